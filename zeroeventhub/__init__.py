@@ -1,0 +1,56 @@
+"""Event streaming without a broker: a feed over your own SQL table, consumed exactly once."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from zeroeventhub import errors
+from zeroeventhub.client import AsyncClient, Client
+from zeroeventhub.protocol import FIRST, LAST, Event, FeedInfo, Page, Partition
+
+if TYPE_CHECKING:
+    from zeroeventhub.consumer import AsyncConsumer, AsyncPendingPage, Consumer, PendingPage
+    from zeroeventhub.cursors import CursorStore
+    from zeroeventhub.feed import AsyncFeed, Feed
+    from zeroeventhub.publisher import TableFeed
+    from zeroeventhub.server import feed_routes
+
+__all__ = [
+    "FIRST",
+    "LAST",
+    "AsyncClient",
+    "AsyncConsumer",
+    "AsyncFeed",
+    "AsyncPendingPage",
+    "Client",
+    "Consumer",
+    "CursorStore",
+    "Event",
+    "Feed",
+    "FeedInfo",
+    "Page",
+    "Partition",
+    "PendingPage",
+    "TableFeed",
+    "errors",
+    "feed_routes",
+]
+
+# Imported when first asked for: they need what only an extra installs.
+_LAZY = {
+    "AsyncConsumer": "consumer",
+    "AsyncFeed": "feed",
+    "AsyncPendingPage": "consumer",
+    "Consumer": "consumer",
+    "CursorStore": "cursors",
+    "Feed": "feed",
+    "PendingPage": "consumer",
+    "TableFeed": "publisher",
+    "feed_routes": "server",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name of an extra when it is first asked for."""
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)

@@ -1,0 +1,60 @@
+"""The commands, and what becomes of an error: one sentence and an exit code."""
+
+import logging
+from importlib.metadata import version
+from typing import Any
+
+import click
+from sqlalchemy.exc import SQLAlchemyError
+
+from zeroeventhub.cli.demo import demo
+from zeroeventhub.cli.discover import discover
+from zeroeventhub.cli.serve import serve
+from zeroeventhub.cli.sync import sync
+from zeroeventhub.cli.tail import tail
+from zeroeventhub.errors import ConfigurationError, FeedError, ProtocolError, ZeroEventHubError
+
+__all__ = ["commands"]
+
+FAILED = 1
+MISUSED = 2
+
+
+class _Commands(click.Group):
+    """A group whose commands end in a sentence where they cannot go on."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (ConfigurationError, FeedError, ProtocolError) as error:
+            raise _Failure(str(error), MISUSED) from error
+        except ZeroEventHubError as error:
+            raise _Failure(str(error), FAILED) from error
+        except SQLAlchemyError as error:
+            reason = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
+            raise _Failure(f"The database refused: {reason}", FAILED) from error
+
+
+class _Failure(click.ClickException):
+    """One sentence on stderr, and an exit code."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code  # type: ignore[misc] # click reads it from the instance
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(version("zeroeventhub"), prog_name="zeroeventhub")
+@click.option("-v", "--verbose", is_flag=True, help="Say on stderr what is being retried.")
+def commands(*, verbose: bool) -> None:
+    """Stream events from SQL tables over HTTP, without a broker.
+
+    Exit codes: 0 done, 1 failed, 2 asked for something that cannot be.
+    """
+    level = logging.INFO if verbose else logging.WARNING
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    logging.getLogger("zeroeventhub").setLevel(level)
+
+
+for command in (demo, discover, serve, sync, tail):
+    commands.add_command(command)

@@ -1,0 +1,81 @@
+"""Options that several commands share, and what they stand for."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+import httpx
+from sqlalchemy import Engine, create_engine, make_url
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+
+from zeroeventhub.client import Client
+from zeroeventhub.errors import ConfigurationError
+
+__all__ = ["as_json", "feed_options", "open_client", "open_database"]
+
+PATIENCE = httpx.Timeout(30.0, connect=10.0)
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
+
+
+def feed_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that every command which reads a feed has."""
+    for option in (
+        click.option(
+            "-H",
+            "--header",
+            "headers",
+            multiple=True,
+            metavar="'NAME: VALUE'",
+            envvar="ZEROEVENTHUB_HEADER",
+            help="Send a header, such as Authorization. Also read from $ZEROEVENTHUB_HEADER.",
+        ),
+        click.option(
+            "--partitions",
+            type=click.IntRange(1),
+            help="How many partitions the feed has, if it only speaks ZeroEventHub v1.",
+        ),
+        click.argument("url"),
+    ):
+        command = option(command)
+    return command
+
+
+@contextmanager
+def open_client(url: str, headers: tuple[str, ...], partitions: int | None) -> Iterator[Client]:
+    """Open a client for as long as a command runs."""
+    pairs = []
+    for header in headers:
+        name, colon, value = header.partition(":")
+        if not colon:
+            raise ConfigurationError("A header is written as 'Name: value'.")
+        pairs.append((name.strip(), value.strip()))
+    with httpx.Client(headers=pairs, timeout=PATIENCE) as http:
+        yield Client(url, http, partitions=partitions)
+
+
+def open_database(url: str, *, must_exist: bool = False) -> Engine:
+    """Make the engine of a database, with psycopg for PostgreSQL.
+
+    Args:
+        url: as SQLAlchemy has it.
+        must_exist: refuse an SQLite file that is not there, which would be created otherwise.
+    """
+    try:
+        parsed = make_url(url)
+        if parsed.drivername in {"postgres", "postgresql"}:
+            parsed = parsed.set(drivername="postgresql+psycopg")
+        engine = create_engine(parsed)
+    except ArgumentError:
+        raise ConfigurationError(
+            "This is not a database URL, such as sqlite:///events.db "
+            "or postgresql://user:password@host/database."
+        ) from None
+    except (NoSuchModuleError, ModuleNotFoundError) as error:
+        raise ConfigurationError(f"There is no driver for this database: {error}") from None
+    file = engine.url.database
+    if must_exist and engine.dialect.name == "sqlite" and file and not Path(file).exists():
+        raise ConfigurationError(f"There is no database file {file}.")
+    return engine

@@ -1,0 +1,149 @@
+"""`zeroeventhub serve`: publish a table without writing code."""
+
+import socket
+from typing import Any
+
+import click
+import uvicorn
+from sqlalchemy import JSON, Engine, MetaData, Table, func, select, type_coerce
+from sqlalchemy.exc import NoSuchTableError
+from starlette.applications import Starlette
+
+from zeroeventhub.cli.options import open_database
+from zeroeventhub.errors import ConfigurationError, FeedFailure, Unavailable
+from zeroeventhub.protocol import FIRST, FeedInfo
+from zeroeventhub.publisher import TableFeed
+from zeroeventhub.publisher.mapping import resolve
+from zeroeventhub.server import feed_routes
+
+__all__ = ["serve"]
+
+GRACE = 10
+"""Seconds that requests under way may take after SIGTERM."""
+
+
+@click.command()
+@click.option("--database", required=True, metavar="URL", help="Where the table is.")
+@click.option("--table", required=True, metavar="NAME", help="The table; schema.table if needed.")
+@click.option("--position", required=True, metavar="COL", help="The column that orders events.")
+@click.option("--partition", metavar="COL", help="The column with an event's partition, from 0.")
+@click.option(
+    "--partitions",
+    type=click.IntRange(1),
+    metavar="N",
+    help="How many partitions; by default the column's largest value + 1.",
+)
+@click.option("--data", metavar="COL", help="The column that holds an event's data as JSON.")
+@click.option("--columns", metavar="a,b,c", help="The columns that make an event's data.")
+@click.option("--type", "type_", metavar="COL", help="The column of the event's type.")
+@click.option("--key", metavar="COL", help="The column of the event's key.")
+@click.option("--id", "id_", metavar="COL", help="The column of the event's id.")
+@click.option("--time", metavar="COL", help="The column of the event's time.")
+@click.option("--cloudevents", is_flag=True, help="Wrap events in a CloudEvents envelope.")
+@click.option("--append-only", is_flag=True, help="Promise that no row is ever deleted (SQLite).")
+@click.option("--path", default="/events", show_default=True, help="Where the feed is mounted.")
+@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option("--port", default=8080, show_default=True, type=click.IntRange(0, 65535))
+def serve(
+    *,
+    database: str,
+    table: str,
+    position: str,
+    partition: str | None,
+    partitions: int | None,
+    data: str | None,
+    columns: str | None,
+    type_: str | None,
+    key: str | None,
+    id_: str | None,
+    time: str | None,
+    cloudevents: bool,
+    append_only: bool,
+    path: str,
+    host: str,
+    port: int,
+) -> None:
+    """Publish a table as a feed.
+
+    Without --data and --columns an event's data is all columns of its row.
+    """
+    if data and columns:
+        raise ConfigurationError("An event's data is --data or --columns, not both.")
+    if partitions and not partition:
+        raise ConfigurationError("--partitions needs --partition, the column to read it from.")
+    engine = open_database(database, must_exist=True)
+    events = _reflect(engine, table)
+    if partition and not partitions:
+        partitions = _count_partitions(engine, events, partition)
+    feed = TableFeed(
+        events,
+        position=position,
+        partition=partition,
+        partitions=partitions,
+        data=_data(events, data, columns),
+        type=type_,
+        key=key,
+        id=id_,
+        time=time,
+        cloudevents=cloudevents,
+        append_only=append_only,
+    )
+    bound: Any = feed.bind(engine)
+    _try(bound)
+    application = Starlette(routes=feed_routes(path, bound))
+    with _listen(host, port) as listening:
+        _announce(bound.info(), path, listening)
+        config = uvicorn.Config(
+            application, log_level="warning", timeout_graceful_shutdown=GRACE, lifespan="off"
+        )
+        uvicorn.Server(config).run(sockets=[listening])
+
+
+def _reflect(engine: Engine, name: str) -> Table:
+    schema, _, table = name.rpartition(".")
+    try:
+        return Table(table, MetaData(), schema=schema or None, autoload_with=engine)
+    except NoSuchTableError:
+        raise ConfigurationError(f"There is no table {name!r} in this database.") from None
+
+
+def _count_partitions(engine: Engine, events: Table, partition: str) -> int:
+    with engine.connect() as connection:
+        largest = connection.scalar(select(func.max(resolve(events, partition))))
+    if not isinstance(largest, int | None):
+        raise ConfigurationError(f"{partition} does not hold whole numbers from 0.")
+    return (largest or 0) + 1
+
+
+def _data(events: Table, data: str | None, columns: str | None) -> Any:
+    if columns:
+        return [name.strip() for name in columns.split(",")]
+    # A column named here holds JSON, whatever type it was declared with.
+    return data and type_coerce(resolve(events, data), JSON).label(data)
+
+
+def _try(feed: Any) -> None:
+    """Read one event, so that what is wrong is said now and not to the first consumer."""
+    try:
+        feed.read(0, FIRST, 1)
+    except FeedFailure as error:
+        raise ConfigurationError(str(error)) from error
+    except Unavailable:
+        return  # a writer is at work; the feed will wait for it
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((host, port))
+    except OSError as error:
+        raise ConfigurationError(
+            f"Cannot listen on {host} port {port}: {error.strerror}. Choose another --port."
+        ) from None
+
+
+def _announce(info: FeedInfo, path: str, listening: socket.socket) -> None:
+    host, port = listening.getsockname()[:2]
+    url = f"http://{host}:{port}/{path.strip('/')}".rstrip("/")
+    query = f"token={info.token}&partition={info.partitions[0].id}&cursor={FIRST}"
+    click.echo(f"Feed: {url}")
+    click.echo(f"Try:  curl '{url}/events?{query}&pagesizehint=3'")

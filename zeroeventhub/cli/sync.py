@@ -1,0 +1,85 @@
+"""`zeroeventhub sync`: land a feed in a table, exactly once."""
+
+import json
+
+import click
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
+
+from zeroeventhub.cli.options import as_json, feed_options, open_client, open_database
+from zeroeventhub.cli.progress import Meters
+from zeroeventhub.consumer import Consumer, PendingPage
+from zeroeventhub.cursors import CursorStore
+from zeroeventhub.landing import LandingTable
+
+__all__ = ["sync"]
+
+ATTEMPTS = 5
+
+
+@click.command()
+@feed_options
+@click.option("--into", "database", required=True, metavar="DATABASE_URL", help="Where to.")
+@click.option("--table", required=True, help="The table, created if it is not there.")
+@click.option("--consumer", required=True, help="The consumer's name: under it the place is kept.")
+@click.option("--follow", is_flag=True, help="Wait for more events at the head.")
+@click.option("--page", type=click.IntRange(1), help="How many events to ask for at once.")
+@as_json
+def sync(
+    url: str,
+    *,
+    headers: tuple[str, ...],
+    partitions: int | None,
+    database: str,
+    table: str,
+    consumer: str,
+    follow: bool,
+    page: int | None,
+    as_json: bool,
+) -> None:
+    """Land the events of the feed at URL in a table, each exactly once.
+
+    Stopped or killed at any point, the same command goes on where it was. Several processes
+    with one consumer name share the work.
+    """
+    engine = open_database(database)
+    landing = LandingTable(table)
+    store = CursorStore(engine)
+    _create(engine, landing, store)
+    landed = 0
+    with open_client(url, headers, partitions) as client, Meters({"landed": None}) as meters:
+        following = Consumer(
+            client,
+            store,
+            consumer,
+            follow=follow,
+            limit=page,
+            attempts=None if follow else ATTEMPTS,
+        )
+
+        def apply(connection: Connection, page: PendingPage) -> None:
+            nonlocal landed
+            landing.land(connection, page.partition, page.events)
+            landed += len(page.events)
+            meters.show("landed", landed)
+
+        following.run(apply)
+    engine.dispose()
+    if as_json:
+        click.echo(json.dumps({"landed": landed, "table": table, "consumer": consumer}))
+    else:
+        click.echo(f"{landed:,} events landed in {table}.", err=True)
+
+
+def _create(engine: Engine, landing: LandingTable, store: CursorStore) -> None:
+    """Create the tables; another process may be doing the same."""
+    try:
+        _create_once(engine, landing, store)
+    except DBAPIError:
+        _create_once(engine, landing, store)
+
+
+def _create_once(engine: Engine, landing: LandingTable, store: CursorStore) -> None:
+    with engine.begin() as connection:
+        landing.create(connection)
+        store.create_tables(connection)

@@ -1,0 +1,174 @@
+"""Every exception this library raises, in one tree.
+
+ZeroEventHubError
+├── ConfigurationError      what was asked for cannot work as it was written
+│   └── MissingExtra        a package of an optional extra is not installed
+├── FeedError               a feed refused the request
+│   ├── BadRequest          the request is not one the protocol knows
+│   │   └── BadCursor       the cursor is not one that this feed has given
+│   ├── Forbidden           the caller may not read this feed
+│   ├── NotFound            there is no feed at this address
+│   ├── TokenChanged        the partitions have changed: discover again
+│   └── Gone                what the cursor points at is no longer there
+│       ├── Trimmed         the cursor lies below the retained history
+│       └── Diverged        the cursor belongs to a history the feed does not have
+├── FeedFailure             the publisher cannot serve a row it holds
+├── ProtocolError           a publisher sent what the protocol does not allow
+├── TransientError          try again: nothing was lost
+│   ├── Unavailable         the feed cannot answer just now
+│   ├── Unreachable         the network or the server did not answer
+│   └── CutPage             a page ended before its checkpoint
+└── Fenced                  the cursor moved since the page was read: nothing was applied
+
+The same classes are raised by a feed in process and by a client over HTTP: a client turns
+the problem document of an answer back into the exception that the publisher raised.
+"""
+
+from importlib.util import find_spec
+
+__all__ = [
+    "BadCursor",
+    "BadRequest",
+    "ConfigurationError",
+    "CutPage",
+    "Diverged",
+    "FeedError",
+    "FeedFailure",
+    "Fenced",
+    "Forbidden",
+    "Gone",
+    "MissingExtra",
+    "NotFound",
+    "ProtocolError",
+    "TokenChanged",
+    "TransientError",
+    "Trimmed",
+    "Unavailable",
+    "Unreachable",
+    "ZeroEventHubError",
+]
+
+
+class ZeroEventHubError(Exception):
+    """Catch everything that this library raises."""
+
+
+class ConfigurationError(ZeroEventHubError):
+    """Say that what was asked for cannot work as it was written."""
+
+
+class MissingExtra(ConfigurationError, ImportError):  # noqa: N818 - named for what is missing
+    """Say that a package of an optional extra is not installed."""
+
+
+class FeedError(ZeroEventHubError):
+    """Say that a feed refused the request.
+
+    Attributes:
+        status: the HTTP status of the answer.
+        problem: the last segment of the problem document's type (RFC 9457).
+    """
+
+    status = 400
+    problem = "refused"
+
+
+class BadRequest(FeedError):  # noqa: N818 - the name of the HTTP status
+    """Say that the request is not one the protocol knows."""
+
+    problem = "bad-request"
+
+
+class BadCursor(BadRequest):
+    """Say that the cursor is not one that this feed has given."""
+
+    problem = "bad-cursor"
+
+
+class Forbidden(FeedError):  # noqa: N818 - the name of the HTTP status
+    """Say that the caller may not read this feed."""
+
+    status = 403
+    problem = "forbidden"
+
+
+class NotFound(FeedError):  # noqa: N818 - the name of the HTTP status
+    """Say that there is no feed at this address."""
+
+    status = 404
+    problem = "not-found"
+
+
+class TokenChanged(FeedError):  # noqa: N818 - named for what happened
+    """Say that the feed's partitions have changed, so the token no longer fits."""
+
+    status = 409
+    problem = "token-changed"
+
+
+class Gone(FeedError):  # noqa: N818 - the name of the HTTP status
+    """Say that what the cursor points at is no longer there."""
+
+    status = 410
+    problem = "gone"
+
+
+class Trimmed(Gone):
+    """Say that the cursor lies below the retained history."""
+
+    problem = "trimmed"
+
+
+class Diverged(Gone):
+    """Say that the cursor belongs to a history that the feed does not have."""
+
+    problem = "diverged"
+
+
+class FeedFailure(ZeroEventHubError):  # noqa: N818 - named for what happened
+    """Say that the publisher cannot serve a row it holds."""
+
+
+class ProtocolError(ZeroEventHubError):
+    """Say that a publisher sent what the protocol does not allow."""
+
+
+class TransientError(ZeroEventHubError):
+    """Say that trying again may help; nothing was lost."""
+
+    retry_after: float | None = None
+    """Seconds that the feed asked to be left alone, where it said so."""
+
+
+class Unavailable(TransientError):  # noqa: N818 - the name of the HTTP status
+    """Say that the feed cannot answer just now."""
+
+    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class Unreachable(TransientError):  # noqa: N818 - named for what happened
+    """Say that the network or the server did not answer."""
+
+
+class CutPage(TransientError):  # noqa: N818 - named for what happened
+    """Say that a page ended before its checkpoint."""
+
+
+class Fenced(ZeroEventHubError):  # noqa: N818 - the field's word for a refused commit
+    """Say that the cursor moved since the page was read; nothing was applied."""
+
+
+def require(package: str, *, extra: str, user: str) -> None:
+    """Raise MissingExtra unless a package can be imported.
+
+    Args:
+        package: the package's import name.
+        extra: the extra of this distribution that installs it.
+        user: what needs it, in the words of the sentence that the reader will see.
+    """
+    if find_spec(package) is None:
+        raise MissingExtra(
+            f"{user} needs the package {package}: pip install 'zeroeventhub[{extra}]'"
+        )

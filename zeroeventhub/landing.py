@@ -1,0 +1,139 @@
+"""Land events in a table, as they came: one row an event, numbered as they arrive."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Column,
+    Connection,
+    DateTime,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    bindparam,
+    cast,
+    func,
+    insert,
+    inspect,
+    select,
+    type_coerce,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+
+from zeroeventhub.errors import ConfigurationError, ProtocolError
+from zeroeventhub.protocol import Event
+
+__all__ = ["LandingTable"]
+
+
+class LandingTable:
+    """Keep the events of a feed in a table of this shape.
+
+    The columns are partition, arrival (1, 2, 3 … within the partition), id, type, time, key and
+    data. The four before data are taken from events that are CloudEvents, and NULL in others.
+
+    Args:
+        name: the table's name, with its schema and a dot before it if it has one.
+    """
+
+    def __init__(self, name: str) -> None:
+        schema, _, table = name.rpartition(".")
+        self.table = Table(
+            table,
+            MetaData(),
+            Column("partition", Integer, primary_key=True, autoincrement=False),
+            # A number that only one transaction at a time can give: it has moved the cursor.
+            Column("arrival", BigInteger, primary_key=True, autoincrement=False),
+            Column("id", Text),
+            Column("type", Text),
+            Column("time", DateTime(timezone=True)),
+            Column("key", Text),
+            Column("data", JSON().with_variant(JSONB(), "postgresql"), nullable=False),
+            schema=schema or None,
+        )
+
+    def create(self, connection: Connection) -> None:
+        """Create the table, or check that the one that is there has its columns.
+
+        Raises:
+            ConfigurationError: a table of this name is there, of another shape.
+        """
+        self.table.create(connection, checkfirst=True)
+        inspector = inspect(connection)
+        there = {
+            found["name"]
+            for found in inspector.get_columns(self.table.name, schema=self.table.schema)
+        }
+        if missing := [column.name for column in self.table.c if column.name not in there]:
+            raise ConfigurationError(
+                f"Table {self.table.fullname!r} is there already and has no column "
+                f"{', '.join(missing)}: choose another name."
+            )
+
+    def land(self, connection: Connection, partition: int, events: Sequence[Event]) -> None:
+        """Insert events behind those that have arrived in their partition.
+
+        Args:
+            connection: in a transaction that has moved the partition's cursor already, which
+                keeps every other process of this consumer waiting.
+            partition: where the events come from.
+            events: in their order.
+        """
+        columns = self.table.c
+        arrived = connection.scalar(
+            select(func.max(columns.arrival)).where(columns.partition == partition)
+        )
+        text = bindparam("data", type_=Text)
+        json_text = (
+            cast(text, columns.data.type)
+            if connection.dialect.name == "postgresql"
+            else type_coerce(text, Text)
+        )
+        connection.execute(
+            insert(self.table).values(data=json_text),
+            [
+                {
+                    "partition": partition,
+                    "arrival": arrival,
+                    **_attributes(event),
+                    "data": event.raw.decode(),
+                }
+                for arrival, event in enumerate(events, start=(arrived or 0) + 1)
+            ],
+        )
+
+
+def _attributes(event: Event) -> dict[str, Any]:
+    """Take id, type, time and key from a CloudEvent; `subject` is the key where there is no other.
+
+    CloudEvents 1.0, Required Attributes; extension Partitioning.
+    """
+    data: Any
+    try:
+        data = event.data
+    except ProtocolError:  # it is kept as it came, even where Python cannot hold a number in it
+        data = None
+    if not (isinstance(data, Mapping) and "specversion" in data):
+        data = {}
+    return {
+        "id": _string(data.get("id")),
+        "type": _string(data.get("type")),
+        "time": _moment(data.get("time")),
+        "key": _string(data.get("partitionkey", data.get("subject"))),
+    }
+
+
+def _string(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _moment(value: Any) -> datetime | None:
+    """Read a timestamp of RFC 3339 in UTC; None for anything else."""
+    try:
+        return datetime.fromisoformat(value).astimezone(UTC)
+    except (TypeError, ValueError, OverflowError):
+        return None

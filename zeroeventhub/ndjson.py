@@ -1,0 +1,197 @@
+"""Bytes to pages and back: the line format of ZeroEventHub v1 and FeedAPI v2.
+
+The only place that knows it, without any I/O. A line is an event (`data`), a checkpoint
+(`cursor`), both, or something newer that is passed over. Lines end in byte 0x0A and in
+nothing else: U+2028 and U+0085 are data.
+"""
+
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from zeroeventhub.errors import ConfigurationError, CutPage, ProtocolError
+from zeroeventhub.protocol import Event, FeedInfo, Page, Partition
+
+__all__ = ["MEDIA_TYPE", "PageDecoder", "decode_info", "encode_info", "encode_page"]
+
+MEDIA_TYPE = "application/x-ndjson"
+
+_encode = msgspec.json.encode
+
+
+def encode_page(page: Page) -> bytes:
+    """Encode a page as FeedAPI v2 has it (Events endpoint, Response)."""
+    lines = [b'{"data":%b}\n' % event.raw for event in page.events]
+    lines.append(b'{"cursor":%b}\n' % _encode(page.cursor))
+    return b"".join(lines)
+
+
+def encode_page_v1(partition: int, page: Page, headers: Collection[str]) -> bytes:
+    """Encode a page as ZeroEventHub v1 has it (Response).
+
+    Args:
+        partition: the partition that the page belongs to.
+        page: its events and its checkpoint.
+        headers: names of the headers to send; `_all` sends all.
+    """
+    prefix = b'{"partition":%d,' % partition
+    lines = []
+    for event in page.events:
+        chosen = {
+            name: value
+            for name, value in event.headers.items()
+            if name in headers or "_all" in headers
+        }
+        part = b'"headers":%b,' % _encode(chosen) if chosen else b""
+        lines.append(b'%b%b"data":%b}\n' % (prefix, part, event.raw))
+    lines.append(b'%b"cursor":%b}\n' % (prefix, _encode(page.cursor)))
+    return b"".join(lines)
+
+
+def encode_info(info: FeedInfo) -> bytes:
+    """Encode what a feed says of itself (FeedAPI v2, Discovery endpoint)."""
+    partitions = []
+    for partition in info.partitions:
+        entry: dict[str, Any] = {"id": str(partition.id)}
+        if partition.closed:
+            entry["closed"] = True
+        if partition.starts_after is not None:
+            entry["startsAfterPartition"] = str(partition.starts_after)
+        if partition.cursor_from:
+            entry["cursorFromPartitions"] = [str(number) for number in partition.cursor_from]
+        partitions.append(entry)
+    document = {"token": info.token, "partitions": partitions, "exactlyOnce": info.exactly_once}
+    return msgspec.json.format(_encode(document), indent=2) + b"\n"
+
+
+class _WirePartition(msgspec.Struct, rename="camel"):
+    # Some publishers send ids as numbers where the specification has strings.
+    id: str | int
+    closed: bool = False
+    starts_after_partition: str | int | None = None
+    cursor_from_partitions: list[str | int] | None = None
+
+
+class _WireInfo(msgspec.Struct, rename="camel"):
+    token: str
+    partitions: list[_WirePartition]
+    exactly_once: bool = False
+
+
+def decode_info(body: bytes) -> FeedInfo:
+    """Decode what a feed says of itself (FeedAPI v2, Discovery endpoint).
+
+    Raises:
+        ProtocolError: the body is not a discovery document.
+    """
+    try:
+        wire = msgspec.json.decode(body, type=_WireInfo)
+        partitions = tuple(
+            Partition(
+                id=_number(entry.id),
+                closed=entry.closed,
+                starts_after=(
+                    None
+                    if entry.starts_after_partition is None
+                    else _number(entry.starts_after_partition)
+                ),
+                cursor_from=tuple(map(_number, entry.cursor_from_partitions or ())),
+            )
+            for entry in wire.partitions
+        )
+    except (msgspec.DecodeError, ValueError, ConfigurationError, RecursionError) as error:
+        raise ProtocolError(f"The answer is not a feed's discovery document: {error}") from error
+    return FeedInfo(partitions, wire.token, wire.exactly_once)
+
+
+def _number(partition: str | int) -> int:
+    """Read a partition id: 0 to 32767, as a string of ASCII digits or as a number."""
+    text = str(partition)
+    if not (text.isascii() and text.isdigit() and len(text) <= 5):  # noqa: PLR2004 - 32767
+        raise ValueError(f"{text!r} is not a partition id")
+    return int(text)
+
+
+class _Line(msgspec.Struct):
+    data: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    cursor: str | None = None
+    partition: str | int | None = None
+    headers: dict[str, str] | None = None
+
+
+_decode_line = msgspec.json.Decoder(_Line).decode
+
+
+class PageDecoder:
+    """Collect the bytes of a response into a page.
+
+    Feed it chunks as they come, then ask for the page once. Events after the last
+    checkpoint are dropped: they will be sent again.
+    """
+
+    def __init__(self, partition: int) -> None:
+        self._partition = partition
+        self._rest: list[bytes] = []
+        self._settled: list[Event] = []
+        self._tail: list[Event] = []
+        self._cursor: str | None = None
+
+    def feed(self, chunk: bytes) -> None:
+        """Take the next bytes.
+
+        Raises:
+            ProtocolError: a whole line is not one that the protocol allows.
+        """
+        *lines, rest = chunk.split(b"\n")
+        if lines:
+            lines[0] = b"".join((*self._rest, lines[0]))
+            self._rest.clear()
+            self._take(lines)
+        self._rest.append(rest)
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """Tell whether there is a page in what came so far."""
+        return self._cursor is not None
+
+    def page(self) -> Page:
+        """Return the events up to the last checkpoint.
+
+        Raises:
+            CutPage: there was no checkpoint.
+        """
+        # A publisher may leave out the last newline; a line that was cut short never parses.
+        with suppress(ProtocolError):
+            self._take([b"".join(self._rest)])
+        if self._cursor is None:
+            raise CutPage("The page ended before its checkpoint; it has to be read again.")
+        return Page(self._settled, self._cursor)
+
+    def _take(self, lines: Iterable[bytes]) -> None:
+        for line in lines:
+            if not line.strip():
+                continue
+            parsed = self._parse(line)
+            if parsed.data is msgspec.UNSET and parsed.cursor is None:
+                continue
+            if parsed.partition is not None and str(parsed.partition) != str(self._partition):
+                raise ProtocolError(
+                    f"A line of partition {parsed.partition} came "
+                    f"in a page of partition {self._partition}."
+                )
+            if parsed.data is not msgspec.UNSET:
+                self._tail.append(Event(bytes(parsed.data), parsed.headers or {}))
+            if parsed.cursor is not None:
+                self._settled += self._tail
+                self._tail = []
+                self._cursor = parsed.cursor
+
+    @staticmethod
+    def _parse(line: bytes) -> _Line:
+        try:
+            line.decode()  # what is passed over unparsed must be UTF-8 as well
+            return _decode_line(line)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise ProtocolError(f"A line of the page is not of the protocol: {error}") from error

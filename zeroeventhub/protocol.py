@@ -1,0 +1,132 @@
+"""The words of the wire: events, pages, partitions, and what a feed says of itself."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+from zeroeventhub.errors import ConfigurationError, ProtocolError
+
+__all__ = ["FIRST", "HIGHEST_PARTITION", "LAST", "Event", "FeedInfo", "Page", "Partition"]
+
+FIRST = "_first"
+"""The cursor before the first event (FeedAPI v2, Events endpoint)."""
+
+LAST = "_last"
+"""The cursor after the last event that is settled now (FeedAPI v2, Events endpoint)."""
+
+HIGHEST_PARTITION = 32767
+"""The highest partition id that the protocol allows (FeedAPI v2, Discovery endpoint)."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """Hold one event.
+
+    Attributes:
+        raw: the JSON text of the event's data, byte for byte as it was published.
+        headers: the event's headers (v1 only; asked for by name).
+    """
+
+    raw: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, data: Any, headers: Mapping[str, str] | None = None) -> "Event":
+        """Make an event from data that has a JSON form.
+
+        Args:
+            data: a dict or a string; what `json.dumps` takes, without NaN and infinities.
+            headers: v1 headers of the event.
+
+        Raises:
+            ConfigurationError: the data has no JSON form.
+        """
+        try:
+            text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+            return cls(text.encode(), headers or {})
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ConfigurationError(f"The event's data has no JSON form: {error}") from error
+
+    @cached_property
+    def data(self) -> Any:
+        """Decode the event's data.
+
+        Raises:
+            ProtocolError: the data is JSON, but Python cannot hold it exactly: use `raw`.
+        """
+        try:
+            return msgspec.json.decode(self.raw)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise ProtocolError(
+                f"The event's data cannot be decoded ({error}); event.raw has it as it was sent."
+            ) from error
+
+
+@dataclass(frozen=True)
+class Page:
+    """Hold events of one partition up to and including a checkpoint.
+
+    Attributes:
+        events: the events, in the partition's order.
+        cursor: the checkpoint: where the next page starts.
+    """
+
+    events: Sequence[Event]
+    cursor: str
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Describe one partition of a feed (FeedAPI v2, Discovery endpoint).
+
+    Attributes:
+        id: 0 to 32767.
+        closed: whether no event will ever be added.
+        starts_after: the closed partition that has to be read to its end first.
+        cursor_from: partitions whose cursors are valid here, nearest first.
+    """
+
+    id: int
+    closed: bool = False
+    starts_after: int | None = None
+    cursor_from: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse ids that the protocol does not allow."""
+        for number in (self.id, *self.cursor_from, self.starts_after or 0):
+            if not 0 <= number <= HIGHEST_PARTITION:
+                raise ConfigurationError(
+                    f"Partition {number} cannot be: ids go from 0 to {HIGHEST_PARTITION}."
+                )
+
+
+@dataclass(frozen=True)
+class FeedInfo:
+    """Describe a feed (FeedAPI v2, Discovery endpoint).
+
+    Attributes:
+        partitions: the partitions that there are to read.
+        token: the version of the partition layout; None for a v1 feed.
+        exactly_once: whether the publisher promises never to publish an event twice.
+    """
+
+    partitions: tuple[Partition, ...]
+    token: str | None
+    exactly_once: bool = True
+
+    @classmethod
+    def of(cls, partitions: int) -> "FeedInfo":
+        """Describe a feed of partitions 0 to N-1 whose token changes with their number.
+
+        Raises:
+            ConfigurationError: the protocol has no such number of partitions.
+        """
+        if not 1 <= partitions <= HIGHEST_PARTITION + 1:
+            raise ConfigurationError(
+                f"A feed has 1 to {HIGHEST_PARTITION + 1} partitions, not {partitions}."
+            )
+        return cls(tuple(Partition(number) for number in range(partitions)), str(partitions))

@@ -1,0 +1,127 @@
+"""A table's feed with a database behind it, sync or async."""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import monotonic
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from zeroeventhub.errors import Diverged, FeedFailure, Unavailable
+from zeroeventhub.protocol import FIRST, LAST, FeedInfo, Page
+from zeroeventhub.publisher.cursor import decode_position, encode_position
+from zeroeventhub.publisher.ordering import Ordering
+from zeroeventhub.publisher.page_query import PageQuery
+
+__all__ = ["AsyncBoundFeed", "BoundFeed", "Reader"]
+
+CHECK_INTERVAL = 60.0
+"""Seconds between two looks for events outside of the partitions."""
+
+
+class Reader:
+    """Do what the sync and the async feed do once there is a connection.
+
+    Args:
+        info: what the feed says of itself.
+        ordering: knows how far it may be read.
+        query: reads its pages.
+    """
+
+    def __init__(self, info: FeedInfo, ordering: Ordering, query: PageQuery) -> None:
+        self.info = info
+        self._ordering = ordering
+        self._query = query
+        self._ordered = False
+        self._checked_at = -math.inf
+
+    @property
+    def check_is_due(self) -> bool:
+        """Tell whether the table should be looked at before it is read."""
+        return monotonic() - self._checked_at > CHECK_INTERVAL
+
+    def check(self, connection: Connection) -> None:
+        """Check what the feed relies on.
+
+        Raises:
+            ConfigurationError: the table does not have it.
+        """
+        if not self._ordered:
+            self._ordering.check(connection)
+            self._ordered = True
+        self._query.refuse_strays(connection)
+        self._checked_at = monotonic()
+
+    def read(self, connection: Connection, partition: int, cursor: str, limit: int) -> Page:
+        """Read the events that follow a cursor, up to the horizon."""
+        if self.check_is_due:
+            self.check(connection)
+        after = 0 if cursor in {FIRST, LAST} else decode_position(cursor)
+        horizon = self._ordering.horizon(connection)
+        if cursor == LAST:
+            return Page([], encode_position(horizon.settled))
+        if after > horizon.highest:
+            raise Diverged(
+                "The cursor lies beyond the last event of this feed: it was given for another "
+                "history, such as the one before a backup was restored."
+            )
+        return self._query.page(
+            connection, partition, after=after, until=horizon.settled, limit=limit
+        )
+
+
+class BoundFeed:
+    """Read a table's feed through a sync engine."""
+
+    def __init__(self, reader: Reader, engine: Engine) -> None:
+        self._reader = reader
+        # Each statement sees what was committed before it: a horizon, then the rows below it.
+        self._engine = engine.execution_options(isolation_level="AUTOCOMMIT")
+
+    def info(self) -> FeedInfo:
+        """Describe the feed; see `Feed.info`."""
+        if self._reader.check_is_due:
+            with _explained(), self._engine.connect() as connection:
+                self._reader.check(connection)
+        return self._reader.info
+
+    def read(self, partition: int, cursor: str, limit: int) -> Page:
+        """Read a page; see `Feed.read`."""
+        with _explained(), self._engine.connect() as connection:
+            return self._reader.read(connection, partition, cursor, limit)
+
+
+class AsyncBoundFeed:
+    """Read a table's feed through an async engine."""
+
+    def __init__(self, reader: Reader, engine: AsyncEngine) -> None:
+        self._reader = reader
+        self._engine = engine.execution_options(isolation_level="AUTOCOMMIT")
+
+    async def info(self) -> FeedInfo:
+        """Describe the feed; see `Feed.info`."""
+        if self._reader.check_is_due:
+            with _explained():
+                async with self._engine.connect() as connection:
+                    await connection.run_sync(self._reader.check)
+        return self._reader.info
+
+    async def read(self, partition: int, cursor: str, limit: int) -> Page:
+        """Read a page; see `Feed.read`."""
+        with _explained():
+            async with self._engine.connect() as connection:
+                return await connection.run_sync(self._reader.read, partition, cursor, limit)
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Turn the database's errors into the feed's; the database's own stay attached."""
+    try:
+        yield
+    except (OperationalError, InterfaceError, PoolTimeout) as error:
+        raise Unavailable("The feed's database cannot answer just now.", retry_after=1) from error
+    except SQLAlchemyError as error:
+        raise FeedFailure("The feed's database refused the feed's query.") from error

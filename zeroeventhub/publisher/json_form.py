@@ -1,0 +1,143 @@
+"""The JSON form of every SQL type, or the refusal of a type that has none.
+
+A form has two halves: what the database is asked for, and what becomes of the value it
+returns. docs/json.md lists the forms for readers.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from sqlalchemy import ColumnElement, Text, cast, type_coerce
+from sqlalchemy import types as sql
+from sqlalchemy.dialects import postgresql
+
+from zeroeventhub.errors import ConfigurationError
+
+__all__ = ["JsonForm", "json_form", "timestamp"]
+
+# Text is the form that the database itself gives these, and it is exact.
+_AS_TEXT = (
+    postgresql.BIT,
+    postgresql.CIDR,
+    postgresql.INET,
+    postgresql.MACADDR,
+    postgresql.MACADDR8,
+    sql.Enum,
+    sql.Numeric,
+)
+
+
+@dataclass(frozen=True)
+class JsonForm:
+    """Say how a SQL value is selected and turned into a value with a JSON form.
+
+    Attributes:
+        select: the expression to ask the database for.
+        convert: applied to a returned value that is not NULL; None to leave it as it is.
+    """
+
+    select: ColumnElement[Any]
+    convert: Callable[[Any], Any] | None = None
+
+
+def json_form(expression: ColumnElement[Any], name: str) -> JsonForm:
+    """Find the JSON form of a SQL expression.
+
+    Args:
+        expression: a column or any expression whose SQL type is known.
+        name: what to call it if it is refused.
+
+    Raises:
+        ConfigurationError: its type has no JSON form.
+    """
+    form = _form(expression, _plain(expression.type))
+    if form is None:
+        raise ConfigurationError(
+            f"{name!r} has the SQL type {expression.type!r}, which has no JSON form: leave it out, "
+            "or give an expression in its place, such as cast(column, Text)."
+        )
+    return form
+
+
+def _plain(kind: sql.TypeEngine[Any]) -> sql.TypeEngine[Any]:
+    """Look through type decorators and domains at the type that the database stores."""
+    while True:
+        match kind:
+            case sql.Interval():  # itself a decorator, where the database has no intervals
+                return kind
+            case sql.TypeDecorator():
+                kind = kind.impl_instance
+            case postgresql.DOMAIN():
+                kind = kind.data_type
+            case _:
+                return kind
+
+
+def _form(expression: ColumnElement[Any], kind: sql.TypeEngine[Any]) -> JsonForm | None:
+    match kind:
+        case sql.ARRAY():
+            return _array_form(expression, kind)
+        case sql.JSON():
+            # As text, so that numbers, key order and repeated keys stay as they were stored.
+            return JsonForm(cast(expression, Text), _embed)
+        case sql.Float():
+            return JsonForm(type_coerce(expression, sql.Float()), _number)
+        case sql.Boolean() | sql.Integer():
+            return JsonForm(type_coerce(expression, kind))
+        case sql.DateTime():
+            return JsonForm(type_coerce(expression, kind), timestamp)
+        case sql.Date() | sql.Time() | sql.Interval() | postgresql.INTERVAL() | sql.LargeBinary():
+            return JsonForm(type_coerce(expression, kind))
+        case sql.Uuid():
+            return JsonForm(type_coerce(expression, kind), _uuid)
+        case _ if isinstance(kind, _AS_TEXT):
+            return JsonForm(cast(expression, Text))
+        case sql.String():
+            return JsonForm(type_coerce(expression, kind))
+        case _:
+            return None
+
+
+def _array_form(expression: ColumnElement[Any], kind: sql.ARRAY[Any]) -> JsonForm | None:
+    item_kind = _plain(kind.item_type)
+    item = _form(expression, item_kind)
+    if item is None:
+        return None
+    if isinstance(item_kind, (*_AS_TEXT, sql.JSON)):
+        expression = cast(expression, postgresql.ARRAY(Text))
+    else:
+        expression = type_coerce(expression, postgresql.ARRAY(item_kind))
+    convert = item.convert or (lambda value: value)
+
+    def each(value: Any) -> Any:
+        if isinstance(value, list):
+            return [each(element) for element in value]
+        return None if value is None else convert(value)
+
+    return JsonForm(expression, each)
+
+
+def _embed(text: str) -> msgspec.Raw:
+    """Embed stored JSON in one line, with nothing changed but the white space."""
+    return msgspec.Raw(msgspec.json.format(text.encode(), indent=-1))
+
+
+def _number(value: float) -> float | str:
+    """Write what JSON numbers lack, as PostgreSQL and Protocol Buffers do, by name."""
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+
+
+def _uuid(value: UUID | str) -> str:
+    return str(UUID(str(value)))
+
+
+def timestamp(value: datetime) -> datetime:
+    """Move a moment that knows its zone to UTC; leave one that does not alone."""
+    return value if value.tzinfo is None else value.astimezone(UTC)

@@ -1,0 +1,199 @@
+"""Which columns of a row make the event's data, its CloudEvents envelope and its headers."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from sqlalchemy import ColumnElement, Row, Table
+from sqlalchemy import types as sql
+
+from zeroeventhub.errors import ConfigurationError, FeedFailure
+from zeroeventhub.protocol import Event
+from zeroeventhub.publisher.json_form import JsonForm, json_form, timestamp
+
+__all__ = ["CloudEvents", "Data", "Expression", "Mapper", "resolve"]
+
+Expression = ColumnElement[Any] | Any
+"""A column by name, a Column, a mapped attribute of an ORM class, or a SQL expression."""
+
+Data = Expression | Sequence[Expression] | Mapping[str, Expression]
+"""One column, or a list of columns, or expressions by name."""
+
+_encode = msgspec.json.Encoder(decimal_format="string", uuid_format="canonical").encode
+
+
+@dataclass(frozen=True)
+class CloudEvents:
+    """Wrap each event's data in a CloudEvents 1.0 envelope (structured mode).
+
+    Attributes:
+        source: what the events come from: a URI reference.
+        type: the type of events whose type column is NULL or not given.
+    """
+
+    source: str
+    type: str
+
+
+def resolve(table: Table, expression: Expression) -> ColumnElement[Any]:
+    """Return a column of the table by name, or a SQL expression as it is.
+
+    Raises:
+        ConfigurationError: the table has no such column.
+    """
+    if isinstance(expression, str):
+        if expression not in table.c:
+            raise ConfigurationError(
+                f"Table {table.name!r} has no column {expression!r}; "
+                f"it has {', '.join(table.c.keys())}."
+            )
+        return table.c[expression]
+    clause = getattr(expression, "__clause_element__", None)
+    resolved = expression if clause is None else clause()
+    if not isinstance(resolved, ColumnElement):
+        raise ConfigurationError(
+            f"{expression!r} is neither the name of a column nor a SQL expression."
+        )
+    return resolved
+
+
+class Mapper:
+    """Turn rows into events.
+
+    Args:
+        table: the table of events.
+        position: its column of positions: the id of an event that has no other.
+        data: what an event's data is.
+        attributes: the optional `id`, `type`, `key` and `time` columns, by that name.
+        envelope: wraps the data; None to send it bare.
+        headers: v1 headers by name.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        *,
+        position: ColumnElement[Any],
+        data: Data,
+        attributes: Mapping[str, Expression],
+        envelope: CloudEvents | None,
+        headers: Mapping[str, Expression],
+    ) -> None:
+        self._forms: list[JsonForm] = []
+        self._position = self._add(position, "position")
+        self._data = self._add_data(table, data)
+        self._envelope = envelope
+        resolved = {name: resolve(table, attribute) for name, attribute in attributes.items()}
+        if "time" in resolved and not isinstance(resolved["time"].type, sql.DateTime | sql.String):
+            raise ConfigurationError(
+                f"The time of an event is a timestamp or ISO 8601 text, not of the SQL type "
+                f"{resolved['time'].type!r}."
+            )
+        self._attributes = (
+            {name: self._add(attribute, name) for name, attribute in resolved.items()}
+            if envelope
+            else {}
+        )
+        self._headers = {
+            name: self._add(resolve(table, expression), name)
+            for name, expression in headers.items()
+        }
+
+    @property
+    def columns(self) -> list[ColumnElement[Any]]:
+        """List what a page's query selects; the position comes first."""
+        return [form.select.label(f"c{index}") for index, form in enumerate(self._forms)]
+
+    def event(self, row: Row[Any]) -> Event:
+        """Turn a row of `columns` into an event.
+
+        Raises:
+            FeedFailure: the row holds a value that its declared type does not allow.
+        """
+        try:
+            data = self._data(row)
+            return Event(
+                _encode(data if self._envelope is None else self._wrap(self._envelope, row, data)),
+                {
+                    name: _text(value)
+                    for name, get in self._headers.items()
+                    if (value := get(row)) is not None
+                },
+            )
+        except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
+            raise FeedFailure(
+                f"The row at position {row[0]} cannot be published: {error}"
+            ) from error
+
+    def _add(self, expression: ColumnElement[Any], name: str) -> Callable[[Row[Any]], Any]:
+        """Select an expression; return what reads its value from a row."""
+        form = json_form(expression, name)
+        index = len(self._forms)
+        self._forms.append(form)
+        convert = form.convert
+
+        def get(row: Row[Any]) -> Any:
+            value = row[index]
+            return value if value is None or convert is None else convert(value)
+
+        return get
+
+    def _add_data(self, table: Table, data: Data) -> Callable[[Row[Any]], Any]:
+        if isinstance(data, Mapping):
+            fields = {
+                name: self._add(resolve(table, expression), name)
+                for name, expression in data.items()
+            }
+        elif isinstance(data, Sequence) and not isinstance(data, str):
+            columns = [resolve(table, expression) for expression in data]
+            fields = {_name(column): self._add(column, _name(column)) for column in columns}
+        else:
+            column = resolve(table, data)
+            if not isinstance(column.type, sql.JSON | sql.String):
+                raise ConfigurationError(
+                    f"An event's data is an object or a string, and {_name(column)!r} has the SQL "
+                    f"type {column.type!r}: name it in a list of columns."
+                )
+            return self._add(column, _name(column))
+        if not fields:
+            raise ConfigurationError("An event's data needs at least one column.")
+        return lambda row: {name: get(row) for name, get in fields.items()}
+
+    def _wrap(self, envelope: CloudEvents, row: Row[Any], data: Any) -> dict[str, Any]:
+        """Build a CloudEvent in the order that its specification lists the attributes."""
+        values = {name: get(row) for name, get in self._attributes.items()}
+        identity, kind = values.get("id"), values.get("type")
+        event: dict[str, Any] = {
+            "specversion": "1.0",
+            "id": _text(self._position(row) if identity is None else identity),
+            "source": envelope.source,
+            "type": envelope.type if kind is None else _text(kind),
+        }
+        if (time := values.get("time")) is not None:
+            event["time"] = _time(time)
+        if (key := values.get("key")) is not None:
+            event["partitionkey"] = _text(key)
+        return event | {"datacontenttype": "application/json", "data": data}
+
+
+def _name(column: ColumnElement[Any]) -> str:
+    name = getattr(column, "key", None) or getattr(column, "name", None)
+    if not isinstance(name, str):
+        raise ConfigurationError(f"The expression {column} has no name: give data as a dict.")
+    return name
+
+
+def _text(value: Any) -> str:
+    """Give an attribute the text that its value has in JSON, without the quotes."""
+    if isinstance(value, str):
+        return value
+    text = _encode(value).decode()
+    return text[1:-1] if text.startswith('"') else text
+
+
+def _time(value: Any) -> datetime:
+    """Read a time attribute; one that names no zone is taken to be UTC."""
+    moment: datetime = value if isinstance(value, datetime) else datetime.fromisoformat(value)
+    return timestamp(moment) if moment.tzinfo else moment.replace(tzinfo=UTC)

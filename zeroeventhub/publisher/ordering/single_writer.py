@@ -1,0 +1,79 @@
+"""SQLite: one writer at a time, so the order of row ids is the order of commits.
+
+The write lock is held from a transaction's first write to its end. A row id drawn later
+therefore commits later, and everything that is visible is settled. AUTOINCREMENT keeps it
+so when rows are deleted: without it the number of a deleted last row is given again.
+"""
+
+import re
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Table, column, func, inspect, select, table
+
+from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.publisher.ordering.port import Horizon
+
+__all__ = ["SingleWriter"]
+
+_MASTER = table("sqlite_master", column("type"), column("name"), column("sql"))
+_SEQUENCE = table("sqlite_sequence", column("name"), column("seq"))
+_QUOTED_OR_COMMENT = re.compile(
+    r"""'[^']*'|"[^"]*"|`[^`]*`|\[[^\]]*\]|--[^\n]*|/\*.*?\*/""", re.DOTALL
+)
+
+
+class SingleWriter:
+    """Order a SQLite table by its row id.
+
+    Args:
+        events: the table.
+        position: its INTEGER PRIMARY KEY.
+        append_only: the caller's promise that no row is ever deleted.
+    """
+
+    def __init__(self, events: Table, position: ColumnElement[Any], *, append_only: bool) -> None:
+        self._table = events
+        self._position = position
+        self._append_only = append_only
+        self._autoincrement = False
+
+    def check(self, connection: Connection) -> None:
+        """Refuse a table whose row ids may be given twice."""
+        if not inspect(connection).has_table(self._table.name, schema=self._table.schema):
+            raise ConfigurationError(f"There is no table {self._table.fullname!r}.")
+        key = inspect(connection).get_pk_constraint(self._table.name, schema=self._table.schema)
+        if key["constrained_columns"] != [self._position.name]:
+            raise ConfigurationError(
+                f"{self._position} is not the INTEGER PRIMARY KEY of its table, and no other "
+                "column's order is the order of commits."
+            )
+        self._autoincrement = self._declares_autoincrement(connection)
+        if not (self._autoincrement or self._append_only):
+            raise ConfigurationError(
+                f"SQLite gives the number of a deleted row of {self._table.name!r} again, and the "
+                "new event would be skipped: declare the key INTEGER PRIMARY KEY AUTOINCREMENT, "
+                "or say append_only (--append-only) if no row is ever deleted."
+            )
+        lowest = connection.scalar(select(func.min(self._position)))
+        if lowest is not None and lowest < 1:
+            raise ConfigurationError(
+                f"{self._position} holds {lowest}; the positions of a feed start at 1."
+            )
+
+    def horizon(self, connection: Connection) -> Horizon:
+        """Return the last row id that a committed transaction has drawn."""
+        if self._autoincrement:
+            query = select(_SEQUENCE.c.seq).where(_SEQUENCE.c.name == self._table.name)
+        else:
+            query = select(func.max(self._position))
+        highest = connection.scalar(query) or 0
+        return Horizon(settled=highest, highest=highest)
+
+    def _declares_autoincrement(self, connection: Connection) -> bool:
+        declaration = connection.scalar(
+            select(_MASTER.c.sql).where(
+                _MASTER.c.type == "table", _MASTER.c.name == self._table.name
+            )
+        )
+        words = _QUOTED_OR_COMMENT.sub(" ", declaration or "").upper().split()
+        return any(word.strip("(),") == "AUTOINCREMENT" for word in words)

@@ -1,0 +1,99 @@
+"""The query that reads a page, and the one that finds events which no page would show."""
+
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Integer,
+    Table,
+    bindparam,
+    or_,
+    select,
+)
+
+from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.protocol import Event, Page
+from zeroeventhub.publisher.cursor import encode_position
+from zeroeventhub.publisher.mapping import Mapper
+
+__all__ = ["PageQuery"]
+
+PAGE_BYTES = 8 * 1024 * 1024
+"""How much data a page holds at most, unless a single event is larger."""
+
+
+class PageQuery:
+    """Select the events of a table, in order.
+
+    Args:
+        events: the table.
+        position: its column of positions.
+        partition: its column of partitions; None for one partition.
+        partitions: how many there are.
+        mapper: turns rows into events.
+    """
+
+    def __init__(
+        self,
+        events: Table,
+        position: ColumnElement[Any],
+        partition: ColumnElement[Any] | None,
+        partitions: int,
+        mapper: Mapper,
+    ) -> None:
+        self._partition = partition
+        self._partitions = partitions
+        self._mapper = mapper
+        self._events = events
+        self._page = (
+            select(*mapper.columns)
+            .where(
+                position > bindparam("after", type_=BigInteger),
+                position <= bindparam("until", type_=BigInteger),
+            )
+            .order_by(position)
+            .limit(bindparam("limit", type_=Integer))
+        )
+        if partition is not None:
+            self._page = self._page.where(partition == bindparam("partition", type_=Integer))
+
+    def page(
+        self, connection: Connection, partition: int, *, after: int, until: int, limit: int
+    ) -> Page:
+        """Read a page whole: events above one position and not above another."""
+        values = {"after": after, "until": until, "limit": limit}
+        if self._partition is not None:
+            values["partition"] = partition
+        events: list[Event] = []
+        size = 0
+        for row in connection.execute(self._page, values).all():
+            event = self._mapper.event(row)
+            size += len(event.raw)
+            if events and size > PAGE_BYTES:
+                break
+            events.append(event)
+            after = row[0]
+        return Page(events, encode_position(after))
+
+    def refuse_strays(self, connection: Connection) -> None:
+        """Refuse events that no partition would ever show.
+
+        Raises:
+            ConfigurationError: there are some.
+        """
+        column = self._partition
+        if column is None:
+            return
+        stray = (
+            select(column)
+            .select_from(self._events)
+            .where(or_(column < 0, column >= self._partitions, column.is_(None)))
+            .limit(1)
+        )
+        if row := connection.execute(stray).first():
+            raise ConfigurationError(
+                f"{self._events.name} has an event in partition {row[0]}, but the feed's "
+                f"partitions go from 0 to {self._partitions - 1}: no consumer would ever see it."
+            )

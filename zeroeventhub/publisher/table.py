@@ -1,0 +1,150 @@
+"""A feed over a table of the caller's."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import ColumnElement, Engine, Integer, Table, inspect
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.feed import AsyncFeed, Feed
+from zeroeventhub.protocol import FeedInfo
+from zeroeventhub.publisher.bound_feed import AsyncBoundFeed, BoundFeed, Reader
+from zeroeventhub.publisher.mapping import CloudEvents, Data, Expression, Mapper, resolve
+from zeroeventhub.publisher.ordering import ordering_for
+from zeroeventhub.publisher.page_query import PageQuery
+
+__all__ = ["TableFeed"]
+
+
+class TableFeed:
+    """Publish a table as a feed.
+
+    Args:
+        table: a Table of SQLAlchemy, or an ORM class: yours, unchanged.
+        position: the column whose order is the order of events, drawn by the database;
+            by default the primary key.
+        partition: the column that holds an event's partition, 0 to partitions - 1;
+            None for one partition.
+        partitions: how many partitions there are.
+        data: what an event's data is: one JSON or text column, a list of columns, or SQL
+            expressions by name; by default all columns. See docs/json.md for their form.
+        type: the column of the event's type.
+        key: the column whose equal values keep their order.
+        id: the column that identifies the event; by default its position.
+        time: the column of the time of the event.
+        cloudevents: wrap data in a CloudEvents 1.0 envelope made of these columns. A string
+            is the envelope's `source`; True takes the table's name.
+        headers: v1 headers by name, each with the column it is taken from.
+        append_only: promise that no row is ever deleted, which SQLite needs to hear for a
+            table without AUTOINCREMENT, because it gives the number of a deleted row again.
+
+    Raises:
+        ConfigurationError: a column does not exist, or its type has no JSON form.
+    """
+
+    def __init__(
+        self,
+        table: Table | type[Any],
+        *,
+        position: Expression | None = None,
+        partition: Expression | None = None,
+        partitions: int | None = None,
+        data: Data | None = None,
+        type: Expression | None = None,  # noqa: A002 - the name that users know
+        key: Expression | None = None,
+        id: Expression | None = None,  # noqa: A002 - the name that users know
+        time: Expression | None = None,
+        cloudevents: bool | str = False,
+        headers: Mapping[str, Expression] | None = None,
+        append_only: bool = False,
+    ) -> None:
+        self._table = _table(table)
+        self._position = _position(self._table, position)
+        self._append_only = append_only
+        self._info = FeedInfo.of(1 if partitions is None else partitions)
+        mapper = Mapper(
+            self._table,
+            position=self._position,
+            data=list(self._table.c) if data is None else data,
+            attributes={
+                name: column
+                for name, column in {"id": id, "type": type, "key": key, "time": time}.items()
+                if column is not None
+            },
+            envelope=_envelope(self._table, cloudevents),
+            headers=headers or {},
+        )
+        self._query = PageQuery(
+            self._table,
+            self._position,
+            _partition(self._table, partition, partitions),
+            len(self._info.partitions),
+            mapper,
+        )
+
+    def bind(self, engine: Engine | AsyncEngine) -> Feed | AsyncFeed:
+        """Return the feed that reads the table through an engine of yours.
+
+        The feed checks the table when it is first asked for anything, and raises
+        ConfigurationError if the table is not there, lacks what a safe order needs, or has
+        events outside of the partitions.
+
+        Raises:
+            ConfigurationError: events of this database cannot be put in a safe order.
+        """
+        ordering = ordering_for(
+            engine.dialect.name, self._table, self._position, append_only=self._append_only
+        )
+        reader = Reader(self._info, ordering, self._query)
+        if isinstance(engine, AsyncEngine):
+            return AsyncBoundFeed(reader, engine)
+        return BoundFeed(reader, engine)
+
+
+def _table(table: Table | type[Any]) -> Table:
+    mapped = inspect(table, raiseerr=False)
+    found = getattr(mapped, "local_table", mapped)
+    if not isinstance(found, Table):
+        raise ConfigurationError(f"{table!r} is neither a Table nor a class mapped to one.")
+    return found
+
+
+def _position(table: Table, position: Expression | None) -> ColumnElement[Any]:
+    if position is None:
+        if len(table.primary_key.columns) != 1:
+            raise ConfigurationError(
+                f"Table {table.name!r} has no primary key of one column: say which column is the "
+                "position."
+            )
+        position = table.primary_key.columns[0]
+    column = table.c.get(getattr(resolve(table, position), "key", ""))
+    if column is None or not isinstance(column.type, Integer):
+        raise ConfigurationError(
+            f"The position is a column of whole numbers that the database draws; {position} is not."
+        )
+    return column
+
+
+def _partition(
+    table: Table, partition: Expression | None, partitions: int | None
+) -> ColumnElement[Any] | None:
+    if (partition is None) != (partitions is None):
+        raise ConfigurationError(
+            "A partition column and the number of partitions go together: give both or neither."
+        )
+    if partition is None:
+        return None
+    column = resolve(table, partition)
+    if not isinstance(column.type, Integer):
+        raise ConfigurationError(
+            f"A partition is a whole number from 0; {partition} has the SQL type {column.type!r}."
+        )
+    return column
+
+
+def _envelope(table: Table, cloudevents: bool | str) -> CloudEvents | None:
+    if not cloudevents:
+        return None
+    source = cloudevents if isinstance(cloudevents, str) else f"/{table.name}"
+    return CloudEvents(source=source, type=table.name)
