@@ -1,15 +1,14 @@
 """`zeroeventhub serve`: publish a table without writing code."""
 
-import socket
 from typing import Any
 
 import click
-import uvicorn
 from sqlalchemy import JSON, Engine, MetaData, Table, func, select, type_coerce
 from sqlalchemy.exc import NoSuchTableError
 from starlette.applications import Starlette
 
 from zeroeventhub.cli.options import open_database
+from zeroeventhub.cli.web import run_web
 from zeroeventhub.errors import ConfigurationError, FeedFailure, Unavailable
 from zeroeventhub.protocol import FIRST, FeedInfo
 from zeroeventhub.publisher import TableFeed
@@ -17,9 +16,6 @@ from zeroeventhub.publisher.mapping import resolve
 from zeroeventhub.server import feed_routes
 
 __all__ = ["serve"]
-
-GRACE = 10
-"""Seconds that requests under way may take after SIGTERM."""
 
 
 @click.command()
@@ -91,12 +87,9 @@ def serve(
     bound: Any = feed.bind(engine)
     _try(bound)
     application = Starlette(routes=feed_routes(path, bound))
-    with _listen(host, port) as listening:
-        _announce(bound.info(), path, listening)
-        config = uvicorn.Config(
-            application, log_level="warning", timeout_graceful_shutdown=GRACE, lifespan="off"
-        )
-        uvicorn.Server(config).run(sockets=[listening])
+    mounted = path.strip("/")
+    info = bound.info()
+    run_web(application, host, port, lambda url: _announce(info, f"{url}/{mounted}".rstrip("/")))
 
 
 def _reflect(engine: Engine, name: str) -> Table:
@@ -132,18 +125,7 @@ def _try(feed: Any) -> None:
         return  # a writer is at work; the feed will wait for it
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        return socket.create_server((host, port))
-    except OSError as error:
-        raise ConfigurationError(
-            f"Cannot listen on {host} port {port}: {error.strerror}. Choose another --port."
-        ) from None
-
-
-def _announce(info: FeedInfo, path: str, listening: socket.socket) -> None:
-    host, port = listening.getsockname()[:2]
-    url = f"http://{host}:{port}/{path.strip('/')}".rstrip("/")
+def _announce(info: FeedInfo, url: str) -> None:
     query = f"token={info.token}&partition={info.partitions[0].id}&cursor={FIRST}"
     click.echo(f"Feed: {url}")
     click.echo(f"Try:  curl '{url}/events?{query}&pagesizehint=3'")

