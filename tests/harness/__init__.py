@@ -1,0 +1,1 @@
+"""What the tests stand on: real databases, a real web server, and real peers."""

@@ -1,0 +1,294 @@
+"""Writers side by side: what is not settled is not shown, and what is shown is never late."""
+
+import random
+import threading
+import time
+
+import pytest
+from harness.shop import metadata, orders, place
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Integer,
+    MetaData,
+    Table,
+    create_engine,
+    insert,
+    make_url,
+    text,
+)
+
+from zeroeventhub import FIRST, TableFeed
+from zeroeventhub.errors import ConfigurationError, Unavailable
+
+
+@pytest.fixture
+def feed(postgresql):
+    """A feed over an empty table of orders in PostgreSQL."""
+    metadata.create_all(postgresql)
+    return TableFeed(orders, data="data").bind(postgresql)
+
+
+def numbers(feed, cursor=FIRST):
+    """Read the numbers of all events that follow a cursor."""
+    return [event.data["n"] for event in feed.read(0, cursor, 1000).events]
+
+
+@pytest.mark.parametrize("outcome", ["commit", "rollback"])
+def test_later_number_waits_for_an_earlier_writer(feed, postgresql, outcome):
+    """An event is not shown while a writer that may hold a lower number is open."""
+    with postgresql.begin() as connection:
+        place(connection, 1)
+    assert numbers(feed) == [0]
+    with postgresql.connect() as slow:
+        place(slow, 1, first=1)
+        with postgresql.begin() as connection:
+            place(connection, 1, first=2)
+        assert numbers(feed) == [0]
+        getattr(slow, outcome)()
+    assert numbers(feed) == ([0, 1, 2] if outcome == "commit" else [0, 2])
+
+
+def test_writer_that_came_later_holds_nobody_up(feed, postgresql):
+    """An event is shown once the writers of its time have ended, whoever has come since."""
+    first, second = postgresql.connect(), postgresql.connect()
+    with first, second:
+        place(first, 1)
+        with pytest.raises(Unavailable):
+            numbers(feed)
+        place(second, 1, first=1)
+        first.commit()
+        assert numbers(feed) == [0]
+        second.commit()
+    assert numbers(feed) == [0, 1]
+
+
+def test_new_reader_waits_until_it_knows(feed, postgresql):
+    """A feed that starts beside an open writer says so; it does not answer that there is nothing."""
+    with postgresql.begin() as connection:
+        place(connection, 1)
+    with postgresql.connect() as slow:
+        place(slow, 1, first=1)
+        with pytest.raises(Unavailable, match="open transactions"):
+            numbers(feed)
+    assert numbers(feed) == [0]
+
+
+def test_prepared_transaction_is_a_writer(feed, postgresql):
+    """A prepared transaction holds the horizon although its session is gone."""
+    with postgresql.begin() as connection:
+        place(connection, 1)
+    assert numbers(feed) == [0]
+    with postgresql.connect() as first:
+        first.execute(text("BEGIN"))
+        place(first, 1, first=1)
+        with postgresql.begin() as connection:
+            place(connection, 1, first=2)
+        assert numbers(feed) == [0]
+        first.execute(text("PREPARE TRANSACTION 'later'"))
+        first.invalidate()
+    assert numbers(feed) == [0]
+    with postgresql.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text("COMMIT PREPARED 'later'"))
+    assert numbers(feed) == [0, 1, 2]
+
+
+def test_writer_of_another_table_holds_nobody_up(feed, postgresql):
+    """A long transaction elsewhere in the cluster has no effect on the feed."""
+    with postgresql.connect() as elsewhere:
+        elsewhere.execute(text("CREATE TABLE other (id integer)"))
+        elsewhere.execute(text("INSERT INTO other VALUES (1)"))
+        with postgresql.begin() as connection:
+            place(connection, 1)
+        assert numbers(feed) == [0]
+
+
+def test_leaf_of_a_partitioned_table_is_watched(postgresql):
+    """A writer that goes to a leaf directly is seen by the feed over the parent."""
+    with postgresql.begin() as connection:
+        connection.execute(
+            text(
+                "CREATE TABLE log (id bigint GENERATED ALWAYS AS IDENTITY, n integer)"
+                " PARTITION BY RANGE (id)"
+            )
+        )
+        connection.execute(
+            text("CREATE TABLE log_1 PARTITION OF log FOR VALUES FROM (1) TO (1000)")
+        )
+        connection.execute(text("INSERT INTO log (n) VALUES (0)"))
+    log = Table("log", MetaData(), autoload_with=postgresql)
+    feed = TableFeed(log, position="id", data=["n"]).bind(postgresql)
+    assert numbers(feed) == [0]
+    with postgresql.connect() as slow:
+        slow.execute(text("INSERT INTO log_1 (n) VALUES (1)"))
+        with postgresql.begin() as connection:
+            connection.execute(text("INSERT INTO log (n) VALUES (2)"))
+        assert numbers(feed) == [0]
+        slow.commit()
+    assert numbers(feed) == [0, 1, 2]
+
+
+def test_restarted_numbers_are_settled_anew(feed, postgresql):
+    """After TRUNCATE … RESTART IDENTITY the old horizon does not vouch for new writers."""
+    with postgresql.begin() as connection:
+        place(connection, 5)
+    assert len(numbers(feed)) == 5
+    with postgresql.begin() as connection:
+        connection.execute(text("TRUNCATE orders RESTART IDENTITY"))
+    with postgresql.connect() as slow:
+        place(slow, 1)
+        with postgresql.begin() as connection:
+            place(connection, 1, first=1)
+        with pytest.raises(Unavailable):
+            numbers(feed)
+        slow.commit()
+    assert numbers(feed) == [0, 1]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_nothing_is_lost_beside_eight_writers(engine, seed):
+    """Readers that page beside eight writers see every event once, each key in order."""
+    metadata.create_all(engine)
+    feed = TableFeed(orders, data="data").bind(engine)
+    written, writing = [], threading.Event()
+    threads = [
+        threading.Thread(target=_write, args=(engine, writer, seed, writing, written))
+        for writer in range(8)
+    ]
+    writing.set()
+    for thread in threads:
+        thread.start()
+    seen, cursor, ending = [], FIRST, time.monotonic() + 3
+    while time.monotonic() < ending or len(seen) < len(written):
+        if time.monotonic() > ending:
+            writing.clear()
+            for thread in threads:
+                thread.join()
+        try:
+            page = feed.read(0, cursor, 50)
+        except Unavailable:
+            continue
+        seen += [(event.data["key"], event.data["n"]) for event in page.events]
+        if not page.events and not writing.is_set():
+            break
+        cursor = page.cursor
+    assert len(seen) > 100
+    assert sorted(seen) == sorted(written)
+    for key in range(8):
+        of_key = [number for owner, number in seen if owner == key]
+        assert of_key == sorted(of_key)
+
+
+def _write(engine, writer, seed, writing, written):
+    """Append events of a key of one's own, with time between a number and its commit."""
+    dice = random.Random(f"{seed}-{writer}")
+    number = 0
+    while writing.is_set():
+        with engine.connect() as connection:
+            batch = [(writer, number + index) for index in range(dice.randint(1, 4))]
+            for key, index in batch:
+                connection.execute(insert(orders), {"data": {"key": key, "n": index}})
+            time.sleep(dice.random() * 0.01)
+            if dice.random() < 0.2:
+                connection.rollback()
+            else:
+                connection.commit()
+                number += len(batch)
+                written += batch
+
+
+@pytest.mark.parametrize(
+    ("declaration", "complaint"),
+    [
+        ("id bigint PRIMARY KEY", "draws from no sequence"),
+        ("id bigint GENERATED ALWAYS AS IDENTITY (CACHE 20) PRIMARY KEY", "CACHE 1"),
+        ("id bigint GENERATED ALWAYS AS IDENTITY (INCREMENT -1) PRIMARY KEY", "INCREMENT 1"),
+        ("id bigint GENERATED ALWAYS AS IDENTITY (CYCLE) PRIMARY KEY", "NO CYCLE"),
+        ("id bigserial", "UNIQUE"),
+        ("id bigint GENERATED BY DEFAULT AS IDENTITY (START 0 MINVALUE 0) PRIMARY KEY", "start at"),
+    ],
+)
+def test_postgresql_table_without_a_safe_order_is_refused(postgresql, declaration, complaint):
+    """A column whose numbers cannot be trusted is refused, with what to change."""
+    with postgresql.begin() as connection:
+        connection.execute(text(f"CREATE TABLE log ({declaration}, n integer)"))
+        if "bigint PRIMARY" not in declaration:
+            connection.execute(text("INSERT INTO log (n) VALUES (1)"))
+    log = Table("log", MetaData(), autoload_with=postgresql)
+    with pytest.raises(ConfigurationError, match=complaint):
+        TableFeed(log, position="id").bind(postgresql).info()
+
+
+def test_role_needs_to_read_the_sequence(postgresql):
+    """A role that may read the table but not its sequence is told which right is missing."""
+    metadata.create_all(postgresql)
+    with postgresql.begin() as connection:
+        connection.execute(text("DROP ROLE IF EXISTS zeroeventhub_reader"))
+        connection.execute(text("CREATE ROLE zeroeventhub_reader LOGIN PASSWORD 'reader'"))
+        connection.execute(text("GRANT SELECT ON orders TO zeroeventhub_reader"))
+    url = make_url(str(postgresql.url.render_as_string(hide_password=False)))
+    reader = create_engine(url.set(username="zeroeventhub_reader", password="reader"))
+    feed = TableFeed(orders, data="data").bind(reader)
+    with pytest.raises(ConfigurationError, match="GRANT SELECT ON SEQUENCE"):
+        feed.info()
+    with postgresql.begin() as connection:
+        connection.execute(text("GRANT SELECT ON SEQUENCE orders_id_seq TO zeroeventhub_reader"))
+        place(connection, 1)
+    assert numbers(feed) == [0]
+    reader.dispose()
+    with postgresql.begin() as connection:
+        connection.execute(text("DROP OWNED BY zeroeventhub_reader"))
+        connection.execute(text("DROP ROLE zeroeventhub_reader"))
+
+
+def test_sqlite_table_that_gives_numbers_twice_is_refused(sqlite):
+    """Without AUTOINCREMENT a table is refused, unless nothing is ever deleted from it."""
+    log = Table("log", MetaData(), Column("id", Integer, primary_key=True), Column("n", Integer))
+    log.metadata.create_all(sqlite)
+    with pytest.raises(ConfigurationError, match="AUTOINCREMENT"):
+        TableFeed(log).bind(sqlite).info()
+    promised = TableFeed(log, append_only=True).bind(sqlite)
+    with sqlite.begin() as connection:
+        connection.execute(insert(log), [{"n": 0}, {"n": 1}])
+    assert numbers(promised) == [0, 1]
+
+
+def test_sqlite_comment_is_not_a_declaration(sqlite):
+    """The word AUTOINCREMENT in a comment or in a name does not make a table safe."""
+    with sqlite.begin() as connection:
+        connection.execute(
+            text('CREATE TABLE log (id INTEGER PRIMARY KEY, "autoincrement" TEXT /* AUTOINCREMENT */)')
+        )
+    log = Table("log", MetaData(), autoload_with=sqlite)
+    with pytest.raises(ConfigurationError, match="AUTOINCREMENT"):
+        TableFeed(log).bind(sqlite).info()
+
+
+def test_deleted_tail_keeps_its_numbers(sqlite):
+    """A cursor behind a deleted last row stays good, and the next event is not skipped."""
+    metadata.create_all(sqlite)
+    feed = TableFeed(orders, data="data").bind(sqlite)
+    with sqlite.begin() as connection:
+        place(connection, 3)
+    cursor = feed.read(0, FIRST, 10).cursor
+    with sqlite.begin() as connection:
+        connection.execute(orders.delete().where(orders.c.id == 3))
+    assert numbers(feed, cursor) == []
+    with sqlite.begin() as connection:
+        place(connection, 1, first=3)
+    assert numbers(feed, cursor) == [3]
+
+
+def test_missing_table_is_one_sentence(engine):
+    """A table that is not there is refused by name."""
+    with pytest.raises(ConfigurationError, match="no table 'orders'"):
+        TableFeed(orders, data="data").bind(engine).info()
+
+
+def test_position_must_be_a_number(engine):
+    """A position that the database does not draw is refused when the feed is made."""
+    with pytest.raises(ConfigurationError, match="position"):
+        TableFeed(orders, position="customer")
+    keyless = Table("keyless", MetaData(), Column("n", BigInteger))
+    with pytest.raises(ConfigurationError, match="primary key"):
+        TableFeed(keyless)

@@ -1,0 +1,271 @@
+"""A model of PostgreSQL, of writers and of readers that interleave in every way.
+
+A writer takes the table's lock, draws numbers from the sequence, and ends; its rows become
+visible, and its lock is released, in one step at that end. A reader observes in steps of its
+own: the tick, the number, the writers, the judgement. Whatever the order of all these steps,
+no horizon may pass a number whose row can still appear.
+"""
+
+from dataclasses import dataclass, field
+from itertools import count
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import BigInteger, Column, MetaData, Table
+
+from zeroeventhub.publisher.ordering.observed import Observed, _Round
+
+events = Table("events", MetaData(), Column("id", BigInteger, primary_key=True))
+
+MOST_WRITERS = 3
+NUMBER_FIRST = ("number", "writers")
+
+
+class Violation(AssertionError):
+    """Say that a horizon was given that a feed must not read up to."""
+
+
+@dataclass
+class Transaction:
+    """Hold an open transaction: whether it has the lock, and the numbers it has drawn."""
+
+    name: str
+    locked: bool = True
+    prepared: bool = False
+    drawn: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Reading:
+    """Hold what a reader has observed so far."""
+
+    began: int
+    seen: dict[str, object] = field(default_factory=dict)
+
+
+class Database:
+    """Be a table, its sequence, its writers, and the readers of its feed."""
+
+    def __init__(self, observed=Observed, order=NUMBER_FIRST):
+        self.observed = observed(events, events.c.id)
+        self.order = order
+        self.sequence = 0
+        self.open: list[Transaction] = []
+        self.readings: dict[int, Reading] = {}
+        self.horizon = 0
+        self.restarted_below = None
+        self._names = count(1)
+
+    def take(self, schedule):
+        """Take the steps of a schedule; those that cannot be taken now are passed over."""
+        for step, who in schedule:
+            if step is Database.observe:
+                self.observe(who)
+            elif step is Database.begin:
+                self.begin()
+            elif step is Database.restart:
+                self.restart()
+            elif self.open:
+                step(self, self.open[who % len(self.open)])
+
+    def begin(self):
+        """Start a transaction with a statement that takes the lock."""
+        if len(self.open) < MOST_WRITERS:
+            self.open.append(Transaction(f"3/{next(self._names)}"))
+
+    def draw(self, writer):
+        """Draw a number, which only a holder of the lock does."""
+        if not writer.locked or writer.prepared:
+            return
+        # A restart shows in the number alone, so it is seen before the sequence has caught up.
+        if self.restarted_below is not None and self.sequence + 1 >= self.restarted_below:
+            return
+        self.sequence += 1
+        writer.drawn.append(self.sequence)
+
+    def end(self, writer):
+        """Commit or abort: in both cases the numbers are decided, and the lock is released."""
+        self.open.remove(writer)
+
+    def roll_back_to_savepoint(self, writer):
+        """Give up the numbers drawn, and with them the lock."""
+        if not writer.prepared:
+            writer.locked = False
+            writer.drawn.clear()
+
+    def write_again(self, writer):
+        """Take the lock once more, under the same name."""
+        writer.locked = True
+
+    def prepare(self, writer):
+        """PREPARE TRANSACTION: the lock is from now on held under another name."""
+        # No reading of the writers waits to be judged while one of them changes its name.
+        if not writer.prepared and not any(len(r.seen) == 2 for r in self.readings.values()):
+            writer.prepared = True
+            writer.name = f"-1/{next(self._names)}"
+
+    def restart(self):
+        """TRUNCATE … RESTART IDENTITY, which waits for writers, and here for readers too."""
+        if self.readings or any(writer.locked for writer in self.open):
+            return
+        rounds = [*self.observed._open.values(), *filter(None, [self.observed._settled])]
+        known = max((known.number for known in rounds), default=0)
+        self.restarted_below = max(known, self.restarted_below or 0) or None
+        self.sequence = self.horizon = 0
+
+    def observe(self, reader):
+        """Take the next step of a reader's observation; return the horizon at its end."""
+        if reader not in self.readings:
+            self.readings[reader] = Reading(next(self.observed._ticks))
+            return None
+        reading = self.readings[reader]
+        for what in self.order:
+            if what not in reading.seen:
+                reading.seen[what] = self._look_at(what)
+                return None
+        del self.readings[reader]
+        horizon = self.observed._settle(reading.began, **reading.seen)
+        self.restarted_below = None
+        self._check(horizon)
+        return horizon
+
+    def observe_fully(self):
+        """Take all steps of one observation; return its horizon."""
+        return [self.observe("one more reader") for _ in range(4)][-1]
+
+    def _look_at(self, what):
+        if what == "number":
+            return self.sequence
+        return frozenset(writer.name for writer in self.open if writer.locked)
+
+    def _check(self, horizon):
+        if horizon is None:
+            return
+        undecided = [number for writer in self.open for number in writer.drawn]
+        if any(number <= horizon for number in undecided):
+            raise Violation(f"The horizon {horizon} passes {undecided}.")
+        if horizon > self.sequence:
+            raise Violation(f"The horizon {horizon} passes numbers that are still to be drawn.")
+        if horizon < self.horizon:
+            raise Violation(f"The horizon went back from {self.horizon} to {horizon}.")
+        self.horizon = horizon
+
+
+STEPS = {
+    Database.begin: 2,
+    Database.draw: 2,
+    Database.end: 1,
+    Database.prepare: 1,
+    Database.roll_back_to_savepoint: 1,
+    Database.write_again: 1,
+    Database.restart: 1,
+    Database.observe: 7,
+}
+"""The steps there are, each with how often it is taken."""
+
+schedules = st.lists(st.tuples(st.sampled_from(list(STEPS)), st.integers(0, 2)), max_size=60)
+
+
+def explore(observed=Observed, order=NUMBER_FIRST):
+    """Run thousands of random schedules, each of some kinds of steps, the same every time."""
+    random = Random(1)
+    for _ in range(6_000):
+        kinds = [step for step in STEPS if step is Database.observe or random.random() < 0.8]
+        steps = random.choices(kinds, [STEPS[step] for step in kinds], k=60)
+        Database(observed, order).take((step, random.randrange(3)) for step in steps)
+
+
+@given(schedules)
+@settings(max_examples=300, deadline=None)
+def test_no_horizon_passes_an_open_transaction(schedule):
+    """No horizon passes a number that may still appear, and none goes back."""
+    Database().take(schedule)
+
+
+@given(schedules)
+@settings(max_examples=300, deadline=None)
+def test_one_observation_without_writers_settles_everything(schedule):
+    """With no writer open, one full observation settles every number that was drawn."""
+    database = Database()
+    database.take(schedule)
+    database.open.clear()
+    assert database.observe_fully() == database.sequence
+
+
+@given(schedules)
+@settings(max_examples=300, deadline=None)
+def test_writers_that_come_later_hold_nothing_up(schedule):
+    """Once the writers of an observation have ended, its number is settled, whoever writes now."""
+    database = Database()
+    database.take(schedule)
+    database.observe_fully()
+    number = database.sequence
+    for writer in list(database.open):
+        database.end(writer)
+        database.begin()
+    assert database.observe_fully() >= number
+
+
+def test_thousands_of_random_schedules_hold():
+    """The search that finds every mistake below finds none in the class itself."""
+    explore()
+
+
+def test_search_finds_writers_read_before_the_number():
+    """A reader that looks at the writers first misses one that comes and draws in between."""
+    with pytest.raises(Violation):
+        explore(order=("writers", "number"))
+
+
+class Mutant(Observed):
+    """Judge as Observed does, but for the mistakes of its subclasses."""
+
+    keeps_prepared = True
+    judges_by_old_readings = False
+
+    def _settle(self, began, number, writers):
+        read_by = next(self._ticks)
+        earlier = [*self._open.values(), *filter(None, [self._settled])]
+        if any(began > known.read_by and number < known.number for known in earlier):
+            self._settled = None
+            self._open.clear()
+        prepared = {writer for writer in writers if writer.startswith("-1/")}
+        judged = {}
+        for holders, known in [*self._open.items(), (writers, _Round(number, read_by))]:
+            judges = began > known.read_by or self.judges_by_old_readings
+            left = holders & writers if judges else holders
+            if left != holders and self.keeps_prepared:
+                left |= prepared
+            if left not in judged or judged[left].number < known.number:
+                judged[left] = known
+        decided = judged.pop(frozenset(), None)
+        if decided and (self._settled is None or decided.number > self._settled.number):
+            self._settled = decided
+        self._open = judged
+        return None if self._settled is None else self._settled.number
+
+
+class ForgetsPrepared(Mutant):
+    """Take a writer for gone when its lock only changed its name."""
+
+    keeps_prepared = False
+
+
+class JudgesByOldReadings(Mutant):
+    """Judge a round by a reading that began before the round was read."""
+
+    judges_by_old_readings = True
+
+
+def test_search_finds_prepared_transactions_taken_for_gone():
+    """A judgement that forgets prepared transactions passes one that is still open."""
+    with pytest.raises(Violation):
+        explore(ForgetsPrepared)
+
+
+def test_search_finds_rounds_judged_by_old_readings():
+    """A reading from before a writer came does not show that the writer has gone."""
+    with pytest.raises(Violation):
+        explore(JudgesByOldReadings)
