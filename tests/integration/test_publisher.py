@@ -100,17 +100,17 @@ def test_last_stands_behind_what_is_there(feed_url, engine):
     assert '{"data":{"n":4}}' in get(feed_url, cursor="1-4").text
 
 
-@pytest.mark.parametrize(("hint", "events"), [("0", 1), ("1", 1), ("7", 7), ("9" * 5000, 20)])
-def test_page_size_is_clamped(feed_url, engine, hint, events):
+def test_page_size_is_clamped(feed_url, engine):
     """The page size hint is brought into the range that the feed serves."""
     with engine.begin() as connection:
         place(connection, 20)
-    assert get(feed_url, pagesizehint=hint).text.count('{"data":') == events
+    for hint, events in {"0": 1, "1": 1, "7": 7, "9" * 5000: 20}.items():
+        assert get(feed_url, pagesizehint=hint).text.count('{"data":') == events
 
 
-@pytest.mark.parametrize(
-    ("parameters", "status", "problem"),
-    [
+def test_what_cannot_be_served_is_a_problem_document(feed_url):
+    """A request that cannot be served is answered with a problem document that echoes nothing."""
+    for parameters, status, problem in [
         ({"token": "2"}, 409, "token-changed"),
         ({"partition": "3"}, 400, "bad-request"),
         ({"partition": "٠"}, 400, "bad-request"),
@@ -120,17 +120,14 @@ def test_page_size_is_clamped(feed_url, engine, hint, events):
         ({"cursor": "1-99"}, 410, "diverged"),
         ({"cursor": ["_first", "_last"]}, 400, "bad-request"),
         ({"cursor": ""}, 400, "bad-cursor"),
-    ],
-)
-def test_what_cannot_be_served_is_a_problem_document(feed_url, parameters, status, problem):
-    """A request that cannot be served is answered with a problem document that echoes nothing."""
-    answer = get(feed_url, **parameters)
-    assert answer.status_code == status
-    assert answer.headers["content-type"] == "application/problem+json"
-    document = answer.json()
-    assert document["type"] == f"urn:zeroeventhub:problem/{problem}"
-    assert document["status"] == status
-    assert "OR" not in answer.text
+    ]:
+        answer = get(feed_url, **parameters)
+        assert answer.status_code == status, parameters
+        assert answer.headers["content-type"] == "application/problem+json"
+        document = answer.json()
+        assert document["type"] == f"urn:zeroeventhub:problem/{problem}"
+        assert document["status"] == status
+        assert "OR" not in answer.text
 
 
 def test_v1_serves_several_cursors_and_headers(feed_url, engine):
@@ -167,10 +164,10 @@ def test_v1_divides_the_hint(feed_url, engine):
     assert answer.text.count('"data":') == 6
 
 
-@pytest.mark.parametrize("parameters", [{"n": 4, "cursor0": "_first"}, {"n": 3}, {"n": "x"}])
-def test_v1_refuses_what_does_not_fit(feed_url, parameters):
+def test_v1_refuses_what_does_not_fit(feed_url):
     """A v1 request with another number of partitions, or without a cursor, is a 400."""
-    assert httpx.get(feed_url, params=parameters).status_code == 400
+    for parameters in [{"n": 4, "cursor0": "_first"}, {"n": 3}, {"n": "x"}]:
+        assert httpx.get(feed_url, params=parameters).status_code == 400
 
 
 def test_event_outside_of_the_partitions_is_loud(engine):
