@@ -182,7 +182,7 @@ def _name(column: ColumnElement[Any]) -> str:
     name = getattr(column, "key", None) or getattr(column, "name", None)
     if not isinstance(name, str):
         raise ConfigurationError(f"The expression {column} has no name: give data as a dict.")
-    return name
+    return str(name)  # SQLAlchemy's own kind of string has no JSON form
 
 
 def _text(value: Any) -> str:

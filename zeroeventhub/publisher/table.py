@@ -147,4 +147,4 @@ def _envelope(table: Table, cloudevents: bool | str) -> CloudEvents | None:
     if not cloudevents:
         return None
     source = cloudevents if isinstance(cloudevents, str) else f"/{table.name}"
-    return CloudEvents(source=source, type=table.name)
+    return CloudEvents(source=source, type=str(table.name))

@@ -1,0 +1,41 @@
+"""The published Python peer, in a virtual environment of its own."""
+
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+REQUIREMENTS = ["zeroeventhub==0.2.3", "uvicorn"]
+SCRIPTS = Path(__file__).parent / "peer_scripts"
+CACHE = Path(__file__).parents[2] / ".venv-peer"
+
+
+@pytest.fixture(scope="session")
+def peer_python():
+    """The interpreter of an environment that has the peer installed."""
+    python = CACHE / "bin" / "python"
+    complete = CACHE / "complete"
+    if not complete.exists():
+        venv.create(CACHE, with_pip=True, clear=True)
+        subprocess.run(
+            [python, "-m", "pip", "install", "--quiet", *REQUIREMENTS],
+            check=True,
+            timeout=600,
+            stdout=sys.stderr,
+        )
+        complete.touch()
+    return python
+
+
+def run_peer(python, script, *arguments):
+    """Start one of the peer's scripts; its folder is its world, so it cannot import ours."""
+    return subprocess.Popen(
+        [python, "-I", SCRIPTS / script, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={"PATH": os.environ["PATH"]},
+        cwd=SCRIPTS,
+    )

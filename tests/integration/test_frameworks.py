@@ -1,0 +1,101 @@
+"""A feed inside other people's applications, tables, models and migrations."""
+
+import httpx
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from fastapi import FastAPI
+from harness.shop import metadata, orders, place
+from harness.web import serving
+from sqlalchemy import MetaData, create_engine, inspect
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from zeroeventhub import FIRST, CursorStore, TableFeed, feed_routes
+from zeroeventhub.cursors import cursor_table
+from zeroeventhub.cursors import metadata as cursor_metadata
+
+
+def fastapi_from_the_start(routes):
+    """Give the routes to FastAPI when it is made."""
+    return FastAPI(routes=routes)
+
+
+def fastapi_later(routes):
+    """Add the routes to a FastAPI application that has its own."""
+    application = FastAPI()
+    application.router.routes.extend(routes)
+    return application
+
+
+def starlette_mount(routes):
+    """Mount the routes below a path of Starlette."""
+    return Starlette(routes=[Mount("/api", routes=routes)])
+
+
+@pytest.mark.parametrize(
+    ("build", "prefix"),
+    [(fastapi_from_the_start, ""), (fastapi_later, ""), (starlette_mount, "/api")],
+)
+def test_routes_fit_the_frameworks(sqlite, build, prefix):
+    """The same routes work in FastAPI and below a Mount, and answer without a redirect."""
+    metadata.create_all(sqlite)
+    with sqlite.begin() as connection:
+        place(connection, 2)
+    routes = feed_routes("/orders", TableFeed(orders, data="data"), sqlite)
+    with serving(build(routes)) as url, httpx.Client(base_url=url + prefix) as session:
+        assert session.get("/orders").json()["token"] == "1"
+        assert session.head("/orders").status_code == 200
+        query = {"token": "1", "partition": 0, "cursor": FIRST}
+        assert session.get("/orders/events", params=query).text.count("data") == 2
+        assert session.post("/orders").status_code == 405
+
+
+def test_orm_class_is_published(engine):
+    """A class mapped by the ORM is published like its table, columns named by attribute."""
+
+    class Base(DeclarativeBase):
+        pass
+
+    class Order(Base):
+        __tablename__ = "orm_orders"
+        __table_args__ = {"sqlite_autoincrement": True}
+        id: Mapped[int] = mapped_column(primary_key=True)
+        part: Mapped[int]
+        customer: Mapped[str]
+
+    Base.metadata.create_all(engine)
+    with Session(engine) as session, session.begin():
+        session.add(Order(part=1, customer="c1"))
+    feed = TableFeed(
+        Order,
+        position=Order.id,
+        partition=Order.part,
+        partitions=2,
+        data={"who": Order.customer, "loud": Order.customer + "!"},
+    )
+    (event,) = feed.bind(engine).read(1, FIRST, 10).events
+    assert event.data == {"who": "c1", "loud": "c1!"}
+
+
+def test_alembic_sees_the_cursor_table(engine):
+    """The exported metadata is what Alembic compares: a table to add, then nothing to do."""
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection)
+        (difference,) = compare_metadata(context, cursor_metadata)
+        assert (difference[0], difference[1].name) == ("add_table", "zeroeventhub_cursors")
+        cursor_metadata.create_all(connection)
+        assert compare_metadata(context, cursor_metadata) == []
+
+
+def test_cursor_table_joins_metadata_of_ones_own(tmp_path):
+    """The table of cursors can be part of the caller's own metadata."""
+    engine = create_engine(f"sqlite:///{tmp_path / 'own.db'}")
+    own = MetaData()
+    store = CursorStore(engine, table=cursor_table(own))
+    with engine.begin() as connection:
+        store.create_tables(connection)
+        assert inspect(connection).get_table_names() == ["zeroeventhub_cursors"]
+        assert store.load(connection, "x", 0) == FIRST
+    engine.dispose()

@@ -1,0 +1,200 @@
+"""The JSON form of every SQL type, as docs/json.md lists them, on the databases that have it."""
+
+import enum
+import json
+import re
+import uuid
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from cloudevents.core.v1.event import CloudEvent
+from sqlalchemy.dialects import postgresql
+
+from zeroeventhub import FIRST, TableFeed
+from zeroeventhub.errors import FeedFailure
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "json.md"
+
+
+class State(enum.Enum):
+    """A state whose label in the database is its name."""
+
+    shipped = 1
+
+
+UUID = uuid.UUID("6f1d9d5e-6c8c-4f0e-9d4b-0d6b1f0a2c3e")
+MOMENT = datetime(2013, 1, 1, 10, 0, 0, 500000, tzinfo=UTC)
+
+# By the first cell of a row of the document: a type, and the value that its example shows.
+EVERYWHERE = {
+    "any, NULL": (sa.Integer(), None),
+    "SMALLINT, INTEGER, BIGINT": (sa.BigInteger(), 9007199254740993),
+    "BOOLEAN": (sa.Boolean(), True),
+    "REAL, DOUBLE PRECISION, FLOAT": (sa.Float(), 0.5),
+    "VARCHAR, TEXT, CHAR": (sa.Text(), "Zoë"),
+    "ENUM": (sa.Enum(State), State.shipped),
+    "UUID": (sa.Uuid(), UUID),
+    "TIMESTAMP": (sa.DateTime(), datetime(2013, 1, 1, 10)),  # noqa: DTZ001 - without a zone
+    "DATE": (sa.Date(), date(2013, 1, 1)),
+    "TIME": (sa.Time(), time(10)),
+    "INTERVAL": (sa.Interval(), timedelta(days=1, hours=1)),
+    "BYTEA, BLOB": (sa.LargeBinary(), b"\x00\x01\xff"),
+}
+POSTGRESQL = {
+    # SQLite stores a NUMERIC as a float, and JSON as Python writes it.
+    "NUMERIC, DECIMAL": (sa.Numeric(10, 2), Decimal("12.50")),
+    "TIMESTAMP WITH TIME ZONE": (sa.DateTime(timezone=True), MOMENT),
+    "JSON, JSONB": (postgresql.JSONB(), sa.text("""'{"a": 1.10}'""")),
+    "ARRAY of any of these": (sa.ARRAY(sa.Numeric()), [Decimal("1.5"), None]),
+    "INET, CIDR, MACADDR, BIT": (postgresql.INET(), "10.0.0.1"),
+}
+
+
+def documented():
+    """Read the examples of the document, by the first cell of their row."""
+    rows = re.findall(r"^\| ([A-Z].*?|any, NULL) \| .* \| `(.*)` \|$", DOCUMENT.read_text(), re.M)
+    return {name: json.loads(example) for name, example in rows}
+
+
+def published(engine, types, values, **options):
+    """Publish one row and return the event's raw data."""
+    table = sa.Table(
+        "log",
+        sa.MetaData(),
+        sa.Column("id", sa.Integer, primary_key=True),
+        *(sa.Column(name, kind) for name, kind in types.items()),
+        sqlite_autoincrement=True,
+    )
+    table.metadata.create_all(engine)
+    with engine.begin() as connection:
+        connection.execute(sa.insert(table).values(values))
+    feed = TableFeed(table, **{"data": list(types), **options}).bind(engine)
+    return feed.read(0, FIRST, 1).events[0]
+
+
+def test_every_type_has_its_documented_form(engine):
+    """Every row of the document shows what a feed really writes."""
+    examples = EVERYWHERE if engine.dialect.name == "sqlite" else EVERYWHERE | POSTGRESQL
+    event = published(
+        engine,
+        {name: kind for name, (kind, _) in examples.items()},
+        {name: value for name, (_, value) in examples.items()},
+    )
+    assert event.data == {name: documented()[name] for name in examples}
+
+
+def test_every_form_is_tested():
+    """No row of the document is without its example here."""
+    assert set(documented()) == set(EVERYWHERE | POSTGRESQL)
+
+
+def test_arrays_follow_their_elements(postgresql):
+    """The elements of an array have the form of their own type, at any depth."""
+    event = published(
+        postgresql,
+        {
+            "moments": sa.ARRAY(sa.DateTime(timezone=True)),
+            "states": sa.ARRAY(sa.Enum(State)),
+            "grid": sa.ARRAY(sa.Integer, dimensions=2),
+            "documents": sa.ARRAY(sa.dialects.postgresql.JSONB),
+            "floats": sa.ARRAY(sa.Float),
+        },
+        {
+            "moments": [MOMENT, None],
+            "states": [State.shipped],
+            "grid": [[1, 2], [3, 4]],
+            "documents": [{"a": 1}],
+            "floats": [float("nan"), 1.5],
+        },
+    )
+    assert event.data == {
+        "moments": ["2013-01-01T10:00:00.500000Z", None],
+        "states": ["shipped"],
+        "grid": [[1, 2], [3, 4]],
+        "documents": [{"a": 1}],
+        "floats": ["NaN", 1.5],
+    }
+
+
+@pytest.mark.parametrize(
+    "stored", ['{"b": 1.10,\n "a": 123456789012345678901234567890, "a": 1e400}', "[]", "null"]
+)
+def test_stored_json_is_published_as_it_is(engine, stored):
+    """Digits, order and repeated keys of a JSON column stay; a line holds no newline."""
+    literal = sa.text(f"'{stored}'")
+    event = published(engine, {"data": sa.JSON()}, {"data": literal}, data="data")
+    assert event.raw.decode() == stored.replace("\n", "").replace(": ", ":").replace(", ", ",")
+
+
+def test_stored_text_that_is_not_json_is_an_error(sqlite):
+    """A row whose JSON column holds none is an error that names its position."""
+    with pytest.raises(FeedFailure, match="position 1"):
+        published(sqlite, {"data": sa.JSON()}, {"data": sa.text("'{oops'")}, data="data")
+
+
+def test_text_alone_is_a_string(engine):
+    """A text column as data is published as a JSON string."""
+    event = published(engine, {"note": sa.Text()}, {"note": 'a "b"'}, data="note")
+    assert event.raw == b'"a \\"b\\""'
+
+
+def test_expressions_are_published_by_name(engine):
+    """Any SQL expression can be a part of the data, under a name of its own."""
+    column = sa.column("n", sa.Integer)
+    event = published(
+        engine, {"n": sa.Integer()}, {"n": 4}, data={"twice": column * 2, "big": column > 3}
+    )
+    assert event.data == {"twice": 8, "big": True}
+
+
+def test_cloudevents_envelope_is_valid(engine):
+    """The envelope is one that the CloudEvents SDK accepts, with every attribute in its place."""
+    types = {
+        "identity": sa.Uuid(),
+        "kind": sa.String(20),
+        "at": sa.DateTime(timezone=True),
+        "customer": sa.Integer(),
+        "amount": sa.Numeric(10, 2),
+    }
+    values = {"identity": UUID, "kind": "placed", "at": MOMENT, "customer": 7, "amount": 3}
+    event = published(
+        engine,
+        types,
+        values,
+        data=["amount"],
+        id="identity",
+        type="kind",
+        time="at",
+        key="customer",
+        cloudevents="/shop",
+    ).data
+    body = event.pop("data")
+    CloudEvent({**event, "time": datetime.fromisoformat(event["time"])}, body)
+    assert event == {
+        "specversion": "1.0",
+        "id": str(UUID),
+        "source": "/shop",
+        "type": "placed",
+        "time": "2013-01-01T10:00:00.500000Z",
+        "partitionkey": "7",
+        "datacontenttype": "application/json",
+    }
+
+
+def test_cloudevents_has_defaults_for_null(engine):
+    """Where id or type is NULL, position and table name stand in; time and key are left out."""
+    types = {"i": sa.String(9), "t": sa.String(9), "at": sa.DateTime(), "k": sa.String(9)}
+    event = published(
+        engine, types, {}, data=["k"], id="i", type="t", time="at", key="k", cloudevents=True
+    ).data
+    assert event == {
+        "specversion": "1.0",
+        "id": "1",
+        "source": "/log",
+        "type": "log",
+        "datacontenttype": "application/json",
+        "data": {"k": None},
+    }

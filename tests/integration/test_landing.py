@@ -1,0 +1,92 @@
+"""Landing events in a table, exactly as they came."""
+
+from datetime import UTC, datetime
+
+import pytest
+from sqlalchemy import Column, Integer, MetaData, Table, select, text
+
+from zeroeventhub import Event
+from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.landing import LandingTable
+
+CLOUD_EVENT = {
+    "specversion": "1.0",
+    "id": "e1",
+    "source": "/shop",
+    "type": "placed",
+    "time": "2013-01-01T12:00:00.5+02:00",
+    "partitionkey": "c7",
+    "data": {"n": 1},
+}
+
+
+@pytest.fixture
+def landing(engine):
+    """A landing table that has been created."""
+    landing = LandingTable("landed")
+    with engine.begin() as connection:
+        landing.create(connection)
+    return landing
+
+
+def rows(engine, landing):
+    """Read all rows in the order of arrival."""
+    columns = landing.table.c
+    with engine.connect() as connection:
+        query = select(landing.table).order_by(columns.partition, columns.arrival)
+        return [row._asdict() for row in connection.execute(query)]
+
+
+def test_arrival_counts_within_a_partition(engine, landing):
+    """Events are numbered 1, 2, 3 … within their partition, over any number of pages."""
+    for partition, count in [(0, 2), (1, 1), (0, 2)]:
+        with engine.begin() as connection:
+            landing.land(connection, partition, [Event.of({"n": n}) for n in range(count)])
+    places = [(row["partition"], row["arrival"]) for row in rows(engine, landing)]
+    assert places == [(0, 1), (0, 2), (0, 3), (0, 4), (1, 1)]
+
+
+def test_attributes_are_those_of_a_cloudevent(engine, landing):
+    """Id, type, time and key of a CloudEvent have columns of their own."""
+    with engine.begin() as connection:
+        landing.land(connection, 0, [Event.of(CLOUD_EVENT)])
+    (row,) = rows(engine, landing)
+    moment = row.pop("time")
+    assert moment.replace(tzinfo=moment.tzinfo or UTC) == datetime(
+        2013, 1, 1, 10, 0, 0, 500000, tzinfo=UTC
+    )
+    assert row == {
+        "partition": 0,
+        "arrival": 1,
+        "id": "e1",
+        "type": "placed",
+        "key": "c7",
+        "data": CLOUD_EVENT,
+    }
+
+
+@pytest.mark.parametrize("data", [{"id": "x", "type": "y"}, "text", {"specversion": 1, "id": 5}])
+def test_attributes_of_other_events_are_null(engine, landing, data):
+    """What is not a CloudEvent, or not a string in one, leaves the attributes NULL."""
+    with engine.begin() as connection:
+        landing.land(connection, 0, [Event.of(data)])
+    (row,) = rows(engine, landing)
+    assert [row[name] for name in ("id", "type", "time", "key")] == [None] * 4
+    assert row["data"] == data
+
+
+def test_numbers_land_with_all_their_digits(engine, landing):
+    """Data is stored as it came, though Python could not hold its numbers."""
+    raw = b'{"n":123456789012345678901234567890.12345678901234567890}'
+    with engine.begin() as connection:
+        landing.land(connection, 0, [Event(raw)])
+    with engine.connect() as connection:
+        stored = connection.scalar(text("SELECT CAST(data AS TEXT) FROM landed"))
+    assert stored.replace(" ", "") == raw.decode()
+
+
+def test_table_of_another_shape_is_refused(engine):
+    """A table that is there already, with other columns, is left alone."""
+    Table("landed", MetaData(), Column("id", Integer, primary_key=True)).create(engine)
+    with engine.begin() as connection, pytest.raises(ConfigurationError, match="partition"):
+        LandingTable("landed").create(connection)

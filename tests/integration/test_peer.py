@@ -1,0 +1,73 @@
+"""Both ways with the published Python peer: its client and our feed, our client and its feed."""
+
+import json
+
+import httpx
+import pytest
+from harness.peer import peer_python, run_peer
+from harness.shop import metadata, orders, place
+from harness.web import serving
+from sqlalchemy import create_engine
+from starlette.applications import Starlette
+
+from zeroeventhub import FIRST, Client, Consumer, CursorStore, TableFeed, feed_routes
+
+__all__ = ["peer_python"]
+
+pytestmark = pytest.mark.timeout(600)  # the first run installs the peer
+
+
+def test_client_of_the_peer_drains_our_feed(peer_python, engine):
+    """The peer's client reads every event of our feed once, with its headers."""
+    metadata.create_all(engine)
+    with engine.begin() as connection:
+        place(connection, 50, partitions=3)
+    feed = TableFeed(
+        orders, partition="part", partitions=3, data="data", headers={"customer": "customer"}
+    )
+    with serving(Starlette(routes=feed_routes("/orders", feed, engine))) as url:
+        process = run_peer(peer_python, "client.py", f"{url}/orders", 3)
+        lines, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    received = [json.loads(line) for line in lines.splitlines()]
+    assert sorted(received, key=lambda event: event[2]["n"]) == [
+        [n % 3, {"customer": f"c{n % 7}"}, {"n": n}] for n in range(50)
+    ]
+
+
+@pytest.fixture
+def peer_url(peer_python):
+    """The URL of a feed that the peer publishes."""
+    process = run_peer(peer_python, "server.py")
+    port = process.stdout.readline().strip()
+    yield f"http://127.0.0.1:{port}/feed/v1"
+    process.terminate()
+    process.communicate(timeout=30)
+
+
+def test_our_client_drains_the_feed_of_the_peer(peer_url):
+    """Our client finds that the feed speaks v1, and asks for headers by name."""
+    with httpx.Client() as session:
+        client = Client(peer_url, session, partitions=2)
+        assert client.discover().token is None
+        page = client.fetch(1, FIRST, limit=3, headers=["h"])
+    assert [event.data["n"] for event in page.events] == [0, 1, 2]
+    assert page.events[0].data["text"] == "line\u2028break"
+    assert page.events[2].headers == {"h": "2"}
+    assert page.cursor == "3"
+
+
+def test_our_consumer_follows_the_feed_of_the_peer(peer_url, tmp_path):
+    """Our consumer reads all partitions of the peer's feed to their end, each event once."""
+    engine = create_engine(f"sqlite:///{tmp_path / 'consumer.db'}")
+    store = CursorStore(engine)
+    with engine.begin() as connection:
+        store.create_tables(connection)
+    seen = []
+    with httpx.Client() as session:
+        client = Client(peer_url, session, partitions=2)
+        Consumer(client, store, "peer", follow=False, limit=4).run(
+            lambda _, page: seen.extend((page.partition, event.data["n"]) for event in page.events)
+        )
+    assert sorted(seen) == [(partition, n) for partition in range(2) for n in range(25)]
+    engine.dispose()
