@@ -5,17 +5,33 @@ result back, or throws the error that happened. The sync and the async consumer 
 such drivers and share every decision made here.
 """
 
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from random import random
 from typing import Any
 
-from zeroeventhub.errors import ConfigurationError, Fenced, TokenChanged, TransientError
+from zeroeventhub.errors import (
+    ConfigurationError,
+    Fenced,
+    ProtocolError,
+    TokenChanged,
+    TransientError,
+)
 from zeroeventhub.protocol import FeedInfo, Page, Partition
 
-__all__ = ["Advance", "Deliver", "Discover", "Fetch", "Follower", "Load", "Pause", "Step"]
+__all__ = [
+    "Advance",
+    "Deliver",
+    "Discover",
+    "Fetch",
+    "Follower",
+    "Inherit",
+    "Load",
+    "Pause",
+    "Step",
+]
 
 SHORTEST_BACKOFF = 0.1
 LONGEST_BACKOFF = 30.0
@@ -27,16 +43,21 @@ class Discover:
 
 
 @dataclass(frozen=True)
-class Load:
-    """Load a partition's cursor from the store; the result is the cursor.
+class Inherit:
+    """Hand the cursors of partitions that are gone to those that go on from there.
 
     Attributes:
-        partition: whose cursor.
-        inherit_from: partitions whose cursor is the start if this one has none yet.
+        heirs: by partition, those whose cursors are valid in it, nearest first.
     """
 
+    heirs: Mapping[int, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Load:
+    """Load a partition's cursor from the store; the result is the cursor."""
+
     partition: int
-    inherit_from: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -78,7 +99,7 @@ class Pause:
     reason: Exception | None = None
 
 
-Step = Discover | Load | Fetch | Advance | Deliver | Pause
+Step = Discover | Inherit | Load | Fetch | Advance | Deliver | Pause
 _Steps = Generator[Step, Any, Any]
 
 
@@ -126,6 +147,10 @@ class Follower:
     def _read(self, info: FeedInfo) -> _Steps:
         """Read one layout of partitions; return whether its end was reached."""
         chosen = self._choose(info)
+        _check_layout(info)
+        heirs = {p.id: p.cursor_from for p in info.partitions if p.cursor_from}
+        if heirs:
+            yield Inherit(heirs)
         drained: set[int] = set()
         fetched = False
         while ready := _ready(chosen, drained):
@@ -134,16 +159,15 @@ class Follower:
                 if self.stopped():
                     return False
                 try:
-                    if (yield from self._read_page(partition)):
-                        moved = True
-                    elif partition.closed:
-                        drained.add(partition.id)
-                        moved = True
+                    found = yield from self._read_page(partition)
                 except TokenChanged:
                     if fetched:
                         return False
                     raise
                 fetched = True
+                if partition.closed and not found:
+                    drained.add(partition.id)
+                moved = moved or found or partition.closed
             if not moved:
                 if not self.forever:
                     return True
@@ -152,7 +176,7 @@ class Follower:
 
     def _read_page(self, partition: Partition) -> _Steps:
         """Read one page of a partition; return whether there was anything new."""
-        cursor = yield Load(partition.id, partition.cursor_from)
+        cursor = yield Load(partition.id)
         page = yield from self._persist(Fetch(partition.id, cursor))
         if page is None:
             return False
@@ -189,6 +213,25 @@ class Follower:
             if self.stopped():
                 break
         return None
+
+
+def _check_layout(info: FeedInfo) -> None:
+    """Refuse a layout in which a partition would never be read.
+
+    FeedAPI v2, Method 1 to change partition count: a parent is closed.
+    """
+    known = {partition.id: partition for partition in info.partitions}
+    for partition in info.partitions:
+        ancestor: Partition | None = partition
+        seen: set[int] = set()
+        while ancestor is not None and ancestor.starts_after is not None:
+            seen.add(ancestor.id)
+            ancestor = known.get(ancestor.starts_after)
+            if ancestor is not None and (ancestor.id in seen or not ancestor.closed):
+                raise ProtocolError(
+                    f"Partition {partition.id} of the feed waits for partition {ancestor.id}, "
+                    "which never ends."
+                )
 
 
 def _ready(chosen: Collection[Partition], drained: Collection[int]) -> list[Partition]:

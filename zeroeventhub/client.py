@@ -51,7 +51,10 @@ class _Wire:
     """What the sync and the async client share: requests to send, answers to understand."""
 
     def __init__(self, url: httpx.URL | str, *, partitions: int | None = None) -> None:
-        self.url = httpx.URL(url)
+        try:
+            self.url = httpx.URL(url)
+        except (httpx.InvalidURL, UnicodeError):
+            raise ConfigurationError("This is not a URL.") from None
         if self.url.scheme not in {"http", "https"} or not self.url.host:
             raise ConfigurationError(
                 f"{self.address or 'The empty string'} is not a feed's URL: "
@@ -76,7 +79,8 @@ class _Wire:
             if headers:
                 parameters["headers"] = ",".join(headers)
         else:
-            url = url.copy_with(path=url.path.rstrip("/") + "/events")
+            path, mark, query = url.raw_path.partition(b"?")
+            url = url.copy_with(raw_path=path.rstrip(b"/") + b"/events" + mark + query)
             parameters |= {"token": info.token, "partition": partition, "cursor": cursor}
         if limit is not None:
             parameters["pagesizehint"] = limit
@@ -127,6 +131,10 @@ class _Wire:
             speaks = isinstance(error, httpx.NetworkError | httpx.TimeoutException)
             reason = (speaks and str(error)) or type(error).__name__
             raise Unreachable(f"{self.address} cannot be reached: {reason}") from None
+        except (httpx.InvalidURL, UnicodeError):
+            raise ConfigurationError(
+                f"{self.address} cannot be asked: its address or a header is not of HTTP's form."
+            ) from None
 
     @contextmanager
     def reading(self, decoder: PageDecoder) -> Iterator[None]:

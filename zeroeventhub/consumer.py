@@ -17,7 +17,17 @@ from sqlalchemy import Connection, Engine, Update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
-from zeroeventhub._follow import Advance, Deliver, Discover, Fetch, Follower, Load, Pause, Step
+from zeroeventhub._follow import (
+    Advance,
+    Deliver,
+    Discover,
+    Fetch,
+    Follower,
+    Inherit,
+    Load,
+    Pause,
+    Step,
+)
 from zeroeventhub.client import AsyncClient, Client
 from zeroeventhub.cursors import CursorStore
 from zeroeventhub.cursors.store import check_consumer_name
@@ -114,13 +124,10 @@ class _Follower(Generic[_AnyClient]):
         self._stopping.set()
 
     def _load(self, connection: Connection, step: Load) -> str:
-        return self.store.load(
-            connection,
-            self.name,
-            step.partition,
-            start=self.start,
-            inherit_from=step.inherit_from,
-        )
+        return self.store.load(connection, self.name, step.partition, start=self.start)
+
+    def _inherit(self, connection: Connection, step: Inherit) -> None:
+        self.store.inherit(connection, self.name, step.heirs)
 
     def _move(self, step: Advance) -> Update:
         return self.store.move(self.name, step.partition, step.old, step.new)
@@ -193,6 +200,9 @@ class Consumer(_Follower[Client]):
                 return self.client.discover()
             case Fetch():
                 return self.client.fetch(step.partition, step.cursor, limit=self.limit)
+            case Inherit():
+                with self._engine.begin() as connection:
+                    self._inherit(connection, step)
             case Load():
                 with self._engine.begin() as connection:
                     return self._load(connection, step)
@@ -266,6 +276,9 @@ class AsyncConsumer(_Follower[AsyncClient]):
                 return await self.client.discover()
             case Fetch():
                 return await self.client.fetch(step.partition, step.cursor, limit=self.limit)
+            case Inherit():
+                async with self._engine.begin() as connection:
+                    await connection.run_sync(self._inherit, step)
             case Load():
                 async with self._engine.begin() as connection:
                     return await connection.run_sync(self._load, step)
@@ -302,7 +315,8 @@ def _stop_on_signals(stop: Callable[[], object]) -> Iterator[None]:
 
     def restore() -> None:
         for number, handler in previous.items():
-            signal.signal(number, handler)
+            # None is a handler that was not set from Python, and cannot be put back by it.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     def handle(*_: object) -> None:
         restore()

@@ -23,6 +23,7 @@ from sqlalchemy import (
     type_coerce,
 )
 from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.schema import CreateTable
 
 from zeroeventhub.errors import ConfigurationError, ProtocolError
 from zeroeventhub.protocol import Event
@@ -56,13 +57,17 @@ class LandingTable:
             schema=schema or None,
         )
 
+    def exists(self, connection: Connection) -> bool:
+        """Tell whether there is a table of this name."""
+        return inspect(connection).has_table(self.table.name, schema=self.table.schema)
+
     def create(self, connection: Connection) -> None:
         """Create the table, or check that the one that is there has its columns.
 
         Raises:
             ConfigurationError: a table of this name is there, of another shape.
         """
-        self.table.create(connection, checkfirst=True)
+        connection.execute(CreateTable(self.table, if_not_exists=True))
         inspector = inspect(connection)
         there = {
             found["name"]
@@ -132,8 +137,9 @@ def _string(value: Any) -> str | None:
 
 
 def _moment(value: Any) -> datetime | None:
-    """Read a timestamp of RFC 3339 in UTC; None for anything else."""
+    """Read a timestamp of RFC 3339 in UTC; None for anything else, as for one without a zone."""
     try:
-        return datetime.fromisoformat(value).astimezone(UTC)
+        moment = datetime.fromisoformat(value)
+        return moment.astimezone(UTC) if moment.tzinfo else None
     except (TypeError, ValueError, OverflowError):
         return None

@@ -69,7 +69,7 @@ def encode_info(info: FeedInfo) -> bytes:
 class _WirePartition(msgspec.Struct, rename="camel"):
     # Some publishers send ids as numbers where the specification has strings.
     id: str | int
-    closed: bool = False
+    closed: bool | None = False
     starts_after_partition: str | int | None = None
     cursor_from_partitions: list[str | int] | None = None
 
@@ -77,7 +77,7 @@ class _WirePartition(msgspec.Struct, rename="camel"):
 class _WireInfo(msgspec.Struct, rename="camel"):
     token: str
     partitions: list[_WirePartition]
-    exactly_once: bool = False
+    exactly_once: bool | None = False
 
 
 def decode_info(body: bytes) -> FeedInfo:
@@ -91,7 +91,7 @@ def decode_info(body: bytes) -> FeedInfo:
         partitions = tuple(
             Partition(
                 id=_number(entry.id),
-                closed=entry.closed,
+                closed=bool(entry.closed),
                 starts_after=(
                     None
                     if entry.starts_after_partition is None
@@ -103,7 +103,9 @@ def decode_info(body: bytes) -> FeedInfo:
         )
     except (msgspec.DecodeError, ValueError, ConfigurationError, RecursionError) as error:
         raise ProtocolError(f"The answer is not a feed's discovery document: {error}") from error
-    return FeedInfo(partitions, wire.token, wire.exactly_once)
+    if len({partition.id for partition in partitions}) != len(partitions):
+        raise ProtocolError("The discovery document names a partition twice.")
+    return FeedInfo(partitions, wire.token, bool(wire.exactly_once))
 
 
 def _number(partition: str | int) -> int:
@@ -174,7 +176,7 @@ class PageDecoder:
             if not line.strip():
                 continue
             parsed = self._parse(line)
-            if parsed.data is msgspec.UNSET and parsed.cursor is None:
+            if parsed.data is msgspec.UNSET and not parsed.cursor:
                 continue
             if parsed.partition is not None and str(parsed.partition) != str(self._partition):
                 raise ProtocolError(
@@ -183,7 +185,7 @@ class PageDecoder:
                 )
             if parsed.data is not msgspec.UNSET:
                 self._tail.append(Event(bytes(parsed.data), parsed.headers or {}))
-            if parsed.cursor is not None:
+            if parsed.cursor:
                 self._settled += self._tail
                 self._tail = []
                 self._cursor = parsed.cursor

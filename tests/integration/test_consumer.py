@@ -315,8 +315,7 @@ async def test_async_commit_is_fenced(feed_url, async_store):
     async with httpx.AsyncClient() as session:
         client = AsyncClient(feed_url, session)
         pages = [
-            await anext(aiter(AsyncConsumer(client, async_store, "a", limit=2)))
-            for _ in range(2)
+            await anext(aiter(AsyncConsumer(client, async_store, "a", limit=2))) for _ in range(2)
         ]
     async with async_store.engine.begin() as connection:
         await pages[0].commit(connection)
@@ -329,7 +328,9 @@ async def test_async_commit_is_fenced(feed_url, async_store):
 async def test_async_consumer_is_stopped_while_it_waits(feed_url, async_store):
     """An async consumer that waits at the head ends at once when it is stopped."""
     async with httpx.AsyncClient() as session:
-        following = AsyncConsumer(AsyncClient(feed_url, session), async_store, "a", poll_interval=60)
+        following = AsyncConsumer(
+            AsyncClient(feed_url, session), async_store, "a", poll_interval=60
+        )
         seen = 0
 
         async def count(connection, page):

@@ -55,7 +55,8 @@ POSTGRESQL = {
 
 def documented():
     """Read the examples of the document, by the first cell of their row."""
-    rows = re.findall(r"^\| ([A-Z].*?|any, NULL) \| .* \| `(.*)` \|$", DOCUMENT.read_text(), re.M)
+    row = re.compile(r"^\| ([A-Z].*?|any, NULL) \| .* \| `(.*)` \|$", re.MULTILINE)
+    rows = row.findall(DOCUMENT.read_text())
     return {name: json.loads(example) for name, example in rows}
 
 

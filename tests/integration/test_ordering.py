@@ -64,7 +64,7 @@ def test_writer_that_came_later_holds_nobody_up(feed, postgresql):
 
 
 def test_new_reader_waits_until_it_knows(feed, postgresql):
-    """A feed that starts beside an open writer says so; it does not answer that there is nothing."""
+    """A feed that starts beside an open writer says so, and not that there is nothing."""
     with postgresql.begin() as connection:
         place(connection, 1)
     with postgresql.connect() as slow:
@@ -257,7 +257,10 @@ def test_sqlite_comment_is_not_a_declaration(sqlite):
     """The word AUTOINCREMENT in a comment or in a name does not make a table safe."""
     with sqlite.begin() as connection:
         connection.execute(
-            text('CREATE TABLE log (id INTEGER PRIMARY KEY, "autoincrement" TEXT /* AUTOINCREMENT */)')
+            text(
+                'CREATE TABLE log (id INTEGER PRIMARY KEY, "autoincrement" TEXT'
+                " /* AUTOINCREMENT */)"
+            )
         )
     log = Table("log", MetaData(), autoload_with=sqlite)
     with pytest.raises(ConfigurationError, match="AUTOINCREMENT"):

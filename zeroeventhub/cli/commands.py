@@ -30,6 +30,8 @@ class _Commands(click.Group):
             raise _Failure(str(error), MISUSED) from error
         except ZeroEventHubError as error:
             raise _Failure(str(error), FAILED) from error
+        except UnicodeError as error:
+            raise _Failure("An argument holds bytes that are not UTF-8.", MISUSED) from error
         except SQLAlchemyError as error:
             reason = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
             raise _Failure(f"The database refused: {reason}", FAILED) from error

@@ -68,13 +68,18 @@ def open_database(url: str, *, must_exist: bool = False) -> Engine:
         if parsed.drivername in {"postgres", "postgresql"}:
             parsed = parsed.set(drivername="postgresql+psycopg")
         engine = create_engine(parsed)
-    except ArgumentError:
+    except (ArgumentError, ValueError):
         raise ConfigurationError(
             "This is not a database URL, such as sqlite:///events.db "
             "or postgresql://user:password@host/database."
         ) from None
     except (NoSuchModuleError, ModuleNotFoundError) as error:
         raise ConfigurationError(f"There is no driver for this database: {error}") from None
+    if engine.dialect.is_async:
+        raise ConfigurationError(
+            f"{engine.url.drivername} is a driver for asynchronous code: name the database by "
+            f"{engine.url.get_backend_name()}:// alone."
+        )
     file = engine.url.database
     if must_exist and engine.dialect.name == "sqlite" and file and not Path(file).exists():
         raise ConfigurationError(f"There is no database file {file}.")

@@ -65,6 +65,8 @@ def serve(
     """
     if data and columns:
         raise ConfigurationError("An event's data is --data or --columns, not both.")
+    if set(path) & set("{}"):
+        raise ConfigurationError("--path is a path as it is; it has no parameters in braces.")
     if partitions and not partition:
         raise ConfigurationError("--partitions needs --partition, the column to read it from.")
     engine = open_database(database, must_exist=True)
@@ -105,7 +107,7 @@ def _count_partitions(engine: Engine, events: Table, partition: str) -> int:
         largest = connection.scalar(select(func.max(resolve(events, partition))))
     if not isinstance(largest, int | None):
         raise ConfigurationError(f"{partition} does not hold whole numbers from 0.")
-    return (largest or 0) + 1
+    return max(largest or 0, 0) + 1
 
 
 def _data(events: Table, data: str | None, columns: str | None) -> Any:
@@ -120,7 +122,8 @@ def _try(feed: Any) -> None:
     try:
         feed.read(0, FIRST, 1)
     except FeedFailure as error:
-        raise ConfigurationError(str(error)) from error
+        reason = getattr(error.__cause__, "orig", None)
+        raise ConfigurationError(f"{error} {reason or ''}".strip()) from error
     except Unavailable:
         return  # a writer is at work; the feed will wait for it
 

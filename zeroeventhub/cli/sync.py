@@ -3,13 +3,13 @@
 import json
 
 import click
-from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import Connection
 
 from zeroeventhub.cli.options import as_json, feed_options, open_client, open_database
 from zeroeventhub.cli.progress import Meters
 from zeroeventhub.consumer import Consumer, PendingPage
 from zeroeventhub.cursors import CursorStore
+from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.landing import LandingTable
 
 __all__ = ["sync"]
@@ -21,7 +21,11 @@ ATTEMPTS = 5
 @feed_options
 @click.option("--into", "database", required=True, metavar="DATABASE_URL", help="Where to.")
 @click.option("--table", required=True, help="The table, created if it is not there.")
-@click.option("--consumer", required=True, help="The consumer's name: under it the place is kept.")
+@click.option(
+    "--consumer",
+    required=True,
+    help="The consumer's name, under which its place is kept: one name for one feed and table.",
+)
 @click.option("--follow", is_flag=True, help="Wait for more events at the head.")
 @click.option("--page", type=click.IntRange(1), help="How many events to ask for at once.")
 @as_json
@@ -45,7 +49,6 @@ def sync(
     engine = open_database(database)
     landing = LandingTable(table)
     store = CursorStore(engine)
-    _create(engine, landing, store)
     landed = 0
     with open_client(url, headers, partitions) as client, Meters({"landed": None}) as meters:
         following = Consumer(
@@ -56,6 +59,16 @@ def sync(
             limit=page,
             attempts=None if follow else ATTEMPTS,
         )
+        if not follow and not client.discover().exactly_once:
+            meters.say("The feed does not promise that it publishes an event only once.")
+        with engine.begin() as connection:
+            store.create_tables(connection)
+            if store.cursors(connection, consumer) and not landing.exists(connection):
+                raise ConfigurationError(
+                    f"Consumer {consumer!r} has read before, but not into {table!r}: "
+                    "choose another --consumer, or the table that it has filled."
+                )
+            landing.create(connection)
 
         def apply(connection: Connection, page: PendingPage) -> None:
             nonlocal landed
@@ -69,17 +82,3 @@ def sync(
         click.echo(json.dumps({"landed": landed, "table": table, "consumer": consumer}))
     else:
         click.echo(f"{landed:,} events landed in {table}.", err=True)
-
-
-def _create(engine: Engine, landing: LandingTable, store: CursorStore) -> None:
-    """Create the tables; another process may be doing the same."""
-    try:
-        _create_once(engine, landing, store)
-    except DBAPIError:
-        _create_once(engine, landing, store)
-
-
-def _create_once(engine: Engine, landing: LandingTable, store: CursorStore) -> None:
-    with engine.begin() as connection:
-        landing.create(connection)
-        store.create_tables(connection)

@@ -35,7 +35,8 @@ def run_web(
         listening = socket.create_server((host, port), family=_family(host))
     except OSError as error:
         raise ConfigurationError(
-            f"Cannot listen on {host} port {port}: {error.strerror}. Choose another --port."
+            f"Cannot listen on {host} port {port}: {error.strerror}. "
+            "Choose another --host or --port."
         ) from None
     with listening:
         # Connections inherit it. Without it the end of every page waits 40 ms for an ACK:

@@ -1,6 +1,6 @@
 """Where a consumer keeps its cursors: a table in its own database."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import (
@@ -22,6 +22,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.schema import CreateTable
 
 from zeroeventhub.errors import ConfigurationError, Fenced
 from zeroeventhub.protocol import FIRST
@@ -29,6 +30,8 @@ from zeroeventhub.protocol import FIRST
 __all__ = ["CursorStore", "cursor_table", "metadata"]
 
 CONSUMER_NAME_LENGTH = 200
+
+_CREATION = 0x7A65726F  # names the lock; "zero" in ASCII
 
 
 def cursor_table(metadata: MetaData, *, schema: str | None = None) -> Table:
@@ -69,16 +72,13 @@ class CursorStore:
 
     def create_tables(self, connection: Connection) -> None:
         """Create the table unless it exists; async: `await connection.run_sync(…)`."""
-        self.table.metadata.create_all(connection, tables=[self.table])
+        if connection.dialect.name == "postgresql":
+            # There, two processes that create one table at the same moment get an error.
+            connection.execute(select(func.pg_advisory_xact_lock(_CREATION)))
+        connection.execute(CreateTable(self.table, if_not_exists=True))
 
     def load(
-        self,
-        connection: Connection,
-        consumer: str,
-        partition: int,
-        *,
-        start: str = FIRST,
-        inherit_from: Sequence[int] = (),
+        self, connection: Connection, consumer: str, partition: int, *, start: str = FIRST
     ) -> str:
         """Return a consumer's cursor in a partition, writing the start if there is none.
 
@@ -87,24 +87,51 @@ class CursorStore:
             consumer: the consumer's name.
             partition: the partition's id.
             start: the cursor of a consumer that has none.
-            inherit_from: partitions whose cursors are valid here too, nearest first
-                (FeedAPI v2, Method 2 to change partition count).
         """
         columns = self.table.c
-        query = select(columns.partition, columns.cursor).where(
-            columns.consumer == consumer, columns.partition.in_((partition, *inherit_from))
+        query = select(columns.cursor).where(
+            columns.consumer == consumer, columns.partition == partition
         )
-        known = {row.partition: row.cursor for row in connection.execute(query)}
-        if partition not in known:
-            inherited = (known[parent] for parent in inherit_from if parent in known)
-            row = {
-                "consumer": consumer,
-                "partition": partition,
-                "cursor": next(inherited, start),
-            }
+        cursor = connection.scalar(query)
+        if cursor is None:
+            row = {"consumer": consumer, "partition": partition, "cursor": start}
             connection.execute(self._insert_unless_there(connection.dialect.name).values(row))
-            known = {row.partition: row.cursor for row in connection.execute(query)}
-        return str(known[partition])
+            cursor = connection.scalar(query)
+        return str(cursor)
+
+    def cursors(self, connection: Connection, consumer: str) -> dict[int, str]:
+        """Return all cursors of a consumer, by partition."""
+        columns = self.table.c
+        query = select(columns.partition, columns.cursor).where(columns.consumer == consumer)
+        return {row.partition: row.cursor for row in connection.execute(query)}
+
+    def inherit(
+        self, connection: Connection, consumer: str, heirs: Mapping[int, Sequence[int]]
+    ) -> None:
+        """Hand cursors of partitions that are gone to those that go on from there.
+
+        FeedAPI v2, Method 2 to change partition count. All heirs start at once and their parents'
+        cursors go, so that a process that still holds a page of a parent is fenced.
+
+        Args:
+            connection: a connection to the store, in a transaction.
+            consumer: the consumer's name.
+            heirs: by partition, those whose cursors are valid in it, nearest first.
+        """
+        columns = self.table.c
+        of_parents = and_(
+            columns.consumer == consumer,
+            columns.partition.in_({parent for parents in heirs.values() for parent in parents}),
+        )
+        # Locks the parents' rows: a commit under way on one of them ends before this goes on.
+        connection.execute(self.table.update().where(of_parents).values(updated_at=func.now()))
+        known = self.cursors(connection, consumer)
+        for heir, parents in heirs.items():
+            cursors = (known[parent] for parent in parents if parent in known)
+            if (cursor := next(cursors, None)) is not None:
+                row = {"consumer": consumer, "partition": heir, "cursor": cursor}
+                connection.execute(self._insert_unless_there(connection.dialect.name).values(row))
+        connection.execute(self.table.delete().where(of_parents, columns.partition.not_in(heirs)))
 
     def _insert_unless_there(self, dialect: str) -> Insert:
         # Two processes may start with one consumer name at the same moment.

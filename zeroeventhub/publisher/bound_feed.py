@@ -19,7 +19,7 @@ from zeroeventhub.publisher.page_query import PageQuery
 __all__ = ["AsyncBoundFeed", "BoundFeed", "Reader"]
 
 CHECK_INTERVAL = 60.0
-"""Seconds between two looks for events outside of the partitions."""
+"""Seconds between two looks at what the feed relies on."""
 
 
 class Reader:
@@ -35,13 +35,13 @@ class Reader:
         self.info = info
         self._ordering = ordering
         self._query = query
-        self._ordered = False
+        self._ready = False
         self._checked_at = -math.inf
 
     @property
     def check_is_due(self) -> bool:
         """Tell whether the table should be looked at before it is read."""
-        return monotonic() - self._checked_at > CHECK_INTERVAL
+        return not self._ready or monotonic() - self._checked_at > CHECK_INTERVAL
 
     def check(self, connection: Connection) -> None:
         """Check what the feed relies on.
@@ -49,11 +49,15 @@ class Reader:
         Raises:
             ConfigurationError: the table does not have it.
         """
-        if not self._ordered:
+        # Said first, so that readers beside this one do not check as well.
+        last, self._checked_at = self._checked_at, monotonic()
+        try:
             self._ordering.check(connection)
-            self._ordered = True
-        self._query.refuse_strays(connection)
-        self._checked_at = monotonic()
+            self._query.refuse_strays(connection)
+        except BaseException:
+            self._checked_at = last
+            raise
+        self._ready = True
 
     def read(self, connection: Connection, partition: int, cursor: str, limit: int) -> Page:
         """Read the events that follow a cursor, up to the horizon."""
@@ -122,6 +126,8 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except (OperationalError, InterfaceError, PoolTimeout) as error:
+        if "Could not decode" in str(error):  # SQLite holds text that is not UTF-8
+            raise FeedFailure("A row holds text that is not UTF-8.") from error
         raise Unavailable("The feed's database cannot answer just now.", retry_after=1) from error
     except SQLAlchemyError as error:
         raise FeedFailure("The feed's database refused the feed's query.") from error

@@ -20,7 +20,7 @@ from zeroeventhub.errors import ConfigurationError
 
 __all__ = ["JsonForm", "json_form", "timestamp"]
 
-# Text is the form that the database itself gives these, and it is exact.
+# Text is the form that the database itself gives these.
 _AS_TEXT = (
     postgresql.BIT,
     postgresql.CIDR,
@@ -90,7 +90,7 @@ def _form(expression: ColumnElement[Any], kind: sql.TypeEngine[Any]) -> JsonForm
         case sql.Boolean() | sql.Integer():
             return JsonForm(type_coerce(expression, kind))
         case sql.DateTime():
-            return JsonForm(type_coerce(expression, kind), timestamp)
+            return JsonForm(type_coerce(expression, kind), _utc if kind.timezone else timestamp)
         case sql.Date() | sql.Time() | sql.Interval() | postgresql.INTERVAL() | sql.LargeBinary():
             return JsonForm(type_coerce(expression, kind))
         case sql.Uuid():
@@ -108,7 +108,7 @@ def _array_form(expression: ColumnElement[Any], kind: sql.ARRAY[Any]) -> JsonFor
     item = _form(expression, item_kind)
     if item is None:
         return None
-    if isinstance(item_kind, (*_AS_TEXT, sql.JSON)):
+    if isinstance(item_kind, (*_AS_TEXT, sql.JSON)) and not isinstance(item_kind, sql.Float):
         expression = cast(expression, postgresql.ARRAY(Text))
     else:
         expression = type_coerce(expression, postgresql.ARRAY(item_kind))
@@ -136,6 +136,11 @@ def _number(value: float) -> float | str:
 
 def _uuid(value: UUID | str) -> str:
     return str(UUID(str(value)))
+
+
+def _utc(value: datetime) -> datetime:
+    """Move a moment to UTC; SQLite forgets zones, and what it forgot is taken to be UTC."""
+    return value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
 
 
 def timestamp(value: datetime) -> datetime:

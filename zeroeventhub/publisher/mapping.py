@@ -167,13 +167,14 @@ class Mapper:
         identity, kind = values.get("id"), values.get("type")
         event: dict[str, Any] = {
             "specversion": "1.0",
-            "id": _text(self._position(row) if identity is None else identity),
+            # An empty string would not be a CloudEvent's id or type.
+            "id": _text(self._position(row) if identity in {None, ""} else identity),
             "source": envelope.source,
-            "type": envelope.type if kind is None else _text(kind),
+            "type": envelope.type if kind in {None, ""} else _text(kind),
         }
         if (time := values.get("time")) is not None:
             event["time"] = _time(time)
-        if (key := values.get("key")) is not None:
+        if (key := values.get("key")) not in {None, ""}:
             event["partitionkey"] = _text(key)
         return event | {"datacontenttype": "application/json", "data": data}
 

@@ -13,7 +13,7 @@ from sqlalchemy import (
     select,
 )
 
-from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.errors import ConfigurationError, FeedFailure
 from zeroeventhub.protocol import Event, Page
 from zeroeventhub.publisher.cursor import encode_position
 from zeroeventhub.publisher.mapping import Mapper
@@ -68,7 +68,13 @@ class PageQuery:
             values["partition"] = partition
         events: list[Event] = []
         size = 0
-        for row in connection.execute(self._page, values).all():
+        try:
+            rows = connection.execute(self._page, values).all()
+        except (TypeError, ValueError, LookupError) as error:
+            raise FeedFailure(
+                f"A row behind position {after} does not hold what its column declares: {error}"
+            ) from error
+        for row in rows:
             event = self._mapper.event(row)
             size += len(event.raw)
             if events and size > PAGE_BYTES:

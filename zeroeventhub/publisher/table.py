@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote
 
 from sqlalchemy import ColumnElement, Engine, Integer, Table, inspect
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -146,5 +147,5 @@ def _partition(
 def _envelope(table: Table, cloudevents: bool | str) -> CloudEvents | None:
     if not cloudevents:
         return None
-    source = cloudevents if isinstance(cloudevents, str) else f"/{table.name}"
+    source = cloudevents if isinstance(cloudevents, str) else f"/{quote(table.name)}"
     return CloudEvents(source=source, type=str(table.name))

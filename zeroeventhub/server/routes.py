@@ -1,7 +1,7 @@
 """The two routes of a feed: discovery, which is also where v1 reads, and events."""
 
 from collections.abc import Awaitable, Callable
-from inspect import iscoroutinefunction
+from inspect import isawaitable, iscoroutinefunction
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -66,7 +66,9 @@ def _awaitable(method: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
         return method
 
     async def in_thread(*arguments: Any) -> Any:
-        return await run_in_threadpool(method, *arguments)
+        result = await run_in_threadpool(method, *arguments)
+        # A decorator may hide that a method is asynchronous.
+        return await result if isawaitable(result) else result
 
     return in_thread
 

@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import random
+import signal
 import socket
 import sys
 import tempfile
@@ -66,6 +67,8 @@ def demo(*, database: str | None, flights: int, seed: int | None, as_json: bool)
     middle, the publisher once. In the end its table must equal the truth, or the exit code is 1.
     """
     seed = random.randrange(10**6) if seed is None else seed  # noqa: S311 - to be repeated
+    # SIGTERM ends the demo as an exception does, so that nothing is left behind.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     with tempfile.TemporaryDirectory(prefix="zeroeventhub-demo-") as folder:
         result = _Demo(Path(folder), database, flights, seed).run()
     if as_json:
@@ -187,10 +190,10 @@ class _Demo:
         if victim == "publisher":
             seed = self._dice.randrange(10**6)
             arguments: Any = (self._source, self._port, self._flights, seed)
-            process = spawn.Process(target=publish, args=arguments)
+            process = spawn.Process(target=publish, args=arguments, daemon=True)
         else:
             url = f"http://127.0.0.1:{self._port}/departures"
-            process = spawn.Process(target=consume, args=(self._target, url))
+            process = spawn.Process(target=consume, args=(self._target, url), daemon=True)
         process.start()
         return process
 

@@ -30,9 +30,12 @@ from zeroeventhub.publisher.ordering.port import Horizon
 
 __all__ = ["Observed"]
 
-# The sequence behind a column: that of its default, else an identity's (i) or a serial's (a).
+# The sequence that a column draws from by itself: by its default, or as an identity (i).
 _SEQUENCE_OF = text("""
     SELECT space.nspname AS schema, sequence.relname AS name,
+           format('%I.%I', space.nspname, sequence.relname) AS quoted,
+           (SELECT min(inhparent::regclass::text) FROM pg_inherits
+            WHERE inhrelid = attribute.attrelid) AS parent,
            facts.seqincrement AS increment, facts.seqcache AS cache, facts.seqcycle AS cycles,
            has_sequence_privilege(sequence.oid, 'SELECT') AS readable,
            attribute.attnotnull AND (attribute.attidentity = 'a' OR EXISTS (
@@ -44,7 +47,7 @@ _SEQUENCE_OF = text("""
     JOIN pg_depend AS link ON
         (link.classid = 'pg_class'::regclass AND link.refclassid = 'pg_class'::regclass
             AND link.refobjid = attribute.attrelid AND link.refobjsubid = attribute.attnum
-            AND link.deptype IN ('a', 'i'))
+            AND link.deptype = 'i')
         OR (link.classid = 'pg_attrdef'::regclass AND link.refclassid = 'pg_class'::regclass
             AND link.objid = (SELECT oid FROM pg_attrdef
                               WHERE adrelid = attribute.attrelid AND adnum = attribute.attnum))
@@ -53,7 +56,6 @@ _SEQUENCE_OF = text("""
     JOIN pg_sequence AS facts ON facts.seqrelid = sequence.oid
     JOIN pg_namespace AS space ON space.oid = sequence.relnamespace
     WHERE attribute.attrelid = CAST(:table AS regclass) AND attribute.attname = :column
-    ORDER BY link.deptype = 'n' DESC
 """)
 
 # The table and everything that inherits from it: a partition may be written to directly.
@@ -99,9 +101,8 @@ class Observed:
 
     def check(self, connection: Connection) -> None:
         """Refuse a table whose numbers do not rise, or come from somewhere else."""
-        inspector = inspect(connection)
-        name, schema = self._table.name, self._table.schema
-        if not inspector.has_table(name, schema=schema):
+        schema = connection.schema_for_object(self._table)
+        if not inspect(connection).has_table(self._table.name, schema=schema):
             raise ConfigurationError(f"There is no table {self._table.fullname!r}.")
         if connection.scalar(select(func.pg_is_in_recovery())):
             raise ConfigurationError(
@@ -116,6 +117,11 @@ class Observed:
                 f"{self._position} draws from no sequence: its order is not the order of writing. "
                 "Declare it GENERATED ALWAYS AS IDENTITY."
             )
+        if found.parent is not None:
+            raise ConfigurationError(
+                f"{self._table.fullname!r} is a partition or child of {found.parent}, whose "
+                f"writers draw numbers before they reach it: publish {found.parent}."
+            )
         if not found.identifies:
             raise ConfigurationError(
                 f"{self._position} may be NULL or stand in two rows: make it the primary key, or "
@@ -123,18 +129,13 @@ class Observed:
             )
         if found.increment < 1 or found.cycles or found.cache != 1:
             raise ConfigurationError(
-                f"Sequence {found.name} of {self._position} does not hand out rising numbers one "
-                f"by one: ALTER SEQUENCE {found.name} INCREMENT 1 CACHE 1 NO CYCLE."
+                f"Sequence {found.quoted} of {self._position} does not hand out rising numbers "
+                f"one by one: ALTER SEQUENCE {found.quoted} INCREMENT 1 CACHE 1 NO CYCLE."
             )
         if not found.readable:
             raise ConfigurationError(
-                f"The feed may not read sequence {found.name}: GRANT SELECT ON SEQUENCE "
-                f"{found.name} TO its role."
-            )
-        lowest = connection.scalar(select(func.min(self._position)))
-        if lowest is not None and lowest < 1:
-            raise ConfigurationError(
-                f"{self._position} holds {lowest}; the positions of a feed start at 1."
+                f"The feed may not read sequence {found.quoted}: GRANT SELECT ON SEQUENCE "
+                f"{found.quoted} TO its role."
             )
         sequence = table(
             found.name,
@@ -143,12 +144,29 @@ class Observed:
             schema=found.schema,
         )
         self._last_value = select(sequence.c.last_value, sequence.c.is_called)
+        self._check_numbers(connection, found.quoted)
+
+    def _check_numbers(self, connection: Connection, sequence: str) -> None:
+        lowest, highest = connection.execute(
+            select(func.min(self._position), func.max(self._position))
+        ).one()
+        if lowest is not None and lowest < 1:
+            raise ConfigurationError(
+                f"{self._position} holds {lowest}; the positions of a feed start at 1."
+            )
+        # Read behind the rows: what is there has been drawn by now, or was never drawn.
+        drawn = self._last_number(connection)
+        if highest is not None and highest > drawn:
+            raise ConfigurationError(
+                f"{self._position} holds {highest}, but its sequence stands at {drawn}: rows were "
+                f"written with numbers of their own. Let it go on behind them: "
+                f"SELECT setval('{sequence}', {highest})."
+            )
 
     def horizon(self, connection: Connection) -> Horizon:
         """Observe the writers once, and return the highest number known to be decided."""
         began = next(self._ticks)
-        last, is_called = connection.execute(self._last_value).one()
-        number = last if is_called else last - 1
+        number = self._last_number(connection)
         writers = frozenset(connection.scalars(_WRITERS, {"table": self._quoted(connection)}).all())
         with self._lock:
             settled = self._settle(began, number, writers)
@@ -159,6 +177,11 @@ class Observed:
                 retry_after=1,
             )
         return Horizon(settled=settled, highest=max(number, settled))
+
+    def _last_number(self, connection: Connection) -> int:
+        """Read the last number that the sequence has handed out."""
+        last, is_called = connection.execute(self._last_value).one()
+        return int(last if is_called else last - 1)
 
     def _settle(self, began: int, number: int, writers: frozenset[str]) -> int | None:
         """Judge the open rounds by a new reading of the writers, and open another.
@@ -176,7 +199,7 @@ class Observed:
         judged: dict[frozenset[str], _Round] = {}
         for holders, round_ in [*self._open.items(), (writers, _Round(number, read_by))]:
             left = holders & writers if began > round_.read_by else holders
-            if left != holders:
+            if any(not holder.startswith(_PREPARED) for holder in holders - left):
                 # One of those who left may have become any of the prepared transactions.
                 left |= prepared
             if left not in judged or judged[left].number < round_.number:
@@ -188,4 +211,6 @@ class Observed:
         return None if self._settled is None else self._settled.number
 
     def _quoted(self, connection: Connection) -> str:
-        return connection.dialect.identifier_preparer.format_table(self._table)
+        """Name the table as `regclass` reads it, in the schema that queries will find it in."""
+        names = (connection.schema_for_object(self._table), self._table.name)
+        return ".".join('"{}"'.format(name.replace('"', '""')) for name in names if name)

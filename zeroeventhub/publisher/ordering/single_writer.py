@@ -8,7 +8,17 @@ so when rows are deleted: without it the number of a deleted last row is given a
 import re
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Table, column, func, inspect, select, table
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Table,
+    bindparam,
+    column,
+    func,
+    inspect,
+    select,
+    table,
+)
 
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.ordering.port import Horizon
@@ -16,6 +26,7 @@ from zeroeventhub.publisher.ordering.port import Horizon
 __all__ = ["SingleWriter"]
 
 _MASTER = table("sqlite_master", column("type"), column("name"), column("sql"))
+_COLUMNS = func.pragma_table_info(bindparam("table")).table_valued("name", "type")
 _SEQUENCE = table("sqlite_sequence", column("name"), column("seq"))
 _QUOTED_OR_COMMENT = re.compile(
     r"""'[^']*'|"[^"]*"|`[^`]*`|\[[^\]]*\]|--[^\n]*|/\*.*?\*/""", re.DOTALL
@@ -41,13 +52,13 @@ class SingleWriter:
         """Refuse a table whose row ids may be given twice."""
         if not inspect(connection).has_table(self._table.name, schema=self._table.schema):
             raise ConfigurationError(f"There is no table {self._table.fullname!r}.")
-        key = inspect(connection).get_pk_constraint(self._table.name, schema=self._table.schema)
-        if key["constrained_columns"] != [self._position.name]:
+        declaration = self._declaration(connection)
+        self._autoincrement = re.search(r"\bAUTOINCREMENT\b", declaration) is not None
+        if not (self._autoincrement or self._is_row_id(connection, declaration)):
             raise ConfigurationError(
                 f"{self._position} is not the INTEGER PRIMARY KEY of its table, and no other "
                 "column's order is the order of commits."
             )
-        self._autoincrement = self._declares_autoincrement(connection)
         if not (self._autoincrement or self._append_only):
             raise ConfigurationError(
                 f"SQLite gives the number of a deleted row of {self._table.name!r} again, and the "
@@ -62,18 +73,30 @@ class SingleWriter:
 
     def horizon(self, connection: Connection) -> Horizon:
         """Return the last row id that a committed transaction has drawn."""
+        highest = connection.scalar(select(func.max(self._position))) or 0
         if self._autoincrement:
-            query = select(_SEQUENCE.c.seq).where(_SEQUENCE.c.name == self._table.name)
-        else:
-            query = select(func.max(self._position))
-        highest = connection.scalar(query) or 0
+            drawn = select(_SEQUENCE.c.seq).where(_SEQUENCE.c.name == self._table.name)
+            highest = max(highest, connection.scalar(drawn) or 0)
         return Horizon(settled=highest, highest=highest)
 
-    def _declares_autoincrement(self, connection: Connection) -> bool:
+    def _is_row_id(self, connection: Connection, declaration: str) -> bool:
+        """Tell whether the position is an alias of the row id: INTEGER, and nothing near it."""
+        key = inspect(connection).get_pk_constraint(self._table.name)["constrained_columns"]
+        kind = connection.scalar(
+            select(_COLUMNS.c.type).where(_COLUMNS.c.name == self._position.name),
+            {"table": self._table.name},
+        )
+        return (
+            key == [self._position.name]
+            and str(kind).upper() == "INTEGER"
+            and re.search(r"\bWITHOUT\s+ROWID\b", declaration) is None
+        )
+
+    def _declaration(self, connection: Connection) -> str:
+        """Return the table's CREATE statement in capitals, without comments and quoted names."""
         declaration = connection.scalar(
             select(_MASTER.c.sql).where(
                 _MASTER.c.type == "table", _MASTER.c.name == self._table.name
             )
         )
-        words = _QUOTED_OR_COMMENT.sub(" ", declaration or "").upper().split()
-        return any(word.strip("(),") == "AUTOINCREMENT" for word in words)
+        return _QUOTED_OR_COMMENT.sub(" ", declaration or "").upper()

@@ -1,0 +1,41 @@
+# Everything is set up by the commands themselves; they need Python 3.11 or newer, make and a
+# package registry. Choose an interpreter with: make test PYTHON=python3.12
+
+PYTHON ?= python3
+PIP = -m pip --disable-pip-version-check --quiet
+
+.PHONY: demo test check clean
+
+demo: .venv/demo
+	.venv/bin/zeroeventhub demo
+
+# SQLAlchemy 2.1 for all tests, then 2.0 for those that talk to a database.
+test: check .venv-sqlalchemy-2.0/test
+	.venv/bin/python -m pytest
+	.venv-sqlalchemy-2.0/bin/python -m pytest tests/integration
+
+check: .venv/test
+	.venv/bin/ruff format --check
+	.venv/bin/ruff check
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+
+clean:
+	rm -rf .venv .venv-sqlalchemy-2.0 .venv-peer
+
+.venv/demo: pyproject.toml
+	$(PYTHON) -m venv .venv
+	.venv/bin/python $(PIP) install --editable '.[demo]'
+	touch $@
+
+.venv/test: pyproject.toml
+	$(PYTHON) -m venv .venv
+	.venv/bin/python $(PIP) install 'pip>=25.1'
+	.venv/bin/python $(PIP) install --editable '.[demo]' --group test --group check
+	touch $@
+
+.venv-sqlalchemy-2.0/test: pyproject.toml
+	$(PYTHON) -m venv .venv-sqlalchemy-2.0
+	.venv-sqlalchemy-2.0/bin/python $(PIP) install 'pip>=25.1'
+	.venv-sqlalchemy-2.0/bin/python $(PIP) install --editable '.[demo]' --group test 'sqlalchemy<2.1'
+	touch $@

@@ -1,0 +1,35 @@
+"""A feed of your own making: the lines of a file that only grows, without a database."""
+
+from pathlib import Path
+
+from starlette.applications import Starlette
+
+from zeroeventhub import FIRST, LAST, Event, FeedInfo, Page, errors, feed_routes
+
+JOURNAL = Path("journal.txt")
+
+
+class Journal:
+    """Publish a file's lines; a cursor is a place in the file, in bytes."""
+
+    def info(self) -> FeedInfo:
+        """Describe a feed of one partition."""
+        return FeedInfo.of(partitions=1)
+
+    def read(self, partition: int, cursor: str, limit: int) -> Page:  # noqa: ARG002 - there is one
+        """Read whole lines from a cursor on."""
+        place = {FIRST: 0, LAST: JOURNAL.stat().st_size}.get(cursor)
+        if place is None:
+            if not cursor.isdecimal():
+                raise errors.BadCursor("A cursor of this feed is a number of bytes.")
+            place = int(cursor)
+        events = []
+        with JOURNAL.open("rb") as journal:
+            journal.seek(place)
+            while len(events) < limit and (line := journal.readline()).endswith(b"\n"):
+                events.append(Event.of({"line": line.decode().rstrip("\n")}))
+                place += len(line)
+        return Page(events, str(place))
+
+
+app = Starlette(routes=feed_routes("/journal", Journal()))

@@ -1,0 +1,299 @@
+"""The command line as a user has it: real processes, real files, real signals."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from harness.shop import metadata, place
+from sqlalchemy import create_engine, text
+
+COMMAND = [sys.executable, "-m", "zeroeventhub"]
+
+
+def run(*arguments, **options):
+    """Run a command to its end."""
+    return subprocess.run(
+        [*COMMAND, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        **options,
+    )
+
+
+@pytest.fixture
+def start():
+    """A function that starts a command; what is still running at the end is killed."""
+    processes = []
+
+    def start(*arguments, **options):
+        process = subprocess.Popen(
+            [*COMMAND, *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            **options,
+        )
+        processes.append(process)
+        return process
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def shop(engine, database_url):
+    """A database with 100 orders in 2 partitions."""
+    metadata.create_all(engine)
+    with engine.begin() as connection:
+        place(connection, 100, partitions=2)
+    return database_url
+
+
+@pytest.fixture
+def feed(shop, start):
+    """The URL of the orders, served without code as CloudEvents."""
+    process = start(
+        *("serve", "--database", shop, "--table", "orders", "--position", "id"),
+        *("--partition", "part", "--data", "data", "--type", "kind", "--key", "customer"),
+        *("--cloudevents", "--port", 0),
+    )
+    return re.fullmatch(r"Feed: (\S+)\n", process.stdout.readline())[1]
+
+
+def numbers(lines):
+    """Read the numbers of the orders from CloudEvents, a line each."""
+    return [json.loads(line)["data"]["n"] for line in lines.splitlines()]
+
+
+def test_serve_announces_a_curl_line_that_works(shop, start):
+    """What serve prints behind `Try:` shows the first events of the feed."""
+    process = start(
+        *("serve", "--database", shop, "--table", "orders", "--position", "id"),
+        *("--columns", "id,customer", "--port", 0, "--path", "/shop/orders"),
+    )
+    process.stdout.readline()
+    line = process.stdout.readline().removeprefix("Try:  ")
+    shown = subprocess.run(["bash", "-c", f"{line.strip()} -s"], capture_output=True, check=True)
+    assert shown.stdout.decode() == (
+        '{"data":{"id":1,"customer":"c0"}}\n'
+        '{"data":{"id":2,"customer":"c1"}}\n'
+        '{"data":{"id":3,"customer":"c2"}}\n'
+        '{"cursor":"1-3"}\n'
+    )
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=10) in {0, -signal.SIGTERM}
+
+
+def test_discover_shows_partitions(feed):
+    """Discover prints the partitions for people, and JSON for machines."""
+    shown = run("discover", feed)
+    assert shown.stdout == ("FeedAPI v2, token 2; each event once\npartition 0\npartition 1\n"), (
+        shown.stderr
+    )
+    assert json.loads(run("discover", feed, "--json").stdout)["token"] == "2"
+
+
+def test_tail_prints_events_and_nothing_else(feed):
+    """Tail prints every event as a line of JSON; nothing else is on stdout or stderr."""
+    shown = run("tail", feed)
+    assert sorted(numbers(shown.stdout)) == list(range(100))
+    assert (shown.stderr, shown.returncode) == ("", 0)
+
+
+def test_tail_starts_and_stops_where_it_is_told(feed):
+    """Tail reads one partition, from a cursor, up to a number of events."""
+    one = run("tail", feed, "--partition", 1, "--from", "1-50", "--limit", 3)
+    assert numbers(one.stdout) == [51, 53, 55]
+    assert numbers(run("tail", feed, "--limit", 7).stdout) == list(range(0, 14, 2))
+    assert run("tail", feed, "--from", "last").stdout == ""
+    refused = run("tail", feed, "--from", "1-50")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "--partition" in refused.stderr
+
+
+def test_tail_follows(feed, engine, start):
+    """Tail with --follow waits at the head and prints what comes."""
+    process = start("tail", feed, "--follow")
+    for _ in range(100):
+        process.stdout.readline()
+    with engine.begin() as connection:
+        place(connection, 1, first=100)
+    assert numbers(process.stdout.readline()) == [100]
+
+
+def test_tail_ends_quietly_when_its_reader_does(feed):
+    """A closed pipe behind tail is no error to be shown."""
+    line = f"{' '.join(COMMAND)} tail {feed} | head -n 1"
+    shown = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True)
+    assert (len(numbers(shown.stdout)), shown.stderr) == (1, "")
+
+
+def landed(engine):
+    """Read what has landed, in order."""
+    with engine.connect() as connection:
+        query = "SELECT partition, arrival, id, type, key, data FROM landed ORDER BY 1, 2"
+        return [tuple(row) for row in connection.execute(text(query))]
+
+
+def test_sync_lands_every_event_once(feed, engine, shop):
+    """Sync creates its table, lands every event with its attributes, and resumes."""
+    arguments = ("sync", feed, "--into", shop, "--table", "landed", "--consumer", "copy")
+    first = run(*arguments)
+    assert first.returncode == 0, first.stderr
+    rows = landed(engine)
+    assert [row[:2] for row in rows] == [(p, a) for p in range(2) for a in range(1, 51)]
+    assert rows[0][2:5] == ("1", "placed", "c0")
+    with engine.begin() as connection:
+        place(connection, 4, first=100, partitions=2)
+    assert json.loads(run(*arguments, "--json").stdout)["landed"] == 4
+    assert len(landed(engine)) == 104
+    assert json.loads(run(*arguments, "--json").stdout)["landed"] == 0
+
+
+def test_sync_does_not_begin_in_the_middle(feed, engine, shop):
+    """A consumer that has read before is not taken to another table without its history."""
+    arguments = ("sync", feed, "--into", shop, "--consumer", "copy", "--table")
+    assert run(*arguments, "landed").returncode == 0
+    refused = run(*arguments, "elsewhere")
+    assert (refused.returncode, "another --consumer" in refused.stderr) == (2, True)
+    with engine.connect() as connection:
+        assert not engine.dialect.has_table(connection, "elsewhere")
+
+
+def test_syncs_of_one_name_share_the_work(feed, engine, shop, start):
+    """Several processes with one consumer name never land an event twice."""
+    arguments = ("sync", feed, "--into", shop, "--table", "landed", "--consumer", "copy")
+    processes = [start(*arguments, "--page", 1) for _ in range(3)]
+    for process in processes:
+        _, errors = process.communicate(timeout=90)
+        assert process.returncode == 0, errors
+    assert [row[:2] for row in landed(engine)] == [(p, a) for p in range(2) for a in range(1, 51)]
+    assert len({row[2] for row in landed(engine)}) == 100
+
+
+def test_sync_survives_being_killed(feed, engine, shop, start):
+    """A sync that is killed again and again lands every event once in the end."""
+    arguments = ("sync", feed, "--into", shop, "--table", "landed", "--consumer", "copy")
+    for delay in (0.7, 0.8, 0.9, 1.0):
+        process = start(*arguments, "--page", 1)
+        time.sleep(delay)
+        process.kill()
+        process.wait()
+    assert run(*arguments).returncode == 0
+    assert [row[:2] for row in landed(engine)] == [(p, a) for p in range(2) for a in range(1, 51)]
+    assert len({row[2] for row in landed(engine)}) == 100
+
+
+def test_sync_ends_on_sigterm(feed, engine, shop, start):
+    """A sync that follows ends by SIGTERM behind a page, with exit code 0."""
+    arguments = ("sync", feed, "--into", shop, "--table", "landed", "--consumer", "copy")
+    process = start(*arguments, "--follow", "--json")
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        time.sleep(0.1)
+        with engine.connect() as connection:
+            if engine.dialect.has_table(connection, "landed") and len(landed(engine)) == 100:
+                break
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=10)
+    assert (process.returncode, json.loads(output)["landed"]) == (0, 100)
+
+
+SYNC = ["sync", "--into", "sqlite:///stray.db", "--table", "t"]
+SERVE = ["serve", "--database", "{shop}", "--table", "orders", "--position", "id"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        ([*SERVE[:4], "nothing", "--position", "id"], 2, "no table 'nothing'"),
+        ([*SERVE[:5], "--position", "nothing"], 2, "no column 'nothing'"),
+        ([*SERVE, "--columns", "id,nothing"], 2, "no column 'nothing'"),
+        ([*SERVE, "--data", "data", "--columns", "id"], 2, "not both"),
+        ([*SERVE, "--partition", "part", "--partitions", "1"], 2, "partition 1"),
+        ([*SERVE, "--partitions", "2"], 2, "--partition"),
+        ([*SERVE, "--data", "customer"], 2, "position 1"),
+        ([*SERVE[:5], "--position", "customer"], 2, "whole numbers"),
+        (["serve", "--database", "sqlite:///missing.db", *SERVE[3:]], 2, "missing.db"),
+        (["serve", "--database", "nonsense", *SERVE[3:]], 2, "database URL"),
+        (["serve", "--database", "oracle://x/y", *SERVE[3:]], 2, "driver"),
+        (["serve", "--database", "postgresql://127.0.0.1:1/x", *SERVE[3:]], 1, "database"),
+        (["discover", "http://127.0.0.1:1/"], 1, "cannot be reached"),
+        (["discover", "http://host:port/"], 2, "not a URL"),
+        ([*SYNC, "http://127.0.0.1:1/", "--consumer", "c"], 1, "cannot be reached"),
+        ([*SYNC, "http://127.0.0.1:1/", "--consumer", ""], 2, "name"),
+        ([*SERVE, "--path", "/{x}"], 2, "--path"),
+        (["serve", "--database", "sqlite+aiosqlite:///x.db", *SERVE[3:]], 2, "asynchronous"),
+        (["discover", "shop/orders"], 2, "http://"),
+        (["tail", "http://127.0.0.1:1/", "-H", "nonsense"], 2, "'Name: value'"),
+        (["tail"], 2, "URL"),
+        (["nonsense"], 2, "nonsense"),
+    ],
+)
+def test_mistake_is_one_sentence_and_a_code(sqlite_url, tmp_path, arguments, code, words):
+    """What cannot be done is said in a sentence, without a traceback or a stray file."""
+    engine = create_engine(sqlite_url)
+    metadata.create_all(engine)
+    with engine.begin() as connection:
+        place(connection, 2, partitions=2)
+    engine.dispose()
+    before = set(tmp_path.iterdir())
+    shown = run(*(part.replace("{shop}", sqlite_url) for part in arguments), cwd=tmp_path)
+    assert (shown.returncode, shown.stdout) == (code, "")
+    assert words in shown.stderr
+    assert "Traceback" not in shown.stderr
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_demo_survives_its_kills(tmp_path):
+    """The demo ends with its tables equal, and reports what it survived."""
+    shown = run("demo", "--flights", 20_000, "--seed", 3, "--json", cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    result = json.loads(shown.stdout)
+    assert result["equal"]
+    assert result["published"] == result["consumed"] == 20_000
+    assert result["consumer_kills"] >= 1
+    assert result["publisher_kills"] == 1
+
+
+def test_demo_runs_on_postgresql(postgresql_url, postgresql):
+    """The demo publishes from a database that it is lent, and leaves it as it was."""
+    shown = run("demo", "--flights", 5_000, "--database", postgresql_url, "--json")
+    assert shown.returncode == 0, shown.stderr
+    assert json.loads(shown.stdout)["equal"]
+    with postgresql.begin() as connection:
+        assert not postgresql.dialect.has_table(connection, "departures")
+        connection.execute(text("CREATE TABLE departures (id integer)"))
+    refused = run("demo", "--database", postgresql_url)
+    assert refused.returncode == 2
+    assert "departures" in refused.stderr
+
+
+def test_demo_notices_a_difference(tmp_path):
+    """An event that is counted twice makes the demo fail with exit code 1."""
+    script = tmp_path / "wrong.py"
+    script.write_text(
+        "from zeroeventhub.cli import main\n"
+        "from zeroeventhub.cli.demo import command\n"
+        "truth = command.true_totals\n"
+        "command.true_totals = lambda flights: truth(flights - 1)\n"
+        "if __name__ == '__main__':\n"
+        "    main()\n"
+    )
+    shown = subprocess.run(
+        [sys.executable, script, "demo", "--flights", "2000"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert shown.returncode == 1
+    assert "DIFFERENT" in shown.stdout
