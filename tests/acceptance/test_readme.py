@@ -1,0 +1,127 @@
+"""The README and the examples do what they say."""
+
+import re
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from sqlalchemy import create_engine, text
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+EXAMPLES = ROOT / "examples"
+
+
+@pytest.fixture
+def start(tmp_path):
+    """A function that starts a program in an empty folder; it is killed in the end."""
+    processes = []
+
+    def start(*arguments):
+        process = subprocess.Popen(
+            [sys.executable, *map(str, arguments)], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+        )
+        processes.append(process)
+        return process
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def serve(start, example, path):
+    """Serve an example on the port that the README names, and wait until it answers."""
+    process = start("-m", "uvicorn", "--app-dir", EXAMPLES, f"{example}:app")
+    for _ in range(100):
+        assert process.poll() is None, process.stderr.read()
+        try:
+            return httpx.get(f"http://127.0.0.1:8000{path}")
+        except httpx.TransportError:
+            time.sleep(0.1)
+    raise AssertionError("The example does not answer.")
+
+
+@pytest.fixture
+def shop(start, tmp_path):
+    """The publisher of the README, with the two orders that its curl shows."""
+    serve(start, "publisher", "/orders")
+    engine = create_engine(f"sqlite:///{tmp_path / 'shop.db'}")
+    with engine.begin() as connection:
+        for order in ('{"customer":"ada","amount":12}', '{"customer":"bob","amount":7.5}'):
+            connection.execute(text("INSERT INTO orders (data) VALUES (:data)"), {"data": order})
+    engine.dispose()
+
+
+@pytest.mark.parametrize("name", ["publisher", "consumer"])
+def test_code_in_the_readme_is_the_example(name):
+    """The README shows the example's file without its docstring, in about ten lines."""
+    shown = re.search(rf"<!-- examples/{name}.py -->\n```python\n(.*?)```", README, re.DOTALL)[1]
+    example = (EXAMPLES / f"{name}.py").read_text()
+    assert example.partition('"""\n\n')[2] == shown
+    assert len([line for line in shown.splitlines() if line and "import" not in line]) <= 10
+
+
+def test_curl_shows_what_the_readme_shows(shop):
+    """The README's curl line gives the README's output."""
+    block = re.search(r"<!-- curl -->\n```console\n\$ (.*?)\n(.*?)```", README, re.DOTALL)
+    command = shlex.split(block[1])
+    shown = subprocess.run([*command, "--silent"], capture_output=True, text=True, check=True)
+    assert shown.stdout == block[2]
+
+
+@pytest.mark.parametrize("example", ["consumer", "async_consumer"])
+def test_consumer_of_the_readme_bills_each_order_once(shop, start, tmp_path, example):
+    """The consumers write an invoice for every order, once, though they are killed."""
+    engine = create_engine(f"sqlite:///{tmp_path / 'billing.db'}")
+
+    def billed():
+        with engine.connect() as connection:
+            if not engine.dialect.has_table(connection, "invoices"):
+                return []
+            query = text("SELECT customer, amount FROM invoices ORDER BY amount")
+            return [tuple(row) for row in connection.execute(query)]
+
+    for _ in range(2):
+        process = start(EXAMPLES / f"{example}.py")
+        deadline = time.monotonic() + 20
+        while len(billed()) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(0.5)
+        assert process.poll() is None, process.stderr.read()
+        process.kill()
+    assert billed() == [("bob", 7.5), ("ada", 12)]
+    engine.dispose()
+
+
+def test_feed_of_ones_own_making_publishes_a_file(start, tmp_path):
+    """The example of a feed without a database publishes whole lines only."""
+    (tmp_path / "journal.txt").write_text("one\ntwo\nthr")
+    serve(start, "own_feed", "/journal")
+    url = "http://127.0.0.1:8000/journal/events"
+    page = httpx.get(url, params={"token": "1", "partition": 0, "cursor": "_first"})
+    assert page.text == '{"data":{"line":"one"}}\n{"data":{"line":"two"}}\n{"cursor":"8"}\n'
+    assert httpx.get(url, params={"token": "1", "partition": 0, "cursor": "x"}).status_code == 400
+
+
+def test_names_of_the_peer_are_all_explained():
+    """The page for those who come from the peer names everything that it exports."""
+    page = (ROOT / "docs" / "migrating.md").read_text()
+    for name in (
+        *("ALL_HEADERS", "FIRST_CURSOR", "LAST_CURSOR", "APIError", "Client", "Cursor"),
+        *("DataReader", "ErrCursorsMissing", "Event", "EventReceiver", "PageEventReceiver"),
+        *("ZeroEventHubFastApiHandler", "receive_events"),
+    ):
+        assert re.search(rf"\b{name}\b", page), name
+
+
+def test_every_command_is_in_the_readme():
+    """A command that nobody would find is named in the README."""
+    from zeroeventhub.cli.commands import commands
+
+    for name in commands.commands:
+        assert f"`{name}`" in README or f"zeroeventhub {name}" in README
