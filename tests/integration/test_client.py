@@ -127,7 +127,18 @@ def test_nobody_listening_is_unreachable(fetch):
         fetch("http://127.0.0.1:1/feed")
 
 
-@pytest.mark.parametrize("url", ["", "feed", "ftp://host/feed", "http://"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "feed",
+        "ftp://host/feed",
+        "http://",
+        "http://host:port/",
+        "http://u:p#w@h/",
+        "http://a\n",
+    ],
+)
 def test_url_of_nothing_is_refused_at_once(url):
     """What cannot be a feed's address is refused before anything is sent."""
     with httpx.Client() as session, pytest.raises(ConfigurationError):
@@ -156,10 +167,10 @@ def test_query_of_the_url_is_kept(fetch):
         return http(PAGE if "/events" in target else INFO)
 
     with answering(answer) as url:
-        fetch(f"{url}/feed?code=1")
+        fetch(f"{url}/my%2Ffeed?code=1")
     assert seen == [
-        "/feed?code=1",
-        "/feed/events?code=1&token=t&partition=0&cursor=_first",
+        "/my%2Ffeed?code=1",
+        "/my%2Ffeed/events?code=1&token=t&partition=0&cursor=_first",
     ]
 
 

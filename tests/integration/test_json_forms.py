@@ -37,6 +37,7 @@ EVERYWHERE = {
     "VARCHAR, TEXT, CHAR": (sa.Text(), "Zoë"),
     "ENUM": (sa.Enum(State), State.shipped),
     "UUID": (sa.Uuid(), UUID),
+    "TIMESTAMP WITH TIME ZONE": (sa.DateTime(timezone=True), MOMENT),
     "TIMESTAMP": (sa.DateTime(), datetime(2013, 1, 1, 10)),  # noqa: DTZ001 - without a zone
     "DATE": (sa.Date(), date(2013, 1, 1)),
     "TIME": (sa.Time(), time(10)),
@@ -44,9 +45,8 @@ EVERYWHERE = {
     "BYTEA, BLOB": (sa.LargeBinary(), b"\x00\x01\xff"),
 }
 POSTGRESQL = {
-    # SQLite stores a NUMERIC as a float, and JSON as Python writes it.
+    # SQLite stores a NUMERIC as a float, and forgets the digits behind the last that counts.
     "NUMERIC, DECIMAL": (sa.Numeric(10, 2), Decimal("12.50")),
-    "TIMESTAMP WITH TIME ZONE": (sa.DateTime(timezone=True), MOMENT),
     "JSON, JSONB": (postgresql.JSONB(), sa.text("""'{"a": 1.10}'""")),
     "ARRAY of any of these": (sa.ARRAY(sa.Numeric()), [Decimal("1.5"), None]),
     "INET, CIDR, MACADDR, BIT": (postgresql.INET(), "10.0.0.1"),
@@ -136,6 +136,12 @@ def test_stored_text_that_is_not_json_is_an_error(sqlite):
         published(sqlite, {"data": sa.JSON()}, {"data": sa.text("'{oops'")}, data="data")
 
 
+def test_value_that_its_column_does_not_declare_is_an_error(sqlite):
+    """A row that does not hold what its column declares is an error of the feed."""
+    with pytest.raises(FeedFailure, match="position 0"):
+        published(sqlite, {"at": sa.DateTime()}, {"at": sa.text("'yesterday'")})
+
+
 def test_text_alone_is_a_string(engine):
     """A text column as data is published as a JSON string."""
     event = published(engine, {"note": sa.Text()}, {"note": 'a "b"'}, data="note")
@@ -189,7 +195,7 @@ def test_cloudevents_has_defaults_for_null(engine):
     """Where id or type is NULL, position and table name stand in; time and key are left out."""
     types = {"i": sa.String(9), "t": sa.String(9), "at": sa.DateTime(), "k": sa.String(9)}
     event = published(
-        engine, types, {}, data=["k"], id="i", type="t", time="at", key="k", cloudevents=True
+        engine, types, {"i": ""}, data=["k"], id="i", type="t", time="at", key="k", cloudevents=True
     ).data
     assert event == {
         "specversion": "1.0",

@@ -75,6 +75,14 @@ def test_attributes_of_other_events_are_null(engine, landing, data):
     assert row["data"] == data
 
 
+@pytest.mark.parametrize("moment", ["2013-01-01T12:00:00", "2013-01-01", "noon", 5])
+def test_time_that_is_not_a_moment_is_null(engine, landing, moment):
+    """A time without a zone is not read in the zone of whatever machine this is."""
+    with engine.begin() as connection:
+        landing.land(connection, 0, [Event.of({**CLOUD_EVENT, "time": moment})])
+    assert rows(engine, landing)[0]["time"] is None
+
+
 def test_numbers_land_with_all_their_digits(engine, landing):
     """Data is stored as it came, though Python could not hold its numbers."""
     raw = b'{"n":123456789012345678901234567890.12345678901234567890}'

@@ -219,6 +219,67 @@ def test_postgresql_table_without_a_safe_order_is_refused(postgresql, declaratio
         TableFeed(log, position="id").bind(postgresql).info()
 
 
+def test_numbers_of_ones_own_behind_the_sequence_are_refused(postgresql):
+    """Rows whose numbers the sequence has not reached would stay hidden, and are refused."""
+    metadata.create_all(postgresql)
+    with postgresql.begin() as connection:
+        connection.execute(insert(orders), {"id": 7, "data": {"n": 0}})
+    feed = TableFeed(orders, data="data").bind(postgresql)
+    with pytest.raises(ConfigurationError, match=r"setval\('public.orders_id_seq', 7\)"):
+        feed.info()
+    with postgresql.begin() as connection:
+        connection.execute(text("SELECT setval('public.orders_id_seq', 7)"))
+    assert numbers(feed) == [0]
+
+
+def test_serial_without_its_default_is_refused(postgresql):
+    """A sequence that a column owns but no longer draws from does not vouch for its order."""
+    metadata.create_all(postgresql)
+    with postgresql.begin() as connection:
+        connection.execute(text("ALTER TABLE orders ALTER COLUMN id DROP DEFAULT"))
+    with pytest.raises(ConfigurationError, match="no sequence"):
+        TableFeed(orders, data="data").bind(postgresql).info()
+
+
+def test_leaf_of_a_partitioned_table_is_refused(postgresql):
+    """A leaf's rows draw their numbers before they reach it, so only the parent is published."""
+    with postgresql.begin() as connection:
+        for statement in (
+            "CREATE TABLE log (id bigserial PRIMARY KEY) PARTITION BY RANGE (id)",
+            "CREATE TABLE log_1 PARTITION OF log FOR VALUES FROM (1) TO (1000)",
+        ):
+            connection.execute(text(statement))
+    leaf = Table("log_1", MetaData(), autoload_with=postgresql)
+    with pytest.raises(ConfigurationError, match="publish log"):
+        TableFeed(leaf).bind(postgresql).info()
+
+
+def test_sequence_that_is_changed_later_is_noticed(feed, postgresql, monkeypatch):
+    """What a feed relies on is looked at again while it runs."""
+    feed.info()
+    with postgresql.begin() as connection:
+        connection.execute(text("ALTER SEQUENCE orders_id_seq CACHE 20"))
+    monkeypatch.setattr("zeroeventhub.publisher.bound_feed.CHECK_INTERVAL", 0)
+    with pytest.raises(ConfigurationError, match="CACHE 1"):
+        numbers(feed)
+
+
+@pytest.mark.parametrize("name", ["Mixed Case", 'quo"ted', "per%cent"])
+def test_any_name_of_a_table_will_do(postgresql, name):
+    """Names that need quotes are found in the locks as in the queries."""
+    log = Table(name, MetaData(), Column("id", Integer, primary_key=True), Column("n", Integer))
+    log.metadata.create_all(postgresql)
+    with postgresql.begin() as connection:
+        connection.execute(insert(log), {"n": 0})
+    feed = TableFeed(log).bind(postgresql)
+    assert numbers(feed) == [0]
+    with postgresql.connect() as slow:
+        slow.execute(insert(log), {"n": 1})
+        with postgresql.begin() as connection:
+            connection.execute(insert(log), {"n": 2})
+        assert numbers(feed) == [0]
+
+
 def test_role_needs_to_read_the_sequence(postgresql):
     """A role that may read the table but not its sequence is told which right is missing."""
     metadata.create_all(postgresql)
@@ -251,6 +312,26 @@ def test_sqlite_table_that_gives_numbers_twice_is_refused(sqlite):
     with sqlite.begin() as connection:
         connection.execute(insert(log), [{"n": 0}, {"n": 1}])
     assert numbers(promised) == [0, 1]
+
+
+@pytest.mark.parametrize("key", ["id BIGINT PRIMARY KEY", "id INT PRIMARY KEY"])
+def test_sqlite_key_that_is_not_the_row_id_is_refused(sqlite, key):
+    """Only INTEGER PRIMARY KEY is the row id; other keys are numbers from anywhere."""
+    with sqlite.begin() as connection:
+        connection.execute(text(f"CREATE TABLE log ({key}, n INTEGER)"))
+    log = Table("log", MetaData(), autoload_with=sqlite)
+    with pytest.raises(ConfigurationError, match="INTEGER PRIMARY KEY"):
+        TableFeed(log, append_only=True).bind(sqlite).info()
+
+
+def test_sqlite_declaration_is_read_like_sqlite_reads_it(sqlite):
+    """AUTOINCREMENT is found without a space behind it, and its memory may be wiped."""
+    with sqlite.begin() as connection:
+        connection.execute(text("CREATE TABLE log (id INTEGER PRIMARY KEY AUTOINCREMENT,n INT)"))
+        connection.execute(text("INSERT INTO log (n) VALUES (0)"))
+        connection.execute(text("DELETE FROM sqlite_sequence"))
+    log = Table("log", MetaData(), autoload_with=sqlite)
+    assert numbers(TableFeed(log).bind(sqlite)) == [0]
 
 
 def test_sqlite_comment_is_not_a_declaration(sqlite):
