@@ -6,6 +6,8 @@ own: the tick, the number, the writers, the judgement. Whatever the order of all
 no horizon may pass a number whose row can still appear.
 """
 
+# ruff: noqa: SLF001 - what is checked here is the judgement inside of the class
+
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
@@ -23,7 +25,7 @@ MOST_WRITERS = 3
 NUMBER_FIRST = ("number", "writers")
 
 
-class Violation(AssertionError):
+class HorizonError(AssertionError):
     """Say that a horizon was given that a feed must not read up to."""
 
 
@@ -55,7 +57,8 @@ class Database:
         self.open: list[Transaction] = []
         self.readings: dict[int, Reading] = {}
         self.horizon = 0
-        self.restarted_below = None
+        self.highest_read = 0
+        self.unnoticed = False
         self._names = count(1)
 
     def take(self, schedule):
@@ -79,8 +82,8 @@ class Database:
         """Draw a number, which only a holder of the lock does."""
         if not writer.locked or writer.prepared:
             return
-        # A restart shows in the number alone, so it is seen before the sequence has caught up.
-        if self.restarted_below is not None and self.sequence + 1 >= self.restarted_below:
+        # A restart shows in the number alone: it is noticed before the sequence has caught up.
+        if self.unnoticed and self.sequence + 1 >= self.highest_read:
             return
         self.sequence += 1
         writer.drawn.append(self.sequence)
@@ -97,7 +100,7 @@ class Database:
 
     def write_again(self, writer):
         """Take the lock once more, under the same name."""
-        writer.locked = True
+        writer.locked = writer.locked or not writer.prepared
 
     def prepare(self, writer):
         """PREPARE TRANSACTION: the lock is from now on held under another name."""
@@ -110,10 +113,8 @@ class Database:
         """TRUNCATE … RESTART IDENTITY, which waits for writers, and here for readers too."""
         if self.readings or any(writer.locked for writer in self.open):
             return
-        rounds = [*self.observed._open.values(), *filter(None, [self.observed._settled])]
-        known = max((known.number for known in rounds), default=0)
-        self.restarted_below = max(known, self.restarted_below or 0) or None
         self.sequence = self.horizon = 0
+        self.unnoticed = self.highest_read > 0
 
     def observe(self, reader):
         """Take the next step of a reader's observation; return the horizon at its end."""
@@ -127,7 +128,9 @@ class Database:
                 return None
         del self.readings[reader]
         horizon = self.observed._settle(reading.began, **reading.seen)
-        self.restarted_below = None
+        known = 0 if self.unnoticed else self.highest_read
+        self.highest_read = max(known, reading.seen["number"])
+        self.unnoticed = False
         self._check(horizon)
         return horizon
 
@@ -145,11 +148,11 @@ class Database:
             return
         undecided = [number for writer in self.open for number in writer.drawn]
         if any(number <= horizon for number in undecided):
-            raise Violation(f"The horizon {horizon} passes {undecided}.")
+            raise HorizonError(f"The horizon {horizon} passes {undecided}.")
         if horizon > self.sequence:
-            raise Violation(f"The horizon {horizon} passes numbers that are still to be drawn.")
+            raise HorizonError(f"The horizon {horizon} passes numbers that are still to be drawn.")
         if horizon < self.horizon:
-            raise Violation(f"The horizon went back from {self.horizon} to {horizon}.")
+            raise HorizonError(f"The horizon went back from {self.horizon} to {horizon}.")
         self.horizon = horizon
 
 
@@ -171,21 +174,21 @@ schedules = st.lists(st.tuples(st.sampled_from(list(STEPS)), st.integers(0, 2)),
 def explore(observed=Observed, order=NUMBER_FIRST):
     """Run thousands of random schedules, each of some kinds of steps, the same every time."""
     random = Random(1)
-    for _ in range(6_000):
+    for _ in range(10_000):
         kinds = [step for step in STEPS if step is Database.observe or random.random() < 0.8]
         steps = random.choices(kinds, [STEPS[step] for step in kinds], k=60)
         Database(observed, order).take((step, random.randrange(3)) for step in steps)
 
 
 @given(schedules)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_no_horizon_passes_an_open_transaction(schedule):
     """No horizon passes a number that may still appear, and none goes back."""
     Database().take(schedule)
 
 
 @given(schedules)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_one_observation_without_writers_settles_everything(schedule):
     """With no writer open, one full observation settles every number that was drawn."""
     database = Database()
@@ -195,7 +198,7 @@ def test_one_observation_without_writers_settles_everything(schedule):
 
 
 @given(schedules)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_writers_that_come_later_hold_nothing_up(schedule):
     """Once the writers of an observation have ended, its number is settled, whoever writes now."""
     database = Database()
@@ -215,7 +218,7 @@ def test_thousands_of_random_schedules_hold():
 
 def test_search_finds_writers_read_before_the_number():
     """A reader that looks at the writers first misses one that comes and draws in between."""
-    with pytest.raises(Violation):
+    with pytest.raises(HorizonError):
         explore(order=("writers", "number"))
 
 
@@ -236,7 +239,8 @@ class Mutant(Observed):
         for holders, known in [*self._open.items(), (writers, _Round(number, read_by))]:
             judges = began > known.read_by or self.judges_by_old_readings
             left = holders & writers if judges else holders
-            if left != holders and self.keeps_prepared:
+            gone = [holder for holder in holders - left if not holder.startswith("-1/")]
+            if gone and self.keeps_prepared:
                 left |= prepared
             if left not in judged or judged[left].number < known.number:
                 judged[left] = known
@@ -261,11 +265,11 @@ class JudgesByOldReadings(Mutant):
 
 def test_search_finds_prepared_transactions_taken_for_gone():
     """A judgement that forgets prepared transactions passes one that is still open."""
-    with pytest.raises(Violation):
+    with pytest.raises(HorizonError):
         explore(ForgetsPrepared)
 
 
 def test_search_finds_rounds_judged_by_old_readings():
     """A reading from before a writer came does not show that the writer has gone."""
-    with pytest.raises(Violation):
+    with pytest.raises(HorizonError):
         explore(JudgesByOldReadings)

@@ -1,0 +1,114 @@
+"""A feed and a store of cursors, and a driver that takes a follower's steps in them."""
+
+from dataclasses import dataclass, field
+from functools import partial
+
+from zeroeventhub import FIRST, Event, FeedInfo, Page, Partition
+from zeroeventhub._follow import (
+    Advance,
+    Deliver,
+    Discover,
+    Fetch,
+    Follower,
+    Load,
+    Pause,
+    Step,
+)
+from zeroeventhub.errors import Fenced, TokenChanged, ZeroEventHubError
+
+POLL = 7.0
+CHANGED = TokenChanged("The partitions have changed.")
+
+
+@dataclass
+class World:
+    """A feed and a store of cursors: what the steps act on.
+
+    Attributes:
+        layout: the feed's partitions.
+        pages: the pages of each partition, each a text of its events, a letter each.
+        trouble: what the next requests to the feed end in: errors, or None for an answer.
+        fences: how many moves of a cursor are refused.
+        arriving: pages that come to partition 0, one at each pause.
+        cursors: the cursors in the store.
+        taken: the steps that were taken.
+    """
+
+    layout: list[Partition]
+    pages: dict[int, list[str]] = field(default_factory=dict)
+    trouble: list[Exception | None] = field(default_factory=list)
+    fences: int = 0
+    arriving: list[str] = field(default_factory=list)
+    cursors: dict[int, str] = field(default_factory=dict)
+    taken: list[Step] = field(default_factory=list)
+
+    def carry_out(self, step):
+        """Carry out a step; return its result or raise its error."""
+        self.taken.append(step)
+        match step:
+            case Discover() | Fetch() if self.trouble and (error := self.trouble.pop(0)):
+                raise error
+            case Discover():
+                return FeedInfo(tuple(self.layout), "token")
+            case Load():
+                return self.cursors.setdefault(step.partition, FIRST)
+            case Fetch():
+                return self.page(self.pages.get(step.partition, []), step.cursor)
+            case Advance() if self.fences:
+                self.fences -= 1
+                raise Fenced("Another process has moved it.")
+            case Advance():
+                self.cursors[step.partition] = step.new
+            case Deliver():
+                self.cursors[step.partition] = step.page.cursor
+            case Pause() if self.arriving:
+                self.pages[0].append(self.arriving.pop(0))
+        return None
+
+    @staticmethod
+    def page(pages, cursor):
+        """The page behind a cursor, which is the number of pages in front of it."""
+        number = 0 if cursor == FIRST else int(cursor)
+        if number == len(pages):
+            return Page([], str(number))
+        return Page([Event.of(letter) for letter in pages[number]], str(number + 1))
+
+
+def follower(*, forever=False, attempts=5, partitions=None, stopped=lambda: False):
+    """A follower that ends at the head and never is stopped, but for what is said here."""
+    return Follower(partitions, forever, POLL, attempts, stopped)
+
+
+def follow(world, most=200, **options):
+    """Drive a follower through a world until it ends; return the steps."""
+    steps = follower(**options).steps()
+    go_on = partial(next, steps)
+    for _ in range(most):
+        try:
+            step = go_on()
+        except StopIteration:
+            break
+        try:
+            go_on = partial(steps.send, world.carry_out(step))
+        except ZeroEventHubError as error:
+            go_on = partial(steps.throw, error)
+    return world.taken
+
+
+def delivered(steps):
+    """The pages delivered: partition and events."""
+    return [
+        (step.partition, "".join(event.data for event in step.page.events))
+        for step in steps
+        if isinstance(step, Deliver)
+    ]
+
+
+def kinds(steps):
+    """The kinds of steps, without what they are about."""
+    return [type(step) for step in steps]
+
+
+def of_kind(steps, kind):
+    """The steps of one kind."""
+    return [step for step in steps if isinstance(step, kind)]

@@ -1,0 +1,139 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zeroeventhub import Event, FeedInfo, Partition
+from zeroeventhub.errors import ConfigurationError, ProtocolError
+
+numbers = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+json_data = st.recursive(
+    st.none() | st.booleans() | numbers | st.text(),
+    lambda data: st.lists(data, max_size=3) | st.dictionaries(st.text(), data, max_size=3),
+    max_leaves=8,
+)
+
+
+def self_referencing():
+    """A list that holds itself."""
+    data = []
+    data.append(data)
+    return data
+
+
+def deeply_nested():
+    """A list in a list, 100,000 times over."""
+    data = []
+    for _ in range(100_000):
+        data = [data]
+    return data
+
+
+@given(json_data)
+def test_event_is_one_line_of_json(data):
+    """An event's raw text is the data's JSON, in UTF-8 and on one line."""
+    raw = Event.of(data).raw
+    assert b"\n" not in raw
+    assert json.loads(raw.decode()) == data
+
+
+def test_event_is_compact_and_not_escaped():
+    """The text has no white space and no escapes that JSON does not ask for."""
+    assert Event.of({"a": [1, "å\u2028"]}).raw == '{"a":[1,"å\u2028"]}'.encode()
+
+
+def test_event_has_the_headers_it_was_given():
+    """An event has the headers that it was made with; none by default."""
+    assert Event.of("a", {"h": "1"}).headers == {"h": "1"}
+    assert Event.of("a").headers == {}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *[float("nan"), float("inf"), -float("inf"), [float("nan")], {"a": float("inf")}],
+        *[{1, 2}, b"bytes", object(), 1j, {"a": {1}}, {(1, 2): 3}, {b"a": 1}, range(3)],
+        *["\ud800", "\udc00a", ["\ud800"], {"\ud800": 1}, {"a": "\ud83d"}],
+        *[self_referencing(), deeply_nested()],
+    ],
+    ids=lambda data: type(data).__name__,
+)
+def test_data_without_a_json_form_is_refused(data):
+    """Data that has no JSON form is refused when the event is made, not when it is read."""
+    with pytest.raises(ConfigurationError, match="no JSON form"):
+        Event.of(data)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"1e400", b"-1e400", b'{"a":[1e400]}', b"1" * 5000, b"[" * 100_000 + b"]" * 100_000],
+    ids=lambda raw: repr(raw[:20]),
+)
+def test_data_that_python_cannot_hold_is_an_error_and_raw_remains(raw):
+    """JSON that Python cannot hold exactly is not decoded, and its text is there to be used."""
+    event = Event(raw)
+    with pytest.raises(ProtocolError, match=r"event\.raw has it"):
+        _ = event.data
+    assert event.raw == raw
+
+
+@pytest.mark.parametrize("raw", [b"", b"NaN", b"01", b"[1,]", b'"\\ud800"', b"{} {}"])
+def test_raw_that_is_not_json_is_an_error(raw):
+    """What is not JSON is not decoded."""
+    with pytest.raises(ProtocolError):
+        _ = Event(raw).data
+
+
+def test_data_is_decoded_once():
+    """An event decodes its data when it is first asked for, and keeps it."""
+    event = Event(b'{"a":1}')
+    assert event.data == {"a": 1}
+    assert event.data is event.data
+
+
+def test_raw_is_kept_byte_for_byte():
+    """Decoding the data leaves the text as it was, with its spaces, keys and digits."""
+    raw = b'{ "a":1.00, "a":2E+2,\t"b":"\\u00e5" }'
+    event = Event(raw)
+    assert event.data == {"a": 200.0, "b": "å"}
+    assert event.raw == raw
+
+
+@given(st.integers(0, 32767), st.integers(0, 32767))
+def test_partition_ids_go_from_0_to_32767(number, other):
+    """Every id from 0 to 32767 is a partition's, wherever it stands."""
+    partition = Partition(number, starts_after=other, cursor_from=(other,))
+    assert partition.id == number
+
+
+@given(st.integers(max_value=-1) | st.integers(32768))
+def test_other_partition_ids_are_refused(number):
+    """Every other number is refused, wherever it stands."""
+    with pytest.raises(ConfigurationError, match="0 to 32767"):
+        Partition(number)
+    with pytest.raises(ConfigurationError, match="0 to 32767"):
+        Partition(1, starts_after=number)
+    with pytest.raises(ConfigurationError, match="0 to 32767"):
+        Partition(1, cursor_from=(0, number))
+
+
+@given(st.integers(1, 50) | st.just(32768))
+def test_feed_of_n_partitions_numbers_them_from_0(count):
+    """A feed of N partitions has those of ids 0 to N-1, all open."""
+    info = FeedInfo.of(count)
+    assert [partition.id for partition in info.partitions] == list(range(count))
+    assert not any(partition.closed for partition in info.partitions)
+
+
+def test_token_changes_with_the_number_of_partitions():
+    """Two feeds of different numbers of partitions have different tokens."""
+    assert FeedInfo.of(2).token == FeedInfo.of(2).token
+    assert FeedInfo.of(2).token != FeedInfo.of(3).token
+
+
+@given(st.integers(max_value=0) | st.integers(32769))
+def test_feed_of_other_numbers_of_partitions_is_refused(count):
+    """A feed has at least one partition, and at most as many as there are ids."""
+    with pytest.raises(ConfigurationError, match="1 to 32768"):
+        FeedInfo.of(count)
