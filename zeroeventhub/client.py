@@ -1,154 +1,17 @@
 """Read pages of a feed over HTTP, with the caller's own httpx client."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import NoReturn
+from collections.abc import Sequence
 
 import httpx
-import msgspec
 
-from zeroeventhub.errors import (
-    BadCursor,
-    BadRequest,
-    ConfigurationError,
-    CutPage,
-    Diverged,
-    FeedError,
-    Forbidden,
-    Gone,
-    NotFound,
-    ProtocolError,
-    TokenChanged,
-    Trimmed,
-    Unavailable,
-    Unreachable,
-)
-from zeroeventhub.ndjson import MEDIA_TYPE, PageDecoder, decode_info
+from zeroeventhub._wire import HEADERS, PAGE_HEADERS, Wire
+from zeroeventhub.ndjson import PageDecoder
 from zeroeventhub.protocol import FeedInfo, Page
 
 __all__ = ["AsyncClient", "Client"]
 
-# No transparent compression: what a few bytes would unpack to is not bounded.
-_HEADERS = {"Accept-Encoding": "identity"}
-_PAGE_HEADERS = {**_HEADERS, "Accept": MEDIA_TYPE}
 
-_PROBLEMS = {
-    error.problem: error
-    for error in (BadCursor, BadRequest, Diverged, Forbidden, Gone, NotFound, TokenChanged, Trimmed)
-}
-_STATUSES: dict[int, type[FeedError]] = {
-    401: Forbidden,
-    403: Forbidden,
-    404: NotFound,
-    409: TokenChanged,
-    410: Gone,
-}
-_V1_ANSWERS = {400, 422}
-"""What a v1 feed answers to a request without parameters (FeedAPI v2, Protocol negotiation)."""
-
-
-class _Wire:
-    """What the sync and the async client share: requests to send, answers to understand."""
-
-    def __init__(self, url: httpx.URL | str, *, partitions: int | None = None) -> None:
-        try:
-            self.url = httpx.URL(url)
-        except (httpx.InvalidURL, UnicodeError):
-            raise ConfigurationError("This is not a URL.") from None
-        if self.url.scheme not in {"http", "https"} or not self.url.host:
-            raise ConfigurationError(
-                f"{self.address or 'The empty string'} is not a feed's URL: "
-                "it starts with http:// or https://."
-            )
-        self._v1 = None if partitions is None else _v1_info(partitions)
-        self.info: FeedInfo | None = None
-
-    @property
-    def address(self) -> str:
-        """The feed's URL without what may be secret in it."""
-        return str(self.url.copy_with(userinfo=b"", query=None, fragment=None))
-
-    def events_url(
-        self, info: FeedInfo, partition: int, cursor: str, limit: int | None, headers: Sequence[str]
-    ) -> httpx.URL:
-        """Build the address of a page."""
-        parameters: dict[str, str | int] = {}
-        url = self.url
-        if info.token is None:
-            parameters |= {"n": len(info.partitions), f"cursor{partition}": cursor}
-            if headers:
-                parameters["headers"] = ",".join(headers)
-        else:
-            path, mark, query = url.raw_path.partition(b"?")
-            url = url.copy_with(raw_path=path.rstrip(b"/") + b"/events" + mark + query)
-            parameters |= {"token": info.token, "partition": partition, "cursor": cursor}
-        if limit is not None:
-            parameters["pagesizehint"] = limit
-        return url.copy_merge_params(parameters)
-
-    def understand_info(self, status: int, headers: httpx.Headers, body: bytes) -> FeedInfo:
-        """Read the answer to a discovery request."""
-        if status in _V1_ANSWERS and self._v1 is not None:
-            self.info = self._v1
-        elif status in _V1_ANSWERS and _problem(body) is None:
-            raise ConfigurationError(
-                f"{self.address} does not answer discovery ({status}); if it is a feed of "
-                "ZeroEventHub v1, say how many partitions it has."
-            )
-        elif status != httpx.codes.OK:
-            self.refuse(status, headers, body)
-        else:
-            try:
-                self.info = decode_info(body)
-            except ProtocolError as error:
-                raise ProtocolError(f"{self.address} is not a feed. {error}") from error
-        return self.info
-
-    def expect_page(self, headers: httpx.Headers) -> None:
-        """Refuse a success that is somebody else's: a proxy's or a login form's."""
-        media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
-        if media_type == "text/html":
-            raise Unavailable(f"{self.address} answered with a web page in place of events.")
-
-    def refuse(self, status: int, headers: httpx.Headers, body: bytes) -> NoReturn:
-        """Raise the error that an answer other than a success stands for."""
-        problem, detail = _problem(body) or ("", "")
-        message = detail or f"{self.address} answered with status {status}."
-        if status in {408, 425, 429} or status >= httpx.codes.INTERNAL_SERVER_ERROR:
-            raise Unavailable(message, retry_after=_seconds(headers.get("retry-after", "")))
-        if 300 <= status < 400:  # noqa: PLR2004 - the class of redirections
-            raise NotFound(f"{self.address} has moved; redirections are not followed.")
-        error = _PROBLEMS.get(problem) or _STATUSES.get(status, BadRequest)
-        raise error(message)
-
-    @contextmanager
-    def reaching(self) -> Iterator[None]:
-        """Turn httpx's exceptions into ours; theirs carry the URL with its secrets."""
-        try:
-            yield
-        except httpx.RequestError as error:
-            # Only these two say where it failed and nothing of what was sent.
-            speaks = isinstance(error, httpx.NetworkError | httpx.TimeoutException)
-            reason = (speaks and str(error)) or type(error).__name__
-            raise Unreachable(f"{self.address} cannot be reached: {reason}") from None
-        except (httpx.InvalidURL, UnicodeError):
-            raise ConfigurationError(
-                f"{self.address} cannot be asked: its address or a header is not of HTTP's form."
-            ) from None
-
-    @contextmanager
-    def reading(self, decoder: PageDecoder) -> Iterator[None]:
-        """Keep what came before the connection broke, if it holds a checkpoint."""
-        try:
-            yield
-        except httpx.RequestError:
-            if not decoder.has_checkpoint:
-                raise CutPage(
-                    f"The connection to {self.address} broke in the middle of a page."
-                ) from None
-
-
-class Client:
+class Client(Wire[httpx.Client]):
     """Read a feed page by page.
 
     Args:
@@ -156,12 +19,6 @@ class Client:
         http: your httpx client, with your authentication and timeouts; yours to close.
         partitions: how many partitions a v1 feed has, which it does not tell itself.
     """
-
-    def __init__(
-        self, url: httpx.URL | str, http: httpx.Client, *, partitions: int | None = None
-    ) -> None:
-        self._wire = _Wire(url, partitions=partitions)
-        self._http = http
 
     def discover(self) -> FeedInfo:
         """Ask the feed for its partitions; falls back to v1 if `partitions` was given.
@@ -171,9 +28,9 @@ class Client:
             TransientError: it could not be reached or cannot answer now.
             ProtocolError: what answered is not a feed.
         """
-        with self._wire.reaching():
-            response = self._http.get(self._wire.url, headers=_HEADERS, follow_redirects=False)
-        return self._wire.understand_info(response.status_code, response.headers, response.content)
+        with self._reaching():
+            response = self._http.get(self._url, headers=HEADERS, follow_redirects=False)
+        return self._understand_info(response.status_code, response.headers, response.content)
 
     def fetch(
         self,
@@ -197,23 +54,23 @@ class Client:
             TransientError: it could not be reached, cannot answer now, or the page was cut.
             ProtocolError: what came is not a page.
         """
-        info = self._wire.info or self.discover()
-        url = self._wire.events_url(info, partition, cursor, limit, headers)
+        info = self._info or self.discover()
+        url = self._events_url(info, partition, cursor, limit, headers)
         decoder = PageDecoder(partition)
         with (
-            self._wire.reaching(),
-            self._http.stream("GET", url, headers=_PAGE_HEADERS, follow_redirects=False) as answer,
+            self._reaching(),
+            self._http.stream("GET", url, headers=PAGE_HEADERS, follow_redirects=False) as answer,
         ):
             if answer.status_code != httpx.codes.OK:
-                self._wire.refuse(answer.status_code, answer.headers, answer.read())
-            self._wire.expect_page(answer.headers)
-            with self._wire.reading(decoder):
+                self._refuse(answer.status_code, answer.headers, answer.read())
+            self._expect_page(answer.headers)
+            with self._reading(decoder):
                 for chunk in answer.iter_bytes():
                     decoder.feed(chunk)
         return decoder.page()
 
 
-class AsyncClient:
+class AsyncClient(Wire[httpx.AsyncClient]):
     """Read a feed page by page, asynchronously.
 
     Args:
@@ -222,19 +79,11 @@ class AsyncClient:
         partitions: how many partitions a v1 feed has, which it does not tell itself.
     """
 
-    def __init__(
-        self, url: httpx.URL | str, http: httpx.AsyncClient, *, partitions: int | None = None
-    ) -> None:
-        self._wire = _Wire(url, partitions=partitions)
-        self._http = http
-
     async def discover(self) -> FeedInfo:
         """Ask the feed for its partitions; see `Client.discover`."""
-        with self._wire.reaching():
-            response = await self._http.get(
-                self._wire.url, headers=_HEADERS, follow_redirects=False
-            )
-        return self._wire.understand_info(response.status_code, response.headers, response.content)
+        with self._reaching():
+            response = await self._http.get(self._url, headers=HEADERS, follow_redirects=False)
+        return self._understand_info(response.status_code, response.headers, response.content)
 
     async def fetch(
         self,
@@ -245,40 +94,17 @@ class AsyncClient:
         headers: Sequence[str] = (),
     ) -> Page:
         """Fetch the page that follows a cursor; see `Client.fetch`."""
-        info = self._wire.info or await self.discover()
-        url = self._wire.events_url(info, partition, cursor, limit, headers)
+        info = self._info or await self.discover()
+        url = self._events_url(info, partition, cursor, limit, headers)
         decoder = PageDecoder(partition)
-        with self._wire.reaching():
+        with self._reaching():
             async with self._http.stream(
-                "GET", url, headers=_PAGE_HEADERS, follow_redirects=False
+                "GET", url, headers=PAGE_HEADERS, follow_redirects=False
             ) as answer:
                 if answer.status_code != httpx.codes.OK:
-                    self._wire.refuse(answer.status_code, answer.headers, await answer.aread())
-                self._wire.expect_page(answer.headers)
-                with self._wire.reading(decoder):
+                    self._refuse(answer.status_code, answer.headers, await answer.aread())
+                self._expect_page(answer.headers)
+                with self._reading(decoder):
                     async for chunk in answer.aiter_bytes():
                         decoder.feed(chunk)
         return decoder.page()
-
-
-def _v1_info(partitions: int) -> FeedInfo:
-    info = FeedInfo.of(partitions)
-    # Whether a v1 feed repeats events is in its documentation, not on the wire.
-    return FeedInfo(info.partitions, token=None, exactly_once=False)
-
-
-def _problem(body: bytes) -> tuple[str, str] | None:
-    """Read type and detail of a problem document (RFC 9457), if the body is one."""
-    try:
-        document = msgspec.json.decode(body, type=dict[str, object])
-    except (msgspec.DecodeError, RecursionError):
-        return None
-    kind = document.get("type")
-    if not isinstance(kind, str):
-        return None
-    return kind.rpartition("/")[2], str(document.get("detail", ""))
-
-
-def _seconds(retry_after: str) -> float | None:
-    """Read a Retry-After header in seconds; None where it is absent or a date."""
-    return float(retry_after) if retry_after.isascii() and retry_after.isdigit() else None

@@ -1,21 +1,15 @@
-"""Follow a feed: pages in, effects and cursor committed in one transaction.
-
-The two consumers differ in how they wait; what they do next is decided in `_follow`.
-"""
+"""Drive the decisions of `_follow`: the sync and the async consumer."""
 
 import asyncio
 import logging
-import signal
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any, Generic, TypeVar
 
 from sqlalchemy import Connection, Engine, Update
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
-from sqlalchemy.orm import Session
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from zeroeventhub._follow import (
     Advance,
@@ -29,64 +23,21 @@ from zeroeventhub._follow import (
     Step,
 )
 from zeroeventhub.client import AsyncClient, Client
+from zeroeventhub.consumer.pending_page import AsyncPendingPage, PendingPage
+from zeroeventhub.consumer.stopping import stop_on_signals
 from zeroeventhub.cursors import CursorStore
 from zeroeventhub.cursors.store import check_consumer_name
 from zeroeventhub.errors import ConfigurationError, Fenced, ZeroEventHubError
-from zeroeventhub.protocol import FIRST, Event
+from zeroeventhub.protocol import FIRST
 
-__all__ = ["AsyncConsumer", "AsyncPendingPage", "Consumer", "PendingPage"]
+__all__ = ["AsyncConsumer", "Consumer"]
 
 _log = logging.getLogger("zeroeventhub.consumer")
 
 _AnyClient = TypeVar("_AnyClient", Client, AsyncClient)
 
 
-@dataclass(frozen=True)
-class _Pending:
-    partition: int
-    events: Sequence[Event]
-    previous_cursor: str
-    cursor: str
-    _consumer: str
-    _store: CursorStore
-
-    def _move(self) -> Update:
-        return self._store.move(self._consumer, self.partition, self.previous_cursor, self.cursor)
-
-
-class PendingPage(_Pending):
-    """Hold a page that was received and not yet committed.
-
-    Attributes:
-        partition: the partition it belongs to.
-        events: its events, in order.
-        previous_cursor: where the partition's cursor stands.
-        cursor: where a commit moves it.
-    """
-
-    def commit(self, transaction: Connection | Session) -> None:
-        """Move the cursor behind this page, in the transaction that holds its effects.
-
-        Args:
-            transaction: a connection or session to the database of the cursor store. Commit it,
-                and page and effects are done; roll it back, and neither is.
-
-        Raises:
-            Fenced: the cursor has moved since the page was read. Roll back.
-        """
-        self._store.confirm(transaction.execute(self._move()), self._consumer, self.partition)
-
-
-class AsyncPendingPage(_Pending):
-    """Hold a page that was received and not yet committed; see PendingPage."""
-
-    async def commit(self, transaction: AsyncConnection | AsyncSession) -> None:
-        """Move the cursor behind this page; see `PendingPage.commit`."""
-        result = await transaction.execute(self._move())
-        self._store.confirm(result, self._consumer, self.partition)
-
-
-class _Follower(Generic[_AnyClient]):
+class _Following(Generic[_AnyClient]):
     """What the sync and the async consumer are made from."""
 
     def __init__(
@@ -133,7 +84,7 @@ class _Follower(Generic[_AnyClient]):
         return self.store.move(self.name, step.partition, step.old, step.new)
 
 
-class Consumer(_Follower[Client]):
+class Consumer(_Following[Client]):
     """Follow a feed and keep the cursors in a database.
 
     Iterate to get pages, and commit each in the transaction of its effects. A page that is
@@ -179,7 +130,7 @@ class Consumer(_Follower[Client]):
                 store's database. The cursor has been moved on it already, so that a second
                 process of the same name waits there and then gives way.
         """
-        with _stop_on_signals(self.stop):
+        with stop_on_signals(self.stop):
             for page in self:
                 try:
                     with self._engine.begin() as connection:
@@ -216,7 +167,7 @@ class Consumer(_Follower[Client]):
         return None
 
 
-class AsyncConsumer(_Follower[AsyncClient]):
+class AsyncConsumer(_Following[AsyncClient]):
     """Follow a feed and keep the cursors in a database, asynchronously.
 
     The arguments are those of Consumer, with an AsyncClient and a store made with an AsyncEngine.
@@ -253,7 +204,7 @@ class AsyncConsumer(_Follower[AsyncClient]):
     ) -> None:
         """Apply every page in a transaction of its own; see `Consumer.run`."""
         loop = asyncio.get_running_loop()
-        with _stop_on_signals(lambda: loop.call_soon_threadsafe(self.stop)):
+        with stop_on_signals(lambda: loop.call_soon_threadsafe(self.stop)):
             async for page in self:
                 try:
                     async with self._engine.begin() as connection:
@@ -303,28 +254,3 @@ def _next(go_on: Callable[[], Step]) -> Step | None:
 def _tell(pause: Pause) -> None:
     if pause.reason is not None:
         _log.warning("%s Trying again in %.1f s.", pause.reason, pause.seconds)
-
-
-@contextmanager
-def _stop_on_signals(stop: Callable[[], object]) -> Iterator[None]:
-    """Stop at the first SIGTERM or SIGINT; a second one ends the process as always."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    previous = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-
-    def restore() -> None:
-        for number, handler in previous.items():
-            # None is a handler that was not set from Python, and cannot be put back by it.
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
-
-    def handle(*_: object) -> None:
-        restore()
-        stop()
-
-    for number in previous:
-        signal.signal(number, handle)
-    try:
-        yield
-    finally:
-        restore()
