@@ -49,6 +49,11 @@ _LAZY = {
 }
 
 
+def __dir__() -> list[str]:
+    """List the public names, imported or not."""
+    return __all__
+
+
 def __getattr__(name: str) -> Any:
     """Import a public name of an extra when it is first asked for."""
     if name not in _LAZY:

@@ -48,9 +48,11 @@ class Inherit:
 
     Attributes:
         heirs: by partition, those whose cursors are valid in it, nearest first.
+        remaining: all partitions that are there to read, heirs or not.
     """
 
     heirs: Mapping[int, tuple[int, ...]]
+    remaining: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -131,8 +133,8 @@ class Follower:
             try:
                 caught_up = yield from self._read(info)
             except TokenChanged as conflict:
-                # The layout changed before a single page of it was read. A row of these is a
-                # feed that contradicts itself, and asking faster would not help.
+                # The layout changed before every partition had answered once. A row of these is
+                # a feed that contradicts itself, and asking faster would not help.
                 conflicts += 1
                 if self.attempts is not None and conflicts >= self.attempts:
                     raise
@@ -150,9 +152,9 @@ class Follower:
         _check_layout(info)
         heirs = {p.id: p.cursor_from for p in info.partitions if p.cursor_from}
         if heirs:
-            yield Inherit(heirs)
+            yield Inherit(heirs, tuple(partition.id for partition in info.partitions))
         drained: set[int] = set()
-        fetched = False
+        confirmed = False
         while ready := _ready(chosen, drained):
             moved = False
             for partition in ready:
@@ -161,13 +163,14 @@ class Follower:
                 try:
                     found = yield from self._read_page(partition)
                 except TokenChanged:
-                    if fetched:
+                    if confirmed:
                         return False
                     raise
-                fetched = True
+                confirmed = confirmed or found
                 if partition.closed and not found:
                     drained.add(partition.id)
                 moved = moved or found or partition.closed
+            confirmed = True
             if not moved:
                 if not self.forever:
                     return True

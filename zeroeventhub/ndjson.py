@@ -23,7 +23,7 @@ _encode = msgspec.json.encode
 
 def encode_page(page: Page) -> bytes:
     """Encode a page as FeedAPI v2 has it (Events endpoint, Response)."""
-    lines = [b'{"data":%b}\n' % event.raw for event in page.events]
+    lines = [b'{"data":%b}\n' % _one_line(event.raw) for event in page.events]
     lines.append(b'{"cursor":%b}\n' % _encode(page.cursor))
     return b"".join(lines)
 
@@ -45,9 +45,14 @@ def encode_page_v1(partition: int, page: Page, headers: Collection[str]) -> byte
             if name in headers or "_all" in headers
         }
         part = b'"headers":%b,' % _encode(chosen) if chosen else b""
-        lines.append(b'%b%b"data":%b}\n' % (prefix, part, event.raw))
+        lines.append(b'%b%b"data":%b}\n' % (prefix, part, _one_line(event.raw)))
     lines.append(b'%b"cursor":%b}\n' % (prefix, _encode(page.cursor)))
     return b"".join(lines)
+
+
+def _one_line(raw: bytes) -> bytes:
+    """Keep JSON on its line: a newline in it is white space, for in strings it is escaped."""
+    return raw.replace(b"\n", b" ")
 
 
 def encode_info(info: FeedInfo) -> bytes:

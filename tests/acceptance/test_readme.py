@@ -98,6 +98,14 @@ def test_consumer_of_the_readme_bills_each_order_once(shop, start, tmp_path, exa
     engine.dispose()
 
 
+def test_run_ends_on_sigterm(shop, start):
+    """The loop that runs itself ends by SIGTERM with exit code 0."""
+    process = start(EXAMPLES / "async_consumer.py")
+    time.sleep(3)
+    process.terminate()
+    assert process.wait(timeout=10) == 0
+
+
 def test_feed_of_ones_own_making_publishes_a_file(start, tmp_path):
     """The example of a feed without a database publishes whole lines only."""
     (tmp_path / "journal.txt").write_text("one\ntwo\nthr")

@@ -31,10 +31,10 @@ def move(store, partition, old, new):
         store.confirm(result, "billing", partition)
 
 
-def inherit(store, heirs):
+def inherit(store, heirs, remaining=None):
     """Hand cursors over in a transaction of their own."""
     with store.engine.begin() as connection:
-        store.inherit(connection, "billing", heirs)
+        store.inherit(connection, "billing", heirs, heirs if remaining is None else remaining)
 
 
 def test_new_consumer_stands_at_its_start(store):
@@ -69,6 +69,13 @@ def test_page_of_a_partition_that_is_gone_is_fenced(store):
     with pytest.raises(Fenced):
         move(store, 0, "a", "b")
     assert [load(store, partition) for partition in (1, 2)] == ["a", "a"]
+
+
+def test_parent_that_is_still_there_keeps_its_cursor(store):
+    """A parent that the feed still lists is not read again from its start."""
+    load(store, 0, start="a")
+    inherit(store, {1: [0]}, remaining=[0, 1])
+    assert [load(store, partition) for partition in (0, 1)] == ["a", "a"]
 
 
 def test_heirs_see_a_commit_that_was_under_way(postgresql):

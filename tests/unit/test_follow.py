@@ -101,7 +101,7 @@ def test_cursors_are_inherited_before_any_is_loaded():
     layout = [Partition(4, cursor_from=(2, 1)), Partition(5), Partition(6, cursor_from=(2,))]
     world = World(layout, {5: ["a"]}, trouble=[None, None, CHANGED])
     steps = follow(world, partitions={5})
-    handed_on = Inherit({4: (2, 1), 6: (2,)})
+    handed_on = Inherit({4: (2, 1), 6: (2,)}, (4, 5, 6))
     assert kinds(steps[:3]) == [Discover, Inherit, Load]
     assert of_kind(steps, Inherit) == [handed_on, handed_on]
 

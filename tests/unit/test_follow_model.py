@@ -155,7 +155,7 @@ class FollowedFeed(RuleBasedStateMachine):
     def let_a_rival_discover(self):
         """Another process of the same consumer has learned of the partitions first."""
         heirs = {p.id: p.cursor_from for p in self.feed.layout.values() if p.cursor_from}
-        self.inherit(heirs)
+        self.inherit(heirs, self.feed.layout)
 
     @rule(count=st.integers(1, 8))
     def step(self, count):
@@ -199,7 +199,7 @@ class FollowedFeed(RuleBasedStateMachine):
                 self.token = info.token
                 return info
             case Inherit():
-                self.inherit(step.heirs)
+                self.inherit(step.heirs, step.remaining)
             case Load():
                 return self.cursors.setdefault(step.partition, FIRST)
             case Fetch():
@@ -212,14 +212,15 @@ class FollowedFeed(RuleBasedStateMachine):
                 self.cursors[step.partition] = step.new
         return None
 
-    def inherit(self, heirs):
+    def inherit(self, heirs, remaining):
         """Start all heirs at once, and drop the cursors of their parents."""
         known = dict(self.cursors)
         for heir, parents in heirs.items():
             cursors = [known[parent] for parent in parents if parent in known]
             if cursors:
                 self.cursors.setdefault(heir, cursors[0])
-        for parent in {parent for parents in heirs.values() for parent in parents} - heirs.keys():
+        parents = {parent for parents in heirs.values() for parent in parents}
+        for parent in parents - set(remaining):
             self.cursors.pop(parent, None)
 
     def deliver(self, step):

@@ -34,6 +34,14 @@ def test_conflicts_directly_after_discovery_are_final_in_the_end():
     assert all(pause.reason is CHANGED for pause in of_kind(world.taken, Pause))
 
 
+def test_conflict_of_one_partition_is_final_though_others_answer():
+    """A feed that always refuses one of its partitions is not asked again without end."""
+    world = World([Partition(0), Partition(1)], trouble=[None, None, CHANGED] * 5)
+    with pytest.raises(TokenChanged):
+        follow(world, attempts=3)
+    assert len(of_kind(world.taken, Pause)) == 2
+
+
 def test_page_between_two_conflicts_starts_their_count_again():
     """Layouts that change often are no contradiction, as long as pages of them are read."""
     trouble = [None, CHANGED, None, None, CHANGED, None, CHANGED]

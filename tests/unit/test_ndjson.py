@@ -8,13 +8,7 @@ from hypothesis import strategies as st
 
 from zeroeventhub import Event, FeedInfo, Page, Partition
 from zeroeventhub.errors import CutPage, ProtocolError
-from zeroeventhub.ndjson import (
-    PageDecoder,
-    decode_info,
-    encode_info,
-    encode_page,
-    encode_page_v1,
-)
+from zeroeventhub.ndjson import PageDecoder, decode_info, encode_info, encode_page, encode_page_v1
 
 SPECIAL = ["\u2028", "\u2029", "\u0085", "\u0000", "\r", "\ufeff", "\U0001f600"]
 

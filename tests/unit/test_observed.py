@@ -104,8 +104,7 @@ class Database:
 
     def prepare(self, writer):
         """PREPARE TRANSACTION: the lock is from now on held under another name."""
-        # No reading of the writers waits to be judged while one of them changes its name.
-        if not writer.prepared and not any(len(r.seen) == 2 for r in self.readings.values()):
+        if not writer.prepared:
             writer.prepared = True
             writer.name = f"-1/{next(self._names)}"
 
@@ -226,6 +225,7 @@ class Mutant(Observed):
     """Judge as Observed does, but for the mistakes of its subclasses."""
 
     keeps_prepared = True
+    dates_again = True
     judges_by_old_readings = False
 
     def _settle(self, began, number, writers):
@@ -242,6 +242,8 @@ class Mutant(Observed):
             gone = [holder for holder in holders - left if not holder.startswith("-1/")]
             if gone and self.keeps_prepared:
                 left |= prepared
+                if self.dates_again:
+                    known = _Round(known.number, read_by)  # noqa: PLW2901 - the same, later
             if left not in judged or judged[left].number < known.number:
                 judged[left] = known
         decided = judged.pop(frozenset(), None)
@@ -257,6 +259,12 @@ class ForgetsPrepared(Mutant):
     keeps_prepared = False
 
 
+class DoesNotDateAgain(Mutant):
+    """Take a prepared transaction for gone by a reading from before it was prepared."""
+
+    dates_again = False
+
+
 class JudgesByOldReadings(Mutant):
     """Judge a round by a reading that began before the round was read."""
 
@@ -267,6 +275,12 @@ def test_search_finds_prepared_transactions_taken_for_gone():
     """A judgement that forgets prepared transactions passes one that is still open."""
     with pytest.raises(HorizonError):
         explore(ForgetsPrepared)
+
+
+def test_search_finds_prepared_transactions_judged_by_old_readings():
+    """A reading from before a transaction was prepared does not show that it has gone."""
+    with pytest.raises(HorizonError):
+        explore(DoesNotDateAgain)
 
 
 def test_search_finds_rounds_judged_by_old_readings():

@@ -10,7 +10,7 @@ __all__ = ["main"]
 def main() -> None:
     """Run the command that the process was started with."""
     try:
-        for package in ("click", "rich", "sqlalchemy", "uvicorn"):
+        for package in ("click", "rich", "sqlalchemy", "greenlet", "starlette", "uvicorn"):
             require(package, extra="cli", user="The command line")
     except MissingExtra as error:
         sys.stderr.write(f"Error: {error}\n")

@@ -78,7 +78,7 @@ class _Following(Generic[_AnyClient]):
         return self.store.load(connection, self.name, step.partition, start=self.start)
 
     def _inherit(self, connection: Connection, step: Inherit) -> None:
-        self.store.inherit(connection, self.name, step.heirs)
+        self.store.inherit(connection, self.name, step.heirs, step.remaining)
 
     def _move(self, step: Advance) -> Update:
         return self.store.move(self.name, step.partition, step.old, step.new)

@@ -1,6 +1,6 @@
 """Where a consumer keeps its cursors: a table in its own database."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import (
@@ -106,17 +106,22 @@ class CursorStore:
         return {row.partition: row.cursor for row in connection.execute(query)}
 
     def inherit(
-        self, connection: Connection, consumer: str, heirs: Mapping[int, Sequence[int]]
+        self,
+        connection: Connection,
+        consumer: str,
+        heirs: Mapping[int, Sequence[int]],
+        remaining: Collection[int],
     ) -> None:
         """Hand cursors of partitions that are gone to those that go on from there.
 
-        FeedAPI v2, Method 2 to change partition count. All heirs start at once and their parents'
-        cursors go, so that a process that still holds a page of a parent is fenced.
+        FeedAPI v2, Method 2 to change partition count. All heirs start at once, and the cursors of
+        parents that are gone go too, so that who still holds a page of one is fenced.
 
         Args:
             connection: a connection to the store, in a transaction.
             consumer: the consumer's name.
             heirs: by partition, those whose cursors are valid in it, nearest first.
+            remaining: the partitions that keep their cursors, because they are there to read.
         """
         columns = self.table.c
         of_parents = and_(
@@ -131,7 +136,9 @@ class CursorStore:
             if (cursor := next(cursors, None)) is not None:
                 row = {"consumer": consumer, "partition": heir, "cursor": cursor}
                 connection.execute(self._insert_unless_there(connection.dialect.name).values(row))
-        connection.execute(self.table.delete().where(of_parents, columns.partition.not_in(heirs)))
+        connection.execute(
+            self.table.delete().where(of_parents, columns.partition.not_in(remaining))
+        )
 
     def _insert_unless_there(self, dialect: str) -> Insert:
         # Two processes may start with one consumer name at the same moment.

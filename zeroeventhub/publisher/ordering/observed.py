@@ -200,8 +200,10 @@ class Observed:
         for holders, round_ in [*self._open.items(), (writers, _Round(number, read_by))]:
             left = holders & writers if began > round_.read_by else holders
             if any(not holder.startswith(_PREPARED) for holder in holders - left):
-                # One of those who left may have become any of the prepared transactions.
+                # One of those who left may have become any of the prepared transactions. They
+                # were read just now, so a reading from before says nothing about them.
                 left |= prepared
+                round_ = _Round(round_.number, read_by)  # noqa: PLW2901 - the same round, later
             if left not in judged or judged[left].number < round_.number:
                 judged[left] = round_
         decided = judged.pop(frozenset(), None)
