@@ -131,6 +131,8 @@ class Wire(Generic[_Http]):
             raise Unavailable(message, retry_after=_seconds(headers.get("retry-after", "")))
         if 300 <= status < 400:  # noqa: PLR2004 - the class of redirections
             raise NotFound(f"{self._address} has moved; redirections are not followed.")
+        if status == httpx.codes.NOT_FOUND and not detail:
+            message = f"There is no feed at {self._address}."
         error = _PROBLEMS.get(problem) or _STATUSES.get(status, BadRequest)
         raise error(message)
 

@@ -5,7 +5,7 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Generic, TypeVar
 
 from sqlalchemy import Connection, Engine, Update
@@ -173,9 +173,9 @@ class AsyncConsumer(_Following[AsyncClient]):
     The arguments are those of Consumer, with an AsyncClient and a store made with an AsyncEngine.
     """
 
-    def __init__(self, client: AsyncClient, store: CursorStore, name: str, **options: Any) -> None:
-        super().__init__(client, store, name, **options)
-        self._wake = asyncio.Event()
+    @cached_property
+    def _wake(self) -> asyncio.Event:
+        return asyncio.Event()
 
     def stop(self) -> None:
         """End the iteration before its next page; call it in the event loop."""
