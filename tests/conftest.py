@@ -5,6 +5,9 @@ from harness.databases import new_database, postgresql_server
 from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
 
+# SQLite queues writers without order; the last in the queue needs patience, in seconds.
+PATIENCE = {"timeout": 60}
+
 
 @pytest.fixture(scope="session")
 def postgresql_server_url():
@@ -35,8 +38,7 @@ def database_url(request):
 @pytest.fixture
 def engine(database_url):
     """An engine of an empty database, on each database in turn."""
-    # SQLite queues writers without order; the last in the queue needs patience.
-    patience = {"timeout": 60} if database_url.startswith("sqlite") else {}
+    patience = PATIENCE if database_url.startswith("sqlite") else {}
     engine = create_engine(database_url, connect_args=patience)
     yield engine
     engine.dispose()
@@ -53,7 +55,7 @@ def postgresql(postgresql_url):
 @pytest.fixture
 def sqlite(sqlite_url):
     """An engine of an empty SQLite database."""
-    engine = create_engine(sqlite_url)
+    engine = create_engine(sqlite_url, connect_args=PATIENCE)
     yield engine
     engine.dispose()
 

@@ -7,8 +7,10 @@ from typing import Any
 import click
 from sqlalchemy.exc import SQLAlchemyError
 
+from zeroeventhub.cli.ddl import ddl
 from zeroeventhub.cli.demo import demo
 from zeroeventhub.cli.discover import discover
+from zeroeventhub.cli.horizon import horizon
 from zeroeventhub.cli.serve import serve
 from zeroeventhub.cli.sync import sync
 from zeroeventhub.cli.tail import tail
@@ -58,5 +60,5 @@ def commands(*, verbose: bool) -> None:
     logging.getLogger("zeroeventhub").setLevel(level)
 
 
-for command in (demo, discover, serve, sync, tail):
+for command in (ddl, demo, discover, horizon, serve, sync, tail):
     commands.add_command(command)

@@ -7,13 +7,14 @@ from typing import Any
 
 import click
 import httpx
-from sqlalchemy import Engine, create_engine, make_url
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+from sqlalchemy import Engine, MetaData, Table, create_engine, make_url
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, NoSuchTableError
 
 from zeroeventhub.client import Client
 from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.publisher.ordering import ORDERINGS
 
-__all__ = ["as_json", "feed_options", "open_client", "open_database"]
+__all__ = ["as_json", "feed_options", "open_client", "open_database", "reflect", "table_options"]
 
 PATIENCE = httpx.Timeout(30.0, connect=10.0)
 
@@ -41,6 +42,32 @@ def feed_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ):
         command = option(command)
     return command
+
+
+def table_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that name a table of events and its order."""
+    for option in (
+        click.option("--append-only", is_flag=True, help="No row is ever deleted (SQLite)."),
+        click.option("--ordering", type=click.Choice(ORDERINGS), help="How events are ordered."),
+        click.option(
+            "--position", required=True, metavar="COL", help="The column that orders events."
+        ),
+        click.option(
+            "--table", required=True, metavar="NAME", help="The table; schema.table if needed."
+        ),
+        click.option("--database", required=True, metavar="URL", help="Where the table is."),
+    ):
+        command = option(command)
+    return command
+
+
+def reflect(engine: Engine, name: str) -> Table:
+    """Read a table's columns from its database."""
+    schema, _, table = name.rpartition(".")
+    try:
+        return Table(table, MetaData(), schema=schema or None, autoload_with=engine)
+    except NoSuchTableError:
+        raise ConfigurationError(f"There is no table {name!r} in this database.") from None
 
 
 @contextmanager

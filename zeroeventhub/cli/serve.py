@@ -3,11 +3,10 @@
 from typing import Any
 
 import click
-from sqlalchemy import JSON, Engine, MetaData, Table, func, select, type_coerce
-from sqlalchemy.exc import NoSuchTableError
+from sqlalchemy import JSON, Engine, Table, func, select, type_coerce
 from starlette.applications import Starlette
 
-from zeroeventhub.cli.options import open_database
+from zeroeventhub.cli.options import open_database, reflect, table_options
 from zeroeventhub.cli.web import run_web
 from zeroeventhub.errors import ConfigurationError, FeedFailure, Unavailable
 from zeroeventhub.protocol import FIRST, FeedInfo
@@ -19,9 +18,7 @@ __all__ = ["serve"]
 
 
 @click.command()
-@click.option("--database", required=True, metavar="URL", help="Where the table is.")
-@click.option("--table", required=True, metavar="NAME", help="The table; schema.table if needed.")
-@click.option("--position", required=True, metavar="COL", help="The column that orders events.")
+@table_options
 @click.option("--partition", metavar="COL", help="The column with an event's partition, from 0.")
 @click.option(
     "--partitions",
@@ -36,7 +33,6 @@ __all__ = ["serve"]
 @click.option("--id", "id_", metavar="COL", help="The column of the event's id.")
 @click.option("--time", metavar="COL", help="The column of the event's time.")
 @click.option("--cloudevents", is_flag=True, help="Wrap events in a CloudEvents envelope.")
-@click.option("--append-only", is_flag=True, help="Promise that no row is ever deleted (SQLite).")
 @click.option("--path", default="/events", show_default=True, help="Where the feed is mounted.")
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", default=8080, show_default=True, type=click.IntRange(0, 65535))
@@ -54,6 +50,7 @@ def serve(
     id_: str | None,
     time: str | None,
     cloudevents: bool,
+    ordering: str | None,
     append_only: bool,
     path: str,
     host: str,
@@ -70,7 +67,7 @@ def serve(
     if partitions and not partition:
         raise ConfigurationError("--partitions needs --partition, the column to read it from.")
     engine = open_database(database, must_exist=True)
-    events = _reflect(engine, table)
+    events = reflect(engine, table)
     if partition and not partitions:
         partitions = _count_partitions(engine, events, partition)
     feed = TableFeed(
@@ -84,6 +81,7 @@ def serve(
         id=id_,
         time=time,
         cloudevents=cloudevents,
+        ordering=ordering,
         append_only=append_only,
     )
     bound: Any = feed.bind(engine)
@@ -92,14 +90,6 @@ def serve(
     mounted = path.strip("/")
     info = bound.info()
     run_web(application, host, port, lambda url: _announce(info, f"{url}/{mounted}".rstrip("/")))
-
-
-def _reflect(engine: Engine, name: str) -> Table:
-    schema, _, table = name.rpartition(".")
-    try:
-        return Table(table, MetaData(), schema=schema or None, autoload_with=engine)
-    except NoSuchTableError:
-        raise ConfigurationError(f"There is no table {name!r} in this database.") from None
 
 
 def _count_partitions(engine: Engine, events: Table, partition: str) -> int:

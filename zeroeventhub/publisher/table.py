@@ -1,10 +1,10 @@
 """A feed over a table of the caller's."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from sqlalchemy import ColumnElement, Engine, Integer, Table, inspect
+from sqlalchemy import ColumnElement, Connection, Engine, Integer, Table, inspect, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from zeroeventhub.errors import ConfigurationError
@@ -12,7 +12,7 @@ from zeroeventhub.feed import AsyncFeed, Feed
 from zeroeventhub.protocol import FeedInfo
 from zeroeventhub.publisher.bound_feed import AsyncBoundFeed, BoundFeed, Reader
 from zeroeventhub.publisher.mapping import CloudEvents, Data, Expression, Mapper, resolve
-from zeroeventhub.publisher.ordering import ordering_for
+from zeroeventhub.publisher.ordering import Ordering, ordering_for
 from zeroeventhub.publisher.page_query import PageQuery
 
 __all__ = ["TableFeed"]
@@ -37,6 +37,8 @@ class TableFeed:
         cloudevents: wrap data in a CloudEvents 1.0 envelope made of these columns. A string
             is the envelope's `source`; True takes the table's name.
         headers: v1 headers by name, each with the column it is taken from.
+        ordering: "observed" or "gated" on PostgreSQL, "single-writer" on SQLite; by default the one
+            that needs nothing from you. See docs/ordering.md.
         append_only: promise that no row is ever deleted, which SQLite needs to hear for a
             table without AUTOINCREMENT, because it gives the number of a deleted row again.
 
@@ -58,10 +60,12 @@ class TableFeed:
         time: Expression | None = None,
         cloudevents: bool | str = False,
         headers: Mapping[str, Expression] | None = None,
+        ordering: str | None = None,
         append_only: bool = False,
     ) -> None:
         self._table = _table(table)
         self._position = _position(self._table, position)
+        self._ordering = ordering
         self._append_only = append_only
         self._info = FeedInfo.of(1 if partitions is None else partitions)
         mapper = Mapper(
@@ -94,13 +98,42 @@ class TableFeed:
         Raises:
             ConfigurationError: events of this database cannot be put in a safe order.
         """
-        ordering = ordering_for(
-            engine.dialect.name, self._table, self._position, append_only=self._append_only
-        )
-        reader = Reader(self._info, ordering, self._query)
+        reader = Reader(self._info, self.ordering(engine.dialect.name), self._query)
         if isinstance(engine, AsyncEngine):
             return AsyncBoundFeed(reader, engine)
         return BoundFeed(reader, engine)
+
+    def ordering(self, dialect: str) -> Ordering:
+        """Make the ordering of this feed's table, for a database by SQLAlchemy's name for it.
+
+        Raises:
+            ConfigurationError: events of this database cannot be put in this order.
+        """
+        return ordering_for(
+            dialect,
+            self._table,
+            self._position,
+            name=self._ordering,
+            append_only=self._append_only,
+        )
+
+    def install(self, connection: Connection) -> None:
+        """Add to the database what the ordering needs; again, and nothing changes.
+
+        Args:
+            connection: in a transaction of yours, with the right to create triggers.
+        """
+        _run(connection, self.ordering(connection.dialect.name).ddl(connection).install)
+
+    def uninstall(self, connection: Connection) -> None:
+        """Remove from the database what the ordering has added; the table's data stays."""
+        _run(connection, self.ordering(connection.dialect.name).ddl(connection).uninstall)
+
+
+def _run(connection: Connection, statements: Iterable[str]) -> None:
+    for statement in statements:
+        # Nothing in a statement is a parameter, neither behind a colon nor behind a percent sign.
+        connection.execute(text(statement.replace(":", r"\:")))
 
 
 def _table(table: Table | type[Any]) -> Table:

@@ -1,11 +1,12 @@
 """The port of the strategies: what a feed asks of an ordering."""
 
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Protocol
 
 from sqlalchemy import Connection
 
-__all__ = ["Horizon", "Ordering"]
+__all__ = ["Blocker", "Ddl", "Horizon", "Ordering"]
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,38 @@ class Horizon:
 
     settled: int
     highest: int
+
+
+@dataclass(frozen=True)
+class Blocker:
+    """Name a writer that is open, and so may hold the horizon back.
+
+    Attributes:
+        pid: its process on the server; None for a prepared transaction.
+        user: who it is.
+        application: what it calls itself; for a prepared transaction its global identifier.
+        age: how long its transaction has been open.
+        query_age: how long ago its last statement began; None for a prepared transaction.
+    """
+
+    pid: int | None
+    user: str
+    application: str
+    age: timedelta
+    query_age: timedelta | None
+
+
+@dataclass(frozen=True)
+class Ddl:
+    """Hold the statements that an ordering adds to a database, and those that take them back.
+
+    Attributes:
+        install: statements to run in one transaction; running them again changes nothing.
+        uninstall: statements that remove all of it and nothing else.
+    """
+
+    install: tuple[str, ...] = ()
+    uninstall: tuple[str, ...] = ()
 
 
 class Ordering(Protocol):
@@ -38,4 +71,14 @@ class Ordering(Protocol):
 
         Raises:
             Unavailable: it is not known yet.
+        """
+
+    def blockers(self, connection: Connection) -> list[Blocker]:
+        """Name the writers that are open now, the oldest first."""
+
+    def ddl(self, connection: Connection) -> Ddl:
+        """Return what the ordering needs in the database beside the table itself.
+
+        Raises:
+            ConfigurationError: the table cannot be ordered in this way.
         """

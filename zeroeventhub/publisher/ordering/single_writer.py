@@ -21,7 +21,7 @@ from sqlalchemy import (
 )
 
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.publisher.ordering.port import Horizon
+from zeroeventhub.publisher.ordering.port import Blocker, Ddl, Horizon
 
 __all__ = ["SingleWriter"]
 
@@ -78,6 +78,15 @@ class SingleWriter:
             drawn = select(_SEQUENCE.c.seq).where(_SEQUENCE.c.name == self._table.name)
             highest = max(highest, connection.scalar(drawn) or 0)
         return Horizon(settled=highest, highest=highest)
+
+    def blockers(self, connection: Connection) -> list[Blocker]:  # noqa: ARG002 - the port's
+        """Name nobody: SQLite does not tell who writes, and no writer holds a reader up."""
+        return []
+
+    def ddl(self, connection: Connection) -> Ddl:
+        """Return nothing: SQLite's own lock is the order."""
+        self.check(connection)
+        return Ddl()
 
     def _is_row_id(self, connection: Connection, declaration: str) -> bool:
         """Tell whether the position is an alias of the row id: INTEGER, and nothing near it."""

@@ -1,0 +1,171 @@
+"""PostgreSQL with a gate: every writer leaves a mark before it draws its first number.
+
+A trigger runs before an INSERT evaluates anything. Once in a transaction it reads the last
+number drawn, L, and takes a *shared* advisory lock whose key holds L; shared locks never wait
+for each other, and the lock goes with the transaction, however it ends. All numbers of that
+transaction lie above L. So: read the last number drawn, S, and then the smallest mark among the
+locks that are held; what is at or below both has been decided.
+
+A guard refuses, row by row, numbers that were drawn before the gate was passed.
+"""
+
+from hashlib import md5
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Table, text
+
+from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.publisher.ordering.port import Blocker, Ddl, Horizon
+from zeroeventhub.publisher.ordering.sequence import Sequence, find_sequence, quoted_name
+from zeroeventhub.publisher.ordering.writers import find_blockers
+
+__all__ = ["Gated"]
+
+VERSION = "zeroeventhub gate, version 1"
+
+_HOLDS = """
+    locktype = 'advisory' AND mode = 'ShareLock' AND granted AND objsubid = 2
+    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+    AND classid = CAST(:table AS regclass)
+"""
+_MARKS = text(f"SELECT DISTINCT objid::bigint FROM pg_locks WHERE {_HOLDS}")  # noqa: S608
+
+_MARK_BITS = 32
+"""A lock's key has room for so many bits of a mark; the rest follows from the last number."""
+
+# The gate passed is remembered in a setting of the transaction, which a savepoint that is
+# rolled back takes with it, as it does the lock.
+_INSTALL = (
+    """CREATE OR REPLACE FUNCTION {function}() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $gate$
+DECLARE
+    mark bigint;
+BEGIN
+    IF coalesce(current_setting('{setting}', true), '') = '' THEN
+        SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END
+            INTO mark FROM {sequence};
+        PERFORM pg_advisory_xact_lock_shared(
+            tg_relid::bigint::bit(32)::int4, mark::bit(32)::int4);
+        PERFORM set_config('{setting}', mark::text, true);
+    END IF;
+    RETURN NULL;
+END
+$gate$""",
+    "COMMENT ON FUNCTION {function}() IS '" + VERSION + "'",
+    """CREATE OR REPLACE FUNCTION {guard}() RETURNS trigger
+LANGUAGE plpgsql AS $guard$
+BEGIN
+    RAISE EXCEPTION USING
+        ERRCODE = 'integrity_constraint_violation',
+        MESSAGE = 'position ' || NEW.{column} || ' of {label} was drawn before this INSERT began',
+        HINT = 'Let the column draw its own number: leave {column_label} out of the INSERT.';
+END
+$guard$""",
+    "DROP TRIGGER IF EXISTS zeroeventhub_gate ON {table}",
+    """CREATE TRIGGER zeroeventhub_gate BEFORE INSERT ON {table}
+FOR EACH STATEMENT EXECUTE FUNCTION {function}()""",
+    "ALTER TABLE {table} ENABLE ALWAYS TRIGGER zeroeventhub_gate",
+    "DROP TRIGGER IF EXISTS zeroeventhub_guard ON {table}",
+    """CREATE TRIGGER zeroeventhub_guard BEFORE INSERT ON {table} FOR EACH ROW
+WHEN (NEW.{column} > NULLIF(current_setting('{setting}', true), '')::bigint IS NOT TRUE)
+EXECUTE FUNCTION {guard}()""",
+    "ALTER TABLE {table} ENABLE ALWAYS TRIGGER zeroeventhub_guard",
+)
+_UNINSTALL = (
+    "DROP TRIGGER IF EXISTS zeroeventhub_guard ON {table}",
+    "DROP TRIGGER IF EXISTS zeroeventhub_gate ON {table}",
+    "DROP FUNCTION IF EXISTS {guard}()",
+    "DROP FUNCTION IF EXISTS {function}()",
+)
+
+_INSTALLED = text("""
+    SELECT count(*) = 2 AND bool_and(tgenabled = 'A') AS armed,
+           max(obj_description(tgfoid, 'pg_proc')) AS version
+    FROM pg_trigger
+    WHERE tgrelid = CAST(:table AS regclass)
+        AND tgname IN ('zeroeventhub_gate', 'zeroeventhub_guard')
+""")
+
+
+# The partitions of a table inherit its guard; other heirs do not.
+_HAS_HEIRS = text("""
+    SELECT EXISTS (
+        SELECT FROM pg_inherits JOIN pg_class ON pg_class.oid = inhparent AND relkind = 'r'
+        WHERE inhparent = CAST(:table AS regclass)
+    )
+""")
+
+
+class Gated:
+    """Order a PostgreSQL table by a column whose default draws from a sequence, through a gate.
+
+    Args:
+        events: the table.
+        position: its column of positions.
+    """
+
+    def __init__(self, events: Table, position: ColumnElement[Any]) -> None:
+        self._table = events
+        self._position = position
+        self._sequence: Sequence | None = None
+
+    def check(self, connection: Connection) -> None:
+        """Refuse a table without its gate, and one whose numbers do not rise."""
+        self._sequence = find_sequence(connection, self._table, self._position)
+        name = {"table": quoted_name(connection, self._table)}
+        armed, version = connection.execute(_INSTALLED, name).one()
+        if connection.scalar(_HAS_HEIRS, name):
+            raise ConfigurationError(
+                f"Other tables inherit from {self._table.fullname!r}, and what is written to them "
+                "does not pass its gate: choose the ordering observed."
+            )
+        if not armed or version != VERSION:
+            raise ConfigurationError(
+                f"Table {self._table.fullname!r} has no gate of this version: install it, by the "
+                "statements that `zeroeventhub ddl --ordering gated` prints, or choose the "
+                "ordering observed, which needs none."
+            )
+
+    def horizon(self, connection: Connection) -> Horizon:
+        """Return the highest number below the mark of every writer."""
+        sequence = self._sequence or find_sequence(connection, self._table, self._position)
+        number = sequence.last_number(connection)
+        name = {"table": quoted_name(connection, self._table)}
+        marks = (_restore(mark, number) for mark in connection.scalars(_MARKS, name))
+        return Horizon(settled=min((number, *marks)), highest=number)
+
+    def blockers(self, connection: Connection) -> list[Blocker]:
+        """Name everybody who has passed the gate and not ended."""
+        name = {"table": quoted_name(connection, self._table)}
+        return find_blockers(connection, _HOLDS, name)
+
+    def ddl(self, connection: Connection) -> Ddl:
+        """Return the statements of the gate and its guard."""
+        sequence = find_sequence(connection, self._table, self._position)
+        preparer = connection.dialect.identifier_preparer
+        table = quoted_name(connection, self._table)
+        schema = connection.schema_for_object(self._table)
+        # The digest keeps names that are cut at 63 bytes apart, and is the same after a restore.
+        digest = md5(table.encode(), usedforsecurity=False).hexdigest()[:12]
+        prefix = f"{preparer.quote_schema(schema)}." if schema else ""
+        words = {
+            "function": f"{prefix}zeroeventhub_gate_{digest}",
+            "guard": f"{prefix}zeroeventhub_guard_{digest}",
+            "setting": f"zeroeventhub.gate_{digest}",
+            "sequence": sequence.quoted,
+            "table": table,
+            "label": self._table.name.replace("'", "''"),
+            "column": '"{}"'.format(self._position.name.replace('"', '""')),
+            "column_label": self._position.name.replace("'", "''"),
+        }
+        return Ddl(
+            tuple(statement.format(**words) for statement in _INSTALL),
+            tuple(statement.format(**words) for statement in _UNINSTALL),
+        )
+
+
+def _restore(mark: int, number: int) -> int:
+    """Complete a mark's low bits: of all marks that have these bits it is the nearest number."""
+    span = 1 << _MARK_BITS
+    below = (number - mark) % span
+    return number - (below if below < span // 2 else below - span)

@@ -1,0 +1,145 @@
+"""The PostgreSQL sequence behind a column of positions."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    ColumnElement,
+    Connection,
+    Select,
+    Table,
+    column,
+    func,
+    inspect,
+    select,
+    table,
+    text,
+)
+
+from zeroeventhub.errors import ConfigurationError
+
+__all__ = ["Sequence", "find_sequence", "quoted_name"]
+
+# The sequence that a column draws from by itself: by its default, or as an identity (i).
+_SEQUENCE_OF = text("""
+    SELECT space.nspname AS schema, sequence.relname AS name,
+           format('%I.%I', space.nspname, sequence.relname) AS quoted,
+           (SELECT min(inhparent::regclass::text) FROM pg_inherits
+            WHERE inhrelid = attribute.attrelid) AS parent,
+           facts.seqincrement AS increment, facts.seqcache AS cache, facts.seqcycle AS cycles,
+           has_sequence_privilege(sequence.oid, 'SELECT') AS readable,
+           attribute.attnotnull AND (attribute.attidentity = 'a' OR EXISTS (
+               SELECT FROM pg_index
+               WHERE indrelid = attribute.attrelid AND indisunique AND indisvalid
+                   AND indpred IS NULL AND indnkeyatts = 1 AND indkey[0] = attribute.attnum
+           )) AS identifies
+    FROM pg_attribute AS attribute
+    JOIN pg_depend AS link ON
+        (link.classid = 'pg_class'::regclass AND link.refclassid = 'pg_class'::regclass
+            AND link.refobjid = attribute.attrelid AND link.refobjsubid = attribute.attnum
+            AND link.deptype = 'i')
+        OR (link.classid = 'pg_attrdef'::regclass AND link.refclassid = 'pg_class'::regclass
+            AND link.objid = (SELECT oid FROM pg_attrdef
+                              WHERE adrelid = attribute.attrelid AND adnum = attribute.attnum))
+    JOIN pg_class AS sequence ON sequence.relkind = 'S'
+        AND sequence.oid IN (link.objid, link.refobjid)
+    JOIN pg_sequence AS facts ON facts.seqrelid = sequence.oid
+    JOIN pg_namespace AS space ON space.oid = sequence.relnamespace
+    WHERE attribute.attrelid = CAST(:table AS regclass) AND attribute.attname = :column
+""")
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """Hold a sequence whose numbers rise one by one.
+
+    Attributes:
+        quoted: its name with its schema, as SQL has it.
+        query: selects its state.
+    """
+
+    quoted: str
+    query: Select[Any]
+
+    def last_number(self, connection: Connection) -> int:
+        """Read the last number that the sequence has handed out, committed or not."""
+        last, is_called = connection.execute(self.query).one()
+        return int(last if is_called else last - 1)
+
+
+def find_sequence(connection: Connection, events: Table, position: ColumnElement[Any]) -> Sequence:
+    """Find the sequence that a column of positions draws from.
+
+    Raises:
+        ConfigurationError: there is none, it cannot be read, or its numbers do not tell the
+            order of writing; the sentence says what to change.
+    """
+    schema = connection.schema_for_object(events)
+    if not inspect(connection).has_table(events.name, schema=schema):
+        raise ConfigurationError(f"There is no table {events.fullname!r}.")
+    if connection.scalar(select(func.pg_is_in_recovery())):
+        raise ConfigurationError(
+            "This database is a standby, which cannot tell who is writing on its primary: "
+            "let the feed read from the primary."
+        )
+    found = connection.execute(
+        _SEQUENCE_OF, {"table": quoted_name(connection, events), "column": position.name}
+    ).first()
+    if found is None:
+        raise ConfigurationError(
+            f"{position} draws from no sequence: its order is not the order of writing. "
+            "Declare it GENERATED ALWAYS AS IDENTITY."
+        )
+    if found.parent is not None:
+        raise ConfigurationError(
+            f"{events.fullname!r} is a partition or child of {found.parent}, whose "
+            f"writers draw numbers before they reach it: publish {found.parent}."
+        )
+    if not found.identifies:
+        raise ConfigurationError(
+            f"{position} may be NULL or stand in two rows: make it the primary key, or "
+            "NOT NULL and UNIQUE."
+        )
+    if found.increment < 1 or found.cycles or found.cache != 1:
+        raise ConfigurationError(
+            f"Sequence {found.quoted} of {position} does not hand out rising numbers "
+            f"one by one: ALTER SEQUENCE {found.quoted} INCREMENT 1 CACHE 1 NO CYCLE."
+        )
+    if not found.readable:
+        raise ConfigurationError(
+            f"The feed may not read sequence {found.quoted}: GRANT SELECT ON SEQUENCE "
+            f"{found.quoted} TO its role."
+        )
+    state = table(
+        found.name,
+        column("last_value", BigInteger),
+        column("is_called", Boolean),
+        schema=found.schema,
+    )
+    sequence = Sequence(found.quoted, select(state.c.last_value, state.c.is_called))
+    _check_numbers(connection, position, sequence)
+    return sequence
+
+
+def quoted_name(connection: Connection, events: Table) -> str:
+    """Name a table as `regclass` reads it, in the schema that queries will find it in."""
+    names = (connection.schema_for_object(events), events.name)
+    return ".".join('"{}"'.format(name.replace('"', '""')) for name in names if name)
+
+
+def _check_numbers(
+    connection: Connection, position: ColumnElement[Any], sequence: Sequence
+) -> None:
+    lowest, highest = connection.execute(select(func.min(position), func.max(position))).one()
+    if lowest is not None and lowest < 1:
+        raise ConfigurationError(f"{position} holds {lowest}; the positions of a feed start at 1.")
+    # Read behind the rows: what is there has been drawn by now, or was never drawn.
+    drawn = sequence.last_number(connection)
+    if highest is not None and highest > drawn:
+        raise ConfigurationError(
+            f"{position} holds {highest}, but its sequence stands at {drawn}: rows were "
+            f"written with numbers of their own. Let it go on behind them: "
+            f"SELECT setval('{sequence.quoted}', {highest})."
+        )
