@@ -207,6 +207,40 @@ def test_sync_ends_on_sigterm(feed, engine, shop, start):
     assert (process.returncode, json.loads(output)["landed"]) == (0, 100)
 
 
+def test_ddl_prints_a_gate_that_can_be_run(postgresql, postgresql_url):
+    """What ddl prints installs the gate, serve uses it, and --uninstall takes it back."""
+    metadata.create_all(postgresql)
+    table = ("--database", postgresql_url, "--table", "orders", "--position", "id")
+    refused = run("serve", *table, "--ordering", "gated", "--port", 0)
+    assert (refused.returncode, "zeroeventhub ddl" in refused.stderr) == (2, True)
+    with postgresql.connect() as connection:
+        driver = connection.connection.driver_connection
+        driver.execute(run("ddl", *table, "--ordering", "gated").stdout)
+        assert run("horizon", *table, "--ordering", "gated").stdout == (
+            "horizon 0, last number drawn 0\n"
+        )
+        driver.execute(run("ddl", *table, "--ordering", "gated", "--uninstall").stdout)
+    assert run("horizon", *table, "--ordering", "gated").returncode == 2
+    assert "needs nothing" in run("ddl", *table).stdout
+
+
+def test_horizon_names_who_holds_it_back(postgresql, postgresql_url):
+    """Horizon shows an open writer to people, and to machines as JSON."""
+    metadata.create_all(postgresql)
+    table = ("--database", postgresql_url, "--table", "orders", "--position", "id")
+    with postgresql.connect() as slow:
+        place(slow, 1)
+        pid = slow.scalar(text("SELECT pg_backend_pid()"))
+        shown = run("horizon", *table).stdout
+        assert shown.startswith("horizon not known yet")
+        assert f"pid {pid} of " in shown
+        document = json.loads(run("horizon", *table, "--json").stdout)
+        assert [blocker["pid"] for blocker in document["blockers"]] == [pid]
+        slow.commit()
+    document = json.loads(run("horizon", *table, "--json").stdout)
+    assert document == {"settled": 1, "highest": 1, "blockers": []}
+
+
 SYNC = ["sync", "--into", "sqlite:///stray.db", "--table", "t"]
 SERVE = ["serve", "--database", "{shop}", "--table", "orders", "--position", "id"]
 

@@ -4,6 +4,7 @@ import httpx
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from alembic.operations import Operations
 from fastapi import FastAPI
 from harness.shop import metadata, orders, place
 from harness.web import serving
@@ -15,6 +16,7 @@ from starlette.routing import Mount
 from zeroeventhub import FIRST, CursorStore, TableFeed, feed_routes
 from zeroeventhub.cursors import cursor_table
 from zeroeventhub.cursors import metadata as cursor_metadata
+from zeroeventhub.errors import ConfigurationError
 
 
 def fastapi_from_the_start(routes):
@@ -87,6 +89,24 @@ def test_alembic_sees_the_cursor_table(engine):
         assert (difference[0], difference[1].name) == ("add_table", "zeroeventhub_cursors")
         cursor_metadata.create_all(connection)
         assert compare_metadata(context, cursor_metadata) == []
+
+
+def test_alembic_installs_a_gate(postgresql):
+    """A migration that installs and uninstalls a gate is two lines, run by Alembic itself."""
+    metadata.create_all(postgresql)
+    source = TableFeed(orders, data="data", ordering="gated")
+    with postgresql.begin() as connection:
+        context = MigrationContext.configure(connection)
+        with Operations.context(context) as operations:
+            source.install(operations.get_bind())
+        place(connection, 1)
+    assert source.bind(postgresql).read(0, FIRST, 1).events[0].data == {"n": 0}
+    with postgresql.begin() as connection:
+        context = MigrationContext.configure(connection)
+        with Operations.context(context) as operations:
+            source.uninstall(operations.get_bind())
+    with pytest.raises(ConfigurationError):
+        source.bind(postgresql).info()
 
 
 def test_cursor_table_joins_metadata_of_ones_own(tmp_path):

@@ -9,7 +9,6 @@ from sqlalchemy.exc import IntegrityError
 
 from zeroeventhub import FIRST, TableFeed
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.publisher.ordering.gated import _restore
 
 SOURCE = TableFeed(orders, data="data", ordering="gated")
 
@@ -221,12 +220,3 @@ def test_blockers_are_named(postgresql, ordering):
         connection.execute(text(f"ROLLBACK PREPARED 'of {ordering}'"))
     assert (prepared.pid, prepared.application) == (None, f"of {ordering}")
     assert prepared.age.total_seconds() > 0
-
-
-@pytest.mark.parametrize("mark", [0, 5, 2**31, 2**32 - 1, 2**32, 2**40 + 3, 2**63 - 1])
-@pytest.mark.parametrize("distance", [-1000, 0, 1, 2**31 - 1])
-def test_mark_is_completed_from_its_low_bits(mark, distance):
-    """A mark is found again from 32 of its bits, also if it was left behind the last number."""
-    number = mark + distance
-    if number >= 0:
-        assert _restore(mark % 2**32, number) == mark

@@ -9,6 +9,7 @@ locks that are held; what is at or below both has been decided.
 A guard refuses, row by row, numbers that were drawn before the gate was passed.
 """
 
+from collections.abc import Iterable
 from hashlib import md5
 from typing import Any
 
@@ -131,8 +132,9 @@ class Gated:
         sequence = self._sequence or find_sequence(connection, self._table, self._position)
         number = sequence.last_number(connection)
         name = {"table": quoted_name(connection, self._table)}
-        marks = (_restore(mark, number) for mark in connection.scalars(_MARKS, name))
-        return Horizon(settled=min((number, *marks)), highest=number)
+        # In this order: a writer that comes in between has drawn nothing at or below the number.
+        marks = connection.scalars(_MARKS, name).all()
+        return Horizon(settled=lowest(number, marks), highest=number)
 
     def blockers(self, connection: Connection) -> list[Blocker]:
         """Name everybody who has passed the gate and not ended."""
@@ -164,7 +166,17 @@ class Gated:
         )
 
 
-def _restore(mark: int, number: int) -> int:
+def lowest(number: int, marks: Iterable[int]) -> int:
+    """Return the highest number that lies below no writer's mark.
+
+    Args:
+        number: the last number drawn, read before the marks.
+        marks: the low bits of the marks that were held.
+    """
+    return min((number, *(restore(mark, number) for mark in marks)))
+
+
+def restore(mark: int, number: int) -> int:
     """Complete a mark's low bits: of all marks that have these bits it is the nearest number."""
     span = 1 << _MARK_BITS
     below = (number - mark) % span
