@@ -130,11 +130,22 @@ class Wire(Generic[_Http]):
         if status in {408, 425, 429} or status >= httpx.codes.INTERNAL_SERVER_ERROR:
             raise Unavailable(message, retry_after=_seconds(headers.get("retry-after", "")))
         if 300 <= status < 400:  # noqa: PLR2004 - the class of redirections
-            raise NotFound(f"{self._address} has moved; redirections are not followed.")
+            raise NotFound(
+                f"{self._address} has moved{self._destination(headers)}; "
+                "redirections are not followed: give the feed's own address."
+            )
         if status == httpx.codes.NOT_FOUND and not detail:
             message = f"There is no feed at {self._address}."
         error = _PROBLEMS.get(problem) or _STATUSES.get(status, BadRequest)
         raise error(message)
+
+    def _destination(self, headers: httpx.Headers) -> str:
+        """Say where a redirection leads, without what may be secret in it."""
+        try:
+            target = self._url.join(headers.get("location", ""))
+            return f" to {target.copy_with(userinfo=b'', query=None, fragment=None)}"
+        except httpx.InvalidURL:
+            return ""
 
     @contextmanager
     def _reaching(self) -> Iterator[None]:

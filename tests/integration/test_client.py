@@ -113,6 +113,14 @@ def test_every_other_answer_is_an_error_of_its_own(fetch, answer, error):
         fetch(url)
 
 
+def test_redirection_is_named_and_not_followed(fetch):
+    """A feed that has moved says where to, without the secrets of that address."""
+    answer = http(b"", status="307 Moved", extra="Location: /feed?code=canary\r\n")
+    with served(answer) as url, pytest.raises(NotFound) as caught:
+        fetch(url)
+    assert f"moved to {url}/feed;" in str(caught.value)
+
+
 def test_retry_after_is_passed_on(fetch):
     """What a feed asks for in Retry-After reaches the caller, in seconds."""
     answer = http(b"", status="503 Service Unavailable", extra="Retry-After: 7\r\n")

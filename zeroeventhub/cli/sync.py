@@ -81,4 +81,4 @@ def sync(
     if as_json:
         click.echo(json.dumps({"landed": landed, "table": table, "consumer": consumer}))
     else:
-        click.echo(f"{landed:,} events landed in {table}.", err=True)
+        click.echo(f"Events landed in {table}: {landed:,}", err=True)
