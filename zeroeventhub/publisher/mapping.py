@@ -21,6 +21,9 @@ Expression = ColumnElement[Any] | Any
 Data = Expression | Sequence[Expression] | Mapping[str, Expression]
 """One column, or a list of columns, or expressions by name."""
 
+_EMPTY = (None, "")
+"""What no attribute of a CloudEvent may be."""
+
 _encode = msgspec.json.Encoder(decimal_format="string", uuid_format="canonical").encode
 
 
@@ -167,14 +170,13 @@ class Mapper:
         identity, kind = values.get("id"), values.get("type")
         event: dict[str, Any] = {
             "specversion": "1.0",
-            # An empty string would not be a CloudEvent's id or type.
-            "id": _text(self._position(row) if identity in {None, ""} else identity),
+            "id": _text(self._position(row) if identity in _EMPTY else identity),
             "source": envelope.source,
-            "type": envelope.type if kind in {None, ""} else _text(kind),
+            "type": envelope.type if kind in _EMPTY else _text(kind),
         }
         if (time := values.get("time")) is not None:
             event["time"] = _time(time)
-        if (key := values.get("key")) not in {None, ""}:
+        if (key := values.get("key")) not in _EMPTY:
             event["partitionkey"] = _text(key)
         return event | {"datacontenttype": "application/json", "data": data}
 
