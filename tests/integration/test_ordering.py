@@ -3,6 +3,7 @@
 import random
 import threading
 import time
+from itertools import count
 
 import pytest
 from harness.shop import metadata, orders, place
@@ -13,6 +14,7 @@ from sqlalchemy import (
     MetaData,
     Table,
     create_engine,
+    event,
     insert,
     make_url,
     text,
@@ -57,6 +59,30 @@ def test_later_number_waits_for_an_earlier_writer(any_feed, postgresql, outcome)
         assert numbers(any_feed) == [0]
         getattr(slow, outcome)()
     assert numbers(any_feed) == ([0, 1, 2] if outcome == "commit" else [0, 2])
+
+
+def test_writers_between_any_two_steps_of_a_read_are_waited_for(any_feed, postgresql):
+    """Writers that come between two statements of a read cannot slip an event past another."""
+    assert numbers(any_feed) == []
+    for step in count():
+        statements = count()
+        with postgresql.connect() as slow:
+
+            def interfere(*_, slow=slow, statements=statements, step=step):
+                if next(statements) == step:
+                    place(slow, 1, first=2 * step)
+                    with postgresql.begin() as connection:
+                        place(connection, 1, first=2 * step + 1)
+
+            event.listen(postgresql, "after_cursor_execute", interfere)
+            seen = numbers(any_feed)
+            event.remove(postgresql, "after_cursor_execute", interfere)
+            assert seen == list(range(2 * step))
+            slow.commit()
+        if next(statements) <= step:
+            break
+        assert numbers(any_feed) == list(range(2 * step + 2))
+    assert step >= 3
 
 
 def test_writer_that_came_later_holds_nobody_up(feed, postgresql):

@@ -35,7 +35,8 @@ _HOLDS = """
 _WRITERS = text(f"SELECT DISTINCT virtualtransaction FROM pg_locks WHERE {_HOLDS}")  # noqa: S608
 
 _PREPARED = "-1/"
-"""How a prepared transaction's lock shows: under a name other than its writer had."""
+"""How a prepared transaction's lock shows after a restart, and in some versions at once: under
+a name other than its writer had. Elsewhere it keeps the name, and is waited for like any writer."""
 
 
 @dataclass
