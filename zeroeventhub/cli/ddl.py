@@ -2,8 +2,7 @@
 
 import click
 
-from zeroeventhub.cli.options import open_database, reflect, table_options
-from zeroeventhub.publisher import TableFeed
+from zeroeventhub.cli.options import open_ordering, table_options
 
 __all__ = ["ddl"]
 
@@ -21,12 +20,9 @@ def ddl(
     uninstall: bool,
 ) -> None:
     """Print the SQL that an ordering needs; nothing is changed."""
-    engine = open_database(database, must_exist=True)
-    feed = TableFeed(
-        reflect(engine, table), position=position, ordering=ordering, append_only=append_only
-    )
+    engine, order = open_ordering(database, table, position, ordering, append_only=append_only)
     with engine.connect() as connection:
-        statements = feed.ordering(engine.dialect.name).ddl(connection)
+        statements = order.ddl(connection)
     engine.dispose()
     chosen = statements.uninstall if uninstall else statements.install
     if not chosen:

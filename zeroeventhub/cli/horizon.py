@@ -5,9 +5,8 @@ from dataclasses import asdict
 
 import click
 
-from zeroeventhub.cli.options import as_json, open_database, reflect, table_options
+from zeroeventhub.cli.options import as_json, open_ordering, table_options
 from zeroeventhub.errors import Unavailable
-from zeroeventhub.publisher import TableFeed
 from zeroeventhub.publisher.ordering import Blocker
 
 __all__ = ["horizon"]
@@ -26,11 +25,7 @@ def horizon(
     as_json: bool,
 ) -> None:
     """Show how far a feed over a table may be read, and the open writers, the oldest first."""
-    engine = open_database(database, must_exist=True)
-    feed = TableFeed(
-        reflect(engine, table), position=position, ordering=ordering, append_only=append_only
-    )
-    order = feed.ordering(engine.dialect.name)
+    engine, order = open_ordering(database, table, position, ordering, append_only=append_only)
     settled = highest = None
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         order.check(connection)

@@ -12,9 +12,18 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, NoSuchTableError
 
 from zeroeventhub.client import Client
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.publisher.ordering import ORDERINGS
+from zeroeventhub.publisher import TableFeed
+from zeroeventhub.publisher.ordering import ORDERINGS, Ordering
 
-__all__ = ["as_json", "feed_options", "open_client", "open_database", "reflect", "table_options"]
+__all__ = [
+    "as_json",
+    "feed_options",
+    "open_client",
+    "open_database",
+    "open_ordering",
+    "reflect",
+    "table_options",
+]
 
 PATIENCE = httpx.Timeout(30.0, connect=10.0)
 
@@ -68,6 +77,17 @@ def reflect(engine: Engine, name: str) -> Table:
         return Table(table, MetaData(), schema=schema or None, autoload_with=engine)
     except NoSuchTableError:
         raise ConfigurationError(f"There is no table {name!r} in this database.") from None
+
+
+def open_ordering(
+    database: str, table: str, position: str, ordering: str | None, *, append_only: bool
+) -> tuple[Engine, Ordering]:
+    """Open a database and make the ordering of one of its tables."""
+    engine = open_database(database, must_exist=True)
+    feed = TableFeed(
+        reflect(engine, table), position=position, ordering=ordering, append_only=append_only
+    )
+    return engine, feed.ordering(engine.dialect.name)
 
 
 @contextmanager
