@@ -67,7 +67,6 @@ class Mapper:
 
     Args:
         table: the table of events.
-        position: its column of positions: the id of an event that has no other.
         data: what an event's data is.
         attributes: the optional `id`, `type`, `key` and `time` columns, by that name.
         envelope: wraps the data; None to send it bare.
@@ -78,14 +77,12 @@ class Mapper:
         self,
         table: Table,
         *,
-        position: ColumnElement[Any],
         data: Data,
         attributes: Mapping[str, Expression],
         envelope: CloudEvents | None,
         headers: Mapping[str, Expression],
     ) -> None:
         self._forms: list[JsonForm] = []
-        self._position = self._add(position, "position")
         self._data = self._add_data(table, data)
         self._envelope = envelope
         resolved = {name: resolve(table, attribute) for name, attribute in attributes.items()}
@@ -106,11 +103,13 @@ class Mapper:
 
     @property
     def columns(self) -> list[ColumnElement[Any]]:
-        """List what a page's query selects; the position comes first."""
-        return [form.select.label(f"c{index}") for index, form in enumerate(self._forms)]
+        """List what a page's query selects behind the position."""
+        return [form.select.label(f"c{index}") for index, form in enumerate(self._forms, 1)]
 
     def event(self, row: Row[Any]) -> Event:
-        """Turn a row of `columns` into an event.
+        """Turn a row, which is a position and the `columns`, into an event.
+
+        The position is the id of an event that has no other.
 
         Raises:
             FeedFailure: the row holds a value that its declared type does not allow.
@@ -133,8 +132,8 @@ class Mapper:
     def _add(self, expression: ColumnElement[Any], name: str) -> Callable[[Row[Any]], Any]:
         """Select an expression; return what reads its value from a row."""
         form = json_form(expression, name)
-        index = len(self._forms)
         self._forms.append(form)
+        index = len(self._forms)
         convert = form.convert
 
         def get(row: Row[Any]) -> Any:
@@ -170,7 +169,7 @@ class Mapper:
         identity, kind = values.get("id"), values.get("type")
         event: dict[str, Any] = {
             "specversion": "1.0",
-            "id": _text(self._position(row) if identity in _EMPTY else identity),
+            "id": _text(row[0] if identity in _EMPTY else identity),
             "source": envelope.source,
             "type": envelope.type if kind in _EMPTY else _text(kind),
         }

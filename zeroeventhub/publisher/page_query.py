@@ -1,13 +1,9 @@
 """The query that reads a page, and the one that finds events which no page would show."""
 
-from typing import Any
-
 from sqlalchemy import (
     BigInteger,
-    ColumnElement,
     Connection,
     Integer,
-    Table,
     bindparam,
     or_,
     select,
@@ -17,6 +13,7 @@ from zeroeventhub.errors import ConfigurationError, FeedFailure
 from zeroeventhub.protocol import Event, Page
 from zeroeventhub.publisher.cursor import encode_position
 from zeroeventhub.publisher.mapping import Mapper
+from zeroeventhub.publisher.ordering import Source
 
 __all__ = ["PageQuery"]
 
@@ -28,43 +25,40 @@ class PageQuery:
     """Select the events of a table, in order.
 
     Args:
-        events: the table.
-        position: its column of positions.
-        partition: its column of partitions; None for one partition.
+        source: where they are read.
         partitions: how many there are.
         mapper: turns rows into events.
     """
 
-    def __init__(
-        self,
-        events: Table,
-        position: ColumnElement[Any],
-        partition: ColumnElement[Any] | None,
-        partitions: int,
-        mapper: Mapper,
-    ) -> None:
-        self._partition = partition
+    def __init__(self, source: Source, partitions: int, mapper: Mapper) -> None:
+        self._source = source
         self._partitions = partitions
         self._mapper = mapper
-        self._events = events
+        columns = [source.position.label("c0"), *mapper.columns]
+        if source.presence is not None:
+            columns.append(source.presence.label("presence"))
         self._page = (
-            select(*mapper.columns)
+            select(*columns)
+            .select_from(source.selectable)
             .where(
-                position > bindparam("after", type_=BigInteger),
-                position <= bindparam("until", type_=BigInteger),
+                source.position > bindparam("after", type_=BigInteger),
+                source.position <= bindparam("until", type_=BigInteger),
             )
-            .order_by(position)
+            .order_by(source.position)
             .limit(bindparam("limit", type_=Integer))
         )
-        if partition is not None:
-            self._page = self._page.where(partition == bindparam("partition", type_=Integer))
+        if source.partition is not None:
+            self._page = self._page.where(source.partition == bindparam("partition", type_=Integer))
 
     def page(
         self, connection: Connection, partition: int, *, after: int, until: int, limit: int
     ) -> Page:
-        """Read a page whole: events above one position and not above another."""
+        """Read a page whole: events above one position and not above another.
+
+        It moves on over events that have been deleted.
+        """
         values = {"after": after, "until": until, "limit": limit}
-        if self._partition is not None:
+        if self._source.partition is not None:
             values["partition"] = partition
         events: list[Event] = []
         size = 0
@@ -75,6 +69,9 @@ class PageQuery:
                 f"A row behind position {after} does not hold what its column declares: {error}"
             ) from error
         for row in rows:
+            if self._source.presence is not None and row[-1] is None:
+                after = row[0]
+                continue
             event = self._mapper.event(row)
             size += len(event.raw)
             if events and size > PAGE_BYTES:
@@ -89,17 +86,17 @@ class PageQuery:
         Raises:
             ConfigurationError: there are some.
         """
-        column = self._partition
+        column = self._source.partition
         if column is None:
             return
         stray = (
             select(column)
-            .select_from(self._events)
+            .select_from(self._source.selectable)
             .where(or_(column < 0, column >= self._partitions, column.is_(None)))
             .limit(1)
         )
         if row := connection.execute(stray).first():
             raise ConfigurationError(
-                f"{self._events.name} has an event in partition {row[0]}, but the feed's "
+                f"There is an event in partition {row[0]}, but the feed's "
                 f"partitions go from 0 to {self._partitions - 1}: no consumer would ever see it."
             )

@@ -12,7 +12,7 @@ from zeroeventhub.feed import AsyncFeed, Feed
 from zeroeventhub.protocol import FeedInfo
 from zeroeventhub.publisher.bound_feed import AsyncBoundFeed, BoundFeed, Reader
 from zeroeventhub.publisher.mapping import CloudEvents, Data, Expression, Mapper, resolve
-from zeroeventhub.publisher.ordering import Ordering, ordering_for
+from zeroeventhub.publisher.ordering import Events, Ordering, ordering_for
 from zeroeventhub.publisher.page_query import PageQuery
 
 __all__ = ["TableFeed"]
@@ -63,29 +63,25 @@ class TableFeed:
         ordering: str | None = None,
         append_only: bool = False,
     ) -> None:
-        self._table = _table(table)
-        self._position = _position(self._table, position)
+        found = _table(table)
+        self._events = Events(
+            found,
+            _key(found, position, ordering),
+            _partition(found, partition, partitions),
+            append_only,
+        )
         self._ordering = ordering
-        self._append_only = append_only
         self._info = FeedInfo.of(1 if partitions is None else partitions)
-        mapper = Mapper(
-            self._table,
-            position=self._position,
-            data=list(self._table.c) if data is None else data,
+        self._mapper = Mapper(
+            found,
+            data=list(found.c) if data is None else data,
             attributes={
                 name: column
                 for name, column in {"id": id, "type": type, "key": key, "time": time}.items()
                 if column is not None
             },
-            envelope=_envelope(self._table, cloudevents),
+            envelope=_envelope(found, cloudevents),
             headers=headers or {},
-        )
-        self._query = PageQuery(
-            self._table,
-            self._position,
-            _partition(self._table, partition, partitions),
-            len(self._info.partitions),
-            mapper,
         )
 
     def bind(self, engine: Engine | AsyncEngine) -> Feed | AsyncFeed:
@@ -98,7 +94,9 @@ class TableFeed:
         Raises:
             ConfigurationError: events of this database cannot be put in a safe order.
         """
-        reader = Reader(self._info, self.ordering(engine.dialect.name), self._query)
+        ordering = self.ordering(engine.dialect.name)
+        query = PageQuery(ordering.source, len(self._info.partitions), self._mapper)
+        reader = Reader(self._info, ordering, query)
         if isinstance(engine, AsyncEngine):
             return AsyncBoundFeed(reader, engine)
         return BoundFeed(reader, engine)
@@ -109,13 +107,7 @@ class TableFeed:
         Raises:
             ConfigurationError: events of this database cannot be put in this order.
         """
-        return ordering_for(
-            dialect,
-            self._table,
-            self._position,
-            name=self._ordering,
-            append_only=self._append_only,
-        )
+        return ordering_for(dialect, self._events, self._ordering)
 
     def install(self, connection: Connection) -> None:
         """Add to the database what the ordering needs; again, and nothing changes.
@@ -144,20 +136,33 @@ def _table(table: Table | type[Any]) -> Table:
     return found
 
 
-def _position(table: Table, position: Expression | None) -> ColumnElement[Any]:
-    if position is None:
-        if len(table.primary_key.columns) != 1:
+def _key(
+    table: Table, position: Expression | None, ordering: str | None
+) -> tuple[ColumnElement[Any], ...]:
+    """Find the column of positions, or the key of rows whose positions the ordering gives."""
+    key = tuple(table.primary_key.columns)
+    if position is not None:
+        column = table.c.get(getattr(resolve(table, position), "key", ""))
+        if column is None:
+            raise ConfigurationError(f"The position is a column of the table; {position} is not.")
+        key = (column,)
+    if ordering == "sequenced":
+        if not key:
             raise ConfigurationError(
-                f"Table {table.name!r} has no primary key of one column: say which column is the "
-                "position."
+                f"Table {table.name!r} has no primary key by which its events could be told apart."
             )
-        position = table.primary_key.columns[0]
-    column = table.c.get(getattr(resolve(table, position), "key", ""))
-    if column is None or not isinstance(column.type, Integer):
+        return key
+    if len(key) != 1:
         raise ConfigurationError(
-            f"The position is a column of whole numbers that the database draws; {position} is not."
+            f"Table {table.name!r} has no primary key of one column: say which column is the "
+            "position."
         )
-    return column
+    if not isinstance(key[0].type, Integer):
+        raise ConfigurationError(
+            f"The position is a column of whole numbers that the database draws; {key[0]} is not: "
+            "choose another, or the ordering sequenced, which gives positions of its own."
+        )
+    return key
 
 
 def _partition(

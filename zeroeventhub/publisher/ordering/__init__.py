@@ -6,43 +6,40 @@ position at and below which nothing can still become visible. A feed reads up to
 """
 
 from collections.abc import Callable
-from typing import Any
-
-from sqlalchemy import ColumnElement, Table
 
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.ordering.gated import Gated
 from zeroeventhub.publisher.ordering.observed import Observed
-from zeroeventhub.publisher.ordering.port import Blocker, Ddl, Horizon, Ordering
+from zeroeventhub.publisher.ordering.port import Blocker, Ddl, Events, Horizon, Ordering, Source
 from zeroeventhub.publisher.ordering.single_writer import SingleWriter
 
-__all__ = ["ORDERINGS", "Blocker", "Ddl", "Horizon", "Ordering", "ordering_for"]
+__all__ = [
+    "ORDERINGS",
+    "Blocker",
+    "Ddl",
+    "Events",
+    "Horizon",
+    "Ordering",
+    "Source",
+    "ordering_for",
+]
 
-_OF_DATABASE: dict[str, dict[str, Callable[..., Ordering]]] = {
+_OF_DATABASE: dict[str, dict[str, Callable[[Events], Ordering]]] = {
     "postgresql": {"observed": Observed, "gated": Gated},
     "sqlite": {"single-writer": SingleWriter},
 }
 """The orderings of each database by name; the first needs nothing from its user."""
 
-ORDERINGS = tuple(name for orderings in _OF_DATABASE.values() for name in orderings)
+ORDERINGS = tuple(dict.fromkeys(name for names in _OF_DATABASE.values() for name in names))
 
 
-def ordering_for(
-    dialect: str,
-    table: Table,
-    position: ColumnElement[Any],
-    *,
-    name: str | None = None,
-    append_only: bool = False,
-) -> Ordering:
+def ordering_for(dialect: str, events: Events, name: str | None = None) -> Ordering:
     """Make the ordering of a table.
 
     Args:
         dialect: the database, as SQLAlchemy calls it.
-        table: the table of events.
-        position: its column of positions.
+        events: the table.
         name: the ordering's name; by default the one that needs nothing from the user.
-        append_only: the promise that no row is ever deleted.
 
     Raises:
         ConfigurationError: there is none for this database, or none of this name.
@@ -50,14 +47,12 @@ def ordering_for(
     orderings = _OF_DATABASE.get(dialect)
     if orderings is None:
         raise ConfigurationError(
-            f"Events in {dialect} cannot be put in a safe order; a feed reads from PostgreSQL "
-            "or SQLite."
+            f"Events in {dialect} cannot be put in a safe order; a feed reads from PostgreSQL, "
+            "MariaDB, MySQL or SQLite."
         )
     chosen = name or next(iter(orderings))
     if chosen not in orderings:
         raise ConfigurationError(
             f"There is no ordering {chosen!r} for {dialect}: choose {' or '.join(orderings)}."
         )
-    if chosen == "single-writer":
-        return orderings[chosen](table, position, append_only=append_only)
-    return orderings[chosen](table, position)
+    return orderings[chosen](events)

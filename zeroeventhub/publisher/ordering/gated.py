@@ -11,12 +11,11 @@ A guard refuses, row by row, numbers that were drawn before the gate was passed.
 
 from collections.abc import Iterable
 from hashlib import md5
-from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Table, text
+from sqlalchemy import Connection, text
 
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.publisher.ordering.port import Blocker, Ddl, Horizon
+from zeroeventhub.publisher.ordering.port import Blocker, Ddl, Events, Horizon, Source
 from zeroeventhub.publisher.ordering.sequence import Sequence, find_sequence, quoted_name
 from zeroeventhub.publisher.ordering.writers import find_blockers
 
@@ -102,17 +101,18 @@ class Gated:
 
     Args:
         events: the table.
-        position: its column of positions.
     """
 
-    def __init__(self, events: Table, position: ColumnElement[Any]) -> None:
-        self._table = events
-        self._position = position
+    def __init__(self, events: Events) -> None:
+        self.source = Source.of(events)
+        self._events = events
+        self._table = events.table
+        self._position = events.position
         self._sequence: Sequence | None = None
 
     def check(self, connection: Connection) -> None:
         """Refuse a table without its gate, and one whose numbers do not rise."""
-        self._sequence = find_sequence(connection, self._table, self._position)
+        self._sequence = find_sequence(connection, self._events)
         name = {"table": quoted_name(connection, self._table)}
         armed, version = connection.execute(_INSTALLED, name).one()
         if connection.scalar(_HAS_HEIRS, name):
@@ -129,7 +129,7 @@ class Gated:
 
     def horizon(self, connection: Connection) -> Horizon:
         """Return the highest number below the mark of every writer."""
-        sequence = self._sequence or find_sequence(connection, self._table, self._position)
+        sequence = self._sequence or find_sequence(connection, self._events)
         number = sequence.last_number(connection)
         name = {"table": quoted_name(connection, self._table)}
         # In this order: a writer that comes in between has drawn nothing at or below the number.
@@ -143,7 +143,7 @@ class Gated:
 
     def ddl(self, connection: Connection) -> Ddl:
         """Return the statements of the gate and its guard."""
-        sequence = find_sequence(connection, self._table, self._position)
+        sequence = find_sequence(connection, self._events)
         preparer = connection.dialect.identifier_preparer
         table = quoted_name(connection, self._table)
         schema = connection.schema_for_object(self._table)

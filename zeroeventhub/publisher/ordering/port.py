@@ -2,11 +2,58 @@
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
-from sqlalchemy import Connection
+from sqlalchemy import ColumnElement, Connection, FromClause, Table
 
-__all__ = ["Blocker", "Ddl", "Horizon", "Ordering"]
+__all__ = ["Blocker", "Ddl", "Events", "Horizon", "Ordering", "Source"]
+
+
+@dataclass(frozen=True)
+class Events:
+    """Say what an ordering is told of a feed's events.
+
+    Attributes:
+        table: where they are.
+        key: the columns that identify an event; one, the position, unless positions are given
+            by the ordering itself.
+        partition: the column of partitions; None for one partition.
+        append_only: the caller's promise that no row is ever deleted.
+    """
+
+    table: Table
+    key: tuple[ColumnElement[Any], ...]
+    partition: ColumnElement[Any] | None = None
+    append_only: bool = False
+
+    @property
+    def position(self) -> ColumnElement[Any]:
+        """Return the column of positions, where the table has one."""
+        (position,) = self.key
+        return position
+
+
+@dataclass(frozen=True)
+class Source:
+    """Say where pages are read from.
+
+    Attributes:
+        selectable: the table of events, alone or joined to one that gives them positions.
+        position: the column in whose order they are read.
+        partition: the column of partitions; None for one partition.
+        presence: a column that is NULL where a position's event has been deleted; None where
+            positions go with their events.
+    """
+
+    selectable: FromClause
+    position: ColumnElement[Any]
+    partition: ColumnElement[Any] | None
+    presence: ColumnElement[Any] | None = None
+
+    @classmethod
+    def of(cls, events: Events) -> "Source":
+        """Read a table that holds the positions of its events."""
+        return cls(events.table, events.position, events.partition)
 
 
 @dataclass(frozen=True)
@@ -55,7 +102,13 @@ class Ddl:
 
 
 class Ordering(Protocol):
-    """Know the horizon of a table; one instance a feed and process, shared by its readers."""
+    """Know the horizon of a table; one instance a feed and process, shared by its readers.
+
+    Attributes:
+        source: where the table's events are read in their order.
+    """
+
+    source: Source
 
     def check(self, connection: Connection) -> None:
         """Refuse a table whose events cannot be put in a safe order.

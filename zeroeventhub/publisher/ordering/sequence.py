@@ -19,6 +19,7 @@ from sqlalchemy import (
 )
 
 from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.publisher.ordering.port import Events
 
 __all__ = ["Sequence", "find_sequence", "quoted_name"]
 
@@ -69,13 +70,14 @@ class Sequence:
         return int(last if is_called else last - 1)
 
 
-def find_sequence(connection: Connection, events: Table, position: ColumnElement[Any]) -> Sequence:
-    """Find the sequence that a column of positions draws from.
+def find_sequence(connection: Connection, subject: Events) -> Sequence:
+    """Find the sequence that the column of positions draws from.
 
     Raises:
         ConfigurationError: there is none, it cannot be read, or its numbers do not tell the
             order of writing; the sentence says what to change.
     """
+    events, position = subject.table, subject.position
     schema = connection.schema_for_object(events)
     if not inspect(connection).has_table(events.name, schema=schema):
         raise ConfigurationError(f"There is no table {events.fullname!r}.")

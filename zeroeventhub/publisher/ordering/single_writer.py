@@ -6,12 +6,9 @@ so when rows are deleted: without it the number of a deleted last row is given a
 """
 
 import re
-from typing import Any
 
 from sqlalchemy import (
-    ColumnElement,
     Connection,
-    Table,
     bindparam,
     column,
     func,
@@ -21,7 +18,7 @@ from sqlalchemy import (
 )
 
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.publisher.ordering.port import Blocker, Ddl, Horizon
+from zeroeventhub.publisher.ordering.port import Blocker, Ddl, Events, Horizon, Source
 
 __all__ = ["SingleWriter"]
 
@@ -37,15 +34,14 @@ class SingleWriter:
     """Order a SQLite table by its row id.
 
     Args:
-        events: the table.
-        position: its INTEGER PRIMARY KEY.
-        append_only: the caller's promise that no row is ever deleted.
+        events: the table, whose position is its INTEGER PRIMARY KEY.
     """
 
-    def __init__(self, events: Table, position: ColumnElement[Any], *, append_only: bool) -> None:
-        self._table = events
-        self._position = position
-        self._append_only = append_only
+    def __init__(self, events: Events) -> None:
+        self.source = Source.of(events)
+        self._table = events.table
+        self._position = events.position
+        self._append_only = events.append_only
         self._autoincrement = False
 
     def check(self, connection: Connection) -> None:

@@ -6,8 +6,6 @@ own: the tick, the number, the writers, the judgement. Whatever the order of all
 no horizon may pass a number whose row can still appear.
 """
 
-# ruff: noqa: SLF001 - what is checked here is the judgement inside of the class
-
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
@@ -15,11 +13,8 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import BigInteger, Column, MetaData, Table
 
-from zeroeventhub.publisher.ordering.observed import Observed, _Round
-
-events = Table("events", MetaData(), Column("id", BigInteger, primary_key=True))
+from zeroeventhub.publisher.ordering.rounds import Rounds, _Round
 
 MOST_WRITERS = 3
 NUMBER_FIRST = ("number", "writers")
@@ -50,8 +45,8 @@ class Reading:
 class Database:
     """Be a table, its sequence, its writers, and the readers of its feed."""
 
-    def __init__(self, observed=Observed, order=NUMBER_FIRST):
-        self.observed = observed(events, events.c.id)
+    def __init__(self, rounds=Rounds, order=NUMBER_FIRST):
+        self.rounds = rounds()
         self.order = order
         self.sequence = 0
         self.open: list[Transaction] = []
@@ -118,7 +113,7 @@ class Database:
     def observe(self, reader):
         """Take the next step of a reader's observation; return the horizon at its end."""
         if reader not in self.readings:
-            self.readings[reader] = Reading(next(self.observed._ticks))
+            self.readings[reader] = Reading(self.rounds.begin())
             return None
         reading = self.readings[reader]
         for what in self.order:
@@ -126,7 +121,7 @@ class Database:
                 reading.seen[what] = self._look_at(what)
                 return None
         del self.readings[reader]
-        horizon = self.observed._settle(reading.began, **reading.seen)
+        horizon = self.rounds.judge(reading.began, **reading.seen)
         known = 0 if self.unnoticed else self.highest_read
         self.highest_read = max(known, reading.seen["number"])
         self.unnoticed = False
@@ -170,13 +165,13 @@ STEPS = {
 schedules = st.lists(st.tuples(st.sampled_from(list(STEPS)), st.integers(0, 2)), max_size=60)
 
 
-def explore(observed=Observed, order=NUMBER_FIRST):
+def explore(rounds=Rounds, order=NUMBER_FIRST):
     """Run thousands of random schedules, each of some kinds of steps, the same every time."""
     random = Random(1)
     for _ in range(10_000):
         kinds = [step for step in STEPS if step is Database.observe or random.random() < 0.8]
         steps = random.choices(kinds, [STEPS[step] for step in kinds], k=60)
-        Database(observed, order).take((step, random.randrange(3)) for step in steps)
+        Database(rounds, order).take((step, random.randrange(3)) for step in steps)
 
 
 @given(schedules)
@@ -221,14 +216,14 @@ def test_search_finds_writers_read_before_the_number():
         explore(order=("writers", "number"))
 
 
-class Mutant(Observed):
-    """Judge as Observed does, but for the mistakes of its subclasses."""
+class Mutant(Rounds):
+    """Judge as Rounds does, but for the mistakes of its subclasses."""
 
     keeps_prepared = True
     dates_again = True
     judges_by_old_readings = False
 
-    def _settle(self, began, number, writers):
+    def _judge(self, began, number, writers):
         read_by = next(self._ticks)
         earlier = [*self._open.values(), *filter(None, [self._settled])]
         if any(began > known.read_by and number < known.number for known in earlier):

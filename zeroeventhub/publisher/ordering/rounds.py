@@ -1,0 +1,81 @@
+"""What follows from watching who writes: the decisions of the ordering observed, without I/O.
+
+A round is a number that had been drawn, with those who were writing when it was read. Once all
+of those have ended, everything up to the number is decided, whoever has come to write since.
+"""
+
+from dataclasses import dataclass
+from itertools import count
+from threading import Lock
+
+__all__ = ["PREPARED", "Rounds"]
+
+PREPARED = "-1/"
+"""How the name of a prepared transaction begins, where its writer was known by another."""
+
+
+@dataclass
+class _Round:
+    """A number that had been drawn, and the moment by which its writers had been read."""
+
+    number: int
+    read_by: int
+
+
+class Rounds:
+    """Judge rounds by who is still writing.
+
+    Readers observe side by side: each begins a reading, reads the last number drawn and then who
+    is writing, in this order, and has the rounds judged by what it read.
+    """
+
+    def __init__(self) -> None:
+        self._ticks = count(1)
+        self._lock = Lock()
+        self._settled: _Round | None = None
+        self._open: dict[frozenset[str], _Round] = {}
+
+    def begin(self) -> int:
+        """Begin a reading; return the moment."""
+        return next(self._ticks)
+
+    def judge(self, began: int, number: int, writers: frozenset[str]) -> int | None:
+        """Judge the open rounds by a new reading, and open another.
+
+        Who was not yet writing when a reading was taken is not gone: only a reading that began
+        after a round was read says anything about it.
+
+        Args:
+            began: the moment at which the reading began.
+            number: the last number drawn.
+            writers: those who were writing after it was read, by names that are not given again.
+
+        Returns:
+            The highest number that is decided; None if none is known yet.
+        """
+        with self._lock:
+            return self._judge(began, number, writers)
+
+    def _judge(self, began: int, number: int, writers: frozenset[str]) -> int | None:
+        read_by = next(self._ticks)
+        earlier = [*self._open.values(), *filter(None, [self._settled])]
+        if any(began > round_.read_by and number < round_.number for round_ in earlier):
+            # The sequence was set back, by TRUNCATE … RESTART IDENTITY or a restored backup.
+            self._settled = None
+            self._open.clear()
+        prepared = {writer for writer in writers if writer.startswith(PREPARED)}
+        judged: dict[frozenset[str], _Round] = {}
+        for holders, round_ in [*self._open.items(), (writers, _Round(number, read_by))]:
+            left = holders & writers if began > round_.read_by else holders
+            if any(not holder.startswith(PREPARED) for holder in holders - left):
+                # One of those who left may have become any of the prepared transactions. They
+                # were read just now, so a reading from before says nothing about them.
+                left |= prepared
+                round_ = _Round(round_.number, read_by)  # noqa: PLW2901 - the same round, later
+            if left not in judged or judged[left].number < round_.number:
+                judged[left] = round_
+        decided = judged.pop(frozenset(), None)
+        if decided and (self._settled is None or decided.number > self._settled.number):
+            self._settled = decided
+        self._open = judged
+        return None if self._settled is None else self._settled.number
