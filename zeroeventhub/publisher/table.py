@@ -68,6 +68,7 @@ class TableFeed:
             found,
             _key(found, position, ordering),
             _partition(found, partition, partitions),
+            None if time is None else resolve(found, time),
             append_only,
         )
         self._ordering = ordering
@@ -115,7 +116,8 @@ class TableFeed:
         Args:
             connection: in a transaction of yours, with the right to create triggers.
         """
-        _run(connection, self.ordering(connection.dialect.name).ddl(connection).install)
+        ddl = self.ordering(connection.dialect.name).ddl(connection)
+        _run(connection, (*ddl.install, *ddl.backfill))
 
     def uninstall(self, connection: Connection) -> None:
         """Remove from the database what the ordering has added; the table's data stays."""

@@ -11,6 +11,11 @@ from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.ordering.gated import Gated
 from zeroeventhub.publisher.ordering.observed import Observed
 from zeroeventhub.publisher.ordering.port import Blocker, Ddl, Events, Horizon, Ordering, Source
+from zeroeventhub.publisher.ordering.sequenced import (
+    MysqlSequenced,
+    PostgresqlSequenced,
+    SqliteSequenced,
+)
 from zeroeventhub.publisher.ordering.single_writer import SingleWriter
 
 __all__ = [
@@ -25,8 +30,10 @@ __all__ = [
 ]
 
 _OF_DATABASE: dict[str, dict[str, Callable[[Events], Ordering]]] = {
-    "postgresql": {"observed": Observed, "gated": Gated},
-    "sqlite": {"single-writer": SingleWriter},
+    "postgresql": {"observed": Observed, "gated": Gated, "sequenced": PostgresqlSequenced},
+    "mariadb": {"sequenced": MysqlSequenced},
+    "mysql": {"sequenced": MysqlSequenced},
+    "sqlite": {"single-writer": SingleWriter, "sequenced": SqliteSequenced},
 }
 """The orderings of each database by name; the first needs nothing from its user."""
 

@@ -16,7 +16,12 @@ from sqlalchemy import Connection, text
 
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.ordering.port import Blocker, Ddl, Events, Horizon, Source
-from zeroeventhub.publisher.ordering.sequence import Sequence, find_sequence, quoted_name
+from zeroeventhub.publisher.ordering.sequence import (
+    Sequence,
+    find_sequence,
+    quoted_name,
+    refuse_heirs,
+)
 from zeroeventhub.publisher.ordering.writers import find_blockers
 
 __all__ = ["Gated"]
@@ -87,15 +92,6 @@ _INSTALLED = text("""
 """)
 
 
-# The partitions of a table inherit its guard; other heirs do not.
-_HAS_HEIRS = text("""
-    SELECT EXISTS (
-        SELECT FROM pg_inherits JOIN pg_class ON pg_class.oid = inhparent AND relkind = 'r'
-        WHERE inhparent = CAST(:table AS regclass)
-    )
-""")
-
-
 class Gated:
     """Order a PostgreSQL table by a column whose default draws from a sequence, through a gate.
 
@@ -115,11 +111,7 @@ class Gated:
         self._sequence = find_sequence(connection, self._events)
         name = {"table": quoted_name(connection, self._table)}
         armed, version = connection.execute(_INSTALLED, name).one()
-        if connection.scalar(_HAS_HEIRS, name):
-            raise ConfigurationError(
-                f"Other tables inherit from {self._table.fullname!r}, and what is written to them "
-                "does not pass its gate: choose the ordering observed."
-            )
+        refuse_heirs(connection, self._events)
         if not armed or version != VERSION:
             raise ConfigurationError(
                 f"Table {self._table.fullname!r} has no gate of this version: install it, by the "

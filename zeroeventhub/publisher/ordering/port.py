@@ -18,12 +18,14 @@ class Events:
         key: the columns that identify an event; one, the position, unless positions are given
             by the ordering itself.
         partition: the column of partitions; None for one partition.
+        time: the column of the time of an event, if there is one.
         append_only: the caller's promise that no row is ever deleted.
     """
 
     table: Table
     key: tuple[ColumnElement[Any], ...]
     partition: ColumnElement[Any] | None = None
+    time: ColumnElement[Any] | None = None
     append_only: bool = False
 
     @property
@@ -94,10 +96,13 @@ class Ddl:
 
     Attributes:
         install: statements to run in one transaction; running them again changes nothing.
+        backfill: statements to run after it, in a transaction of their own if need be: they take
+            in what was there before, and keep no writer waiting.
         uninstall: statements that remove all of it and nothing else.
     """
 
     install: tuple[str, ...] = ()
+    backfill: tuple[str, ...] = ()
     uninstall: tuple[str, ...] = ()
 
 

@@ -21,7 +21,7 @@ from sqlalchemy import (
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.ordering.port import Events
 
-__all__ = ["Sequence", "find_sequence", "quoted_name"]
+__all__ = ["Sequence", "find_sequence", "quoted", "quoted_name", "refuse_heirs"]
 
 # The sequence that a column draws from by itself: by its default, or as an identity (i).
 _SEQUENCE_OF = text("""
@@ -49,6 +49,14 @@ _SEQUENCE_OF = text("""
     JOIN pg_sequence AS facts ON facts.seqrelid = sequence.oid
     JOIN pg_namespace AS space ON space.oid = sequence.relnamespace
     WHERE attribute.attrelid = CAST(:table AS regclass) AND attribute.attname = :column
+""")
+
+# The partitions of a table inherit its triggers on rows; other heirs do not.
+_HAS_HEIRS = text("""
+    SELECT EXISTS (
+        SELECT FROM pg_inherits JOIN pg_class ON pg_class.oid = inhparent AND relkind = 'r'
+        WHERE inhparent = CAST(:table AS regclass)
+    )
 """)
 
 
@@ -127,8 +135,26 @@ def find_sequence(connection: Connection, subject: Events) -> Sequence:
 
 def quoted_name(connection: Connection, events: Table) -> str:
     """Name a table as `regclass` reads it, in the schema that queries will find it in."""
-    names = (connection.schema_for_object(events), events.name)
+    return quoted(connection.schema_for_object(events), events.name)
+
+
+def quoted(*names: str | None) -> str:
+    """Quote a name of one or several parts; those that are None are left out."""
     return ".".join('"{}"'.format(name.replace('"', '""')) for name in names if name)
+
+
+def refuse_heirs(connection: Connection, subject: Events) -> None:
+    """Refuse a table from which others inherit, unless they are its partitions.
+
+    Raises:
+        ConfigurationError: there are some; their rows do not pass its triggers.
+    """
+    name = {"table": quoted_name(connection, subject.table)}
+    if connection.scalar(_HAS_HEIRS, name):
+        raise ConfigurationError(
+            f"Other tables inherit from {subject.table.fullname!r}, and what is written to them "
+            "does not pass its triggers: choose the ordering observed."
+        )
 
 
 def _check_numbers(

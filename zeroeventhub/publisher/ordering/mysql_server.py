@@ -1,0 +1,70 @@
+"""What MariaDB and MySQL tell of themselves and of a table."""
+
+from typing import Any
+
+from sqlalchemy import Connection, Row, text
+from sqlalchemy.exc import DBAPIError
+
+from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.publisher.ordering.port import Events
+
+__all__ = ["check_engine", "check_server", "error_number", "is_read_only", "quoted"]
+
+_TABLE = text("""
+    SELECT ENGINE AS engine, TABLE_TYPE AS kind FROM information_schema.TABLES
+    WHERE TABLE_SCHEMA = COALESCE(:schema, DATABASE()) AND TABLE_NAME = :name
+""")
+
+
+def check_server(connection: Connection, oldest: dict[bool, tuple[int, ...]]) -> None:
+    """Refuse a server that is too old.
+
+    Args:
+        connection: to the server.
+        oldest: the oldest version of MariaDB (True) and of MySQL (False) that will do.
+    """
+    dialect: Any = connection.dialect
+    needed = oldest[dialect.is_mariadb]
+    if dialect.server_version_info < needed:
+        name = "MariaDB" if dialect.is_mariadb else "MySQL"
+        raise ConfigurationError(
+            f"This ordering needs {name} {'.'.join(map(str, needed))} or later; this is "
+            f"{'.'.join(map(str, dialect.server_version_info))}."
+        )
+
+
+def check_engine(connection: Connection, events: Events) -> Row[Any]:
+    """Refuse a table that is not there, or has no transactions; return what it is.
+
+    Raises:
+        ConfigurationError: it is a view, or kept by an engine such as MyISAM.
+    """
+    schema = connection.schema_for_object(events.table)
+    found = connection.execute(_TABLE, {"schema": schema, "name": events.table.name}).first()
+    if found is None:
+        raise ConfigurationError(f"There is no table {events.table.fullname!r}.")
+    if found.engine != "InnoDB":
+        raise ConfigurationError(
+            f"{events.table.fullname!r} is not a table of InnoDB but "
+            f"{found.engine or 'a ' + found.kind.lower()}, which has no transactions: "
+            f"ALTER TABLE {events.table.fullname} ENGINE = InnoDB."
+            if found.engine
+            else f"{events.table.fullname!r} is a view: publish its table."
+        )
+    return found
+
+
+def is_read_only(connection: Connection) -> bool:
+    """Tell whether the server is a replica, or closed to writers in another way."""
+    return bool(connection.scalar(text("SELECT @@global.read_only")))
+
+
+def error_number(error: DBAPIError) -> int | None:
+    """Return the server's number of an error, whatever the driver."""
+    arguments = getattr(error.orig, "args", ())
+    return arguments[0] if arguments and isinstance(arguments[0], int) else None
+
+
+def quoted(*names: str | None) -> str:
+    """Quote a name of one or several parts; those that are None are left out."""
+    return ".".join("`{}`".format(name.replace("`", "``")) for name in names if name)

@@ -1,0 +1,211 @@
+"""MariaDB and MySQL: a trigger notes new rows in an outbox, a procedure gives them positions.
+
+The procedure takes the right to give positions in a statement of its own. At READ COMMITTED the
+next statement sees everything that was given one before, and everything that has been committed
+by then. Who does not get the right reads what is there.
+
+Numbers of the outbox are removed one by one, through a table made of them: a DELETE that looks
+for them in a range would wait for rows that open transactions have put between them.
+"""
+
+from hashlib import md5
+
+from sqlalchemy import Connection, select, text
+from sqlalchemy.exc import DBAPIError
+
+from zeroeventhub.errors import ConfigurationError, Unavailable
+from zeroeventhub.publisher.cursor import HIGHEST_POSITION
+from zeroeventhub.publisher.ordering.mysql_server import (
+    check_engine,
+    check_server,
+    error_number,
+    is_read_only,
+    quoted,
+)
+from zeroeventhub.publisher.ordering.port import Blocker, Ddl, Events, Horizon
+from zeroeventhub.publisher.ordering.sequenced.side_tables import BACKLOG, SideTables
+from zeroeventhub.publisher.ordering.sequenced.unique_key import check_key, column_types
+
+__all__ = ["MysqlSequenced"]
+
+_NO_SUCH_ROUTINE = 1305
+
+_TRIGGER = """CREATE TRIGGER {trigger} AFTER INSERT ON {events} FOR EACH ROW
+INSERT INTO {outbox} ({copies}) VALUES ({new})"""
+
+_SEQUENCE = """CREATE PROCEDURE {sequence}(IN amount INT) MODIFIES SQL DATA
+BEGIN
+    DECLARE waiting INT;
+    DECLARE previous BIGINT;
+    DECLARE moment DATETIME(6);
+    DECLARE numbers LONGTEXT;
+    DECLARE moved BIGINT;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        ROLLBACK;
+        RESIGNAL;
+    END;
+    -- A statement of its own: in the condition of an IF it would lock what it reads.
+    SELECT COUNT(*) INTO waiting FROM (SELECT 1 FROM {outbox} LIMIT 1) AS noted;
+    IF waiting > 0 THEN
+        SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+        START TRANSACTION;
+        SELECT state.last, GREATEST(state.at, UTC_TIMESTAMP(6)) INTO previous, moment
+            FROM {state} AS state WHERE state.id = 1 FOR UPDATE SKIP LOCKED;
+        IF previous IS NOT NULL THEN
+            SELECT JSON_ARRAYAGG(fresh.number), COUNT(*) INTO numbers, moved FROM (
+                SELECT number FROM {outbox} ORDER BY number LIMIT amount
+            ) AS fresh;
+            INSERT INTO {positions} (position, {copies}, at)
+                SELECT previous + ROW_NUMBER() OVER (ORDER BY noted.number) AS place,
+                    {outboxed}, moment
+                FROM JSON_TABLE(numbers, '$[*]' COLUMNS (number BIGINT PATH '$')) AS fresh
+                STRAIGHT_JOIN {outbox} AS noted FORCE INDEX (PRIMARY)
+                    ON noted.number = fresh.number
+                ORDER BY place
+                ON DUPLICATE KEY UPDATE position = VALUES(position), {updates}, at = VALUES(at);
+            DELETE noted FROM JSON_TABLE(numbers, '$[*]' COLUMNS (number BIGINT PATH '$')) AS fresh
+                STRAIGHT_JOIN {outbox} AS noted FORCE INDEX (PRIMARY)
+                    ON noted.number = fresh.number;
+            UPDATE {state} SET last = previous + moved, at = moment WHERE id = 1;
+        END IF;
+        COMMIT;
+    END IF;
+END"""
+
+
+_INSTALLED = """CREATE FUNCTION {installed}() RETURNS VARCHAR(64) READS SQL DATA
+RETURN (
+    SELECT '{version}' FROM information_schema.TRIGGERS
+    WHERE TRIGGER_SCHEMA = DATABASE() AND TRIGGER_NAME = '{trigger_label}'
+)"""
+
+# Old events come before those that the trigger has noted since, in an order of their own. At READ
+# COMMITTED no writer waits for it.
+_BACKFILL = (
+    "SET TRANSACTION ISOLATION LEVEL READ COMMITTED",
+    """INSERT INTO {outbox} (number, {copies})
+SELECT (SELECT LEAST(COALESCE(MIN(first.number), 0), 0) FROM {outbox} AS first)
+    - CAST(ROW_NUMBER() OVER (ORDER BY {descending}) AS SIGNED), {originals} FROM {events} AS event
+WHERE NOT EXISTS (SELECT 1 FROM {positions} AS known WHERE {known})
+    AND NOT EXISTS (SELECT 1 FROM {outbox} AS known WHERE {known})""",
+    "INSERT IGNORE INTO {state} (id, last, at) VALUES (1, 0, '1970-01-01')",
+)
+
+_UNINSTALL = (
+    "DROP TRIGGER IF EXISTS {trigger}",
+    "DROP PROCEDURE IF EXISTS {sequence}",
+    "DROP FUNCTION IF EXISTS {installed}",
+    "DROP TABLE IF EXISTS {outbox}, {positions}, {state}",
+)
+
+OLDEST = {True: (10, 6), False: (8, 0, 13)}
+"""The versions of MariaDB (True) and of MySQL (False) that have SKIP LOCKED and JSON_TABLE."""
+
+
+class MysqlSequenced:
+    """Order a table of MariaDB or MySQL by positions in a table beside it.
+
+    Args:
+        events: the table.
+
+    Raises:
+        ConfigurationError: the partition is not a column of the table.
+    """
+
+    def __init__(self, events: Events) -> None:
+        self._events = events
+        self._tables = SideTables(events)
+        self.source = self._tables.source(events)
+        self._read_only = False
+
+    def check(self, connection: Connection) -> None:
+        """Refuse a table without its trigger, and one whose key may stand twice."""
+        check_server(connection, OLDEST)
+        check_key(connection, self._events)
+        check_engine(connection, self._events)
+        self._read_only = is_read_only(connection)
+        words = self._words(connection)
+        try:
+            installed = connection.scalar(text("SELECT {installed}()".format(**words)))
+        except DBAPIError as error:
+            if error_number(error) != _NO_SUCH_ROUTINE:
+                raise
+            installed = None
+        if installed != _version(words):
+            raise ConfigurationError(
+                f"Table {self._events.table.fullname!r} has no trigger of this version that notes "
+                "its new rows: install it, by the statements that `zeroeventhub ddl --ordering "
+                "sequenced` prints."
+            )
+
+    def horizon(self, connection: Connection) -> Horizon:
+        """Give positions to what has been committed, and return the last."""
+        if not self._read_only:
+            call = "CALL {sequence}(:amount)".format(**self._words(connection))
+            connection.execute(text(call), {"amount": BACKLOG})
+        last = connection.scalar(select(self._tables.state.c.last))
+        if last is None:
+            raise Unavailable(
+                "The events from before the feed have no positions yet: run the second part of "
+                "what `zeroeventhub ddl` prints.",
+                retry_after=1,
+            )
+        # The primary of a replica may be ahead, and so may a cursor that was read there.
+        return Horizon(settled=last, highest=HIGHEST_POSITION if self._read_only else last)
+
+    def blockers(self, connection: Connection) -> list[Blocker]:  # noqa: ARG002 - the port's
+        """Name nobody: no writer holds a reader up."""
+        return []
+
+    def ddl(self, connection: Connection) -> Ddl:
+        """Return the statements of the tables, the routines and the trigger."""
+        check_server(connection, OLDEST)
+        check_key(connection, self._events)
+        check_engine(connection, self._events)
+        words = self._words(connection)
+        schema = connection.schema_for_object(self._events.table)
+        tables = SideTables(self._events, schema, column_types(connection, self._events))
+        uninstall = tuple(statement.format(**words) for statement in _UNINSTALL)
+        return Ddl(
+            install=(
+                *tables.create(connection, [tables.positions, tables.outbox, tables.state]),
+                # What an interruption or a moment without a trigger leaves out is taken in below.
+                *uninstall[:-1],
+                _SEQUENCE.format(**words),
+                _TRIGGER.format(**words),
+                _INSTALLED.format(**words, version=_version(words)),
+            ),
+            backfill=tuple(statement.format(**words) for statement in _BACKFILL),
+            uninstall=uninstall,
+        )
+
+    def _words(self, connection: Connection) -> dict[str, str]:
+        """Return what stands in the braces of the statements."""
+        tables, digest = self._tables, self._tables.digest
+        schema = connection.schema_for_object(tables.state)
+        copied = {quoted(name): quoted(original) for name, original in tables.copied.items()}
+        return {
+            **{
+                name: quoted(schema, f"zeroeventhub_{name}_{digest}")
+                for name in ("positions", "outbox", "state", "sequence", "installed")
+            },
+            "events": quoted(schema, self._events.table.name),
+            "trigger": quoted(schema, f"zeroeventhub_note_{digest}"),
+            "trigger_label": f"zeroeventhub_note_{digest}",
+            "copies": ", ".join(copied),
+            "updates": ", ".join(f"{name} = VALUES({name})" for name in copied),
+            "new": ", ".join(f"NEW.{original}" for original in copied.values()),
+            "outboxed": ", ".join(f"noted.{name}" for name in copied),
+            "originals": ", ".join(f"event.{original}" for original in copied.values()),
+            "known": " AND ".join(
+                f"known.{name} = event.{copied[quoted(name)]}" for name in tables.key
+            ),
+            "descending": ", ".join(f"event.{quoted(name)} DESC" for name in tables.order),
+        }
+
+
+def _version(words: dict[str, str]) -> str:
+    """Name what is installed by a digest of it."""
+    installed = f"{_SEQUENCE}{_TRIGGER}".format(**words)
+    return f"zeroeventhub {md5(installed.encode(), usedforsecurity=False).hexdigest()}"

@@ -1,0 +1,256 @@
+"""PostgreSQL: a trigger notes new rows in an outbox, and a function gives them positions.
+
+The function takes the right to give positions in a statement of its own. The next statement
+sees everything that was given one before, and everything that has been committed by then. Who
+does not get the right reads what is there.
+"""
+
+from hashlib import md5
+from typing import Any
+
+from sqlalchemy import BigInteger, Column, Connection, func, select, text
+
+from zeroeventhub.errors import ConfigurationError, Unavailable
+from zeroeventhub.publisher.cursor import HIGHEST_POSITION
+from zeroeventhub.publisher.ordering.port import Blocker, Ddl, Events, Horizon
+from zeroeventhub.publisher.ordering.sequence import quoted, quoted_name, refuse_heirs
+from zeroeventhub.publisher.ordering.sequenced.side_tables import BACKLOG, SideTables
+from zeroeventhub.publisher.ordering.sequenced.unique_key import check_key, column_types
+from zeroeventhub.publisher.ordering.writers import find_blockers
+
+__all__ = ["PostgresqlSequenced"]
+
+# Nothing here is looked up by a name that a writer could have given a meaning of its own.
+_NOTE = """CREATE OR REPLACE FUNCTION {note}() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER AS $note$
+BEGIN
+    INSERT INTO {outbox} ({copies}) VALUES ({new});
+    RETURN NULL;
+END
+$note$"""
+
+# Dead rows of the outbox stay for as long as anybody has an old snapshot. The low mark leaves them
+# out: at or below it nothing can be left to move. A number is drawn by a transaction that has an
+# id already. So, once all ids that were given before a number was read have ended, all numbers up
+# to it are decided.
+_SEQUENCE = """CREATE OR REPLACE FUNCTION {sequence}(amount integer) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $sequence$
+DECLARE
+    state {state}%ROWTYPE;
+    decided boolean;
+    taken bigint;
+    top bigint;
+    moved bigint;
+BEGIN
+    IF current_setting('transaction_read_only') = 'on' OR NOT EXISTS (
+        SELECT FROM {outbox} WHERE number > (SELECT low FROM {state})
+    ) THEN
+        RETURN (SELECT last FROM {state});
+    END IF;
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'positions are given in transactions of isolation level READ COMMITTED';
+    END IF;
+    SELECT * INTO state FROM {state} FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN (SELECT last FROM {state});
+    END IF;
+    IF current_setting('synchronous_commit') = 'off' THEN
+        -- A position that somebody has read must not be given again after a crash.
+        PERFORM set_config('synchronous_commit', 'on', true);
+    END IF;
+    state.at := greatest(state.at, clock_timestamp());
+    SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint >= state.boundary INTO decided;
+    WITH moving AS (
+        DELETE FROM {outbox} WHERE number = ANY (ARRAY(
+            SELECT number FROM {outbox} WHERE number > state.low ORDER BY number LIMIT amount
+        )) RETURNING *
+    ), fresh AS (
+        SELECT DISTINCT ON ({key}) * FROM moving ORDER BY {key}, number DESC
+    ), given AS (
+        INSERT INTO {positions} (position, {copies}, at)
+        SELECT state.last + row_number() OVER (ORDER BY number), {copies}, state.at FROM fresh
+        ON CONFLICT ({key}) DO UPDATE SET position = excluded.position, {updates}, at = excluded.at
+        RETURNING 1
+    )
+    SELECT (SELECT count(*) FROM moving), (SELECT max(number) FROM moving),
+        (SELECT count(*) FROM given) INTO taken, top, moved;
+    state.last := state.last + moved;
+    IF decided THEN
+        state.low := CASE WHEN taken < amount THEN state.next_low
+            ELSE greatest(state.low, least(state.next_low, top)) END;
+    END IF;
+    IF state.low = state.next_low OR state.boundary IS NULL OR state.boundary >
+        (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint) THEN
+        SELECT coalesce(pg_sequence_last_value(pg_get_serial_sequence('{outbox_label}', 'number')),
+            state.low) INTO state.next_low;
+        SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint INTO state.boundary;
+    END IF;
+    UPDATE {state} SET last = state.last, at = state.at, low = state.low,
+        next_low = state.next_low, boundary = state.boundary;
+    RETURN state.last;
+END
+$sequence$"""
+
+_TRIGGER = (
+    """CREATE OR REPLACE TRIGGER {trigger} AFTER INSERT ON {events}
+FOR EACH ROW EXECUTE FUNCTION {note}()""",
+    "ALTER TABLE {events} ENABLE ALWAYS TRIGGER {trigger}",
+)
+
+# Old events come before those that the trigger has noted since, in an order of their own.
+_BACKFILL = (
+    """INSERT INTO {outbox} (number, {copies})
+SELECT (SELECT coalesce(least(min(number), 0), 0) FROM {outbox})
+    - row_number() OVER (ORDER BY {descending}), {originals} FROM {events} AS event
+WHERE NOT EXISTS (SELECT FROM {positions} AS known WHERE {known})
+    AND NOT EXISTS (SELECT FROM {outbox} AS known WHERE {known})""",
+    """INSERT INTO {state} (id, last, at, low) VALUES (1, 0, 'epoch', {lowest})
+ON CONFLICT (id) DO UPDATE SET low = {lowest}""",
+)
+
+_UNINSTALL = (
+    "DROP TRIGGER IF EXISTS {trigger} ON {events}",
+    "DROP FUNCTION IF EXISTS {sequence}(integer)",
+    "DROP FUNCTION IF EXISTS {note}()",
+    "DROP TABLE IF EXISTS {outbox}, {positions}, {state}",
+)
+
+_SCHEMA = text("""
+    SELECT nspname FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
+    WHERE pg_class.oid = CAST(:table AS regclass)
+""")
+
+_INSTALLED = text("""
+    SELECT tgenabled = 'A' AND obj_description(tgfoid, 'pg_proc') = :version AS armed
+    FROM pg_trigger WHERE tgrelid = CAST(:table AS regclass) AND tgname = :trigger
+""")
+
+_RIGHTS = text("""
+    SELECT has_table_privilege(:positions, 'SELECT') AND has_table_privilege(:state, 'SELECT')
+""")
+
+_HOLDS = """
+    locktype = 'relation' AND mode IN ('RowShareLock', 'RowExclusiveLock') AND granted
+    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+    AND relation = CAST(:state AS regclass) AND pid IS DISTINCT FROM pg_backend_pid()
+"""
+
+
+class PostgresqlSequenced:
+    """Order a PostgreSQL table by positions in a table beside it.
+
+    Args:
+        events: the table.
+
+    Raises:
+        ConfigurationError: the partition is not a column of the table.
+    """
+
+    def __init__(self, events: Events) -> None:
+        self._events = events
+        self._tables = SideTables(events)
+        self.source = self._tables.source(events)
+        self._standby = False
+
+    def check(self, connection: Connection) -> None:
+        """Refuse a table without its trigger, and one whose key may stand twice."""
+        check_key(connection, self._events)
+        refuse_heirs(connection, self._events)
+        self._standby = bool(connection.scalar(select(func.pg_is_in_recovery())))
+        words = self._words(connection)
+        named = {
+            "table": words["events"],
+            "trigger": f"zeroeventhub_note_{self._tables.digest}",
+            "version": _version(words),
+        }
+        if not connection.scalar(_INSTALLED, named):
+            raise ConfigurationError(
+                f"Table {self._events.table.fullname!r} has no trigger of this version that notes "
+                "its new rows: install it, by the statements that `zeroeventhub ddl --ordering "
+                "sequenced` prints."
+            )
+        tables = {"positions": words["positions"], "state": words["state"]}
+        if not connection.scalar(_RIGHTS, tables):
+            raise ConfigurationError(
+                f"The feed may not read its positions: GRANT SELECT ON {words['positions']}, "
+                f"{words['state']} TO its role."
+            )
+
+    def horizon(self, connection: Connection) -> Horizon:
+        """Give positions to what has been committed, and return the last."""
+        state = self._tables.state
+        if self._standby:
+            last = connection.scalar(select(state.c.last))
+        else:
+            schema = connection.schema_for_object(state)
+            space: Any = getattr(func, schema) if schema else func
+            sequence: Any = getattr(space, f"zeroeventhub_sequence_{self._tables.digest}")
+            last = connection.scalar(select(sequence(BACKLOG, type_=BigInteger)))
+        if last is None:
+            raise Unavailable(
+                "The events from before the feed have no positions yet: run the second part of "
+                "what `zeroeventhub ddl` prints.",
+                retry_after=1,
+            )
+        # The primary of a standby may be ahead, and so may a cursor that was read there.
+        return Horizon(settled=last, highest=HIGHEST_POSITION if self._standby else last)
+
+    def blockers(self, connection: Connection) -> list[Blocker]:
+        """Name who keeps everybody else from giving positions."""
+        return find_blockers(connection, _HOLDS, {"state": self._words(connection)["state"]})
+
+    def ddl(self, connection: Connection) -> Ddl:
+        """Return the statements of the tables, the functions and the trigger."""
+        check_key(connection, self._events)
+        words = self._words(connection)
+        tables = SideTables(
+            self._events,
+            connection.scalar(_SCHEMA, {"table": words["events"]}),
+            column_types(connection, self._events),
+        )
+        for name in ("low", "next_low", "boundary"):
+            tables.state.append_column(Column(name, BigInteger))
+        created = tables.create(connection, [tables.positions, tables.outbox, tables.state])
+        return Ddl(
+            install=(
+                *created,
+                *(statement.format(**words) for statement in (_NOTE, _SEQUENCE)),
+                "COMMENT ON FUNCTION {note}() IS '{version}'".format(
+                    **words, version=_version(words)
+                ),
+                *(statement.format(**words) for statement in _TRIGGER),
+            ),
+            backfill=tuple(statement.format(**words) for statement in _BACKFILL),
+            uninstall=tuple(statement.format(**words) for statement in _UNINSTALL),
+        )
+
+    def _words(self, connection: Connection) -> dict[str, str]:
+        """Return what stands in the braces of the statements."""
+        tables, digest = self._tables, self._tables.digest
+        # By its full name, since a function has to find it whatever its caller's search path is.
+        events = {"table": quoted_name(connection, self._events.table)}
+        schema = connection.scalar(_SCHEMA, events)
+        copied = {name: quoted(original) for name, original in tables.copied.items()}
+        return {
+            **{
+                name: quoted(schema, f"zeroeventhub_{name}_{digest}")
+                for name in ("positions", "outbox", "state", "note", "sequence")
+            },
+            "outbox_label": quoted(schema, tables.outbox.name).replace("'", "''"),
+            "events": quoted(schema, self._events.table.name),
+            "trigger": f"zeroeventhub_note_{digest}",
+            "key": ", ".join(tables.key),
+            "copies": ", ".join(copied),
+            "updates": ", ".join(f"{name} = excluded.{name}" for name in copied),
+            "new": ", ".join(f"NEW.{original}" for original in copied.values()),
+            "originals": ", ".join(f"event.{original}" for original in copied.values()),
+            "known": " AND ".join(f"known.{name} = event.{copied[name]}" for name in tables.key),
+            "descending": ", ".join(f"event.{quoted(name)} DESC" for name in tables.order),
+            "lowest": str(-(2**63)),
+        }
+
+
+def _version(words: dict[str, str]) -> str:
+    """Name what is installed by a digest of it."""
+    installed = "".join((_NOTE, _SEQUENCE, *_TRIGGER)).format(**words)
+    return f"zeroeventhub {md5(installed.encode(), usedforsecurity=False).hexdigest()}"

@@ -1,0 +1,139 @@
+"""The tables beside that of the events: their positions, and on servers an outbox and a state."""
+
+from collections.abc import Mapping, Sequence
+from hashlib import md5
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    DateTime,
+    Dialect,
+    Identity,
+    Integer,
+    MetaData,
+    SmallInteger,
+    Table,
+    UniqueConstraint,
+    and_,
+)
+from sqlalchemy.dialects import mysql
+from sqlalchemy.schema import CreateTable
+from sqlalchemy.types import TypeEngine
+
+from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.publisher.ordering.port import Events, Source
+
+__all__ = ["BACKLOG", "SideTables"]
+
+BACKLOG = 5000
+"""How many events are given a position at once, at most."""
+
+_MOMENT = DateTime(timezone=True).with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
+
+
+class SideTables:
+    """Name the tables of a feed's positions.
+
+    Args:
+        events: the table of events.
+        schema: where they are; by default in the schema of the events.
+        types: the types of the event's columns by name, as the database has them.
+
+    Raises:
+        ConfigurationError: the partition is not a column.
+    """
+
+    def __init__(
+        self,
+        events: Events,
+        schema: str | None = None,
+        types: Mapping[str, TypeEngine[Any]] | None = None,
+    ) -> None:
+        self.schema = events.table.schema if schema is None else schema
+        self.key = [f"key_{number}" for number in range(1, len(events.key) + 1)]
+        self.copied = {name: column.name for name, column in zip(self.key, events.key, strict=True)}
+        if events.partition is not None:
+            if not isinstance(events.partition, Column):
+                raise ConfigurationError(
+                    f"The ordering sequenced copies the partition of an event: {events.partition} "
+                    "has to be a column; a generated one will do."
+                )
+            self.copied["partition"] = events.partition.name
+        # Old events are put in the order of their numbers, or else of their times.
+        self.order = [column.name for column in events.key]
+        numbered = len(events.key) == 1 and isinstance(events.key[0].type, Integer)
+        if not numbered and isinstance(events.time, Column):
+            self.order.insert(0, events.time.name)
+        described = "/".join([events.table.name, *self.copied.values()])
+        # The digest keeps the feeds over a table apart, and names that are cut by the database.
+        self.digest = md5(described.encode(), usedforsecurity=False).hexdigest()[:12]
+        kinds = types or {column.name: column.type for column in events.table.c}
+        metadata = MetaData()
+
+        def copies() -> list[Column[Any]]:
+            return [
+                Column(name, kinds[original], nullable=False, autoincrement=False)
+                for name, original in self.copied.items()
+            ]
+
+        self.positions = Table(
+            f"zeroeventhub_positions_{self.digest}",
+            metadata,
+            Column(
+                "position",
+                BigInteger().with_variant(Integer, "sqlite"),
+                primary_key=True,
+                autoincrement=False,
+            ),
+            *copies(),
+            Column("at", _MOMENT, nullable=False),
+            UniqueConstraint(*self.key),
+            schema=self.schema,
+            sqlite_autoincrement=True,
+            mysql_engine="InnoDB",
+        )
+        if "partition" in self.copied:
+            # The index that pages are read by; a constraint is created with the table, everywhere.
+            self.positions.append_constraint(UniqueConstraint("partition", "position"))
+        self.outbox = Table(
+            f"zeroeventhub_outbox_{self.digest}",
+            metadata,
+            Column("number", BigInteger, Identity(always=False), primary_key=True),
+            *copies(),
+            schema=self.schema,
+            mysql_engine="InnoDB",
+        )
+        self.state = Table(
+            f"zeroeventhub_state_{self.digest}",
+            metadata,
+            Column("id", SmallInteger, primary_key=True, autoincrement=False),
+            Column("last", BigInteger, nullable=False),
+            Column("at", _MOMENT, nullable=False),
+            schema=self.schema,
+            mysql_engine="InnoDB",
+        )
+
+    def source(self, events: Events) -> Source:
+        """Read the events in the order of their positions; those that are gone have no columns."""
+        positions = self.positions.c
+        same = [
+            positions[name] == column for name, column in zip(self.key, events.key, strict=True)
+        ]
+        return Source(
+            self.positions.outerjoin(events.table, and_(*same)),
+            positions.position,
+            None if events.partition is None else positions.partition,
+            presence=events.key[0],
+        )
+
+    def create(self, connection: Connection, tables: Sequence[Table]) -> list[str]:
+        """Return the statements that create tables which are not there yet."""
+        # A dialect of its own, which leaves percent signs as they are.
+        make: Any = type(connection.dialect)
+        dialect: Dialect = make(paramstyle="named")
+        return [
+            str(CreateTable(table, if_not_exists=True).compile(dialect=dialect)).strip()
+            for table in tables
+        ]

@@ -1,0 +1,107 @@
+"""SQLite: a trigger gives positions at once, since one transaction writes at a time."""
+
+from sqlalchemy import Connection, column, select, table
+
+from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.publisher.ordering.port import Blocker, Ddl, Events, Horizon
+from zeroeventhub.publisher.ordering.sequenced.side_tables import SideTables
+from zeroeventhub.publisher.ordering.sequenced.unique_key import check_key, column_types
+
+__all__ = ["SqliteSequenced"]
+
+_MASTER = table("sqlite_master", column("type"), column("name"), column("sql"))
+_SEQUENCE = table("sqlite_sequence", column("name"), column("seq"))
+
+# A key that comes back, by REPLACE or after a DELETE, is a new event in a place of its own. Where
+# a statement says what becomes of conflicts, it says so for its triggers too: hence no upsert.
+_TRIGGER = """CREATE TRIGGER {trigger} AFTER INSERT ON {events} FOR EACH ROW BEGIN
+    DELETE FROM {positions} WHERE {known};
+    INSERT INTO {positions} ({copies}, at) SELECT {new}, max(
+        strftime('%Y-%m-%d %H:%M:%f000', 'now'),
+        coalesce((SELECT at FROM {positions} ORDER BY position DESC LIMIT 1), '')
+    );
+END"""
+
+_BACKFILL = """INSERT INTO {positions} ({copies}, at)
+SELECT {originals}, coalesce((SELECT min(at) FROM {positions}), '1970-01-01 00:00:00.000000')
+FROM {events} AS event
+WHERE NOT EXISTS (SELECT 1 FROM {positions} WHERE {noted})
+ORDER BY {order}"""
+
+_UNINSTALL = ("DROP TRIGGER IF EXISTS {trigger}", "DROP TABLE IF EXISTS {positions}")
+
+
+class SqliteSequenced:
+    """Order a SQLite table by positions in a table beside it.
+
+    Args:
+        events: the table.
+
+    Raises:
+        ConfigurationError: the partition is not a column of the table.
+    """
+
+    def __init__(self, events: Events) -> None:
+        self._events = events
+        self._tables = SideTables(events)
+        self.source = self._tables.source(events)
+
+    def check(self, connection: Connection) -> None:
+        """Refuse a table without its trigger, and one whose key may stand twice."""
+        check_key(connection, self._events)
+        words = self._words()
+        name = f"zeroeventhub_note_{self._tables.digest}"
+        installed = connection.scalar(select(_MASTER.c.sql).where(_MASTER.c.name == name))
+        if installed != _TRIGGER.format(**words):
+            raise ConfigurationError(
+                f"Table {self._events.table.fullname!r} has no trigger of this version that notes "
+                "its new rows: install it, by the statements that `zeroeventhub ddl --ordering "
+                "sequenced` prints."
+            )
+
+    def horizon(self, connection: Connection) -> Horizon:
+        """Return the last position that a committed transaction has been given."""
+        name = self._tables.positions.name
+        drawn = select(_SEQUENCE.c.seq).where(_SEQUENCE.c.name == name)
+        last = connection.scalar(drawn) or 0
+        return Horizon(settled=last, highest=last)
+
+    def blockers(self, connection: Connection) -> list[Blocker]:  # noqa: ARG002 - the port's
+        """Name nobody: SQLite does not tell who writes, and no writer holds a reader up."""
+        return []
+
+    def ddl(self, connection: Connection) -> Ddl:
+        """Return the statements of the table and the trigger."""
+        check_key(connection, self._events)
+        words = self._words()
+        types = column_types(connection, self._events)
+        tables = SideTables(self._events, types=types)
+        return Ddl(
+            install=(
+                *tables.create(connection, [tables.positions]),
+                "DROP TRIGGER IF EXISTS {trigger}".format(**words),
+                _TRIGGER.format(**words),
+            ),
+            backfill=(_BACKFILL.format(**words),),
+            uninstall=tuple(statement.format(**words) for statement in _UNINSTALL),
+        )
+
+    def _words(self) -> dict[str, str]:
+        """Return what stands in the braces of the statements."""
+        tables = self._tables
+        copied = {name: _quoted(original) for name, original in tables.copied.items()}
+        return {
+            "events": _quoted(self._events.table.name),
+            "positions": tables.positions.name,
+            "trigger": f"zeroeventhub_note_{tables.digest}",
+            "copies": ", ".join(copied),
+            "known": " AND ".join(f"{name} = NEW.{copied[name]}" for name in tables.key),
+            "noted": " AND ".join(f"{name} = event.{copied[name]}" for name in tables.key),
+            "new": ", ".join(f"NEW.{original}" for original in copied.values()),
+            "originals": ", ".join(f"event.{original}" for original in copied.values()),
+            "order": ", ".join(f"event.{_quoted(name)}" for name in tables.order),
+        }
+
+
+def _quoted(name: str) -> str:
+    return '"{}"'.format(name.replace('"', '""'))
