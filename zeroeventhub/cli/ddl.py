@@ -24,8 +24,19 @@ def ddl(
     with engine.connect() as connection:
         statements = order.ddl(connection)
     engine.dispose()
-    chosen = statements.uninstall if uninstall else statements.install
-    if not chosen:
+    parts = [statements.uninstall] if uninstall else [statements.install, statements.backfill]
+    if not any(parts):
         click.echo("-- This ordering needs nothing in the database.")
         return
-    click.echo("BEGIN;\n" + "".join(f"{statement};\n" for statement in chosen) + "COMMIT;")
+    show = _for_mysql if engine.dialect.name in {"mariadb", "mysql"} else _in_transaction
+    for part in filter(None, parts):
+        click.echo(show(part))
+
+
+def _in_transaction(statements: tuple[str, ...]) -> str:
+    return "BEGIN;\n" + "".join(f"{statement};\n" for statement in statements) + "COMMIT;"
+
+
+def _for_mysql(statements: tuple[str, ...]) -> str:
+    """Set statements apart as the server's own client reads them: some have semicolons inside."""
+    return "DELIMITER $$\n" + "".join(f"{line}$$\n" for line in statements) + "DELIMITER ;"

@@ -25,6 +25,13 @@ __all__ = [
     "table_options",
 ]
 
+_DRIVERS = {
+    "postgres": "postgresql+psycopg",
+    "postgresql": "postgresql+psycopg",
+    "mariadb": "mariadb+pymysql",
+    "mysql": "mysql+pymysql",
+}
+
 PATIENCE = httpx.Timeout(30.0, connect=10.0)
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
@@ -104,7 +111,7 @@ def open_client(url: str, headers: tuple[str, ...], partitions: int | None) -> I
 
 
 def open_database(url: str, *, must_exist: bool = False) -> Engine:
-    """Make the engine of a database, with psycopg for PostgreSQL.
+    """Make the engine of a database, with the drivers that come with the command line.
 
     Args:
         url: as SQLAlchemy has it.
@@ -112,8 +119,8 @@ def open_database(url: str, *, must_exist: bool = False) -> Engine:
     """
     try:
         parsed = make_url(url)
-        if parsed.drivername in {"postgres", "postgresql"}:
-            parsed = parsed.set(drivername="postgresql+psycopg")
+        driver = _DRIVERS.get(parsed.drivername, parsed.drivername)
+        parsed = parsed.set(drivername=driver)
         engine = create_engine(parsed)
     except (ArgumentError, ValueError):
         raise ConfigurationError(

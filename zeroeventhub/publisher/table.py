@@ -24,7 +24,8 @@ class TableFeed:
     Args:
         table: a Table of SQLAlchemy, or an ORM class: yours, unchanged.
         position: the column whose order is the order of events, drawn by the database;
-            by default the primary key.
+            by default the primary key. With the ordering sequenced, any column that identifies
+            an event.
         partition: the column that holds an event's partition, 0 to partitions - 1;
             None for one partition.
         partitions: how many partitions there are.
@@ -37,8 +38,9 @@ class TableFeed:
         cloudevents: wrap data in a CloudEvents 1.0 envelope made of these columns. A string
             is the envelope's `source`; True takes the table's name.
         headers: v1 headers by name, each with the column it is taken from.
-        ordering: "observed" or "gated" on PostgreSQL, "single-writer" on SQLite; by default the one
-            that needs nothing from you. See docs/ordering.md.
+        ordering: "observed", "gated" or "sequenced" on PostgreSQL, "observed" or "sequenced" on
+            MariaDB and MySQL, "single-writer" or "sequenced" on SQLite; by default the first of
+            each, which needs nothing in your database. See docs/ordering.md.
         append_only: promise that no row is ever deleted, which SQLite needs to hear for a
             table without AUTOINCREMENT, because it gives the number of a deleted row again.
 

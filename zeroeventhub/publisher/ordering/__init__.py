@@ -10,6 +10,7 @@ from collections.abc import Callable
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.ordering.gated import Gated
 from zeroeventhub.publisher.ordering.observed import Observed
+from zeroeventhub.publisher.ordering.observed_mysql import MysqlObserved
 from zeroeventhub.publisher.ordering.port import Blocker, Ddl, Events, Horizon, Ordering, Source
 from zeroeventhub.publisher.ordering.sequenced import (
     MysqlSequenced,
@@ -31,8 +32,8 @@ __all__ = [
 
 _OF_DATABASE: dict[str, dict[str, Callable[[Events], Ordering]]] = {
     "postgresql": {"observed": Observed, "gated": Gated, "sequenced": PostgresqlSequenced},
-    "mariadb": {"sequenced": MysqlSequenced},
-    "mysql": {"sequenced": MysqlSequenced},
+    "mariadb": {"observed": MysqlObserved, "sequenced": MysqlSequenced},
+    "mysql": {"observed": MysqlObserved, "sequenced": MysqlSequenced},
     "sqlite": {"single-writer": SingleWriter, "sequenced": SqliteSequenced},
 }
 """The orderings of each database by name; the first needs nothing from its user."""

@@ -8,7 +8,7 @@ from sqlalchemy.exc import DBAPIError
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.ordering.port import Events
 
-__all__ = ["check_engine", "check_server", "error_number", "is_read_only", "quoted"]
+__all__ = ["check_engine", "check_server", "error_number", "is_mariadb", "is_read_only", "quoted"]
 
 _TABLE = text("""
     SELECT ENGINE AS engine, TABLE_TYPE AS kind FROM information_schema.TABLES
@@ -24,9 +24,9 @@ def check_server(connection: Connection, oldest: dict[bool, tuple[int, ...]]) ->
         oldest: the oldest version of MariaDB (True) and of MySQL (False) that will do.
     """
     dialect: Any = connection.dialect
-    needed = oldest[dialect.is_mariadb]
+    needed = oldest[is_mariadb(connection)]
     if dialect.server_version_info < needed:
-        name = "MariaDB" if dialect.is_mariadb else "MySQL"
+        name = "MariaDB" if is_mariadb(connection) else "MySQL"
         raise ConfigurationError(
             f"This ordering needs {name} {'.'.join(map(str, needed))} or later; this is "
             f"{'.'.join(map(str, dialect.server_version_info))}."
@@ -52,6 +52,12 @@ def check_engine(connection: Connection, events: Events) -> Row[Any]:
             else f"{events.table.fullname!r} is a view: publish its table."
         )
     return found
+
+
+def is_mariadb(connection: Connection) -> bool:
+    """Tell MariaDB from MySQL; a URL of one leads to the other as well."""
+    dialect: Any = connection.dialect
+    return bool(dialect.is_mariadb)
 
 
 def is_read_only(connection: Connection) -> bool:

@@ -24,7 +24,7 @@ from zeroeventhub.publisher.ordering.mysql_server import (
 )
 from zeroeventhub.publisher.ordering.port import Blocker, Ddl, Events, Horizon
 from zeroeventhub.publisher.ordering.sequenced.side_tables import BACKLOG, SideTables
-from zeroeventhub.publisher.ordering.sequenced.unique_key import check_key, column_types
+from zeroeventhub.publisher.ordering.unique_key import check_key, column_types
 
 __all__ = ["MysqlSequenced"]
 

@@ -15,7 +15,7 @@ from zeroeventhub.publisher.cursor import HIGHEST_POSITION
 from zeroeventhub.publisher.ordering.port import Blocker, Ddl, Events, Horizon
 from zeroeventhub.publisher.ordering.sequence import quoted, quoted_name, refuse_heirs
 from zeroeventhub.publisher.ordering.sequenced.side_tables import BACKLOG, SideTables
-from zeroeventhub.publisher.ordering.sequenced.unique_key import check_key, column_types
+from zeroeventhub.publisher.ordering.unique_key import check_key, column_types
 from zeroeventhub.publisher.ordering.writers import find_blockers
 
 __all__ = ["PostgresqlSequenced"]

@@ -5,7 +5,7 @@ from sqlalchemy import Connection, column, select, table
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.ordering.port import Blocker, Ddl, Events, Horizon
 from zeroeventhub.publisher.ordering.sequenced.side_tables import SideTables
-from zeroeventhub.publisher.ordering.sequenced.unique_key import check_key, column_types
+from zeroeventhub.publisher.ordering.unique_key import check_key, column_types
 
 __all__ = ["SqliteSequenced"]
 

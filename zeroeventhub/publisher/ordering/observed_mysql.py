@@ -1,0 +1,218 @@
+"""MariaDB and MySQL without a trigger, a column or a lock: watch who is writing.
+
+Every statement that inserts takes a metadata lock on the table before it draws a number, and
+keeps it until its transaction has ended and its rows are visible. A transaction prepared by XA
+may outlive its connection and, on MariaDB, its lock: each of those counts as a writer of every
+table. So: read the last number drawn, then who holds such a lock, then what is prepared. Once
+all of those have ended, everything up to the number is decided.
+"""
+
+import re
+from datetime import timedelta
+
+from sqlalchemy import Connection, func, select, text
+from sqlalchemy.exc import DBAPIError
+
+from zeroeventhub.errors import ConfigurationError, Unavailable
+from zeroeventhub.publisher.ordering.mysql_server import (
+    check_engine,
+    check_server,
+    is_mariadb,
+    is_read_only,
+    quoted,
+)
+from zeroeventhub.publisher.ordering.port import Blocker, Ddl, Events, Horizon, Source
+from zeroeventhub.publisher.ordering.rounds import PREPARED, Rounds
+from zeroeventhub.publisher.ordering.unique_key import check_key
+
+__all__ = ["MysqlObserved"]
+
+OLDEST = {True: (10, 5), False: (8, 0, 13)}
+"""The versions of MariaDB (True) and of MySQL (False) whose prepared transactions are known to
+show, and whose numbers outlive a restart."""
+
+# A connection that only reads holds one of the modes that are left out. Where a lock can be told
+# from the next one of its connection, it is: a busy connection then keeps nobody waiting.
+_WRITERS = {
+    True: """
+        SELECT DISTINCT THREAD_ID AS id, THREAD_ID AS name
+        FROM information_schema.METADATA_LOCK_INFO
+        WHERE LOCK_MODE NOT IN (
+            'MDL_SHARED', 'MDL_SHARED_HIGH_PRIO', 'MDL_SHARED_READ', 'MDL_INTENTION_EXCLUSIVE'
+        ) AND TABLE_SCHEMA = COALESCE(:schema, DATABASE()) AND TABLE_NAME = :name""",
+    False: """
+        SELECT DISTINCT OWNER_THREAD_ID AS id,
+            CONCAT(OWNER_THREAD_ID, '/', OWNER_EVENT_ID) AS name
+        FROM performance_schema.metadata_locks
+        WHERE OBJECT_TYPE = 'TABLE' AND LOCK_STATUS = 'GRANTED' AND LOCK_TYPE NOT IN (
+            'SHARED', 'SHARED_HIGH_PRIO', 'SHARED_READ', 'SHARED_READ_ONLY', 'INTENTION_EXCLUSIVE'
+        ) AND OBJECT_SCHEMA = COALESCE(:schema, DATABASE()) AND OBJECT_NAME = :name""",
+}
+_PREPARED = text("XA RECOVER")
+
+_SHOWS_WRITERS = {
+    True: """
+        SELECT COUNT(*) FROM information_schema.PLUGINS
+        WHERE PLUGIN_NAME = 'METADATA_LOCK_INFO' AND PLUGIN_STATUS = 'ACTIVE'""",
+    # Locks that had no room among the instrumented ones are counted as lost.
+    False: """
+        SELECT COUNT(*) FROM performance_schema.setup_instruments
+        WHERE NAME = 'wait/lock/metadata/sql/mdl' AND ENABLED = 'YES' AND (
+            SELECT VARIABLE_VALUE FROM performance_schema.global_status
+            WHERE VARIABLE_NAME = 'Performance_schema_metadata_lock_lost'
+        ) = 0""",
+}
+_SHOW_WRITERS = {
+    True: "INSTALL SONAME 'metadata_lock_info'",
+    False: "start it with performance_schema=ON, the instrument wait/lock/metadata/sql/mdl, and "
+    "performance_schema_max_metadata_locks large enough",
+}
+_DRAWS = text("""
+    SELECT COUNT(*) FROM information_schema.COLUMNS
+    WHERE TABLE_SCHEMA = COALESCE(:schema, DATABASE()) AND TABLE_NAME = :name
+        AND COLUMN_NAME = :column AND EXTRA LIKE '%auto_increment%'
+""")
+_CLUSTERED = text("SHOW GLOBAL VARIABLES WHERE Variable_name = 'wsrep_on' AND Value = 'ON'")
+_NEXT = re.compile(r"\) ENGINE=\w+ .*?\bAUTO_INCREMENT=(\d+)")
+
+_BLOCKERS = {
+    True: f"""
+        SELECT process.ID AS id, process.USER AS user, '' AS application,
+            TIMESTAMPDIFF(MICROSECOND, COALESCE(own.trx_started, NOW(6)), NOW(6)) / 1e6 AS age,
+            process.TIME_MS / 1e3 AS query_age
+        FROM ({_WRITERS[True]}) AS holder
+        JOIN information_schema.PROCESSLIST AS process ON process.ID = holder.id
+        LEFT JOIN information_schema.INNODB_TRX AS own ON own.trx_mysql_thread_id = process.ID
+        ORDER BY age DESC""",  # noqa: S608 - nothing of it comes from outside
+    False: f"""
+        SELECT thread.PROCESSLIST_ID AS id, thread.PROCESSLIST_USER AS user,
+            COALESCE(attribute.ATTR_VALUE, '') AS application,
+            TIMESTAMPDIFF(MICROSECOND, COALESCE(own.trx_started, NOW(6)), NOW(6)) / 1e6 AS age,
+            thread.PROCESSLIST_TIME AS query_age
+        FROM ({_WRITERS[False]}) AS holder
+        JOIN performance_schema.threads AS thread ON thread.THREAD_ID = holder.id
+        LEFT JOIN performance_schema.session_connect_attrs AS attribute
+            ON attribute.PROCESSLIST_ID = thread.PROCESSLIST_ID
+            AND attribute.ATTR_NAME = 'program_name'
+        LEFT JOIN information_schema.INNODB_TRX AS own
+            ON own.trx_mysql_thread_id = thread.PROCESSLIST_ID
+        ORDER BY age DESC""",  # noqa: S608 - nothing of it comes from outside
+}
+
+
+class MysqlObserved:
+    """Order a table of MariaDB or MySQL by its AUTO_INCREMENT column.
+
+    Args:
+        events: the table.
+    """
+
+    def __init__(self, events: Events) -> None:
+        self.source = Source.of(events)
+        self._events = events
+        self._rounds = Rounds()
+
+    def check(self, connection: Connection) -> None:
+        """Refuse a server that does not show who writes, and numbers from somewhere else."""
+        events, mariadb = self._events, is_mariadb(connection)
+        check_server(connection, OLDEST)
+        check_engine(connection, events)
+        check_key(connection, events)
+        if not connection.scalar(text(_SHOWS_WRITERS[mariadb])):
+            raise ConfigurationError(
+                f"This server does not show who is writing: {_SHOW_WRITERS[mariadb]}, or choose "
+                "the ordering sequenced."
+            )
+        if not connection.scalar(_DRAWS, self._named(connection, column=events.position.name)):
+            raise ConfigurationError(
+                f"{events.position} is not AUTO_INCREMENT: its order is not the order of writing. "
+                "Declare it so, or choose the ordering sequenced."
+            )
+        if is_read_only(connection):
+            raise ConfigurationError(
+                "This server is read-only, as replicas are, and cannot tell who is writing on its "
+                "primary: let the feed read from the primary."
+            )
+        if connection.execute(_CLUSTERED).first():
+            raise ConfigurationError(
+                "This server is a node of a Galera cluster and does not know who is writing on "
+                "the others: choose the ordering sequenced."
+            )
+        self._read_prepared(connection)
+        lowest = connection.scalar(select(func.min(events.position)))
+        if lowest is not None and lowest < 1:
+            raise ConfigurationError(
+                f"{events.position} holds {lowest}; the positions of a feed start at 1."
+            )
+
+    def horizon(self, connection: Connection) -> Horizon:
+        """Observe the writers once, and return the highest number known to be decided."""
+        began = self._rounds.begin()
+        number = self._last_number(connection)
+        holders = connection.execute(
+            text(_WRITERS[is_mariadb(connection)]), self._named(connection)
+        ).all()
+        # In this order: a writer that has been prepared in between is among the prepared.
+        prepared = self._read_prepared(connection)
+        writers = frozenset(
+            [*(str(holder.name) for holder in holders), *(f"{PREPARED}{name}" for name in prepared)]
+        )
+        settled = self._rounds.judge(began, number, writers)
+        if settled is None:
+            raise Unavailable(
+                "The feed has just started and waits for open transactions to end before it "
+                "knows how far it may be read.",
+                retry_after=1,
+            )
+        return Horizon(settled=settled, highest=max(number, settled))
+
+    def blockers(self, connection: Connection) -> list[Blocker]:
+        """Name everybody who is writing to the table, and every prepared transaction."""
+        rows = connection.execute(
+            text(_BLOCKERS[is_mariadb(connection)]), self._named(connection)
+        ).all()
+        open_ = [
+            Blocker(
+                pid=row.id,
+                user=row.user or "",
+                application=row.application,
+                age=timedelta(seconds=float(row.age)),
+                query_age=timedelta(seconds=float(row.query_age or 0)),
+            )
+            for row in rows
+        ]
+        return open_ + [
+            Blocker(pid=None, user="", application=name, age=timedelta(), query_age=None)
+            for name in self._read_prepared(connection)
+        ]
+
+    def ddl(self, connection: Connection) -> Ddl:
+        """Return nothing: this ordering only looks."""
+        self.check(connection)
+        return Ddl()
+
+    def _last_number(self, connection: Connection) -> int:
+        """Read the last number drawn, as the engine has it now and not as statistics had it."""
+        name = quoted(connection.schema_for_object(self._events.table), self._events.table.name)
+        declared = connection.execute(text(f"SHOW CREATE TABLE {name}")).one()[1]
+        found = _NEXT.search(declared)
+        return int(found[1]) - 1 if found else 0
+
+    def _read_prepared(self, connection: Connection) -> list[str]:
+        """Read the names of all transactions that have been prepared and not ended."""
+        try:
+            rows = connection.execute(_PREPARED).all()
+        except DBAPIError as error:
+            raise ConfigurationError(
+                "The feed may not see prepared transactions: GRANT XA_RECOVER_ADMIN ON *.* TO its "
+                "user, or choose the ordering sequenced."
+            ) from error
+        return [_text(row[3]) for row in rows]
+
+    def _named(self, connection: Connection, **more: str) -> dict[str, str | None]:
+        schema = connection.schema_for_object(self._events.table)
+        return {"schema": schema, "name": self._events.table.name, **more}
+
+
+def _text(name: str | bytes) -> str:
+    return name if isinstance(name, str) else name.decode(errors="backslashreplace")
