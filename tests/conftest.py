@@ -43,7 +43,7 @@ def sqlite_url(tmp_path):
     return f"sqlite:///{tmp_path / 'test.db'}"
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
 def database_url(request):
     """The URL of an empty database, on each database in turn."""
     return request.getfixturevalue(f"{request.param}_url")
@@ -85,7 +85,7 @@ def sqlite(sqlite_url):
 @pytest.fixture
 def async_url(database_url):
     """The same database's URL for an async engine."""
-    return database_url.replace("sqlite://", "sqlite+aiosqlite://")
+    return database_url.replace("sqlite://", "sqlite+aiosqlite://").replace("+pymysql", "+aiomysql")
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from sqlalchemy import (
     select,
     type_coerce,
 )
+from sqlalchemy.dialects.mysql import DATETIME
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.schema import CreateTable
 
@@ -51,7 +52,11 @@ class LandingTable:
             Column("arrival", BigInteger, primary_key=True, autoincrement=False),
             Column("id", Text),
             Column("type", Text),
-            Column("time", DateTime(timezone=True)),
+            # MariaDB and MySQL keep whole seconds unless told otherwise.
+            Column(
+                "time",
+                DateTime(timezone=True).with_variant(DATETIME(fsp=6), "mysql", "mariadb"),
+            ),
             Column("key", Text),
             Column("data", JSON().with_variant(JSONB(), "postgresql"), nullable=False),
             schema=schema or None,

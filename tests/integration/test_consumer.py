@@ -56,13 +56,13 @@ def client(publisher):
         yield Client(f"{url}/orders", session)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
 def store(request, tmp_path):
     """A cursor store on each database, beside a table of effects."""
     if request.param == "sqlite":
         engine = create_engine(f"sqlite:///{tmp_path / 'consumer.db'}")
     else:
-        engine = create_engine(request.getfixturevalue("postgresql_url"))
+        engine = create_engine(request.getfixturevalue(f"{request.param}_url"))
     store = CursorStore(engine)
     with engine.begin() as connection:
         store.create_tables(connection)

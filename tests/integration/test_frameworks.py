@@ -8,7 +8,7 @@ from alembic.operations import Operations
 from fastapi import FastAPI
 from harness.shop import metadata, orders, place
 from harness.web import serving
-from sqlalchemy import MetaData, create_engine, inspect
+from sqlalchemy import MetaData, String, create_engine, inspect
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from starlette.applications import Starlette
 from starlette.routing import Mount
@@ -65,7 +65,7 @@ def test_orm_class_is_published(engine):
         __table_args__ = {"sqlite_autoincrement": True}
         id: Mapped[int] = mapped_column(primary_key=True)
         part: Mapped[int]
-        customer: Mapped[str]
+        customer: Mapped[str] = mapped_column(String(40))
 
     Base.metadata.create_all(engine)
     with Session(engine) as session, session.begin():

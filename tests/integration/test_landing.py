@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 import pytest
-from sqlalchemy import Column, Integer, MetaData, Table, select, text
+from sqlalchemy import Column, Integer, MetaData, Table, Text, cast, select
 
 from zeroeventhub import Event
 from zeroeventhub.errors import ConfigurationError
@@ -89,7 +89,7 @@ def test_numbers_land_with_all_their_digits(engine, landing):
     with engine.begin() as connection:
         landing.land(connection, 0, [Event(raw)])
     with engine.connect() as connection:
-        stored = connection.scalar(text("SELECT CAST(data AS TEXT) FROM landed"))
+        stored = connection.scalar(select(cast(landing.table.c.data, Text)))
     assert stored.replace(" ", "") == raw.decode()
 
 

@@ -23,6 +23,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.schema import CreateTable
+from sqlalchemy.types import TypeEngine
 
 from zeroeventhub.errors import ConfigurationError, Fenced
 from zeroeventhub.protocol import FIRST
@@ -32,6 +33,11 @@ __all__ = ["CursorStore", "cursor_table", "metadata"]
 CONSUMER_NAME_LENGTH = 200
 
 _CREATION = 0x7A65726F  # names the lock; "zero" in ASCII
+
+
+def _exact(kind: String) -> TypeEngine[str]:
+    """Compare every character as it is, which MariaDB and MySQL do if a column says so."""
+    return kind.with_variant(type(kind)(kind.length, collation="utf8mb4_bin"), "mysql", "mariadb")
 
 
 def cursor_table(metadata: MetaData, *, schema: str | None = None) -> Table:
@@ -44,9 +50,9 @@ def cursor_table(metadata: MetaData, *, schema: str | None = None) -> Table:
     return Table(
         "zeroeventhub_cursors",
         metadata,
-        Column("consumer", String(CONSUMER_NAME_LENGTH), primary_key=True),
+        Column("consumer", _exact(String(CONSUMER_NAME_LENGTH)), primary_key=True),
         Column("partition", Integer, primary_key=True, autoincrement=False),
-        Column("cursor", Text, nullable=False),
+        Column("cursor", _exact(Text()), nullable=False),
         Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
         schema=schema,
     )
@@ -148,7 +154,7 @@ class CursorStore:
             case "sqlite":
                 return sqlite.insert(self.table).on_conflict_do_nothing()
             case _:
-                return insert(self.table).prefix_with("IGNORE", dialect="mysql")
+                return insert(self.table).prefix_with("IGNORE")
 
     def move(self, consumer: str, partition: int, old: str, new: str) -> Update:
         """Build the statement that moves a cursor, and matches no row unless it stands at old."""
