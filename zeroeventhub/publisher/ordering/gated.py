@@ -153,8 +153,8 @@ class Gated:
             "column_label": self._position.name.replace("'", "''"),
         }
         return Ddl(
-            tuple(statement.format(**words) for statement in _INSTALL),
-            tuple(statement.format(**words) for statement in _UNINSTALL),
+            install=tuple(statement.format(**words) for statement in _INSTALL),
+            uninstall=tuple(statement.format(**words) for statement in _UNINSTALL),
         )
 
 

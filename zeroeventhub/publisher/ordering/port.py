@@ -90,7 +90,7 @@ class Blocker:
     query_age: timedelta | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Ddl:
     """Hold the statements that an ordering adds to a database, and those that take them back.
 

@@ -51,6 +51,11 @@ _SEQUENCE_OF = text("""
     WHERE attribute.attrelid = CAST(:table AS regclass) AND attribute.attname = :column
 """)
 
+_KIND = text("""
+    SELECT relkind IN ('r', 'p') AS is_table, relpersistence = 'p' AS is_logged
+    FROM pg_class WHERE oid = CAST(:table AS regclass)
+""")
+
 # The partitions of a table inherit its triggers on rows; other heirs do not.
 _HAS_HEIRS = text("""
     SELECT EXISTS (
@@ -89,6 +94,17 @@ def find_sequence(connection: Connection, subject: Events) -> Sequence:
     schema = connection.schema_for_object(events)
     if not inspect(connection).has_table(events.name, schema=schema):
         raise ConfigurationError(f"There is no table {events.fullname!r}.")
+    kind = connection.execute(_KIND, {"table": quoted_name(connection, events)}).one()
+    if not kind.is_table:
+        raise ConfigurationError(
+            f"{events.fullname!r} is a view or another thing that is not written to: publish its "
+            "table, and choose its columns by data=…"
+        )
+    if not kind.is_logged:
+        raise ConfigurationError(
+            f"{events.fullname!r} has no log: a crash empties it and lets its numbers start "
+            f"again. ALTER TABLE {events.fullname} SET LOGGED."
+        )
     if connection.scalar(select(func.pg_is_in_recovery())):
         raise ConfigurationError(
             "This database is a standby, which cannot tell who is writing on its primary: "

@@ -46,8 +46,14 @@ class SingleWriter:
 
     def check(self, connection: Connection) -> None:
         """Refuse a table whose row ids may be given twice."""
-        if not inspect(connection).has_table(self._table.name, schema=self._table.schema):
+        look = inspect(connection)
+        if not look.has_table(self._table.name, schema=self._table.schema):
             raise ConfigurationError(f"There is no table {self._table.fullname!r}.")
+        if self._table.name in look.get_view_names(schema=self._table.schema):
+            raise ConfigurationError(
+                f"{self._table.fullname!r} is a view: publish its table, and choose its columns "
+                "by data=…"
+            )
         declaration = self._declaration(connection)
         self._autoincrement = re.search(r"\bAUTOINCREMENT\b", declaration) is not None
         if not (self._autoincrement or self._is_row_id(connection, declaration)):
