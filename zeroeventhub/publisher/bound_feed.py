@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from time import monotonic
 
 from sqlalchemy import Connection, Engine
@@ -10,11 +11,12 @@ from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from zeroeventhub.errors import Diverged, FeedFailure, Unavailable
+from zeroeventhub.errors import BadCursor, Diverged, FeedFailure, Unavailable
 from zeroeventhub.protocol import FIRST, LAST, FeedInfo, Page
 from zeroeventhub.publisher.cursor import decode_position, encode_position
 from zeroeventhub.publisher.ordering import Ordering
 from zeroeventhub.publisher.page_query import PageQuery
+from zeroeventhub.publisher.time_query import TimeQuery
 
 __all__ = ["AsyncBoundFeed", "BoundFeed", "Reader"]
 
@@ -29,12 +31,16 @@ class Reader:
         info: what the feed says of itself.
         ordering: knows how far it may be read.
         query: reads its pages.
+        times: finds the place of a moment.
     """
 
-    def __init__(self, info: FeedInfo, ordering: Ordering, query: PageQuery) -> None:
+    def __init__(
+        self, info: FeedInfo, ordering: Ordering, query: PageQuery, times: TimeQuery
+    ) -> None:
         self.info = info
         self._ordering = ordering
         self._query = query
+        self._times = times
         self._ready = False
         self._checked_at = -math.inf
 
@@ -61,8 +67,7 @@ class Reader:
 
     def read(self, connection: Connection, partition: int, cursor: str, limit: int) -> Page:
         """Read the events that follow a cursor, up to the horizon."""
-        if self.check_is_due:
-            self.check(connection)
+        self._look(connection)
         after = 0 if cursor in {FIRST, LAST} else decode_position(cursor)
         horizon = self._ordering.horizon(connection)
         if cursor == LAST:
@@ -75,6 +80,27 @@ class Reader:
         return self._query.page(
             connection, partition, after=after, until=horizon.settled, limit=limit
         )
+
+    def cursor_after(self, connection: Connection, position: int) -> str:
+        """Return the cursor after a position that is settled."""
+        self._look(connection)
+        horizon = self._ordering.horizon(connection)
+        if not 0 <= position <= horizon.settled:
+            raise BadCursor(
+                f"Position {position} is not one that the feed may be read up to now: those are 0 "
+                f"to {horizon.settled}."
+            )
+        return encode_position(position)
+
+    def cursor_at(self, connection: Connection, moment: datetime, partition: int) -> str:
+        """Return the cursor before the first event of a moment or later."""
+        self._look(connection)
+        settled = self._ordering.horizon(connection).settled
+        return encode_position(self._times.position(connection, partition, moment, settled=settled))
+
+    def _look(self, connection: Connection) -> None:
+        if self.check_is_due:
+            self.check(connection)
 
 
 class BoundFeed:
@@ -97,6 +123,36 @@ class BoundFeed:
         with _explained(), self._engine.connect() as connection:
             return self._reader.read(connection, partition, cursor, limit)
 
+    def cursor_after(self, position: int) -> str:
+        """Return the cursor that stands after a position.
+
+        Args:
+            position: 0, or one at or below the horizon; there need not be an event at it.
+
+        Raises:
+            BadCursor: it lies above the horizon: events may still appear below it.
+        """
+        with _explained(), self._engine.connect() as connection:
+            return self._reader.cursor_after(connection, position)
+
+    def cursor_at(self, moment: datetime, partition: int = 0) -> str:
+        """Return the cursor that stands before all events of a moment or later.
+
+        Args:
+            moment: with a time zone, compared with the feed's `time`, or, with the ordering
+                sequenced and no `time`, with when an event was given its position.
+            partition: one of the feed's.
+
+        Returns:
+            The same cursor for the same moment as soon as one event of it or later is settled;
+            until then, that of the horizon.
+
+        Raises:
+            ConfigurationError: the moment has no zone, or the feed does not know times.
+        """
+        with _explained(), self._engine.connect() as connection:
+            return self._reader.cursor_at(connection, moment, partition)
+
 
 class AsyncBoundFeed:
     """Read a table's feed through an async engine."""
@@ -118,6 +174,18 @@ class AsyncBoundFeed:
         with _explained():
             async with self._engine.connect() as connection:
                 return await connection.run_sync(self._reader.read, partition, cursor, limit)
+
+    async def cursor_after(self, position: int) -> str:
+        """Return the cursor that stands after a position; see `BoundFeed.cursor_after`."""
+        with _explained():
+            async with self._engine.connect() as connection:
+                return await connection.run_sync(self._reader.cursor_after, position)
+
+    async def cursor_at(self, moment: datetime, partition: int = 0) -> str:
+        """Return the cursor before all events of a moment; see `BoundFeed.cursor_at`."""
+        with _explained():
+            async with self._engine.connect() as connection:
+                return await connection.run_sync(self._reader.cursor_at, moment, partition)
 
 
 @contextmanager

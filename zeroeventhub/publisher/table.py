@@ -1,19 +1,19 @@
 """A feed over a table of the caller's."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, overload
 from urllib.parse import quote
 
 from sqlalchemy import ColumnElement, Connection, Engine, Integer, Table, inspect, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.feed import AsyncFeed, Feed
 from zeroeventhub.protocol import FeedInfo
 from zeroeventhub.publisher.bound_feed import AsyncBoundFeed, BoundFeed, Reader
 from zeroeventhub.publisher.mapping import CloudEvents, Data, Expression, Mapper, resolve
 from zeroeventhub.publisher.ordering import Events, Ordering, ordering_for
 from zeroeventhub.publisher.page_query import PageQuery
+from zeroeventhub.publisher.time_query import TimeQuery
 
 __all__ = ["TableFeed"]
 
@@ -87,7 +87,13 @@ class TableFeed:
             headers=headers or {},
         )
 
-    def bind(self, engine: Engine | AsyncEngine) -> Feed | AsyncFeed:
+    @overload
+    def bind(self, engine: Engine) -> BoundFeed: ...
+
+    @overload
+    def bind(self, engine: AsyncEngine) -> AsyncBoundFeed: ...
+
+    def bind(self, engine: Engine | AsyncEngine) -> BoundFeed | AsyncBoundFeed:
         """Return the feed that reads the table through an engine of yours.
 
         The feed checks the table when it is first asked for anything, and raises
@@ -99,7 +105,7 @@ class TableFeed:
         """
         ordering = self.ordering(engine.dialect.name)
         query = PageQuery(ordering.source, len(self._info.partitions), self._mapper)
-        reader = Reader(self._info, ordering, query)
+        reader = Reader(self._info, ordering, query, TimeQuery(ordering.source, self._events.time))
         if isinstance(engine, AsyncEngine):
             return AsyncBoundFeed(reader, engine)
         return BoundFeed(reader, engine)

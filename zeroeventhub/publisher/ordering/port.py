@@ -45,12 +45,15 @@ class Source:
         partition: the column of partitions; None for one partition.
         presence: a column that is NULL where a position's event has been deleted; None where
             positions go with their events.
+        given_at: the time at which a position was given, which rises with it; None where the
+            ordering gives no positions.
     """
 
     selectable: FromClause
     position: ColumnElement[Any]
     partition: ColumnElement[Any] | None
     presence: ColumnElement[Any] | None = None
+    given_at: ColumnElement[Any] | None = None
 
     @classmethod
     def of(cls, events: Events) -> "Source":

@@ -126,6 +126,7 @@ class SideTables:
             positions.position,
             None if events.partition is None else positions.partition,
             presence=events.key[0],
+            given_at=positions.at,
         )
 
     def create(self, connection: Connection, tables: Sequence[Table]) -> list[str]:

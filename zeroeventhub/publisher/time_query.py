@@ -1,0 +1,114 @@
+"""The query that finds the place of a moment in a feed."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import BigInteger, ColumnElement, Connection, Integer, bindparam, func, select
+from sqlalchemy import types as sql
+
+from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.publisher.ordering import Source
+
+__all__ = ["TimeQuery"]
+
+
+class TimeQuery:
+    """Find the position before the first event of a moment or later.
+
+    Times need not rise with positions: no event of the moment or later lies before what is found.
+
+    Args:
+        source: where the events are read.
+        time: the column of the time of an event; None to take the time at which it was given its
+            position, where the ordering keeps that.
+    """
+
+    def __init__(self, source: Source, time: ColumnElement[Any] | None) -> None:
+        self._source = source
+        self._time = time
+
+    def position(
+        self, connection: Connection, partition: int, moment: datetime, *, settled: int
+    ) -> int:
+        """Return the position after which all events of a moment or later lie.
+
+        Args:
+            connection: to the feed's database.
+            partition: one of the feed's.
+            moment: with a time zone.
+            settled: the horizon; what lies above it is not looked at.
+
+        Returns:
+            A position that stays the same from then on, or the horizon if no settled event is of
+            the moment or later.
+
+        Raises:
+            ConfigurationError: the moment has no zone, or the feed does not know times.
+        """
+        if moment.tzinfo is None:
+            raise ConfigurationError("A moment needs a time zone, such as datetime.now(UTC) has.")
+        if self._time is not None:
+            return self._first(connection, partition, moment, self._time, settled)
+        if self._source.given_at is not None:
+            return self._bisect(connection, moment, self._source.given_at, settled)
+        raise ConfigurationError(
+            "This feed does not know the times of its events: say which column is their time."
+        )
+
+    def _first(
+        self,
+        connection: Connection,
+        partition: int,
+        moment: datetime,
+        time: ColumnElement[Any],
+        settled: int,
+    ) -> int:
+        if not isinstance(time.type, sql.DateTime):
+            raise ConfigurationError(
+                f"A moment is found by a column of timestamps; {time} has the SQL type "
+                f"{time.type!r}."
+            )
+        source, values = self._source, {"until": settled, "partition": partition}
+        query = (
+            select(func.min(source.position))
+            .select_from(source.selectable)
+            .where(
+                source.position <= bindparam("until", type_=BigInteger),
+                time >= _as_stored(moment, zoned=bool(time.type.timezone)),
+            )
+        )
+        if source.partition is not None:
+            query = query.where(source.partition == bindparam("partition", type_=Integer))
+        first = connection.scalar(query, values)
+        return settled if first is None else int(first) - 1
+
+    def _bisect(
+        self, connection: Connection, moment: datetime, given_at: ColumnElement[Any], settled: int
+    ) -> int:
+        """Search by halves: these times rise with the positions of all partitions."""
+        position = self._source.position
+        query = (
+            select(position, given_at)
+            .where(position > bindparam("after", type_=BigInteger))
+            .order_by(position)
+            .limit(1)
+        )
+        below, above = 0, settled
+        while below < above:
+            middle = (below + above) // 2
+            row = connection.execute(query, {"after": middle}).first()
+            if row is None or row[0] > above or _utc(row[1]) >= moment:
+                above = middle
+            else:
+                below = int(row[0])
+        return below
+
+
+def _as_stored(moment: datetime, *, zoned: bool) -> datetime:
+    """Give a moment the form of its column; without a zone it is in UTC."""
+    moment = moment.astimezone(UTC)
+    return moment if zoned else moment.replace(tzinfo=None)
+
+
+def _utc(stored: datetime) -> datetime:
+    return stored if stored.tzinfo else stored.replace(tzinfo=UTC)
