@@ -1,9 +1,13 @@
 """The query that reads a page, and the one that finds events which no page would show."""
 
+from typing import Any
+
 from sqlalchemy import (
     BigInteger,
+    ColumnElement,
     Connection,
     Integer,
+    Select,
     bindparam,
     or_,
     select,
@@ -34,21 +38,7 @@ class PageQuery:
         self._source = source
         self._partitions = partitions
         self._mapper = mapper
-        columns = [source.position.label("c0"), *mapper.columns]
-        if source.presence is not None:
-            columns.append(source.presence.label("presence"))
-        self._page = (
-            select(*columns)
-            .select_from(source.selectable)
-            .where(
-                source.position > bindparam("after", type_=BigInteger),
-                source.position <= bindparam("until", type_=BigInteger),
-            )
-            .order_by(source.position)
-            .limit(bindparam("limit", type_=Integer))
-        )
-        if source.partition is not None:
-            self._page = self._page.where(source.partition == bindparam("partition", type_=Integer))
+        self._page = _rows(source, mapper) if source.events is None else _joined(source, mapper)
 
     def page(
         self, connection: Connection, partition: int, *, after: int, until: int, limit: int
@@ -57,7 +47,11 @@ class PageQuery:
 
         It moves on over events that have been deleted.
         """
-        values = {"after": after, "until": until, "limit": limit}
+        if after >= until:
+            return Page([], encode_position(after))
+        # Without the upper bound, so that no statistics, however old, can make a plan that reads
+        # and sorts everything up to it. What comes from above it is cut off here.
+        values = {"after": after, "limit": limit}
         if self._source.partition is not None:
             values["partition"] = partition
         events: list[Event] = []
@@ -69,7 +63,9 @@ class PageQuery:
                 f"A row behind position {after} does not hold what its column declares: {error}"
             ) from error
         for row in rows:
-            if self._source.presence is not None and row[-1] is None:
+            if row[0] > until:
+                break
+            if self._source.events is not None and row[-1] is None:
                 after = row[0]
                 continue
             event = self._mapper.event(row)
@@ -91,7 +87,7 @@ class PageQuery:
             return
         stray = (
             select(column)
-            .select_from(self._source.selectable)
+            .select_from(self._source.table)
             .where(or_(column < 0, column >= self._partitions, column.is_(None)))
             .limit(1)
         )
@@ -100,3 +96,33 @@ class PageQuery:
                 f"There is an event in partition {row[0]}, but the feed's "
                 f"partitions go from 0 to {self._partitions - 1}: no consumer would ever see it."
             )
+
+
+def _rows(source: Source, mapper: Mapper) -> Select[Any]:
+    return _limited(source, source.position.label("c0"), *mapper.columns)
+
+
+def _joined(source: Source, mapper: Mapper) -> Select[Any]:
+    """Take the positions of a page first, so that no plan joins more than a page."""
+    references = [source.table.c[name] for name in source.key]
+    page = _limited(source, source.position.label("position"), *references).subquery("page")
+    position = page.c.position
+    presence = next(iter(source.key.values())).label("presence")
+    return (
+        select(position.label("c0"), *mapper.columns, presence)
+        .select_from(source.join(page))
+        .order_by(position)
+    )
+
+
+def _limited(source: Source, *columns: ColumnElement[Any]) -> Select[Any]:
+    query = (
+        select(*columns)
+        .select_from(source.table)
+        .where(source.position > bindparam("after", type_=BigInteger))
+        .order_by(source.position)
+        .limit(bindparam("limit", type_=Integer))
+    )
+    if source.partition is None:
+        return query
+    return query.where(source.partition == bindparam("partition", type_=Integer))

@@ -71,7 +71,7 @@ class TimeQuery:
         source, values = self._source, {"until": settled, "partition": partition}
         query = (
             select(func.min(source.position))
-            .select_from(source.selectable)
+            .select_from(source.join(source.table))
             .where(
                 source.position <= bindparam("until", type_=BigInteger),
                 time >= _as_stored(moment, zoned=bool(time.type.timezone)),

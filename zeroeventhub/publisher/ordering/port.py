@@ -1,10 +1,11 @@
 """The port of the strategies: what a feed asks of an ordering."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Protocol
 
-from sqlalchemy import ColumnElement, Connection, FromClause, Table
+from sqlalchemy import ColumnElement, Connection, FromClause, Table, and_
 
 __all__ = ["Blocker", "Ddl", "Events", "Horizon", "Ordering", "Source"]
 
@@ -37,28 +38,36 @@ class Events:
 
 @dataclass(frozen=True)
 class Source:
-    """Say where pages are read from.
+    """Say where positions are read, and the events at them.
 
     Attributes:
-        selectable: the table of events, alone or joined to one that gives them positions.
-        position: the column in whose order they are read.
+        table: holds the positions; that of the events, or one beside it.
+        position: the column in whose order events are read.
         partition: the column of partitions; None for one partition.
-        presence: a column that is NULL where a position's event has been deleted; None where
-            positions go with their events.
-        given_at: the time at which a position was given, which rises with it; None where the
-            ordering gives no positions.
+        given_at: the time at which a position was given, which rises with it; None where
+            positions come with their events.
+        events: where the table is one beside that of the events: that of the events.
+        key: by column of the table, the column of the events that it refers to.
     """
 
-    selectable: FromClause
+    table: FromClause
     position: ColumnElement[Any]
     partition: ColumnElement[Any] | None
-    presence: ColumnElement[Any] | None = None
     given_at: ColumnElement[Any] | None = None
+    events: Table | None = None
+    key: Mapping[str, ColumnElement[Any]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, events: Events) -> "Source":
         """Read a table that holds the positions of its events."""
         return cls(events.table, events.position, events.partition)
+
+    def join(self, positions: FromClause) -> FromClause:
+        """Join events to some of the positions; what has been deleted leaves NULLs."""
+        if self.events is None:
+            return positions
+        same = [positions.c[name] == column for name, column in self.key.items()]
+        return positions.outerjoin(self.events, and_(*same))
 
 
 @dataclass(frozen=True)

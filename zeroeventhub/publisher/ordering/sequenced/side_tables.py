@@ -16,7 +16,6 @@ from sqlalchemy import (
     SmallInteger,
     Table,
     UniqueConstraint,
-    and_,
 )
 from sqlalchemy.dialects import mysql
 from sqlalchemy.schema import CreateTable
@@ -116,17 +115,15 @@ class SideTables:
         )
 
     def source(self, events: Events) -> Source:
-        """Read the events in the order of their positions; those that are gone have no columns."""
+        """Read the events in the order of their positions."""
         positions = self.positions.c
-        same = [
-            positions[name] == column for name, column in zip(self.key, events.key, strict=True)
-        ]
         return Source(
-            self.positions.outerjoin(events.table, and_(*same)),
+            self.positions,
             positions.position,
             None if events.partition is None else positions.partition,
-            presence=events.key[0],
             given_at=positions.at,
+            events=events.table,
+            key=dict(zip(self.key, events.key, strict=True)),
         )
 
     def create(self, connection: Connection, tables: Sequence[Table]) -> list[str]:

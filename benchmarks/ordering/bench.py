@@ -1,0 +1,88 @@
+"""What the benchmarks of the orderings share: a table, its variants, and how far one may read."""
+
+import statistics
+import time
+from collections.abc import Sequence
+
+from sqlalchemy import BigInteger, Column, Engine, Integer, MetaData, Table, Text, create_engine
+
+from zeroeventhub import LAST, TableFeed
+from zeroeventhub.errors import Unavailable
+from zeroeventhub.publisher.bound_feed import BoundFeed
+
+PAYLOAD = "x" * 300
+NONE = "none"
+
+VARIANTS = {
+    "postgresql": (NONE, "observed", "gated", "sequenced"),
+    "mariadb": (NONE, "observed", "sequenced"),
+    "mysql": (NONE, "observed", "sequenced"),
+    "sqlite": (NONE, "single-writer", "sequenced"),
+}
+
+events = Table(
+    "ordering_benchmark",
+    MetaData(),
+    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+    Column("data", Text, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+
+def open_engine(url: str) -> Engine:
+    """Open a database with patience for SQLite's queue of writers."""
+    return create_engine(url, connect_args={"timeout": 60} if url.startswith("sqlite") else {})
+
+
+def new_feed(engine: Engine, ordering: str) -> BoundFeed | None:
+    """Make the table anew, with a feed over it unless there is to be none."""
+    with engine.begin() as connection:
+        if engine.dialect.has_table(connection, events.name):
+            source = TableFeed(events, data="data", ordering="sequenced")
+            source.uninstall(connection)
+    events.drop(engine, checkfirst=True)
+    events.create(engine)
+    if ordering == NONE:
+        return None
+    source = TableFeed(events, data="data", ordering=ordering)
+    with engine.begin() as connection:
+        source.install(connection)
+    return source.bind(engine)
+
+
+def settled(feed: BoundFeed) -> int:
+    """Read the horizon; -1 while it is not known."""
+    try:
+        return int(feed.read(0, LAST, 1).cursor.removeprefix("1-"))
+    except Unavailable:
+        return -1
+
+
+def is_readable(feed: BoundFeed, cursor: str, data: str) -> tuple[bool, str]:
+    """Read on from a cursor; tell whether an event was among what came, and where that ended."""
+    try:
+        page = feed.read(0, cursor, 1000)
+    except Unavailable:
+        return False, cursor
+    return f'"{data}"'.encode() in {event.raw for event in page.events}, page.cursor
+
+
+def wait_until_readable(feed: BoundFeed, cursor: str, data: str) -> tuple[float, str]:
+    """Wait for an event; return for how many milliseconds, and the cursor behind it."""
+    began = time.perf_counter()
+    while True:
+        found, cursor = is_readable(feed, cursor, data)
+        if found:
+            return 1000 * (time.perf_counter() - began), cursor
+        time.sleep(0.001)
+
+
+def spread(values: Sequence[float]) -> str:
+    """Show a median with its smallest and largest value."""
+    return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+
+
+def quantiles(delays: Sequence[float]) -> str:
+    """Show the median and the 99th percentile of delays in milliseconds."""
+    cuts = statistics.quantiles(delays, n=100)
+    return f"{cuts[49]:.1f} | {cuts[98]:.1f}"
