@@ -169,6 +169,13 @@ class PostgresqlSequenced:
                 "its new rows: install it, by the statements that `zeroeventhub ddl --ordering "
                 "sequenced` prints."
             )
+        isolation = connection.scalar(select(func.current_setting("transaction_isolation")))
+        if isolation != "read committed":
+            raise ConfigurationError(
+                "Positions are given in transactions of isolation level READ COMMITTED, and the "
+                f"feed's are {isolation.upper()}: connect it with "
+                "-c default_transaction_isolation=read\\ committed, or ALTER ROLE … SET that."
+            )
         tables = {"positions": words["positions"], "state": words["state"]}
         if not connection.scalar(_RIGHTS, tables):
             raise ConfigurationError(
