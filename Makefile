@@ -4,7 +4,7 @@
 PYTHON ?= python3
 PIP = -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test check clean
+.PHONY: demo test check soak clean
 
 demo: .venv/demo
 	.venv/bin/zeroeventhub demo
@@ -19,6 +19,10 @@ check: .venv/test
 	.venv/bin/ruff check
 	.venv/bin/mypy
 	.venv/bin/lint-imports
+
+# Ten million events under torture, on every database that can be had here; about half an hour.
+soak: .venv/test
+	.venv/bin/python tests/soak.py
 
 clean:
 	rm -rf .venv .venv-sqlalchemy-2.0 .venv-peer

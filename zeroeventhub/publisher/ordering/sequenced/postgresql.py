@@ -169,7 +169,7 @@ class PostgresqlSequenced:
                 "its new rows: install it, by the statements that `zeroeventhub ddl --ordering "
                 "sequenced` prints."
             )
-        isolation = connection.scalar(select(func.current_setting("transaction_isolation")))
+        isolation = str(connection.scalar(select(func.current_setting("transaction_isolation"))))
         if isolation != "read committed":
             raise ConfigurationError(
                 "Positions are given in transactions of isolation level READ COMMITTED, and the "
