@@ -8,8 +8,10 @@ import sys
 import time
 
 import pytest
-from harness.shop import metadata, place
+from harness.shop import metadata, orders, place
 from sqlalchemy import create_engine, text
+
+from zeroeventhub import TableFeed
 
 COMMAND = [sys.executable, "-m", "zeroeventhub"]
 
@@ -238,7 +240,55 @@ def test_horizon_names_who_holds_it_back(postgresql, postgresql_url):
         assert [blocker["pid"] for blocker in document["blockers"]] == [pid]
         slow.commit()
     document = json.loads(run("horizon", *table, "--json").stdout)
-    assert document == {"settled": 1, "highest": 1, "blockers": []}
+    assert document == {"settled": 1, "highest": 1, "age": 0, "blockers": []}
+
+
+def test_horizon_is_as_old_as_its_oldest_writer(postgresql, postgresql_url):
+    """Beside an open writer the horizon's age is shown, and how long that has been open."""
+    metadata.create_all(postgresql)
+    table = ("--database", postgresql_url, "--table", "orders", "--ordering", "gated")
+    with postgresql.begin() as connection:
+        TableFeed(orders, ordering="gated").install(connection)
+    with postgresql.connect() as slow:
+        place(slow, 1)
+        time.sleep(0.2)
+        assert ", held back for " in run("horizon", *table).stdout
+        document = json.loads(run("horizon", *table, "--json").stdout)
+        assert document["age"] == document["blockers"][0]["age"] > 0.2
+
+
+@pytest.mark.parametrize("options", [(), ("--partition", "part")])
+def test_ddl_prints_what_the_databases_own_client_can_run(mariadb, mariadb_url, options):
+    """On MariaDB the statements are set apart by a delimiter that none of them has inside."""
+    metadata.create_all(mariadb)
+    order = ("--database", mariadb_url, "--table", "orders", "--ordering", "sequenced", *options)
+    for _ in range(2):
+        _run_as_client(mariadb, run("ddl", *order).stdout)
+    with mariadb.begin() as connection:
+        place(connection, 2)
+    shown = run("horizon", *order)
+    assert shown.stdout == "horizon 2, last number drawn 2\n"
+    _run_as_client(mariadb, run("ddl", *order, "--uninstall").stdout)
+    refused = run("horizon", *order)
+    assert (refused.returncode, "zeroeventhub ddl" in refused.stderr) == (2, True)
+
+
+def _run_as_client(engine, script):
+    """Run a script as the client that comes with the server does."""
+    delimiter = ";"
+    statement = ""
+    with engine.connect() as connection:
+        cursor = connection.connection.cursor()
+        for line in script.splitlines():
+            if line.startswith("DELIMITER "):
+                delimiter = line.removeprefix("DELIMITER ")
+                continue
+            statement += f"{line}\n"
+            if line.endswith(delimiter):
+                cursor.execute(statement.rstrip().removesuffix(delimiter))
+                statement = ""
+        connection.connection.commit()
+    assert statement == ""
 
 
 SYNC = ["sync", "--into", "sqlite:///stray.db", "--table", "t"]

@@ -31,14 +31,22 @@ def feed(postgresql):
     return TableFeed(orders, data="data").bind(postgresql)
 
 
-@pytest.fixture(params=["observed", "gated"])
-def any_feed(request, postgresql):
-    """A feed over an empty table of orders in PostgreSQL, in each ordering in turn."""
-    metadata.create_all(postgresql)
-    source = TableFeed(orders, data="data", ordering=request.param)
-    with postgresql.begin() as connection:
+@pytest.fixture(params=["observed", "gated", "observed-mariadb"])
+def server(request):
+    """An engine of a server on which open writers hold the horizon back."""
+    name = "mariadb" if request.param.endswith("mariadb") else "postgresql"
+    return request.getfixturevalue(name)
+
+
+@pytest.fixture
+def any_feed(request, server):
+    """A feed over an empty table of orders on that server, in each ordering in turn."""
+    metadata.create_all(server)
+    ordering = request.node.callspec.params["server"].partition("-")[0]
+    source = TableFeed(orders, data="data", ordering=ordering)
+    with server.begin() as connection:
         source.install(connection)
-    return source.bind(postgresql)
+    return source.bind(server)
 
 
 def numbers(feed, cursor=FIRST):
@@ -47,36 +55,36 @@ def numbers(feed, cursor=FIRST):
 
 
 @pytest.mark.parametrize("outcome", ["commit", "rollback"])
-def test_later_number_waits_for_an_earlier_writer(any_feed, postgresql, outcome):
+def test_later_number_waits_for_an_earlier_writer(any_feed, server, outcome):
     """An event is not shown while a writer that may hold a lower number is open."""
-    with postgresql.begin() as connection:
+    with server.begin() as connection:
         place(connection, 1)
     assert numbers(any_feed) == [0]
-    with postgresql.connect() as slow:
+    with server.connect() as slow:
         place(slow, 1, first=1)
-        with postgresql.begin() as connection:
+        with server.begin() as connection:
             place(connection, 1, first=2)
         assert numbers(any_feed) == [0]
         getattr(slow, outcome)()
     assert numbers(any_feed) == ([0, 1, 2] if outcome == "commit" else [0, 2])
 
 
-def test_writers_between_any_two_steps_of_a_read_are_waited_for(any_feed, postgresql):
+def test_writers_between_any_two_steps_of_a_read_are_waited_for(any_feed, server):
     """Writers that come between two statements of a read cannot slip an event past another."""
     assert numbers(any_feed) == []
     for step in count():
         statements = count()
-        with postgresql.connect() as slow:
+        with server.connect() as slow:
 
             def interfere(*_, slow=slow, statements=statements, step=step):
                 if next(statements) == step:
                     place(slow, 1, first=2 * step)
-                    with postgresql.begin() as connection:
+                    with server.begin() as connection:
                         place(connection, 1, first=2 * step + 1)
 
-            event.listen(postgresql, "after_cursor_execute", interfere)
+            event.listen(server, "after_cursor_execute", interfere)
             seen = numbers(any_feed)
-            event.remove(postgresql, "after_cursor_execute", interfere)
+            event.remove(server, "after_cursor_execute", interfere)
             assert seen == list(range(2 * step))
             slow.commit()
         if next(statements) <= step:
@@ -110,31 +118,34 @@ def test_new_reader_waits_until_it_knows(feed, postgresql):
     assert numbers(feed) == [0]
 
 
-def test_prepared_transaction_is_a_writer(any_feed, postgresql):
+def test_prepared_transaction_is_a_writer(any_feed, server):
     """A prepared transaction holds the horizon although its session is gone."""
-    with postgresql.begin() as connection:
+    with server.begin() as connection:
         place(connection, 1)
     assert numbers(any_feed) == [0]
-    with postgresql.connect() as first:
-        first.execute(text("BEGIN"))
+    with server.connect() as first:
+        maria = server.dialect.name == "mariadb"
+        first.execute(text("XA START 'later'" if maria else "BEGIN"))
         place(first, 1, first=1)
-        with postgresql.begin() as connection:
+        with server.begin() as connection:
             place(connection, 1, first=2)
         assert numbers(any_feed) == [0]
-        first.execute(text("PREPARE TRANSACTION 'later'"))
+        if maria:
+            first.execute(text("XA END 'later'"))
+        first.execute(text("XA PREPARE 'later'" if maria else "PREPARE TRANSACTION 'later'"))
         first.invalidate()
     assert numbers(any_feed) == [0]
-    with postgresql.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.execute(text("COMMIT PREPARED 'later'"))
+    with server.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text("XA COMMIT 'later'" if maria else "COMMIT PREPARED 'later'"))
     assert numbers(any_feed) == [0, 1, 2]
 
 
-def test_writer_of_another_table_holds_nobody_up(any_feed, postgresql):
+def test_writer_of_another_table_holds_nobody_up(any_feed, server):
     """A long transaction elsewhere in the cluster has no effect on the feed."""
-    with postgresql.connect() as elsewhere:
+    with server.connect() as elsewhere:
         elsewhere.execute(text("CREATE TABLE other (id integer)"))
         elsewhere.execute(text("INSERT INTO other VALUES (1)"))
-        with postgresql.begin() as connection:
+        with server.begin() as connection:
             place(connection, 1)
         assert numbers(any_feed) == [0]
 

@@ -1,5 +1,7 @@
 """`zeroeventhub ddl`: what an ordering adds to a database, to be read before it is run."""
 
+from typing import Any
+
 import click
 
 from zeroeventhub.cli.options import open_ordering, table_options
@@ -10,17 +12,9 @@ __all__ = ["ddl"]
 @click.command()
 @table_options
 @click.option("--uninstall", is_flag=True, help="Print what takes it back.")
-def ddl(
-    *,
-    database: str,
-    table: str,
-    position: str,
-    ordering: str | None,
-    append_only: bool,
-    uninstall: bool,
-) -> None:
+def ddl(*, uninstall: bool, **table: Any) -> None:
     """Print the SQL that an ordering needs; nothing is changed."""
-    engine, order = open_ordering(database, table, position, ordering, append_only=append_only)
+    engine, order = open_ordering(**table)
     with engine.connect() as connection:
         statements = order.ddl(connection)
     engine.dispose()

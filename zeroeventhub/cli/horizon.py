@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict
+from typing import Any
 
 import click
 
@@ -15,17 +16,12 @@ __all__ = ["horizon"]
 @click.command()
 @table_options
 @as_json
-def horizon(
-    *,
-    database: str,
-    table: str,
-    position: str,
-    ordering: str | None,
-    append_only: bool,
-    as_json: bool,
-) -> None:
-    """Show how far a feed over a table may be read, and the open writers, the oldest first."""
-    engine, order = open_ordering(database, table, position, ordering, append_only=append_only)
+def horizon(*, as_json: bool, **table: Any) -> None:
+    """Show how far a feed over a table may be read, and the open writers, the oldest first.
+
+    The horizon is as old as the oldest writer that holds it back.
+    """
+    engine, order = open_ordering(**table)
     settled = highest = None
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         order.check(connection)
@@ -36,16 +32,20 @@ def horizon(
             pass  # no settled number is known yet; the writers below are why
         blockers = order.blockers(connection)
     engine.dispose()
+    held_back = settled is None or settled < (highest or 0)
+    age = max((blocker.age.total_seconds() for blocker in blockers), default=0) if held_back else 0
     if as_json:
         document = {
             "settled": settled,
             "highest": highest,
+            "age": age,
             "blockers": [asdict(blocker) for blocker in blockers],
         }
         click.echo(json.dumps(document, default=lambda age: age.total_seconds()))
         return
     known = "not known yet: it waits for the writers below" if settled is None else settled
-    click.echo(f"horizon {known}" + ("" if highest is None else f", last number drawn {highest}"))
+    line = f"horizon {known}" + ("" if highest is None else f", last number drawn {highest}")
+    click.echo(line + (f", held back for {age:.1f} s" if age else ""))
     for blocker in blockers:
         click.echo(_describe(blocker))
 

@@ -65,8 +65,14 @@ def table_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option("--append-only", is_flag=True, help="No row is ever deleted (SQLite)."),
         click.option("--ordering", type=click.Choice(ORDERINGS), help="How events are ordered."),
+        click.option("--time", metavar="COL", help="The column of the event's time."),
         click.option(
-            "--position", required=True, metavar="COL", help="The column that orders events."
+            "--partition", metavar="COL", help="The column with an event's partition, from 0."
+        ),
+        click.option(
+            "--position",
+            metavar="COL",
+            help="The column that orders events; by default the primary key.",
         ),
         click.option(
             "--table", required=True, metavar="NAME", help="The table; schema.table if needed."
@@ -86,14 +92,18 @@ def reflect(engine: Engine, name: str) -> Table:
         raise ConfigurationError(f"There is no table {name!r} in this database.") from None
 
 
-def open_ordering(
-    database: str, table: str, position: str, ordering: str | None, *, append_only: bool
-) -> tuple[Engine, Ordering]:
-    """Open a database and make the ordering of one of its tables."""
+def open_ordering(database: str, table: str, **options: Any) -> tuple[Engine, Ordering]:
+    """Open a database and make the ordering of one of its tables.
+
+    Args:
+        database: its URL.
+        table: the table's name.
+        options: the other options that name a table of events and its order.
+    """
     engine = open_database(database, must_exist=True)
-    feed = TableFeed(
-        reflect(engine, table), position=position, ordering=ordering, append_only=append_only
-    )
+    # An ordering does not ask how many partitions there are.
+    partitions = 1 if options["partition"] else None
+    feed = TableFeed(reflect(engine, table), partitions=partitions, **options)
     return engine, feed.ordering(engine.dialect.name)
 
 

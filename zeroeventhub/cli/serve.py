@@ -19,7 +19,6 @@ __all__ = ["serve"]
 
 @click.command()
 @table_options
-@click.option("--partition", metavar="COL", help="The column with an event's partition, from 0.")
 @click.option(
     "--partitions",
     type=click.IntRange(1),
@@ -31,7 +30,6 @@ __all__ = ["serve"]
 @click.option("--type", "type_", metavar="COL", help="The column of the event's type.")
 @click.option("--key", metavar="COL", help="The column of the event's key.")
 @click.option("--id", "id_", metavar="COL", help="The column of the event's id.")
-@click.option("--time", metavar="COL", help="The column of the event's time.")
 @click.option("--cloudevents", is_flag=True, help="Wrap events in a CloudEvents envelope.")
 @click.option("--path", default="/events", show_default=True, help="Where the feed is mounted.")
 @click.option("--host", default="127.0.0.1", show_default=True)
@@ -40,7 +38,7 @@ def serve(
     *,
     database: str,
     table: str,
-    position: str,
+    position: str | None,
     partition: str | None,
     partitions: int | None,
     data: str | None,
