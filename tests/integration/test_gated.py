@@ -1,6 +1,7 @@
 """The gate: an exact horizon under every kind of writer, and a guard against early numbers."""
 
 import json
+from uuid import uuid4
 
 import pytest
 from harness.shop import metadata, orders, place
@@ -113,6 +114,56 @@ def test_number_drawn_early_is_refused(feed, postgresql):
             connection.execute(insert(orders), {"id": drawn, "data": {}})
     with postgresql.connect() as connection, pytest.raises(IntegrityError, match="before"):
         connection.execute(insert(orders), {"id": 1, "data": {}})
+
+
+@pytest.mark.parametrize("start", [1, 100, 2**31, 2**33])
+def test_first_number_of_a_sequence_lies_above_the_mark(feed, postgresql, start):
+    """A sequence that has been set but not drawn from yields a mark below its next number."""
+    with postgresql.begin() as connection:
+        connection.execute(text(f"SELECT setval('orders_id_seq', {start}, false)"))
+    with postgresql.connect() as slow:
+        place(slow, 1)
+        with postgresql.begin() as connection:
+            place(connection, 1, first=1)
+        assert numbers(feed) == []
+        with postgresql.connect() as reader:
+            assert SOURCE.ordering("postgresql").horizon(reader).settled == start - 1
+        slow.commit()
+    assert numbers(feed) == [0, 1]
+
+
+def test_writer_needs_no_right_but_to_insert(feed, postgresql):
+    """The gate reads a sequence that writers may but draw from, and obeys none of their names."""
+    writer = f"writer_{uuid4().hex}"
+    names = (
+        "current_setting(text, boolean)",
+        "set_config(text, text, boolean)",
+        "pg_sequence_last_value(regclass)",
+        "pg_advisory_xact_lock_shared(integer, integer)",
+    )
+    stolen = "LANGUAGE plpgsql AS $$ BEGIN RAISE 'stolen'; END $$"
+    with postgresql.connect() as connection:
+        for statement in (
+            f"CREATE ROLE {writer}",
+            f"CREATE SCHEMA evil AUTHORIZATION {writer}",
+            f"GRANT INSERT (data) ON orders TO {writer}",
+            f"GRANT UPDATE ON SEQUENCE orders_id_seq TO {writer}",
+            f"SET LOCAL ROLE {writer}",
+            "CREATE DOMAIN evil.text AS pg_catalog.text CHECK (false)",
+            "CREATE DOMAIN evil.oid AS pg_catalog.oid CHECK (false)",
+            "CREATE DOMAIN evil.regclass AS pg_catalog.regclass CHECK (false)",
+            *(f"CREATE FUNCTION evil.{name} RETURNS boolean {stolen}" for name in names),
+            f"CREATE FUNCTION evil.same(text, text) RETURNS boolean {stolen}",
+            f"CREATE FUNCTION evil.same(bigint, bigint) RETURNS bigint {stolen}",
+            f"CREATE FUNCTION evil.less(bigint, integer) RETURNS bigint {stolen}",
+            "CREATE OPERATOR evil.<> (FUNCTION = evil.same, LEFTARG = text, RIGHTARG = text)",
+            "CREATE OPERATOR evil.& (FUNCTION = evil.same, LEFTARG = bigint, RIGHTARG = bigint)",
+            "CREATE OPERATOR evil.- (FUNCTION = evil.less, LEFTARG = bigint, RIGHTARG = integer)",
+            "SET LOCAL search_path = evil, pg_catalog, public",
+        ):
+            connection.exec_driver_sql(statement)
+        connection.exec_driver_sql("INSERT INTO public.orders (data) VALUES ('{\"n\": 1}')")
+        assert marks(connection) == 1
 
 
 def test_replica_role_does_not_open_the_gate(feed, postgresql):

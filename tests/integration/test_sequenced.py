@@ -1,5 +1,6 @@
 """Positions given after the commit: what is installed, who may read, and who gives them."""
 
+import itertools
 import threading
 import uuid
 
@@ -263,24 +264,35 @@ def test_outbox_is_empty_when_all_have_positions(server):
 
 
 def test_low_mark_leaves_no_open_writer_behind(postgresql):
-    """However many have come and gone since, a writer that commits late is found."""
+    """Wherever the mark is on its way, a writer that has come before and commits late is found."""
     metadata.create_all(postgresql)
     feed = install(postgresql)
-    with postgresql.connect() as slow:
-        place(slow, 1)
-        for number in range(1, 6):
-            with postgresql.begin() as connection:
-                place(connection, 1, first=number)
-            assert numbers(feed) == list(range(1, number + 1))
-        slow.commit()
-    assert numbers(feed) == [1, 2, 3, 4, 5, 0]
     (state,) = [name for name in left_over(postgresql) if "state" in name]
-    for number in range(6, 9):
-        with postgresql.begin() as connection:
-            place(connection, 1, first=number)
-        numbers(feed)
+    expected, numbered = [], itertools.count()
+
+    def write(connection):
+        place(connection, 1, first=next(numbered))
+        connection.commit()
+
+    for steps in range(4):
+        with postgresql.connect() as slow, postgresql.connect() as fast:
+            for _ in range(steps):
+                write(fast)
+                feed.info()
+            # Not read yet, so that a batch begins while the slow one has the newest id.
+            write(fast)
+            late = next(numbered)
+            place(slow, 1, first=late)
+            for _ in range(5):
+                numbers(feed)
+                write(fast)
+            seen = numbers(feed)
+            assert [*expected, *(n for n in range(len(expected), late + 6) if n != late)] == seen
+            slow.commit()
+        expected = [*seen, late]
+        assert numbers(feed) == expected
     with postgresql.connect() as connection:
-        assert connection.scalar(text(f"SELECT low FROM {state}")) > 5
+        assert connection.scalar(text(f"SELECT low FROM {state}")) > 10
 
 
 def test_reader_waits_for_nobody_who_gives_positions(server):

@@ -26,7 +26,7 @@ from zeroeventhub.publisher.ordering.writers import find_blockers
 
 __all__ = ["Gated"]
 
-VERSION = "zeroeventhub gate, version 1"
+VERSION = "zeroeventhub gate, version 2"
 
 _HOLDS = """
     locktype = 'advisory' AND mode = 'ShareLock' AND granted AND objsubid = 2
@@ -40,29 +40,45 @@ _MARK_BITS = 32
 
 # The gate passed is remembered in a setting of the transaction, which a savepoint that is
 # rolled back takes with it, as it does the lock.
+#
+# Each line counts, as each runs once in a transaction. An expression of functions alone is
+# evaluated without a query, and RETURN NEW, which is NULL here, without an expression. Lower marks
+# than the last number are safe: whoever draws in between draws above them. The gate runs with its
+# owner's rights, for writers may lack those on the sequence, and looks up no name by search_path:
+# every function, operator and type stands with its schema, or is a keyword.
 _INSTALL = (
     """CREATE OR REPLACE FUNCTION {function}() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $gate$
+LANGUAGE plpgsql SECURITY DEFINER AS $gate$
 DECLARE
     mark bigint;
 BEGIN
-    IF coalesce(current_setting('{setting}', true), '') = '' THEN
-        SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END
-            INTO mark FROM {sequence};
-        PERFORM pg_advisory_xact_lock_shared(
-            tg_relid::bigint::bit(32)::int4, mark::bit(32)::int4);
-        PERFORM set_config('{setting}', mark::text, true);
+    IF pg_catalog.current_setting('{setting}', true) OPERATOR(pg_catalog.<>) '' THEN
+        RETURN NEW;
     END IF;
-    RETURN NULL;
+    mark := pg_catalog.pg_sequence_last_value('{sequence_label}'::pg_catalog.regclass);
+    WHILE pg_catalog.pg_advisory_xact_lock_shared(tg_relid::int,
+            (mark OPERATOR(pg_catalog.&) 4294967295)::pg_catalog.oid::int) IS NULL
+        OR pg_catalog.set_config('{setting}', mark::pg_catalog.text, true) IS NULL
+    LOOP
+        -- No lock was taken: the mark is NULL, for no number was drawn since the sequence was set.
+        SELECT CASE WHEN is_called THEN last_value ELSE last_value OPERATOR(pg_catalog.-) 1 END
+            INTO STRICT mark FROM {sequence};
+    END LOOP;
+    RETURN NEW;
 END
 $gate$""",
     "COMMENT ON FUNCTION {function}() IS '" + VERSION + "'",
     """CREATE OR REPLACE FUNCTION {guard}() RETURNS trigger
 LANGUAGE plpgsql AS $guard$
 BEGIN
+    IF NEW.{column} OPERATOR(pg_catalog.>)
+            NULLIF(pg_catalog.current_setting('{setting}', true), '')::bigint THEN
+        RETURN NEW;
+    END IF;
     RAISE EXCEPTION USING
         ERRCODE = 'integrity_constraint_violation',
-        MESSAGE = 'position ' || NEW.{column} || ' of {label} was drawn before this INSERT began',
+        MESSAGE = 'position ' || coalesce(NEW.{column}::pg_catalog.text, 'NULL')
+            || ' of {label} was drawn before this INSERT began',
         HINT = 'Let the column draw its own number: leave {column_label} out of the INSERT.';
 END
 $guard$""",
@@ -71,9 +87,8 @@ $guard$""",
 FOR EACH STATEMENT EXECUTE FUNCTION {function}()""",
     "ALTER TABLE {table} ENABLE ALWAYS TRIGGER zeroeventhub_gate",
     "DROP TRIGGER IF EXISTS zeroeventhub_guard ON {table}",
-    """CREATE TRIGGER zeroeventhub_guard BEFORE INSERT ON {table} FOR EACH ROW
-WHEN (NEW.{column} > NULLIF(current_setting('{setting}', true), '')::bigint IS NOT TRUE)
-EXECUTE FUNCTION {guard}()""",
+    """CREATE TRIGGER zeroeventhub_guard BEFORE INSERT ON {table}
+FOR EACH ROW EXECUTE FUNCTION {guard}()""",
     "ALTER TABLE {table} ENABLE ALWAYS TRIGGER zeroeventhub_guard",
 )
 _UNINSTALL = (
@@ -147,6 +162,7 @@ class Gated:
             "guard": f"{prefix}zeroeventhub_guard_{digest}",
             "setting": f"zeroeventhub.gate_{digest}",
             "sequence": sequence.quoted,
+            "sequence_label": sequence.quoted.replace("'", "''"),
             "table": table,
             "label": self._table.name.replace("'", "''"),
             "column": '"{}"'.format(self._position.name.replace('"', '""')),

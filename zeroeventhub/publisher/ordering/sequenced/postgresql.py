@@ -30,13 +30,15 @@ END
 $note$"""
 
 # Dead rows of the outbox stay for as long as anybody has an old snapshot. The low mark leaves them
-# out: at or below it nothing can be left to move. A number is drawn by a transaction that has an
-# id already. So, once all ids that were given before a number was read have ended, all numbers up
-# to it are decided.
+# out: at or below it nothing can be left to move. It follows the last number drawn in three steps,
+# each in a transaction of its own. A number is read: who has drawn up to it had an id by then. The
+# boundary is an id given afterwards, and so above all of those. Once nobody below the boundary is
+# open, everything up to the number is decided.
 _SEQUENCE = """CREATE OR REPLACE FUNCTION {sequence}(amount integer) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $sequence$
 DECLARE
     state {state}%ROWTYPE;
+    own bigint;
     decided boolean;
     taken bigint;
     top bigint;
@@ -59,6 +61,7 @@ BEGIN
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;
     state.at := greatest(state.at, clock_timestamp());
+    own := pg_current_xact_id()::text::bigint;
     SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint >= state.boundary INTO decided;
     WITH moving AS (
         DELETE FROM {outbox} WHERE number = ANY (ARRAY(
@@ -79,11 +82,12 @@ BEGIN
         state.low := CASE WHEN taken < amount THEN state.next_low
             ELSE greatest(state.low, least(state.next_low, top)) END;
     END IF;
-    IF state.low = state.next_low OR state.boundary IS NULL OR state.boundary >
-        (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint) THEN
-        SELECT coalesce(pg_sequence_last_value(pg_get_serial_sequence('{outbox_label}', 'number')),
-            state.low) INTO state.next_low;
-        SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint INTO state.boundary;
+    IF state.next_low IS NULL OR state.next_low <= state.low THEN
+        state.next_low := pg_sequence_last_value(pg_get_serial_sequence('{outbox_label}', 'number'));
+        state.boundary := NULL;
+    ELSIF state.boundary IS NULL OR state.boundary > own THEN
+        -- A boundary above every id there is comes from another cluster, in a dump.
+        state.boundary := own;
     END IF;
     UPDATE {state} SET last = state.last, at = state.at, low = state.low,
         next_low = state.next_low, boundary = state.boundary;
