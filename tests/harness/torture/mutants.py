@@ -1,0 +1,202 @@
+"""Orderings with one thing wrong: torture that does not catch each of them proves nothing."""
+
+import random
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from sqlalchemy import Connection, Table, TextClause, false, func, null, select, text
+
+from harness.torture.mutant_feeds import LockingReads, XidOrder
+from harness.torture.strategies import COLUMNS
+from zeroeventhub import TableFeed
+from zeroeventhub.publisher.ordering import Ordering
+from zeroeventhub.publisher.ordering.gated import _MARKS, Gated
+from zeroeventhub.publisher.ordering.mysql_server import is_mariadb
+from zeroeventhub.publisher.ordering.observed import _WRITERS, Observed
+from zeroeventhub.publisher.ordering.observed_mysql import _WRITERS as _MYSQL_WRITERS
+from zeroeventhub.publisher.ordering.observed_mysql import MysqlObserved
+from zeroeventhub.publisher.ordering.port import Ddl, Events, Horizon, Source
+from zeroeventhub.publisher.ordering.sequence import quoted_name
+from zeroeventhub.publisher.ordering.sequenced import MysqlSequenced, PostgresqlSequenced
+
+HASTE = 0.03
+"""Seconds at most between what was read too early and the rest."""
+
+
+class Mutant(TableFeed):
+    """Publish a table in an ordering of one's own.
+
+    Args:
+        table: the table.
+        ordering: makes the ordering.
+    """
+
+    def __init__(self, table: Table, ordering: Callable[[Events], Ordering]) -> None:
+        super().__init__(table, **COLUMNS)
+        self._mutant = ordering
+
+    def ordering(self, dialect: str) -> Ordering:
+        return self._mutant(self._events)
+
+
+class Naive:
+    """Trust that what is highest now has nothing left to come below it."""
+
+    def __init__(self, events: Events) -> None:
+        self.source = Source.of(events)
+
+    def check(self, connection: Connection) -> None:
+        """Take any table."""
+
+    def horizon(self, connection: Connection) -> Horizon:
+        """Return the highest position that anybody sees."""
+        highest = connection.scalar(select(func.max(self.source.position))) or 0
+        return Horizon(highest, highest)
+
+    def ddl(self, connection: Connection) -> Ddl:
+        """Need nothing."""
+        return Ddl()
+
+
+class _Blind:
+    """A connection that finds no lock."""
+
+    def __init__(self, connection: Connection, locks: TextClause, table: Table) -> None:
+        self._connection = connection
+        self._locks = locks
+        self._found = connection.execute(select(null()).where(false())).freeze()
+
+    def scalars(self, statement: Any, values: Any = None) -> Any:
+        if statement is self._locks:
+            return self._found().scalars()
+        return self._connection.scalars(statement, values)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+
+class _Hasty(_Blind):
+    """A connection that has read the locks before anything else is read, and some time before."""
+
+    def __init__(self, connection: Connection, locks: TextClause, table: Table) -> None:
+        super().__init__(connection, locks, table)
+        self._found = connection.execute(locks, {"table": quoted_name(connection, table)}).freeze()
+        time.sleep(random.random() * HASTE)
+
+
+def _reading(ordering: type[Ordering], locks: TextClause, through: type[_Blind]) -> type[Ordering]:
+    class Misread(ordering):
+        def horizon(self, connection: Connection) -> Horizon:
+            return super().horizon(through(connection, locks, self._events.table))
+
+    return Misread
+
+
+def _rewritten(ordering: type[Ordering], *changes: tuple[str, str], before: str = "") -> Any:
+    """Install an ordering with some of its SQL changed, and a statement of one's own before it."""
+
+    class Rewritten(ordering):
+        def check(self, connection: Connection) -> None:
+            """Take what is installed."""
+
+        def ddl(self, connection: Connection) -> Ddl:
+            ddl = super().ddl(connection)
+            digest = self._tables.digest
+            (sequencer,) = (line for line in ddl.install if changes[0][0] in line)
+            mutant = sequencer
+            for old, new in changes:
+                assert old in mutant, f"{old!r} is no longer there to be changed"
+                mutant = mutant.replace(old, new.format(digest=digest))
+            first = (before.format(digest=digest),) if before else ()
+            rest = (mutant if line is sequencer else line for line in ddl.install)
+            return Ddl(install=(*first, *rest), backfill=ddl.backfill, uninstall=ddl.uninstall)
+
+    return Rewritten
+
+
+class _Forgetful(MysqlObserved):
+    """Take prepared transactions whose connection is gone for ended."""
+
+    def _read_prepared(self, connection: Connection) -> list[str]:
+        return []
+
+
+class _Hurried(MysqlObserved):
+    """Read who writes before the last number drawn, and some time before."""
+
+    def horizon(self, connection: Connection) -> Horizon:
+        return super().horizon(_Swapped(connection))
+
+
+class _Swapped:
+    """A connection that answers who writes from before the number was asked for."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._writers: Any = None
+
+    def execute(self, statement: TextClause, values: Any = None) -> Any:
+        if statement.text.startswith("SHOW CREATE TABLE"):
+            table = statement.text.split("`")[-2]
+            writers = text(_MYSQL_WRITERS[is_mariadb(self._connection)])
+            named = {"schema": None, "name": table}
+            self._writers = self._connection.execute(writers, named).freeze()
+            time.sleep(random.random() * HASTE)
+        elif values and self._writers:
+            return self._writers()
+        return self._connection.execute(statement, values)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+
+# Positions come from a sequence, and everybody gives them to rows that nobody else has locked.
+_BY_ALL = _rewritten(
+    PostgresqlSequenced,
+    (" FOR UPDATE SKIP LOCKED", ""),
+    ("ORDER BY number LIMIT amount", "ORDER BY number LIMIT amount FOR UPDATE SKIP LOCKED"),
+    ("state.last + row_number() OVER (ORDER BY number)", "nextval('public.mutant_{digest}')"),
+    (
+        "state.last := state.last + moved",
+        "state.last := pg_sequence_last_value('public.mutant_{digest}'::regclass)",
+    ),
+    before="CREATE SEQUENCE IF NOT EXISTS public.mutant_{digest}",
+)
+
+MUTANTS: dict[tuple[str, str], Callable[[Table], Any]] = {
+    ("postgresql", "naive"): partial(Mutant, ordering=Naive),
+    ("postgresql", "in the order of transaction ids"): XidOrder,
+    ("postgresql", "observed, locks read before the number"): partial(
+        Mutant, ordering=_reading(Observed, _WRITERS, _Hasty)
+    ),
+    ("postgresql", "observed, nobody waited for"): partial(
+        Mutant, ordering=_reading(Observed, _WRITERS, _Blind)
+    ),
+    ("postgresql", "gated, marks read before the number"): partial(
+        Mutant, ordering=_reading(Gated, _MARKS, _Hasty)
+    ),
+    ("postgresql", "gated, marks ignored"): partial(
+        Mutant, ordering=_reading(Gated, _MARKS, _Blind)
+    ),
+    ("postgresql", "sequenced by everybody at once"): partial(Mutant, ordering=_BY_ALL),
+    ("postgresql", "sequenced, mark behind the last id that has ended"): partial(
+        Mutant,
+        ordering=_rewritten(
+            PostgresqlSequenced,
+            (
+                "state.boundary := NULL;",
+                "state.boundary := pg_snapshot_xmax(pg_current_snapshot())::text::bigint;",
+            ),
+        ),
+    ),
+    ("mariadb", "observed, writers read before the number"): partial(Mutant, ordering=_Hurried),
+    ("mariadb", "observed, prepared transactions forgotten"): partial(Mutant, ordering=_Forgetful),
+    ("mariadb", "sequenced by everybody at once"): partial(
+        Mutant, ordering=_rewritten(MysqlSequenced, ("FOR UPDATE SKIP LOCKED", ""))
+    ),
+    ("mariadb", "naive"): partial(Mutant, ordering=Naive),
+    ("mariadb", "locking reads"): LockingReads,
+}
+"""What publishes a table wrongly, by its database and by what is wrong."""

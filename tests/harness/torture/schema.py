@@ -1,0 +1,112 @@
+"""The tables of a round: two feeds, the counters of their keys, and others beside them."""
+
+from sqlalchemy import (
+    DDL,
+    BigInteger,
+    Column,
+    Connection,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    UniqueConstraint,
+    event,
+    func,
+    insert,
+    select,
+)
+
+PARTITIONS = 3
+KEYS_OF_A_FEED = 12
+NUMBERS = 1000
+
+metadata = MetaData()
+
+
+def _identity() -> Column:
+    return Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True)
+
+
+def _feed(name: str) -> Table:
+    return Table(
+        name,
+        metadata,
+        _identity(),
+        Column("part", Integer, nullable=False),
+        Column("key", Integer, nullable=False),
+        Column("n", Integer, nullable=False),
+        UniqueConstraint("key", "n"),
+        Index(f"{name}_by_part", "part", "id"),
+        sqlite_autoincrement=True,
+    )
+
+
+# A transaction may write to both feeds; the first of them has the readers that share one object.
+events = _feed("events")
+others = _feed("others")
+FEEDS = (events, others)
+
+# Who writes an event of a key counts here first, in the same transaction: writers of a key take
+# turns, and n rises in the order of their commits, without gaps.
+keys = Table(
+    "keys",
+    metadata,
+    Column("key", Integer, primary_key=True, autoincrement=False),
+    Column("n", Integer, nullable=False),
+)
+KEYS = {
+    feed: range(index * KEYS_OF_A_FEED, (index + 1) * KEYS_OF_A_FEED)
+    for index, feed in enumerate(FEEDS)
+}
+
+# A row of requests becomes an event by a trigger.
+requests = Table(
+    "requests",
+    metadata,
+    _identity(),
+    Column("part", Integer),
+    Column("key", Integer),
+    Column("n", Integer),
+)
+elsewhere = Table("elsewhere", metadata, _identity(), Column("n", Integer))
+numbers = Table("numbers", metadata, Column("n", Integer, primary_key=True, autoincrement=False))
+
+_TRIGGERS = {
+    "postgresql": """CREATE FUNCTION answer() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN
+            INSERT INTO events (part, key, n) VALUES (NEW.part, NEW.key, NEW.n);
+            RETURN NULL;
+        END $$;
+        CREATE TRIGGER answer AFTER INSERT ON requests FOR EACH ROW EXECUTE FUNCTION answer()""",
+    "mariadb": """CREATE TRIGGER answer AFTER INSERT ON requests FOR EACH ROW
+        INSERT INTO events (part, `key`, n) VALUES (NEW.part, NEW.`key`, NEW.n)""",
+    "sqlite": """CREATE TRIGGER answer AFTER INSERT ON requests BEGIN
+        INSERT INTO events (part, key, n) VALUES (NEW.part, NEW.key, NEW.n);
+        END""",
+}
+for _dialect, _statement in _TRIGGERS.items():
+    event.listen(metadata, "after_create", DDL(_statement).execute_if(dialect=_dialect))
+
+
+def create(connection: Connection) -> None:
+    """Create the tables, with every key at zero."""
+    metadata.create_all(connection)
+    every = [key for of_feed in KEYS.values() for key in of_feed]
+    connection.execute(insert(keys), [{"key": key, "n": 0} for key in every])
+    connection.execute(insert(numbers), [{"n": n} for n in range(1, NUMBERS + 1)])
+
+
+def truth(connection: Connection, feed: Table) -> dict[int, int]:
+    """Return the last number of each key; every number from one up to it has been committed.
+
+    Raises:
+        AssertionError: the writers have broken their own order, so nothing can be judged.
+    """
+    counted = select(feed.c.key, func.max(feed.c.n), func.min(feed.c.n), func.count()).group_by(
+        feed.c.key
+    )
+    last = {}
+    for key, highest, lowest, count in connection.execute(counted):
+        assert (lowest, highest) == (1, count), f"key {key} of {feed} has gaps of its own"
+        last[key] = highest
+    return last

@@ -1,0 +1,78 @@
+"""Torture: under writers that hurt, every ordering keeps its word, and every mutant is caught."""
+
+from functools import partial
+
+import pytest
+from harness.torture import LIGHT, MIXES, STRATEGIES, Crew, published, torture
+from harness.torture.kinds import FAST, HURTING
+from harness.torture.mutants import MUTANTS
+from harness.torture.schema import events
+from harness.torture.tally import Tally
+from harness.torture.watched import WatchedFeed
+
+from zeroeventhub.errors import Unavailable
+from zeroeventhub.protocol import Page
+
+SECONDS = 5
+CATCHING = 20
+
+
+@pytest.fixture(scope="module")
+def crews():
+    """Two processes of writers."""
+    crews = [Crew(), Crew()]
+    yield crews
+    for crew in crews:
+        crew.close()
+
+
+@pytest.fixture
+def url(request, database):
+    """The URL of an empty database."""
+    return request.getfixturevalue(f"{database}_url")
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(("database", "ordering"), STRATEGIES)
+def test_ordering_keeps_its_word(url, database, ordering, crews, seed):
+    """Beside all kinds of writers every reader sees every event once, each key in order."""
+    publish = partial(published, ordering=ordering)
+    verdict = torture(url, publish, crews, seed=seed, seconds=SECONDS, mix=MIXES[database])
+    assert verdict.complaints == []
+    assert verdict.events > 100
+    assert {kind.__name__ for kind in (*HURTING[database], *FAST)} - {"killed"} <= {*verdict.kinds}
+
+
+@pytest.mark.parametrize(("database", "mutant"), MUTANTS)
+def test_mutant_is_caught(url, database, mutant, crews):
+    """An ordering with one thing wrong loses, repeats or turns round events, and is caught."""
+    publish = MUTANTS[database, mutant]
+    verdict = torture(url, publish, crews, seed=0, seconds=CATCHING, mix=LIGHT, until_wrong=True)
+    assert verdict.counts.keys() & {"lost", "twice", "inverted"}
+
+
+def test_tally_tells_what_is_wrong():
+    """An event passed over is lost until it comes; then it is inverted, and after that twice."""
+    tally = Tally()
+    for n in (1, 2, 5, 4, 4):
+        tally.see(7, n)
+    assert (tally.lost(), tally.inverted, tally.twice) == (1, 1, 1)
+    assert (tally.ahead({7: 9}), tally.invented({7: 4})) == (4, 1)
+    assert tally.examples[0] == "event 5 of key 7 came behind event 2"
+
+
+def test_watch_notices_a_horizon_that_goes_back():
+    """A feed that has answered once neither goes back nor falls silent."""
+    answers = iter([Page([], "1-5"), Page([], "1-3"), Unavailable("Not now.", retry_after=1)])
+
+    class Wavering:
+        def read(self, partition, cursor, limit):
+            if isinstance(answer := next(answers), Unavailable):
+                raise answer
+            return answer
+
+    feed = WatchedFeed(events, Wavering())
+    for _ in range(3):
+        feed.look()
+    assert feed.went_back == ["5 to 3"]
+    assert len(feed.fell_silent) == 1
