@@ -18,9 +18,9 @@ from rich.console import Console
 
 SECONDS = 6
 MIXES = {
-    "postgresql": Mix(hurting=8, fast=8, bulk=6),
-    "mariadb": Mix(hurting=8, fast=8, bulk=6),
-    "sqlite": Mix(hurting=4, fast=2, bulk=6),
+    "postgresql": Mix(hurting=10, fast=16, bulk=3, rest=0.02),
+    "mariadb": Mix(hurting=10, fast=16, bulk=3, rest=0.02),
+    "sqlite": Mix(hurting=6, fast=4, bulk=3, rest=0.02),
 }
 WRONG = ("lost", "twice", "inverted", "invented", "horizon back", "silent", "stuck")
 
