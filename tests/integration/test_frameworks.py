@@ -91,22 +91,49 @@ def test_alembic_sees_the_cursor_table(engine):
         assert compare_metadata(context, cursor_metadata) == []
 
 
-def test_alembic_installs_a_gate(postgresql):
-    """A migration that installs and uninstalls a gate is two lines, run by Alembic itself."""
-    metadata.create_all(postgresql)
-    source = TableFeed(orders, data="data", ordering="gated")
-    with postgresql.begin() as connection:
+@pytest.mark.parametrize(
+    ("database", "ordering"),
+    [
+        ("postgresql", "gated"),
+        ("postgresql", "sequenced"),
+        ("mariadb", "sequenced"),
+        ("sqlite", "sequenced"),
+    ],
+)
+def test_alembic_installs_an_ordering(request, database, ordering):
+    """A migration that installs and uninstalls an ordering is two lines, run by Alembic itself."""
+    engine = request.getfixturevalue(database)
+    metadata.create_all(engine)
+    source = TableFeed(orders, data="data", ordering=ordering)
+    with engine.begin() as connection:
         context = MigrationContext.configure(connection)
         with Operations.context(context) as operations:
             source.install(operations.get_bind())
+    with engine.begin() as connection:
         place(connection, 1)
-    assert source.bind(postgresql).read(0, FIRST, 1).events[0].data == {"n": 0}
-    with postgresql.begin() as connection:
+    assert source.bind(engine).read(0, FIRST, 1).events[0].data == {"n": 0}
+    with engine.begin() as connection:
         context = MigrationContext.configure(connection)
         with Operations.context(context) as operations:
             source.uninstall(operations.get_bind())
     with pytest.raises(ConfigurationError):
-        source.bind(postgresql).info()
+        source.bind(engine).info()
+
+
+def test_alembic_leaves_the_tables_of_an_ordering_alone(engine):
+    """With the name filter of the documentation, autogenerate does not drop what is beside."""
+    metadata.create_all(engine)
+    with engine.begin() as connection:
+        TableFeed(orders, data="data", ordering="sequenced").install(connection)
+    filter_ = {"include_name": include_name}
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts=filter_)
+        assert compare_metadata(context, metadata) == []
+
+
+def include_name(name, type_, parent_names):
+    """Tell Alembic which names are the application's."""
+    return type_ != "table" or not name.startswith("zeroeventhub_")
 
 
 def test_cursor_table_joins_metadata_of_ones_own(tmp_path):

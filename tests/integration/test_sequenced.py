@@ -420,3 +420,23 @@ def test_read_only_sessions_read_what_has_positions(postgresql):
     assert numbers(SOURCE.bind(quiet)) == [0]
     quiet.dispose()
     assert numbers(feed) == [0, 1]
+
+
+def test_position_that_was_read_outlives_a_crash(postgresql):
+    """Where commits are not awaited, one that gives positions is: else they might come again."""
+    metadata.create_all(postgresql)
+    install(postgresql)
+    hasty = create_engine(
+        postgresql.url, connect_args={"options": "-c synchronous_commit=off"}, pool_size=1
+    )
+    feed = SOURCE.bind(hasty)
+    lag = text("SELECT pg_current_wal_insert_lsn() - pg_current_wal_flush_lsn()")
+    lags = []
+    for number in range(3):  # the server writes to its log for reasons of its own, too
+        with hasty.begin() as connection:
+            place(connection, 1, first=number)
+        assert numbers(feed)[-1] == number
+        with hasty.connect() as connection:
+            lags.append(connection.scalar(lag))
+    hasty.dispose()
+    assert min(lags) <= 0
