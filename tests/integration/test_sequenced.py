@@ -263,8 +263,9 @@ def test_outbox_is_empty_when_all_have_positions(server):
         assert connection.scalar(text(f"SELECT count(*) FROM {outbox}")) == 0
 
 
-def test_low_mark_leaves_no_open_writer_behind(postgresql):
+def test_low_mark_leaves_no_open_writer_behind(postgresql, monkeypatch):
     """Wherever the mark is on its way, a writer that has come before and commits late is found."""
+    monkeypatch.setattr("zeroeventhub.publisher.ordering.sequenced.postgresql.ROUND", 1)
     metadata.create_all(postgresql)
     feed = install(postgresql)
     (state,) = [name for name in left_over(postgresql) if "state" in name]

@@ -20,6 +20,7 @@ from zeroeventhub.publisher.ordering.observed_mysql import MysqlObserved
 from zeroeventhub.publisher.ordering.port import Ddl, Events, Horizon, Source
 from zeroeventhub.publisher.ordering.sequence import quoted_name
 from zeroeventhub.publisher.ordering.sequenced import MysqlSequenced, PostgresqlSequenced
+from zeroeventhub.publisher.ordering.sequenced.postgresql import ROUND
 
 HASTE = 0.03
 """Seconds at most between what was read too early and the rest."""
@@ -181,14 +182,12 @@ MUTANTS: dict[tuple[str, str], Callable[[Table], Any]] = {
         Mutant, ordering=_reading(Gated, _MARKS, _Blind)
     ),
     ("postgresql", "sequenced by everybody at once"): partial(Mutant, ordering=_BY_ALL),
-    ("postgresql", "sequenced, mark behind the last id that has ended"): partial(
+    ("postgresql", "sequenced, low mark that waits for nobody"): partial(
         Mutant,
         ordering=_rewritten(
             PostgresqlSequenced,
-            (
-                "state.boundary := NULL;",
-                "state.boundary := pg_snapshot_xmax(pg_current_snapshot())::text::bigint;",
-            ),
+            ("virtualtransaction = ANY (state.holders)", "false"),
+            (f"state.low + {ROUND}", "state.low"),
         ),
     ),
     ("mariadb", "observed, writers read before the number"): partial(Mutant, ordering=_Hurried),

@@ -8,7 +8,7 @@ does not get the right reads what is there.
 from hashlib import md5
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, Connection, func, select, text
+from sqlalchemy import ARRAY, BigInteger, Column, Connection, Text, func, select, text
 
 from zeroeventhub.errors import ConfigurationError, Unavailable
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION
@@ -29,17 +29,23 @@ BEGIN
 END
 $note$"""
 
+ROUND = 1000
+"""How far the low mark lies behind, in numbers of the outbox, before it is let follow."""
+
+_NOTING = """FROM pg_locks WHERE locktype = 'relation' AND mode = 'RowExclusiveLock' AND granted
+            AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+            AND relation = '{outbox}'::regclass"""
+
 # Dead rows of the outbox stay for as long as anybody has an old snapshot. The low mark leaves them
-# out: at or below it nothing can be left to move. It follows the last number drawn in three steps,
-# each in a transaction of its own. A number is read: who has drawn up to it had an id by then. The
-# boundary is an id given afterwards, and so above all of those. Once nobody below the boundary is
-# open, everything up to the number is decided.
+# out: at or below it nothing can be left to move. It follows in rounds, as the ordering observed
+# does: the last number drawn is read, then who holds a write lock on the outbox, which a note takes
+# before it draws its number. Once those have ended, everything up to the number is decided.
 _SEQUENCE = """CREATE OR REPLACE FUNCTION {sequence}(amount integer) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $sequence$
 DECLARE
     state {state}%ROWTYPE;
-    own bigint;
-    decided boolean;
+    decided boolean := false;
+    drawn bigint;
     taken bigint;
     top bigint;
     moved bigint;
@@ -61,8 +67,12 @@ BEGIN
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;
     state.at := greatest(state.at, clock_timestamp());
-    own := pg_current_xact_id()::text::bigint;
-    SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint >= state.boundary INTO decided;
+    IF state.next_low IS NOT NULL THEN
+        -- A prepared transaction may show under a name that its writer did not have.
+        SELECT NOT EXISTS (SELECT {noting} AND (
+            virtualtransaction = ANY (state.holders) OR virtualtransaction LIKE '-1/%'
+        )) INTO decided;
+    END IF;
     WITH moving AS (
         DELETE FROM {outbox} WHERE number = ANY (ARRAY(
             SELECT number FROM {outbox} WHERE number > state.low ORDER BY number LIMIT amount
@@ -82,15 +92,19 @@ BEGIN
         state.low := CASE WHEN taken < amount THEN state.next_low
             ELSE greatest(state.low, least(state.next_low, top)) END;
     END IF;
-    IF state.next_low IS NULL OR state.next_low <= state.low THEN
-        state.next_low := pg_sequence_last_value(pg_get_serial_sequence('{outbox_label}', 'number'));
-        state.boundary := NULL;
-    ELSIF state.boundary IS NULL OR state.boundary > own THEN
-        -- A boundary above every id there is comes from another cluster, in a dump.
-        state.boundary := own;
+    IF state.next_low <= state.low THEN
+        state.next_low := NULL;
+    END IF;
+    IF state.next_low IS NULL THEN
+        drawn := pg_sequence_last_value(pg_get_serial_sequence('{outbox_label}', 'number'));
+        IF drawn >= state.low + {round} THEN
+            state.next_low := drawn;
+            SELECT coalesce(array_agg(virtualtransaction), '{{}}') INTO state.holders
+                {noting} AND pid IS DISTINCT FROM pg_backend_pid();
+        END IF;
     END IF;
     UPDATE {state} SET last = state.last, at = state.at, low = state.low,
-        next_low = state.next_low, boundary = state.boundary;
+        next_low = state.next_low, holders = state.holders;
     RETURN state.last;
 END
 $sequence$"""
@@ -219,8 +233,9 @@ class PostgresqlSequenced:
             connection.scalar(_SCHEMA, {"table": words["events"]}),
             column_types(connection, self._events),
         )
-        for name in ("low", "next_low", "boundary"):
+        for name in ("low", "next_low"):
             tables.state.append_column(Column(name, BigInteger))
+        tables.state.append_column(Column("holders", ARRAY(Text)))
         created = tables.create(connection, [tables.positions, tables.outbox, tables.state])
         return Ddl(
             install=(
@@ -241,13 +256,14 @@ class PostgresqlSequenced:
         # By its full name, since a function has to find it whatever its caller's search path is.
         events = {"table": quoted_name(connection, self._events.table)}
         schema = connection.scalar(_SCHEMA, events)
+        outbox = quoted(schema, tables.outbox.name)
         copied = {name: quoted(original) for name, original in tables.copied.items()}
         return {
             **{
                 name: quoted(schema, f"zeroeventhub_{name}_{digest}")
                 for name in ("positions", "outbox", "state", "note", "sequence")
             },
-            "outbox_label": quoted(schema, tables.outbox.name).replace("'", "''"),
+            "outbox_label": outbox.replace("'", "''"),
             "events": quoted(schema, self._events.table.name),
             "trigger": f"zeroeventhub_note_{digest}",
             "key": ", ".join(tables.key),
@@ -258,6 +274,8 @@ class PostgresqlSequenced:
             "known": " AND ".join(f"known.{name} = event.{copied[name]}" for name in tables.key),
             "descending": ", ".join(f"event.{quoted(name)} DESC" for name in tables.order),
             "lowest": str(-(2**63)),
+            "round": str(ROUND),
+            "noting": _NOTING.format(outbox=outbox.replace("'", "''")),
         }
 
 
