@@ -386,9 +386,9 @@ def test_name_of_a_writers_own_gives_no_function_another_meaning(postgresql):
             connection.execute(text(line))
         place(connection, 1)
         connection.commit()
+        stolen = "LANGUAGE plpgsql AS $$ BEGIN RAISE 'stolen'; END $$"
         for line in (
-            "CREATE FUNCTION trap.current_setting(text) RETURNS text LANGUAGE plpgsql AS $$"
-            " BEGIN RAISE 'stolen'; END $$",
+            f"CREATE FUNCTION trap.current_setting(text) RETURNS text {stolen}",
             "SET search_path = trap, pg_catalog, public",
             f"SELECT public.{outbox.replace('outbox', 'sequence')}(10)",
         ):
