@@ -210,6 +210,22 @@ def test_key_that_may_stand_twice_is_refused(engine):
         source.install(connection)
 
 
+@pytest.mark.parametrize("database", ["postgresql", "sqlite"])
+def test_key_that_is_unique_in_part_is_refused(request, database):
+    """An index over some of the rows does not tell events apart; one over all of them does."""
+    engine = request.getfixturevalue(database)
+    log = Table("log", MetaData(), Column("name", String(9), nullable=False))
+    log.metadata.create_all(engine)
+    source = TableFeed(log, ordering="sequenced", position="name")
+    with engine.begin() as connection:
+        connection.execute(text("CREATE UNIQUE INDEX part ON log (name) WHERE name > 'm'"))
+    with engine.begin() as connection, pytest.raises(ConfigurationError, match="UNIQUE"):
+        source.install(connection)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE UNIQUE INDEX whole ON log (name)"))
+        source.install(connection)
+
+
 def test_key_that_comes_back_is_a_new_event(feed, engine):
     """A row that is deleted and written again under its key is one event, in its new place."""
     with engine.begin() as connection:
