@@ -3,11 +3,13 @@
 import itertools
 import threading
 import uuid
+from datetime import datetime, timedelta
 
 import pytest
 from harness.shop import metadata, orders, place
 from sqlalchemy import (
     Column,
+    DateTime,
     Integer,
     MetaData,
     String,
@@ -111,10 +113,11 @@ def test_install_can_be_repeated_and_taken_back(feed, engine):
     """Installing again changes no position; uninstalling leaves the table as it was."""
     with engine.begin() as connection:
         place(connection, 3)
-    assert numbers(feed) == [0, 1, 2]
+    page = feed.read(0, FIRST, 10)
     install(engine)
     with engine.begin() as connection:
         place(connection, 1, first=3)
+    assert numbers(feed, page.cursor) == [3]
     assert numbers(feed) == [0, 1, 2, 3]
     for _ in range(2):
         with engine.begin() as connection:
@@ -127,9 +130,91 @@ def test_install_can_be_repeated_and_taken_back(feed, engine):
         SOURCE.bind(engine).info()
 
 
-def test_rows_that_no_trigger_has_seen_are_taken_in_by_installing_again(feed, engine):
-    """Rows written while the trigger was away get positions behind those that are given."""
+def test_installing_again_repeats_no_event_that_waits_for_its_position(server, monkeypatch):
+    """What waits in the outbox is not put into it once more."""
+    for module in ("postgresql", "mysql"):
+        monkeypatch.setattr(f"zeroeventhub.publisher.ordering.sequenced.{module}.BACKLOG", 1)
+    metadata.create_all(server)
+    feed = install(server)
+    with server.begin() as connection:
+        place(connection, 3)
+    install(server)
+    cursor, seen = FIRST, []
+    for _ in range(8):
+        page = feed.read(0, cursor, 10)
+        seen += [event.data["n"] for event in page.events]
+        cursor = page.cursor
+    assert seen == [0, 1, 2]
+
+
+def test_events_from_before_have_the_order_of_their_times(engine):
+    """Where the key says nothing about the order, the column of times does."""
+    log = Table(
+        "log",
+        MetaData(),
+        Column("name", String(9), primary_key=True),
+        Column("at", DateTime, nullable=False),
+        Column("n", Integer),
+    )
+    log.metadata.create_all(engine)
+    noon = datetime(2013, 1, 1, 12)  # noqa: DTZ001 - without a zone
     with engine.begin() as connection:
+        connection.execute(
+            insert(log),
+            [
+                {"name": name, "at": noon + timedelta(minutes=minute), "n": minute}
+                for name, minute in [("a", 3), ("b", 1), ("c", 2), ("d", 0)]
+            ],
+        )
+    feed = install(engine, TableFeed(log, data=["n"], time="at", ordering="sequenced"))
+    assert numbers(feed) == [0, 1, 2, 3]
+
+
+def test_trigger_of_another_version_is_refused(sqlite):
+    """A trigger of the right name that does something else is not taken for ours."""
+    metadata.create_all(sqlite)
+    install(sqlite)
+    with sqlite.begin() as connection:
+        name = connection.scalar(text("SELECT name FROM sqlite_master WHERE type = 'trigger'"))
+        connection.execute(text(f"DROP TRIGGER {name}"))
+        connection.exec_driver_sql(
+            f"CREATE TRIGGER {name} AFTER INSERT ON orders BEGIN SELECT 1; END"
+        )
+    with pytest.raises(ConfigurationError, match="this version"):
+        SOURCE.bind(sqlite).info()
+
+
+def test_strict_isolation_makes_nobody_wait(mariadb):
+    """Where sessions are SERIALIZABLE, whoever gives positions still waits for no open writer."""
+    metadata.create_all(mariadb)
+    install(mariadb)
+    session = (
+        "SET SESSION tx_isolation = 'SERIALIZABLE', SESSION innodb_lock_wait_timeout = 1"
+        if mariadb.dialect.is_mariadb
+        else "SET SESSION transaction_isolation = 'SERIALIZABLE', innodb_lock_wait_timeout = 1"
+    )
+    strict = create_engine(mariadb.url, connect_args={"init_command": session})
+    feed = SOURCE.bind(strict)
+    with mariadb.connect() as slow:
+        place(slow, 1)
+        with mariadb.begin() as connection:
+            place(connection, 1, first=1)
+        assert numbers(feed) == [1]
+    strict.dispose()
+
+
+def test_rows_that_no_trigger_has_seen_are_taken_in_by_installing_again(feed, engine, monkeypatch):
+    """Rows written while the trigger was away get positions behind those that are given."""
+    monkeypatch.setattr("zeroeventhub.publisher.ordering.sequenced.postgresql.ROUND", 1)
+    with engine.begin() as connection:
+        SOURCE.install(connection)
+    feed = SOURCE.bind(engine)
+    for _ in range(3):  # lets the low mark of PostgreSQL rise
+        with engine.begin() as connection:
+            place(connection, 1)
+        numbers(feed)
+    with engine.begin() as connection:
+        connection.execute(orders.delete())
         place(connection, 1)
     assert numbers(feed) == [0]
     digest = left_over(engine)[0].rpartition("_")[2]
