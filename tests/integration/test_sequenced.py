@@ -23,7 +23,6 @@ from sqlalchemy.exc import DBAPIError
 
 from zeroeventhub import FIRST, LAST, TableFeed
 from zeroeventhub.errors import ConfigurationError, Unavailable
-from zeroeventhub.publisher.ordering.sequenced import side_tables
 
 SOURCE = TableFeed(orders, data="data", ordering="sequenced")
 
@@ -133,7 +132,7 @@ def test_install_can_be_repeated_and_taken_back(feed, engine):
 def test_installing_again_repeats_no_event_that_waits_for_its_position(server, monkeypatch):
     """What waits in the outbox is not put into it once more."""
     for module in ("postgresql", "mysql"):
-        monkeypatch.setattr(f"zeroeventhub.publisher.ordering.sequenced.{module}.BACKLOG", 1)
+        monkeypatch.setattr(f"zeroeventhub.publisher.ordering.{module}.sequenced.BACKLOG", 1)
     metadata.create_all(server)
     feed = install(server)
     with server.begin() as connection:
@@ -205,7 +204,7 @@ def test_strict_isolation_makes_nobody_wait(mariadb):
 
 def test_rows_that_no_trigger_has_seen_are_taken_in_by_installing_again(feed, engine, monkeypatch):
     """Rows written while the trigger was away get positions behind those that are given."""
-    monkeypatch.setattr("zeroeventhub.publisher.ordering.sequenced.postgresql.ROUND", 1)
+    monkeypatch.setattr("zeroeventhub.publisher.ordering.postgresql.sequenced.ROUND", 1)
     with engine.begin() as connection:
         SOURCE.install(connection)
     feed = SOURCE.bind(engine)
@@ -341,9 +340,8 @@ def test_page_moves_on_over_events_that_are_gone(feed, engine):
 
 def test_backlog_is_worked_off_in_parts(server, monkeypatch):
     """More events than get a position at once come with the next readings, all of them."""
-    monkeypatch.setattr(f"{side_tables.__name__}.BACKLOG", 10)
     for module in ("postgresql", "mysql"):
-        monkeypatch.setattr(f"zeroeventhub.publisher.ordering.sequenced.{module}.BACKLOG", 10)
+        monkeypatch.setattr(f"zeroeventhub.publisher.ordering.{module}.sequenced.BACKLOG", 10)
     metadata.create_all(server)
     feed = install(server)
     with server.begin() as connection:
@@ -366,7 +364,7 @@ def test_outbox_is_empty_when_all_have_positions(server):
 
 def test_low_mark_leaves_no_open_writer_behind(postgresql, monkeypatch):
     """Wherever the mark is on its way, a writer that has come before and commits late is found."""
-    monkeypatch.setattr("zeroeventhub.publisher.ordering.sequenced.postgresql.ROUND", 1)
+    monkeypatch.setattr("zeroeventhub.publisher.ordering.postgresql.sequenced.ROUND", 1)
     metadata.create_all(postgresql)
     feed = install(postgresql)
     (state,) = [name for name in left_over(postgresql) if "state" in name]

@@ -5,7 +5,7 @@ from itertools import combinations
 
 import pytest
 
-from zeroeventhub.publisher.ordering.gated import lowest, restore
+from zeroeventhub.publisher.ordering.postgresql.gated import lowest, restore
 
 WRITER = ("enter", "draw", "draw", "end")
 READER = ("number", "marks", "judge")

@@ -11,16 +11,14 @@ from sqlalchemy import Connection, Table, TextClause, false, func, null, select,
 from harness.torture.mutant_feeds import LockingReads, XidOrder
 from harness.torture.strategies import COLUMNS
 from zeroeventhub import TableFeed
-from zeroeventhub.publisher.ordering import Ordering
-from zeroeventhub.publisher.ordering.gated import _MARKS, Gated
-from zeroeventhub.publisher.ordering.mysql_server import is_mariadb
-from zeroeventhub.publisher.ordering.observed import _WRITERS, Observed
-from zeroeventhub.publisher.ordering.observed_mysql import _WRITERS as _MYSQL_WRITERS
-from zeroeventhub.publisher.ordering.observed_mysql import MysqlObserved
+from zeroeventhub.publisher.ordering import Ordering, mysql, postgresql
+from zeroeventhub.publisher.ordering.mysql.observed import _WRITERS as _MYSQL_WRITERS
+from zeroeventhub.publisher.ordering.mysql.server import is_mariadb
 from zeroeventhub.publisher.ordering.port import Ddl, Events, Horizon, Source
-from zeroeventhub.publisher.ordering.sequence import quoted_name
-from zeroeventhub.publisher.ordering.sequenced import MysqlSequenced, PostgresqlSequenced
-from zeroeventhub.publisher.ordering.sequenced.postgresql import ROUND
+from zeroeventhub.publisher.ordering.postgresql.gated import _MARKS
+from zeroeventhub.publisher.ordering.postgresql.observed import _WRITERS
+from zeroeventhub.publisher.ordering.postgresql.sequence import quoted_name
+from zeroeventhub.publisher.ordering.postgresql.sequenced import ROUND
 
 HASTE = 0.03
 """Seconds at most between what was read too early and the rest."""
@@ -117,14 +115,14 @@ def _rewritten(ordering: type[Ordering], *changes: tuple[str, str], before: str 
     return Rewritten
 
 
-class _Forgetful(MysqlObserved):
+class _Forgetful(mysql.Observed):
     """Take prepared transactions whose connection is gone for ended."""
 
     def _read_prepared(self, connection: Connection) -> list[str]:
         return []
 
 
-class _Hurried(MysqlObserved):
+class _Hurried(mysql.Observed):
     """Read who writes before the last number drawn, and some time before."""
 
     def horizon(self, connection: Connection) -> Horizon:
@@ -155,7 +153,7 @@ class _Swapped:
 
 # Positions come from a sequence, and everybody gives them to rows that nobody else has locked.
 _BY_ALL = _rewritten(
-    PostgresqlSequenced,
+    postgresql.Sequenced,
     (" FOR UPDATE SKIP LOCKED", ""),
     ("ORDER BY number LIMIT amount", "ORDER BY number LIMIT amount FOR UPDATE SKIP LOCKED"),
     ("state.last + row_number() OVER (ORDER BY number)", "nextval('public.mutant_{digest}')"),
@@ -170,22 +168,22 @@ MUTANTS: dict[tuple[str, str], Callable[[Table], Any]] = {
     ("postgresql", "naive"): partial(Mutant, ordering=Naive),
     ("postgresql", "in the order of transaction ids"): XidOrder,
     ("postgresql", "observed, locks read before the number"): partial(
-        Mutant, ordering=_reading(Observed, _WRITERS, _Hasty)
+        Mutant, ordering=_reading(postgresql.Observed, _WRITERS, _Hasty)
     ),
     ("postgresql", "observed, nobody waited for"): partial(
-        Mutant, ordering=_reading(Observed, _WRITERS, _Blind)
+        Mutant, ordering=_reading(postgresql.Observed, _WRITERS, _Blind)
     ),
     ("postgresql", "gated, marks read before the number"): partial(
-        Mutant, ordering=_reading(Gated, _MARKS, _Hasty)
+        Mutant, ordering=_reading(postgresql.Gated, _MARKS, _Hasty)
     ),
     ("postgresql", "gated, marks ignored"): partial(
-        Mutant, ordering=_reading(Gated, _MARKS, _Blind)
+        Mutant, ordering=_reading(postgresql.Gated, _MARKS, _Blind)
     ),
     ("postgresql", "sequenced by everybody at once"): partial(Mutant, ordering=_BY_ALL),
     ("postgresql", "sequenced, low mark that waits for nobody"): partial(
         Mutant,
         ordering=_rewritten(
-            PostgresqlSequenced,
+            postgresql.Sequenced,
             ("virtualtransaction = ANY (state.holders)", "false"),
             (f"state.low + {ROUND}", "state.low"),
         ),
@@ -193,7 +191,7 @@ MUTANTS: dict[tuple[str, str], Callable[[Table], Any]] = {
     ("mariadb", "observed, writers read before the number"): partial(Mutant, ordering=_Hurried),
     ("mariadb", "observed, prepared transactions forgotten"): partial(Mutant, ordering=_Forgetful),
     ("mariadb", "sequenced by everybody at once"): partial(
-        Mutant, ordering=_rewritten(MysqlSequenced, ("FOR UPDATE SKIP LOCKED", ""))
+        Mutant, ordering=_rewritten(mysql.Sequenced, ("FOR UPDATE SKIP LOCKED", ""))
     ),
     ("mariadb", "naive"): partial(Mutant, ordering=Naive),
     ("mariadb", "locking reads"): LockingReads,

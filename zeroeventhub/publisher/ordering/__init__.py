@@ -1,4 +1,4 @@
-"""The order of a feed's events, and how far up it is safe to read: one file a strategy.
+"""The order of a feed's events, and how far up it is safe to read: a file for each way.
 
 `WHERE id > :cursor` alone loses events: a transaction that drew a low number may commit
 after a reader has passed a higher one. An ordering knows the *horizon*, the highest
@@ -8,16 +8,8 @@ position at and below which nothing can still become visible. A feed reads up to
 from collections.abc import Callable
 
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.publisher.ordering.gated import Gated
-from zeroeventhub.publisher.ordering.observed import Observed
-from zeroeventhub.publisher.ordering.observed_mysql import MysqlObserved
+from zeroeventhub.publisher.ordering import mysql, postgresql, sqlite
 from zeroeventhub.publisher.ordering.port import Blocker, Ddl, Events, Horizon, Ordering, Source
-from zeroeventhub.publisher.ordering.sequenced import (
-    MysqlSequenced,
-    PostgresqlSequenced,
-    SqliteSequenced,
-)
-from zeroeventhub.publisher.ordering.single_writer import SingleWriter
 
 __all__ = [
     "ORDERINGS",
@@ -30,11 +22,19 @@ __all__ = [
     "ordering_for",
 ]
 
+_OF_MYSQL: dict[str, Callable[[Events], Ordering]] = {
+    "observed": mysql.Observed,
+    "sequenced": mysql.Sequenced,
+}
 _OF_DATABASE: dict[str, dict[str, Callable[[Events], Ordering]]] = {
-    "postgresql": {"observed": Observed, "gated": Gated, "sequenced": PostgresqlSequenced},
-    "mariadb": {"observed": MysqlObserved, "sequenced": MysqlSequenced},
-    "mysql": {"observed": MysqlObserved, "sequenced": MysqlSequenced},
-    "sqlite": {"single-writer": SingleWriter, "sequenced": SqliteSequenced},
+    "postgresql": {
+        "observed": postgresql.Observed,
+        "gated": postgresql.Gated,
+        "sequenced": postgresql.Sequenced,
+    },
+    "mariadb": _OF_MYSQL,
+    "mysql": _OF_MYSQL,
+    "sqlite": {"single-writer": sqlite.SingleWriter, "sequenced": sqlite.Sequenced},
 }
 """The orderings of each database by name; the first needs nothing from its user."""
 

@@ -13,12 +13,12 @@ from sqlalchemy import ARRAY, BigInteger, Column, Connection, Text, func, select
 from zeroeventhub.errors import ConfigurationError, Unavailable
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION
 from zeroeventhub.publisher.ordering.port import Blocker, Ddl, Events, Horizon
-from zeroeventhub.publisher.ordering.sequence import quoted, quoted_name, refuse_heirs
-from zeroeventhub.publisher.ordering.sequenced.side_tables import BACKLOG, SideTables
+from zeroeventhub.publisher.ordering.postgresql.sequence import quoted, quoted_name, refuse_heirs
+from zeroeventhub.publisher.ordering.postgresql.writers import find_blockers
+from zeroeventhub.publisher.ordering.side_tables import BACKLOG, SideTables
 from zeroeventhub.publisher.ordering.unique_key import check_key, column_types
-from zeroeventhub.publisher.ordering.writers import find_blockers
 
-__all__ = ["PostgresqlSequenced"]
+__all__ = ["Sequenced"]
 
 # Nothing here is looked up by a name that a writer could have given a meaning of its own.
 _NOTE = """CREATE OR REPLACE FUNCTION {note}() RETURNS trigger
@@ -154,7 +154,7 @@ _HOLDS = """
 """
 
 
-class PostgresqlSequenced:
+class Sequenced:
     """Order a PostgreSQL table by positions in a table beside it.
 
     Args:

@@ -1,4 +1,10 @@
-"""The tables beside that of the events: their positions, and on servers an outbox and a state."""
+"""Sequenced: positions that are given after the commit, in a table beside that of the events.
+
+A trigger notes the key of every new row in an outbox. Whoever reads the feed gives positions to
+what has been committed by then, one at a time: the number of an event is drawn when everybody can
+see it, and so what has a position is settled. Any key will do, and no open writer holds anybody
+back. This module names the tables; each database has its own way to fill them.
+"""
 
 from collections.abc import Mapping, Sequence
 from hashlib import md5

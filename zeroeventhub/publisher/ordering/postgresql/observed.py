@@ -10,9 +10,9 @@ from sqlalchemy import Connection, text
 
 from zeroeventhub.errors import Unavailable
 from zeroeventhub.publisher.ordering.port import Blocker, Ddl, Events, Horizon, Source
+from zeroeventhub.publisher.ordering.postgresql.sequence import Sequence, find_sequence, quoted_name
+from zeroeventhub.publisher.ordering.postgresql.writers import find_blockers
 from zeroeventhub.publisher.ordering.rounds import Rounds
-from zeroeventhub.publisher.ordering.sequence import Sequence, find_sequence, quoted_name
-from zeroeventhub.publisher.ordering.writers import find_blockers
 
 __all__ = ["Observed"]
 

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, func, select, text
 from sqlalchemy.exc import DBAPIError
 
 from zeroeventhub.errors import ConfigurationError, Unavailable
-from zeroeventhub.publisher.ordering.mysql_server import (
+from zeroeventhub.publisher.ordering.mysql.server import (
     check_engine,
     check_server,
     is_mariadb,
@@ -25,7 +25,7 @@ from zeroeventhub.publisher.ordering.port import Blocker, Ddl, Events, Horizon, 
 from zeroeventhub.publisher.ordering.rounds import PREPARED, Rounds
 from zeroeventhub.publisher.ordering.unique_key import check_key
 
-__all__ = ["MysqlObserved"]
+__all__ = ["Observed"]
 
 OLDEST = {True: (10, 5), False: (8, 0, 13)}
 """The versions of MariaDB (True) and of MySQL (False) whose prepared transactions are known to
@@ -100,7 +100,7 @@ _BLOCKERS = {
 }
 
 
-class MysqlObserved:
+class Observed:
     """Order a table of MariaDB or MySQL by its AUTO_INCREMENT column.
 
     Args:

@@ -4,10 +4,10 @@ from sqlalchemy import Connection, column, select, table
 
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.ordering.port import Blocker, Ddl, Events, Horizon
-from zeroeventhub.publisher.ordering.sequenced.side_tables import SideTables
+from zeroeventhub.publisher.ordering.side_tables import SideTables
 from zeroeventhub.publisher.ordering.unique_key import check_key, column_types
 
-__all__ = ["SqliteSequenced"]
+__all__ = ["Sequenced"]
 
 _MASTER = table("sqlite_master", column("type"), column("name"), column("sql"))
 _SEQUENCE = table("sqlite_sequence", column("name"), column("seq"))
@@ -31,7 +31,7 @@ ORDER BY {order}"""
 _UNINSTALL = ("DROP TRIGGER IF EXISTS {trigger}", "DROP TABLE IF EXISTS {positions}")
 
 
-class SqliteSequenced:
+class Sequenced:
     """Order a SQLite table by positions in a table beside it.
 
     Args:

@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 
 from zeroeventhub.errors import ConfigurationError, Unavailable
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION
-from zeroeventhub.publisher.ordering.mysql_server import (
+from zeroeventhub.publisher.ordering.mysql.server import (
     check_engine,
     check_server,
     error_number,
@@ -23,10 +23,10 @@ from zeroeventhub.publisher.ordering.mysql_server import (
     quoted,
 )
 from zeroeventhub.publisher.ordering.port import Blocker, Ddl, Events, Horizon
-from zeroeventhub.publisher.ordering.sequenced.side_tables import BACKLOG, SideTables
+from zeroeventhub.publisher.ordering.side_tables import BACKLOG, SideTables
 from zeroeventhub.publisher.ordering.unique_key import check_key, column_types
 
-__all__ = ["MysqlSequenced"]
+__all__ = ["Sequenced"]
 
 _NO_SUCH_ROUTINE = 1305
 
@@ -103,7 +103,7 @@ OLDEST = {True: (10, 6), False: (8, 0, 13)}
 """The versions of MariaDB (True) and of MySQL (False) that have SKIP LOCKED and JSON_TABLE."""
 
 
-class MysqlSequenced:
+class Sequenced:
     """Order a table of MariaDB or MySQL by positions in a table beside it.
 
     Args:
