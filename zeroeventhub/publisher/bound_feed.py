@@ -1,15 +1,16 @@
 """A table's feed with a database behind it, sync or async."""
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
 from time import monotonic
+from typing import Any
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from zeroeventhub.errors import BadCursor, Diverged, FeedFailure, Unavailable
 from zeroeventhub.protocol import FIRST, LAST, FeedInfo, Page
@@ -19,6 +20,10 @@ from zeroeventhub.publisher.page_query import PageQuery
 from zeroeventhub.publisher.time_query import TimeQuery
 
 __all__ = ["AsyncBoundFeed", "BoundFeed", "Reader"]
+
+_READING = {"isolation_level": "AUTOCOMMIT"}
+"""Options of a connection, whatever those of its engine: each statement sees what was committed
+before it, a horizon and then the rows below it."""
 
 CHECK_INTERVAL = 60.0
 """Seconds between two looks at what the feed relies on."""
@@ -108,19 +113,18 @@ class BoundFeed:
 
     def __init__(self, reader: Reader, engine: Engine) -> None:
         self._reader = reader
-        # Each statement sees what was committed before it: a horizon, then the rows below it.
-        self._engine = engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._engine = engine
 
     def info(self) -> FeedInfo:
         """Describe the feed; see `Feed.info`."""
         if self._reader.check_is_due:
-            with _explained(), self._engine.connect() as connection:
+            with self._connected() as connection:
                 self._reader.check(connection)
         return self._reader.info
 
     def read(self, partition: int, cursor: str, limit: int) -> Page:
         """Read a page; see `Feed.read`."""
-        with _explained(), self._engine.connect() as connection:
+        with self._connected() as connection:
             return self._reader.read(connection, partition, cursor, limit)
 
     def cursor_after(self, position: int) -> str:
@@ -132,7 +136,7 @@ class BoundFeed:
         Raises:
             BadCursor: it lies above the horizon: events may still appear below it.
         """
-        with _explained(), self._engine.connect() as connection:
+        with self._connected() as connection:
             return self._reader.cursor_after(connection, position)
 
     def cursor_at(self, moment: datetime, partition: int = 0) -> str:
@@ -150,8 +154,13 @@ class BoundFeed:
         Raises:
             ConfigurationError: the moment has no zone, or the feed does not know times.
         """
-        with _explained(), self._engine.connect() as connection:
+        with self._connected() as connection:
             return self._reader.cursor_at(connection, moment, partition)
+
+    @contextmanager
+    def _connected(self) -> Iterator[Connection]:
+        with _explained(), self._engine.connect() as connection:
+            yield connection.execution_options(**_READING)
 
 
 class AsyncBoundFeed:
@@ -159,33 +168,35 @@ class AsyncBoundFeed:
 
     def __init__(self, reader: Reader, engine: AsyncEngine) -> None:
         self._reader = reader
-        self._engine = engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._engine = engine
 
     async def info(self) -> FeedInfo:
         """Describe the feed; see `Feed.info`."""
         if self._reader.check_is_due:
-            with _explained():
-                async with self._engine.connect() as connection:
-                    await connection.run_sync(self._reader.check)
+            async with self._connected() as connection:
+                await connection.run_sync(self._reader.check)
         return self._reader.info
 
     async def read(self, partition: int, cursor: str, limit: int) -> Page:
         """Read a page; see `Feed.read`."""
-        with _explained():
-            async with self._engine.connect() as connection:
-                return await connection.run_sync(self._reader.read, partition, cursor, limit)
+        async with self._connected() as connection:
+            return await connection.run_sync(self._reader.read, partition, cursor, limit)
 
     async def cursor_after(self, position: int) -> str:
         """Return the cursor that stands after a position; see `BoundFeed.cursor_after`."""
-        with _explained():
-            async with self._engine.connect() as connection:
-                return await connection.run_sync(self._reader.cursor_after, position)
+        async with self._connected() as connection:
+            return await connection.run_sync(self._reader.cursor_after, position)
 
     async def cursor_at(self, moment: datetime, partition: int = 0) -> str:
         """Return the cursor before all events of a moment; see `BoundFeed.cursor_at`."""
+        async with self._connected() as connection:
+            return await connection.run_sync(self._reader.cursor_at, moment, partition)
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[AsyncConnection]:
         with _explained():
             async with self._engine.connect() as connection:
-                return await connection.run_sync(self._reader.cursor_at, moment, partition)
+                yield await connection.execution_options(**_READING)
 
 
 @contextmanager
@@ -194,8 +205,16 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except (OperationalError, InterfaceError, PoolTimeout) as error:
+        if _is_denied(error):
+            raise FeedFailure("The feed's user lacks a right that its query needs.") from error
         if "Could not decode" in str(error):  # SQLite holds text that is not UTF-8
             raise FeedFailure("A row holds text that is not UTF-8.") from error
         raise Unavailable("The feed's database cannot answer just now.", retry_after=1) from error
     except SQLAlchemyError as error:
         raise FeedFailure("The feed's database refused the feed's query.") from error
+
+
+def _is_denied(error: Exception) -> bool:
+    """Tell whether MariaDB or MySQL refused for want of a right, which no waiting mends."""
+    arguments: tuple[Any, ...] = getattr(getattr(error, "orig", None), "args", ())
+    return bool({*arguments[:1]} & {1044, 1142, 1143, 1227, 1370})

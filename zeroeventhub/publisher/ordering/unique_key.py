@@ -2,13 +2,15 @@
 
 from typing import Any
 
-from sqlalchemy import Connection, inspect
+from sqlalchemy import Connection, inspect, text
 from sqlalchemy.types import TypeEngine
 
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.ordering.port import Events
 
 __all__ = ["check_key", "column_types"]
+
+_KEY_OF_SQLITE = text("SELECT name, upper(type) AS type FROM pragma_table_info(:table) WHERE pk")
 
 
 def check_key(connection: Connection, events: Events) -> None:
@@ -36,6 +38,10 @@ def check_key(connection: Connection, events: Events) -> None:
         and not any(name.endswith("_where") for name in found.get("dialect_options", {}))
     ]
     nullable = {column["name"] for column in _columns(connection, events) if column["nullable"]}
+    if connection.dialect.name == "sqlite":
+        row_id = connection.execute(_KEY_OF_SQLITE, {"table": table.name}).all()
+        if [column.type for column in row_id] == ["INTEGER"]:
+            nullable -= {row_id[0].name}  # an alias of the row id, whatever the declaration says
     if not any(set(columns) == key for columns in unique) or key & nullable:
         raise ConfigurationError(
             f"{', '.join(map(str, events.key))} may be NULL or stand in two rows: make it the "

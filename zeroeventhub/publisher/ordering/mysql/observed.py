@@ -11,12 +11,12 @@ import re
 from datetime import timedelta
 
 from sqlalchemy import Connection, func, select, text
-from sqlalchemy.exc import DBAPIError
 
 from zeroeventhub.errors import ConfigurationError, Unavailable
 from zeroeventhub.publisher.ordering.mysql.server import (
     check_engine,
     check_server,
+    granted,
     is_mariadb,
     is_read_only,
     quoted,
@@ -118,7 +118,9 @@ class Observed:
         check_server(connection, OLDEST)
         check_engine(connection, events)
         check_key(connection, events)
-        if not connection.scalar(text(_SHOWS_WRITERS[mariadb])):
+        with granted("SELECT ON performance_schema.*"):
+            shown = connection.scalar(text(_SHOWS_WRITERS[mariadb]))
+        if not shown:
             raise ConfigurationError(
                 f"This server does not show who is writing: {_SHOW_WRITERS[mariadb]}, or choose "
                 "the ordering sequenced."
@@ -200,14 +202,8 @@ class Observed:
 
     def _read_prepared(self, connection: Connection) -> list[str]:
         """Read the names of all transactions that have been prepared and not ended."""
-        try:
-            rows = connection.execute(_PREPARED).all()
-        except DBAPIError as error:
-            raise ConfigurationError(
-                "The feed may not see prepared transactions: GRANT XA_RECOVER_ADMIN ON *.* TO its "
-                "user, or choose the ordering sequenced."
-            ) from error
-        return [_text(row[3]) for row in rows]
+        with granted("XA_RECOVER_ADMIN ON *.*"):
+            return [_text(row[3]) for row in connection.execute(_PREPARED)]
 
     def _named(self, connection: Connection, **more: str) -> dict[str, str | None]:
         schema = connection.schema_for_object(self._events.table)

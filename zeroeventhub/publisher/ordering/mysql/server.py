@@ -1,5 +1,7 @@
 """What MariaDB and MySQL tell of themselves and of a table."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import Connection, Row, text
@@ -8,7 +10,18 @@ from sqlalchemy.exc import DBAPIError
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.ordering.port import Events
 
-__all__ = ["check_engine", "check_server", "error_number", "is_mariadb", "is_read_only", "quoted"]
+__all__ = [
+    "check_engine",
+    "check_server",
+    "error_number",
+    "granted",
+    "is_mariadb",
+    "is_read_only",
+    "quoted",
+]
+
+_DENIED = {1142, 1227}
+"""The numbers by which a server denies a table or an action."""
 
 _TABLE = text("""
     SELECT ENGINE AS engine, TABLE_TYPE AS kind FROM information_schema.TABLES
@@ -63,6 +76,24 @@ def is_mariadb(connection: Connection) -> bool:
 def is_read_only(connection: Connection) -> bool:
     """Tell whether the server is a replica, or closed to writers in another way."""
     return bool(connection.scalar(text("SELECT @@global.read_only")))
+
+
+@contextmanager
+def granted(rights: str) -> Iterator[None]:
+    """Ask for rights where the server denies what is done without them.
+
+    Raises:
+        ConfigurationError: the feed's user has not been granted them.
+    """
+    try:
+        yield
+    except DBAPIError as error:
+        if error_number(error) not in _DENIED:
+            raise
+        raise ConfigurationError(
+            f"The feed's user may not see who is writing: GRANT {rights} TO it, or choose the "
+            "ordering sequenced."
+        ) from error
 
 
 def error_number(error: DBAPIError) -> int | None:

@@ -27,8 +27,6 @@ __all__ = ["Sequence", "find_sequence", "quoted", "quoted_name", "refuse_heirs"]
 _SEQUENCE_OF = text("""
     SELECT space.nspname AS schema, sequence.relname AS name,
            format('%I.%I', space.nspname, sequence.relname) AS quoted,
-           (SELECT min(inhparent::regclass::text) FROM pg_inherits
-            WHERE inhrelid = attribute.attrelid) AS parent,
            facts.seqincrement AS increment, facts.seqcache AS cache, facts.seqcycle AS cycles,
            has_sequence_privilege(sequence.oid, 'SELECT') AS readable,
            attribute.attnotnull AND (attribute.attidentity = 'a' OR EXISTS (
@@ -52,7 +50,9 @@ _SEQUENCE_OF = text("""
 """)
 
 _KIND = text("""
-    SELECT relkind IN ('r', 'p') AS is_table, relpersistence = 'p' AS is_logged
+    SELECT relkind IN ('r', 'p') AS is_table, relpersistence = 'p' AS is_logged,
+        (SELECT min(inhparent::regclass::text) FROM pg_inherits
+         WHERE inhrelid = pg_class.oid) AS parent
     FROM pg_class WHERE oid = CAST(:table AS regclass)
 """)
 
@@ -105,6 +105,11 @@ def find_sequence(connection: Connection, subject: Events) -> Sequence:
             f"{events.fullname!r} has no log: a crash empties it and lets its numbers start "
             f"again. ALTER TABLE {events.fullname} SET LOGGED."
         )
+    if kind.parent is not None:
+        raise ConfigurationError(
+            f"{events.fullname!r} is a partition or child of {kind.parent}, whose "
+            f"writers draw numbers before they reach it: publish {kind.parent}."
+        )
     if connection.scalar(select(func.pg_is_in_recovery())):
         raise ConfigurationError(
             "This database is a standby, which cannot tell who is writing on its primary: "
@@ -117,11 +122,6 @@ def find_sequence(connection: Connection, subject: Events) -> Sequence:
         raise ConfigurationError(
             f"{position} draws from no sequence: its order is not the order of writing. "
             "Declare it GENERATED ALWAYS AS IDENTITY."
-        )
-    if found.parent is not None:
-        raise ConfigurationError(
-            f"{events.fullname!r} is a partition or child of {found.parent}, whose "
-            f"writers draw numbers before they reach it: publish {found.parent}."
         )
     if not found.identifies:
         raise ConfigurationError(

@@ -1,0 +1,237 @@
+"""A log: a published table of events that bear numbers, with all that happens to such a table."""
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Engine,
+    Integer,
+    MetaData,
+    Table,
+    create_engine,
+    text,
+)
+from sqlalchemy.exc import DBAPIError
+
+from zeroeventhub import FIRST, TableFeed
+from zeroeventhub.errors import Unavailable
+
+PATIENCE = 60
+"""Seconds that anything may take."""
+
+LOG = Table(
+    "log",
+    MetaData(),
+    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+    Column("n", Integer),
+    sqlite_autoincrement=True,
+)
+
+
+class Case(NamedTuple):
+    """An ordering on a database, and the column of docs/ordering.md that speaks of it."""
+
+    column: str
+    database: str
+    ordering: str
+
+
+class Log:
+    """A table of events, the feed over it, and a consumer that reads on and on.
+
+    Args:
+        engine: of its database, which is empty.
+        case: the ordering.
+    """
+
+    def __init__(self, engine: Engine, case: Case) -> None:
+        self.engine = engine
+        self.database = case.database
+        self.ordering = case.ordering
+        self.feed: Any = None
+        self.cursor = FIRST
+
+    @property
+    def is_mysql(self) -> bool:
+        """Whether it is MySQL, not MariaDB, whose tests may run on either."""
+        with self.engine.connect() as connection:
+            return self.database == "mariadb" and not connection.dialect.is_mariadb
+
+    def publish(self, table: Table = LOG, **options: Any) -> None:
+        """Create the table unless it is there, install what its ordering needs, and start."""
+        table.metadata.create_all(self.engine)
+        source = self.source(table, **options)
+        with self.engine.begin() as connection:
+            source.install(connection)
+        self.feed = source.bind(self.engine)
+        self.feed.info()
+
+    def source(self, table: Table = LOG, **options: Any) -> TableFeed:
+        """Return its feed without a database."""
+        return TableFeed(table, **{"data": ["n"], "ordering": self.ordering, **options})
+
+    def restarted(self, engine: Engine | None = None) -> Any:
+        """Return its feed as a new process has it."""
+        return self.source().bind(engine or self.engine)
+
+    def run(self, *statements: str) -> None:
+        """Run statements in a transaction of their own."""
+        with self.engine.begin() as connection:
+            for statement in statements:
+                connection.exec_driver_sql(statement)
+
+    def count(self, query: str) -> int:
+        """Ask for a number."""
+        with self.engine.connect() as connection:
+            return connection.exec_driver_sql(query).scalar()
+
+    def write(self, *numbers: int) -> None:
+        """Append events in a transaction of their own."""
+        with self.engine.begin() as connection:
+            append(connection, *numbers)
+
+    def news(self) -> list[int]:
+        """Read on from where the consumer is; return the numbers of the events that it sees."""
+        page = self.feed.read(0, self.cursor, 1000)
+        self.cursor = page.cursor
+        return [event.data["n"] for event in page.events]
+
+    def everything(self) -> list[int]:
+        """Return the numbers of the events that a new consumer sees."""
+        return [event.data["n"] for event in self.feed.read(0, FIRST, 1000).events]
+
+    def assert_order_of(self, write: Callable[[Connection], Any], *written: int) -> None:
+        """Show where the consumer sees events that are written while another commits event 2.
+
+        Args:
+            write: writes them in an open transaction.
+            written: their numbers; by default 1.
+        """
+        with self.engine.connect() as slow:
+            slow.begin()
+            write(slow)
+            self.write(2)
+            early = self.news()
+            slow.commit()
+        late = self.news()
+        first = list(written or (1,))
+        expected = ([2], first) if self.ordering == "sequenced" else ([], [*first, 2])
+        assert (early, late) == expected
+
+
+def append(connection: Connection, *numbers: int) -> None:
+    """Append events in an open transaction."""
+    for number in numbers:
+        connection.exec_driver_sql(f"INSERT INTO log (n) VALUES ({number})")
+
+
+@contextmanager
+def connected(url: Any, **arguments: Any) -> Iterator[Engine]:
+    """Make an engine of a test's own."""
+    engine = create_engine(url, connect_args=arguments)
+    try:
+        yield engine
+    finally:
+        engine.dispose()
+
+
+@contextmanager
+def stranger(log: Log) -> Iterator[tuple[str, Engine]]:
+    """Create a user without rights; yield the name, and an engine that connects with it."""
+    name = f"stranger_{uuid.uuid4().hex[:8]}"
+    if log.database == "postgresql":
+        log.run(f"CREATE ROLE {name} LOGIN PASSWORD 'stranger'")
+        farewell = [f"DROP OWNED BY {name}", f"DROP ROLE {name}"]
+    else:
+        # Who has no right to anything in a database may not enter it.
+        log.run(
+            "CREATE TABLE hall (n integer)",
+            f"CREATE USER {name} IDENTIFIED BY 'stranger'",
+            f"GRANT SELECT ON {log.engine.url.database}.hall TO {name}",
+        )
+        farewell = [f"DROP USER {name}"]
+    try:
+        with connected(log.engine.url.set(username=name, password="stranger")) as engine:
+            yield name, engine
+    finally:
+        log.run(*farewell)
+
+
+@contextmanager
+def polling(feed: Any) -> Iterator[None]:
+    """Read a feed from its start over and over, beside what is done meanwhile."""
+    ended, reads = threading.Event(), []
+
+    def read() -> None:
+        while not ended.is_set():
+            with suppress(Unavailable):
+                reads.append(feed.read(0, FIRST, 1000))
+
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(read)
+        try:
+            yield
+        finally:
+            ended.set()
+        reading.result(timeout=PATIENCE)
+    assert reads
+
+
+STILL_OWNED = {1397, 1399}  # XAER_NOTA and XAER_RMFAIL: the server has not missed the session yet
+
+
+@contextmanager
+def prepared(
+    log: Log, statement: str, beside: Callable[[], None] = lambda: None
+) -> Iterator[Callable[[], None]]:
+    """Prepare a transaction and lose its connection; yield what commits it.
+
+    Args:
+        log: where.
+        statement: what it does.
+        beside: what is done between that and the moment at which it is prepared.
+    """
+    token = uuid.uuid4().hex
+    if log.database == "postgresql":
+        before, after = ["SELECT 1"], [f"PREPARE TRANSACTION '{token}'"]
+        commit, rollback = f"COMMIT PREPARED '{token}'", f"ROLLBACK PREPARED '{token}'"
+    else:
+        before, after = [f"XA START '{token}'"], [f"XA END '{token}'", f"XA PREPARE '{token}'"]
+        commit, rollback = f"XA COMMIT '{token}'", f"XA ROLLBACK '{token}'"
+    with log.engine.connect() as connection:
+        for step in (*before, statement):
+            connection.exec_driver_sql(step)
+        beside()
+        for step in after:
+            connection.exec_driver_sql(step)
+        connection.invalidate()
+    decided = []
+    try:
+        yield lambda: decided.append(_decide(log.engine, commit))
+    finally:
+        # What stays prepared would keep its database from being dropped.
+        if not decided:
+            _decide(log.engine, rollback)
+
+
+def _decide(engine: Engine, decision: str) -> str:
+    """Decide over a prepared transaction, as soon as its session has been missed."""
+    ending = time.monotonic() + PATIENCE
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        while True:
+            try:
+                connection.execute(text(decision))
+            except DBAPIError as error:
+                if error.orig.args[0] not in STILL_OWNED or time.monotonic() > ending:
+                    raise
+                time.sleep(0.02)
+            else:
+                return decision

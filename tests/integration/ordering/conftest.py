@@ -1,0 +1,28 @@
+"""Fixtures of the tests that show the table in docs/ordering.md."""
+
+import pytest
+from harness.clusters import cluster
+from harness.log import (
+    Log,
+    connected,
+)
+
+
+@pytest.fixture
+def log(request, case):
+    """A log in an empty database."""
+    return Log(request.getfixturevalue(case.database), case)
+
+
+@pytest.fixture(scope="module")
+def primary():
+    """A PostgreSQL server of this module's own, which may crash and have standbys."""
+    with cluster() as found:
+        yield found
+
+
+@pytest.fixture
+def primary_log(primary, case):
+    """A log in an empty database of that server."""
+    with connected(primary.new_database()) as engine:
+        yield Log(engine, case)

@@ -1,0 +1,22 @@
+"""The table in docs/ordering.md and the tests beside this one say the same."""
+
+from importlib import import_module
+from pathlib import Path
+
+from harness.ordering_table import (
+    LACKING,
+    SEQUENCING,
+    SHOWN,
+    documented,
+)
+
+
+def test_every_cell_is_shown():
+    """No cell of the document is without its test, on any database that it speaks of."""
+    for file in Path(__file__).parent.glob("test_*.py"):
+        import_module(file.stem)
+    assert {(row, case.column) for row, case in SHOWN} == documented()
+    sequenced = {row for row, column in documented() if column == "sequenced"}
+    for case in SEQUENCING:
+        lacking = {row for row, cases in LACKING.items() if case in cases}
+        assert {row for row, shown in SHOWN if shown == case} == sequenced - lacking

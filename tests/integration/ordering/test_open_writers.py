@@ -1,0 +1,290 @@
+"""What open writers hold back, each other and a feed."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from harness.log import (
+    PATIENCE,
+    append,
+    connected,
+    polling,
+    prepared,
+)
+from harness.ordering_table import (
+    ALL,
+    GATED,
+    OBSERVED,
+    OBSERVED_MARIADB,
+    ON_SQLITE,
+    SEQUENCED,
+    SEQUENCED_MARIADB,
+    SEQUENCING,
+    SINGLE_WRITER,
+    WATCHING,
+    shows,
+)
+from sqlalchemy.exc import OperationalError
+
+from zeroeventhub.errors import Unavailable
+
+# an open writer of the table
+
+
+@shows("an open writer of the table", *WATCHING)
+def test_open_writer_holds_back_what_was_drawn_behind_it(log):
+    """What was drawn behind an open writer is seen once that has ended, in the order of numbers."""
+    log.publish()
+    log.write(0)
+    assert log.news() == [0]
+    with log.engine.connect() as slow:
+        append(slow, 1)
+        log.write(2)
+        assert log.news() == []
+        slow.commit()
+    assert log.news() == [1, 2]
+    with log.engine.connect() as slow:
+        append(slow, 3)
+        log.write(4)
+        assert log.news() == []
+        slow.rollback()
+    assert log.news() == [4]
+
+
+@shows("an open writer of the table", SEQUENCED, SEQUENCED_MARIADB)
+def test_open_writer_holds_back_nothing_but_its_own(log):
+    """What others commit beside an open writer is seen at once, and its own events after them."""
+    log.publish()
+    with log.engine.connect() as slow:
+        append(slow, 1)
+        log.write(2)
+        assert log.news() == [2]
+        log.write(3)
+        assert log.news() == [3]
+        slow.commit()
+    assert log.news() == [1]
+    assert log.everything() == [2, 3, 1]
+
+
+def assert_locked(log):
+    """Show that nobody can write just now."""
+    with (
+        connected(log.engine.url, timeout=0.05) as impatient,
+        pytest.raises(OperationalError, match="locked"),
+        impatient.begin() as connection,
+    ):
+        append(connection, 99)
+
+
+@shows("an open writer of the table", *ON_SQLITE)
+def test_open_writer_of_sqlite_holds_back_other_writers(log):
+    """Beside an open writer nobody else can write to SQLite, and everybody can read."""
+    log.publish()
+    log.write(0)
+    with log.engine.connect() as slow:
+        append(slow, 1)
+        assert_locked(log)
+        assert log.news() == [0]
+        slow.commit()
+    log.write(2)
+    assert log.news() == [1, 2]
+
+
+# writers wait for each other
+
+
+# Who waits for a transaction that stays open waits for good: any limit shows it.
+LIMITS = {
+    "postgresql": {"options": "-c lock_timeout=5s"},
+    "mariadb": {"init_command": "SET innodb_lock_wait_timeout = 5, lock_wait_timeout = 5"},
+}
+
+
+@shows("writers wait for each other", *WATCHING, SEQUENCED, SEQUENCED_MARIADB)
+def test_writers_do_not_wait_for_each_other(log):
+    """A writer beside an open one draws, writes and commits at once, while others read."""
+    log.publish()
+    with connected(log.engine.url, **LIMITS[log.database]) as engine, polling(log.feed):
+        # At MySQL's default everybody waits for a writer who has taken back a part of his work.
+        impatient = engine.execution_options(isolation_level="READ COMMITTED")
+        for number in range(0, 60, 3):
+            with impatient.connect() as slow:
+                # It is a writer, although it has drawn nothing as yet.
+                slow.exec_driver_sql("INSERT INTO log (n) SELECT n FROM log WHERE n < 0")
+                with impatient.begin() as quick:
+                    append(quick, number)
+                append(slow, number + 1)
+                savepoint = slow.begin_nested()
+                append(slow, 99)
+                savepoint.rollback()
+                with impatient.begin() as quick:
+                    append(quick, number + 2)
+                slow.commit()
+    assert sorted(log.everything()) == list(range(60))
+
+
+@shows("writers wait for each other", *ON_SQLITE)
+def test_writers_of_sqlite_wait_for_each_other(log):
+    """A writer of SQLite waits until the one before it has ended, and then goes on."""
+    log.publish()
+    with ThreadPoolExecutor(1) as pool, log.engine.connect() as slow:
+        append(slow, 0)
+        assert_locked(log)
+        waiting = pool.submit(log.write, 1)
+        time.sleep(0.1)
+        assert not waiting.done()
+        slow.commit()
+        waiting.result(PATIENCE)
+    assert log.news() == [0, 1]
+
+
+# a long transaction elsewhere
+
+
+@shows("a long transaction elsewhere", *WATCHING, SEQUENCED, SEQUENCED_MARIADB)
+def test_transaction_elsewhere_has_no_effect(log):
+    """Who writes to other tables, or has read this one for hours, holds nothing back."""
+    log.publish()
+    log.run("CREATE TABLE other (n integer)")
+    lasting = log.engine.execution_options(isolation_level="REPEATABLE READ")
+    with log.engine.connect() as elsewhere, lasting.connect() as export:
+        export.exec_driver_sql("SELECT * FROM log")
+        elsewhere.exec_driver_sql("INSERT INTO other VALUES (1)")
+        log.write(0)
+        assert log.news() == [0]
+        log.write(1)
+        assert log.news() == [1]
+
+
+@shows("a long transaction elsewhere", *WATCHING, SEQUENCED, SEQUENCED_MARIADB)
+def test_prepared_transaction_elsewhere(log, case):
+    """A transaction that is prepared elsewhere counts as a writer on MariaDB and MySQL alone."""
+    log.publish()
+    log.run("CREATE TABLE other (n integer)")
+    log.write(0)
+    assert log.news() == [0]
+    with prepared(log, "INSERT INTO other VALUES (1)") as commit:
+        log.write(1)
+        assert log.news() == ([] if case == OBSERVED_MARIADB else [1])
+        commit()
+    assert log.news() == ([1] if case == OBSERVED_MARIADB else [])
+
+
+@shows("a long transaction elsewhere", *ON_SQLITE)
+def test_transaction_elsewhere_in_sqlite_keeps_writers_waiting(log):
+    """Who writes to another table of SQLite keeps writers of this one waiting, not readers."""
+    log.publish()
+    log.run("CREATE TABLE other (n integer)")
+    log.write(0)
+    with log.engine.connect() as elsewhere:
+        elsewhere.exec_driver_sql("INSERT INTO other VALUES (1)")
+        assert_locked(log)
+        assert log.news() == [0]
+    log.write(1)
+    assert log.news() == [1]
+
+
+# a new process beside an open writer
+
+
+@shows("a new process beside an open writer", OBSERVED, OBSERVED_MARIADB)
+def test_new_process_waits_for_open_writers(log):
+    """A new process does not know what is decided until the writers of its time have ended."""
+    log.publish()
+    log.write(0)
+    with log.engine.connect() as slow:
+        append(slow, 1)
+        log.write(2)
+        log.feed = log.restarted()
+        for _ in range(2):
+            with pytest.raises(Unavailable):
+                log.news()
+        slow.commit()
+    assert log.news() == [0, 1, 2]
+
+
+@shows("a new process beside an open writer", GATED, *SEQUENCING, SINGLE_WRITER)
+def test_new_process_knows_at_once(log, case):
+    """A new process beside an open writer shows what is decided, and no more."""
+    log.publish()
+    log.write(0)
+    with log.engine.connect() as slow:
+        append(slow, 1)
+        if case not in ON_SQLITE:
+            log.write(2)
+        log.feed = log.restarted()
+        assert log.news() == ([0, 2] if case in {SEQUENCED, SEQUENCED_MARIADB} else [0])
+        slow.commit()
+    assert log.news() == ([1, 2] if case == GATED else [1])
+
+
+# two-phase commit
+
+
+@pytest.mark.parametrize("watched", [False, True])
+@shows("two-phase commit", *WATCHING)
+def test_prepared_transaction_is_a_writer(log, watched):
+    """A prepared transaction holds back what is behind it, long after its session has gone."""
+    log.publish()
+    log.write(0)
+    assert log.news() == [0]
+
+    def watch():
+        # Whether the writer had been seen before it was prepared makes no difference.
+        if watched:
+            log.write(2)
+            assert log.news() == []
+
+    with prepared(log, "INSERT INTO log (n) VALUES (1)", beside=watch) as commit:
+        log.write(3)
+        for _ in range(3):
+            assert log.news() == []
+        commit()
+    assert log.news() == ([1, 2, 3] if watched else [1, 3])
+
+
+@shows("two-phase commit", SEQUENCED, SEQUENCED_MARIADB)
+def test_prepared_transaction_is_not_seen_before_it_is_committed(log):
+    """Events of a prepared transaction are new when it is committed, and hold back nobody's."""
+    log.publish()
+    with prepared(log, "INSERT INTO log (n) VALUES (1)") as commit:
+        log.write(2)
+        assert log.news() == [2]
+        commit()
+    assert log.news() == [1]
+
+
+# a savepoint rolled back
+
+
+@shows("a savepoint rolled back", *ALL)
+def test_events_of_a_savepoint_rolled_back_are_not_seen(log):
+    """What a savepoint took back is no event; what stands around it is."""
+    log.publish()
+    with log.engine.connect() as connection:
+        append(connection, 0)
+        savepoint = connection.begin_nested()
+        append(connection, 1)
+        savepoint.rollback()
+        append(connection, 2)
+        connection.commit()
+    log.write(3)
+    assert log.news() == [0, 2, 3]
+
+
+@shows("a savepoint rolled back", GATED)
+def test_mark_of_a_savepoint_rolled_back_goes(log):
+    """Who has taken back all that was written holds nobody back, and does so when writing again."""
+    log.publish()
+    with log.engine.connect() as slow:
+        savepoint = slow.begin_nested()
+        append(slow, 0)
+        log.write(1)
+        assert log.news() == []
+        savepoint.rollback()
+        assert log.news() == [1]
+        append(slow, 2)
+        log.write(3)
+        assert log.news() == []
+        slow.commit()
+    assert log.news() == [2, 3]

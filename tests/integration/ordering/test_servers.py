@@ -1,0 +1,261 @@
+"""Standbys and replicas, promotions, dumps."""
+
+from contextlib import contextmanager
+
+import pytest
+from harness.databases import new_database
+from harness.dumps import restore
+from harness.log import (
+    Log,
+    append,
+    connected,
+    prepared,
+)
+from harness.ordering_table import (
+    ALL,
+    GATED,
+    OBSERVED,
+    OBSERVED_MARIADB,
+    ON_SQLITE,
+    SEQUENCED,
+    SEQUENCED_MARIADB,
+    refusal,
+    shows,
+)
+from sqlalchemy import event
+
+from zeroeventhub.errors import Unavailable
+
+# on a standby or replica, and after it was promoted
+
+
+@contextmanager
+def on_standby(log, primary):
+    """Yield a standby of a log's server, and an engine of the log's copy there."""
+    with primary.standby() as standby:
+        url = log.engine.url.update_query_dict({"host": standby.socket})
+        with connected(url) as engine:
+            yield standby, engine
+
+
+@contextmanager
+def read_only(log):
+    """Make a server what a replica is to its clients; who may do that may still write to it."""
+    log.run("SET GLOBAL read_only = 1")
+    try:
+        yield
+    finally:
+        log.run("SET GLOBAL read_only = 0")
+
+
+@shows("on a standby or replica", OBSERVED, GATED)
+def test_standby_is_refused(primary, primary_log):
+    """A standby does not see who writes on its primary, and is refused."""
+    log = primary_log
+    log.publish()
+    with on_standby(log, primary) as (_, engine), refusal("standby"):
+        log.restarted(engine).info()
+
+
+@shows("on a standby or replica", SEQUENCED)
+def test_standby_shows_what_its_primary_has_sequenced(primary, primary_log, case):
+    """A standby shows what has a position, and waits with those who are ahead of it."""
+    log = primary_log
+    log.publish()
+    log.write(0)
+    assert log.news() == [0]
+    with on_standby(log, primary) as (standby, engine):
+        copied = Log(engine, case)
+        copied.feed = log.restarted(engine)
+        standby.catch_up(primary)
+        assert copied.news() == [0]
+        log.write(1)
+        standby.catch_up(primary)
+        assert copied.news() == []
+        # Giving it a position is the primary's.
+        assert log.news() == [1]
+        standby.ask("SELECT pg_wal_replay_pause()")
+        log.write(2)
+        assert log.news() == [2]
+        page = log.restarted(engine).read(0, log.cursor, 10)
+        assert (page.events, page.cursor) == ([], log.cursor)
+        standby.ask("SELECT pg_wal_replay_resume()")
+        standby.catch_up(primary)
+        assert copied.news() == [1, 2]
+
+
+@shows("on a standby or replica", OBSERVED_MARIADB)
+def test_replica_is_refused(log):
+    """A server that is read-only does not see who writes on its primary, and is refused."""
+    log.publish()
+    with read_only(log), refusal("read-only"):
+        log.restarted().info()
+
+
+@shows("on a standby or replica", SEQUENCED_MARIADB)
+def test_replica_shows_what_its_primary_has_sequenced(log, case):
+    """A server that is read-only shows what has a position, and waits with who is ahead of it."""
+    log.publish()
+    log.write(0)
+    assert log.news() == [0]
+    with read_only(log):
+        copied = Log(log.engine, case)
+        copied.feed = log.restarted()
+        assert copied.news() == [0]
+        log.write(1)
+        assert copied.news() == []
+        # The feed that was there before takes the server for the primary that it was.
+        assert log.news() == [1]
+        page = copied.feed.read(0, "1-99", 10)
+        assert (page.events, page.cursor) == ([], "1-99")
+        assert copied.news() == [1]
+
+
+@contextmanager
+def moved(log, server):
+    """Let a log's engine lead to another server, as a name does after a failover."""
+
+    def lead(_dialect, _record, _arguments, parameters):
+        parameters["host"] = server.socket
+
+    event.listen(log.engine, "do_connect", lead)
+    log.engine.dispose()
+    try:
+        yield
+    finally:
+        event.remove(log.engine, "do_connect", lead)
+        log.engine.dispose()
+
+
+@shows("after a standby was promoted", OBSERVED, GATED, SEQUENCED)
+def test_feed_goes_on_after_promotion(primary, primary_log, case, monkeypatch):
+    """Cursors stay good on a promoted standby, and who wrote before it is waited for after it."""
+    monkeypatch.setattr("zeroeventhub.publisher.bound_feed.CHECK_INTERVAL", 0)
+    monkeypatch.setattr("zeroeventhub.publisher.ordering.postgresql.sequenced.ROUND", 1)
+    log = primary_log
+    log.publish()
+    log.write(0, 1)
+    assert log.news() == [0, 1]
+    with prepared(log, "INSERT INTO log (n) VALUES (2)") as commit:
+        log.write(3)
+        seen = log.news()
+        with primary.standby() as standby, moved(log, standby):
+            early = Log(log.engine, case)
+            early.feed = log.restarted()
+            if case == SEQUENCED:
+                assert early.news() == [0, 1, 3]
+            else:
+                with refusal("standby"):
+                    early.news()
+            standby.promote()
+            log.write(4)
+            # Who came before the promotion goes on by himself, whoever else reads.
+            if case == OBSERVED:
+                with pytest.raises(Unavailable):
+                    early.news()
+            else:
+                assert early.news() == ([4] if case == SEQUENCED else [0, 1])
+            assert (seen, log.news()) == (([3], [4]) if case == SEQUENCED else ([], []))
+            commit()
+            assert log.news() == ([2] if case == SEQUENCED else [2, 3, 4])
+            everything = [0, 1, 3, 4, 2] if case == SEQUENCED else [0, 1, 2, 3, 4]
+            assert early.everything() == everything
+            log.assert_order_of(lambda slow: append(slow, 1))
+        # The server that was left behind has the transaction as well.
+        commit()
+
+
+@shows("after a standby was promoted", OBSERVED_MARIADB, SEQUENCED_MARIADB)
+def test_feed_goes_on_after_promotion_of_a_replica(log, case, monkeypatch):
+    """Cursors stay good on a server that is read-only no more, and new events are seen."""
+    monkeypatch.setattr("zeroeventhub.publisher.bound_feed.CHECK_INTERVAL", 0)
+    log.publish()
+    log.write(0)
+    assert log.news() == [0]
+    with read_only(log):
+        log.write(1)
+        if case == SEQUENCED_MARIADB:
+            assert log.news() == []
+        else:
+            with refusal("read-only"):
+                log.news()
+    assert log.news() == [1]
+    log.assert_order_of(lambda slow: append(slow, 1))
+
+
+# after dump and restore
+
+
+@contextmanager
+def restored(log, case, server=None):
+    """Dump a log's database and restore it to another, of the same server or a given one."""
+    if log.database == "sqlite":
+        place = new_file(log.engine.url)
+    elif log.is_mysql:
+        pytest.skip("the programs of MariaDB do not dump MySQL")
+    else:
+        place = new_database(server or log.engine.url.render_as_string(hide_password=False))
+    with place as url:
+        restore(log.engine.url, url)
+        with connected(url) as engine:
+            copied = Log(engine, case)
+            copied.feed = log.restarted(engine)
+            copied.cursor = log.cursor
+            yield copied
+
+
+@contextmanager
+def new_file(url):
+    """Name a database of SQLite beside another."""
+    yield url.set(database=f"{url.database}.copy")
+
+
+@shows("after dump and restore", *ALL)
+def test_feed_goes_on_after_dump_and_restore(log, case):
+    """Cursors stay good in a restored database, even behind its last event; new ones are seen."""
+    log.publish()
+    log.write(0, 1, 2)
+    assert log.news() == [0, 1, 2]
+    log.run("DELETE FROM log WHERE n = 2")
+    with restored(log, case) as copied:
+        assert copied.news() == []
+        copied.write(3)
+        assert copied.news() == [3]
+        assert copied.everything() == [0, 1, 3]
+        if case not in ON_SQLITE:
+            copied.assert_order_of(lambda slow: append(slow, 1))
+
+
+@shows("after dump and restore", SEQUENCED, SEQUENCED_MARIADB)
+def test_events_without_positions_are_restored(log, case, primary, monkeypatch):
+    """Events that were dumped before anybody read them get positions in the restored database."""
+    monkeypatch.setattr("zeroeventhub.publisher.ordering.postgresql.sequenced.ROUND", 1)
+    log.publish()
+    log.write(0)
+    assert log.news() == [0]
+    with log.engine.connect() as slow:
+        # The dump holds that one is waited for whom the restored database has never seen.
+        append(slow, 9)
+        log.write(1)
+        assert log.news() == [1]
+        log.write(2, 3)
+        server = None
+        if case == SEQUENCED:
+            # A server that is younger counts its transactions from lower numbers.
+            server = primary.url
+            let_age(log, primary)
+        with restored(log, case, server) as copied:
+            assert copied.news() == [2, 3]
+            for number in range(4, 8):
+                copied.write(number)
+                assert copied.news() == [number]
+            copied.assert_order_of(lambda slow: append(slow, 1))
+            assert copied.everything() == [*range(8), 2, 1]
+
+
+def let_age(log, other):
+    """Let a log's server count its transactions further than another has come."""
+    last = other.ask("SELECT pg_current_xact_id()::text::bigint")
+    further = f"pg_current_xact_id()::text::bigint < {last + 1000}"
+    with log.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.exec_driver_sql(f"DO $$ BEGIN WHILE {further} LOOP COMMIT; END LOOP; END $$")

@@ -1,0 +1,252 @@
+"""What becomes of every kind of statement."""
+
+import pytest
+from harness.log import (
+    LOG,
+    append,
+    connected,
+)
+from harness.ordering_table import (
+    ALL,
+    GATED,
+    OBSERVED,
+    OBSERVED_MARIADB,
+    ON_SQLITE,
+    SEQUENCED,
+    SEQUENCED_MARIADB,
+    SEQUENCING,
+    SINGLE_WRITER,
+    WATCHING,
+    shows,
+)
+
+from zeroeventhub.errors import Diverged
+
+# COPY, LOAD DATA, INSERT … SELECT
+
+
+def assert_bulk(log, write):
+    """Show that what is written in bulk holds back others, and is held back by others."""
+    assert log.news() == []
+    log.assert_order_of(write)
+    with log.engine.connect() as slow:
+        append(slow, 4)
+        with log.engine.begin() as connection:
+            write(connection)
+        early = log.news()
+        slow.commit()
+    late = log.news()
+    assert (early, late) == (([1], [4]) if log.ordering == "sequenced" else ([], [4, 1]))
+
+
+@shows("COPY, LOAD DATA, INSERT … SELECT", OBSERVED, GATED, SEQUENCED)
+def test_copy_is_like_any_insert(log):
+    """Events that are written by COPY have their place among all others."""
+    log.publish()
+
+    def copy(connection):
+        cursor = connection.connection.cursor()
+        with cursor.copy("COPY log (n) FROM STDIN") as lines:
+            lines.write_row([1])
+
+    assert_bulk(log, copy)
+
+
+@shows("COPY, LOAD DATA, INSERT … SELECT", OBSERVED_MARIADB, SEQUENCED_MARIADB)
+def test_load_data_is_like_any_insert(log, tmp_path):
+    """Events that are written by LOAD DATA have their place among all others."""
+    if log.count("SELECT @@global.local_infile") == 0:
+        pytest.skip("local_infile is off on this server")
+    file = tmp_path / "events"
+    file.write_text("1\n")
+    load = f"LOAD DATA LOCAL INFILE '{file}' INTO TABLE log (n)"
+    with connected(log.engine.url, local_infile=True) as engine:
+        log.engine = engine
+        log.publish()
+        assert_bulk(log, lambda connection: connection.exec_driver_sql(load))
+
+
+@shows("COPY, LOAD DATA, INSERT … SELECT", *WATCHING, SEQUENCED, SEQUENCED_MARIADB)
+def test_insert_select_is_like_any_insert(log):
+    """Events that are written by INSERT … SELECT have their place among all others."""
+    log.publish()
+    log.run("CREATE TABLE originals (n integer)", "INSERT INTO originals VALUES (1)")
+    copy = "INSERT INTO log (n) SELECT n FROM originals"
+    assert_bulk(log, lambda connection: connection.exec_driver_sql(copy))
+
+
+@shows("COPY, LOAD DATA, INSERT … SELECT", *ON_SQLITE)
+def test_bulk_in_sqlite_is_like_any_insert(log):
+    """Events that are written in bulk are seen in the order in which they were written."""
+    log.publish()
+    log.run("CREATE TABLE originals (n integer)", "INSERT INTO originals VALUES (1), (2), (3)")
+    log.write(0)
+    log.run("INSERT INTO log (n) SELECT n FROM originals ORDER BY n DESC")
+    log.write(4)
+    assert log.news() == [0, 3, 2, 1, 4]
+
+
+# ON CONFLICT, IGNORE, REPLACE
+
+UPSERTS = {
+    "postgresql": {
+        "ignored": "INSERT INTO log (n) VALUES (0), (1) ON CONFLICT DO NOTHING",
+        "updated": "INSERT INTO log (n) VALUES (0), (1) ON CONFLICT (n) DO UPDATE SET n = log.n",
+    },
+    "mariadb": {
+        "ignored": "INSERT IGNORE INTO log (n) VALUES (0), (1)",
+        "updated": "INSERT INTO log (n) VALUES (0), (1) ON DUPLICATE KEY UPDATE n = log.n",
+    },
+    "sqlite": {
+        "ignored": "INSERT OR IGNORE INTO log (n) VALUES (0), (1)",
+        "updated": "INSERT INTO log (n) VALUES (0), (1) ON CONFLICT (n) DO UPDATE SET n = log.n",
+    },
+}
+
+
+def publish_unique(log):
+    """Publish a log in which no number stands twice, with event 0."""
+    LOG.create(log.engine)
+    log.run("CREATE UNIQUE INDEX log_n ON log (n)")
+    log.publish()
+    if log.database != "sqlite":
+        # At MySQL's default everybody waits for a writer who has met what was there.
+        log.engine = log.engine.execution_options(isolation_level="READ COMMITTED")
+    log.write(0)
+    assert log.news() == [0]
+
+
+@pytest.mark.parametrize("known", ["ignored", "updated"])
+@shows("ON CONFLICT, IGNORE, REPLACE", *ALL)
+def test_upsert_is_like_any_insert(log, known):
+    """Of the rows of an upsert those that are new are events, and those that are known are not."""
+    publish_unique(log)
+    statement = UPSERTS[log.database][known]
+    if log.database == "sqlite":
+        log.run(statement)
+        log.write(2)
+        assert log.news() == [1, 2]
+    else:
+        log.assert_order_of(lambda slow: slow.exec_driver_sql(statement))
+
+
+@shows("ON CONFLICT, IGNORE, REPLACE", OBSERVED_MARIADB)
+def test_replace_that_draws_a_number_is_like_any_insert(log):
+    """A row that takes the place of another by REPLACE draws a number, and is in order."""
+    publish_unique(log)
+    # Only what lies between a row that is replaced and the next is locked for others.
+    log.write(1)
+    assert log.news() == [1]
+    log.assert_order_of(lambda slow: slow.exec_driver_sql("REPLACE INTO log (n) VALUES (0)"), 0)
+    assert log.everything() == [1, 0, 2]
+
+
+@shows("ON CONFLICT, IGNORE, REPLACE", *SEQUENCING)
+def test_row_replaced_is_a_new_event(log, case):
+    """A row that takes the place of another by its key is a new event, and the old one is gone."""
+    log.publish()
+    log.write(0, 1)
+    assert log.news() == [0, 1]
+    if case == SEQUENCED:
+        log.run("DELETE FROM log WHERE id = 1", "INSERT INTO log (id, n) VALUES (1, 9)")
+    else:
+        log.run("REPLACE INTO log (id, n) VALUES (1, 9)")
+    log.write(2)
+    assert log.news() == [9, 2]
+    assert log.everything() == [1, 9, 2]
+
+
+@shows("ON CONFLICT, IGNORE, REPLACE", SINGLE_WRITER)
+def test_row_replaced_has_the_old_number(log):
+    """A row that takes the place of another by its key has its number: nobody behind it looks."""
+    log.publish()
+    log.write(0, 1)
+    assert log.news() == [0, 1]
+    log.run("INSERT OR REPLACE INTO log (id, n) VALUES (1, 9)")
+    log.write(2)
+    assert log.news() == [2]
+    assert log.everything() == [9, 1, 2]
+
+
+# UPDATE, DELETE, TRUNCATE
+
+
+@shows("UPDATE of events", *ALL)
+def test_update_is_not_seen_behind_a_cursor(log):
+    """Who has read an event does not hear of its change; who reads it later sees it changed."""
+    log.publish()
+    log.write(0, 1)
+    assert log.news() == [0, 1]
+    log.run("UPDATE log SET n = n + 10")
+    assert log.news() == []
+    log.write(2)
+    assert log.news() == [2]
+    assert log.everything() == [10, 11, 2]
+
+
+@shows("DELETE of events", *ALL)
+def test_delete_keeps_cursors_good(log):
+    """Events that are deleted are gone, and no event behind them is skipped for it."""
+    log.publish()
+    log.write(0, 1, 2, 3)
+    assert log.news() == [0, 1, 2, 3]
+    for deleted, left in (("n = 1", [0, 2, 3]), ("n = 3", [0, 2]), ("n < 9", [])):
+        log.run(f"DELETE FROM log WHERE {deleted}")
+        assert log.news() == []
+        # The next process knows as much as the one that has seen them all.
+        log.feed = log.restarted()
+        assert log.news() == []
+        assert log.everything() == left
+    log.write(4)
+    assert log.news() == [4]
+
+
+TRUNCATE = {
+    "postgresql": ["TRUNCATE log RESTART IDENTITY"],
+    "mariadb": ["TRUNCATE log"],
+    "sqlite": ["DELETE FROM log"],
+}
+
+
+@shows("TRUNCATE, with numbers that start again", *WATCHING)
+def test_cursors_from_before_a_truncate_are_gone(log):
+    """A cursor beyond the new end is answered with 410, until the new end is beyond it."""
+    log.publish()
+    log.write(0, 1, 2)
+    assert log.news() == [0, 1, 2]
+    log.run(*TRUNCATE[log.database])
+    log.write(3)
+    for feed in (log.feed, log.restarted()):
+        log.feed = feed
+        with pytest.raises(Diverged) as gone:
+            log.news()
+        assert gone.value.status == 410
+        assert log.everything() == [3]
+
+
+@shows("TRUNCATE, with numbers that start again", *SEQUENCING)
+def test_cursors_outlive_a_truncate(log):
+    """Events that come with numbers from before a TRUNCATE are new ones behind every cursor."""
+    log.publish()
+    log.write(0, 1, 2)
+    assert log.news() == [0, 1, 2]
+    again = ["DELETE FROM sqlite_sequence WHERE name = 'log'"] if log.database == "sqlite" else []
+    log.run(*TRUNCATE[log.database], *again)
+    assert log.news() == []
+    log.write(3, 4)
+    assert log.count("SELECT min(id) FROM log") == 1
+    assert log.news() == [3, 4]
+    assert log.everything() == [3, 4]
+
+
+@shows("TRUNCATE, with numbers that start again", SINGLE_WRITER)
+def test_numbers_of_sqlite_do_not_start_again(log):
+    """The first event in an emptied table of SQLite has the number behind the last."""
+    log.publish()
+    log.write(0, 1, 2)
+    assert log.news() == [0, 1, 2]
+    log.run(*TRUNCATE[log.database])
+    assert log.news() == []
+    log.write(3)
+    assert log.count("SELECT min(id) FROM log") == 4
+    assert log.news() == [3]
