@@ -19,6 +19,7 @@ from sqlalchemy import (
     make_url,
     text,
 )
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from zeroeventhub import FIRST, TableFeed
 from zeroeventhub.errors import ConfigurationError, Unavailable
@@ -39,13 +40,19 @@ def server(request):
 
 
 @pytest.fixture
-def any_feed(request, server):
-    """A feed over an empty table of orders on that server, in each ordering in turn."""
+def source(request, server):
+    """What a feed is made from, over an empty table of orders, in each ordering in turn."""
     metadata.create_all(server)
     ordering = request.node.callspec.params["server"].partition("-")[0]
     source = TableFeed(orders, data="data", ordering=ordering)
     with server.begin() as connection:
         source.install(connection)
+    return source
+
+
+@pytest.fixture
+def any_feed(source, server):
+    """The feed of that source."""
     return source.bind(server)
 
 
@@ -69,8 +76,13 @@ def test_later_number_waits_for_an_earlier_writer(any_feed, server, outcome):
     assert numbers(any_feed) == ([0, 1, 2] if outcome == "commit" else [0, 2])
 
 
-def test_writers_between_any_two_steps_of_a_read_are_waited_for(any_feed, server):
-    """Writers that come between two statements of a read cannot slip an event past another."""
+@pytest.mark.parametrize("level", ["the default", "REPEATABLE READ", "SERIALIZABLE"])
+def test_writers_between_any_two_steps_of_a_read_are_waited_for(server, source, level):
+    """Writers that come between two statements of a read cannot slip an event past another,
+    whatever the isolation level of the engine is.
+    """
+    strict = {} if level == "the default" else {"isolation_level": level}
+    any_feed = source.bind(server.execution_options(**strict))
     assert numbers(any_feed) == []
     for step in count():
         statements = count()
@@ -91,6 +103,54 @@ def test_writers_between_any_two_steps_of_a_read_are_waited_for(any_feed, server
             break
         assert numbers(any_feed) == list(range(2 * step + 2))
     assert step >= 3
+
+
+@pytest.mark.parametrize("level", ["the default", "REPEATABLE READ", "SERIALIZABLE"])
+def test_writer_that_ends_between_two_steps_of_a_read_is_not_passed_over(server, source, level):
+    """A writer that ends while a page is read is shown in it, or holds back what came later,
+    whatever the isolation level of the engine is.
+    """
+    strict = {} if level == "the default" else {"isolation_level": level}
+    feed = source.bind(server.execution_options(**strict))
+    cursor = feed.read(0, FIRST, 10).cursor
+    for step in range(4):
+        statements = count()
+        with server.connect() as slow:
+            place(slow, 1, first=2 * step)
+            with server.begin() as connection:
+                place(connection, 1, first=2 * step + 1)
+
+            def end(*_, slow=slow, statements=statements, step=step):
+                if next(statements) == step:
+                    slow.commit()
+
+            event.listen(server, "after_cursor_execute", end)
+            page = feed.read(0, cursor, 10)
+            event.remove(server, "after_cursor_execute", end)
+            slow.commit()
+        seen = [event.data["n"] for event in page.events] + numbers(feed, page.cursor)
+        assert seen == [2 * step, 2 * step + 1]
+        cursor = feed.read(0, page.cursor, 10).cursor
+
+
+@pytest.mark.anyio
+async def test_async_feed_passes_nobody_over_whatever_the_isolation(postgresql):
+    """A feed over an async engine reads each statement by itself as well."""
+    metadata.create_all(postgresql)
+    engine = create_async_engine(postgresql.url, isolation_level="REPEATABLE READ")
+    feed = TableFeed(orders, data="data").bind(
+        engine.execution_options(isolation_level="REPEATABLE READ")
+    )
+    cursor = (await feed.read(0, FIRST, 10)).cursor
+    with postgresql.connect() as slow:
+        place(slow, 1)
+        with postgresql.begin() as connection:
+            place(connection, 1, first=1)
+        event.listen(engine.sync_engine, "after_cursor_execute", lambda *_: slow.commit())
+        page = await feed.read(0, cursor, 10)
+    rest = await feed.read(0, page.cursor, 10)
+    assert [event.data["n"] for event in (*page.events, *rest.events)] == [0, 1]
+    await engine.dispose()
 
 
 def test_writer_that_came_later_holds_nobody_up(feed, postgresql):
