@@ -42,8 +42,11 @@ def new_feed(engine: Engine, ordering: str) -> BoundFeed | None:
             source.uninstall(connection)
     events.drop(engine, checkfirst=True)
     events.create(engine)
-    if ordering == NONE:
-        return None
+    return None if ordering == NONE else install(engine, ordering)
+
+
+def install(engine: Engine, ordering: str) -> BoundFeed:
+    """Install an ordering over the table as it is, and return its feed."""
     source = TableFeed(events, data="data", ordering=ordering)
     with engine.begin() as connection:
         source.install(connection)

@@ -11,6 +11,7 @@ from sqlalchemy import (
     bindparam,
     or_,
     select,
+    true,
 )
 
 from zeroeventhub.errors import ConfigurationError, FeedFailure
@@ -106,13 +107,14 @@ def _joined(source: Source, mapper: Mapper) -> Select[Any]:
     """Take the positions of a page first, so that no plan joins more than a page."""
     references = [source.table.c[name] for name in source.key]
     page = _limited(source, source.position.label("position"), *references).subquery("page")
-    position = page.c.position
+    position = page.c.position.label("c0")
     presence = next(iter(source.key.values())).label("presence")
-    return (
-        select(position.label("c0"), *mapper.columns, presence)
-        .select_from(source.join(page))
-        .order_by(position)
-    )
+    if source.lateral:
+        event = select(*mapper.columns, presence).where(source.same(page)).limit(1).lateral("event")
+        query = select(position, *event.c).select_from(page.outerjoin(event, true()))
+    else:
+        query = select(position, *mapper.columns, presence).select_from(source.join(page))
+    return query.order_by(page.c.position)
 
 
 def _limited(source: Source, *columns: ColumnElement[Any]) -> Select[Any]:

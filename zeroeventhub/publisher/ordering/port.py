@@ -48,6 +48,8 @@ class Source:
             positions come with their events.
         events: where the table is one beside that of the events: that of the events.
         key: by column of the table, the column of the events that it refers to.
+        lateral: whether events are looked up one by one by a lateral join, because the database
+            might otherwise read through all of them to find those of a page.
     """
 
     table: FromClause
@@ -56,6 +58,7 @@ class Source:
     given_at: ColumnElement[Any] | None = None
     events: Table | None = None
     key: Mapping[str, ColumnElement[Any]] = field(default_factory=dict)
+    lateral: bool = False
 
     @classmethod
     def of(cls, events: Events) -> "Source":
@@ -66,8 +69,11 @@ class Source:
         """Join events to some of the positions; what has been deleted leaves NULLs."""
         if self.events is None:
             return positions
-        same = [positions.c[name] == column for name, column in self.key.items()]
-        return positions.outerjoin(self.events, and_(*same))
+        return positions.outerjoin(self.events, self.same(positions))
+
+    def same(self, positions: FromClause) -> ColumnElement[bool]:
+        """Tell whether an event is the one that a position belongs to."""
+        return and_(*(positions.c[name] == column for name, column in self.key.items()))
 
 
 @dataclass(frozen=True)

@@ -120,8 +120,8 @@ class SideTables:
             mysql_engine="InnoDB",
         )
 
-    def source(self, events: Events) -> Source:
-        """Read the events in the order of their positions."""
+    def source(self, events: Events, *, lateral: bool = False) -> Source:
+        """Read the events in the order of their positions; see `Source`."""
         positions = self.positions.c
         return Source(
             self.positions,
@@ -130,6 +130,7 @@ class SideTables:
             given_at=positions.at,
             events=events.table,
             key=dict(zip(self.key, events.key, strict=True)),
+            lateral=lateral,
         )
 
     def create(self, connection: Connection, tables: Sequence[Table]) -> list[str]:

@@ -96,7 +96,9 @@ BEGIN
         state.next_low := NULL;
     END IF;
     IF state.next_low IS NULL THEN
-        drawn := pg_sequence_last_value(pg_get_serial_sequence('{outbox_label}', 'number'));
+        -- Old events have numbers below those that are drawn, of which there may be none yet.
+        drawn := coalesce(
+            pg_sequence_last_value(pg_get_serial_sequence('{outbox_label}', 'number')), 0);
         IF drawn >= state.low + {round} THEN
             state.next_low := drawn;
             SELECT coalesce(array_agg(virtualtransaction), '{{}}') INTO state.holders
@@ -167,7 +169,7 @@ class Sequenced:
     def __init__(self, events: Events) -> None:
         self._events = events
         self._tables = SideTables(events)
-        self.source = self._tables.source(events)
+        self.source = self._tables.source(events, lateral=True)
         self._standby = False
 
     def check(self, connection: Connection) -> None:
