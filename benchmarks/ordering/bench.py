@@ -4,20 +4,35 @@ import statistics
 import time
 from collections.abc import Sequence
 
-from sqlalchemy import BigInteger, Column, Engine, Integer, MetaData, Table, Text, create_engine
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Engine,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    create_engine,
+    func,
+    select,
+)
 
 from zeroeventhub import LAST, TableFeed
 from zeroeventhub.errors import Unavailable
 from zeroeventhub.publisher.bound_feed import BoundFeed
+from zeroeventhub.publisher.ordering import Blocker, Ddl, Events, Horizon, Ordering, Source
 
 PAYLOAD = "x" * 300
 NONE = "none"
+READER = "a reader"
+"""A reader who asks for the largest number and trusts it: what reading costs, right or wrong."""
 
 VARIANTS = {
-    "postgresql": (NONE, "observed", "gated", "sequenced"),
-    "mariadb": (NONE, "observed", "sequenced"),
-    "mysql": (NONE, "observed", "sequenced"),
-    "sqlite": (NONE, "single-writer", "sequenced"),
+    "postgresql": (NONE, READER, "observed", "gated", "sequenced"),
+    "mariadb": (NONE, READER, "observed", "sequenced"),
+    "mysql": (NONE, READER, "observed", "sequenced"),
+    "sqlite": (NONE, READER, "single-writer", "sequenced"),
 }
 
 events = Table(
@@ -47,10 +62,45 @@ def new_feed(engine: Engine, ordering: str) -> BoundFeed | None:
 
 def install(engine: Engine, ordering: str) -> BoundFeed:
     """Install an ordering over the table as it is, and return its feed."""
-    source = TableFeed(events, data="data", ordering=ordering)
+    source = (
+        Trusting(events, data="data")
+        if ordering == READER
+        else TableFeed(events, data="data", ordering=ordering)
+    )
     with engine.begin() as connection:
         source.install(connection)
     return source.bind(engine)
+
+
+class Trust:
+    """Take the largest number there is for the horizon."""
+
+    def __init__(self, subject: Events) -> None:
+        self.source = Source.of(subject)
+
+    def check(self, connection: Connection) -> None:
+        """Take any table."""
+
+    def horizon(self, connection: Connection) -> Horizon:
+        """Return the largest number."""
+        largest = connection.scalar(select(func.max(self.source.position))) or 0
+        return Horizon(largest, largest)
+
+    def blockers(self, connection: Connection) -> list[Blocker]:  # noqa: ARG002 - the port's
+        """Name nobody."""
+        return []
+
+    def ddl(self, connection: Connection) -> Ddl:  # noqa: ARG002 - the port's
+        """Need nothing."""
+        return Ddl()
+
+
+class Trusting(TableFeed):
+    """Publish a table without an order."""
+
+    def ordering(self, dialect: str) -> Ordering:  # noqa: ARG002 - the same on all
+        """Return none that could be relied on."""
+        return Trust(self._events)
 
 
 def settled(feed: BoundFeed) -> int:

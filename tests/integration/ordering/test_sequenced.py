@@ -286,6 +286,20 @@ def test_partition_has_to_be_a_column():
         source.ordering("postgresql")
 
 
+@pytest.mark.parametrize(
+    ("module", "newer"),
+    [("postgresql.sequenced", (99,)), ("mysql.sequenced", {True: (99,), False: (99,)})],
+)
+def test_older_server_is_refused(request, monkeypatch, module, newer):
+    """A server that lacks what the ordering is made of is refused when it is installed."""
+    monkeypatch.setattr(f"zeroeventhub.publisher.ordering.{module}.OLDEST", newer)
+    name = "mariadb" if module.startswith("mysql") else "postgresql"
+    engine = request.getfixturevalue(name)
+    metadata.create_all(engine)
+    with engine.begin() as connection, pytest.raises(ConfigurationError, match="or later"):
+        SOURCE.install(connection)
+
+
 def test_key_that_may_stand_twice_is_refused(engine):
     """A column that does not identify an event is refused when the ordering is installed."""
     metadata.create_all(engine)

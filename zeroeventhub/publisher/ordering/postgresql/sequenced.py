@@ -29,6 +29,9 @@ BEGIN
 END
 $note$"""
 
+OLDEST = (14,)
+"""The first version that has CREATE OR REPLACE TRIGGER."""
+
 ROUND = 1000
 """How far the low mark lies behind, in numbers of the outbox, before it is let follow."""
 
@@ -50,9 +53,10 @@ DECLARE
     top bigint;
     moved bigint;
 BEGIN
-    IF current_setting('transaction_read_only') = 'on' OR NOT EXISTS (
-        SELECT FROM {outbox} WHERE number > (SELECT low FROM {state})
-    ) THEN
+    -- In this order, so that an index is read from the mark on, and never all that was moved.
+    IF current_setting('transaction_read_only') = 'on' OR (
+        SELECT number FROM {outbox} WHERE number > (SELECT low FROM {state}) ORDER BY number LIMIT 1
+    ) IS NULL THEN
         RETURN (SELECT last FROM {state});
     END IF;
     IF current_setting('transaction_isolation') <> 'read committed' THEN
@@ -228,6 +232,12 @@ class Sequenced:
 
     def ddl(self, connection: Connection) -> Ddl:
         """Return the statements of the tables, the functions and the trigger."""
+        dialect: Any = connection.dialect
+        if dialect.server_version_info < OLDEST:
+            raise ConfigurationError(
+                "The ordering sequenced needs PostgreSQL 14 or later, which can replace a trigger "
+                "in place: choose the ordering observed."
+            )
         check_key(connection, self._events)
         words = self._words(connection)
         tables = SideTables(
