@@ -24,6 +24,9 @@ from zeroeventhub.publisher.bound_feed import BoundFeed
 from zeroeventhub.publisher.ordering import Blocker, Ddl, Events, Horizon, Ordering, Source
 
 PAYLOAD = "x" * 300
+PAUSE = 0.005
+"""Seconds between two readings of a reader who waits for an event."""
+
 NONE = "none"
 READER = "a reader"
 """A reader who asks for the largest number and trusts it: what reading costs, right or wrong."""
@@ -127,7 +130,7 @@ def wait_until_readable(feed: BoundFeed, cursor: str, data: str) -> tuple[float,
         found, cursor = is_readable(feed, cursor, data)
         if found:
             return 1000 * (time.perf_counter() - began), cursor
-        time.sleep(0.001)
+        time.sleep(PAUSE)
 
 
 def spread(values: Sequence[float]) -> str:
