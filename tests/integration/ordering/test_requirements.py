@@ -82,15 +82,7 @@ RIGHTS = {
 }
 
 
-@pytest.mark.parametrize(
-    "lacking",
-    [
-        # It is answered with 503, as if the database were not to be reached.
-        "locks",
-        "prepared",
-        "nothing",
-    ],
-)
+@pytest.mark.parametrize("lacking", RIGHTS)
 @shows("it needs", OBSERVED_MARIADB)
 def test_reader_on_mysql_needs_two_rights(log, lacking):
     """Who may not see locks or prepared transactions is told so; others see who is writing."""

@@ -20,8 +20,8 @@ __all__ = [
     "quoted",
 ]
 
-_DENIED = {1142, 1227}
-"""The numbers by which a server denies a table or an action."""
+_DENIED = {1142, 1227, 1401}
+"""The numbers by which a server denies a table, an action, or a look at prepared transactions."""
 
 _TABLE = text("""
     SELECT ENGINE AS engine, TABLE_TYPE AS kind FROM information_schema.TABLES
