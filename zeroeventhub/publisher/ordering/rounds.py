@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from itertools import count
 from threading import Lock
 
+from zeroeventhub.errors import Unavailable
+from zeroeventhub.publisher.ordering.port import Horizon
+
 __all__ = ["PREPARED", "Rounds"]
 
 PREPARED = "-1/"
@@ -38,6 +41,21 @@ class Rounds:
     def begin(self) -> int:
         """Begin a reading; return the moment."""
         return next(self._ticks)
+
+    def horizon(self, began: int, number: int, writers: frozenset[str]) -> Horizon:
+        """Return the horizon by a new reading; see `judge`.
+
+        Raises:
+            Unavailable: no round has been decided yet.
+        """
+        settled = self.judge(began, number, writers)
+        if settled is None:
+            raise Unavailable(
+                "The feed has just started and waits for open transactions to end before it "
+                "knows how far it may be read.",
+                retry_after=1,
+            )
+        return Horizon(settled=settled, highest=max(number, settled))
 
     def judge(self, began: int, number: int, writers: frozenset[str]) -> int | None:
         """Judge the open rounds by a new reading, and open another.

@@ -27,8 +27,9 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.schema import CreateTable
 from sqlalchemy.types import TypeEngine
 
-from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.publisher.ordering.port import Events, Source
+from zeroeventhub.errors import ConfigurationError, Unavailable
+from zeroeventhub.publisher.cursor import HIGHEST_POSITION
+from zeroeventhub.publisher.ordering.port import Events, Horizon, Source
 
 __all__ = ["BACKLOG", "SideTables"]
 
@@ -56,6 +57,7 @@ class SideTables:
         schema: str | None = None,
         types: Mapping[str, TypeEngine[Any]] | None = None,
     ) -> None:
+        self._events = events.table
         self.schema = events.table.schema if schema is None else schema
         self.key = [f"key_{number}" for number in range(1, len(events.key) + 1)]
         self.copied = {name: column.name for name, column in zip(self.key, events.key, strict=True)}
@@ -132,6 +134,33 @@ class SideTables:
             key=dict(zip(self.key, events.key, strict=True)),
             lateral=lateral,
         )
+
+    @property
+    def outdated(self) -> ConfigurationError:
+        """Say that the table has no trigger that notes its rows, or another one than this."""
+        return ConfigurationError(
+            f"Table {self._events.fullname!r} has no trigger of this version that notes its new "
+            "rows: install it, by the statements that `zeroeventhub ddl --ordering sequenced` "
+            "prints."
+        )
+
+    def horizon(self, last: int | None, *, may_lag: bool) -> Horizon:
+        """Return the horizon at the last position given.
+
+        Args:
+            last: that position; None before the events from before the feed have theirs.
+            may_lag: whether a primary elsewhere may be ahead, and a cursor that was read there.
+
+        Raises:
+            Unavailable: there is no position yet.
+        """
+        if last is None:
+            raise Unavailable(
+                "The events from before the feed have no positions yet: run the second part of "
+                "what `zeroeventhub ddl` prints.",
+                retry_after=1,
+            )
+        return Horizon(settled=last, highest=HIGHEST_POSITION if may_lag else last)
 
     def create(self, connection: Connection, tables: Sequence[Table]) -> list[str]:
         """Return the statements that create tables which are not there yet."""

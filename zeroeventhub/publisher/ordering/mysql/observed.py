@@ -12,7 +12,7 @@ from datetime import timedelta
 
 from sqlalchemy import Connection, func, select, text
 
-from zeroeventhub.errors import ConfigurationError, Unavailable
+from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.ordering.mysql.server import (
     check_engine,
     check_server,
@@ -159,14 +159,7 @@ class Observed:
         writers = frozenset(
             [*(str(holder.name) for holder in holders), *(f"{PREPARED}{name}" for name in prepared)]
         )
-        settled = self._rounds.judge(began, number, writers)
-        if settled is None:
-            raise Unavailable(
-                "The feed has just started and waits for open transactions to end before it "
-                "knows how far it may be read.",
-                retry_after=1,
-            )
-        return Horizon(settled=settled, highest=max(number, settled))
+        return self._rounds.horizon(began, number, writers)
 
     def blockers(self, connection: Connection) -> list[Blocker]:
         """Name everybody who is writing to the table, and every prepared transaction."""

@@ -13,8 +13,6 @@ from hashlib import md5
 from sqlalchemy import Connection, select, text
 from sqlalchemy.exc import DBAPIError
 
-from zeroeventhub.errors import ConfigurationError, Unavailable
-from zeroeventhub.publisher.cursor import HIGHEST_POSITION
 from zeroeventhub.publisher.ordering.mysql.server import (
     check_engine,
     check_server,
@@ -133,11 +131,7 @@ class Sequenced:
                 raise
             installed = None
         if installed != _version(words):
-            raise ConfigurationError(
-                f"Table {self._events.table.fullname!r} has no trigger of this version that notes "
-                "its new rows: install it, by the statements that `zeroeventhub ddl --ordering "
-                "sequenced` prints."
-            )
+            raise self._tables.outdated
 
     def horizon(self, connection: Connection) -> Horizon:
         """Give positions to what has been committed, and return the last."""
@@ -145,14 +139,7 @@ class Sequenced:
             call = "CALL {sequence}(:amount)".format(**self._words(connection))
             connection.execute(text(call), {"amount": BACKLOG})
         last = connection.scalar(select(self._tables.state.c.last))
-        if last is None:
-            raise Unavailable(
-                "The events from before the feed have no positions yet: run the second part of "
-                "what `zeroeventhub ddl` prints.",
-                retry_after=1,
-            )
-        # The primary of a replica may be ahead, and so may a cursor that was read there.
-        return Horizon(settled=last, highest=HIGHEST_POSITION if self._read_only else last)
+        return self._tables.horizon(last, may_lag=self._read_only)
 
     def blockers(self, connection: Connection) -> list[Blocker]:  # noqa: ARG002 - the port's
         """Name nobody: no writer holds a reader up."""

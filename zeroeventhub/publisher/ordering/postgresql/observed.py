@@ -8,7 +8,6 @@ ended, everything up to the number is decided.
 
 from sqlalchemy import Connection, text
 
-from zeroeventhub.errors import Unavailable
 from zeroeventhub.publisher.ordering.port import Blocker, Ddl, Events, Horizon, Source
 from zeroeventhub.publisher.ordering.postgresql.sequence import Sequence, find_sequence, quoted_name
 from zeroeventhub.publisher.ordering.postgresql.writers import find_blockers
@@ -57,14 +56,7 @@ class Observed:
         number = sequence.last_number(connection)
         name = {"table": quoted_name(connection, self._events.table)}
         writers = frozenset(connection.scalars(_WRITERS, name).all())
-        settled = self._rounds.judge(began, number, writers)
-        if settled is None:
-            raise Unavailable(
-                "The feed has just started and waits for open transactions to end before it "
-                "knows how far it may be read.",
-                retry_after=1,
-            )
-        return Horizon(settled=settled, highest=max(number, settled))
+        return self._rounds.horizon(began, number, writers)
 
     def blockers(self, connection: Connection) -> list[Blocker]:
         """Name everybody who is writing to the table."""

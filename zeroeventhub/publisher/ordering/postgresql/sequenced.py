@@ -10,8 +10,7 @@ from typing import Any
 
 from sqlalchemy import ARRAY, BigInteger, Column, Connection, Text, func, select, text
 
-from zeroeventhub.errors import ConfigurationError, Unavailable
-from zeroeventhub.publisher.cursor import HIGHEST_POSITION
+from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.ordering.port import Blocker, Ddl, Events, Horizon
 from zeroeventhub.publisher.ordering.postgresql.sequence import quoted, quoted_name, refuse_heirs
 from zeroeventhub.publisher.ordering.postgresql.writers import find_blockers
@@ -188,11 +187,7 @@ class Sequenced:
             "version": _version(words),
         }
         if not connection.scalar(_INSTALLED, named):
-            raise ConfigurationError(
-                f"Table {self._events.table.fullname!r} has no trigger of this version that notes "
-                "its new rows: install it, by the statements that `zeroeventhub ddl --ordering "
-                "sequenced` prints."
-            )
+            raise self._tables.outdated
         isolation = str(connection.scalar(select(func.current_setting("transaction_isolation"))))
         if isolation != "read committed":
             raise ConfigurationError(
@@ -217,14 +212,7 @@ class Sequenced:
             space: Any = getattr(func, schema) if schema else func
             sequence: Any = getattr(space, f"zeroeventhub_sequence_{self._tables.digest}")
             last = connection.scalar(select(sequence(BACKLOG, type_=BigInteger)))
-        if last is None:
-            raise Unavailable(
-                "The events from before the feed have no positions yet: run the second part of "
-                "what `zeroeventhub ddl` prints.",
-                retry_after=1,
-            )
-        # The primary of a standby may be ahead, and so may a cursor that was read there.
-        return Horizon(settled=last, highest=HIGHEST_POSITION if self._standby else last)
+        return self._tables.horizon(last, may_lag=self._standby)
 
     def blockers(self, connection: Connection) -> list[Blocker]:
         """Name who keeps everybody else from giving positions."""

@@ -2,7 +2,6 @@
 
 from sqlalchemy import Connection, column, select, table
 
-from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.ordering.port import Blocker, Ddl, Events, Horizon
 from zeroeventhub.publisher.ordering.side_tables import SideTables
 from zeroeventhub.publisher.ordering.unique_key import check_key, column_types
@@ -53,11 +52,7 @@ class Sequenced:
         name = f"zeroeventhub_note_{self._tables.digest}"
         installed = connection.scalar(select(_MASTER.c.sql).where(_MASTER.c.name == name))
         if installed != _TRIGGER.format(**words):
-            raise ConfigurationError(
-                f"Table {self._events.table.fullname!r} has no trigger of this version that notes "
-                "its new rows: install it, by the statements that `zeroeventhub ddl --ordering "
-                "sequenced` prints."
-            )
+            raise self._tables.outdated
 
     def horizon(self, connection: Connection) -> Horizon:
         """Return the last position that a committed transaction has been given."""
