@@ -9,7 +9,7 @@ import time
 
 import pytest
 from harness.shop import metadata, orders, place
-from sqlalchemy import create_engine, text
+from sqlalchemy import MetaData, Table, create_engine, select, text
 
 from zeroeventhub import TableFeed
 
@@ -140,9 +140,11 @@ def test_tail_ends_quietly_when_its_reader_does(feed):
 
 def landed(engine):
     """Read what has landed, in order."""
+    table = Table("landed", MetaData(), autoload_with=engine).c
+    query = select(*(table[name] for name in ("partition", "arrival", "id", "type", "key", "data")))
     with engine.connect() as connection:
-        query = "SELECT partition, arrival, id, type, key, data FROM landed ORDER BY 1, 2"
-        return [tuple(row) for row in connection.execute(text(query))]
+        ordered = query.order_by(table.partition, table.arrival)
+        return [tuple(row) for row in connection.execute(ordered)]
 
 
 def test_sync_lands_every_event_once(feed, engine, shop):
