@@ -136,8 +136,9 @@ class Sequenced:
     def horizon(self, connection: Connection) -> Horizon:
         """Give positions to what has been committed, and return the last."""
         if not self._read_only:
-            call = "CALL {sequence}(:amount)".format(**self._words(connection))
-            connection.execute(text(call), {"amount": BACKLOG})
+            schema = connection.schema_for_object(self._tables.state)
+            sequence = quoted(schema, f"zeroeventhub_sequence_{self._tables.digest}")
+            connection.execute(text(f"CALL {sequence}(:amount)"), {"amount": BACKLOG})
         last = connection.scalar(select(self._tables.state.c.last))
         return self._tables.horizon(last, may_lag=self._read_only)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from zeroeventhub.errors import ConfigurationError
@@ -24,7 +24,7 @@ _DENIED = {1142, 1227, 1401}
 """The numbers by which a server denies a table, an action, or a look at prepared transactions."""
 
 _TABLE = text("""
-    SELECT ENGINE AS engine, TABLE_TYPE AS kind FROM information_schema.TABLES
+    SELECT ENGINE AS engine FROM information_schema.TABLES
     WHERE TABLE_SCHEMA = COALESCE(:schema, DATABASE()) AND TABLE_NAME = :name
 """)
 
@@ -46,8 +46,8 @@ def check_server(connection: Connection, oldest: dict[bool, tuple[int, ...]]) ->
         )
 
 
-def check_engine(connection: Connection, events: Events) -> Row[Any]:
-    """Refuse a table that is not there, or has no transactions; return what it is.
+def check_engine(connection: Connection, events: Events) -> None:
+    """Refuse a table that is not there, or has no transactions.
 
     Raises:
         ConfigurationError: it is a view, or kept by an engine such as MyISAM.
@@ -56,15 +56,13 @@ def check_engine(connection: Connection, events: Events) -> Row[Any]:
     found = connection.execute(_TABLE, {"schema": schema, "name": events.table.name}).first()
     if found is None:
         raise ConfigurationError(f"There is no table {events.table.fullname!r}.")
+    if found.engine is None:
+        raise ConfigurationError(f"{events.table.fullname!r} is a view: publish its table.")
     if found.engine != "InnoDB":
         raise ConfigurationError(
-            f"{events.table.fullname!r} is not a table of InnoDB but "
-            f"{found.engine or 'a ' + found.kind.lower()}, which has no transactions: "
-            f"ALTER TABLE {events.table.fullname} ENGINE = InnoDB."
-            if found.engine
-            else f"{events.table.fullname!r} is a view: publish its table."
+            f"{events.table.fullname!r} is not a table of InnoDB but {found.engine}, which has no "
+            f"transactions: ALTER TABLE {events.table.fullname} ENGINE = InnoDB."
         )
-    return found
 
 
 def is_mariadb(connection: Connection) -> bool:
