@@ -44,6 +44,17 @@ def test_new_consumer_stands_at_its_start(store):
     assert load(store, 1, start="8") == "7"
 
 
+def test_start_written_by_a_rival_is_seen_in_an_older_snapshot(mariadb):
+    """Where a transaction reads one snapshot, it still finds the row that kept it from writing."""
+    store = CursorStore(mariadb)
+    with mariadb.begin() as connection:
+        store.create_tables(connection)
+    with mariadb.begin() as connection:
+        store.load(connection, "billing", 0)
+        load(store, 1, start="7")
+        assert store.load(connection, "billing", 1, start="8") == "7"
+
+
 def test_cursor_moves_only_from_where_it_stands(store):
     """A move from another place, or to a place without a row, is fenced."""
     load(store, 0)

@@ -102,7 +102,9 @@ class CursorStore:
         if cursor is None:
             row = {"consumer": consumer, "partition": partition, "cursor": start}
             connection.execute(self._insert_unless_there(connection.dialect.name).values(row))
-            cursor = connection.scalar(query)
+            # A rival's row may be newer than the snapshot that MariaDB and MySQL read; only a
+            # locking read is sure to find it.
+            cursor = connection.scalars(query.with_for_update()).one()
         return str(cursor)
 
     def cursors(self, connection: Connection, consumer: str) -> dict[int, str]:
