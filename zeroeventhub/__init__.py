@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 from zeroeventhub import errors
 from zeroeventhub.client import AsyncClient, Client
-from zeroeventhub.protocol import FIRST, LAST, Event, FeedInfo, Page, Partition
+from zeroeventhub.protocol import FIRST, LAST, Event, FeedInfo, Page, Partition, TypeFilter
 
 if TYPE_CHECKING:
     from zeroeventhub.consumer import AsyncConsumer, AsyncPendingPage, Consumer, PendingPage
     from zeroeventhub.cursors import CursorStore
-    from zeroeventhub.feed import AsyncFeed, Feed
+    from zeroeventhub.feed import AsyncExtendedFeed, AsyncFeed, ExtendedFeed, Feed
     from zeroeventhub.publisher import TableFeed
     from zeroeventhub.server import feed_routes
 
@@ -19,18 +19,21 @@ __all__ = [
     "LAST",
     "AsyncClient",
     "AsyncConsumer",
+    "AsyncExtendedFeed",
     "AsyncFeed",
     "AsyncPendingPage",
     "Client",
     "Consumer",
     "CursorStore",
     "Event",
+    "ExtendedFeed",
     "Feed",
     "FeedInfo",
     "Page",
     "Partition",
     "PendingPage",
     "TableFeed",
+    "TypeFilter",
     "errors",
     "feed_routes",
 ]
@@ -38,10 +41,12 @@ __all__ = [
 # Imported when first asked for: they need what only an extra installs.
 _LAZY = {
     "AsyncConsumer": "consumer",
+    "AsyncExtendedFeed": "feed",
     "AsyncFeed": "feed",
     "AsyncPendingPage": "consumer",
     "Consumer": "consumer",
     "CursorStore": "cursors",
+    "ExtendedFeed": "feed",
     "Feed": "feed",
     "PendingPage": "consumer",
     "TableFeed": "publisher",

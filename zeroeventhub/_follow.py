@@ -5,6 +5,7 @@ result back, or throws the error that happened. The sync and the async consumer 
 such drivers and share every decision made here.
 """
 
+import math
 from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from zeroeventhub.errors import (
     TokenChanged,
     TransientError,
 )
-from zeroeventhub.protocol import FeedInfo, Page, Partition
+from zeroeventhub.protocol import WAIT, FeedInfo, Page, Partition
 
 __all__ = [
     "Advance",
@@ -35,6 +36,9 @@ __all__ = [
 
 SHORTEST_BACKOFF = 0.1
 LONGEST_BACKOFF = 30.0
+
+LONGEST_WAIT = 5.0
+"""Seconds that the feed is asked to wait at its head; a consumer that is stopped waits as long."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +68,17 @@ class Load:
 
 @dataclass(frozen=True)
 class Fetch:
-    """Fetch the page that follows a cursor; the result is a Page."""
+    """Fetch the page that follows a cursor; the result is a Page.
+
+    Attributes:
+        partition: the partition's id.
+        cursor: where to read from.
+        wait: seconds that the feed may wait at the head for something to read.
+    """
 
     partition: int
     cursor: str
+    wait: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -154,44 +165,60 @@ class Follower:
         if heirs:
             yield Inherit(heirs, tuple(partition.id for partition in info.partitions))
         drained: set[int] = set()
+        heads: dict[int, str] = {}
         confirmed = False
         while ready := _ready(chosen, drained):
             moved = False
+            # The feed waits in place of the consumer, unless that would keep others from it.
+            waits = self.forever and WAIT in info.extensions and len(ready) == 1
             for partition in ready:
                 if self.stopped():
                     return False
                 try:
-                    found = yield from self._read_page(partition)
+                    found, at_head = yield from self._read_page(partition, heads, waits=waits)
                 except TokenChanged:
                     if confirmed:
                         return False
                     raise
                 confirmed = confirmed or found
-                if partition.closed and not found:
+                ends = partition.closed or not self.forever
+                if ends and not found:
                     drained.add(partition.id)
-                moved = moved or found or partition.closed
+                moved = moved or ends or not at_head or (waits and found)
             confirmed = True
             if not moved:
-                if not self.forever:
-                    return True
-                yield Pause(self.poll_interval)
+                # Short where the feed has waited; it may not do so every time.
+                yield Pause(min(self.poll_interval, SHORTEST_BACKOFF if waits else math.inf))
         return True
 
-    def _read_page(self, partition: Partition) -> _Steps:
-        """Read one page of a partition; return whether there was anything new."""
+    def _read_page(self, partition: Partition, heads: dict[int, str], *, waits: bool) -> _Steps:
+        """Read one page of a partition; return whether it brought anything, and reached the head.
+
+        Args:
+            partition: the one to read.
+            heads: where the head of each partition was seen; a feed that does not say so has
+                reached it when it brings nothing new.
+            waits: whether the feed may wait at its head.
+        """
         cursor = yield Load(partition.id)
-        page = yield from self._persist(Fetch(partition.id, cursor))
+        at_head = heads.get(partition.id) == cursor
+        if at_head and (partition.closed or not self.forever):
+            return False, True
+        wait = LONGEST_WAIT if waits and at_head else 0.0
+        page = yield from self._persist(Fetch(partition.id, cursor, wait))
         if page is None:
-            return False
+            return False, False
+        found = bool(page.events) or page.cursor != cursor
         if page.events:
             yield Deliver(partition.id, cursor, page)
-        elif page.cursor != cursor:
+        elif found:
             # Fenced: another process of this consumer moved it, and Load will say where to.
             with suppress(Fenced):
                 yield Advance(partition.id, cursor, page.cursor)
-        else:
-            return False
-        return True
+        at_head = page.caught_up or not found
+        if at_head:
+            heads[partition.id] = page.cursor
+        return found, at_head
 
     def _choose(self, info: FeedInfo) -> list[Partition]:
         known = {partition.id for partition in info.partitions}

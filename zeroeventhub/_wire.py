@@ -5,6 +5,8 @@ What the sync and the async client share: everything but the waiting.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Generic, NoReturn, TypeVar
 
 import httpx
@@ -27,9 +29,9 @@ from zeroeventhub.errors import (
     Unreachable,
 )
 from zeroeventhub.ndjson import MEDIA_TYPE, PageDecoder, decode_info
-from zeroeventhub.protocol import FeedInfo
+from zeroeventhub.protocol import CURSOR_OF_TIME, SPLITS, STOP, WAIT, FeedInfo, TypeFilter
 
-__all__ = ["HEADERS", "PAGE_HEADERS", "Wire"]
+__all__ = ["HEADERS", "PAGE_HEADERS", "Wire", "rfc3339"]
 
 # No transparent compression: what a few bytes would unpack to is not bounded.
 HEADERS = {"Accept-Encoding": "identity"}
@@ -48,6 +50,26 @@ _STATUSES: dict[int, type[FeedError]] = {
 }
 _V1_ANSWERS = {400, 422}
 """What a v1 feed answers to a request without parameters (FeedAPI v2, Protocol negotiation)."""
+
+
+_PATHS = {CURSOR_OF_TIME: "cursor", SPLITS: "splits"}
+
+
+@dataclass(frozen=True)
+class _Request:
+    """Hold where to ask, and how long to wait for the answer."""
+
+    url: httpx.URL
+    patience: httpx.Timeout
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """Hold what a problem document says."""
+
+    kind: str = ""
+    detail: str = ""
+    earliest: str | None = None
 
 
 _Http = TypeVar("_Http", httpx.Client, httpx.AsyncClient)
@@ -81,29 +103,80 @@ class Wire(Generic[_Http]):
         """The feed's URL without what may be secret in it."""
         return str(self._url.copy_with(userinfo=b"", query=None, fragment=None))
 
-    def _events_url(
-        self, info: FeedInfo, partition: int, cursor: str, limit: int | None, headers: Sequence[str]
-    ) -> httpx.URL:
-        """Build the address of a page."""
-        parameters: dict[str, str | int] = {}
-        url = self._url
+    def _page_request(
+        self,
+        info: FeedInfo,
+        partition: int,
+        cursor: str,
+        *,
+        limit: int | None,
+        headers: Sequence[str],
+        types: TypeFilter | None,
+        stop: str | None,
+        wait: float | None,
+    ) -> _Request:
+        """Build the address of a page, and say how long its answer may take."""
+        parameters: dict[str, str | int] = {} if limit is None else {"pagesizehint": limit}
         if info.token is None:
+            if types is not None:
+                raise ConfigurationError("A feed of ZeroEventHub v1 does not filter by types.")
+            self._expect_extension(info, STOP if stop else None)
             parameters |= {"n": len(info.partitions), f"cursor{partition}": cursor}
             if headers:
                 parameters["headers"] = ",".join(headers)
-        else:
-            path, mark, query = url.raw_path.partition(b"?")
-            url = url.copy_with(raw_path=path.rstrip(b"/") + b"/events" + mark + query)
-            parameters |= {"token": info.token, "partition": partition, "cursor": cursor}
-        if limit is not None:
-            parameters["pagesizehint"] = limit
-        return url.copy_merge_params(parameters)
+            return _Request(self._url.copy_merge_params(parameters), self._http.timeout)
+        if types is not None:
+            name = "skip-event-types" if types.skip else "event-types"
+            parameters[name] = ";".join(sorted(types.names))
+        if stop is not None:
+            self._expect_extension(info, STOP)
+            parameters["stop"] = stop
+        patience = self._http.timeout
+        if wait and WAIT in info.extensions:
+            parameters["wait"] = format(wait, "g")
+            patience = _longer(patience, wait)
+        parameters["cursor"] = cursor
+        url = self._url_below(info, "events", partition, parameters)
+        return _Request(url, patience)
+
+    def _extension_url(
+        self, info: FeedInfo, extension: str, partition: int, parameters: dict[str, str | int]
+    ) -> httpx.URL:
+        """Build the address of an extension.
+
+        Raises:
+            ConfigurationError: the feed does not have it.
+        """
+        self._expect_extension(info, extension)
+        return self._url_below(info, _PATHS[extension], partition, parameters)
+
+    def _url_below(
+        self, info: FeedInfo, name: str, partition: int, parameters: dict[str, str | int]
+    ) -> httpx.URL:
+        path, mark, query = self._url.raw_path.partition(b"?")
+        url = self._url.copy_with(raw_path=path.rstrip(b"/") + b"/" + name.encode() + mark + query)
+        return url.copy_merge_params(
+            {"token": str(info.token), "partition": partition, **parameters}
+        )
+
+    def _expect_extension(self, info: FeedInfo, extension: str | None) -> None:
+        if extension is not None and extension not in info.extensions:
+            raise ConfigurationError(
+                f"{self._address} does not have the extension {extension}: its discovery document "
+                "does not name it."
+            )
+
+    def _understand(self, status: int, headers: httpx.Headers, body: bytes) -> bytes:
+        """Return the body of an answer that is a success."""
+        if status != httpx.codes.OK:
+            self._refuse(status, headers, body)
+        return body
 
     def _understand_info(self, status: int, headers: httpx.Headers, body: bytes) -> FeedInfo:
         """Read the answer to a discovery request."""
         if status in _V1_ANSWERS and self._v1 is not None:
             self._info = self._v1
-        elif status in _V1_ANSWERS and _problem(body) is None:
+        elif status in _V1_ANSWERS and not _problem(body).kind:
             raise ConfigurationError(
                 f"{self._address} does not answer discovery ({status}); if it is a feed of "
                 "ZeroEventHub v1, say how many partitions it has."
@@ -125,8 +198,8 @@ class Wire(Generic[_Http]):
 
     def _refuse(self, status: int, headers: httpx.Headers, body: bytes) -> NoReturn:
         """Raise the error that an answer other than a success stands for."""
-        problem, detail = _problem(body) or ("", "")
-        message = detail or f"{self._address} answered with status {status}."
+        problem = _problem(body)
+        message = problem.detail or f"{self._address} answered with status {status}."
         if status in {408, 425, 429} or status >= httpx.codes.INTERNAL_SERVER_ERROR:
             raise Unavailable(message, retry_after=_seconds(headers.get("retry-after", "")))
         if 300 <= status < 400:  # noqa: PLR2004 - the class of redirections
@@ -134,10 +207,10 @@ class Wire(Generic[_Http]):
                 f"{self._address} has moved{self._destination(headers)}; "
                 "redirections are not followed: give the feed's own address."
             )
-        if status == httpx.codes.NOT_FOUND and not detail:
+        if status == httpx.codes.NOT_FOUND and not problem.detail:
             message = f"There is no feed at {self._address}."
-        error = _PROBLEMS.get(problem) or _STATUSES.get(status, BadRequest)
-        raise error(message)
+        error = _PROBLEMS.get(problem.kind) or _STATUSES.get(status, BadRequest)
+        raise Trimmed(message, earliest=problem.earliest) if error is Trimmed else error(message)
 
     def _destination(self, headers: httpx.Headers) -> str:
         """Say where a redirection leads, without what may be secret in it."""
@@ -180,16 +253,38 @@ def _v1_info(partitions: int) -> FeedInfo:
     return FeedInfo(info.partitions, token=None, exactly_once=False)
 
 
-def _problem(body: bytes) -> tuple[str, str] | None:
-    """Read type and detail of a problem document (RFC 9457), if the body is one."""
+def rfc3339(moment: datetime) -> str:
+    """Write a moment for a request, in UTC.
+
+    Raises:
+        ConfigurationError: it has no time zone.
+    """
+    if moment.tzinfo is None:
+        raise ConfigurationError("A moment needs a time zone, such as datetime.now(UTC) has.")
+    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def _longer(patience: httpx.Timeout, seconds: float) -> httpx.Timeout:
+    """Wait longer for an answer that was asked to come late."""
+    limits = patience.as_dict()
+    read = limits["read"]
+    return httpx.Timeout(**{**limits, "read": None if read is None else read + seconds})
+
+
+def _problem(body: bytes) -> _Problem:
+    """Read a problem document (RFC 9457); an empty one if the body is something else."""
     try:
         document = msgspec.json.decode(body, type=dict[str, object])
     except (msgspec.DecodeError, RecursionError):
-        return None
-    kind = document.get("type")
+        return _Problem()
+    kind, earliest = document.get("type"), document.get("earliestCursor")
     if not isinstance(kind, str):
-        return None
-    return kind.rpartition("/")[2], str(document.get("detail", ""))
+        return _Problem()
+    return _Problem(
+        kind.rpartition("/")[2],
+        str(document.get("detail", "")),
+        earliest if isinstance(earliest, str) and earliest else None,
+    )
 
 
 def _seconds(retry_after: str) -> float | None:

@@ -1,12 +1,13 @@
 """Read pages of a feed over HTTP, with the caller's own httpx client."""
 
 from collections.abc import Sequence
+from datetime import datetime
 
 import httpx
 
-from zeroeventhub._wire import HEADERS, PAGE_HEADERS, Wire
-from zeroeventhub.ndjson import PageDecoder
-from zeroeventhub.protocol import FeedInfo, Page
+from zeroeventhub._wire import HEADERS, PAGE_HEADERS, Wire, rfc3339
+from zeroeventhub.ndjson import PageDecoder, decode_cursor, decode_splits
+from zeroeventhub.protocol import CURSOR_OF_TIME, FIRST, SPLITS, FeedInfo, Page, TypeFilter
 
 __all__ = ["AsyncClient", "Client"]
 
@@ -39,6 +40,9 @@ class Client(Wire[httpx.Client]):
         *,
         limit: int | None = None,
         headers: Sequence[str] = (),
+        types: TypeFilter | None = None,
+        stop: str | None = None,
+        wait: float | None = None,
     ) -> Page:
         """Fetch the page that follows a cursor, discovering the feed first if need be.
 
@@ -47,19 +51,40 @@ class Client(Wire[httpx.Client]):
             cursor: FIRST, LAST, or the cursor of an earlier page.
             limit: how many events to ask for (`pagesizehint` on the wire); a hint.
             headers: v1 headers to ask for by name; `_all` for all.
+            types: the types of events to ask for; a feed that does not announce the extension
+                "event-types" may send others as well.
+            stop: a cursor to read up to and no further; for feeds with the extension "stop".
+            wait: seconds that the feed may wait at the head for something to read; without the
+                extension "wait" it answers at once.
 
         Raises:
+            ConfigurationError: the feed cannot do what was asked for.
             TokenChanged: the partitions have changed: discover again.
             FeedError: the feed refused.
             TransientError: it could not be reached, cannot answer now, or the page was cut.
             ProtocolError: what came is not a page.
         """
         info = self._info or self.discover()
-        url = self._events_url(info, partition, cursor, limit, headers)
+        request = self._page_request(
+            info,
+            partition,
+            cursor,
+            limit=limit,
+            headers=headers,
+            types=types,
+            stop=stop,
+            wait=wait,
+        )
         decoder = PageDecoder(partition)
         with (
             self._reaching(),
-            self._http.stream("GET", url, headers=PAGE_HEADERS, follow_redirects=False) as answer,
+            self._http.stream(
+                "GET",
+                request.url,
+                headers=PAGE_HEADERS,
+                timeout=request.patience,
+                follow_redirects=False,
+            ) as answer,
         ):
             if answer.status_code != httpx.codes.OK:
                 self._refuse(answer.status_code, answer.headers, answer.read())
@@ -68,6 +93,50 @@ class Client(Wire[httpx.Client]):
                 for chunk in answer.iter_bytes():
                     decoder.feed(chunk)
         return decoder.page()
+
+    def cursor_at(self, moment: datetime, partition: int = 0) -> str:
+        """Ask for the cursor before all events of a moment or later.
+
+        Args:
+            moment: with a time zone.
+            partition: the partition's id.
+
+        Raises:
+            ConfigurationError: the moment has no zone, or the feed does not have the extension
+                "cursor-of-time".
+            ZeroEventHubError: as `fetch`.
+        """
+        info = self._info or self.discover()
+        url = self._extension_url(info, CURSOR_OF_TIME, partition, {"time": rfc3339(moment)})
+        return decode_cursor(self._get(url))
+
+    def splits(
+        self, partition: int, count: int, *, start: str = FIRST, stop: str | None = None
+    ) -> list[str]:
+        """Ask for the cursors between pieces of a partition, of about as many events each.
+
+        Read each piece by `fetch` from one of the cursors, with the next one as `stop`.
+
+        Args:
+            partition: the partition's id.
+            count: how many pieces there are at most.
+            start: where the first one starts.
+            stop: where the last one ends; None for the head.
+
+        Raises:
+            ConfigurationError: the feed does not have the extension "splits".
+            ZeroEventHubError: as `fetch`.
+        """
+        info = self._info or self.discover()
+        bounds: dict[str, str | int] = {"count": count, "cursor": start}
+        if stop is not None:
+            bounds["stop"] = stop
+        return decode_splits(self._get(self._extension_url(info, SPLITS, partition, bounds)))
+
+    def _get(self, url: httpx.URL) -> bytes:
+        with self._reaching():
+            answer = self._http.get(url, headers=HEADERS, follow_redirects=False)
+        return self._understand(answer.status_code, answer.headers, answer.content)
 
 
 class AsyncClient(Wire[httpx.AsyncClient]):
@@ -92,14 +161,30 @@ class AsyncClient(Wire[httpx.AsyncClient]):
         *,
         limit: int | None = None,
         headers: Sequence[str] = (),
+        types: TypeFilter | None = None,
+        stop: str | None = None,
+        wait: float | None = None,
     ) -> Page:
         """Fetch the page that follows a cursor; see `Client.fetch`."""
         info = self._info or await self.discover()
-        url = self._events_url(info, partition, cursor, limit, headers)
+        request = self._page_request(
+            info,
+            partition,
+            cursor,
+            limit=limit,
+            headers=headers,
+            types=types,
+            stop=stop,
+            wait=wait,
+        )
         decoder = PageDecoder(partition)
         with self._reaching():
             async with self._http.stream(
-                "GET", url, headers=PAGE_HEADERS, follow_redirects=False
+                "GET",
+                request.url,
+                headers=PAGE_HEADERS,
+                timeout=request.patience,
+                follow_redirects=False,
             ) as answer:
                 if answer.status_code != httpx.codes.OK:
                     self._refuse(answer.status_code, answer.headers, await answer.aread())
@@ -108,3 +193,24 @@ class AsyncClient(Wire[httpx.AsyncClient]):
                     async for chunk in answer.aiter_bytes():
                         decoder.feed(chunk)
         return decoder.page()
+
+    async def cursor_at(self, moment: datetime, partition: int = 0) -> str:
+        """Ask for the cursor before a moment; see `Client.cursor_at`."""
+        info = self._info or await self.discover()
+        url = self._extension_url(info, CURSOR_OF_TIME, partition, {"time": rfc3339(moment)})
+        return decode_cursor(await self._get(url))
+
+    async def splits(
+        self, partition: int, count: int, *, start: str = FIRST, stop: str | None = None
+    ) -> list[str]:
+        """Ask for the cursors between pieces; see `Client.splits`."""
+        info = self._info or await self.discover()
+        bounds: dict[str, str | int] = {"count": count, "cursor": start}
+        if stop is not None:
+            bounds["stop"] = stop
+        return decode_splits(await self._get(self._extension_url(info, SPLITS, partition, bounds)))
+
+    async def _get(self, url: httpx.URL) -> bytes:
+        with self._reaching():
+            answer = await self._http.get(url, headers=HEADERS, follow_redirects=False)
+        return self._understand(answer.status_code, answer.headers, answer.content)

@@ -114,9 +114,17 @@ class Gone(FeedError):  # noqa: N818 - the name of the HTTP status
 
 
 class Trimmed(Gone):
-    """Say that the cursor lies below the retained history."""
+    """Say that the cursor lies below the retained history.
+
+    Attributes:
+        earliest: the first cursor that can still be read from, where the feed said so.
+    """
 
     problem = "trimmed"
+
+    def __init__(self, message: str, *, earliest: str | None = None) -> None:
+        super().__init__(message)
+        self.earliest = earliest
 
 
 class Diverged(Gone):

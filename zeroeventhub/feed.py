@@ -6,13 +6,18 @@ a place in it can be published by a class of two methods, sync or async. It may 
 - `BadCursor` for a cursor that it has not given,
 - `Trimmed` or `Diverged` for a cursor whose history it no longer has,
 - `Unavailable` when it cannot answer just now.
+
+What else it can do, it names in the `extensions` of its info, and then has the methods of
+`ExtendedFeed` that belong to them.
 """
 
+from collections.abc import Hashable
+from datetime import datetime
 from typing import Any, Protocol
 
-from zeroeventhub.protocol import FeedInfo, Page
+from zeroeventhub.protocol import FeedInfo, Page, TypeFilter
 
-__all__ = ["AsyncFeed", "Feed", "FeedSource"]
+__all__ = ["AsyncExtendedFeed", "AsyncFeed", "ExtendedFeed", "Feed", "FeedSource"]
 
 
 class Feed(Protocol):
@@ -43,6 +48,94 @@ class AsyncFeed(Protocol):
 
     async def read(self, partition: int, cursor: str, limit: int) -> Page:
         """Read the events that follow a cursor."""
+
+
+class ExtendedFeed(Protocol):
+    """Publish events in order, with the extensions that `info` names."""
+
+    def info(self) -> FeedInfo:
+        """Describe the feed as it is now; see `Feed.info`."""
+
+    def read(
+        self,
+        partition: int,
+        cursor: str,
+        limit: int,
+        *,
+        types: TypeFilter | None = None,
+        stop: str | None = None,
+        each: bool = False,
+    ) -> Page:
+        """Read the events that follow a cursor; see `Feed.read`.
+
+        An argument by name is given only if it was asked for and its extension is named.
+
+        Args:
+            partition: one of those that `info` names.
+            cursor: FIRST, LAST, or the cursor of an earlier page.
+            limit: how many events to return at most.
+            types: the types of events to return (EVENT_TYPES). The page's cursor moves on over
+                events of others.
+            stop: a cursor, behind which no event is returned (STOP).
+            each: whether to give the cursor behind each event in the page's `cursors` (CURSORS).
+        """
+
+    def head(self) -> Hashable:
+        """Return something that is another when there may be something new to read (WAIT)."""
+
+    def cursor_at(self, moment: datetime, partition: int = 0) -> str:
+        """Return the cursor before all events of a moment or later (CURSOR_OF_TIME)."""
+
+    def splits(
+        self, partition: int, count: int, *, start: str, stop: str | None = None
+    ) -> list[str]:
+        """Return the cursors between which a partition falls into pieces (SPLITS).
+
+        Args:
+            partition: one of those that `info` names.
+            count: how many pieces to make at most.
+            start: where the first piece starts: FIRST or a cursor.
+            stop: where the last piece ends; None for the head.
+
+        Returns:
+            Two cursors or more, in order; none of them is FIRST or LAST.
+        """
+
+    def cursor_of(self, event_id: str, partition: int) -> str:
+        """Return the cursor behind the event of an id (EVENT_IDS)."""
+
+
+class AsyncExtendedFeed(Protocol):
+    """Publish events with extensions from asynchronous code; see ExtendedFeed."""
+
+    async def info(self) -> FeedInfo:
+        """Describe the feed as it is now; see `Feed.info`."""
+
+    async def read(
+        self,
+        partition: int,
+        cursor: str,
+        limit: int,
+        *,
+        types: TypeFilter | None = None,
+        stop: str | None = None,
+        each: bool = False,
+    ) -> Page:
+        """Read the events that follow a cursor; see `ExtendedFeed.read`."""
+
+    async def head(self) -> Hashable:
+        """Return what tells whether there is something new; see `ExtendedFeed.head`."""
+
+    async def cursor_at(self, moment: datetime, partition: int = 0) -> str:
+        """Return the cursor before a moment; see `ExtendedFeed.cursor_at`."""
+
+    async def splits(
+        self, partition: int, count: int, *, start: str, stop: str | None = None
+    ) -> list[str]:
+        """Return the cursors between pieces; see `ExtendedFeed.splits`."""
+
+    async def cursor_of(self, event_id: str, partition: int) -> str:
+        """Return the cursor behind an event; see `ExtendedFeed.cursor_of`."""
 
 
 class FeedSource(Protocol):

@@ -7,7 +7,7 @@ nothing else: U+2028 and U+0085 are data.
 
 from collections.abc import Collection, Iterable
 from contextlib import suppress
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -20,12 +20,20 @@ MEDIA_TYPE = "application/x-ndjson"
 
 _encode = msgspec.json.encode
 
+_Document = TypeVar("_Document")
+
 
 def encode_page(page: Page) -> bytes:
     """Encode a page as FeedAPI v2 has it (Events endpoint, Response)."""
     lines = [b'{"data":%b}\n' % _one_line(event.raw) for event in page.events]
-    lines.append(b'{"cursor":%b}\n' % _encode(page.cursor))
+    lines.append(b"{%b}\n" % _checkpoint(page))
     return b"".join(lines)
+
+
+def _checkpoint(page: Page) -> bytes:
+    flags = b',"caughtUp":true' if page.caught_up else b""
+    flags += b',"stopReached":true' if page.stop_reached else b""
+    return b'"cursor":%b%b' % (_encode(page.cursor), flags)
 
 
 def encode_page_v1(partition: int, page: Page, headers: Collection[str]) -> bytes:
@@ -67,7 +75,13 @@ def encode_info(info: FeedInfo) -> bytes:
         if partition.cursor_from:
             entry["cursorFromPartitions"] = [str(number) for number in partition.cursor_from]
         partitions.append(entry)
-    document = {"token": info.token, "partitions": partitions, "exactlyOnce": info.exactly_once}
+    document: dict[str, Any] = {
+        "token": info.token,
+        "partitions": partitions,
+        "exactlyOnce": info.exactly_once,
+    }
+    if info.extensions:
+        document["extensions"] = sorted(info.extensions)
     return msgspec.json.format(_encode(document), indent=2) + b"\n"
 
 
@@ -83,6 +97,7 @@ class _WireInfo(msgspec.Struct, rename="camel"):
     token: str
     partitions: list[_WirePartition]
     exactly_once: bool | None = False
+    extensions: Any = None
 
 
 def decode_info(body: bytes) -> FeedInfo:
@@ -110,7 +125,43 @@ def decode_info(body: bytes) -> FeedInfo:
         raise ProtocolError(f"The answer is not a feed's discovery document: {error}") from error
     if len({partition.id for partition in partitions}) != len(partitions):
         raise ProtocolError("The discovery document names a partition twice.")
-    return FeedInfo(partitions, wire.token, bool(wire.exactly_once))
+    # What is there in another form is somebody else's, and nothing that is known here.
+    listed = wire.extensions if isinstance(wire.extensions, list) else []
+    extensions = frozenset(name for name in listed if isinstance(name, str))
+    return FeedInfo(partitions, wire.token, bool(wire.exactly_once), extensions)
+
+
+class _WireCursor(msgspec.Struct):
+    cursor: Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class _WireCursors(msgspec.Struct):
+    cursors: Annotated[list[Annotated[str, msgspec.Meta(min_length=1)]], msgspec.Meta(min_length=2)]
+
+
+def decode_cursor(body: bytes) -> str:
+    """Decode the cursor of a moment.
+
+    Raises:
+        ProtocolError: the body does not hold one.
+    """
+    return _decode(body, _WireCursor).cursor
+
+
+def decode_splits(body: bytes) -> list[str]:
+    """Decode the cursors between pieces of a partition.
+
+    Raises:
+        ProtocolError: the body does not hold two or more.
+    """
+    return _decode(body, _WireCursors).cursors
+
+
+def _decode(body: bytes, form: type[_Document]) -> _Document:
+    try:
+        return msgspec.json.decode(body, type=form)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ProtocolError(f"The answer is not what was asked for: {error}") from error
 
 
 def _number(partition: str | int) -> int:
@@ -121,9 +172,11 @@ def _number(partition: str | int) -> int:
     return int(text)
 
 
-class _Line(msgspec.Struct):
+class _Line(msgspec.Struct, rename="camel"):
     data: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     cursor: str | None = None
+    caught_up: Any = None
+    stop_reached: Any = None
     partition: str | int | None = None
     headers: dict[str, str] | None = None
 
@@ -143,7 +196,7 @@ class PageDecoder:
         self._rest: list[bytes] = []
         self._settled: list[Event] = []
         self._tail: list[Event] = []
-        self._cursor: str | None = None
+        self._checkpoint: _Line | None = None
 
     def feed(self, chunk: bytes) -> None:
         """Take the next bytes.
@@ -161,7 +214,7 @@ class PageDecoder:
     @property
     def has_checkpoint(self) -> bool:
         """Tell whether there is a page in what came so far."""
-        return self._cursor is not None
+        return self._checkpoint is not None
 
     def page(self) -> Page:
         """Return the events up to the last checkpoint.
@@ -172,9 +225,16 @@ class PageDecoder:
         # A publisher may leave out the last newline; a line that was cut short never parses.
         with suppress(ProtocolError):
             self._take([b"".join(self._rest)])
-        if self._cursor is None:
+        if self._checkpoint is None or self._checkpoint.cursor is None:
             raise CutPage("The page ended before its checkpoint; it has to be read again.")
-        return Page(self._settled, self._cursor)
+        # Events behind it were cut off with the rest: they are there to be read.
+        whole = not self._tail
+        return Page(
+            self._settled,
+            self._checkpoint.cursor,
+            caught_up=whole and self._checkpoint.caught_up is True,
+            stop_reached=self._checkpoint.stop_reached is True,
+        )
 
     def _take(self, lines: Iterable[bytes]) -> None:
         for line in lines:
@@ -193,7 +253,7 @@ class PageDecoder:
             if parsed.cursor:
                 self._settled += self._tail
                 self._tail = []
-                self._cursor = parsed.cursor
+                self._checkpoint = parsed
 
     @staticmethod
     def _parse(line: bytes) -> _Line:

@@ -1,6 +1,7 @@
 """The words of the wire: events, pages, partitions, and what a feed says of itself."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,7 +11,22 @@ import msgspec
 
 from zeroeventhub.errors import ConfigurationError, ProtocolError
 
-__all__ = ["FIRST", "HIGHEST_PARTITION", "LAST", "Event", "FeedInfo", "Page", "Partition"]
+__all__ = [
+    "CAUGHT_UP",
+    "CURSOR_OF_TIME",
+    "EVENT_TYPES",
+    "FIRST",
+    "HIGHEST_PARTITION",
+    "LAST",
+    "SPLITS",
+    "STOP",
+    "WAIT",
+    "Event",
+    "FeedInfo",
+    "Page",
+    "Partition",
+    "TypeFilter",
+]
 
 FIRST = "_first"
 """The cursor before the first event (FeedAPI v2, Events endpoint)."""
@@ -20,6 +36,24 @@ LAST = "_last"
 
 HIGHEST_PARTITION = 32767
 """The highest partition id that the protocol allows (FeedAPI v2, Discovery endpoint)."""
+
+CAUGHT_UP = "caught-up"
+"""The extension of feeds that say when a page held everything that could be read."""
+
+EVENT_TYPES = "event-types"
+"""The extension of feeds that filter events by their type (FeedAPI v2, Events endpoint)."""
+
+STOP = "stop"
+"""The extension of feeds that read up to a cursor and no further."""
+
+WAIT = "wait"
+"""The extension of feeds that hold an answer back until there is something to read."""
+
+CURSOR_OF_TIME = "cursor-of-time"
+"""The extension of feeds that know the cursor of a moment."""
+
+SPLITS = "splits"
+"""The extension of feeds that can cut a partition into pieces."""
 
 
 @dataclass(frozen=True)
@@ -73,10 +107,57 @@ class Page:
     Attributes:
         events: the events, in the partition's order.
         cursor: the checkpoint: where the next page starts.
+        caught_up: whether the page held everything that could be read just then; False where
+            the feed does not say.
+        stop_reached: whether the page ends at the cursor that the read was to stop at.
+        full: whether it ended for its size and not at the head, so that the same request always
+            gives the same page. Only publishers know.
+        cursors: for each event, the cursor behind it, where they were asked for.
     """
 
     events: Sequence[Event]
     cursor: str
+    caught_up: bool = False
+    stop_reached: bool = False
+    full: bool = False
+    cursors: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class TypeFilter:
+    """Choose events by their type (FeedAPI v2, Events endpoint).
+
+    Attributes:
+        names: types of events, without regard to the case of ASCII letters.
+        skip: whether these types are left out, rather than being the only ones.
+    """
+
+    names: frozenset[str]
+    skip: bool = False
+
+    def __post_init__(self) -> None:
+        """Keep names in lower case; refuse what no request could say.
+
+        Raises:
+            ConfigurationError: there is no name, or one has a semicolon, a space, or characters
+                outside of ASCII.
+        """
+        if not self.names:
+            raise ConfigurationError("A filter of event types names at least one type.")
+        for name in self.names:
+            if not _TYPE_NAME.fullmatch(name):
+                raise ConfigurationError(
+                    "A type to filter by has 1 to 256 printable ASCII characters, without spaces "
+                    "and semicolons."
+                )
+        object.__setattr__(self, "names", frozenset(name.lower() for name in self.names))
+
+    def lets_through(self, name: str) -> bool:
+        """Tell whether events of a type are chosen."""
+        return (name.lower() in self.names) is not self.skip
+
+
+_TYPE_NAME = re.compile(r"[!-:<-~]{1,256}")
 
 
 @dataclass(frozen=True)
@@ -112,11 +193,13 @@ class FeedInfo:
         partitions: the partitions that there are to read.
         token: the version of the partition layout; None for a v1 feed.
         exactly_once: whether the publisher promises never to publish an event twice.
+        extensions: what the feed can do beyond the protocol's core, by name.
     """
 
     partitions: tuple[Partition, ...]
     token: str | None
     exactly_once: bool = True
+    extensions: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, partitions: int) -> "FeedInfo":

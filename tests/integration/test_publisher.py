@@ -1,5 +1,6 @@
 """A table's feed over real HTTP, on every database and both kinds of engine."""
 
+import json
 from contextlib import asynccontextmanager
 
 import httpx
@@ -47,6 +48,12 @@ def get(url, **parameters):
     return httpx.get(f"{url}/events", params=parameters)
 
 
+def page(answer):
+    """Return the numbers of a page's events and its checkpoint."""
+    *events, checkpoint = map(json.loads, answer.text.splitlines())
+    return [event["data"]["n"] for event in events], checkpoint
+
+
 def test_discovery_names_the_partitions(feed_url):
     """A request without parameters is answered with the feed's partitions."""
     answer = httpx.get(feed_url)
@@ -55,6 +62,7 @@ def test_discovery_names_the_partitions(feed_url):
         "token": "3",
         "partitions": [{"id": "0"}, {"id": "1"}, {"id": "2"}],
         "exactlyOnce": True,
+        "extensions": ["caught-up", "splits", "stop", "wait"],
     }
 
 
@@ -64,40 +72,45 @@ def test_page_holds_events_and_a_checkpoint(feed_url, engine):
         place(connection, 6, partitions=PARTITIONS)
     answer = get(feed_url, partition=1)
     assert answer.headers["content-type"] == "application/x-ndjson"
-    assert answer.text == '{"data":{"n":1}}\n{"data":{"n":4}}\n{"cursor":"1-5"}\n'
+    cursor = json.loads(answer.text.splitlines()[-1])["cursor"]
+    assert answer.text == (
+        f'{{"data":{{"n":1}}}}\n{{"data":{{"n":4}}}}\n{{"cursor":"{cursor}","caughtUp":true}}\n'
+    )
 
 
 def test_cursor_continues_behind_its_page(feed_url, engine):
     """The next page starts behind the checkpoint, and an event comes once."""
     with engine.begin() as connection:
         place(connection, 5)
-    first = get(feed_url, pagesizehint=3).text.splitlines()
-    assert first == ['{"data":{"n":0}}', '{"data":{"n":1}}', '{"data":{"n":2}}', '{"cursor":"1-3"}']
-    second = get(feed_url, cursor="1-3").text.splitlines()
-    assert second == ['{"data":{"n":3}}', '{"data":{"n":4}}', '{"cursor":"1-5"}']
+    numbers, checkpoint = page(get(feed_url, pagesizehint=3))
+    assert (numbers, "caughtUp" in checkpoint) == ([0, 1, 2], False)
+    numbers, checkpoint = page(get(feed_url, cursor=checkpoint["cursor"]))
+    assert (numbers, checkpoint["caughtUp"]) == ([3, 4], True)
 
 
 def test_head_repeats_its_cursor(feed_url, engine):
     """At the head a page is empty and its checkpoint is the cursor that was asked for."""
     with engine.begin() as connection:
         place(connection, 2)
-    assert get(feed_url, cursor="1-2").text == '{"cursor":"1-2"}\n'
+    _, checkpoint = page(get(feed_url))
+    assert page(get(feed_url, cursor=checkpoint["cursor"])) == ([], checkpoint)
 
 
 def test_empty_feed_has_a_cursor(feed_url):
     """An empty feed gives a cursor from which nothing is missed."""
-    assert get(feed_url).text == '{"cursor":"1-0"}\n'
+    assert get(feed_url).text == '{"cursor":"1-0","caughtUp":true}\n'
 
 
 def test_last_stands_behind_what_is_there(feed_url, engine):
     """`_last` gives the cursor behind everything settled, and skips nothing that comes later."""
     with engine.begin() as connection:
         place(connection, 4)
-    answer = get(feed_url, cursor="_last")
-    assert answer.text == '{"cursor":"1-4"}\n'
+    numbers, checkpoint = page(get(feed_url, cursor="_last"))
+    assert (numbers, checkpoint["caughtUp"]) == ([], True)
+    assert checkpoint["cursor"].startswith("2-4-")
     with engine.begin() as connection:
         place(connection, 1, first=4)
-    assert '{"data":{"n":4}}' in get(feed_url, cursor="1-4").text
+    assert page(get(feed_url, cursor=checkpoint["cursor"]))[0] == [4]
 
 
 def test_page_size_is_clamped(feed_url, engine):
@@ -136,13 +149,14 @@ def test_v1_serves_several_cursors_and_headers(feed_url, engine):
         place(connection, 6, partitions=PARTITIONS)
     parameters = {"n": 3, "cursor0": "_first", "cursor2": "1-3", "headers": "customer,nothing"}
     answer = httpx.get(feed_url, params=parameters)
-    assert answer.text.splitlines() == [
+    lines = answer.text.splitlines()
+    assert lines[:2] == [
         '{"partition":0,"headers":{"customer":"c0"},"data":{"n":0}}',
         '{"partition":0,"headers":{"customer":"c3"},"data":{"n":3}}',
-        '{"partition":0,"cursor":"1-4"}',
-        '{"partition":2,"headers":{"customer":"c5"},"data":{"n":5}}',
-        '{"partition":2,"cursor":"1-6"}',
     ]
+    assert lines[2].startswith('{"partition":0,"cursor":"2-4-')
+    assert lines[3] == '{"partition":2,"headers":{"customer":"c5"},"data":{"n":5}}'
+    assert lines[4].startswith('{"partition":2,"cursor":"2-6-')
 
 
 def test_v1_sends_all_headers_or_none(feed_url, engine):

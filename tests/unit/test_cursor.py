@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from zeroeventhub.errors import BadCursor
 from zeroeventhub.protocol import FIRST, LAST
-from zeroeventhub.publisher.cursor import HIGHEST_POSITION, decode_position, encode_position
+from zeroeventhub.publisher.cursor import HIGHEST_POSITION, Place, digest
 
 positions = st.integers(0, HIGHEST_POSITION)
 digits = st.characters(categories=["Nd", "No", "Nl"])
@@ -20,33 +20,43 @@ near_misses = st.builds(
 )
 
 
-@given(positions)
-def test_cursor_gives_its_position_back(position):
-    """Every position has a cursor, and its cursor has that position."""
-    assert decode_position(encode_position(position)) == position
+hexadecimal = st.text("0123456789abcdef", min_size=4, max_size=4)
+bare = st.builds(Place, positions)
+checked = st.builds(
+    Place,
+    st.integers(1, HIGHEST_POSITION),
+    hexadecimal,
+    st.binary().map(lambda content: digest(content, digits=10)),
+)
+
+
+@given(bare | checked)
+def test_cursor_gives_its_place_back(place):
+    """Every place has a cursor, and its cursor is of that place."""
+    assert Place.of(str(place)) == place
 
 
 @given(st.integers(0, 100), st.sampled_from([0, 2**31, 2**32, 2**53, 2**63 - 101]))
 def test_cursor_holds_at_the_edges(offset, edge):
     """Positions around the sizes of numbers are kept exactly."""
-    assert decode_position(encode_position(edge + offset)) == edge + offset
+    assert Place.of(str(Place(edge + offset))).position == edge + offset
 
 
-@given(positions)
-def test_cursor_is_printable_ascii(position):
-    """A cursor is of the characters that ZeroEventHub v1 allows."""
-    assert re.fullmatch("1-[0-9]{1,19}", encode_position(position))
+@given(bare | checked)
+def test_cursor_is_printable_ascii(place):
+    """A cursor is of the characters that ZeroEventHub v1 allows, and needs no escape in a URL."""
+    assert re.fullmatch("[0-9a-f-]{3,40}", str(place))
 
 
 @given(st.text() | near_misses)
-def test_any_text_is_the_cursor_of_its_position_or_refused(text):
-    """A text is a cursor if it is the one that its position has, and else a bad one."""
+def test_any_text_is_the_cursor_of_its_place_or_refused(text):
+    """A text is a cursor if it is the one that its place has, and else a bad one."""
     try:
-        position = decode_position(text)
+        place = Place.of(text)
     except BadCursor:
         return
-    assert encode_position(position) == text
-    assert 0 <= position <= HIGHEST_POSITION
+    assert str(place) == text
+    assert 0 <= place.position <= HIGHEST_POSITION
 
 
 @pytest.mark.parametrize(
@@ -65,6 +75,18 @@ def test_any_text_is_the_cursor_of_its_position_or_refused(text):
             "11-1",
             "01-1",
             "1-1-1",
+            "2-0",
+            "2-1",
+            "2-0-0000-0000000000",
+            "2-1-0000-000000000",
+            "2-1-0000-00000000000",
+            "2-1-000-0000000000",
+            "2-1-0000-000000000G",
+            "2-1-0000-000000000A",
+            "2-01-0000-0000000000",
+            "2-1-0000-0000000000-",
+            "1-1-0000-0000000000",
+            "2-9223372036854775808-0000-0000000000",
             FIRST,
             LAST,
         ],
@@ -85,4 +107,4 @@ def test_any_text_is_the_cursor_of_its_position_or_refused(text):
 def test_cursor_of_another_form_is_refused(cursor):
     """A text that no feed over a table has given is a bad cursor."""
     with pytest.raises(BadCursor):
-        decode_position(cursor)
+        Place.of(cursor)

@@ -6,7 +6,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from contextlib import suppress
 from functools import cached_property, partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypedDict, TypeVar
 
 from sqlalchemy import Connection, Engine, Update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -28,13 +28,19 @@ from zeroeventhub.consumer.stopping import stop_on_signals
 from zeroeventhub.cursors import CursorStore
 from zeroeventhub.cursors.store import check_consumer_name
 from zeroeventhub.errors import ConfigurationError, Fenced, ZeroEventHubError
-from zeroeventhub.protocol import FIRST
+from zeroeventhub.protocol import FIRST, TypeFilter
 
 __all__ = ["AsyncConsumer", "Consumer"]
 
 _log = logging.getLogger("zeroeventhub.consumer")
 
 _AnyClient = TypeVar("_AnyClient", Client, AsyncClient)
+
+
+class _FetchOptions(TypedDict):
+    limit: int | None
+    types: TypeFilter | None
+    wait: float
 
 
 class _Following(Generic[_AnyClient]):
@@ -50,6 +56,7 @@ class _Following(Generic[_AnyClient]):
         partitions: Collection[int] | None = None,
         follow: bool = True,
         limit: int | None = None,
+        types: TypeFilter | None = None,
         poll_interval: float = 0.5,
         attempts: int | None = None,
     ) -> None:
@@ -61,6 +68,7 @@ class _Following(Generic[_AnyClient]):
         self.name = name
         self.start = start
         self.limit = limit
+        self.types = types
         self._stopping = threading.Event()
         self._decisions = Follower(
             partitions=partitions,
@@ -73,6 +81,9 @@ class _Following(Generic[_AnyClient]):
     def stop(self) -> None:
         """End the iteration before its next page; a consumer that was stopped stays stopped."""
         self._stopping.set()
+
+    def _options(self, step: Fetch) -> _FetchOptions:
+        return {"limit": self.limit, "types": self.types, "wait": step.wait}
 
     def _load(self, connection: Connection, step: Load) -> str:
         return self.store.load(connection, self.name, step.partition, start=self.start)
@@ -98,6 +109,7 @@ class Consumer(_Following[Client]):
         partitions: the partitions to read; None for all.
         follow: wait for more events at the head; otherwise end there.
         limit: how many events to ask for in a page.
+        types: the types of events to ask for; None for all.
         poll_interval: seconds between two looks at the head.
         attempts: how often a request is tried, with growing pauses, before its error is raised;
             None for no limit.
@@ -150,7 +162,7 @@ class Consumer(_Following[Client]):
             case Discover():
                 return self.client.discover()
             case Fetch():
-                return self.client.fetch(step.partition, step.cursor, limit=self.limit)
+                return self.client.fetch(step.partition, step.cursor, **self._options(step))
             case Inherit():
                 with self._engine.begin() as connection:
                     self._inherit(connection, step)
@@ -226,7 +238,7 @@ class AsyncConsumer(_Following[AsyncClient]):
             case Discover():
                 return await self.client.discover()
             case Fetch():
-                return await self.client.fetch(step.partition, step.cursor, limit=self.limit)
+                return await self.client.fetch(step.partition, step.cursor, **self._options(step))
             case Inherit():
                 async with self._engine.begin() as connection:
                     await connection.run_sync(self._inherit, step)

@@ -1,10 +1,8 @@
 """A table's feed with a database behind it, sync or async."""
 
-import math
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
-from time import monotonic
 from typing import Any
 
 from sqlalchemy import Connection, Engine
@@ -12,100 +10,15 @@ from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from zeroeventhub.errors import BadCursor, Diverged, FeedFailure, Unavailable
-from zeroeventhub.protocol import FIRST, LAST, FeedInfo, Page
-from zeroeventhub.publisher.cursor import decode_position, encode_position
-from zeroeventhub.publisher.ordering import Ordering
-from zeroeventhub.publisher.page_query import PageQuery
-from zeroeventhub.publisher.time_query import TimeQuery
+from zeroeventhub.errors import FeedFailure, Unavailable
+from zeroeventhub.protocol import FIRST, FeedInfo, Page, TypeFilter
+from zeroeventhub.publisher.reader import Reader
 
-__all__ = ["AsyncBoundFeed", "BoundFeed", "Reader"]
+__all__ = ["AsyncBoundFeed", "BoundFeed"]
 
 _READING = {"isolation_level": "AUTOCOMMIT"}
 """Options of a connection, whatever those of its engine: each statement sees what was committed
 before it, a horizon and then the rows below it."""
-
-CHECK_INTERVAL = 60.0
-"""Seconds between two looks at what the feed relies on."""
-
-
-class Reader:
-    """Do what the sync and the async feed do once there is a connection.
-
-    Args:
-        info: what the feed says of itself.
-        ordering: knows how far it may be read.
-        query: reads its pages.
-        times: finds the place of a moment.
-    """
-
-    def __init__(
-        self, info: FeedInfo, ordering: Ordering, query: PageQuery, times: TimeQuery
-    ) -> None:
-        self.info = info
-        self._ordering = ordering
-        self._query = query
-        self._times = times
-        self._ready = False
-        self._checked_at = -math.inf
-
-    @property
-    def check_is_due(self) -> bool:
-        """Tell whether the table should be looked at before it is read."""
-        return not self._ready or monotonic() - self._checked_at > CHECK_INTERVAL
-
-    def check(self, connection: Connection) -> None:
-        """Check what the feed relies on.
-
-        Raises:
-            ConfigurationError: the table does not have it.
-        """
-        # Said first, so that readers beside this one do not check as well.
-        last, self._checked_at = self._checked_at, monotonic()
-        try:
-            self._ordering.check(connection)
-            self._query.refuse_strays(connection)
-        except BaseException:
-            self._checked_at = last
-            raise
-        self._ready = True
-
-    def read(self, connection: Connection, partition: int, cursor: str, limit: int) -> Page:
-        """Read the events that follow a cursor, up to the horizon."""
-        self._look(connection)
-        after = 0 if cursor in {FIRST, LAST} else decode_position(cursor)
-        horizon = self._ordering.horizon(connection)
-        if cursor == LAST:
-            return Page([], encode_position(horizon.settled))
-        if after > horizon.highest:
-            raise Diverged(
-                "The cursor lies beyond the last event of this feed: it was given for another "
-                "history, such as the one before a backup was restored."
-            )
-        return self._query.page(
-            connection, partition, after=after, until=horizon.settled, limit=limit
-        )
-
-    def cursor_after(self, connection: Connection, position: int) -> str:
-        """Return the cursor after a position that is settled."""
-        self._look(connection)
-        horizon = self._ordering.horizon(connection)
-        if not 0 <= position <= horizon.settled:
-            raise BadCursor(
-                f"Position {position} is not one that the feed may be read up to now: those are 0 "
-                f"to {horizon.settled}."
-            )
-        return encode_position(position)
-
-    def cursor_at(self, connection: Connection, moment: datetime, partition: int) -> str:
-        """Return the cursor before the first event of a moment or later."""
-        self._look(connection)
-        settled = self._ordering.horizon(connection).settled
-        return encode_position(self._times.position(connection, partition, moment, settled=settled))
-
-    def _look(self, connection: Connection) -> None:
-        if self.check_is_due:
-            self.check(connection)
 
 
 class BoundFeed:
@@ -122,10 +35,42 @@ class BoundFeed:
                 self._reader.check(connection)
         return self._reader.info
 
-    def read(self, partition: int, cursor: str, limit: int) -> Page:
-        """Read a page; see `Feed.read`."""
+    def read(
+        self,
+        partition: int,
+        cursor: str,
+        limit: int,
+        *,
+        types: TypeFilter | None = None,
+        stop: str | None = None,
+        each: bool = False,
+    ) -> Page:
+        """Read a page; see `ExtendedFeed.read`."""
         with self._connected() as connection:
-            return self._reader.read(connection, partition, cursor, limit)
+            return self._reader.read(
+                connection, partition, cursor, limit, types=types, stop=stop, each=each
+            )
+
+    def head(self) -> int:
+        """Return the horizon; see `ExtendedFeed.head`."""
+        with self._connected() as connection:
+            return self._reader.head(connection)
+
+    def splits(
+        self, partition: int, count: int, *, start: str = FIRST, stop: str | None = None
+    ) -> list[str]:
+        """Return the cursors between pieces of a partition; see `ExtendedFeed.splits`.
+
+        The largest piece holds at most about one and a half times the events of the average one,
+        as long as pieces have a thousand events or more.
+        """
+        with self._connected() as connection:
+            return self._reader.splits(connection, partition, count, start, stop)
+
+    def cursor_of(self, event_id: str, partition: int = 0) -> str:
+        """Return the cursor behind the event of an id; see `ExtendedFeed.cursor_of`."""
+        with self._connected() as connection:
+            return self._reader.cursor_of(connection, event_id, partition)
 
     def cursor_after(self, position: int) -> str:
         """Return the cursor that stands after a position.
@@ -177,10 +122,38 @@ class AsyncBoundFeed:
                 await connection.run_sync(self._reader.check)
         return self._reader.info
 
-    async def read(self, partition: int, cursor: str, limit: int) -> Page:
-        """Read a page; see `Feed.read`."""
+    async def read(
+        self,
+        partition: int,
+        cursor: str,
+        limit: int,
+        *,
+        types: TypeFilter | None = None,
+        stop: str | None = None,
+        each: bool = False,
+    ) -> Page:
+        """Read a page; see `ExtendedFeed.read`."""
         async with self._connected() as connection:
-            return await connection.run_sync(self._reader.read, partition, cursor, limit)
+            return await connection.run_sync(
+                self._reader.read, partition, cursor, limit, types=types, stop=stop, each=each
+            )
+
+    async def head(self) -> int:
+        """Return the horizon; see `ExtendedFeed.head`."""
+        async with self._connected() as connection:
+            return await connection.run_sync(self._reader.head)
+
+    async def splits(
+        self, partition: int, count: int, *, start: str = FIRST, stop: str | None = None
+    ) -> list[str]:
+        """Return the cursors between pieces of a partition; see `BoundFeed.splits`."""
+        async with self._connected() as connection:
+            return await connection.run_sync(self._reader.splits, partition, count, start, stop)
+
+    async def cursor_of(self, event_id: str, partition: int = 0) -> str:
+        """Return the cursor behind the event of an id; see `ExtendedFeed.cursor_of`."""
+        async with self._connected() as connection:
+            return await connection.run_sync(self._reader.cursor_of, event_id, partition)
 
     async def cursor_after(self, position: int) -> str:
         """Return the cursor that stands after a position; see `BoundFeed.cursor_after`."""

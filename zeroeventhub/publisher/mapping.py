@@ -11,6 +11,7 @@ from sqlalchemy import types as sql
 
 from zeroeventhub.errors import ConfigurationError, FeedFailure
 from zeroeventhub.protocol import Event
+from zeroeventhub.publisher.cursor import digest
 from zeroeventhub.publisher.json_form import JsonForm, json_form, timestamp
 
 __all__ = ["CloudEvents", "Data", "Expression", "Mapper", "resolve"]
@@ -105,6 +106,13 @@ class Mapper:
     def columns(self) -> list[ColumnElement[Any]]:
         """List what a page's query selects behind the position."""
         return [form.select.label(f"c{index}") for index, form in enumerate(self._forms, 1)]
+
+    @property
+    def recipe(self) -> str:
+        """Return four digits that change when events are made from rows in another way."""
+        parts = [str(form.select) for form in self._forms]
+        parts += [repr(self._envelope), *self._attributes]
+        return digest("\n".join(parts).encode(), digits=4)
 
     def event(self, row: Row[Any]) -> Event:
         """Turn a row, which is a position and the `columns`, into an event.

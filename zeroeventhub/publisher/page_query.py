@@ -1,5 +1,8 @@
 """The query that reads a page, and the one that finds events which no page would show."""
 
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import (
@@ -11,71 +14,124 @@ from sqlalchemy import (
     bindparam,
     or_,
     select,
-    true,
 )
 
-from zeroeventhub.errors import ConfigurationError, FeedFailure
-from zeroeventhub.protocol import Event, Page
-from zeroeventhub.publisher.cursor import encode_position
-from zeroeventhub.publisher.mapping import Mapper
-from zeroeventhub.publisher.ordering import Source
+from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.protocol import Event, TypeFilter
+from zeroeventhub.publisher.row_query import RowQuery
+from zeroeventhub.publisher.type_condition import TypeCondition
 
-__all__ = ["PageQuery"]
+__all__ = ["PageQuery", "Stretch"]
 
 PAGE_BYTES = 8 * 1024 * 1024
 """How much data a page holds at most, unless a single event is larger."""
+
+FILTERED_ROWS = 50_000
+"""How many rows a page looks at in search of events of certain types, at most."""
+
+
+@dataclass
+class Stretch:
+    """Hold what was read behind a position.
+
+    Attributes:
+        events: the events.
+        positions: where they are.
+        last: the last position that was read and the event at it, which may be a deleted one;
+            None if there was none.
+        until: the position up to which it was read.
+        full: whether it ended for its size, before `until`.
+    """
+
+    until: int
+    events: list[Event] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    last: tuple[int, Event | None] | None = None
+    full: bool = False
 
 
 class PageQuery:
     """Select the events of a table, in order.
 
     Args:
-        source: where they are read.
-        partitions: how many there are.
-        mapper: turns rows into events.
+        rows: reads them.
+        partitions: the partitions that events may be in.
+        types: filters events by type; None if the feed does not know types.
     """
 
-    def __init__(self, source: Source, partitions: int, mapper: Mapper) -> None:
-        self._source = source
-        self._partitions = partitions
-        self._mapper = mapper
-        self._page = _rows(source, mapper) if source.events is None else _joined(source, mapper)
+    def __init__(
+        self, rows: RowQuery, partitions: Collection[int], types: TypeCondition | None = None
+    ) -> None:
+        self._rows = rows
+        self._source = rows.source
+        self._partitions = sorted(partitions)
+        self._types = types
+        position: ColumnElement[Any] = self._source.position
+        self._behind = [position > bindparam("after", type_=BigInteger)]
+        if self._source.partition is not None:
+            self._behind.append(self._source.partition == bindparam("partition", type_=Integer))
+        # Without an upper bound, so that no statistics, however old, can make a plan that reads
+        # and sorts everything up to it. What comes from above it is cut off afterwards.
+        self._all = rows.select(self._behind, _LIMIT)
+        self._window = (
+            select(position)
+            .select_from(self._source.table)
+            .where(*self._behind)
+            .order_by(position)
+            .offset(FILTERED_ROWS - 1)
+            .limit(1)
+        )
+        # A short range, whose upper bound does no harm.
+        self._range = [*self._behind, position <= bindparam("until", type_=BigInteger)]
+        self._filtered = lru_cache(maxsize=100)(self._build_filtered)
 
-    def page(
-        self, connection: Connection, partition: int, *, after: int, until: int, limit: int
-    ) -> Page:
-        """Read a page whole: events above one position and not above another.
+    @property
+    def others(self) -> bool:
+        """Tell whether there are events between those of a partition."""
+        return self._source.partition is not None
 
-        It moves on over events that have been deleted.
-        """
+    def read(
+        self,
+        connection: Connection,
+        partition: int,
+        *,
+        after: int,
+        until: int,
+        limit: int,
+        types: TypeFilter | None = None,
+    ) -> Stretch:
+        """Read events above one position and not above another, whole."""
         if after >= until:
-            return Page([], encode_position(after))
-        # Without the upper bound, so that no statistics, however old, can make a plan that reads
-        # and sorts everything up to it. What comes from above it is cut off here.
+            return Stretch(until)
         values = {"after": after, "limit": limit}
         if self._source.partition is not None:
             values["partition"] = partition
-        events: list[Event] = []
+        if types is None:
+            query = self._all
+        else:
+            end = connection.scalar(self._window, values)
+            until = until if end is None else min(until, end)
+            query, values = self._filtered(types), {**values, "until": until}
+        stretch = Stretch(until)
         size = 0
-        try:
-            rows = connection.execute(self._page, values).all()
-        except (TypeError, ValueError, LookupError) as error:
-            raise FeedFailure(
-                f"A row behind position {after} does not hold what its column declares: {error}"
-            ) from error
-        for row in rows:
-            if row[0] > until:
-                break
-            if self._source.events is not None and row[-1] is None:
-                after = row[0]
-                continue
-            event = self._mapper.event(row)
-            size += len(event.raw)
-            if events and size > PAGE_BYTES:
-                break
-            events.append(event)
-            after = row[0]
-        return Page(events, encode_position(after))
+        rows = self._rows.read(connection, query, values)
+        for position, event in rows:
+            if position > until:
+                return stretch
+            if event is not None:
+                size += len(event.raw)
+                if stretch.events and size > PAGE_BYTES:
+                    stretch.full = True
+                    return stretch
+                stretch.events.append(event)
+                stretch.positions.append(position)
+            stretch.last = position, event
+        stretch.full = len(rows) == limit and rows[-1][0] < until
+        return stretch
+
+    def _build_filtered(self, types: TypeFilter) -> Select[Any]:
+        chosen = None if self._types is None else self._types.condition(types)
+        return self._rows.select(self._range, _LIMIT, chosen=chosen)
 
     def refuse_strays(self, connection: Connection) -> None:
         """Refuse events that no partition would ever show.
@@ -89,42 +145,21 @@ class PageQuery:
         stray = (
             select(column)
             .select_from(self._source.table)
-            .where(or_(column < 0, column >= self._partitions, column.is_(None)))
+            .where(or_(column.not_in(self._partitions), column.is_(None)))
             .limit(1)
         )
         if row := connection.execute(stray).first():
             raise ConfigurationError(
-                f"There is an event in partition {row[0]}, but the feed's "
-                f"partitions go from 0 to {self._partitions - 1}: no consumer would ever see it."
+                f"There is an event in partition {row[0]}, but the feed's partitions are "
+                f"{_listed(self._partitions)}: no consumer would ever see it."
             )
 
 
-def _rows(source: Source, mapper: Mapper) -> Select[Any]:
-    return _limited(source, source.position.label("c0"), *mapper.columns)
+_LIMIT: ColumnElement[int] = bindparam("limit", type_=Integer)
 
 
-def _joined(source: Source, mapper: Mapper) -> Select[Any]:
-    """Take the positions of a page first, so that no plan joins more than a page."""
-    references = [source.table.c[name] for name in source.key]
-    page = _limited(source, source.position.label("position"), *references).subquery("page")
-    position = page.c.position.label("c0")
-    presence = next(iter(source.key.values())).label("presence")
-    if source.lateral:
-        event = select(*mapper.columns, presence).where(source.same(page)).limit(1).lateral("event")
-        query = select(position, *event.c).select_from(page.outerjoin(event, true()))
-    else:
-        query = select(position, *mapper.columns, presence).select_from(source.join(page))
-    return query.order_by(page.c.position)
-
-
-def _limited(source: Source, *columns: ColumnElement[Any]) -> Select[Any]:
-    query = (
-        select(*columns)
-        .select_from(source.table)
-        .where(source.position > bindparam("after", type_=BigInteger))
-        .order_by(source.position)
-        .limit(bindparam("limit", type_=Integer))
-    )
-    if source.partition is None:
-        return query
-    return query.where(source.partition == bindparam("partition", type_=Integer))
+def _listed(partitions: list[int]) -> str:
+    """Name partitions in a few characters, however many there are."""
+    if len(partitions) > 1 and partitions == list(range(partitions[0], partitions[-1] + 1)):
+        return f"{partitions[0]} to {partitions[-1]}"
+    return ", ".join(map(str, partitions))

@@ -1,19 +1,34 @@
 """A feed over a table of the caller's."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, overload
 from urllib.parse import quote
 
-from sqlalchemy import ColumnElement, Connection, Engine, Integer, Table, inspect, text
+from sqlalchemy import ColumnElement, Connection, DateTime, Engine, Integer, Table, inspect, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.protocol import FeedInfo
-from zeroeventhub.publisher.bound_feed import AsyncBoundFeed, BoundFeed, Reader
+from zeroeventhub.protocol import (
+    CAUGHT_UP,
+    CURSOR_OF_TIME,
+    EVENT_TYPES,
+    SPLITS,
+    STOP,
+    WAIT,
+    FeedInfo,
+)
+from zeroeventhub.publisher.bound_feed import AsyncBoundFeed, BoundFeed
+from zeroeventhub.publisher.history import History
+from zeroeventhub.publisher.id_query import IdQuery
 from zeroeventhub.publisher.mapping import CloudEvents, Data, Expression, Mapper, resolve
 from zeroeventhub.publisher.ordering import Events, Ordering, ordering_for
 from zeroeventhub.publisher.page_query import PageQuery
+from zeroeventhub.publisher.reader import Queries, Reader
+from zeroeventhub.publisher.row_query import RowQuery
+from zeroeventhub.publisher.split_query import SplitQuery
 from zeroeventhub.publisher.time_query import TimeQuery
+from zeroeventhub.publisher.type_condition import TypeCondition
 
 __all__ = ["TableFeed"]
 
@@ -43,6 +58,9 @@ class TableFeed:
             each, which needs nothing in your database. See docs/ordering.md.
         append_only: promise that no row is ever deleted, which SQLite needs to hear for a
             table without AUTOINCREMENT, because it gives the number of a deleted row again.
+        mutable: say that rows are changed or deleted after they were written. By default a cursor
+            is refused if the event that it stands at is no longer the same, which shows that
+            history was lost; of a mutable feed only the numbers can be compared.
 
     Raises:
         ConfigurationError: a column does not exist, or its type has no JSON form.
@@ -64,6 +82,7 @@ class TableFeed:
         headers: Mapping[str, Expression] | None = None,
         ordering: str | None = None,
         append_only: bool = False,
+        mutable: bool = False,
     ) -> None:
         found = _table(table)
         self._events = Events(
@@ -74,6 +93,10 @@ class TableFeed:
             append_only,
         )
         self._ordering = ordering
+        self._mutable = mutable
+        self._type = None if type is None else resolve(found, type)
+        self._id = None if id is None else resolve(found, id)
+        self._envelope = _envelope(found, cloudevents)
         self._info = FeedInfo.of(1 if partitions is None else partitions)
         self._mapper = Mapper(
             found,
@@ -83,7 +106,7 @@ class TableFeed:
                 for name, column in {"id": id, "type": type, "key": key, "time": time}.items()
                 if column is not None
             },
-            envelope=_envelope(found, cloudevents),
+            envelope=self._envelope,
             headers=headers or {},
         )
 
@@ -103,12 +126,43 @@ class TableFeed:
         Raises:
             ConfigurationError: events of this database cannot be put in a safe order.
         """
-        ordering = self.ordering(engine.dialect.name)
-        query = PageQuery(ordering.source, len(self._info.partitions), self._mapper)
-        reader = Reader(self._info, ordering, query, TimeQuery(ordering.source, self._events.time))
+        reader = self._reader(engine.dialect.name)
         if isinstance(engine, AsyncEngine):
             return AsyncBoundFeed(reader, engine)
         return BoundFeed(reader, engine)
+
+    def _reader(self, dialect: str) -> Reader:
+        ordering = self.ordering(dialect)
+        source, time = ordering.source, self._events.time
+        rows = RowQuery(source, self._mapper)
+        types = self._types(dialect)
+        extensions = {CAUGHT_UP, SPLITS, STOP, WAIT}
+        if types is not None:
+            extensions.add(EVENT_TYPES)
+        if isinstance(getattr(time, "type", None), DateTime) or (
+            time is None and source.given_at is not None
+        ):
+            extensions.add(CURSOR_OF_TIME)
+        return Reader(
+            replace(self._info, extensions=frozenset(extensions)),
+            ordering,
+            History(rows, mutable=self._mutable),
+            Queries(
+                pages=PageQuery(rows, {p.id for p in self._info.partitions}, types),
+                times=TimeQuery(source, time),
+                splits=SplitQuery(source),
+                ids=IdQuery(source, self._id),
+            ),
+        )
+
+    def _types(self, dialect: str) -> TypeCondition | None:
+        """Return what filters events by type, if it can be told from their rows."""
+        default = self._envelope.type if self._envelope else ""
+        if self._type is None and not default:
+            return None
+        if self._type is not None and not TypeCondition.understands(self._type):
+            return None
+        return TypeCondition(self._type, default, dialect)
 
     def ordering(self, dialect: str) -> Ordering:
         """Make the ordering of this feed's table, for a database by SQLAlchemy's name for it.

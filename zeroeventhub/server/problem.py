@@ -1,12 +1,13 @@
 """Answer with a problem document (RFC 9457): constant text, a request id, nothing of the input."""
 
 import logging
+from typing import Any
 from uuid import uuid4
 
 import msgspec
 from starlette.responses import Response
 
-from zeroeventhub.errors import FeedError, Unavailable, ZeroEventHubError
+from zeroeventhub.errors import FeedError, Trimmed, Unavailable, ZeroEventHubError
 
 __all__ = ["problem"]
 
@@ -37,13 +38,15 @@ def problem(error: ZeroEventHubError) -> Response:
         case _:
             status, kind, detail = 500, "failed", "The reason is in the publisher's log."
             _log.error("request %s: %s", request_id, error, exc_info=error)
-    document = {
+    document: dict[str, Any] = {
         "type": f"urn:zeroeventhub:problem/{kind}",
         "title": _TITLES[status],
         "status": status,
         "detail": detail,
         "instance": f"urn:uuid:{request_id}",
     }
+    if isinstance(error, Trimmed) and error.earliest is not None:
+        document["earliestCursor"] = error.earliest
     return Response(
         msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n",
         status_code=status,

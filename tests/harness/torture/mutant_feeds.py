@@ -6,7 +6,7 @@ from sqlalchemy.exc import OperationalError
 from zeroeventhub import FIRST, LAST, Event
 from zeroeventhub.errors import Unavailable
 from zeroeventhub.protocol import Page
-from zeroeventhub.publisher.cursor import encode_position
+from zeroeventhub.publisher.cursor import Place
 
 
 class _Feed:
@@ -30,7 +30,7 @@ class _Feed:
     def read(self, partition: int, cursor: str, limit: int) -> Page:
         """Read a page; there is no horizon to ask for."""
         if cursor == LAST:
-            return Page([], encode_position(0))
+            return Page([], str(Place(0)))
         place = self.start if cursor == FIRST else tuple(cursor.split("-"))
         values = dict(zip(("first", "second"), place, strict=False))
         try:

@@ -8,7 +8,7 @@ from zeroeventhub import LAST
 from zeroeventhub.errors import Unavailable
 from zeroeventhub.feed import Feed
 from zeroeventhub.protocol import Page
-from zeroeventhub.publisher.cursor import decode_position
+from zeroeventhub.publisher.cursor import Place
 
 
 class WatchedFeed:
@@ -44,7 +44,7 @@ class WatchedFeed:
         before = self._horizon
         if (page := self.read(0, LAST, 1)) is None:
             return
-        horizon = decode_position(page.cursor)
+        horizon = Place.of(page.cursor).position
         with self._lock:
             if horizon < before:
                 self.went_back.append(f"{before} to {horizon}")

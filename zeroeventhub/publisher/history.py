@@ -1,0 +1,88 @@
+"""Cursors that can be checked: whether a table still has the history that a cursor belongs to."""
+
+from typing import Any
+
+from sqlalchemy import BigInteger, Connection, bindparam, literal
+
+from zeroeventhub.errors import Diverged, Trimmed
+from zeroeventhub.protocol import Event
+from zeroeventhub.publisher.cursor import Place, digest
+from zeroeventhub.publisher.row_query import Row, RowQuery
+
+__all__ = ["History"]
+
+START = str(Place(0))
+"""The cursor before everything."""
+
+
+class History:
+    """Give cursors that hold a digest of their event, and check it.
+
+    A database has one writer at a time, so histories part at one point: where the event at a
+    cursor's position is still the same event, everything before it is the same as well.
+
+    Args:
+        rows: reads events.
+        mutable: whether events are changed or deleted in place, so that only positions can be
+            relied on.
+    """
+
+    def __init__(self, rows: RowQuery, *, mutable: bool = False) -> None:
+        self._rows = rows
+        self._mutable = mutable
+        position, one = rows.source.position, literal(1)
+        place: Any = bindparam("position", type_=BigInteger)
+        self._at = rows.select([position == place], one)
+        self._below = rows.select([position <= place], one, backwards=True)
+
+    def cursor(self, position: int, event: Event | None) -> str:
+        """Return the cursor behind an event; None for one that has been deleted."""
+        if self._mutable or event is None:
+            return str(Place(position))
+        return str(Place(position, self._rows.recipe, digest(event.raw, digits=10)))
+
+    def cursor_below(self, connection: Connection, position: int) -> str:
+        """Return the cursor behind the last event, of any partition, at or below a position."""
+        if self._mutable:
+            return str(Place(position))
+        row = self._row(connection, self._below, position)
+        return START if row is None else self.cursor(*row)
+
+    def verify(self, connection: Connection, place: Place) -> None:
+        """Refuse a cursor whose event is not the one that it was given for.
+
+        Raises:
+            Trimmed: nothing is left at its position and below.
+            Diverged: the event at its position is another one, or gone.
+        """
+        if self._mutable or not place.check:
+            return
+        row = self._row(connection, self._at, place.position)
+        if row is None:
+            self._refuse_missing(connection, place)
+        elif not self._same(row[1], place):
+            raise Diverged(
+                "The event at this cursor is not the one that it was given for: the feed's "
+                "history is another one, such as after a failover that lost events."
+            )
+
+    def _same(self, event: Event | None, place: Place) -> bool:
+        """Compare an event with what a cursor holds of it, as far as that can be done."""
+        if event is None or place.recipe != self._rows.recipe:
+            # It is deleted, or made in another way by now: there is no more than its position.
+            return True
+        return digest(event.raw, digits=10) == place.check
+
+    def _refuse_missing(self, connection: Connection, place: Place) -> None:
+        if self._row(connection, self._below, place.position) is None:
+            raise Trimmed(
+                "The events up to this cursor are no longer there, and perhaps some behind it.",
+                earliest=START,
+            )
+        raise Diverged(
+            "The event at this cursor is no longer there: the feed's history is another one, such "
+            "as after a restored backup, or the event was deleted."
+        )
+
+    def _row(self, connection: Connection, query: Any, position: int) -> Row | None:
+        return next(iter(self._rows.read(connection, query, {"position": position})), None)

@@ -1,0 +1,222 @@
+"""What the sync and the async feed do once there is a connection."""
+
+import math
+from dataclasses import dataclass
+from datetime import datetime
+from time import monotonic
+
+from sqlalchemy import Connection
+
+from zeroeventhub.errors import BadCursor, Diverged
+from zeroeventhub.protocol import FIRST, LAST, FeedInfo, Page, TypeFilter
+from zeroeventhub.publisher.cursor import Place
+from zeroeventhub.publisher.history import History
+from zeroeventhub.publisher.id_query import IdQuery
+from zeroeventhub.publisher.ordering import Horizon, Ordering
+from zeroeventhub.publisher.page_query import PageQuery, Stretch
+from zeroeventhub.publisher.split_query import SplitQuery
+from zeroeventhub.publisher.time_query import TimeQuery
+
+__all__ = ["Queries", "Reader"]
+
+CHECK_INTERVAL = 60.0
+"""Seconds between two looks at what the feed relies on."""
+
+QUIET = 1_000
+"""How many positions of other partitions pass before a partition without news moves its
+checkpoint: often enough to keep up, and seldom enough that consumers hardly write for it."""
+
+
+@dataclass(frozen=True)
+class Queries:
+    """Hold what is asked of a feed's table.
+
+    Attributes:
+        pages: reads events.
+        times: finds the place of a moment.
+        splits: cuts a partition into pieces.
+        ids: finds an event.
+    """
+
+    pages: PageQuery
+    times: TimeQuery
+    splits: SplitQuery
+    ids: IdQuery
+
+
+class Reader:
+    """Read a table's feed through connections that autocommit.
+
+    Args:
+        info: what the feed says of itself.
+        ordering: knows how far it may be read.
+        history: gives cursors and checks them.
+        queries: what is asked of the table.
+    """
+
+    def __init__(
+        self, info: FeedInfo, ordering: Ordering, history: History, queries: Queries
+    ) -> None:
+        self.info = info
+        self._ordering = ordering
+        self._history = history
+        self._queries = queries
+        self._ready = False
+        self._checked_at = -math.inf
+
+    @property
+    def check_is_due(self) -> bool:
+        """Tell whether the table should be looked at before it is read."""
+        return not self._ready or monotonic() - self._checked_at > CHECK_INTERVAL
+
+    def check(self, connection: Connection) -> None:
+        """Check what the feed relies on.
+
+        Raises:
+            ConfigurationError: the table does not have it.
+        """
+        # Said first, so that readers beside this one do not check as well.
+        last, self._checked_at = self._checked_at, monotonic()
+        try:
+            self._ordering.check(connection)
+            self._queries.pages.refuse_strays(connection)
+        except BaseException:
+            self._checked_at = last
+            raise
+        self._ready = True
+
+    def read(
+        self,
+        connection: Connection,
+        partition: int,
+        cursor: str,
+        limit: int,
+        *,
+        types: TypeFilter | None = None,
+        stop: str | None = None,
+        each: bool = False,
+    ) -> Page:
+        """Read the events that follow a cursor, up to the horizon; see `ExtendedFeed.read`."""
+        place = Place(0) if cursor in {FIRST, LAST} else Place.of(cursor)
+        stop_place = None if stop is None else self._stop(stop)
+        horizon = self._horizon(connection)
+        self._refuse_beyond(horizon, place, stop_place)
+        if cursor == LAST:
+            here = self._history.cursor_below(connection, horizon.settled)
+            return Page([], here, caught_up=True)
+        until = horizon.settled
+        if stop_place is not None:
+            until = min(until, stop_place.position)
+        stretch = self._queries.pages.read(
+            connection, partition, after=place.position, until=until, limit=limit, types=types
+        )
+        # Afterwards, so that no other history can come between the look at it and the page.
+        for read_from in (place, *([stop_place] if stop_place else [])):
+            self._history.verify(connection, read_from)
+        here = str(place) if cursor == FIRST else cursor
+        end = self._end(connection, here, place.position, stretch, filtered=types is not None)
+        reached = (
+            not stretch.full
+            and stop_place is not None
+            and (max(stretch.until, place.position) >= stop_place.position)
+        )
+        if reached and stop is not None and place.position < Place.of(stop).position:
+            end = stop
+        return Page(
+            stretch.events,
+            end,
+            caught_up=not stretch.full and stretch.until >= horizon.settled,
+            stop_reached=reached,
+            full=stretch.full,
+            cursors=self._each(stretch) if each else (),
+        )
+
+    def head(self, connection: Connection) -> int:
+        """Return the horizon; see `ExtendedFeed.head`."""
+        return self._horizon(connection).settled
+
+    def cursor_after(self, connection: Connection, position: int) -> str:
+        """Return the cursor after a position that is settled."""
+        settled = self._horizon(connection).settled
+        if not 0 <= position <= settled:
+            raise BadCursor(
+                f"Position {position} is not one that the feed may be read up to now: those are 0 "
+                f"to {settled}."
+            )
+        return self._history.cursor_below(connection, position)
+
+    def cursor_at(self, connection: Connection, moment: datetime, partition: int) -> str:
+        """Return the cursor before the first event of a moment or later."""
+        settled = self._horizon(connection).settled
+        position = self._queries.times.position(connection, partition, moment, settled=settled)
+        return self._history.cursor_below(connection, position)
+
+    def cursor_of(self, connection: Connection, event_id: str, partition: int) -> str:
+        """Return the cursor behind the event of an id."""
+        settled = self._horizon(connection).settled
+        position = self._queries.ids.position(connection, event_id, partition, until=settled)
+        return self._history.cursor_below(connection, position)
+
+    def splits(
+        self, connection: Connection, partition: int, count: int, start: str, stop: str | None
+    ) -> list[str]:
+        """Return the cursors between the pieces of a partition; see `ExtendedFeed.splits`."""
+        first = Place(0) if start == FIRST else Place.of(start)
+        stop_place = None if stop is None else self._stop(stop)
+        horizon = self._horizon(connection)
+        self._refuse_beyond(horizon, first, stop_place)
+        until = horizon.settled if stop_place is None else stop_place.position
+        positions = self._queries.splits.positions(
+            connection,
+            partition,
+            count=count,
+            after=first.position,
+            until=max(until, first.position),
+        )
+        for place in (first, *([stop_place] if stop_place else [])):
+            self._history.verify(connection, place)
+        inner = [self._history.cursor_below(connection, at) for at in positions[1:-1]]
+        last = stop if stop_place and stop_place.position > first.position else None
+        if last is None:
+            last = self._history.cursor_below(connection, positions[-1])
+            if Place.of(last).position <= first.position:
+                last = str(first)
+        return [*dict.fromkeys([str(first), *inner]), last]
+
+    def _horizon(self, connection: Connection) -> Horizon:
+        if self.check_is_due:
+            self.check(connection)
+        return self._ordering.horizon(connection)
+
+    @staticmethod
+    def _stop(stop: str) -> Place:
+        if stop in {FIRST, LAST}:
+            raise BadCursor("A read stops at a cursor that the feed has given.")
+        return Place.of(stop)
+
+    @staticmethod
+    def _refuse_beyond(horizon: Horizon, *places: Place | None) -> None:
+        if any(place is not None and place.position > horizon.highest for place in places):
+            raise Diverged(
+                "The cursor lies beyond the last event of this feed: it was given for another "
+                "history, such as the one before a backup was restored."
+            )
+
+    def _end(
+        self, connection: Connection, here: str, after: int, stretch: Stretch, *, filtered: bool
+    ) -> str:
+        """Choose the checkpoint of a page: it stands behind an event, of any partition."""
+        last, until = stretch.last, stretch.until
+        if last is not None:
+            here, after = self._history.cursor(*last), last[0]
+        quiet = self._queries.pages.others and until - after >= QUIET
+        if stretch.full or until <= after or not (filtered or quiet):
+            return here
+        below = self._history.cursor_below(connection, until)
+        return below if Place.of(below).position > after else here
+
+    def _each(self, stretch: Stretch) -> list[str]:
+        return [
+            self._history.cursor(position, event)
+            for position, event in zip(stretch.positions, stretch.events, strict=True)
+        ]

@@ -1,0 +1,44 @@
+"""Which answers may be kept, by whom, and how they are asked for again (RFC 9111, RFC 9110)."""
+
+from hashlib import blake2b
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from zeroeventhub.protocol import FIRST, LAST, Page
+
+__all__ = ["FRESH", "page_response"]
+
+FRESH = {"Cache-Control": "no-store"}
+"""Headers of what is true only now."""
+
+YEAR = 31_536_000
+
+
+def page_response(
+    request: Request, body: bytes, page: Page, cursor: str, *, media_type: str, shared: bool
+) -> Response:
+    """Answer with a page, which may be kept for ever if it can never be another.
+
+    Args:
+        request: what was asked.
+        body: the page's bytes.
+        page: the page.
+        cursor: where it was read from.
+        media_type: of the body.
+        shared: whether caches that serve several clients may keep it.
+    """
+    if not page.full or cursor in {FIRST, LAST}:
+        return Response(body, media_type=media_type, headers=FRESH)
+    tag = f'"{blake2b(body, digest_size=16).hexdigest()}"'
+    scope = "public" if shared else "private"
+    headers = {"Cache-Control": f"{scope}, max-age={YEAR}, immutable", "ETag": tag}
+    if _matches(request, tag):
+        return Response(status_code=304, headers=headers)
+    return Response(body, media_type=media_type, headers=headers)
+
+
+def _matches(request: Request, tag: str) -> bool:
+    """Tell whether the client holds what has this tag (RFC 9110, If-None-Match)."""
+    held = ",".join(request.headers.getlist("if-none-match")).split(",")
+    return any(one.strip().removeprefix("W/") in {tag, "*"} for one in held)

@@ -1,0 +1,69 @@
+"""A feed as HTTP Feeds has it: batches of CloudEvents behind an event's id."""
+
+from collections.abc import Sequence
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from zeroeventhub.errors import FeedFailure
+from zeroeventhub.protocol import FIRST, Event
+from zeroeventhub.server.caching import FRESH
+from zeroeventhub.server.endpoint import LONGEST_WAIT, rows
+from zeroeventhub.server.parameters import read_http_feed_request
+from zeroeventhub.server.source import Source
+
+__all__ = ["HttpFeed"]
+
+MEDIA_TYPE = "application/cloudevents-batch+json"
+
+
+class HttpFeed:
+    """Answer requests of clients that know HTTP Feeds.
+
+    Args:
+        source: the feed.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    async def answer(self, request: Request) -> Response:
+        """Answer with the events behind the one that the client has (HTTP Feeds, Polling)."""
+        wanted = read_http_feed_request(request.query_params)
+        info, partition = await self._source.only(wanted.partition)
+        cursor = FIRST
+        if wanted.last_event_id is not None:
+            cursor = await self._source.call("cursor_of")(wanted.last_event_id, partition)
+        while True:
+            page = await self._source.read_or_wait(
+                info,
+                partition,
+                cursor,
+                rows(None),
+                seconds=0.0 if request.method == "HEAD" else min(wanted.wait, LONGEST_WAIT),
+                receive=request.receive,
+            )
+            # A client without cursors cannot move on over what has been deleted.
+            if page.events or page.caught_up or page.cursor == cursor:
+                break
+            cursor = page.cursor
+        _expect_cloudevents(page.events[:1])
+        body = b"[%b]\n" % b",\n".join(event.raw for event in page.events)
+        return Response(body, media_type=MEDIA_TYPE, headers=FRESH)
+
+
+class _CloudEvent(msgspec.Struct):
+    specversion: str
+    id: str
+
+
+def _expect_cloudevents(events: Sequence[Event]) -> None:
+    for event in events:
+        try:
+            msgspec.json.decode(event.raw, type=_CloudEvent)
+        except msgspec.DecodeError as error:
+            raise FeedFailure(
+                "An HTTP feed needs events that are CloudEvents; these are not. Give the TableFeed "
+                "cloudevents=True."
+            ) from error

@@ -1,0 +1,80 @@
+"""Wait for something new in a feed: one look at its head serves everybody who waits."""
+
+from collections.abc import Awaitable, Callable, Hashable
+
+import anyio
+
+from zeroeventhub.errors import ZeroEventHubError
+
+__all__ = ["News"]
+
+INTERVAL = 0.02
+"""Seconds between two looks at the head while somebody waits."""
+
+
+class News:
+    """Wake those who wait when the head of a feed has changed; one instance a feed and process.
+
+    Whoever waits first looks for all; when it leaves, the next one goes on. Nobody looks while
+    nobody waits, and those who wait hold nothing of the feed's.
+
+    Args:
+        head: asks the feed for something that changes with its head.
+    """
+
+    def __init__(self, head: Callable[[], Awaitable[Hashable]]) -> None:
+        self._head = head
+        self._last: Hashable = None
+        self._looking = False
+        self._waiting: dict[anyio.Event, None] = {}
+        self.edition = 0
+        """Counts the changes. Remember it before you read, and wait for another."""
+
+    async def after(self, edition: int) -> None:
+        """Wait until there is another edition than this one."""
+        while self.edition == edition:
+            if self._looking:
+                await self._told()
+            else:
+                await self._look(edition)
+
+    async def _told(self) -> None:
+        event = anyio.Event()
+        self._waiting[event] = None
+        try:
+            await event.wait()
+        except BaseException:
+            if event.is_set():  # chosen to look, and gone at the same moment
+                self._hand_on()
+            raise
+        finally:
+            self._waiting.pop(event, None)
+
+    async def _look(self, edition: int) -> None:
+        self._looking = True
+        try:
+            while self.edition == edition:
+                await anyio.sleep(INTERVAL)
+                with anyio.CancelScope(shield=True):  # a query cut short costs its connection
+                    head = await self._head()
+                if head != self._last:
+                    self._publish(head)
+        except ZeroEventHubError:
+            # Everybody who waits meets it by reading.
+            self._publish(None)
+        finally:
+            self._looking = False
+            self._hand_on()
+
+    def _publish(self, head: Hashable) -> None:
+        self._last = head
+        self.edition += 1
+        waiting, self._waiting = self._waiting, {}
+        for event in waiting:
+            event.set()
+
+    def _hand_on(self) -> None:
+        """Wake one of those who wait, to look for the others."""
+        if (event := next(iter(self._waiting), None)) is not None:
+            del self._waiting[event]
+            event.set()
