@@ -7,11 +7,12 @@ import httpx
 import pytest
 from harness.shop import metadata, orders, place
 from harness.web import serving
-from sqlalchemy import create_engine, insert
+from sqlalchemy import create_engine, event, insert, text
 from sqlalchemy.ext.asyncio import create_async_engine
 from starlette.applications import Starlette
 
 from zeroeventhub import TableFeed, feed_routes
+from zeroeventhub.errors import Unavailable
 
 PARTITIONS = 3
 
@@ -214,3 +215,24 @@ def test_page_ends_early_where_events_are_large(engine):
     first = feed.read(0, "_first", 10)
     second = feed.read(0, first.cursor, 10)
     assert (len(first.events), len(second.events)) == (2, 2)
+
+
+def test_numbers_that_start_again_under_a_page_are_noticed(postgresql):
+    """A table emptied between horizon and page, with numbers that start again, gives no page."""
+    metadata.create_all(postgresql)
+    with postgresql.begin() as connection:
+        place(connection, 50)
+    reading = create_engine(postgresql.url)
+    feed = TableFeed(orders, data="data").bind(reading)
+    assert len(feed.read(0, "_first", 100).events) == 50
+
+    @event.listens_for(reading, "before_cursor_execute")
+    def empty(connection, cursor, statement, *_):
+        if "ORDER BY orders.id" in statement:
+            with postgresql.begin() as writer:
+                writer.execute(text("TRUNCATE orders RESTART IDENTITY"))
+                place(writer, 2)
+
+    with pytest.raises(Unavailable):
+        feed.read(0, "_first", 100)
+    reading.dispose()

@@ -31,6 +31,11 @@ __all__ = ["serve"]
 @click.option("--key", metavar="COL", help="The column of the event's key.")
 @click.option("--id", "id_", metavar="COL", help="The column of the event's id.")
 @click.option("--cloudevents", is_flag=True, help="Wrap events in a CloudEvents envelope.")
+@click.option(
+    "--mutable", is_flag=True, help="Rows are changed or deleted, so cursors cannot be checked."
+)
+@click.option("--http-feed", is_flag=True, help="Answer clients of HTTP Feeds as well.")
+@click.option("--server-sent-events", is_flag=True, help="Stream server-sent events as well.")
 @click.option("--path", default="/events", show_default=True, help="Where the feed is mounted.")
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", default=8080, show_default=True, type=click.IntRange(0, 65535))
@@ -50,6 +55,9 @@ def serve(
     cloudevents: bool,
     ordering: str | None,
     append_only: bool,
+    mutable: bool,
+    http_feed: bool,
+    server_sent_events: bool,
     path: str,
     host: str,
     port: int,
@@ -81,10 +89,19 @@ def serve(
         cloudevents=cloudevents,
         ordering=ordering,
         append_only=append_only,
+        mutable=mutable,
     )
     bound: Any = feed.bind(engine)
     _try(bound)
-    application = Starlette(routes=feed_routes(path, bound))
+    # Everybody may read what is served here, so every cache may keep it.
+    routes = feed_routes(
+        path,
+        bound,
+        shared_cache=True,
+        http_feed=http_feed,
+        server_sent_events=server_sent_events,
+    )
+    application = Starlette(routes=routes)
     mounted = path.strip("/")
     info = bound.info()
     run_web(application, host, port, lambda url: _announce(info, f"{url}/{mounted}".rstrip("/")))

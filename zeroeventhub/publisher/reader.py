@@ -7,7 +7,7 @@ from time import monotonic
 
 from sqlalchemy import Connection
 
-from zeroeventhub.errors import BadCursor, Diverged
+from zeroeventhub.errors import BadCursor, Diverged, Unavailable
 from zeroeventhub.protocol import FIRST, LAST, FeedInfo, Page, TypeFilter
 from zeroeventhub.publisher.cursor import Place
 from zeroeventhub.publisher.history import History
@@ -113,6 +113,8 @@ class Reader:
         # Afterwards, so that no other history can come between the look at it and the page.
         for read_from in (place, *([stop_place] if stop_place else [])):
             self._history.verify(connection, read_from)
+        if place.position == 0:
+            self._refuse_restart(connection, until)
         here = str(place) if cursor == FIRST else cursor
         end = self._end(connection, here, place.position, stretch, filtered=types is not None)
         reached = (
@@ -187,6 +189,11 @@ class Reader:
         if self.check_is_due:
             self.check(connection)
         return self._ordering.horizon(connection)
+
+    def _refuse_restart(self, connection: Connection, until: int) -> None:
+        """Refuse a page from the start, which no digest vouches for, if numbers start again."""
+        if self._ordering.horizon(connection).highest < until:
+            raise Unavailable("The table was emptied while it was read.", retry_after=1)
 
     @staticmethod
     def _stop(stop: str) -> Place:
