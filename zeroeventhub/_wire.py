@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Generic, NoReturn, TypeVar
 
 import httpx
@@ -51,6 +52,8 @@ _STATUSES: dict[int, type[FeedError]] = {
 _V1_ANSWERS = {400, 422}
 """What a v1 feed answers to a request without parameters (FeedAPI v2, Protocol negotiation)."""
 
+
+_FOR_EVER = 1_000_000
 
 _PATHS = {CURSOR_OF_TIME: "cursor", SPLITS: "splits"}
 
@@ -133,7 +136,7 @@ class Wire(Generic[_Http]):
             parameters["stop"] = stop
         patience = self._http.timeout
         if wait and WAIT in info.extensions:
-            parameters["wait"] = format(wait, "g")
+            parameters["wait"] = _decimal(wait)
             patience = _longer(patience, wait)
         parameters["cursor"] = cursor
         url = self._url_below(info, "events", partition, parameters)
@@ -257,11 +260,25 @@ def rfc3339(moment: datetime) -> str:
     """Write a moment for a request, in UTC.
 
     Raises:
-        ConfigurationError: it has no time zone.
+        ConfigurationError: it has no time zone, or lies outside of what UTC holds.
     """
     if moment.tzinfo is None:
         raise ConfigurationError("A moment needs a time zone, such as datetime.now(UTC) has.")
-    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    try:
+        return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    except OverflowError:
+        raise ConfigurationError("A moment lies in the years 1 to 9999, in UTC as well.") from None
+
+
+def _decimal(seconds: float) -> str:
+    """Write a time to wait in digits, without an exponent.
+
+    Raises:
+        ConfigurationError: nobody can wait for so long.
+    """
+    if not 0 <= seconds < _FOR_EVER:
+        raise ConfigurationError(f"A feed is asked to wait for 0 to {_FOR_EVER - 1:,} seconds.")
+    return f"{seconds:.3f}".rstrip("0").rstrip(".")
 
 
 def _longer(patience: httpx.Timeout, seconds: float) -> httpx.Timeout:
@@ -275,18 +292,26 @@ def _problem(body: bytes) -> _Problem:
     """Read a problem document (RFC 9457); an empty one if the body is something else."""
     try:
         document = msgspec.json.decode(body, type=dict[str, object])
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return _Problem()
-    kind, earliest = document.get("type"), document.get("earliestCursor")
+    kind, detail = document.get("type"), document.get("detail")
     if not isinstance(kind, str):
         return _Problem()
+    earliest = document.get("earliestCursor")
     return _Problem(
         kind.rpartition("/")[2],
-        str(document.get("detail", "")),
+        detail if isinstance(detail, str) else "",
         earliest if isinstance(earliest, str) and earliest else None,
     )
 
 
 def _seconds(retry_after: str) -> float | None:
-    """Read a Retry-After header in seconds; None where it is absent or a date."""
-    return float(retry_after) if retry_after.isascii() and retry_after.isdigit() else None
+    """Read a Retry-After header in seconds; None where it is absent or says nothing."""
+    if retry_after.isascii() and retry_after.isdigit():
+        return float(retry_after)
+    try:
+        moment = parsedate_to_datetime(retry_after)
+    except (ValueError, OverflowError):
+        return None
+    zoned = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return max(0.0, (zoned - datetime.now(UTC)).total_seconds())

@@ -5,14 +5,14 @@ The only place that knows it, without any I/O. A line is an event (`data`), a ch
 nothing else: U+2028 and U+0085 are data.
 """
 
+import re
 from collections.abc import Collection, Iterable
-from contextlib import suppress
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from zeroeventhub.errors import ConfigurationError, CutPage, ProtocolError
-from zeroeventhub.protocol import Event, FeedInfo, Page, Partition
+from zeroeventhub.protocol import FIRST, LAST, Event, FeedInfo, Page, Partition
 
 __all__ = ["MEDIA_TYPE", "PageDecoder", "decode_info", "encode_info", "encode_page"]
 
@@ -107,6 +107,7 @@ def decode_info(body: bytes) -> FeedInfo:
         ProtocolError: the body is not a discovery document.
     """
     try:
+        body.decode()  # what is passed over must be UTF-8 as well
         wire = msgspec.json.decode(body, type=_WireInfo)
         partitions = tuple(
             Partition(
@@ -159,8 +160,9 @@ def decode_splits(body: bytes) -> list[str]:
 
 def _decode(body: bytes, form: type[_Document]) -> _Document:
     try:
+        body.decode()  # what is passed over must be UTF-8 as well
         return msgspec.json.decode(body, type=form)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"The answer is not what was asked for: {error}") from error
 
 
@@ -170,6 +172,28 @@ def _number(partition: str | int) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 5):  # noqa: PLR2004 - 32767
         raise ValueError(f"{text!r} is not a partition id")
     return int(text)
+
+
+_WHITE_SPACE = b" \t\r"
+"""What JSON allows between its parts and no line ends with."""
+
+_CURSOR = re.compile(r"[ -~]{1,4096}")
+
+
+def _expect_cursor(cursor: str) -> None:
+    """Refuse a cursor that could not be read from (ZeroEventHub v1, Parameters)."""
+    if cursor in {FIRST, LAST} or not _CURSOR.fullmatch(cursor):
+        raise ProtocolError("A checkpoint of the page holds no cursor to go on from.")
+
+
+def _is_object(line: bytes) -> bool:
+    """Tell whether bytes are a JSON object from its beginning to its end."""
+    try:
+        line.decode()
+        msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
 
 
 class _Line(msgspec.Struct, rename="camel"):
@@ -222,9 +246,10 @@ class PageDecoder:
         Raises:
             CutPage: there was no checkpoint.
         """
-        # A publisher may leave out the last newline; a line that was cut short never parses.
-        with suppress(ProtocolError):
-            self._take([b"".join(self._rest)])
+        # A publisher may leave out the last newline; what was cut short is no whole object.
+        rest = b"".join(self._rest)
+        if _is_object(rest):
+            self._take([rest])
         if self._checkpoint is None or self._checkpoint.cursor is None:
             raise CutPage("The page ended before its checkpoint; it has to be read again.")
         # Events behind it were cut off with the rest: they are there to be read.
@@ -238,7 +263,7 @@ class PageDecoder:
 
     def _take(self, lines: Iterable[bytes]) -> None:
         for line in lines:
-            if not line.strip():
+            if not line.strip(_WHITE_SPACE):
                 continue
             parsed = self._parse(line)
             if parsed.data is msgspec.UNSET and not parsed.cursor:
@@ -251,6 +276,7 @@ class PageDecoder:
             if parsed.data is not msgspec.UNSET:
                 self._tail.append(Event(bytes(parsed.data), parsed.headers or {}))
             if parsed.cursor:
+                _expect_cursor(parsed.cursor)
                 self._settled += self._tail
                 self._tail = []
                 self._checkpoint = parsed

@@ -178,7 +178,7 @@ def read_http_feed_request(query: QueryParams) -> HttpFeedRequest:
     """
     timeout = _optional(query, "timeout")
     wait = 0.0 if timeout is None else _number(timeout, "timeout") / 1000
-    return HttpFeedRequest(_some_partition(query), _optional(query, "lastEventId"), wait)
+    return HttpFeedRequest(_some_partition(query), _optional(query, "lastEventId") or None, wait)
 
 
 def read_stream_request(query: QueryParams, last_event_id: str | None) -> StreamRequest:

@@ -8,6 +8,7 @@ import msgspec
 from starlette.responses import Response
 
 from zeroeventhub.errors import FeedError, Trimmed, Unavailable, ZeroEventHubError
+from zeroeventhub.protocol import FIRST
 
 __all__ = ["problem"]
 
@@ -45,8 +46,8 @@ def problem(error: ZeroEventHubError) -> Response:
         "detail": detail,
         "instance": f"urn:uuid:{request_id}",
     }
-    if isinstance(error, Trimmed) and error.earliest is not None:
-        document["earliestCursor"] = error.earliest
+    if isinstance(error, Trimmed):
+        document["earliestCursor"] = error.earliest or FIRST
     return Response(
         msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n",
         status_code=status,

@@ -43,7 +43,8 @@ class ServerSentEvents:
         # Read before the status is sent, so that what is wrong is said by it.
         page = await self._read(info, partition, wanted.cursor, wanted)
         if request.method == "HEAD":
-            return Response(media_type=MEDIA_TYPE, headers=HEADERS)
+            # A stream has no length to name.
+            return StreamingResponse(iter(()), media_type=MEDIA_TYPE, headers=HEADERS)
         stream = self._stream(request, info, partition, wanted, page)
         return StreamingResponse(stream, media_type=MEDIA_TYPE, headers=HEADERS)
 

@@ -1,0 +1,44 @@
+"""The vectors of the specification: bytes, and what they mean (spec/vectors/README.md)."""
+
+import json
+from functools import cache
+from pathlib import Path
+
+SPECIFICATION = Path(__file__).parents[2] / "spec"
+
+
+@cache
+def vectors(kind: str) -> dict:
+    """Read one file of vectors."""
+    document = json.loads((SPECIFICATION / "vectors" / f"{kind}.json").read_text())
+    assert (document["format"], document["kind"]) == (1, kind)
+    return document
+
+
+@cache
+def schema(name: str) -> dict:
+    """Read one of the schemas."""
+    return json.loads((SPECIFICATION / "schemas" / f"{name}.json").read_text())
+
+
+def content(text) -> bytes:
+    """Put a text together: a string, or parts of characters, bytes and repetitions."""
+    parts = [{"text": text}] if isinstance(text, str) else text
+    return b"".join(map(_part, parts))
+
+
+def _part(part: dict) -> bytes:
+    match part:
+        case {"text": text}:
+            return text.encode()
+        case {"hex": digits}:
+            return bytes.fromhex(digits)
+        case {"repeat": text, "times": times}:
+            return text.encode() * times
+    raise AssertionError(f"{part} is not a part of a text.")
+
+
+def alternatives(vector: dict) -> list[dict]:
+    """List what may be expected of a vector."""
+    expected = vector["expect"]
+    return expected if isinstance(expected, list) else [expected]

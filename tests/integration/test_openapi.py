@@ -1,0 +1,298 @@
+"""The OpenAPI document and a publisher, held against each other in both directions."""
+
+import json
+from dataclasses import replace
+from itertools import count
+from zlib import crc32
+
+import jsonschema
+import pytest
+import schemathesis
+import yaml
+from harness.shop import metadata, orders, place
+from harness.vectors import SPECIFICATION
+from harness.web import serving
+from hypothesis import HealthCheck, settings
+from schemathesis import checks
+from schemathesis.specs.openapi import checks as openapi_checks
+from sqlalchemy import create_engine
+from starlette.applications import Starlette
+
+from zeroeventhub import FeedInfo, TableFeed, errors, feed_routes
+
+DOCUMENT = yaml.safe_load((SPECIFICATION / "openapi.yaml").read_text())
+PROBLEM = json.loads((SPECIFICATION / "schemas" / "problem.json").read_text())
+
+schema = schemathesis.openapi.from_path(SPECIFICATION / "openapi.yaml")
+fuzzed = settings(
+    max_examples=25,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+CHECKS = [
+    openapi_checks.status_code_conformance,
+    openapi_checks.content_type_conformance,
+    openapi_checks.response_headers_conformance,
+    openapi_checks.response_schema_conformance,
+    openapi_checks.unsupported_method,
+    openapi_checks.allow_header_conformance,
+]
+
+
+@schemathesis.deserializer("application/x-ndjson")
+def lines_of(context, response):
+    """Read lines as the list that the document's schema is for."""
+    assert response.content.endswith(b"\n")
+    return [json.loads(line) for line in response.content.split(b"\n")[:-1]]
+
+
+@schemathesis.deserializer("application/cloudevents-batch+json", "application/problem+json")
+def json_of(context, response):
+    """Read JSON by another name."""
+    return json.loads(response.content)
+
+
+class Restless:
+    """A feed whose token is another whenever somebody looks, so that every stream of it ends."""
+
+    def __init__(self, feed):
+        self._feed = feed
+        self._looks = count()
+
+    def __getattr__(self, name):
+        """Be the feed in all else."""
+        return getattr(self._feed, name)
+
+    def info(self):
+        return replace(self._feed.info(), token=str(next(self._looks)))
+
+
+class Refusing:
+    """A feed that raises the error which a cursor names."""
+
+    errors = (
+        errors.BadCursor("The cursor is not one that this feed has given."),
+        errors.Forbidden("This partition is not for you."),
+        errors.Trimmed("The cursor lies below the retained history.", earliest="7"),
+        errors.Diverged("The cursor belongs to another history."),
+        errors.Gone("What the cursor points at is no longer there."),
+        errors.FeedFailure("A row holds what its column does not declare."),
+        errors.Unavailable("The database cannot answer just now.", retry_after=7),
+    )
+
+    def info(self):
+        return FeedInfo.of(1)
+
+    def read(self, partition, cursor, limit):
+        raise next(error for error in self.errors if type(error).__name__ == cursor)
+
+
+@pytest.fixture(scope="module")
+def publisher(tmp_path_factory):
+    """The URL of a publisher of three feeds, and cursors of the first."""
+    engine = create_engine(f"sqlite:///{tmp_path_factory.mktemp('openapi') / 'test.db'}")
+    metadata.create_all(engine)
+    with engine.begin() as connection:
+        place(connection, 30, partitions=2)
+    feed = TableFeed(
+        orders,
+        partition="part",
+        partitions=2,
+        data="data",
+        type="kind",
+        time="placed",
+        headers={"customer": "customer"},
+        cloudevents=True,
+    ).bind(engine)
+    restless = all_routes("/restless/feed", Restless(feed))
+    refusing = feed_routes("/refusing/feed", Refusing())
+    routes = [*all_routes("/feed", feed), *restless, *refusing]
+    cursors = [feed.read(0, "_first", limit).cursor for limit in (1, 5, 100)]
+    with serving(Starlette(routes=routes)) as url:
+        yield url, cursors
+    engine.dispose()
+
+
+def all_routes(path, feed):
+    """All routes that a feed can have."""
+    return feed_routes(path, feed, http_feed=True, server_sent_events=True)
+
+
+@schema.parametrize()
+@fuzzed
+def test_publisher_answers_as_documented(publisher, case):
+    """Whatever is asked, the answer is one that the document has."""
+    url, cursors = publisher
+    case.query = filled(case.query, cursors)
+    if case.path.endswith("/server-sent-events"):
+        url = f"{url}/restless"
+    response = case.call(base_url=url)
+    case.validate_response(response, checks=[checks.not_a_server_error, *CHECKS])
+    if case.method == "HEAD":
+        assert response.content == b""
+
+
+def ask(url, path, query, headers=None):
+    """Ask for one thing, and see that the answer is documented."""
+    case = schema[path]["GET"].Case(query=query, headers=headers or {})
+    response = case.call(base_url=url)
+    case.validate_response(response, checks=CHECKS)
+    return response
+
+
+def test_page_of_each_kind_is_answered_as_documented(publisher):
+    """A page of either version, one that may be kept, and one that was kept, are documented."""
+    url, (cursor, *_) = publisher
+    query = {"n": 2, "cursor0": "_first", "cursor1": cursor, "headers": "_all"}
+    assert b'"headers"' in ask(url, "/feed", query).content
+    query = {"token": "2", "partition": 0, "cursor": cursor, "pagesizehint": 1}
+    (tag,) = ask(url, "/feed/events", query).headers["etag"]
+    answer = ask(url, "/feed/events", query, {"If-None-Match": tag})
+    assert (answer.status_code, answer.content) == (304, b"")
+
+
+@pytest.mark.parametrize("error", Refusing.errors, ids=lambda error: type(error).__name__)
+def test_problem_of_each_kind_is_answered_as_documented(publisher, error):
+    """Whatever a feed raises is answered with a problem that is documented."""
+    url, _ = publisher
+    query = {"token": "1", "partition": 0, "cursor": type(error).__name__}
+    answer = ask(f"{url}/refusing", "/feed/events", query)
+    status = getattr(error, "status", 503 if isinstance(error, errors.Unavailable) else 500)
+    assert answer.status_code == status
+
+
+@pytest.mark.parametrize("path", ["/feed/cursor", "/feed/splits"])
+def test_extension_that_is_not_there_is_answered_as_documented(publisher, path):
+    """What a feed does not list is not found."""
+    url, _ = publisher
+    query = {"token": "1", "partition": 0, "time": "2026-01-31T12:00:00Z", "count": 2}
+    assert ask(f"{url}/refusing", path, query).status_code == 404
+
+
+def filled(query, cursors):
+    """Fill in now and then what nobody can guess, and wait for no longer than a test should."""
+    chance = crc32(repr(query).encode())
+    likely = {
+        "token": ["2"] * 5,
+        "partition": ["0", "1", "0", "1"],
+        "n": ["2"] * 4,
+        "cursor": [*cursors, "_last", "2-1-0000-0000000000"],
+        "cursor0": cursors,
+        "stop": cursors,
+        "pagesizehint": ["1", "4"],
+        "lastEventId": ["1", "29"],
+    }
+    replaced = {}
+    for number, (name, value) in enumerate(query.items()):
+        choice = dict(enumerate(likely.get(name, []))).get((chance >> 3 * number) % 6, value)
+        if name in {"wait", "timeout"} and str(value)[:1].isdigit():
+            choice = "".join("0" if digit in "123456789" else digit for digit in str(value))
+        replaced[name] = choice
+    return replaced
+
+
+def test_every_route_is_documented_and_every_path_is_a_route():
+    """The document's paths are the routes of a feed, with the methods that they answer."""
+    engine = create_engine("sqlite://")
+    routes = feed_routes(
+        "/feed", TableFeed(orders), engine, http_feed=True, server_sent_events=True
+    )
+    methods = {"get", "head", "post", "put", "delete", "patch", "options", "trace"}
+    documented = {
+        path: {method.upper() for method in item.keys() & methods}
+        for path, item in DOCUMENT["paths"].items()
+    }
+    assert {route.path: set(route.methods) for route in routes} == documented
+
+
+def problem_kinds():
+    """All kinds of problems that errors stand for, with their statuses."""
+    pending = list(errors.FeedError.__subclasses__())
+    while pending:
+        error = pending.pop()
+        pending += error.__subclasses__()
+        yield error.problem, error.status
+    yield from [("unavailable", 503), ("failed", 500)]
+
+
+def test_every_kind_of_problem_is_documented():
+    """The problem schema has the kinds that errors stand for, and no others."""
+    types = {f"urn:zeroeventhub:problem/{kind}" for kind, _ in problem_kinds()}
+    assert types == set(PROBLEM["properties"]["type"]["enum"])
+    text = (SPECIFICATION / "SPEC.md").read_text()
+    for kind, status in problem_kinds():
+        (row,) = [line for line in text.splitlines() if f"| `{kind}` |" in line]
+        assert str(status) in row
+
+
+@pytest.mark.parametrize(("kind", "status"), sorted(problem_kinds()))
+def test_kind_of_problem_is_documented_with_its_status(kind, status):
+    """Some answer of the document has each kind of problem, and that under its status."""
+    statuses = {
+        code
+        for path in DOCUMENT["paths"].values()
+        for code, answer in path["get"]["responses"].items()
+        if f"urn:zeroeventhub:problem/{kind}" in kinds_of(answer)
+    }
+    assert str(status) in statuses
+    assert statuses <= {str(status), *(["401"] if kind == "forbidden" else [])}
+
+
+def kinds_of(answer):
+    """The types of problems that an answer of the document may have."""
+    answer = DOCUMENT["components"]["responses"].get(answer.get("$ref", "").rpartition("/")[2], {})
+    content = answer.get("content", {}).get("application/problem+json")
+    if content is None:
+        return []
+    kind = content["schema"]["allOf"][1]["properties"]["type"]
+    return kind.get("enum", [kind.get("const")])
+
+
+def test_every_schema_is_used():
+    """Every schema of the specification is one that the document refers to."""
+    text = (SPECIFICATION / "openapi.yaml").read_text()
+    for file in (SPECIFICATION / "schemas").glob("*.json"):
+        jsonschema.Draft202012Validator.check_schema(json.loads(file.read_text()))
+        assert f"$ref: schemas/{file.name}" in text
+
+
+def resolved(node):
+    """The document with what it refers to in its places."""
+    if isinstance(node, list):
+        return [resolved(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    if (reference := node.get("$ref", "")).startswith("schemas/"):
+        return json.loads((SPECIFICATION / reference).read_text())
+    if reference.startswith("#/"):
+        target = DOCUMENT
+        for name in reference.removeprefix("#/").split("/"):
+            target = target[name]
+        return resolved(target)
+    return {name: resolved(value) for name, value in node.items()}
+
+
+def examples(node, place=""):
+    """All examples of the document, each with its schema."""
+    if isinstance(node, list):
+        for number, item in enumerate(node):
+            yield from examples(item, f"{place}/{number}")
+    elif isinstance(node, dict):
+        if "schema" in node:
+            given = [item["value"] for item in node.get("examples", {}).values()]
+            given += [node["example"]] if "example" in node else []
+            yield from ((f"{place}#{n}", value, node["schema"]) for n, value in enumerate(given))
+        for name, value in node.items():
+            yield from examples(value, f"{place}/{name}")
+
+
+@pytest.mark.parametrize(
+    ("example", "form"),
+    [pytest.param(value, form, id=place) for place, value, form in examples(resolved(DOCUMENT))],
+)
+def test_example_has_the_form_that_it_is_an_example_of(example, form):
+    """What the document shows is as it says."""
+    jsonschema.Draft202012Validator(form).validate(example)

@@ -1,0 +1,64 @@
+"""The specification's text against itself, and against the words of the wire."""
+
+import re
+
+import pytest
+from harness.vectors import SPECIFICATION, schema, vectors
+from jsonschema import Draft202012Validator, ValidationError
+
+from zeroeventhub import protocol
+from zeroeventhub.protocol import FeedInfo, Partition
+
+TEXT = (SPECIFICATION / "SPEC.md").read_text()
+SECTIONS = set(re.findall(r"^#{2,3} ([0-9]+(?:\.[0-9]+)?)", TEXT, re.MULTILINE))
+
+
+def test_sections_that_are_cited_exist():
+    """Every section that the text, the primer, the document or a vector cites is there."""
+    cited = {
+        vector["section"]
+        for kind in ("decode", "discovery", "requests")
+        for vector in vectors(kind)["vectors"]
+    }
+    for name in ("SPEC.md", "openapi.yaml", "vectors/README.md"):
+        text = (SPECIFICATION / name).read_text()
+        for numbers in re.findall(r"sections? ([0-9][0-9., andto]*[0-9])", text):
+            cited |= set(re.findall(r"\b[0-9]{1,2}(?:\.[0-9])?\b", numbers))
+    primer = (SPECIFICATION / "PRIMER.md").read_text()
+    for numbers in re.findall(r"\(([0-9][0-9., ]*)\)", primer):
+        cited |= set(numbers.split(", "))
+    assert cited <= SECTIONS
+
+
+def test_sections_are_numbered_without_gaps():
+    """Sections and their parts are numbered from 1 on."""
+    parts = sorted(tuple(map(int, section.split("."))) for section in SECTIONS)
+    for part in parts:
+        before = (*part[:-1], part[-1] - 1)
+        assert part[-1] == 1 or before in parts
+
+
+def test_extensions_are_those_of_the_library():
+    """The extensions of the specification are those that the library has names for."""
+    named = {
+        value
+        for name in ("CAUGHT_UP", "CURSOR_OF_TIME", "EVENT_TYPES", "SPLITS", "STOP", "WAIT")
+        if (value := getattr(protocol, name))
+    }
+    section = TEXT.partition("### 9.1 ")[2].partition("### 9.2 ")[0]
+    assert set(re.findall(r"^\| `([a-z-]+)` \|", section, re.MULTILINE)) == named
+    assert set(re.findall(r"^### 9\.[0-9]+ `([a-z-]+)`$", TEXT, re.MULTILINE)) == named
+
+
+@pytest.mark.parametrize("number", [-1, 0, 9, 10, 99, 100, 1000, 9999, 10000, 29999, 30000, 31999])
+@pytest.mark.parametrize("more", [0, 768, 32768])
+def test_schema_has_the_partitions_that_there_are(number, more):
+    """The schema of discovery takes a partition's id exactly if it can be one."""
+    number += more
+    document = {"token": "t", "partitions": [{"id": str(number)}], "exactlyOnce": True}
+    try:
+        Draft202012Validator(schema("discovery")).validate(document)
+    except ValidationError:
+        assert not 0 <= number <= protocol.HIGHEST_PARTITION
+    else:
+        assert FeedInfo((Partition(number),), "t")
