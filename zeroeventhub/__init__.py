@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from zeroeventhub import errors
 from zeroeventhub.client import AsyncClient, Client
+from zeroeventhub.layout import Layout
 from zeroeventhub.protocol import FIRST, LAST, Event, FeedInfo, Page, Partition, TypeFilter
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ __all__ = [
     "ExtendedFeed",
     "Feed",
     "FeedInfo",
+    "Layout",
     "Page",
     "Partition",
     "PendingPage",

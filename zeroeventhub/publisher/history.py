@@ -30,6 +30,8 @@ class History:
     def __init__(self, rows: RowQuery, *, mutable: bool = False) -> None:
         self._rows = rows
         self._mutable = mutable
+        # A position of its own outlives its event; it only goes when the event's key comes back.
+        self._outlives = rows.source.events is not None
         position, one = rows.source.position, literal(1)
         place: Any = bindparam("position", type_=BigInteger)
         self._at = rows.select([position == place], one)
@@ -48,8 +50,13 @@ class History:
         row = self._row(connection, self._below, position)
         return START if row is None else self.cursor(*row)
 
-    def verify(self, connection: Connection, place: Place) -> None:
+    def verify(self, connection: Connection, place: Place, *, settled: int) -> None:
         """Refuse a cursor whose event is not the one that it was given for.
+
+        Args:
+            connection: to the feed's database.
+            place: what the cursor says.
+            settled: the horizon; an event above it may still be on its way to a standby.
 
         Raises:
             Trimmed: nothing is left at its position and below.
@@ -59,7 +66,8 @@ class History:
             return
         row = self._row(connection, self._at, place.position)
         if row is None:
-            self._refuse_missing(connection, place)
+            if place.position <= settled and not self._outlives:
+                self._refuse_missing(connection, place)
         elif not self._same(row[1], place):
             raise Diverged(
                 "The event at this cursor is not the one that it was given for: the feed's "

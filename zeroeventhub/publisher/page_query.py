@@ -12,12 +12,12 @@ from sqlalchemy import (
     Integer,
     Select,
     bindparam,
-    or_,
     select,
 )
 
-from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.protocol import Event, TypeFilter
+from zeroeventhub.errors import ConfigurationError, Unavailable
+from zeroeventhub.protocol import Event, Partition, TypeFilter
+from zeroeventhub.publisher.partition_hash import outside
 from zeroeventhub.publisher.row_query import RowQuery
 from zeroeventhub.publisher.type_condition import TypeCondition
 
@@ -55,16 +55,22 @@ class PageQuery:
 
     Args:
         rows: reads them.
-        partitions: the partitions that events may be in.
+        partitions: the partitions that there are to read.
+        ids: the partitions that events may be in, read or not.
         types: filters events by type; None if the feed does not know types.
     """
 
     def __init__(
-        self, rows: RowQuery, partitions: Collection[int], types: TypeCondition | None = None
+        self,
+        rows: RowQuery,
+        partitions: Collection[Partition],
+        ids: Collection[int],
+        types: TypeCondition | None = None,
     ) -> None:
         self._rows = rows
         self._source = rows.source
-        self._partitions = sorted(partitions)
+        self._closed = [partition.id for partition in partitions if partition.closed]
+        self._ids = sorted(ids)
         self._types = types
         position: ColumnElement[Any] = self._source.position
         self._behind = [position > bindparam("after", type_=BigInteger)]
@@ -145,14 +151,38 @@ class PageQuery:
         stray = (
             select(column)
             .select_from(self._source.table)
-            .where(or_(column.not_in(self._partitions), column.is_(None)))
+            .where(outside(column, self._ids))
             .limit(1)
         )
         if row := connection.execute(stray).first():
             raise ConfigurationError(
                 f"There is an event in partition {row[0]}, but the feed's partitions are "
-                f"{_listed(self._partitions)}: no consumer would ever see it."
+                f"{_listed(self._ids)}: no consumer would ever see it."
             )
+
+    def await_ends(self, connection: Connection, *, settled: int) -> None:
+        """Refuse to call a closed partition read while its last events are not settled.
+
+        Raises:
+            Unavailable: some are not.
+        """
+        source = self._source
+        if source.partition is None or not self._closed:
+            return
+        queries = []
+        if source.waiting is not None:  # first, for they leave it for where the second looks
+            column = source.waiting.c.partition
+            queries.append(select(column).where(column.in_(self._closed)))
+        queries.append(
+            select(source.partition)
+            .select_from(source.table)
+            .where(source.position > settled, source.partition.in_(self._closed))
+        )
+        for query in queries:
+            if connection.execute(query.limit(1)).first():
+                raise Unavailable(
+                    "The last events of a closed partition are not settled yet.", retry_after=1
+                )
 
 
 _LIMIT: ColumnElement[int] = bindparam("limit", type_=Integer)

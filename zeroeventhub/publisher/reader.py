@@ -62,6 +62,7 @@ class Reader:
         self._history = history
         self._queries = queries
         self._ready = False
+        self._ends_settled = False
         self._checked_at = -math.inf
 
     @property
@@ -110,13 +111,13 @@ class Reader:
         stretch = self._queries.pages.read(
             connection, partition, after=place.position, until=until, limit=limit, types=types
         )
-        # Afterwards, so that no other history can come between the look at it and the page.
-        for read_from in (place, *([stop_place] if stop_place else [])):
-            self._history.verify(connection, read_from)
-        if place.position == 0:
-            self._refuse_restart(connection, until)
         here = str(place) if cursor == FIRST else cursor
         end = self._end(connection, here, place.position, stretch, filtered=types is not None)
+        # Afterwards, so that no other history can come between the look at it and the page, or
+        # the page and its checkpoint.
+        self._verify(connection, horizon, place, stop_place)
+        if place.position == 0:
+            self._refuse_restart(connection, until)
         reached = (
             not stretch.full
             and stop_place is not None
@@ -175,20 +176,30 @@ class Reader:
             after=first.position,
             until=max(until, first.position),
         )
-        for place in (first, *([stop_place] if stop_place else [])):
-            self._history.verify(connection, place)
         inner = [self._history.cursor_below(connection, at) for at in positions[1:-1]]
         last = stop if stop_place and stop_place.position > first.position else None
         if last is None:
             last = self._history.cursor_below(connection, positions[-1])
             if Place.of(last).position <= first.position:
                 last = str(first)
+        # Afterwards, as with a page.
+        self._verify(connection, horizon, first, stop_place)
         return [*dict.fromkeys([str(first), *inner]), last]
 
     def _horizon(self, connection: Connection) -> Horizon:
         if self.check_is_due:
             self.check(connection)
-        return self._ordering.horizon(connection)
+        horizon = self._ordering.horizon(connection)
+        if not self._ends_settled:
+            # Once is enough: nothing is added to what is closed.
+            self._queries.pages.await_ends(connection, settled=horizon.settled)
+            self._ends_settled = True
+        return horizon
+
+    def _verify(self, connection: Connection, horizon: Horizon, *places: Place | None) -> None:
+        for place in places:
+            if place is not None:
+                self._history.verify(connection, place, settled=horizon.settled)
 
     def _refuse_restart(self, connection: Connection, until: int) -> None:
         """Refuse a page from the start, which no digest vouches for, if numbers start again."""

@@ -9,6 +9,7 @@ from sqlalchemy import ColumnElement, Connection, DateTime, Engine, Integer, Tab
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.layout import Layout
 from zeroeventhub.protocol import (
     CAUGHT_UP,
     CURSOR_OF_TIME,
@@ -24,6 +25,7 @@ from zeroeventhub.publisher.id_query import IdQuery
 from zeroeventhub.publisher.mapping import CloudEvents, Data, Expression, Mapper, resolve
 from zeroeventhub.publisher.ordering import Events, Ordering, ordering_for
 from zeroeventhub.publisher.page_query import PageQuery
+from zeroeventhub.publisher.partition_hash import hash_on_connect
 from zeroeventhub.publisher.reader import Queries, Reader
 from zeroeventhub.publisher.row_query import RowQuery
 from zeroeventhub.publisher.split_query import SplitQuery
@@ -41,9 +43,10 @@ class TableFeed:
         position: the column whose order is the order of events, drawn by the database;
             by default the primary key. With the ordering sequenced, any column that identifies
             an event.
-        partition: the column that holds an event's partition, 0 to partitions - 1;
-            None for one partition.
-        partitions: how many partitions there are.
+        partition: the column that holds an event's partition, 0 to partitions - 1, or an
+            expression such as `partition_expression` makes of a key; None for one partition.
+        partitions: how many partitions there are, or a Layout of partitions that have changed;
+            see docs/partitions.md.
         data: what an event's data is: one JSON or text column, a list of columns, or SQL
             expressions by name; by default all columns. See docs/json.md for their form.
         type: the column of the event's type.
@@ -72,7 +75,7 @@ class TableFeed:
         *,
         position: Expression | None = None,
         partition: Expression | None = None,
-        partitions: int | None = None,
+        partitions: int | Layout | None = None,
         data: Data | None = None,
         type: Expression | None = None,  # noqa: A002 - the name that users know
         key: Expression | None = None,
@@ -97,7 +100,11 @@ class TableFeed:
         self._type = None if type is None else resolve(found, type)
         self._id = None if id is None else resolve(found, id)
         self._envelope = _envelope(found, cloudevents)
-        self._info = FeedInfo.of(1 if partitions is None else partitions)
+        if isinstance(partitions, Layout):
+            self._info, self._ids = partitions.info(), partitions.ids
+        else:
+            self._info = FeedInfo.of(1 if partitions is None else partitions)
+            self._ids = frozenset(partition.id for partition in self._info.partitions)
         self._mapper = Mapper(
             found,
             data=list(found.c) if data is None else data,
@@ -126,6 +133,7 @@ class TableFeed:
         Raises:
             ConfigurationError: events of this database cannot be put in a safe order.
         """
+        hash_on_connect(engine)
         reader = self._reader(engine.dialect.name)
         if isinstance(engine, AsyncEngine):
             return AsyncBoundFeed(reader, engine)
@@ -148,7 +156,7 @@ class TableFeed:
             ordering,
             History(rows, mutable=self._mutable),
             Queries(
-                pages=PageQuery(rows, {p.id for p in self._info.partitions}, types),
+                pages=PageQuery(rows, self._info.partitions, self._ids, types),
                 times=TimeQuery(source, time),
                 splits=SplitQuery(source),
                 ids=IdQuery(source, self._id),
@@ -230,7 +238,7 @@ def _key(
 
 
 def _partition(
-    table: Table, partition: Expression | None, partitions: int | None
+    table: Table, partition: Expression | None, partitions: int | Layout | None
 ) -> ColumnElement[Any] | None:
     if (partition is None) != (partitions is None):
         raise ConfigurationError(

@@ -3,6 +3,7 @@
 from typing import Any
 
 from sqlalchemy import ColumnElement, Enum, LargeBinary, String, Text, cast, func, literal
+from sqlalchemy.dialects.mysql import CHAR
 
 from zeroeventhub.protocol import TypeFilter
 
@@ -19,12 +20,17 @@ class TypeCondition:
     """
 
     def __init__(self, column: ColumnElement[Any] | None, default: str, dialect: str) -> None:
-        kind: ColumnElement[Any] = literal(default, Text)
-        if column is not None:
-            kind = func.coalesce(func.nullif(column, ""), kind)
-        self._kind: ColumnElement[Any] = func.lower(kind)
         # There, what is compared as text may be equal although it is not the same.
         self._exact = dialect in {"mariadb", "mysql"}
+        kind = self._text(default)
+        if column is not None:
+            kind = func.coalesce(func.nullif(self._plain(column, dialect), self._text("")), kind)
+        # Byte by byte: then no letter beyond those of ASCII becomes one of them.
+        self._kind: ColumnElement[Any] = (
+            cast(func.lower(cast(kind, CHAR(charset="latin1"))), LargeBinary)
+            if self._exact
+            else func.lower(kind)
+        )
 
     @staticmethod
     def understands(column: ColumnElement[Any]) -> bool:
@@ -33,10 +39,15 @@ class TypeCondition:
 
     def condition(self, types: TypeFilter) -> ColumnElement[bool]:
         """Return what holds for the events that a filter lets through."""
-        names = sorted(types.names)
-        if self._exact:
-            kind: ColumnElement[Any] = cast(self._kind, LargeBinary)
-            chosen = kind.in_([name.encode() for name in names])
-        else:
-            chosen = self._kind.in_(names)
+        chosen = self._kind.in_([self._text(name) for name in sorted(types.names)])
         return ~chosen if types.skip else chosen
+
+    def _plain(self, column: ColumnElement[Any], dialect: str) -> ColumnElement[Any]:
+        """Take from a column what its collation knows of letters beyond those of ASCII."""
+        if self._exact:
+            return cast(cast(column, CHAR(charset="utf8mb4")), LargeBinary)
+        return column.collate({"postgresql": "C", "sqlite": "BINARY"}[dialect])
+
+    def _text(self, text: str) -> ColumnElement[Any]:
+        # Not as bytes, which aiomysql cannot send.
+        return cast(literal(text, Text), LargeBinary) if self._exact else literal(text, Text)

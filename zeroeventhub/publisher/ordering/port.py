@@ -48,6 +48,7 @@ class Source:
             positions come with their events.
         events: where the table is one beside that of the events: that of the events.
         key: by column of the table, the column of the events that it refers to.
+        waiting: where events wait that have no position yet; None if they all have one.
         lateral: whether events are looked up one by one by a lateral join, because the database
             might otherwise read through all of them to find those of a page.
     """
@@ -58,6 +59,7 @@ class Source:
     given_at: ColumnElement[Any] | None = None
     events: Table | None = None
     key: Mapping[str, ColumnElement[Any]] = field(default_factory=dict)
+    waiting: FromClause | None = None
     lateral: bool = False
 
     @classmethod

@@ -100,6 +100,7 @@ class SideTables:
             schema=self.schema,
             sqlite_autoincrement=True,
             mysql_engine="InnoDB",
+            mariadb_engine="InnoDB",
         )
         if "partition" in self.copied:
             # The index that pages are read by; a constraint is created with the table, everywhere.
@@ -111,6 +112,7 @@ class SideTables:
             *copies(),
             schema=self.schema,
             mysql_engine="InnoDB",
+            mariadb_engine="InnoDB",
         )
         self.state = Table(
             f"zeroeventhub_state_{self.digest}",
@@ -120,10 +122,17 @@ class SideTables:
             Column("at", _MOMENT, nullable=False),
             schema=self.schema,
             mysql_engine="InnoDB",
+            mariadb_engine="InnoDB",
         )
 
-    def source(self, events: Events, *, lateral: bool = False) -> Source:
-        """Read the events in the order of their positions; see `Source`."""
+    def source(self, events: Events, *, outbox: bool = True, lateral: bool = False) -> Source:
+        """Read the events in the order of their positions; see `Source`.
+
+        Args:
+            events: the table of events.
+            outbox: whether events wait in the outbox for a position.
+            lateral: as in `Source`.
+        """
         positions = self.positions.c
         return Source(
             self.positions,
@@ -132,6 +141,7 @@ class SideTables:
             given_at=positions.at,
             events=events.table,
             key=dict(zip(self.key, events.key, strict=True)),
+            waiting=self.outbox if outbox else None,
             lateral=lateral,
         )
 

@@ -43,7 +43,7 @@ class Sequenced:
     def __init__(self, events: Events) -> None:
         self._events = events
         self._tables = SideTables(events)
-        self.source = self._tables.source(events)
+        self.source = self._tables.source(events, outbox=False)
 
     def check(self, connection: Connection) -> None:
         """Refuse a table without its trigger, and one whose key may stand twice."""

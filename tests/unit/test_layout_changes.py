@@ -1,0 +1,299 @@
+"""Layouts that change in any way keep every key, every line of cursors and every order."""
+
+import subprocess
+import sys
+from fractions import Fraction
+
+import pytest
+from follow_world import World, follow, of_kind
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from zeroeventhub import FeedInfo, Partition
+from zeroeventhub._follow import Fetch
+from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.layout import Layout, key_hash
+
+CHOICES = st.integers(0, 1000)
+SOME_KEYS = [f"customer-{number}" for number in range(40)]
+MOST = 150
+"""How many ids a test may use up."""
+
+
+class ChangedLayout(RuleBasedStateMachine):
+    """Change a layout in any way, and remember how each partition came to be."""
+
+    @initialize(partitions=st.integers(1, 5))
+    def start(self, partitions):
+        """Start with a layout that has not changed."""
+        self.layout = Layout.of(partitions)
+        self.made_from = dict.fromkeys(range(partitions))
+        self.parents = dict.fromkeys(range(partitions))
+        self.tokens = {self.layout.token: self.layout}
+        self.written = []
+        self.write()
+
+    def change(self, layout):
+        """Take over another layout."""
+        assert layout.token not in self.tokens
+        self.tokens[layout.token] = layout
+        assert layout.next_id >= self.layout.next_id
+        self.layout = layout
+        self.write()
+
+    def write(self):
+        """Write an event of each key."""
+        self.written += [(key, self.layout.partition_of(key)) for key in SOME_KEYS]
+
+    @rule(choice=CHOICES, into=st.integers(1, 3))
+    @precondition(lambda self: self.layout.next_id < MOST)
+    def split(self, choice, into):
+        """A partition is closed and goes on in others."""
+        before = self.layout
+        candidates = [share.id for share in before.partitions if not share.closed]
+        parent = candidates[choice % len(candidates)]
+        self.change(before.split(parent, into=into))
+        children = [share for share in self.layout.partitions if share.id >= before.next_id]
+        assert len(children) == into
+        self.made_from |= {child.id: None for child in children}
+        self.parents |= {child.id: parent for child in children}
+
+    @rule(by=st.integers(2, 3))
+    @precondition(lambda self: self.layout.next_id < MOST)
+    def redistribute(self, by):
+        """All partitions are replaced."""
+        before = self.layout
+        self.change(before.redistribute(by=by))
+        assert {share.id for share in before.partitions}.isdisjoint(
+            share.id for share in self.layout.partitions
+        )
+        assert len(self.layout.partitions) == by * len(before.partitions)
+        for share in self.layout.partitions:
+            (origin,) = (old for old in before.partitions if old.id == share.cursor_from[0])
+            assert share.closed is origin.closed
+            assert origin.holds(share.remainder)
+            assert share.modulus == by * origin.modulus
+            self.made_from[share.id] = origin.id
+            waits_for = self.parents[origin.id]
+            assert (share.starts_after is None) is (waits_for is None)
+            self.parents[share.id] = share.starts_after
+
+    @rule(choice=CHOICES)
+    @precondition(lambda self: any(share.closed for share in self.layout.partitions))
+    def drop(self, choice):
+        """A partition that was closed is shown no more."""
+        candidates = [share for share in self.layout.partitions if share.closed]
+        gone = candidates[choice % len(candidates)]
+        self.change(self.layout.drop(gone.id))
+        for child, parent in self.parents.items():
+            if parent == gone.id:
+                self.parents[child] = gone.starts_after
+
+    @rule()
+    def expect(self):
+        """A layout that expects another's events is the same layout."""
+        later = self.layout.split(self.layout.partition_of("a"), into=2)
+        expecting = self.layout.expecting(later)
+        assert (expecting, expecting.token) == (self.layout, self.layout.token)
+        assert expecting.ids == later.ids
+
+    @invariant()
+    def every_key_has_one_open_partition(self):
+        """The open partitions share all hashes, and no two have a key in common."""
+        if not hasattr(self, "layout"):
+            return
+        shares = [share for share in self.layout.partitions if not share.closed]
+        assert sum(Fraction(1, share.modulus) for share in shares) == 1
+        for key in SOME_KEYS:
+            (owner,) = (share.id for share in shares if share.holds(key_hash(key)))
+            assert self.layout.partition_of(key) == owner
+
+    @invariant()
+    def every_event_is_in_one_partition(self):
+        """An event is shown in one partition, wherever it was written, or was dropped with one."""
+        if not hasattr(self, "layout"):
+            return
+        for key, written in self.written:
+            heirs = self.layout.heirs(written)
+            (shown,) = (share.id for share in heirs if share.holds(key_hash(key)))
+            assert shown in self.layout.ids
+
+    @invariant()
+    def lines_of_ancestors_are_right(self):
+        """Cursors come from the nearest ancestor first, up to the first, and from no other."""
+        for share in self.layout.partitions if hasattr(self, "layout") else ():
+            line = []
+            ancestor = self.made_from[share.id]
+            while ancestor is not None:
+                line.append(ancestor)
+                ancestor = self.made_from[ancestor]
+            assert share.cursor_from == tuple(line)
+
+    @invariant()
+    def children_wait_for_closed_parents(self):
+        """A child starts after the closed partition that had all of its keys before."""
+        known = {share.id: share for share in getattr(self, "layout", Layout.of(1)).partitions}
+        for share in known.values() if hasattr(self, "layout") else ():
+            assert share.starts_after == self.parents[share.id]
+            if share.starts_after is not None:
+                parent = known[share.starts_after]
+                assert parent.closed
+                assert parent.holds(share.remainder)
+                assert share.modulus % parent.modulus == 0
+
+    @invariant()
+    def consumers_accept_it(self):
+        """A follower reads every partition of the layout, parents first."""
+        if not hasattr(self, "layout"):
+            return
+        info = self.layout.info()
+        world = World(list(info.partitions))
+        read = [step.partition for step in of_kind(follow(world, most=5_000), Fetch)]
+        assert set(read) == {partition.id for partition in info.partitions}
+        for partition in info.partitions:
+            if partition.starts_after is not None:
+                assert read.index(partition.starts_after) < read.index(partition.id)
+
+    @invariant()
+    def tokens_belong_to_layouts(self):
+        """Whoever makes the same layout has the same token, and no other layout has it."""
+        if hasattr(self, "layout"):
+            assert [t for t, layout in self.tokens.items() if layout == self.layout] == [
+                self.layout.token
+            ]
+
+
+TestChangedLayout = ChangedLayout.TestCase
+TestChangedLayout.settings = settings(max_examples=60, stateful_step_count=12)
+
+
+def test_partitions_start_with_every_nth_hash():
+    """A new layout is the one that a number of partitions stands for, with a token of its own."""
+    layout = Layout.of(4)
+    assert layout.info().partitions == FeedInfo.of(4).partitions
+    assert [layout.partition_of(key) for key in SOME_KEYS] == [
+        key_hash(key) % 4 for key in SOME_KEYS
+    ]
+    assert layout.info(exactly_once=False, extensions=["wait"]) == FeedInfo(
+        FeedInfo.of(4).partitions, layout.token, exactly_once=False, extensions=frozenset(["wait"])
+    )
+
+
+def test_split_closes_the_parent():
+    """A parent that is split is closed, and its children start after it, with ids of their own."""
+    assert Layout.of(2).split(0, into=2).split(2, into=1).info().partitions == (
+        Partition(0, closed=True),
+        Partition(1),
+        Partition(2, closed=True, starts_after=0),
+        Partition(3, starts_after=0),
+        Partition(4, starts_after=2),
+    )
+
+
+def test_redistribution_replaces_all():
+    """Partitions that are replaced are gone, and their heirs name them, nearest first."""
+    once = Layout.of(2).redistribute(by=2)
+    assert once.info().partitions == (
+        Partition(2, cursor_from=(0,)),
+        Partition(3, cursor_from=(1,)),
+        Partition(4, cursor_from=(0,)),
+        Partition(5, cursor_from=(1,)),
+    )
+    line = {share.id: share.cursor_from for share in once.redistribute(by=2).partitions}
+    assert line[6] == (2, 0)
+    assert line[13] == (5, 1)
+
+
+def test_children_of_what_was_split_find_their_parents_heirs():
+    """After a redistribution a child starts after that heir of its parent which has its keys."""
+    layout = Layout.of(1).split(0, into=2).redistribute(by=2)
+    shown = {share.id: share for share in layout.partitions}
+    for child in (share for share in layout.partitions if share.starts_after is not None):
+        assert shown[child.starts_after].closed
+        assert shown[child.starts_after].cursor_from == (0,)
+        assert shown[child.starts_after].holds(child.remainder)
+    assert sum(share.closed for share in layout.partitions) == 2
+
+
+def test_dropped_parent_is_waited_for_no_more():
+    """A child of a dropped parent starts after its grandparent, or at once."""
+    layout = Layout.of(1).split(0, into=1).split(1, into=2)
+    assert [share.starts_after for share in layout.partitions] == [None, 0, 1, 1]
+    layout = layout.drop(1)
+    assert [share.starts_after for share in layout.partitions] == [None, 0, 0]
+    layout = layout.drop(0)
+    assert [share.starts_after for share in layout.partitions] == [None, None]
+    assert layout.ids == {0, 1, 2, 3}
+    assert not layout.is_by_hash_alone
+
+
+def test_closed_partition_has_no_successor():
+    """The keys of a partition that was only closed have nowhere to go."""
+    layout = Layout.of(2).close(1)
+    assert layout.info().partitions == (Partition(0), Partition(1, closed=True))
+    assert layout.is_by_hash_alone
+    keys = [key for key in SOME_KEYS if key_hash(key) % 2]
+    with pytest.raises(ConfigurationError, match="nothing goes on"):
+        layout.partition_of(keys[0])
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (lambda layout: layout.close(1).close(1), "closed already"),
+        (lambda layout: layout.close(1).split(1, into=2), "closed already"),
+        (lambda layout: layout.split(0, into=2).split(0, into=2), "closed already"),
+        (lambda layout: layout.close(4), "no partition 4"),
+        (lambda layout: layout.split(4, into=2), "no partition 4"),
+        (lambda layout: layout.redistribute(by=2).close(0), "no partition 0"),
+        (lambda layout: layout.drop(4), "no partition 4"),
+        (lambda layout: layout.drop(0), "not closed"),
+        (lambda layout: layout.split(0, into=0), "1 or more"),
+        (lambda layout: layout.redistribute(by=1), "2 or more"),
+        (lambda layout: layout.split(0, into=32765), "up to 32767"),
+        (lambda layout: layout.redistribute(by=8192), "up to 32767"),
+        (lambda layout: Layout.of(32769), "1 to 32768"),
+        (lambda layout: Layout.of(0), "1 to 32768"),
+        (lambda layout: layout.expecting(layout.redistribute(by=2)), "all readers"),
+        (lambda layout: layout.split(0, into=2).expecting(layout), "all readers"),
+    ],
+)
+def test_what_cannot_be_is_refused(change, complaint):
+    """A change that would break a promise is refused in a sentence."""
+    with pytest.raises(ConfigurationError, match=complaint):
+        change(Layout.of(4))
+
+
+def test_last_id_is_given():
+    """Ids go up to the highest that the protocol allows."""
+    layout = Layout.of(4).split(0, into=32764)
+    assert layout.partitions[-1].id == 32767
+    with pytest.raises(ConfigurationError, match="not to be had"):
+        layout.split(1, into=1)
+
+
+def test_keys_cannot_be_divided_for_ever():
+    """A partition of a single hash is not divided."""
+    layout = Layout.of(1)
+    for _ in range(32):
+        layout = layout.split(layout.partition_of("a"), into=2)
+    with pytest.raises(ConfigurationError, match="too few"):
+        layout.split(layout.partition_of("a"), into=2)
+
+
+def test_tokens_are_those_of_every_process():
+    """A token depends on the layout and on nothing else, not even on the process."""
+    layout = "Layout.of(4).split(0, into=2).redistribute(by=3).drop(6)"
+    code = f"from zeroeventhub.layout import Layout; print({layout}.token)"
+    tokens = {
+        subprocess.run([sys.executable, "-c", code], check=True, capture_output=True).stdout
+        for _ in range(2)
+    }
+    assert {token.decode().strip() for token in tokens} == {eval(layout).token}
+
+
+def test_tokens_stay_the_same():
+    """A token that changed with a release would send every consumer to discover, twice over."""
+    assert Layout.of(4).token == "17f2c1abddfe"
+    assert Layout.of(4).split(0, into=2).redistribute(by=3).token == "49cbf07b5d7c"

@@ -1,0 +1,271 @@
+"""Partitions by the hash of a key: in Python, and in SQL that gives the same numbers everywhere.
+
+docs/partitions.md defines the hash, with examples. SQLite computes it by a function of this
+module, which every connection has to have.
+"""
+
+from collections.abc import Collection, Iterable
+from itertools import pairwise
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Engine,
+    Integer,
+    and_,
+    case,
+    event,
+    literal_column,
+    or_,
+)
+from sqlalchemy import types as sql
+from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
+
+from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.layout import HASHES, Layout, Share, key_hash
+
+__all__ = [
+    "hash_on_connect",
+    "layout_expression",
+    "outside",
+    "partition_expression",
+    "partition_of",
+    "register",
+]
+
+SQLITE_FUNCTION = "zeroeventhub_hash"
+"""What a connection to SQLite computes the hash with."""
+
+
+def partition_of(key: str | int, partitions: int) -> int:
+    """Return the partition of a key: its hash modulo the number of partitions.
+
+    Raises:
+        ConfigurationError: the key is neither text nor a whole number.
+    """
+    return key_hash(key) % _checked(partitions)
+
+
+def partition_expression(column: ColumnElement[Any] | Any, partitions: int) -> ColumnElement[int]:
+    """Return the SQL expression of the partition of a key; see `partition_of`.
+
+    Args:
+        column: the key: a column of text or of whole numbers, or an expression of such a type.
+        partitions: how many there are.
+
+    Raises:
+        ConfigurationError: the column is of another type, or of one that does not keep its text.
+    """
+    return _Remainder(_Hash(_key(column)), _number(_checked(partitions)))
+
+
+def layout_expression(
+    layout: Layout,
+    *,
+    key: ColumnElement[Any] | Any | None = None,
+    written: ColumnElement[Any] | Any | None = None,
+) -> ColumnElement[int]:
+    """Return the SQL expression of the partition in which a layout shows an event.
+
+    Args:
+        layout: the partitions.
+        key: the event's key, which a layout needs that is redistributed.
+        written: the column of the partition that the event was written to, by this layout or an
+            earlier one; without it, only the hash of the key counts.
+
+    Raises:
+        ConfigurationError: the layout needs one that is not given.
+    """
+    if written is not None:
+        return _shared(layout, key, _clause(written))
+    if not layout.is_by_hash_alone:
+        raise ConfigurationError(
+            "A partition of the layout was split, so events of one key are in several: give the "
+            "column of the partition that an event was written to."
+        )
+    if key is None:
+        raise ConfigurationError("Give the key, or the partition that an event was written to.")
+    shares = (*layout.partitions, *layout.dropped)
+    count, lowest = shares[0].modulus, shares[0].id - shares[0].remainder
+    if any((share.modulus, share.id - share.remainder) != (count, lowest) for share in shares):
+        return _one_of(shares, _Hash(_key(key)))
+    # Ids are given in the order of remainders; most layouts are as simple as that.
+    remainder = partition_expression(key, count)
+    return remainder if lowest == 0 else _number(lowest) + remainder
+
+
+def outside(column: ColumnElement[Any], ids: Collection[int]) -> ColumnElement[bool]:
+    """Return what is true of events whose partition is not one of those, in terms of an index."""
+    ordered = sorted(ids)
+    gaps = [and_(column > low, column < high) for low, high in pairwise(ordered) if high - low > 1]
+    return or_(column.is_(None), column < ordered[0], column > ordered[-1], *gaps)
+
+
+def register(connection: Any) -> None:
+    """Give a connection to SQLite the function that computes the hash.
+
+    Args:
+        connection: of the sqlite3 module, or the one by which SQLAlchemy adapts aiosqlite.
+    """
+    connection.create_function(SQLITE_FUNCTION, 1, _hash, deterministic=True)
+
+
+def hash_on_connect(engine: Engine | AsyncEngine) -> None:
+    """Give every connection of an engine what the hash needs; of databases, only SQLite needs it.
+
+    Doing it again changes nothing.
+    """
+    engine = engine.sync_engine if isinstance(engine, AsyncEngine) else engine
+    if engine.dialect.name == "sqlite" and not event.contains(engine, "checkout", _prepare):
+        # Not on "connect": there may be connections in the pool already.
+        event.listen(engine, "checkout", _prepare)
+
+
+def _prepare(connection: Any, record: Any, _: Any) -> None:
+    if SQLITE_FUNCTION not in record.info:
+        register(connection)
+        record.info[SQLITE_FUNCTION] = True
+
+
+def _hash(text: str | None) -> int | None:
+    return None if text is None else key_hash(text)
+
+
+class _Hash(FunctionElement[int]):
+    """Be the hash of a text."""
+
+    inherit_cache = True
+    type = BigInteger()
+    name = "hash"
+
+
+class _Remainder(FunctionElement[int]):
+    """Be what is left of a division; a percent sign would have to be escaped for some drivers."""
+
+    inherit_cache = True
+    type = Integer()
+    name = "remainder"
+
+
+@compiles(_Hash)
+def _hash_elsewhere(_: _Hash, compiler: Any, **__: Any) -> str:
+    raise ConfigurationError(
+        f"There is no hash of keys on {compiler.dialect.name}: only on PostgreSQL, MariaDB, MySQL "
+        "and SQLite."
+    )
+
+
+@compiles(_Hash, "postgresql")
+def _hash_on_postgresql(element: _Hash, compiler: Any, **options: Any) -> str:
+    text = compiler.process(element.clauses, **options)
+    # In a database of another encoding than UTF8 it is the hash of other bytes; see the guide.
+    return f"CAST(CAST('x' || substr(md5(CAST({text} AS text)), 1, 8) AS bit(32)) AS bigint)"
+
+
+@compiles(_Hash, "mysql", "mariadb")
+def _hash_on_mysql(element: _Hash, compiler: Any, **options: Any) -> str:
+    # CONVERT goes from the column's own character set to UTF-8; CAST would go by way of that of the
+    # connection, and lose what it lacks.
+    text = compiler.process(element.clauses, **options)
+    return f"CAST(CONV(LEFT(MD5(CONVERT({text} USING utf8mb4)), 8), 16, 10) AS UNSIGNED)"
+
+
+@compiles(_Hash, "sqlite")
+def _hash_on_sqlite(element: _Hash, compiler: Any, **options: Any) -> str:
+    return f"{SQLITE_FUNCTION}(CAST({compiler.process(element.clauses, **options)} AS TEXT))"
+
+
+@compiles(_Remainder)
+def _remainder(element: _Remainder, compiler: Any, **options: Any) -> str:
+    return f"mod({compiler.process(element.clauses, **options)})"
+
+
+@compiles(_Remainder, "sqlite")
+def _remainder_on_sqlite(element: _Remainder, compiler: Any, **options: Any) -> str:
+    dividend, divisor = (compiler.process(clause, **options) for clause in element.clauses)
+    return f"({dividend} % {divisor})"
+
+
+def _shared(
+    layout: Layout, key: ColumnElement[Any] | Any | None, written: ColumnElement[Any]
+) -> ColumnElement[int]:
+    """Find the partition of an event by where it was written, and among its heirs by the hash."""
+    ancestors = sorted(
+        {
+            ancestor
+            for share in (*layout.partitions, *layout.dropped)
+            for ancestor in share.cursor_from
+        }
+    )
+    if not ancestors:
+        return written
+    if key is None:
+        raise ConfigurationError(
+            "The layout was redistributed: give the key of an event as well, by which events are "
+            "shared out."
+        )
+    hashed = _Hash(_key(key))
+    return case(
+        *(
+            (written == _number(ancestor), _one_of(layout.heirs(ancestor), hashed))
+            for ancestor in ancestors
+        ),
+        else_=written,
+    )
+
+
+def _one_of(heirs: Iterable[Share], hashed: ColumnElement[int]) -> ColumnElement[int]:
+    return case(
+        *(
+            (
+                _Remainder(hashed, _number(heir.modulus)) == _number(heir.remainder),
+                _number(heir.id),
+            )
+            for heir in heirs
+        )
+    )
+
+
+def _number(number: int) -> ColumnElement[int]:
+    """Write a number into the statement, as it stands in the expression of an index."""
+    return literal_column(str(number), Integer())
+
+
+def _checked(partitions: int) -> int:
+    if not 1 <= partitions <= HASHES:
+        raise ConfigurationError(f"Hashes are shared among 1 or more, not among {partitions}.")
+    return partitions
+
+
+def _clause(column: ColumnElement[Any] | Any) -> ColumnElement[Any]:
+    clause = getattr(column, "__clause_element__", None)
+    found = column if clause is None else clause()
+    if not isinstance(found, ColumnElement):
+        raise ConfigurationError(f"{column!r} is neither a column nor a SQL expression.")
+    return found
+
+
+def _key(column: ColumnElement[Any] | Any) -> ColumnElement[Any]:
+    """Return a key whose text databases agree on.
+
+    Raises:
+        ConfigurationError: it is of a type that has none, or not the same on every database.
+    """
+    clause = _clause(column)
+    match clause.type:
+        case sql.Enum() | sql.CHAR() | sql.NCHAR():
+            raise ConfigurationError(
+                f"{clause} has the SQL type {clause.type!r}, which databases pad or translate: "
+                "hash sqlalchemy.cast(…, sqlalchemy.Text) of it."
+            )
+        case sql.String():
+            return clause
+        case sql.Integer():
+            # Adding nothing takes leave of MariaDB's and MySQL's ZEROFILL.
+            return clause + _number(0)
+    raise ConfigurationError(
+        f"A key is text or a whole number; {clause} has the SQL type {clause.type!r}."
+    )

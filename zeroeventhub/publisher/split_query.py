@@ -1,0 +1,397 @@
+"""The query that cuts a partition into pieces of nearly equal numbers of events.
+
+No database knows how many rows lie between two positions without reading them all. So they are
+estimated: a look at a place shows the rows next to it on both sides, how close together they are
+there, and any hole that the place is in. What lies between two places is taken to be as close
+together as around a third, and where most may be hidden, one looks again.
+"""
+
+from collections.abc import Generator, Iterator, Sequence
+from functools import lru_cache
+from heapq import nlargest
+from itertools import count as count_from
+from typing import Any, NamedTuple
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ColumnElement,
+    CompoundSelect,
+    Connection,
+    Integer,
+    Subquery,
+    Table,
+    bindparam,
+    func,
+    inspect,
+    literal_column,
+    select,
+    tuple_,
+    union_all,
+)
+
+from zeroeventhub.publisher.ordering import Source
+
+__all__ = ["Look", "SplitQuery", "Window", "places"]
+
+ROWS = 100
+"""How many rows a look shows on each side: about as many as a leaf of an index holds."""
+
+OPENED, OPENED_A_PIECE = 512, 6
+"""How many intervals are opened, each by two looks: so many, and so many more for each piece."""
+
+OPENED_AT_ONCE = 32
+"""How many of them are chosen at once, at most."""
+
+FEW = 1_000
+"""How many positions are simply read, if there are no more."""
+
+BATCH = 32
+"""How many lookups one statement makes, at most."""
+
+_PARTITION: Any = bindparam("partition", type_=Integer)
+
+GOLDEN = 0.6180339887498949
+"""Its multiples fall in step with no pattern in the numbers."""
+
+
+class Look(NamedTuple):
+    """Ask what is next to a place: from `low` up to it, and above it up to `high`."""
+
+    low: int
+    place: int
+    high: int
+
+
+class Window(NamedTuple):
+    """Hold how many rows were seen on one side of a place, the nearest one and the farthest."""
+
+    rows: int
+    near: int
+    far: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Tell whether there are no others on this side."""
+        return self.rows < ROWS
+
+    @property
+    def density(self) -> float:
+        """Return how many rows there are for each position."""
+        return 0.0 if self.is_whole else (self.rows - 1) / abs(self.far - self.near)
+
+
+class _Part(NamedTuple):
+    """Say how many rows there are, probably, between two positions."""
+
+    low: int
+    high: int
+    rows: float
+
+
+class _Interval:
+    """Hold what a look has shown of the rows from one to another."""
+
+    def __init__(
+        self, look: Look, below: Window, above: Window, *, left: float, right: float
+    ) -> None:
+        self.look, self.below, self.above = look, below, above
+        self.left, self.right = left, right
+        self.unseen_below = 0 if below.is_whole else below.far - look.low
+        self.unseen_above = 0 if above.is_whole else look.high - above.far
+        densest = max(left, right, below.density, above.density)
+        self.potential = densest * (self.unseen_below + self.unseen_above)
+
+    def opened(self) -> Iterator[tuple[int, int, float, float]]:
+        """Yield the intervals on the sides of the place, with the densities at their ends."""
+        if self.unseen_below:
+            yield self.look.low, self.below.near, self.left, self.below.density
+        if self.unseen_above:
+            yield self.above.near, self.look.high, self.above.density, self.right
+
+    def parts(self, *, opened: bool = False) -> Iterator[_Part]:
+        """Yield what is in it, except for what has been opened."""
+        below, above = self.below, self.above
+        # With the hole that the place is in: a place anywhere is as likely in a hole as there are
+        # holes, and so this is right in the mean.
+        density = (below.rows + above.rows - 1) / max(1, above.far - below.far)
+        if not (opened and self.unseen_below):
+            yield _Part(self.look.low, below.far, self.unseen_below * density)
+            yield _Part(below.far, below.near, below.rows)
+        if not (opened and self.unseen_above):
+            yield _Part(above.near, above.far, above.rows)
+            yield _Part(above.far, self.look.high, self.unseen_above * density)
+
+
+def places(
+    low: int, high: int, count: int
+) -> Generator[list[Look], list[tuple[Window, Window]], list[int]]:
+    """Find places that cut rows into pieces of nearly equal numbers of rows.
+
+    Args:
+        low: the position of the first row.
+        high: the position of the last one.
+        count: how many pieces.
+
+    Yields:
+        Looks, for what is below and above their places.
+
+    Returns:
+        The places between the pieces, in order; there need not be rows at them.
+    """
+    numbers = count_from(1)
+    wanted = [(low, high, 0.0, 0.0)]
+    parts: list[_Part] = []
+    intervals: list[_Interval] = []
+    budget = OPENED + OPENED_A_PIECE * count
+    while wanted:
+        looks = [_look(low, high, next(numbers)) for low, high, *_ in wanted]
+        windows = yield looks
+        for look, (below, above), (*_, left, right) in zip(looks, windows, wanted, strict=True):
+            interval = _Interval(look, below, above, left=left, right=right)
+            if interval.potential:
+                intervals.append(interval)
+            else:
+                parts += interval.parts()
+        chosen = _choose(intervals, min(budget, max(2, len(intervals) // 4), OPENED_AT_ONCE))
+        budget -= len(chosen)
+        for interval in chosen:
+            intervals.remove(interval)
+            parts += interval.parts(opened=True)
+        wanted = [side for interval in chosen for side in interval.opened()]
+    for interval in intervals:
+        parts += interval.parts()
+    return list(_cut(sorted(part for part in parts if part.rows > 0), count))
+
+
+def _choose(intervals: list[_Interval], most: int) -> list[_Interval]:
+    """Choose where most rows may be, and where there is most room for what no look has met."""
+    wide = nlargest(most // 2, intervals, key=lambda each: each.look.high - each.look.low)
+    others = [interval for interval in intervals if interval not in wide]
+    return wide + nlargest(most - most // 2, others, key=lambda each: each.potential)
+
+
+def _look(low: int, high: int, number: int) -> Look:
+    """Choose a place in the middle half of an interval of two rows or more."""
+    share = 0.25 + number * GOLDEN % 1 / 2
+    return Look(low, min(low + int((high - low) * share), high - 1), high)
+
+
+def _cut(parts: list[_Part], count: int) -> Iterator[int]:
+    """Yield the places between pieces of equal numbers of rows."""
+    share = sum(part.rows for part in parts) / count
+    passed, number = 0.0, 1
+    for part in parts:
+        while number < count and number * share <= passed + part.rows:
+            within = (number * share - passed) / part.rows
+            yield part.low + int((part.high - part.low) * within)
+            number += 1
+        passed += part.rows
+
+
+class _Probe(NamedTuple):
+    """Ask for the rows next to a place, on one side of it and no farther than an end."""
+
+    place: int
+    end: int
+    above: bool
+
+
+class _Way(NamedTuple):
+    """Say how the rows of a partition are found: by pairs of columns, or with a hint."""
+
+    by_pairs: bool = False
+    hint: str = ""
+
+
+class SplitQuery:
+    """Cut a partition's events into pieces that can be read side by side.
+
+    It looks into an index 2,053 times at most, and 25 times more for each piece, and sees no more
+    than 100 of its entries each time, but once 1,000.
+
+    Args:
+        source: where the events are read.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._way: _Way | None = None
+        self._statement = lru_cache(maxsize=100)(self._build)
+
+    def positions(
+        self, connection: Connection, partition: int, *, count: int, after: int, until: int
+    ) -> list[int]:
+        """Return the boundaries of pieces, each of the events above one and up to the next.
+
+        Args:
+            connection: to the feed's database.
+            partition: one of the feed's.
+            count: how many pieces; there are fewer if there are fewer events.
+            after: the first boundary.
+            until: the last one, a position at or below the horizon.
+
+        Returns:
+            Rising positions, those of rows but for the first and the last; the first twice if
+            nothing can lie between.
+        """
+        if after >= until:
+            return [after, after]
+        boundaries = [after]
+        if count > 1:
+            for position in self._between(connection, partition, count, after, until):
+                if position > boundaries[-1]:
+                    boundaries.append(position)
+        return [*boundaries, until]
+
+    def _between(
+        self, connection: Connection, partition: int, count: int, after: int, until: int
+    ) -> list[int]:
+        few = self._few(connection, partition, after, until)
+        if len(few) < FEW:
+            count = min(count, len(few))
+            return [few[number * len(few) // count - 1] for number in range(1, count)]
+        low, high = few[0], max(self._last(connection, partition, [until]), default=0)
+        if low >= high:  # somebody is deleting them
+            return []
+        search = places(low, high, count)
+        try:
+            looks = next(search)
+            while True:
+                looks = search.send(self._look(connection, partition, looks))
+        except StopIteration as end:
+            return self._last(connection, partition, end.value)
+
+    def _few(self, connection: Connection, partition: int, after: int, until: int) -> list[int]:
+        """Read the first positions."""
+        near = self._near(0, FEW, self._find_way(connection), above=True)
+        query = select(near.c.position).where(*self._own(near)).order_by(near.c.position)
+        positions = connection.scalars(query, {"partition": partition, "place_0": after})
+        return [position for position in positions if position <= until]
+
+    def _last(self, connection: Connection, partition: int, at: Sequence[int]) -> list[int]:
+        """Find the last rows at or below some places."""
+        probes = [_Probe(place, 0, above=False) for place in at]
+        return [
+            window.near for window in self._probe(connection, partition, probes, 1) if window.rows
+        ]
+
+    def _look(
+        self, connection: Connection, partition: int, looks: list[Look]
+    ) -> list[tuple[Window, Window]]:
+        probes = [
+            probe
+            for low, place, high in looks
+            for probe in (_Probe(place, low, above=False), _Probe(place, high, above=True))
+        ]
+        windows = self._probe(connection, partition, probes, ROWS)
+        return list(zip(windows[::2], windows[1::2], strict=True))
+
+    def _probe(
+        self, connection: Connection, partition: int, probes: Sequence[_Probe], rows: int
+    ) -> list[Window]:
+        windows = []
+        way = self._find_way(connection)
+        for batch in _batches(probes):
+            values = {"partition": partition}
+            for number, probe in enumerate(batch):
+                values |= {f"place_{number}": probe.place, f"end_{number}": probe.end}
+            sides = tuple(probe.above for probe in batch)
+            found = connection.execute(self._statement(sides, rows, way), values).all()
+            for probe, (_, seen, low, high) in zip(batch, sorted(found), strict=True):
+                near, far = (low, high) if probe.above else (high, low)
+                windows.append(
+                    Window(seen, near, far) if seen else Window(0, probe.place, probe.place)
+                )
+        return windows
+
+    def _build(self, sides: Sequence[bool], rows: int, way: _Way) -> CompoundSelect[Any]:
+        """Put as many lookups as there are sides into one statement."""
+        lookups = []
+        for number, above in enumerate(sides):
+            near = self._near(number, rows, way, above=above)
+            position, end = near.c.position, bindparam(f"end_{number}", type_=BigInteger)
+            columns: tuple[ColumnElement[Any], ...] = (
+                literal_column(str(number)),
+                func.count(),
+                func.min(position),
+                func.max(position),
+            )
+            # The end comes after the limit, so that it cannot change how rows are found.
+            within = position <= end if above else position >= end
+            lookups.append(select(*columns).select_from(near).where(within, *self._own(near)))
+        return union_all(*lookups)
+
+    def _near(self, number: int, rows: int, way: _Way, *, above: bool) -> Subquery:
+        """Select the rows next to a place, on one side of it."""
+        position, partition = self._source.position, self._source.partition
+        place: Any = bindparam(f"place_{number}", type_=BigInteger)
+        order = [position]
+        query = select(position.label("position")).select_from(self._source.table)
+        if partition is None:
+            query = query.where(position > place if above else position <= place)
+        elif way.by_pairs:
+            pair, bound = tuple_(partition, position), tuple_(_PARTITION, place)
+            query = query.add_columns(partition.label("partition"))
+            query = query.where(pair > bound if above else pair <= bound)
+            order = [partition, position]
+        else:
+            query = query.where(partition == _PARTITION)
+            query = query.where(position > place if above else position <= place)
+        if way.hint:
+            query = query.with_hint(self._source.table, way.hint)
+        ordered = query.order_by(*(order if above else [each.desc() for each in order]))
+        # The limit is written out: PostgreSQL plans for a tenth of the table if it is a parameter.
+        return ordered.limit(literal_column(str(rows))).subquery(f"near_{number}")
+
+    @staticmethod
+    def _own(near: Subquery) -> list[ColumnElement[bool]]:
+        """Leave out what pairs have in common with the next partition: nothing but their order."""
+        return [near.c.partition == _PARTITION] if "partition" in near.c else []
+
+    def _find_way(self, connection: Connection) -> _Way:
+        if self._way is None:
+            self._way = _way(connection, self._source)
+        return self._way
+
+
+def _batches(probes: Sequence[_Probe]) -> Iterator[Sequence[_Probe]]:
+    """Cut probes into batches whose sizes are powers of two, so that statements are few."""
+    while probes:
+        size = min(BATCH, 1 << len(probes).bit_length() - 1)
+        yield probes[:size]
+        probes = probes[size:]
+
+
+def _way(connection: Connection, source: Source) -> _Way:
+    """Find the way to the rows of a partition that costs as little wherever they are.
+
+    PostgreSQL may go along the primary key and skip the rows of other partitions, of which there
+    may be millions; only the index of both columns has the order of pairs. MariaDB may look up the
+    partition alone and skip all of its rows up to the place, unless it is told to use the index.
+    """
+    name = _index(connection, source)
+    if name is None:
+        return _Way()
+    if connection.dialect.name == "postgresql":
+        return _Way(by_pairs=True)
+    if connection.dialect.name in {"mariadb", "mysql"}:
+        quoted = connection.dialect.identifier_preparer.quote(name)
+        return _Way(hint=f"FORCE INDEX ({quoted})".replace("%", "%%"))
+    return _Way()
+
+
+def _index(connection: Connection, source: Source) -> str | None:
+    """Name an index of all rows of a table by partition and position, in rising order."""
+    table, pair = source.table, [source.partition, source.position]
+    names = [column.name for column in pair if isinstance(column, Column)]
+    if not isinstance(table, Table) or len(names) < len(pair):
+        return None
+    look = inspect(connection)
+    if look.get_pk_constraint(table.name, table.schema)["constrained_columns"][:2] == names:
+        return "PRIMARY"
+    for index in look.get_indexes(table.name, table.schema):
+        partial = index.get("dialect_options", {}).get("postgresql_where")
+        if index["column_names"][:2] == names and not partial and not index.get("column_sorting"):
+            return index["name"]
+    return None
