@@ -7,6 +7,7 @@ from typing import Any
 import click
 from sqlalchemy.exc import SQLAlchemyError
 
+from zeroeventhub.cli.conformance import conformance
 from zeroeventhub.cli.ddl import ddl
 from zeroeventhub.cli.demo import demo
 from zeroeventhub.cli.discover import discover
@@ -60,5 +61,5 @@ def commands(*, verbose: bool) -> None:
     logging.getLogger("zeroeventhub").setLevel(level)
 
 
-for command in (ddl, demo, discover, horizon, serve, sync, tail):
+for command in (conformance, ddl, demo, discover, horizon, serve, sync, tail):
     commands.add_command(command)

@@ -1,0 +1,404 @@
+"""The conformance kit finds what is planted, and passes what is right; our clients come through."""
+
+import json
+import threading
+import time
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+
+import anyio
+import httpx
+import pytest
+from harness.mutant_publishers import MUTANTS, publisher
+from harness.peer import peer_python, run_peer
+from harness.peer_like import FLAWED_SERVER, KNOWN_OF_GO, KNOWN_OF_PYTHON, go_like
+from harness.shop import metadata, orders
+from harness.web import serving
+from sqlalchemy import create_engine, insert
+from sqlalchemy.ext.asyncio import create_async_engine
+from starlette.applications import Starlette
+
+from zeroeventhub import (
+    AsyncClient,
+    AsyncConsumer,
+    Client,
+    Consumer,
+    CursorStore,
+    TableFeed,
+    errors,
+    feed_routes,
+)
+from zeroeventhub.conformance import all_checks, check_feed
+from zeroeventhub.conformance.misbehaving import all_scenarios, expand, misbehaving
+
+__all__ = ["peer_python"]
+
+pytestmark = pytest.mark.timeout(600)  # the first run installs the peer
+
+
+def check(url, **options):
+    """Check a feed; return the results by name."""
+    with httpx.Client(verify=False) as http:
+        return {result.name: result for result in check_feed(url, http, **options)}
+
+
+def outcomes(results, outcome):
+    """Return the reasons of all results that ended in one way, by name."""
+    return {name: result.reason for name, result in results.items() if result.outcome == outcome}
+
+
+# Our own publishers.
+
+KINDS = ["placed", "paid", "sent"]
+
+
+def place(connection, count, first=0):
+    """Append orders with everything that an event can have."""
+    began = datetime(2026, 1, 1, tzinfo=UTC)
+    connection.execute(
+        insert(orders),
+        [
+            {
+                "part": number % 2,
+                "kind": f"order.{KINDS[number % 3]}",
+                "customer": f"c{number % 7}",
+                "placed": began + timedelta(minutes=number),
+                "data": {"n": number, "text": "line\u2028break"},
+            }
+            for number in range(first, first + count)
+        ],
+    )
+
+
+def table_feed():
+    """Make the feed of all that."""
+    return TableFeed(
+        orders,
+        partition="part",
+        partitions=2,
+        data="data",
+        type="kind",
+        time="placed",
+        id="id",
+        headers={"customer": "customer"},
+        cloudevents=True,
+    )
+
+
+@pytest.mark.parametrize("fixture", ["sqlite", "postgresql"])
+def test_our_publisher_conforms(request, fixture):
+    """A table's feed fails no check, and what is skipped is what it does not have."""
+    engine = request.getfixturevalue(fixture)
+    metadata.create_all(engine)
+    with engine.begin() as connection:
+        place(connection, 200)
+    with serving(Starlette(routes=feed_routes("/orders", table_feed(), engine))) as url:
+        results = check(f"{url}/orders")
+    assert outcomes(results, "fail") == {}
+    assert outcomes(results, "note") == {}
+    assert set(outcomes(results, "skip")) == {"closed", "token-rotation"}
+
+
+def test_our_publisher_conforms_without_events(sqlite):
+    """An empty table's feed fails no check; those that need events are skipped."""
+    metadata.create_all(sqlite)
+    with serving(Starlette(routes=feed_routes("/orders", table_feed(), sqlite))) as url:
+        results = check(f"{url}/orders")
+    assert outcomes(results, "fail") == {}
+    assert "page-sizes" in outcomes(results, "skip")
+
+
+def test_publisher_that_is_written_to_conforms(sqlite):
+    """Events that come in while a feed is checked make nothing fail."""
+    metadata.create_all(sqlite)
+    done = threading.Event()
+
+    def write():
+        first = 0
+        while not done.wait(0.01):
+            with sqlite.begin() as connection:
+                place(connection, 4, first)
+            first += 4
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        with serving(Starlette(routes=feed_routes("/orders", table_feed(), sqlite))) as url:
+            results = check(f"{url}/orders")
+    finally:
+        done.set()
+        writer.join()
+    assert outcomes(results, "fail") == {}
+
+
+def test_publisher_in_memory_conforms():
+    """The feed that the mutants are made from fails no check."""
+    with serving(publisher()) as url:
+        results = check(f"{url}/feed")
+    assert outcomes(results, "fail") == {}
+    assert set(outcomes(results, "skip")) == {"closed", "token-rotation"}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutant_is_caught(name):
+    """A publisher that breaks one rule fails the check of that rule."""
+    mutant = MUTANTS[name]
+    with serving(publisher(mutant)) as url:
+        results = check(f"{url}/feed", only=[mutant.caught_by])
+    result = results[mutant.caught_by]
+    assert result.outcome == "fail", result.reason
+    assert result.answer is not None
+
+
+def test_garbage_is_reported_and_breaks_nothing():
+    """Discovery documents of every wrong form make checks fail or skip, and no check crash."""
+    garbage = [b"[]", b"{}", b"null", b"\xff", b'{"token":[],"partitions":{}}', b'"x"', b"[" * 5000]
+    garbage += [
+        b'{"token":"1","partitions":[1,{"id":{}},{"id":"\xd9\xa1"},{"id":true}],"extensions":{}}',
+        b'{"token":"1","partitions":[{"id":"0","closed":1,"startsAfterPartition":[]}]}',
+        b'{"token":"1","partitions":[{"id":"0","cursorFromPartitions":"0"}],"extensions":[1]}',
+        b'{"token":"1","partitions":[{"id":"0","startsAfterPartition":"0"}]}',
+    ]
+    for body in garbage:
+
+        async def answer(scope, receive, send, body=body):
+            if scope["type"] == "http":
+                start = {"type": "http.response.start", "status": 200, "headers": []}
+                await send(start)
+                await send({"type": "http.response.body", "body": body})
+
+        with serving(answer) as url:
+            results = check(f"{url}/feed")
+        assert outcomes(results, "fail"), body
+
+
+def test_slow_publisher_is_not_waited_for(monkeypatch):
+    """When the time for all checks is over, what is left is skipped, and nothing fails for it."""
+    monkeypatch.setattr("zeroeventhub.conformance.run.LONGEST", 1.0)
+    application = publisher()
+
+    async def slowly(scope, receive, send):
+        if scope["type"] == "http":
+            await anyio.sleep(0.15 if scope["path"] == "/feed" else 1.5)
+        await application(scope, receive, send)
+
+    began = time.monotonic()
+    with serving(slowly) as url:
+        results = check(f"{url}/feed")
+    assert time.monotonic() - began < 8
+    assert outcomes(results, "fail") == {}
+    assert results["discovery-document"].outcome == "pass"
+    assert "time" in results["splits"].reason
+
+
+# The peers.
+
+
+def test_checks_find_what_is_known_of_the_python_peer(peer_python, tmp_path):
+    """The published Python peer fails the checks of its known defects."""
+    script = tmp_path / "server.py"
+    script.write_text(FLAWED_SERVER)
+    process = run_peer(peer_python, script)
+    port = process.stdout.readline().strip()
+    try:
+        results = check(f"http://127.0.0.1:{port}/feed/v1", partitions=2)
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+    assert set(outcomes(results, "fail")) >= KNOWN_OF_PYTHON
+    assert {name for name in outcomes(results, "pass") if name.startswith("v1-")} >= {
+        "v1-several-cursors",
+        "v1-negotiation",
+        "v1-partition-count",
+        "v1-page-media-type",
+    }
+
+
+def test_checks_find_what_is_known_of_the_go_peer():
+    """A publisher that answers as the Go peer does fails the checks of its known defects."""
+    with serving(go_like()) as url:
+        results = check(f"{url}/testfeed")
+    assert set(outcomes(results, "fail")) >= KNOWN_OF_GO
+    assert {"reading-again", "page-sizes", "cursors-resume", "lines-json", "page-newline"} <= set(
+        outcomes(results, "pass")
+    )
+
+
+# Our clients, and publishers that misbehave.
+
+ERRORS = {
+    "protocol": errors.ProtocolError,
+    "moved": errors.NotFound,
+    "trimmed": errors.Trimmed,
+    "diverged": errors.Diverged,
+    "gone": errors.Gone,
+    "forbidden": errors.Forbidden,
+    "refused": errors.ZeroEventHubError,
+}
+MOST_EVENTS = 50
+ATTEMPTS = 6
+SCENARIOS = [name for name, scenario in all_scenarios().items() if scenario.sizes is None]
+FAMILIES = [name for name, scenario in all_scenarios().items() if scenario.sizes is not None]
+
+
+@pytest.fixture(scope="module")
+def scenarios_url():
+    """The URL of a publisher that misbehaves."""
+    with misbehaving() as url:
+        yield url
+
+
+class Applied(list):
+    """Collect what is applied, with an end to what goes round in circles."""
+
+    def take(self, _, page):
+        self.extend((page.partition, event.raw.decode()) for event in page.events)
+        assert len(self) < MOST_EVENTS, "events come again and again"
+
+    async def take_async(self, connection, page):
+        self.take(connection, page)
+
+
+def consume(feed, scenario):
+    """Read a scenario to its end; return what was applied, and the error that ended it."""
+    engine = create_engine("sqlite://")
+    store = CursorStore(engine)
+    with engine.begin() as connection:
+        store.create_tables(connection)
+    applied, error = Applied(), None
+    with httpx.Client(verify=False) as http:
+        client = Client(feed, http, partitions=scenario.v1)
+        consumer = Consumer(client, store, "kit", follow=False, attempts=ATTEMPTS)
+        try:
+            consumer.run(applied.take)
+        except errors.ZeroEventHubError as refusal:
+            error = refusal
+    engine.dispose()
+    return applied, error
+
+
+def consume_async(feed, scenario):
+    """Do the same in asynchronous code."""
+
+    async def run():
+        engine = create_async_engine("sqlite+aiosqlite://")
+        store = CursorStore(engine)
+        async with engine.begin() as connection:
+            await connection.run_sync(store.create_tables)
+        applied, error = Applied(), None
+        try:
+            async with httpx.AsyncClient(verify=False) as http:
+                client = AsyncClient(feed, http, partitions=scenario.v1)
+                consumer = AsyncConsumer(client, store, "kit", follow=False, attempts=ATTEMPTS)
+                await consumer.run(applied.take_async)
+        except errors.ZeroEventHubError as refusal:
+            error = refusal
+        finally:
+            await engine.dispose()
+        return applied, error
+
+    return anyio.run(run)
+
+
+def expect_right(url, name, consume):
+    """Read a scenario, and expect exactly what a right consumer has applied."""
+    scenario = expand(name)
+    feed = f"{url}/{name}@{consume.__name__}"
+    applied, error = consume(feed, scenario)
+    lines = [f'{{"partition":{partition},"data":{data}}}\n' for partition, data in applied]
+    lines += ['{"error":"it ended"}\n'] if error else []
+    verdict = httpx.post(f"{feed}/verdict", content="".join(lines).encode()).json()
+    assert verdict == {"passed": True, "reasons": []}
+    if error is not None and scenario.may_fail:
+        return
+    assert (error is None) == (scenario.error is None), error
+    assert error is None or isinstance(error, ERRORS[scenario.error])
+    for partition, events in scenario.applied.items():
+        assert [data for number, data in applied if number == partition] == list(events)
+
+
+@pytest.mark.parametrize("consume", [consume, consume_async])
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_our_consumers_come_through(scenarios_url, name, consume):
+    """Whatever a publisher does, events are applied once, in order, or an error says why not."""
+    expect_right(scenarios_url, name, consume)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_our_consumers_come_through_every_cut(scenarios_url, family):
+    """An answer that breaks off at any byte leads to each event being applied once."""
+    for offset in range(all_scenarios()[family].sizes):
+        expect_right(scenarios_url, f"{family}-{offset}", consume)
+
+
+@pytest.mark.parametrize(
+    ("applied", "reason"),
+    [
+        (["0", "1"], "4 events should have been applied"),
+        (["0", "1", "2", "2", "3"], "4 events should have been applied"),
+        (["0", "1", "3", "2"], "4 events should have been applied"),
+        (["0", "1", "2", "3", "error"], "error"),
+    ],
+)
+def test_verdict_tells_what_is_wrong(scenarios_url, applied, reason):
+    """A client that loses, repeats or shuffles events does not pass, and neither does an error."""
+    lines = ['{"error":1}' if n == "error" else f'{{"data":{{"n":{n}}}}}' for n in applied]
+    answer = httpx.post(f"{scenarios_url}/good/verdict", content="\n".join(lines).encode()).json()
+    assert not answer["passed"]
+    assert reason in answer["reasons"][0]
+
+
+def read_naively(feed):
+    """Read as the peers' first examples do: whatever came is applied, however it ended."""
+    applied, cursor, rests = [], "_first", 0
+    while rests < 3:
+        body, before = b"", cursor
+        query = {"token": "1", "partition": "0", "cursor": cursor}
+        with (
+            suppress(httpx.RequestError),
+            httpx.stream("GET", f"{feed}/events", params=query) as it,
+        ):
+            for chunk in it.iter_raw():
+                body += chunk
+        for line in body.split(b"\n"):
+            with suppress(ValueError):
+                document = json.loads(line)
+                applied += [document["data"]] if "data" in document else []
+                cursor = document.get("cursor", cursor)
+        rests += cursor == before
+    return applied
+
+
+@pytest.mark.parametrize(
+    "name", ["tail", "applied-twice", "no-checkpoint", "cut-20", "cut-clean-60", "cut-chunked-55"]
+)
+def test_naive_consumer_does_not_pass(scenarios_url, name):
+    """A consumer that applies what no checkpoint vouches for applies events twice, and is told."""
+    feed = f"{scenarios_url}/{name}@naive"
+    lines = [json.dumps({"data": data}) for data in read_naively(feed)]
+    verdict = httpx.post(f"{feed}/verdict", content="\n".join(lines).encode()).json()
+    assert not verdict["passed"]
+
+
+def test_index_lists_every_scenario(scenarios_url):
+    """The address of the scenarios lists them, with what a right client has applied."""
+    listed = httpx.get(f"{scenarios_url}/").json()
+    assert [entry["name"] for entry in listed] == list(all_scenarios())
+    assert listed[0]["applied"] == {"0": [json.dumps({"n": n}).replace(" ", "") for n in range(4)]}
+    assert httpx.get(f"{scenarios_url}/nothing").status_code == 404
+    assert httpx.get(f"{scenarios_url}/cut-3/expected").json()["name"] == "cut-3"
+
+
+def test_redirection_that_is_followed_is_held_against_a_client(scenarios_url):
+    """Whoever follows a redirection to another origin does not pass."""
+    feed = f"{scenarios_url}/redirect@follower"
+    httpx.get(feed, follow_redirects=True)
+    verdict = httpx.post(f"{feed}/verdict", content=b'{"error":"moved"}').json()
+    assert "redirection" in verdict["reasons"][0]
+
+
+def test_every_check_has_a_mutant_or_a_peer():
+    """Most checks have been seen to fail: those of the core without exception."""
+    caught = {mutant.caught_by for mutant in MUTANTS.values()} | KNOWN_OF_GO | KNOWN_OF_PYTHON
+    names = {name for name, check in all_checks().items() if not check.v1}
+    assert len(names & caught) > len(names) / 2

@@ -1,0 +1,35 @@
+"""The checks, a module for each part of the protocol."""
+
+from zeroeventhub.conformance.checks import (
+    caching,
+    caught_up,
+    cursor_of_time,
+    discovery,
+    event_types,
+    lines,
+    parameters,
+    problems,
+    reading,
+    splits,
+    stop,
+    token,
+    v1,
+    wait,
+)
+
+__all__ = [
+    "caching",
+    "caught_up",
+    "cursor_of_time",
+    "discovery",
+    "event_types",
+    "lines",
+    "parameters",
+    "problems",
+    "reading",
+    "splits",
+    "stop",
+    "token",
+    "v1",
+    "wait",
+]

@@ -1,0 +1,88 @@
+"""Tell people what the checks found: a line each, and what was sent and came where one failed."""
+
+import string
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import httpx
+
+from zeroeventhub.conformance.answer import Answer
+from zeroeventhub.conformance.finding import Outcome, Result
+
+__all__ = ["as_document", "as_lines", "first_bytes", "redacted", "summary"]
+
+SHOWN_BYTES = 160
+SHOWN_TARGET = 300
+_SHOWN_HEADERS = ("content-type", "content-length", "cache-control", "etag", "retry-after")
+_PRINTABLE = set(string.printable) - set("\t\r\n\v\f")
+
+
+def first_bytes(body: bytes, most: int = SHOWN_BYTES) -> str:
+    """Show the first bytes of a body: printable ASCII as it is, the rest escaped."""
+    text = body[:most].decode("ascii", "backslashreplace")
+    shown = "".join(c if c in _PRINTABLE else c.encode("unicode_escape").decode() for c in text)
+    return shown + ("…" if len(body) > most else "")
+
+
+def redacted(url: str) -> str:
+    """Return a feed's URL without what may be secret in it."""
+    return str(httpx.URL(url).copy_with(userinfo=b"", query=None, fragment=None))
+
+
+def as_lines(result: Result) -> Iterable[str]:
+    """Tell a result in lines; the first says all where nothing is wrong."""
+    reason = f"  {result.reason}" if result.outcome is Outcome.SKIP else ""
+    yield f"{result.outcome:4}  {result.name}{reason}"
+    if result.outcome not in {Outcome.FAIL, Outcome.NOTE}:
+        return
+    yield f"      found  {result.reason}"
+    yield f"      asked  {result.sentence} (section {result.section})"
+    answer = result.answer
+    if answer is not None:
+        yield f"      sent   {answer.method} {_target(answer)}"
+        if answer.status:
+            kind = answer.headers.get("content-type", "no content type")
+            size = f"{len(answer.body):,} bytes"
+            yield f"      came   {answer.status}, {kind}, {size}: {first_bytes(answer.body)}"
+
+
+def summary(results: Sequence[Result]) -> str:
+    """Count the outcomes in a line."""
+    counts = Counter(result.outcome for result in results)
+    words = {"pass": "passed", "fail": "failed", "note": "with a note", "skip": "skipped"}
+    return ", ".join(f"{counts[outcome]} {words[outcome]}" for outcome in Outcome)
+
+
+def as_document(url: str, results: Sequence[Result]) -> dict[str, Any]:
+    """Tell the results as a JSON document."""
+    counts = Counter(result.outcome for result in results)
+    return {
+        "url": url,
+        **{outcome.value: counts[outcome] for outcome in Outcome},
+        "checks": [_as_entry(result) for result in results],
+    }
+
+
+def _as_entry(result: Result) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "name": result.name,
+        "section": result.section,
+        "sentence": result.sentence,
+        "outcome": result.outcome.value,
+        "reason": result.reason,
+        "seconds": round(result.seconds, 3),
+    }
+    answer = result.answer
+    if answer is not None:
+        entry["request"] = {"method": answer.method, "target": answer.target}
+        headers = {name: answer.headers[name] for name in _SHOWN_HEADERS if name in answer.headers}
+        if answer.status:
+            body = first_bytes(answer.body)
+            entry["answer"] = {"status": answer.status, "headers": headers, "first_bytes": body}
+    return entry
+
+
+def _target(answer: Answer) -> str:
+    target = answer.target
+    return target if len(target) <= SHOWN_TARGET else target[:SHOWN_TARGET] + "…"

@@ -1,0 +1,100 @@
+"""Make the checks of a feed, one after the other."""
+
+import time
+from collections.abc import Collection, Iterator
+
+import httpx
+
+from zeroeventhub.conformance.answer import Answer, Probe
+from zeroeventhub.conformance.finding import Finding, Outcome, Result
+from zeroeventhub.conformance.registry import Check, all_checks, run_check
+from zeroeventhub.conformance.subject import Subject
+from zeroeventhub.errors import ConfigurationError, Forbidden, NotFound, Unreachable
+from zeroeventhub.protocol import FIRST
+
+__all__ = ["check_feed"]
+
+LONGEST = 60.0
+"""Seconds after which what is left of the checks is skipped."""
+
+_V1_ANSWERS = {400, 422}
+_OK = 200
+
+
+def check_feed(
+    url: str,
+    http: httpx.Client,
+    *,
+    partitions: int | None = None,
+    only: Collection[str] = (),
+) -> Iterator[Result]:
+    """Check a feed, and yield the results as they come.
+
+    Args:
+        url: the feed's address.
+        http: a client with the headers that the publisher wants to see; yours to close.
+        partitions: how many partitions the feed has, if it only speaks ZeroEventHub v1.
+        only: names of the checks to make; none for all.
+
+    Raises:
+        ConfigurationError: the address or a name is wrong.
+        Unreachable: nobody answers at the address.
+        Forbidden: the feed asks for credentials.
+        NotFound: there is no feed at the address.
+    """
+    chosen = _choose(only)
+    probe = Probe(url, http)
+    first = _greet(probe)
+    v2 = first.status == _OK or (first.status not in _V1_ANSWERS and partitions is None)
+    if not v2 and partitions is None:
+        raise ConfigurationError(
+            f"{probe.address} does not answer discovery ({first.status}); if it is a feed of "
+            "ZeroEventHub v1, say how many partitions it has."
+        )
+    subjects = {False: Subject(probe), True: _v1_subject(probe, partitions)}
+    reason = {
+        False: None if v2 else "The feed speaks ZeroEventHub v1 only.",
+        True: None if subjects[True] else "The feed does not speak ZeroEventHub v1.",
+    }
+    probe.end = time.monotonic() + LONGEST
+    for check in chosen:
+        subject = subjects[check.v1]
+        why = reason[check.v1]
+        if subject is None or why is not None:
+            yield Result(check.name, check.section, check.sentence, Outcome.SKIP, why or "")
+        else:
+            yield run_check(check, subject)
+
+
+def _choose(only: Collection[str]) -> list[Check]:
+    known = all_checks()
+    if unknown := sorted(set(only) - set(known)):
+        raise ConfigurationError(f"There is no check {unknown[0]!r}: --list shows their names.")
+    return [check for check in known.values() if not only or check.name in only]
+
+
+def _greet(probe: Probe) -> Answer:
+    try:
+        answer = probe.ask()
+    except Finding as finding:
+        raise Unreachable(f"{probe.address} cannot be reached. {finding.reason}") from None
+    if answer.status in {401, 403}:
+        raise Forbidden(f"{probe.address} asks who you are ({answer.status}): give a header by -H.")
+    if answer.status in {404, 405, 410}:
+        raise NotFound(f"There is no feed at {probe.address} ({answer.status}).")
+    if 300 <= answer.status < 400:  # noqa: PLR2004 - the class of redirections
+        raise NotFound(f"{probe.address} has moved ({answer.status}): give the feed's own address.")
+    return answer
+
+
+def _v1_subject(probe: Probe, partitions: int | None) -> Subject | None:
+    """Return the feed as v1 sees it, if it speaks v1."""
+    if partitions is not None:
+        return Subject(probe, range(partitions))
+    try:
+        ids = sorted(Subject(probe).partitions())
+        subject = Subject(probe, ids)
+        answer = subject.send([*subject.parameters(ids[0], FIRST), ("pagesizehint", "1")])
+    except Finding:
+        return None
+    return subject if answer.ok and b'"partition"' in answer.body else None
