@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from zeroeventhub.errors import ZeroEventHubError
 from zeroeventhub.ndjson import MEDIA_TYPE, encode_info, encode_page, encode_page_v1
-from zeroeventhub.protocol import CURSOR_OF_TIME, SPLITS, FeedInfo
+from zeroeventhub.protocol import CURSOR_OF_TIME, LAST, SPLITS, FeedInfo
 from zeroeventhub.server.caching import FRESH, page_response
 from zeroeventhub.server.parameters import (
     is_v1,
@@ -18,7 +18,7 @@ from zeroeventhub.server.parameters import (
     read_v1_request,
 )
 from zeroeventhub.server.problem import problem
-from zeroeventhub.server.source import Source
+from zeroeventhub.server.source import Source, expect_extension, expect_partition
 
 __all__ = ["LONGEST_WAIT", "Endpoint", "explained", "rows"]
 
@@ -64,14 +64,17 @@ class Endpoint:
 
     async def events(self, request: Request) -> Response:
         """Answer with a page (FeedAPI v2, Events endpoint)."""
-        wanted = read_events_request(request.query_params)
-        info = await self._source.layout(wanted.token, wanted.partition)
+        info = await self._source.info()
+        wanted = read_events_request(request.query_params, info.extensions)
+        expect_partition(info, wanted.token, wanted.partition)
+        # The place of LAST is what was asked for, and it is known at once.
+        waits = request.method != "HEAD" and wanted.cursor != LAST
         page = await self._source.read_or_wait(
             info,
             wanted.partition,
             wanted.cursor,
             rows(wanted.limit),
-            seconds=0.0 if request.method == "HEAD" else min(wanted.wait, LONGEST_WAIT),
+            seconds=min(wanted.wait, LONGEST_WAIT) if waits else 0.0,
             receive=request.receive,
             types=wanted.types,
             stop=wanted.stop,
@@ -87,15 +90,19 @@ class Endpoint:
 
     async def cursor(self, request: Request) -> Response:
         """Answer with the cursor of a moment."""
+        info = await self._source.info()
+        expect_extension(info, CURSOR_OF_TIME)
         wanted = read_cursor_request(request.query_params)
-        await self._source.extended(wanted.token, wanted.partition, CURSOR_OF_TIME)
+        expect_partition(info, wanted.token, wanted.partition)
         cursor = await self._source.call("cursor_at")(wanted.moment, wanted.partition)
         return _document({"cursor": cursor})
 
     async def splits(self, request: Request) -> Response:
         """Answer with the cursors between pieces of a partition."""
+        info = await self._source.info()
+        expect_extension(info, SPLITS)
         wanted = read_splits_request(request.query_params)
-        await self._source.extended(wanted.token, wanted.partition, SPLITS)
+        expect_partition(info, wanted.token, wanted.partition)
         cursors = await self._source.call("splits")(
             wanted.partition, wanted.count, start=wanted.cursor, stop=wanted.stop
         )

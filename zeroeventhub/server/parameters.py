@@ -1,13 +1,14 @@
 """Read a request's parameters: each at most once, and numbers in ASCII digits only."""
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from starlette.datastructures import QueryParams
 
 from zeroeventhub.errors import BadCursor, BadRequest, ConfigurationError
-from zeroeventhub.protocol import FIRST, FeedInfo, TypeFilter
+from zeroeventhub.protocol import EVENT_TYPES, FIRST, LAST, STOP, WAIT, FeedInfo, TypeFilter
 
 __all__ = [
     "CursorRequest",
@@ -32,8 +33,8 @@ _MOST_DIGITS = 18
 
 _SECONDS_FORM = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?", re.ASCII)
 _MOMENT_FORM = re.compile(
-    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?"
-    r"(?:[Zz]|[+-][0-9]{2}:[0-9]{2})",
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt](?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,9})?"
+    r"(?:[Zz]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])",
     re.ASCII,
 )
 
@@ -125,21 +126,26 @@ def is_v1(query: QueryParams) -> bool:
     return "n" in query
 
 
-def read_events_request(query: QueryParams) -> EventsRequest:
+def read_events_request(query: QueryParams, extensions: Collection[str]) -> EventsRequest:
     """Read a FeedAPI v2 request.
+
+    Args:
+        query: its parameters.
+        extensions: what the feed can do; what belongs to others is passed over.
 
     Raises:
         BadRequest: a parameter is missing, there twice, or not of its form.
     """
     token, partition = _place(query)
-    wait = _optional(query, "wait")
+    wait = _optional(query, "wait") if WAIT in extensions else None
+    types = _types(query)
     return EventsRequest(
         token,
         partition,
         _cursor(_required(query, "cursor")),
         _limit(query),
-        types=_types(query),
-        stop=_stop(query),
+        types=types if EVENT_TYPES in extensions else None,
+        stop=_stop(query) if STOP in extensions else None,
         wait=0.0 if wait is None else _seconds(wait, "wait"),
     )
 
@@ -167,6 +173,8 @@ def read_splits_request(query: QueryParams) -> SplitsRequest:
         raise BadRequest(f"The parameter count goes from 1 to {MOST_SPLITS}.")
     cursor = _optional(query, "cursor")
     start = FIRST if cursor is None else _cursor(cursor)
+    if start == LAST:
+        raise BadCursor("There is nothing to split behind the last event.")
     return SplitsRequest(token, partition, count, start, _stop(query))
 
 
@@ -263,6 +271,8 @@ def _moment(text: str) -> datetime:
 
 def _stop(query: QueryParams) -> str | None:
     stop = _optional(query, "stop")
+    if stop in {FIRST, LAST}:
+        raise BadCursor("A read stops at a cursor that the feed has given.")
     return None if stop is None else _cursor(stop)
 
 

@@ -10,10 +10,10 @@ from starlette.types import Receive
 
 from zeroeventhub.errors import BadRequest, ConfigurationError, NotFound, TokenChanged
 from zeroeventhub.feed import AsyncFeed, Feed, FeedSource
-from zeroeventhub.protocol import EVENT_TYPES, STOP, WAIT, FeedInfo, Page, TypeFilter
+from zeroeventhub.protocol import EVENT_TYPES, WAIT, FeedInfo, Page, TypeFilter
 from zeroeventhub.server.news import News
 
-__all__ = ["Source", "is_idle"]
+__all__ = ["Source", "expect_extension", "expect_partition", "is_idle"]
 
 _NO_PARTITION = "The feed has no such partition."
 
@@ -47,20 +47,6 @@ class Source:
 
         return late
 
-    async def layout(self, token: str, partition: int) -> FeedInfo:
-        """Return what the feed says of itself now, if it still is what a request takes it for.
-
-        Raises:
-            TokenChanged: the token is another by now.
-            BadRequest: there is no such partition.
-        """
-        info = await self.info()
-        if token != info.token:
-            raise TokenChanged("The token is not the feed's: discover its partitions again.")
-        if all(partition != known.id for known in info.partitions):
-            raise BadRequest(_NO_PARTITION)
-        return info
-
     async def only(self, partition: int | None) -> tuple[FeedInfo, int]:
         """Return what the feed says of itself, and the partition that a request means.
 
@@ -80,17 +66,6 @@ class Source:
             raise BadRequest(_NO_PARTITION)
         return info, partition
 
-    async def extended(self, token: str, partition: int, extension: str) -> FeedInfo:
-        """Return what the feed says of itself, if it has an extension; see `layout`.
-
-        Raises:
-            NotFound: the feed has no such extension.
-        """
-        info = await self.layout(token, partition)
-        if extension not in info.extensions:
-            raise NotFound(f"This feed does not have the extension {extension}.")
-        return info
-
     async def read(
         self,
         info: FeedInfo,
@@ -102,11 +77,11 @@ class Source:
         stop: str | None = None,
         each: bool = False,
     ) -> Page:
-        """Read a page; what the feed cannot do is left out, as discovery says."""
+        """Read a page; a feed is given no options but those that were asked for."""
         options: dict[str, Any] = {}
         if types is not None and EVENT_TYPES in info.extensions:
             options["types"] = types
-        if stop is not None and STOP in info.extensions:
+        if stop is not None:
             options["stop"] = stop
         if each:
             options["each"] = True
@@ -163,6 +138,29 @@ async def _until_gone(receive: Receive, scope: anyio.CancelScope, waiting: Await
             group.cancel_scope.cancel()
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None  # the only task that fails is the one waited for
+
+
+def expect_partition(info: FeedInfo, token: str, partition: int) -> None:
+    """Check that the feed still is what a request takes it for.
+
+    Raises:
+        TokenChanged: the token is another by now.
+        BadRequest: there is no such partition.
+    """
+    if token != info.token:
+        raise TokenChanged("The token is not the feed's: discover its partitions again.")
+    if all(partition != known.id for known in info.partitions):
+        raise BadRequest(_NO_PARTITION)
+
+
+def expect_extension(info: FeedInfo, extension: str) -> None:
+    """Check that the feed has an extension.
+
+    Raises:
+        NotFound: it does not.
+    """
+    if extension not in info.extensions:
+        raise NotFound(f"This feed does not have the extension {extension}.")
 
 
 def is_idle(page: Page, cursor: str) -> bool:
