@@ -5,8 +5,8 @@ import threading
 import pytest
 from sqlalchemy import create_engine
 
-from zeroeventhub import FIRST, CursorStore
-from zeroeventhub.errors import Fenced
+from zeroeventhub import FIRST, LAST, CursorStore
+from zeroeventhub.errors import Fenced, TokenChanged
 
 
 @pytest.fixture
@@ -71,6 +71,41 @@ def test_heirs_start_where_their_parent_stood(store):
         load(store, partition, start=cursor)
     inherit(store, {2: [1, 0], 3: [1], 4: [0], 5: [9]})
     assert [load(store, partition) for partition in (2, 3, 4, 5)] == ["near", "near", "own", FIRST]
+
+
+def test_partition_that_was_taken_over_is_not_started_again(store):
+    """A feed that still shows a parent, as during a deployment, does not repeat its events."""
+    load(store, 0, start="a")
+    inherit(store, {1: [0], 2: [0]})
+    with pytest.raises(TokenChanged):
+        load(store, 0)
+    with store.engine.begin() as connection:
+        assert store.cursors(connection, "billing") == {1: "a", 2: "a"}
+    move(store, 1, "a", "b")
+    inherit(store, {1: [0], 2: [0]})
+    assert (load(store, 1), load(store, 2)) == ("b", "a")
+
+
+def test_partition_that_comes_back_takes_its_heirs_cursor(store):
+    """A partition that was gone, and is now an heir of its heir, goes on from there."""
+    load(store, 0, start="a")
+    inherit(store, {1: [0]})
+    move(store, 1, "a", "b")
+    inherit(store, {0: [1]})
+    assert load(store, 0) == "b"
+
+
+def begin(store, partitions, start):
+    """Begin in a transaction of its own."""
+    with store.engine.begin() as connection:
+        store.begin(connection, "billing", partitions, start)
+
+
+def test_new_consumer_starts_everywhere_at_once(store):
+    """A new consumer starts in all partitions where it wants to, and later ones at their start."""
+    begin(store, [0, 1], LAST)
+    begin(store, [0, 1, 2], LAST)
+    assert [load(store, partition) for partition in range(3)] == [LAST, LAST, FIRST]
 
 
 def test_page_of_a_partition_that_is_gone_is_fenced(store):

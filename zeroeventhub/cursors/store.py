@@ -25,12 +25,15 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.schema import CreateTable
 from sqlalchemy.types import TypeEngine
 
-from zeroeventhub.errors import ConfigurationError, Fenced
+from zeroeventhub.errors import ConfigurationError, Fenced, TokenChanged
 from zeroeventhub.protocol import FIRST
 
 __all__ = ["CursorStore", "cursor_table", "metadata"]
 
 CONSUMER_NAME_LENGTH = 200
+
+HANDED_OVER = ""
+"""What stands in place of the cursor of a partition that others have taken over."""
 
 _CREATION = 0x7A65726F  # names the lock; "zero" in ASCII
 
@@ -93,6 +96,10 @@ class CursorStore:
             consumer: the consumer's name.
             partition: the partition's id.
             start: the cursor of a consumer that has none.
+
+        Raises:
+            TokenChanged: others have taken the cursor over, and the feed that still shows this
+                partition is behind.
         """
         columns = self.table.c
         query = select(columns.cursor).where(
@@ -105,13 +112,41 @@ class CursorStore:
             # A rival's row may be newer than the snapshot that MariaDB and MySQL read; only a
             # locking read is sure to find it.
             cursor = connection.scalars(query.with_for_update()).one()
+        if cursor == HANDED_OVER:
+            raise TokenChanged(
+                f"Other partitions have taken over from partition {partition}: the feed shows "
+                "partitions from before that change."
+            )
         return str(cursor)
 
     def cursors(self, connection: Connection, consumer: str) -> dict[int, str]:
         """Return all cursors of a consumer, by partition."""
         columns = self.table.c
-        query = select(columns.partition, columns.cursor).where(columns.consumer == consumer)
+        query = select(columns.partition, columns.cursor).where(
+            columns.consumer == consumer, columns.cursor != HANDED_OVER
+        )
         return {row.partition: row.cursor for row in connection.execute(query)}
+
+    def begin(
+        self, connection: Connection, consumer: str, partitions: Collection[int], start: str
+    ) -> None:
+        """Let a consumer that is new start where it wants to, in all partitions at once.
+
+        In partitions that come later it starts at the first event: they are all news to it.
+
+        Args:
+            connection: a connection to the store, in a transaction.
+            consumer: the consumer's name.
+            partitions: those that it reads.
+            start: the cursor to start from.
+        """
+        columns = self.table.c
+        known = select(columns.partition).where(columns.consumer == consumer).limit(1)
+        if connection.execute(known).first() is None:
+            statement = self._insert_unless_there(connection.dialect.name)
+            for partition in partitions:
+                row = {"consumer": consumer, "partition": partition, "cursor": start}
+                connection.execute(statement.values(row))
 
     def inherit(
         self,
@@ -123,7 +158,8 @@ class CursorStore:
         """Hand cursors of partitions that are gone to those that go on from there.
 
         FeedAPI v2, Method 2 to change partition count. All heirs start at once, and the cursors of
-        parents that are gone go too, so that who still holds a page of one is fenced.
+        parents that are gone go too, so that who still holds a page of one is fenced, and who
+        meets a feed that still shows one does not start it again.
 
         Args:
             connection: a connection to the store, in a transaction.
@@ -144,8 +180,12 @@ class CursorStore:
             if (cursor := next(cursors, None)) is not None:
                 row = {"consumer": consumer, "partition": heir, "cursor": cursor}
                 connection.execute(self._insert_unless_there(connection.dialect.name).values(row))
+                # An heir that was a parent itself, and was gone until now.
+                connection.execute(self.move(consumer, heir, HANDED_OVER, cursor))
         connection.execute(
-            self.table.delete().where(of_parents, columns.partition.not_in(remaining))
+            self.table.update()
+            .where(of_parents, columns.partition.not_in(remaining))
+            .values(cursor=HANDED_OVER, updated_at=func.now())
         )
 
     def _insert_unless_there(self, dialect: str) -> Insert:
