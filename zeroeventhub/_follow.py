@@ -61,9 +61,15 @@ class Inherit:
 
 @dataclass(frozen=True)
 class Load:
-    """Load a partition's cursor from the store; the result is the cursor."""
+    """Load a partition's cursor from the store; the result is the cursor.
+
+    Attributes:
+        partition: the partition's id.
+        among: all partitions that are read; a consumer that is new starts in all at once.
+    """
 
     partition: int
+    among: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -164,6 +170,7 @@ class Follower:
         heirs = {p.id: p.cursor_from for p in info.partitions if p.cursor_from}
         if heirs:
             yield Inherit(heirs, tuple(partition.id for partition in info.partitions))
+        among = tuple(partition.id for partition in chosen)
         drained: set[int] = set()
         heads: dict[int, str] = {}
         confirmed = False
@@ -175,7 +182,10 @@ class Follower:
                 if self.stopped():
                     return False
                 try:
-                    found, at_head = yield from self._read_page(partition, heads, waits=waits)
+                    load = Load(partition.id, among)
+                    found, at_head = yield from self._read_page(
+                        partition, load, heads, waits=waits
+                    )
                 except TokenChanged:
                     if confirmed:
                         return False
@@ -191,16 +201,19 @@ class Follower:
                 yield Pause(min(self.poll_interval, SHORTEST_BACKOFF if waits else math.inf))
         return True
 
-    def _read_page(self, partition: Partition, heads: dict[int, str], *, waits: bool) -> _Steps:
+    def _read_page(
+        self, partition: Partition, load: Load, heads: dict[int, str], *, waits: bool
+    ) -> _Steps:
         """Read one page of a partition; return whether it brought anything, and reached the head.
 
         Args:
             partition: the one to read.
+            load: the step that loads its cursor.
             heads: where the head of each partition was seen; a feed that does not say so has
                 reached it when it brings nothing new.
             waits: whether the feed may wait at its head.
         """
-        cursor = yield Load(partition.id)
+        cursor = yield load
         at_head = heads.get(partition.id) == cursor
         if at_head and (partition.closed or not self.forever):
             return False, True
@@ -209,6 +222,11 @@ class Follower:
         if page is None:
             return False, False
         found = bool(page.events) or page.cursor != cursor
+        if page.events and page.cursor == cursor:
+            raise ProtocolError(
+                f"The feed sent events of partition {partition.id} without moving the cursor: they "
+                "would come again for ever."
+            )
         if page.events:
             yield Deliver(partition.id, cursor, page)
         elif found:

@@ -220,7 +220,7 @@ class Wire(Generic[_Http]):
         try:
             target = self._url.join(headers.get("location", ""))
             return f" to {target.copy_with(userinfo=b'', query=None, fragment=None)}"
-        except httpx.InvalidURL:
+        except (httpx.InvalidURL, ValueError):
             return ""
 
     @contextmanager

@@ -97,7 +97,7 @@ class _WireInfo(msgspec.Struct, rename="camel"):
     token: str
     partitions: list[_WirePartition]
     exactly_once: bool | None = False
-    extensions: Any = None
+    extensions: msgspec.Raw = msgspec.Raw(b"null")
 
 
 def decode_info(body: bytes) -> FeedInfo:
@@ -126,18 +126,26 @@ def decode_info(body: bytes) -> FeedInfo:
         raise ProtocolError(f"The answer is not a feed's discovery document: {error}") from error
     if len({partition.id for partition in partitions}) != len(partitions):
         raise ProtocolError("The discovery document names a partition twice.")
-    # What is there in another form is somebody else's, and nothing that is known here.
-    listed = wire.extensions if isinstance(wire.extensions, list) else []
-    extensions = frozenset(name for name in listed if isinstance(name, str))
-    return FeedInfo(partitions, wire.token, bool(wire.exactly_once), extensions)
+    return FeedInfo(partitions, wire.token, bool(wire.exactly_once), _names(wire.extensions))
+
+
+def _names(listed: msgspec.Raw) -> frozenset[str]:
+    """Read names; what is there in another form is somebody else's, and nothing known here."""
+    try:
+        names = msgspec.json.decode(listed, type=list[msgspec.Raw])
+    except msgspec.ValidationError:
+        return frozenset()
+    return frozenset(
+        msgspec.json.decode(name, type=str) for name in names if bytes(name).startswith(b'"')
+    )
 
 
 class _WireCursor(msgspec.Struct):
-    cursor: Annotated[str, msgspec.Meta(min_length=1)]
+    cursor: str
 
 
 class _WireCursors(msgspec.Struct):
-    cursors: Annotated[list[Annotated[str, msgspec.Meta(min_length=1)]], msgspec.Meta(min_length=2)]
+    cursors: Annotated[list[str], msgspec.Meta(min_length=2)]
 
 
 def decode_cursor(body: bytes) -> str:
@@ -146,7 +154,7 @@ def decode_cursor(body: bytes) -> str:
     Raises:
         ProtocolError: the body does not hold one.
     """
-    return _decode(body, _WireCursor).cursor
+    return _expect_cursor(_decode(body, _WireCursor).cursor)
 
 
 def decode_splits(body: bytes) -> list[str]:
@@ -155,7 +163,7 @@ def decode_splits(body: bytes) -> list[str]:
     Raises:
         ProtocolError: the body does not hold two or more.
     """
-    return _decode(body, _WireCursors).cursors
+    return [_expect_cursor(cursor) for cursor in _decode(body, _WireCursors).cursors]
 
 
 def _decode(body: bytes, form: type[_Document]) -> _Document:
@@ -180,10 +188,11 @@ _WHITE_SPACE = b" \t\r"
 _CURSOR = re.compile(r"[ -~]{1,4096}")
 
 
-def _expect_cursor(cursor: str) -> None:
+def _expect_cursor(cursor: str) -> str:
     """Refuse a cursor that could not be read from (ZeroEventHub v1, Parameters)."""
     if cursor in {FIRST, LAST} or not _CURSOR.fullmatch(cursor):
-        raise ProtocolError("A checkpoint of the page holds no cursor to go on from.")
+        raise ProtocolError("The feed gave a cursor that cannot be read from.")
+    return cursor
 
 
 def _is_object(line: bytes) -> bool:
@@ -199,8 +208,9 @@ def _is_object(line: bytes) -> bool:
 class _Line(msgspec.Struct, rename="camel"):
     data: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     cursor: str | None = None
-    caught_up: Any = None
-    stop_reached: Any = None
+    # Raw, because what is not a flag may be anything.
+    caught_up: msgspec.Raw = msgspec.Raw()
+    stop_reached: msgspec.Raw = msgspec.Raw()
     partition: str | int | None = None
     headers: dict[str, str] | None = None
 
@@ -257,8 +267,8 @@ class PageDecoder:
         return Page(
             self._settled,
             self._checkpoint.cursor,
-            caught_up=whole and self._checkpoint.caught_up is True,
-            stop_reached=self._checkpoint.stop_reached is True,
+            caught_up=whole and bytes(self._checkpoint.caught_up) == b"true",
+            stop_reached=bytes(self._checkpoint.stop_reached) == b"true",
         )
 
     def _take(self, lines: Iterable[bytes]) -> None:

@@ -5,14 +5,20 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from harness.shop import metadata, orders, place
-from sqlalchemy import MetaData, Table, create_engine, select, text
+from harness.web import answering
+from sqlalchemy import MetaData, Table, create_engine, select, text, update
 
 from zeroeventhub import TableFeed
 
+EXTENSIONS = ["caught-up", "event-types", "splits", "stop", "wait"]
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 COMMAND = [sys.executable, "-m", "zeroeventhub"]
 
 
@@ -84,11 +90,13 @@ def test_serve_announces_a_curl_line_that_works(shop, start):
     process.stdout.readline()
     line = process.stdout.readline().removeprefix("Try:  ")
     shown = subprocess.run(["bash", "-c", f"{line.strip()} -s"], capture_output=True, check=True)
+    cursor = json.loads(shown.stdout.splitlines()[-1])["cursor"]
+    assert cursor.startswith("2-3-")
     assert shown.stdout.decode() == (
         '{"data":{"id":1,"customer":"c0"}}\n'
         '{"data":{"id":2,"customer":"c1"}}\n'
         '{"data":{"id":3,"customer":"c2"}}\n'
-        '{"cursor":"1-3"}\n'
+        f'{{"cursor":"{cursor}"}}\n'
     )
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=10) in {0, -signal.SIGTERM}
@@ -97,10 +105,31 @@ def test_serve_announces_a_curl_line_that_works(shop, start):
 def test_discover_shows_partitions(feed):
     """Discover prints the partitions for people, and JSON for machines."""
     shown = run("discover", feed)
-    assert shown.stdout == ("FeedAPI v2, token 2; each event once\npartition 0\npartition 1\n"), (
-        shown.stderr
-    )
-    assert json.loads(run("discover", feed, "--json").stdout)["token"] == "2"
+    assert shown.stdout == (
+        "FeedAPI v2, token 2; each event once\n"
+        f"extensions: {', '.join(EXTENSIONS)}\n"
+        "partition 0\npartition 1\n"
+    ), shown.stderr
+    document = json.loads(run("discover", feed, "--json").stdout)
+    assert (document["token"], document["extensions"]) == ("2", EXTENSIONS)
+
+
+@contextmanager
+def answering_discovery(extensions):
+    """The URL of a feed that answers everything with a discovery document."""
+    document = {"token": "t", "partitions": [{"id": "0"}], "extensions": extensions}
+    body = json.dumps(document)
+    with answering(lambda _: f"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{body}".encode()) as url:
+        yield url
+
+
+def test_discover_shows_extensions_of_others():
+    """What a feed announces is shown where it is anything, and cannot talk to the terminal."""
+    with answering_discovery([]) as url:
+        assert "extensions" not in run("discover", url).stdout
+    with answering_discovery(["x-mine", "\x1b[2J\n"]) as url:
+        shown = run("discover", url).stdout
+    assert shown.splitlines()[1] == "extensions: '\\x1b[2J\\n', x-mine"
 
 
 def test_tail_prints_events_and_nothing_else(feed):
@@ -136,6 +165,113 @@ def test_tail_ends_quietly_when_its_reader_does(feed):
     line = f"{' '.join(COMMAND)} tail {feed} | head -n 1"
     shown = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True)
     assert (len(numbers(shown.stdout)), shown.stderr) == (1, "")
+
+
+def test_tail_prints_the_types_that_it_is_told(feed, engine):
+    """Tail prints events of some types, or all others; case does not matter."""
+    with engine.begin() as connection:
+        connection.execute(update(orders).where(orders.c.id % 10 == 0).values(kind="paid"))
+    tens = list(range(9, 100, 10))
+    assert sorted(numbers(run("tail", feed, "--event-type", "PAID").stdout)) == tens
+    others = run("tail", feed, "--skip-event-type", "paid", "--skip-event-type", "nothing")
+    assert sorted(numbers(others.stdout)) == [n for n in range(100) if n not in tens]
+    both = run("tail", feed, "--event-type", "paid", "--event-type", "placed", "--limit", 60)
+    assert len(numbers(both.stdout)) == 60
+    assert run("tail", feed, "--event-type", "nothing").stdout == ""
+
+
+@pytest.mark.parametrize("command", ["tail", "sync"])
+def test_feed_that_does_not_filter_is_not_asked_to(tmp_path, command):
+    """What such a feed would send is not what was asked for, and nothing is read or created."""
+    into = ["--into", "sqlite:///stray.db", "--table", "t", "--consumer", "c"]
+    rest = into if command == "sync" else []
+    with answering_discovery(["stop"]) as url:
+        refused = run(command, url, "--event-type", "a", *rest, cwd=tmp_path)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr.startswith("Error: This feed does not announce that it filters")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def dated_feed(shop, engine, start):
+    """The URL of the orders with their times: one a second from noon on."""
+    with engine.begin() as connection:
+        for number in range(100):
+            placed = NOON + timedelta(seconds=number)
+            connection.execute(update(orders).where(orders.c.id == number + 1), {"placed": placed})
+    process = start(
+        *("serve", "--database", shop, "--table", "orders", "--position", "id"),
+        *("--partition", "part", "--data", "data", "--time", "placed"),
+        *("--cloudevents", "--port", 0),
+    )
+    return re.fullmatch(r"Feed: (\S+)\n", process.stdout.readline())[1]
+
+
+def test_tail_starts_at_a_moment(dated_feed):
+    """Tail prints what is of a moment or later, in every partition or in one."""
+    shown = run("tail", dated_feed, "--since", "2026-01-31T12:01:30Z")
+    assert sorted(numbers(shown.stdout)) == list(range(90, 100)), shown.stderr
+    one = run("tail", dated_feed, "--since", "2026-01-31T13:01:30+01:00", "--partition", 1)
+    assert numbers(one.stdout) == [91, 93, 95, 97, 99]
+    assert run("tail", dated_feed, "--since", "2026-02-01T00:00:00Z").stdout == ""
+    assert len(numbers(run("tail", dated_feed, "--since", "2020-01-01T00:00:00Z").stdout)) == 100
+
+
+def test_tail_needs_a_feed_that_knows_moments(feed):
+    """A feed without times cannot be read from a moment on."""
+    refused = run("tail", feed, "--since", "2026-01-31T12:01:30Z")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "extension cursor-of-time" in refused.stderr
+
+
+@pytest.fixture
+def restless(engine):
+    """A writer that appends orders to both partitions, and never pauses; yields their number."""
+    written, stopping = [100], threading.Event()
+
+    def write_on():
+        while not stopping.is_set():
+            with engine.begin() as connection:
+                place(connection, 2, first=written[0], partitions=2)
+            written[0] += 2
+            time.sleep(0.005)  # SQLite lets nobody read while it writes
+
+    thread = threading.Thread(target=write_on)
+    thread.start()
+    yield written
+    stopping.set()
+    thread.join()
+
+
+def test_tail_ends_at_the_head_beside_writers_that_never_pause(feed, restless):
+    """Tail prints what is there when it reads, and ends though more is coming all the time."""
+    before = restless[0]
+    shown = run("tail", feed)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert restless[0] > before
+    seen = numbers(shown.stdout)
+    assert set(range(before)) <= set(seen)
+    assert len(set(seen)) == len(seen)
+
+
+def test_sync_ends_at_the_head_beside_writers_that_never_pause(feed, engine, shop, restless):
+    """Sync lands what is there when it reads, and ends though more is coming all the time."""
+    before = restless[0]
+    arguments = ("sync", feed, "--into", shop, "--table", "landed", "--consumer", "copy")
+    shown = run(*arguments, "--json")
+    assert shown.returncode == 0, shown.stderr
+    assert restless[0] > before
+    assert json.loads(shown.stdout)["landed"] == len(landed(engine)) >= before
+
+
+def test_sync_lands_the_types_that_it_is_told(feed, engine, shop):
+    """Sync lands events of some types, and passes over the others for good."""
+    with engine.begin() as connection:
+        connection.execute(update(orders).where(orders.c.id % 10 == 0).values(kind="paid"))
+    arguments = ("sync", feed, "--into", shop, "--table", "landed", "--consumer", "copy", "--json")
+    assert json.loads(run(*arguments, "--event-type", "paid").stdout)["landed"] == 10
+    assert {row[3] for row in landed(engine)} == {"paid"}
+    assert json.loads(run(*arguments, "--skip-event-type", "paid").stdout)["landed"] == 0
 
 
 def landed(engine):
@@ -293,6 +429,7 @@ def _run_as_client(engine, script):
     assert statement == ""
 
 
+TAIL = ["tail", "http://127.0.0.1:1/"]
 SYNC = ["sync", "--into", "sqlite:///stray.db", "--table", "t"]
 SERVE = ["serve", "--database", "{shop}", "--table", "orders", "--position", "id"]
 
@@ -321,6 +458,13 @@ SERVE = ["serve", "--database", "{shop}", "--table", "orders", "--position", "id
         (["discover", "shop/orders"], 2, "http://"),
         (["tail", "http://127.0.0.1:1/", "-H", "nonsense"], 2, "'Name: value'"),
         (["tail"], 2, "URL"),
+        ([*TAIL, "--from", "first", "--since", "2026-01-31T12:00:00Z"], 2, "not both"),
+        ([*TAIL, "--since", "yesterday"], 2, "such as 2026-01-31T12:00:00Z"),
+        ([*TAIL, "--event-type", "a", "--skip-event-type", "b"], 2, "not both"),
+        ([*TAIL, "--event-type", "a;b"], 2, "semicolons"),
+        ([*TAIL, "--skip-event-type", ""], 2, "1 to 256"),
+        ([*TAIL, "--event-type", "a"], 1, "cannot be reached"),
+        ([*SYNC, "--consumer", "c", *TAIL[1:], "--event-type", "a;b"], 2, "semicolons"),
         (["nonsense"], 2, "nonsense"),
     ],
 )

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import httpx
 import pytest
+from harness.shop import metadata, orders
 from harness.web import serving
-from sqlalchemy import create_engine, insert, inspect, select, text
+from sqlalchemy import create_engine, insert, inspect, select, text, update
 from sqlalchemy.exc import DBAPIError
 from starlette.applications import Starlette
 
-from zeroeventhub import FIRST, Client, Consumer, CursorStore, TableFeed, feed_routes
-from zeroeventhub.errors import Unavailable
+from zeroeventhub import FIRST, LAST, Client, Consumer, CursorStore, TableFeed, feed_routes
+from zeroeventhub.errors import TokenChanged, Unavailable
 from zeroeventhub.layout import Layout, key_hash
 from zeroeventhub.publisher.partition_hash import hash_on_connect
 
@@ -479,3 +480,88 @@ def test_hashes_in_the_guide_are_right():
     for _, encoded, hashed, part in rows:
         key = bytes.fromhex(encoded).decode()
         assert (key_hash(key), key_hash(key) % 16) == (int(hashed), int(part))
+
+
+class Changing:
+    """Publish orders by a layout that may be exchanged at any time."""
+
+    def __init__(self, engine, layout):
+        self.engine = engine
+        self.change(layout)
+
+    def change(self, layout):
+        """Show another layout from now on."""
+        self.bound = TableFeed(orders, partition="part", partitions=layout, data="data").bind(
+            self.engine
+        )
+
+    def info(self):
+        """Describe the feed as it is now."""
+        return self.bound.info()
+
+    def read(self, partition, cursor, limit):
+        """Read a page."""
+        return self.bound.read(partition, cursor, limit)
+
+
+@pytest.fixture
+def changing(sqlite):
+    """A feed of one partition, to be changed, and its URL."""
+    metadata.create_all(sqlite)
+    feed = Changing(sqlite, Layout.of(1).expecting(Layout.of(1).split(0, into=2)))
+    with serving(Starlette(routes=feed_routes("/orders", feed))) as url:
+        yield feed, f"{url}/orders"
+
+
+def append(engine, part, number):
+    """Write an order to a partition."""
+    with engine.begin() as connection:
+        connection.execute(insert(orders), {"part": part, "data": {"n": number}})
+
+
+def read_all(store, url, **options):
+    """Read a feed to its head; return the numbers of the orders."""
+    seen = []
+    with httpx.Client() as http:
+        Consumer(Client(url, http), store, "late", follow=False, **options).run(
+            lambda _, page: seen.extend(event.data["n"] for event in page.events)
+        )
+    return seen
+
+
+@pytest.fixture
+def late_store(tmp_path):
+    """A store of cursors of its own."""
+    store = CursorStore(create_engine(f"sqlite:///{tmp_path / 'late.db'}"))
+    with store.engine.begin() as connection:
+        store.create_tables(connection)
+    yield store
+    store.engine.dispose()
+
+
+def test_consumer_that_started_at_the_end_misses_nothing_of_a_split(changing, sqlite, late_store):
+    """Whoever started behind the last event reads partitions that come later from their start."""
+    feed, url = changing
+    append(sqlite, 0, 1)
+    assert read_all(late_store, url, start=LAST) == []
+    append(sqlite, 0, 2)
+    append(sqlite, 1, 3)
+    feed.change(Layout.of(1).split(0, into=2))
+    assert read_all(late_store, url, start=LAST) == [2, 3]
+
+
+def test_older_layout_is_not_read_again_after_a_redistribution(changing, sqlite, late_store):
+    """A process that still shows the partitions before a change repeats nothing."""
+    feed, url = changing
+    old, new = Layout.of(1), Layout.of(1).redistribute(by=2)
+    append(sqlite, 0, 1)
+    assert read_all(late_store, url) == [1]
+    with sqlite.begin() as connection:
+        connection.execute(update(orders).values(part=1))
+    feed.change(new)
+    assert read_all(late_store, url) == []
+    with sqlite.begin() as connection:
+        connection.execute(update(orders).values(part=0))
+    feed.change(old)
+    with pytest.raises(TokenChanged):
+        read_all(late_store, url, attempts=2)

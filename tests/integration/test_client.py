@@ -121,6 +121,15 @@ def test_redirection_is_named_and_not_followed(fetch):
     assert f"moved to {url}/feed;" in str(caught.value)
 
 
+@pytest.mark.parametrize("place", ["http://[", "//[x", "http:////% [", "http://a:b/", "\x7f", ""])
+def test_redirection_to_nowhere_is_an_error(fetch, place):
+    """Where a feed has moved to a place that is none, that is an error like any other."""
+    answer = http(b"", status="302 Found", extra=f"Location: {place}\r\n")
+    # Some of these httpx refuses itself, before anybody looks at the status.
+    with served(answer) as url, pytest.raises((NotFound, Unreachable)):
+        fetch(url)
+
+
 def test_retry_after_is_passed_on(fetch):
     """What a feed asks for in Retry-After reaches the caller, in seconds."""
     answer = http(b"", status="503 Service Unavailable", extra="Retry-After: 7\r\n")

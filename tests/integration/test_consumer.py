@@ -1,5 +1,8 @@
 """Exactly once: effects and cursor move together, whatever happens in between."""
 
+import asyncio
+import os
+import signal
 import threading
 import time
 
@@ -20,6 +23,7 @@ from zeroeventhub import (
     Consumer,
     CursorStore,
     TableFeed,
+    TypeFilter,
     feed_routes,
 )
 from zeroeventhub.errors import ConfigurationError, Fenced, Unreachable
@@ -261,6 +265,133 @@ def test_kind_of_engine_must_fit_the_consumer(client, async_url):
 
 
 @pytest.fixture
+def one_partition(publisher):
+    """The publisher's orders in a partition alone, so that the feed is asked to wait."""
+    feed = TableFeed(orders, data="data", type="kind")
+    return Starlette(routes=feed_routes("/orders", feed, publisher))
+
+
+def running(run, *arguments):
+    """Start something in a thread of its own."""
+    thread = threading.Thread(target=run, args=arguments, daemon=True)
+    thread.start()
+    return thread
+
+
+HEAD = 1.0
+"""Seconds after which a consumer that has read everything surely waits at the head."""
+
+
+def test_event_reaches_a_consumer_that_waits_at_the_head(one_partition, store, publisher):
+    """What is committed while the feed waits is there at once, however seldom one would look."""
+    with serving(one_partition) as url, httpx.Client() as session:
+        client = Client(f"{url}/orders", session)
+        following = consumer(client, store, follow=True, limit=None, poll_interval=30)
+        thread = running(following.run, write)
+        wait_for(store, 20)
+        time.sleep(HEAD)
+        for number in range(20, 23):
+            started = time.monotonic()
+            with publisher.begin() as connection:
+                place(connection, 1, first=number)
+            wait_for(store, number + 1)
+            assert time.monotonic() - started < 4
+        following.stop()
+        thread.join(timeout=8)
+        assert not thread.is_alive()
+    assert landed(store) == list(range(23))
+
+
+def test_stop_ends_a_wait_within_its_time(one_partition, store):
+    """A consumer that is stopped while the feed waits ends when that answers, within 5 seconds."""
+    with serving(one_partition) as url, httpx.Client() as session:
+        client = Client(f"{url}/orders", session)
+        following = consumer(client, store, follow=True, limit=None, poll_interval=30)
+        thread = running(following.run, write)
+        wait_for(store, 20)
+        time.sleep(HEAD)
+        started = time.monotonic()
+        following.stop()
+        thread.join(timeout=20)
+    assert not thread.is_alive()
+    assert time.monotonic() - started < 6
+
+
+def test_sigterm_ends_a_wait_within_its_time(one_partition, store):
+    """A signal while the feed waits ends the run when that answers, within 5 seconds."""
+    with serving(one_partition) as url, httpx.Client() as session:
+        client = Client(f"{url}/orders", session)
+        following = consumer(client, store, follow=True, limit=None, poll_interval=30)
+        sent = []
+
+        def send():
+            wait_for(store, 20)
+            time.sleep(HEAD)
+            sent.append(time.monotonic())
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        thread = running(send)
+        following.run(write)
+        thread.join()
+    assert time.monotonic() - sent[0] < 6
+    assert landed(store) == list(range(20))
+
+
+@pytest.mark.parametrize(
+    ("types", "expected"),
+    [
+        (TypeFilter({"PAID"}), [20, 22]),
+        (TypeFilter({"placed"}, skip=True), [20, 21, 22]),
+        (TypeFilter({"nothing"}), []),
+    ],
+)
+def test_consumer_reads_the_types_that_it_names(one_partition, store, publisher, types, expected):
+    """Only events of the types asked for take effect, and the cursor moves over the others."""
+    with publisher.begin() as connection:
+        rows = [
+            {"part": 0, "data": {"n": n}, "kind": k}
+            for n, k in zip(range(20, 23), ["paid", "sent", "Paid"], strict=True)
+        ]
+        connection.execute(insert(orders), rows)
+    with serving(one_partition) as url, httpx.Client() as session:
+        client = Client(f"{url}/orders", session)
+        consumer(client, store, types=types).run(write)
+        assert landed(store) == expected
+        with store.engine.connect() as connection:
+            assert store.cursors(connection, "billing") == {0: client.fetch(0, LAST).cursor}
+        place_paid = {"part": 0, "data": {"n": 23}, "kind": "paid"}
+        with publisher.begin() as connection:
+            connection.execute(insert(orders), [place_paid])
+        consumer(client, store, types=TypeFilter({"paid"})).run(write)
+    assert landed(store) == [*expected, 23]
+
+
+def test_run_ends_at_the_head_beside_writers_that_never_pause(one_partition, store, publisher):
+    """A run that does not follow ends with the page that held everything just then."""
+    written, stopping = [20], threading.Event()
+
+    def write_on():
+        while not stopping.is_set():
+            with publisher.begin() as connection:
+                place(connection, 1, first=written[0])
+            written[0] += 1
+            time.sleep(0.002)  # SQLite lets nobody read while it writes
+
+    thread = running(write_on)
+    try:
+        with serving(one_partition) as url, httpx.Client() as session:
+            before = written[0]
+            consumer(Client(f"{url}/orders", session), store, limit=None).run(write)
+            assert written[0] > before
+    finally:
+        stopping.set()
+        thread.join()
+    seen = landed(store)
+    assert len(seen) >= before
+    assert seen == list(range(len(seen)))
+
+
+@pytest.fixture
 async def async_store(async_engine):
     """A cursor store on each database, read asynchronously, beside a table of effects."""
     store = CursorStore(async_engine)
@@ -341,3 +472,51 @@ async def test_async_consumer_is_stopped_while_it_waits(feed_url, async_store):
 
         await following.run(count)
     assert seen == 20
+
+
+async def async_wait_for(store, count):
+    """Wait until so many effects are there."""
+    while len(await async_landed(store)) < count:  # noqa: ASYNC110 - another process may write
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.anyio
+async def test_event_reaches_an_async_consumer_that_waits_at_the_head(
+    one_partition, async_store, publisher
+):
+    """What is committed while the feed waits is there at once, and a stop ends within the wait."""
+
+    def append():
+        with publisher.begin() as connection:
+            place(connection, 1, first=20)
+
+    with serving(one_partition) as url:
+        async with httpx.AsyncClient() as session:
+            client = AsyncClient(f"{url}/orders", session)
+            following = AsyncConsumer(client, async_store, "a", poll_interval=30)
+            running = asyncio.create_task(following.run(async_write))
+            await async_wait_for(async_store, 20)
+            await asyncio.sleep(HEAD)
+            started = time.monotonic()
+            await asyncio.to_thread(append)
+            await async_wait_for(async_store, 21)
+            assert time.monotonic() - started < 4
+            await asyncio.sleep(HEAD)
+            started = time.monotonic()
+            following.stop()
+            await running
+            assert time.monotonic() - started < 6
+    assert await async_landed(async_store) == list(range(21))
+
+
+@pytest.mark.anyio
+async def test_async_consumer_reads_the_types_that_it_names(one_partition, async_store, publisher):
+    """An async consumer asks for types as a sync one does."""
+    with publisher.begin() as connection:
+        connection.execute(insert(orders), [{"part": 0, "data": {"n": 20}, "kind": "paid"}])
+    with serving(one_partition) as url:
+        async with httpx.AsyncClient() as session:
+            client = AsyncClient(f"{url}/orders", session)
+            options = {"follow": False, "types": TypeFilter({"paid"})}
+            await AsyncConsumer(client, async_store, "a", **options).run(async_write)
+    assert await async_landed(async_store) == [20]

@@ -1,5 +1,6 @@
 """A feed and a store of cursors, and a driver that takes a follower's steps in them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -15,6 +16,7 @@ from zeroeventhub._follow import (
     Step,
 )
 from zeroeventhub.errors import Fenced, TokenChanged, ZeroEventHubError
+from zeroeventhub.protocol import CAUGHT_UP
 
 POLL = 7.0
 CHANGED = TokenChanged("The partitions have changed.")
@@ -32,6 +34,12 @@ class World:
         arriving: pages that come to partition 0, one at each pause.
         cursors: the cursors in the store.
         taken: the steps that were taken.
+        extensions: what the feed announces; with CAUGHT_UP its pages say where its head is.
+        writers: whether every partition gets another page after each that is read.
+        uncommitted: how many of the pages that are delivered are not committed.
+        rival: cursors that another process of this consumer moves to when a page is delivered, in
+            the place of its commit.
+        rebuild: what changes the feed before the next discovery.
     """
 
     layout: list[Partition]
@@ -41,6 +49,11 @@ class World:
     arriving: list[str] = field(default_factory=list)
     cursors: dict[int, str] = field(default_factory=dict)
     taken: list[Step] = field(default_factory=list)
+    extensions: frozenset[str] = frozenset()
+    writers: bool = False
+    uncommitted: int = 0
+    rival: list[str] = field(default_factory=list)
+    rebuild: Callable[[], object] | None = None
 
     def carry_out(self, step):
         """Carry out a step; return its result or raise its error."""
@@ -49,34 +62,59 @@ class World:
             case Discover() | Fetch() if self.trouble and (error := self.trouble.pop(0)):
                 raise error
             case Discover():
-                return FeedInfo(tuple(self.layout), "token")
+                return self.info()
             case Load():
                 return self.cursors.setdefault(step.partition, FIRST)
             case Fetch():
-                return self.page(self.pages.get(step.partition, []), step.cursor)
+                return self.read(step)
             case Advance() if self.fences:
                 self.fences -= 1
                 raise Fenced("Another process has moved it.")
             case Advance():
                 self.cursors[step.partition] = step.new
             case Deliver():
-                self.cursors[step.partition] = step.page.cursor
+                self.commit(step)
             case Pause() if self.arriving:
                 self.pages[0].append(self.arriving.pop(0))
         return None
 
-    @staticmethod
-    def page(pages, cursor):
+    def info(self):
+        """What the feed says of itself."""
+        if self.rebuild and len(self.taken) > 1:
+            self.rebuild()
+        return FeedInfo(tuple(self.layout), "token", extensions=self.extensions)
+
+    def read(self, step):
+        """The page that was asked for."""
+        page = self.page(self.pages.setdefault(step.partition, []), step.cursor)
+        if self.writers:
+            self.pages[step.partition].append("w")
+        return page
+
+    def commit(self, step):
+        """Move the cursor behind a page, unless the consumer or a rival has other plans."""
+        if self.uncommitted:
+            self.uncommitted -= 1
+        else:
+            self.cursors[step.partition] = self.rival.pop(0) if self.rival else step.page.cursor
+
+    def page(self, pages, cursor):
         """The page behind a cursor, which is the number of pages in front of it."""
         number = 0 if cursor == FIRST else int(cursor)
-        if number == len(pages):
-            return Page([], str(number))
-        return Page([Event.of(letter) for letter in pages[number]], str(number + 1))
+        found = pages[number : number + 1]
+        end = number + len(found)
+        return Page(
+            [Event.of(letter) for letter in "".join(found)],
+            str(end),
+            caught_up=CAUGHT_UP in self.extensions and end == len(pages),
+        )
 
 
-def follower(*, forever=False, attempts=5, partitions=None, stopped=lambda: False):
+def follower(
+    *, forever=False, attempts=5, partitions=None, stopped=lambda: False, poll_interval=POLL
+):
     """A follower that ends at the head and never is stopped, but for what is said here."""
-    return Follower(partitions, forever, POLL, attempts, stopped)
+    return Follower(partitions, forever, poll_interval, attempts, stopped)
 
 
 def follow(world, most=200, **options):

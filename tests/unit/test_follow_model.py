@@ -1,7 +1,9 @@
 """A feed whose layout changes at any moment, and a follower that must not lose or repeat.
 
 Every event has a key, and every key belongs to one open partition at a time. Positions rise
-over the whole feed, so that a cursor is valid in every partition that inherits it.
+over the whole feed, so that a cursor is valid in every partition that inherits it. A feed may say
+where its head is and wait there, and a follower may be one that ends there; then the next one
+starts.
 """
 
 from functools import partial
@@ -11,8 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from zeroeventhub import FIRST, Event, FeedInfo, Page, Partition
-from zeroeventhub._follow import Advance, Deliver, Discover, Fetch, Follower, Inherit, Load
+from zeroeventhub._follow import Advance, Deliver, Discover, Fetch, Follower, Inherit, Load, Pause
 from zeroeventhub.errors import Fenced, TokenChanged, Unavailable, ZeroEventHubError
+from zeroeventhub.protocol import CAUGHT_UP, WAIT
 
 KEYS = range(6)
 NOTHING = -1
@@ -22,7 +25,8 @@ NOTHING = -1
 class Feed:
     """Be a feed whose partitions are split, each into those that share its keys."""
 
-    def __init__(self, partitions):
+    def __init__(self, partitions, extensions):
+        self.extensions = extensions
         self.token = 0
         self.highest = 0
         self.layout = {number: Partition(number) for number in range(partitions)}
@@ -78,34 +82,49 @@ class Feed:
 
     def info(self):
         """Describe the feed; the partition that came last comes first."""
-        return FeedInfo(tuple(reversed(self.layout.values())), str(self.token))
+        return FeedInfo(
+            tuple(reversed(self.layout.values())), str(self.token), extensions=self.extensions
+        )
 
     def page(self, token, partition, cursor):
         """Read two positions behind a cursor, with the token of some discovery."""
         if token != str(self.token):
             raise TokenChanged("The partitions have changed.")
         after = 0 if cursor == FIRST else int(cursor)
-        found = [entry for entry in self.logs[partition] if entry[0] > after][:2]
+        ahead = [entry for entry in self.logs[partition] if entry[0] > after]
+        found = ahead[:2]
         events = [Event.of({"key": key, "n": n}) for n, key in found if key != NOTHING]
-        return Page(events, str(found[-1][0] if found else after))
+        caught_up = CAUGHT_UP in self.extensions and found == ahead
+        return Page(events, str(found[-1][0] if found else after), caught_up=caught_up)
 
 
 class FollowedFeed(RuleBasedStateMachine):
     """Let the feed change, requests fail and rivals read, between any two steps."""
 
-    @initialize(partitions=st.integers(1, 3))
-    def start(self, partitions):
+    @initialize(
+        partitions=st.integers(1, 3),
+        extensions=st.sampled_from([(), (CAUGHT_UP,), (WAIT,), (CAUGHT_UP, WAIT)]),
+        forever=st.booleans(),
+    )
+    def start(self, partitions, extensions, forever):
         """Start a follower of a feed that is empty yet."""
-        self.feed = Feed(partitions)
-        self.token = None
+        self.feed = Feed(partitions, frozenset(extensions))
+        self.forever = forever
+        self.known = None
         self.cursors = {}
         self.failures = 0
+        self.refusals = 0
         self.delivered = {key: [] for key in KEYS}
+        self.start_run()
+
+    def start_run(self):
+        """Start a follower where the last one ended."""
         follower = Follower(
-            None, forever=True, poll_interval=1, attempts=None, stopped=lambda: False
+            None, forever=self.forever, poll_interval=1, attempts=None, stopped=lambda: False
         )
         self.steps = follower.steps()
         self.go_on = partial(next, self.steps)
+        self.expected = None
 
     @rule(key=st.sampled_from(KEYS))
     def append(self, key):
@@ -142,6 +161,11 @@ class FollowedFeed(RuleBasedStateMachine):
         """The next requests fail."""
         self.failures = count
 
+    @rule(count=st.integers(1, 2))
+    def refuse(self, count):
+        """The next pages that are delivered are not committed."""
+        self.refusals = count
+
     @rule(choice=st.integers(0, 10))
     @precondition(lambda self: set(self.cursors) & set(self.feed.layout))
     def let_a_rival_read(self, choice):
@@ -163,6 +187,14 @@ class FollowedFeed(RuleBasedStateMachine):
         for _ in range(count):
             self.take_step()
 
+    @rule()
+    def read_to_the_head(self):
+        """The follower takes steps until it pauses or ends, which is where news can be missed."""
+        for _ in range(300):
+            if self.take_step() in {None, Pause}:
+                return
+        raise AssertionError("The follower neither pauses nor ends.")
+
     @invariant()
     def order_is_kept(self):
         """The events delivered of each key are the first of those published, in order."""
@@ -173,7 +205,7 @@ class FollowedFeed(RuleBasedStateMachine):
         """In the end every event has been delivered once."""
         if not hasattr(self, "feed"):
             return
-        self.failures = 0
+        self.failures = self.refusals = 0
         for _ in range(2_000):
             if self.delivered == self.feed.published:
                 return
@@ -181,12 +213,30 @@ class FollowedFeed(RuleBasedStateMachine):
         raise AssertionError(f"{self.feed.published} became {self.delivered}.")
 
     def take_step(self):
-        """Take one step, and hand its result or its error to the follower."""
-        step = self.go_on()
+        """Take one step, and hand its result or its error to the follower.
+
+        Returns:
+            the step's kind; None at the end of a run.
+        """
+        if self.expected is None:
+            self.expected = {key: list(numbers) for key, numbers in self.feed.published.items()}
+        try:
+            step = self.go_on()
+        except StopIteration:
+            self.end_run()
+            return None
         try:
             self.go_on = partial(self.steps.send, self.carry_out(step))
         except ZeroEventHubError as error:
             self.go_on = partial(self.steps.throw, error)
+        return type(step)
+
+    def end_run(self):
+        """See that a run which does not follow ended behind all that was there before it."""
+        assert not self.forever
+        for key, numbers in self.expected.items():
+            assert self.delivered[key][: len(numbers)] == numbers
+        self.start_run()
 
     def carry_out(self, step):
         """Be the feed, the store of cursors and the consumer."""
@@ -195,15 +245,17 @@ class FollowedFeed(RuleBasedStateMachine):
                 self.failures -= 1
                 raise Unavailable("The feed is busy.")
             case Discover():
-                info = self.feed.info()
-                self.token = info.token
-                return info
+                self.known = self.feed.info()
+                return self.known
             case Inherit():
                 self.inherit(step.heirs, step.remaining)
             case Load():
                 return self.cursors.setdefault(step.partition, FIRST)
             case Fetch():
-                return self.feed.page(self.token, step.partition, step.cursor)
+                self.see_who_waits(step)
+                return self.feed.page(self.known.token, step.partition, step.cursor)
+            case Deliver() if self.refusals:
+                self.refusals -= 1
             case Deliver():
                 self.deliver(step)
             case Advance() if self.cursors.get(step.partition) != step.old:
@@ -211,6 +263,13 @@ class FollowedFeed(RuleBasedStateMachine):
             case Advance():
                 self.cursors[step.partition] = step.new
         return None
+
+    def see_who_waits(self, step):
+        """The feed is asked to wait only for the last partition that is open, and if it can."""
+        if step.wait:
+            assert self.forever
+            assert WAIT in self.known.extensions
+            assert [p.id for p in self.known.partitions if not p.closed] == [step.partition]
 
     def inherit(self, heirs, remaining):
         """Start all heirs at once, and drop the cursors of their parents."""
@@ -237,4 +296,4 @@ class FollowedFeed(RuleBasedStateMachine):
 
 
 TestFollowedFeed = FollowedFeed.TestCase
-TestFollowedFeed.settings = settings(max_examples=150, stateful_step_count=40)
+TestFollowedFeed.settings = settings(max_examples=300, stateful_step_count=50)

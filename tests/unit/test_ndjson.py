@@ -6,9 +6,17 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from zeroeventhub import Event, FeedInfo, Page, Partition
+from zeroeventhub import FIRST, LAST, Event, FeedInfo, Page, Partition
 from zeroeventhub.errors import CutPage, ProtocolError
-from zeroeventhub.ndjson import PageDecoder, decode_info, encode_info, encode_page, encode_page_v1
+from zeroeventhub.ndjson import (
+    PageDecoder,
+    decode_cursor,
+    decode_info,
+    decode_splits,
+    encode_info,
+    encode_page,
+    encode_page_v1,
+)
 
 SPECIAL = ["\u2028", "\u2029", "\u0085", "\u0000", "\r", "\ufeff", "\U0001f600"]
 
@@ -21,7 +29,12 @@ json_data = st.recursive(
 )
 header_fields = st.dictionaries(text, text, max_size=3)
 events = st.builds(Event.of, json_data)
-pages = st.builds(Page, st.lists(events, max_size=4), text.filter(bool))
+cursors = st.text(
+    st.characters(min_codepoint=0x20, max_codepoint=0x7E), min_size=1, max_size=8
+).filter(lambda cursor: cursor not in {FIRST, LAST})
+pages = st.builds(
+    Page, st.lists(events, max_size=4), cursors, caught_up=st.booleans(), stop_reached=st.booleans()
+)
 partition_ids = st.integers(0, 32767)
 
 SEVERAL_CHECKPOINTS = (
@@ -76,7 +89,9 @@ def test_v1_page_survives_the_wire_with_the_headers_asked_for(partition, page, h
 def test_v1_page_carries_all_headers_when_asked_for_all(partition, page, headers):
     """`_all` in the place of names asks for every header."""
     sent = Page([Event(event.raw, headers) for event in page.events], page.cursor)
-    assert decode(encode_page_v1(partition, sent, ["_all"]), partition=partition) == sent
+    got = decode(encode_page_v1(partition, sent, ["_all"]), partition=partition)
+    assert (got.events, got.cursor) == (sent.events, sent.cursor)
+    assert (got.caught_up, got.stop_reached) == (False, False)
 
 
 @pytest.mark.parametrize("length", range(len(SEVERAL_CHECKPOINTS)))
@@ -156,6 +171,71 @@ def test_line_may_say_its_partition_as_a_number_or_a_string(partition):
     assert raw(page) == ([b"1"], "1-1")
 
 
+@pytest.mark.parametrize(
+    "cursor",
+    [FIRST, LAST, "å", "\u007f", "a\n", "\t", "a" * 4097],
+    ids=lambda cursor: ascii(cursor[:9]),
+)
+def test_cursor_that_cannot_be_read_from_is_refused(cursor):
+    """A cursor of other characters, a longer one, and a name for no place are refused anywhere."""
+    text = json.dumps(cursor).encode()
+    with pytest.raises(ProtocolError):
+        decode(b'{"cursor":"a"}\n{"cursor":%b}\n' % text)
+    with pytest.raises(ProtocolError):
+        decode_cursor(b'{"cursor":%b}' % text)
+    with pytest.raises(ProtocolError):
+        decode_splits(b'{"cursors":["a",%b]}' % text)
+
+
+@pytest.mark.parametrize(
+    "value", [b'"\xff"', b'"\xed\xa0\x80"', b'"\\ud800"', b"NaN", b"1.", b"[1,]"], ids=repr
+)
+def test_document_is_json_in_what_is_passed_over_as_well(value):
+    """Fields that nobody asked for are JSON in UTF-8 like all others."""
+    with pytest.raises(ProtocolError):
+        decode_cursor(b'{"cursor":"a","newer":%b}' % value)
+    with pytest.raises(ProtocolError):
+        decode_splits(b'{"newer":%b,"cursors":["a","b"]}' % value)
+    with pytest.raises(ProtocolError):
+        decode_info(b'{"token":"a","partitions":[],"newer":%b}' % value)
+
+
+def test_page_with_a_tail_is_not_caught_up():
+    """Events behind the last checkpoint show that there is more to read."""
+    checkpoint = b'{"cursor":"1-1","caughtUp":true,"stopReached":true}\n'
+    page = decode(checkpoint + b'{"data":2}\n')
+    assert (page.cursor, page.caught_up, page.stop_reached) == ("1-1", False, True)
+    assert decode(checkpoint).caught_up
+
+
+def test_longest_cursor_is_taken():
+    """All printable characters of ASCII make cursors, up to 4,096 of them."""
+    cursor = (bytes(range(0x20, 0x7F)).decode() * 50)[:4096]
+    body = json.dumps({"cursor": cursor, "cursors": [cursor, cursor]}).encode()
+    assert decode(body + b"\n").cursor == decode_cursor(body) == cursor
+    assert decode_splits(body) == [cursor, cursor]
+
+
+ODD_FLAGS = [b"null", b"false", b"1", b'"true"', b"[true]", b"{}", b"1e999", b"9" * 5000, b"-0.0"]
+
+
+@pytest.mark.parametrize("value", ODD_FLAGS, ids=lambda value: repr(value[:9]))
+def test_flag_that_is_not_true_is_passed_over(value):
+    """A value of another type in a flag's place is somebody else's, and JSON like any other."""
+    page = decode(b'{"cursor":"a","caughtUp":%b,"stopReached": %b }\n' % (value, value))
+    assert (page.cursor, page.caught_up, page.stop_reached) == ("a", False, False)
+    info = decode_info(b'{"token":"a","partitions":[],"extensions":[%b,"wait"]}' % value)
+    assert info.extensions == {"wait"} | ({"true"} if value == b'"true"' else set())
+    alone = decode_info(b'{"token":"a","partitions":[],"extensions":%b}' % value)
+    assert alone.extensions == frozenset()
+
+
+def test_flag_may_stand_among_white_space():
+    """White space around a flag means nothing."""
+    page = decode(b'{ "cursor" : "a" , "caughtUp" :\ttrue , "stopReached": true\r}\n')
+    assert (page.caught_up, page.stop_reached) == (True, True)
+
+
 HOSTILE_JSON = [
     *[b"NaN", b"Infinity", b"-Infinity", b"01", b"-01", b"+1", b".5", b"1.", b"1e", b"0x1", b"-"],
     *[b'"\xff"', b'"\xc0\x80"', b'"\xed\xa0\x80"', b'"\\ud800"', b'"\\udc00"', b'"\\ud800\\u0041"'],
@@ -207,7 +287,7 @@ partitions = st.builds(
     st.lists(partition_ids, max_size=3).map(tuple),
 )
 layouts = st.lists(partitions, max_size=5, unique_by=lambda partition: partition.id).map(tuple)
-infos = st.builds(FeedInfo, layouts, text, st.booleans())
+infos = st.builds(FeedInfo, layouts, text, st.booleans(), st.frozensets(text, max_size=3))
 
 
 @given(infos)

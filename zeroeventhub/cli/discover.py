@@ -12,7 +12,7 @@ __all__ = ["discover"]
 @feed_options
 @as_json
 def discover(url: str, *, headers: tuple[str, ...], partitions: int | None, as_json: bool) -> None:
-    """Show the partitions of the feed at URL."""
+    """Show the partitions of the feed at URL, and its extensions."""
     with open_client(url, headers, partitions) as client:
         info = client.discover()
     if as_json:
@@ -21,6 +21,8 @@ def discover(url: str, *, headers: tuple[str, ...], partitions: int | None, as_j
     version = "ZeroEventHub v1" if info.token is None else f"FeedAPI v2, token {info.token}"
     promise = "each event once" if info.exactly_once else "no promise that an event comes once"
     click.echo(f"{version}; {promise}")
+    if info.extensions:
+        click.echo(f"extensions: {', '.join(map(_shown, sorted(info.extensions)))}")
     for partition in info.partitions:
         notes = ["closed"] if partition.closed else []
         if partition.starts_after is not None:
@@ -29,3 +31,8 @@ def discover(url: str, *, headers: tuple[str, ...], partitions: int | None, as_j
             parents = ", ".join(map(str, partition.cursor_from))
             notes.append(f"takes the cursor of partition {parents}")
         click.echo(f"partition {partition.id}" + (f": {'; '.join(notes)}" if notes else ""))
+
+
+def _shown(name: str) -> str:
+    """Keep what a feed sends from moving the cursor of a terminal."""
+    return name if name.isprintable() else ascii(name)

@@ -5,6 +5,7 @@ import json
 import click
 from sqlalchemy import Connection
 
+from zeroeventhub.cli.event_types import chosen_types, type_options
 from zeroeventhub.cli.options import as_json, feed_options, open_client, open_database
 from zeroeventhub.cli.progress import Meters
 from zeroeventhub.consumer import Consumer, PendingPage
@@ -28,6 +29,7 @@ ATTEMPTS = 5
 )
 @click.option("--follow", is_flag=True, help="Wait for more events at the head.")
 @click.option("--page", type=click.IntRange(1), help="How many events to ask for at once.")
+@type_options
 @as_json
 def sync(
     url: str,
@@ -39,12 +41,15 @@ def sync(
     consumer: str,
     follow: bool,
     page: int | None,
+    only_types: tuple[str, ...],
+    skipped_types: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Land the events of the feed at URL in a table, each exactly once.
 
     Stopped or killed at any point, the same command goes on where it was. Several processes
-    with one consumer name share the work.
+    with one consumer name share the work. Without --follow it ends when everything that could be
+    read has landed. Events of types that were not asked for are passed over for good.
     """
     engine = open_database(database)
     landing = LandingTable(table)
@@ -57,6 +62,7 @@ def sync(
             consumer,
             follow=follow,
             limit=page,
+            types=chosen_types(client, only_types, skipped_types),
             attempts=None if follow else ATTEMPTS,
         )
         if not follow and not client.discover().exactly_once:

@@ -1,11 +1,14 @@
 """`zeroeventhub tail`: events on stdout, one JSON document a line, and nothing else there."""
 
 import sys
+from datetime import datetime
 
 import click
 from sqlalchemy import create_engine
 
+from zeroeventhub.cli.event_types import chosen_types, type_options
 from zeroeventhub.cli.options import feed_options, open_client
+from zeroeventhub.client import Client
 from zeroeventhub.consumer import Consumer
 from zeroeventhub.cursors import CursorStore
 from zeroeventhub.errors import ConfigurationError
@@ -14,6 +17,7 @@ from zeroeventhub.protocol import FIRST, LAST
 __all__ = ["tail"]
 
 ATTEMPTS = 3
+NAME = "tail"
 
 
 @click.command()
@@ -22,42 +26,63 @@ ATTEMPTS = 3
 @click.option(
     "--from",
     "start",
-    default="first",
     metavar="first|last|CURSOR",
-    show_default=True,
+    show_default="first",
     help="Where to start; a cursor goes with --partition.",
+)
+@click.option(
+    "--since",
+    metavar="TIME",
+    help="Start before the events of this moment, such as 2026-01-31T12:00:00Z.",
 )
 @click.option("--limit", type=click.IntRange(1), help="Stop after this many events.")
 @click.option("--follow", is_flag=True, help="Wait for more events at the head.")
+@type_options
 def tail(
     url: str,
     *,
     headers: tuple[str, ...],
     partitions: int | None,
     partition: int | None,
-    start: str,
+    start: str | None,
+    since: str | None,
     limit: int | None,
     follow: bool,
+    only_types: tuple[str, ...],
+    skipped_types: tuple[str, ...],
 ) -> None:
-    """Print the events of the feed at URL as NDJSON."""
-    cursor = {"first": FIRST, "last": LAST}.get(start, start)
+    """Print the events of the feed at URL as NDJSON.
+
+    Without --follow it ends when everything that could be read has been printed.
+    """
+    if start is not None and since is not None:
+        raise ConfigurationError("Say where to start by --from or by --since, not both.")
+    moment = None if since is None else _moment(since)
+    names = {"first": FIRST, "last": LAST}
+    cursor = FIRST if start is None else names.get(start, start)
+    chosen = None if partition is None else [partition]
     with open_client(url, headers, partitions) as client:
-        if cursor == start and partition is None and len(client.discover().partitions) > 1:
+        if start not in {None, *names} and not chosen and len(client.discover().partitions) > 1:
             raise ConfigurationError("A cursor belongs to one partition: say --partition as well.")
+        types = chosen_types(client, only_types, skipped_types)
+        begin = {} if moment is None else _cursors_at(client, moment, chosen)
         # Nothing is kept, so the cursors live in memory.
         memory = create_engine("sqlite://")
         store = CursorStore(memory)
         with memory.begin() as connection:
             store.create_tables(connection)
+            for number, place in begin.items():
+                store.load(connection, NAME, number, start=place)
         left = limit
         for page in Consumer(
             client,
             store,
-            "tail",
+            NAME,
             start=cursor,
-            partitions=None if partition is None else [partition],
+            partitions=chosen,
             follow=follow,
             limit=limit,
+            types=types,
             attempts=None if follow else ATTEMPTS,
         ):
             events = page.events[:left]
@@ -67,3 +92,18 @@ def tail(
                 page.commit(connection)
             if left is not None and (left := left - len(events)) == 0:
                 break
+
+
+def _moment(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigurationError(
+            "--since takes a moment with its time zone, such as 2026-01-31T12:00:00Z."
+        ) from None
+
+
+def _cursors_at(client: Client, moment: datetime, chosen: list[int] | None) -> dict[int, str]:
+    """Ask for the cursors of a moment, by partition."""
+    numbers = chosen or [partition.id for partition in client.discover().partitions]
+    return {number: client.cursor_at(moment, number) for number in numbers}

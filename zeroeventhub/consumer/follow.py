@@ -86,7 +86,9 @@ class _Following(Generic[_AnyClient]):
         return {"limit": self.limit, "types": self.types, "wait": step.wait}
 
     def _load(self, connection: Connection, step: Load) -> str:
-        return self.store.load(connection, self.name, step.partition, start=self.start)
+        if self.start != FIRST:
+            self.store.begin(connection, self.name, step.among, self.start)
+        return self.store.load(connection, self.name, step.partition)
 
     def _inherit(self, connection: Connection, step: Inherit) -> None:
         self.store.inherit(connection, self.name, step.heirs, step.remaining)
@@ -105,7 +107,8 @@ class Consumer(_Following[Client]):
         client: reads the feed.
         store: keeps the cursors; made with a sync engine.
         name: the consumer's name: its key in the store.
-        start: where a consumer without a cursor starts: FIRST, LAST, or a cursor.
+        start: where a consumer that has no cursors yet starts: FIRST, LAST, or a cursor. In
+            partitions that come later it starts at the first event.
         partitions: the partitions to read; None for all.
         follow: wait for more events at the head; otherwise end there.
         limit: how many events to ask for in a page.

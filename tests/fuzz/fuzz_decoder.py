@@ -1,0 +1,271 @@
+"""Throw bytes at the decoders, and compare pages with what Python's own JSON makes of their lines.
+
+    python tests/fuzz/fuzz_decoder.py -runs=1000000
+
+takes libFuzzer's options. A finding ends it with a traceback and a file that has the input.
+"""
+
+import json
+import re
+import sys
+import tempfile
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from zeroeventhub.errors import CutPage, ProtocolError
+from zeroeventhub.ndjson import PageDecoder, decode_cursor, decode_info, decode_splits
+
+VECTORS = Path(__file__).parents[2] / "spec" / "vectors"
+PARTITION = 0
+LONGEST_BYTE_BY_BYTE = 512
+
+TOKENS = [
+    *[b"{", b"}", b"[", b"]", b",", b":", b"\n", b" ", b"\t", b"\r", b"\x0b", b'"', b"\\", b"-"],
+    *[b'"data":', b'"cursor":', b'"caughtUp":', b'"stopReached":', b'"partition":', b'"headers":'],
+    *[b'"token":', b'"partitions":', b'"id":', b'"closed":', b'"extensions":', b'"cursors":'],
+    *[b'{"data":', b'{"cursor":', b'{"data":1}\n', b'{"cursor":"a"}\n', b'"exactlyOnce":'],
+    *[b'{"cursor":"b","caughtUp":true}\n', b'{"cursor":"c","stopReached":true}\n', b"}\n"],
+    *[b"true", b"false", b"null", b"NaN", b"Infinity", b"0", b"1", b"01", b"1.5e-7", b"1e999"],
+    *[b'"a"', b'""', b'"_first"', b'"_last"', b'"\\u2028"', b'"\\ud800"', b'"\\udc00"', b'"0"'],
+    *[b'"\\ud83d\\ude00"', b"\xe2\x80\xa8", b"\xc2\x85", b"\xed\xa0\x80", b"\xff", b"\xc0\x80"],
+    *[b"\xef\xbb\xbf", b"\x00", b"\x7f", b'"x":', b"9" * 30, b'{"h":"v"}', b"{}", b"[[[[", b"]]]]"],
+]
+"""What lines are made of, whole and in pieces."""
+
+SEEDS = [
+    b'{"data":{"n":1}}\n{"cursor":"a","caughtUp":true}\n{"data":2}\n',
+    b'{"partition":0,"headers":{"h":"v"},"data":[1e9,"\xc3\xa5"]}\r\n{"partition":"0","cursor":"b"}',
+    b'{"token":"t","partitions":[{"id":"0","closed":true}],"extensions":["wait",1]}',
+    b'{"cursors":["a","b"]}',
+]
+
+
+class Number(str):
+    """Hold a number's digits: nothing of them is lost."""
+
+    __slots__ = ()
+
+
+class Whole(Number):
+    """Hold the digits of a number without fraction and exponent."""
+
+    __slots__ = ()
+
+
+class Outcome(NamedTuple):
+    """Hold what became of a body: an error's name, or a page."""
+
+    error: str = ""
+    data: tuple[Any, ...] = ()
+    cursor: str = ""
+    caught_up: bool = False
+    stop_reached: bool = False
+
+
+class _RefusedError(Exception):
+    """A line is not of the protocol."""
+
+
+class _UnclearError(Exception):
+    """A line on which readers may differ."""
+
+
+def body_of(data: bytes) -> bytes:
+    """Make a body from the fuzzer's bytes: as they are, or a token for each."""
+    if data[:1] > b"\x7f":
+        return b"".join(TOKENS[byte % len(TOKENS)] for byte in data[1:])
+    return data[1:]
+
+
+def check(data: bytes) -> None:
+    """Decode a body in every way, and raise AssertionError if that shows a fault."""
+    body = body_of(data)
+    whole = decoded([body])
+    sizes = {len(data) % 7 + 2, 64} | ({1} if len(body) <= LONGEST_BYTE_BY_BYTE else set())
+    for size in sizes:
+        chunks = [body[start : start + size] for start in range(0, len(body), size)]
+        assert decoded(chunks) == whole, f"chunks of {size} bytes make a difference"
+    try:
+        expected = reference(body)
+    except _UnclearError:
+        expected = None
+    if expected is not None and whole.error != "depth":
+        raw = tuple(strict(event.decode()) for event in whole.data)
+        assert whole._replace(data=raw) == expected, f"{whole} is not {expected}"
+    for decode in (decode_info, decode_cursor, decode_splits):
+        try:
+            decode(body)
+        except ProtocolError:
+            continue
+
+
+def decoded(chunks: list[bytes]) -> Outcome:
+    """Decode a page; nothing but an error of the decoder's own is expected."""
+    decoder = PageDecoder(PARTITION)
+    try:
+        for chunk in chunks:
+            decoder.feed(chunk)
+        page = decoder.page()
+    except CutPage:
+        return Outcome("cut")
+    except ProtocolError as error:
+        return Outcome("depth" if "recursion" in str(error) else "protocol")
+    events = tuple(event.raw for event in page.events)
+    body = b"".join(chunks)
+    assert all(raw in body for raw in events), "an event is not as it was sent"
+    return Outcome("", events, page.cursor, page.caught_up, page.stop_reached)
+
+
+def reference(body: bytes) -> Outcome:
+    """Read a page line by line with Python's JSON, and the words of the specification."""
+    *lines, rest = body.split(b"\n")
+    settled: list[Any] = []
+    tail: list[Any] = []
+    mark: dict[str, Any] = {}
+    try:
+        for line in chain(map(_line, lines), [_last_line(rest)]):
+            if "data" in line:
+                tail.append(line["data"])
+            if line.get("cursor"):
+                settled += tail
+                tail, mark = [], line
+    except _RefusedError:
+        return Outcome("protocol")
+    if not mark:
+        return Outcome("cut")
+    return Outcome(
+        "",
+        tuple(settled),
+        mark["cursor"],
+        not tail and mark.get("caughtUp") is True,
+        mark.get("stopReached") is True,
+    )
+
+
+def _last_line(rest: bytes) -> dict[str, Any]:
+    """Read a line without its newline: one that is no whole object was cut."""
+    try:
+        if not isinstance(_document(rest), dict):
+            return {}
+    except _RefusedError:
+        return {}
+    return _line(rest)
+
+
+def _line(line: bytes) -> dict[str, Any]:
+    if not line.strip(b" \t\r"):
+        return {}
+    document = _document(line)
+    if not isinstance(document, dict):
+        raise _RefusedError
+    cursor, partition = document.get("cursor"), document.get("partition")
+    if not (cursor is None or type(cursor) is str) or not _are_headers(document.get("headers")):
+        raise _RefusedError
+    if not (partition is None or type(partition) in {str, Whole}):
+        raise _RefusedError
+    if type(partition) is Whole and len(partition) > 18:
+        raise _UnclearError
+    if "data" not in document and not cursor:
+        return {}
+    if partition is not None and _canonical(partition) != str(PARTITION):
+        raise _RefusedError
+    if cursor and (not re.fullmatch("[ -~]{1,4096}", cursor) or cursor in {"_first", "_last"}):
+        raise _RefusedError
+    return document
+
+
+def _are_headers(headers: Any) -> bool:
+    if isinstance(headers, dict):
+        return all(type(value) is str for value in headers.values())
+    return headers is None
+
+
+def _canonical(partition: str) -> str:
+    return str(int(partition)) if type(partition) is Whole else partition
+
+
+def _document(line: bytes) -> Any:
+    try:
+        document = strict(line.decode(), _once)
+        _expect_scalars(document)
+    except RecursionError:
+        raise _UnclearError from None
+    except ValueError:
+        raise _RefusedError from None
+    return document
+
+
+def strict(text: str, pairs: Any = None) -> Any:
+    """Decode JSON as RFC 8259 has it, and keep numbers as they are written."""
+    return json.loads(
+        text,
+        parse_int=Whole,
+        parse_float=Number,
+        parse_constant=_refuse_constant,
+        object_pairs_hook=pairs,
+    )
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(name)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make an object; where a name is there twice, readers may look at the first as well."""
+    known = {"data", "cursor", "partition", "headers", "caughtUp", "stopReached"}
+    names = [name for name, _ in pairs if name in known]
+    if len(names) != len(set(names)):
+        raise _UnclearError
+    return dict(pairs)
+
+
+def _expect_scalars(document: Any) -> None:
+    """Refuse surrogates without their other half, wherever they are."""
+    match document:
+        case str():
+            document.encode()
+        case list():
+            for item in document:
+                _expect_scalars(item)
+        case dict():
+            for name, value in document.items():
+                name.encode()
+                _expect_scalars(value)
+
+
+def seeds() -> list[bytes]:
+    """Return inputs to begin with: those of the vectors, where they are there."""
+    found = list(SEEDS)
+    for kind in ("decode", "discovery"):
+        file = VECTORS / f"{kind}.json"
+        document = json.loads(file.read_text()) if file.exists() else {"vectors": []}
+        for vector in document["vectors"]:
+            parts = vector["body"]
+            if all("repeat" not in part for part in parts):
+                found.append(b"".join(map(_part, parts)))
+    return [b"\x00" + body for body in found]
+
+
+def _part(part: dict[str, str]) -> bytes:
+    return bytes.fromhex(part["hex"]) if "hex" in part else part["text"].encode()
+
+
+def main() -> None:
+    """Fuzz with Atheris, which has to be installed."""
+    import atheris
+
+    for name in ("zeroeventhub.ndjson", __name__):
+        module = sys.modules[name]
+        for function in (*vars(module).values(), *vars(PageDecoder).values()):
+            if getattr(function, "__module__", None) == name and hasattr(function, "__code__"):
+                atheris.instrument_func(function)
+    with tempfile.TemporaryDirectory() as folder:
+        for number, seed in enumerate(seeds()):
+            (Path(folder) / str(number)).write_bytes(seed)
+        atheris.Setup([sys.argv[0], "-max_len=200", *sys.argv[1:], folder], check)
+        atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()

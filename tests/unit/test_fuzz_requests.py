@@ -1,0 +1,13 @@
+"""Any query string to any route gets an answer that is not a failure."""
+
+from fuzz.fuzz_requests import ALLOWED, PATHS, fuzz
+
+REQUESTS = 4_000
+
+
+def test_any_request_gets_an_answer():
+    """Parameters that nobody would send are refused or answered, and nothing fails."""
+    answers = fuzz(REQUESTS, seed=7)
+    assert answers.total() == REQUESTS
+    assert {path for path, _ in answers} == set(PATHS)
+    assert {status for _, status in answers} == ALLOWED - {503}
