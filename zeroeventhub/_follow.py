@@ -183,9 +183,7 @@ class Follower:
                     return False
                 try:
                     load = Load(partition.id, among)
-                    found, at_head = yield from self._read_page(
-                        partition, load, heads, waits=waits
-                    )
+                    found, at_head = yield from self._read_page(partition, load, heads, waits=waits)
                 except TokenChanged:
                     if confirmed:
                         return False

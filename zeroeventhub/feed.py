@@ -77,7 +77,8 @@ class ExtendedFeed(Protocol):
             types: the types of events to return (EVENT_TYPES). The page's cursor moves on over
                 events of others.
             stop: a cursor, behind which no event is returned (STOP).
-            each: whether to give the cursor behind each event in the page's `cursors` (CURSORS).
+            each: whether to give the cursor behind each event in the page's `cursors`, as a stream
+                of server-sent events needs it.
         """
 
     def head(self) -> Hashable:
@@ -102,7 +103,7 @@ class ExtendedFeed(Protocol):
         """
 
     def cursor_of(self, event_id: str, partition: int) -> str:
-        """Return the cursor behind the event of an id (EVENT_IDS)."""
+        """Return the cursor behind the event of an id, as an HTTP feed needs it."""
 
 
 class AsyncExtendedFeed(Protocol):

@@ -154,7 +154,8 @@ class TypeFilter:
 
     def lets_through(self, name: str) -> bool:
         """Tell whether events of a type are chosen."""
-        return (name.lower() in self.names) is not self.skip
+        folded = name.lower() if name.isascii() else name
+        return (folded in self.names) is not self.skip
 
 
 _TYPE_NAME = re.compile(r"[!-:<-~]{1,256}")

@@ -1,21 +1,33 @@
+import re
+from datetime import UTC, datetime, timedelta, timezone
 from urllib.parse import urlencode
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from starlette.datastructures import QueryParams
 
-from zeroeventhub import FIRST, FeedInfo, Partition
+from zeroeventhub import FIRST, LAST, FeedInfo, Partition
 from zeroeventhub.errors import BadCursor, BadRequest
+from zeroeventhub.protocol import EVENT_TYPES, STOP, WAIT, TypeFilter
 from zeroeventhub.server.parameters import (
+    CursorRequest,
     EventsRequest,
+    HttpFeedRequest,
+    SplitsRequest,
+    StreamRequest,
     V1Request,
     is_v1,
+    read_cursor_request,
     read_events_request,
+    read_http_feed_request,
+    read_splits_request,
+    read_stream_request,
     read_v1_request,
 )
 
 TWO = FeedInfo.of(2)
+EVERYTHING = frozenset({EVENT_TYPES, STOP, WAIT})
 HOSTILE_NUMBERS = [
     *["", " ", "-1", "+1", " 1", "1 ", "1\n", "1.0", "1e3", "0x1", "1_0", "true", "null", "\x00"],
     *["\uff11", "\u0661", "\u00b2", "\u00bd", "\u2460", "\U0001d7cf", "1\u200b"],
@@ -33,11 +45,21 @@ def listed(value):
     return value if isinstance(value, list) else [value]
 
 
-def read(**parameters):
+def read(*, extensions=EVERYTHING, **parameters):
     """Read a v2 request that is complete but for what is given here."""
     return read_events_request(
-        query(**{"token": "t", "partition": "0", "cursor": "c"} | parameters)
+        query(**{"token": "t", "partition": "0", "cursor": "c"} | parameters), extensions
     )
+
+
+def read_splits(**parameters):
+    """Read a request for pieces that is complete but for what is given here."""
+    return read_splits_request(query(**{"token": "t", "partition": "0", "count": "4"} | parameters))
+
+
+def read_moment(time):
+    """Read the moment of a request for its cursor."""
+    return read_cursor_request(query(token="t", partition="0", time=time)).moment
 
 
 def read_v1(**parameters):
@@ -64,10 +86,16 @@ def test_missing_parameter_is_named(name):
     parameters = {"token": "t", "partition": "0", "cursor": "c"}
     del parameters[name]
     with pytest.raises(BadRequest, match=f"{name} is missing"):
-        read_events_request(query(**parameters))
+        read_events_request(query(**parameters), EVERYTHING)
 
 
-@pytest.mark.parametrize("name", ["token", "partition", "cursor", "pagesizehint"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *["token", "partition", "cursor", "pagesizehint"],
+        *["event-types", "skip-event-types", "stop", "wait"],
+    ],
+)
 def test_parameter_that_is_there_twice_is_refused(name):
     """A parameter is there once, even if both say the same."""
     with pytest.raises(BadRequest, match=f"{name} is there more than once"):
@@ -167,8 +195,186 @@ def test_partitions_need_not_be_numbered_from_0():
     assert read_v1_request(query(n="2", cursor7="c"), info).cursors == {7: "c"}
 
 
+def test_extensions_are_read():
+    """A request may say which types it wants, where it stops, and how long it waits."""
+    assert read(**{"event-types": "A;b;;a"}).types == TypeFilter(frozenset({"a", "b"}))
+    assert read(**{"skip-event-types": ";A"}).types == TypeFilter(frozenset({"a"}), skip=True)
+    assert read(stop="d").stop == "d"
+    assert (read(wait="12").wait, read(wait="0.5").wait, read().wait) == (12.0, 0.5, 0.0)
+
+
+def test_extensions_that_a_feed_lacks_are_passed_over():
+    """What belongs to an extension of other feeds is not even read, but for one mistake."""
+    assert read(extensions=frozenset(), stop="\n", wait="x") == read()
+    assert read(extensions=frozenset(), **{"event-types": "a"}) == read()
+    assert read(extensions={STOP}, stop="d", wait="1", **{"event-types": "a"}) == read(stop="d")
+    with pytest.raises(BadRequest, match="at the same time"):
+        read(extensions=frozenset(), **{"event-types": "a", "skip-event-types": "a"})
+
+
+@pytest.mark.parametrize("name", ["event-types", "skip-event-types"])
+@pytest.mark.parametrize(
+    "types",
+    [
+        *["", ";", ";;;", " ", "a b", "a; b", "a\t", "a\n", "\x00", "\x7f", "\u00e5", "\u212a"],
+        *["\uff1b", "x" * 257, ";".join(f"t{number}" for number in range(101)), "a;\ud800"],
+    ],
+    ids=lambda types: ascii(types[:20]),
+)
+def test_types_are_of_printable_ascii(name, types):
+    """A list that names no type, too many or too long ones, or not in ASCII, is refused."""
+    with pytest.raises(BadRequest):
+        read(**{name: types})
+
+
+def test_as_many_types_as_are_allowed():
+    """A hundred types, each of 256 characters, are not too many."""
+    names = [f"{number:x>256}" for number in range(100)]
+    assert len(read(**{"event-types": ";".join(names * 2)}).types.names) == 100
+
+
+@given(st.sets(st.from_regex(r"[!-:<-~]{1,20}", fullmatch=True), min_size=1, max_size=20))
+def test_any_names_of_types_are_let_through(names):
+    """Names are kept as they are, but in lower case."""
+    types = read(**{"event-types": ";".join(names)}).types
+    assert types == TypeFilter(frozenset(name.lower() for name in names))
+
+
+@pytest.mark.parametrize("stop", HOSTILE_CURSORS, ids=lambda cursor: ascii(cursor[:20]))
+def test_stop_is_of_the_form_of_a_cursor(stop):
+    """A stop that could be no cursor is a bad one."""
+    with pytest.raises(BadCursor):
+        read(stop=stop)
+    with pytest.raises(BadCursor):
+        read_splits(stop=stop)
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        *["", ".", ".5", "5.", "-1", "+1", " 1", "1 ", "1e1", "1_0", "0x1", "inf", "nan", "1,5"],
+        *[
+            "1.2.3",
+            "1\n",
+            "\u0661",
+            "\uff11",
+            "\u00bd",
+            "1" * 10,
+            "1." + "1" * 10,
+            "Infinity",
+            "\x00",
+        ],
+    ],
+    ids=ascii,
+)
+def test_wait_is_a_number_of_seconds(wait):
+    """Seconds are written in ASCII digits with at most one dot between them."""
+    with pytest.raises(BadRequest, match="wait is not a number of seconds"):
+        read(wait=wait)
+
+
+@given(st.integers(0, 10**9 - 1), st.none() | st.from_regex(r"[0-9]{1,9}", fullmatch=True))
+def test_any_number_of_seconds_is_read(seconds, fraction):
+    """Whatever is a number is read, however large: the endpoint knows how long is long enough."""
+    text = str(seconds) if fraction is None else f"{seconds}.{fraction}"
+    assert read(wait=text).wait == float(text)
+
+
+def test_splits_request_is_read():
+    """A request for pieces says how many, and may say where they start and end."""
+    assert read_splits() == SplitsRequest("t", 0, 4, FIRST, None)
+    assert read_splits(count="1000", cursor="a", stop="b") == SplitsRequest("t", 0, 1000, "a", "b")
+    for wrong in [{"stop": FIRST}, {"stop": LAST}, {"cursor": LAST}, {"cursor": ""}]:
+        with pytest.raises(BadCursor):
+            read_splits(**wrong)
+
+
+@pytest.mark.parametrize(
+    "count", ["0", "1001", "9" * 5000, *HOSTILE_NUMBERS], ids=lambda n: ascii(n[:9])
+)
+def test_number_of_pieces_is_not_clamped(count):
+    """There are 1 to 1000 pieces; other numbers are refused."""
+    with pytest.raises(BadRequest, match="count"):
+        read_splits(count=count)
+
+
+def test_moment_is_read_in_utc():
+    """A moment is read with its zone, and known in UTC."""
+    noon = datetime(2026, 3, 1, 12, tzinfo=UTC)
+    for time in [
+        "2026-03-01T12:00:00Z",
+        "2026-03-01t13:30:00.000+01:30",
+        "2026-03-01T00:00:00-12:00",
+    ]:
+        assert read_moment(time) == noon
+        assert read_moment(time).tzinfo is UTC
+    assert read_moment("2026-03-01T12:00:00.1234569Z") == noon.replace(microsecond=123456)
+    request = read_cursor_request(query(token="t", partition="1", time="2026-03-01T12:00:00z"))
+    assert request == CursorRequest("t", 1, noon)
+
+
+@given(
+    st.datetimes(min_value=datetime(1, 1, 3), max_value=datetime(9999, 12, 29)),  # noqa: DTZ001
+    st.integers(-1439, 1439),
+)
+def test_any_moment_is_read(moment, minutes):
+    """Every moment of Python's that has a zone of whole minutes is read as it is."""
+    zoned = moment.replace(tzinfo=timezone(timedelta(minutes=minutes)))
+    assert read_moment(zoned.isoformat()) == zoned
+
+
+_RFC3339 = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)[Tt]([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,9})?"
+    r"([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)",
+    re.ASCII,
+)
+
+
+@given(st.from_regex(r"\A\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d([.,]\d*)?([Zz]|[+-]\d\d:?\d\d)?\Z"))
+@example("2026-03-01T24:00:00Z")
+@example("2026-03-01T12:00:00+12:60")
+@example("2016-12-31T23:59:60Z")
+@example("0001-01-01T00:00:00+00:01")
+@example("9999-12-31T23:59:59-00:01")
+@example("0000-01-01T00:00:00Z")
+def test_only_rfc_3339_is_read(time):
+    """What is nearly a moment is a bad request, and nothing else."""
+    try:
+        moment = read_moment(time)
+    except BadRequest:
+        return
+    assert moment.tzinfo is UTC
+    assert _RFC3339.fullmatch(time)
+
+
+def test_http_feed_request_is_read():
+    """HTTP Feeds has milliseconds, and an id; without a value there is none."""
+    assert read_http_feed_request(query()) == HttpFeedRequest(None, None, 0.0)
+    assert read_http_feed_request(query(lastEventId="", timeout="1500", partition="3")) == (
+        HttpFeedRequest(3, None, 1.5)
+    )
+    assert read_http_feed_request(query(lastEventId="\u00e5 b")).last_event_id == "\u00e5 b"
+    for name in ("lastEventId", "timeout", "partition"):
+        with pytest.raises(BadRequest):
+            read_http_feed_request(query(**{name: ["1", "1"]}))
+
+
+def test_stream_request_is_read():
+    """The id of a client that has been cut off counts before the cursor that it began with."""
+    assert read_stream_request(query(), None) == StreamRequest(None, FIRST, None)
+    assert read_stream_request(query(cursor="a", partition="2"), "") == StreamRequest(2, "a", None)
+    assert read_stream_request(query(cursor="a"), "b").cursor == "b"
+    for cursor in filter(None, HOSTILE_CURSORS):
+        with pytest.raises(BadCursor):
+            read_stream_request(query(), cursor)
+
+
 names = st.sampled_from(
-    ["n", "token", "partition", "cursor", "cursor0", "cursor1", "pagesizehint", "headers"]
+    [
+        *["n", "token", "partition", "cursor", "cursor0", "cursor1", "pagesizehint", "headers"],
+        *["event-types", "skip-event-types", "stop", "wait", "time", "count"],
+        *["lastEventId", "timeout"],
+    ]
 )
 values = st.sampled_from(["0", "1", "2", "c", *HOSTILE_NUMBERS, *HOSTILE_CURSORS]) | st.text()
 pairs = st.lists(st.tuples(names | st.text(max_size=3), values), max_size=8)
@@ -177,17 +383,24 @@ query_strings = st.text() | pairs.map(
 )
 
 
-@given(query_strings)
-def test_any_query_is_a_request_or_a_bad_one(text):
+READERS = [
+    lambda parameters: read_events_request(parameters, EVERYTHING),
+    lambda parameters: read_events_request(parameters, frozenset()),
+    lambda parameters: read_v1_request(parameters, TWO),
+    read_cursor_request,
+    read_splits_request,
+    read_http_feed_request,
+    lambda parameters: read_stream_request(parameters, None),
+]
+
+
+@given(query_strings, st.sampled_from(READERS))
+def test_any_query_is_a_request_or_a_bad_one(text, reader):
     """Whatever is asked is a request or a bad request: never another exception."""
-    parameters = QueryParams(text)
     try:
-        request = (
-            read_v1_request(parameters, TWO)
-            if is_v1(parameters)
-            else read_events_request(parameters)
-        )
+        request = reader(QueryParams(text))
     except BadRequest:
         return
-    assert isinstance(request, V1Request | EventsRequest)
-    assert request.limit is None or request.limit >= 0
+    assert getattr(request, "limit", None) is None or request.limit >= 0
+    assert 0 <= getattr(request, "wait", 0.0) < float("inf")
+    assert getattr(request, "cursor", "c").isprintable()

@@ -30,12 +30,18 @@ class History:
     def __init__(self, rows: RowQuery, *, mutable: bool = False) -> None:
         self._rows = rows
         self._mutable = mutable
-        # A position of its own outlives its event; it only goes when the event's key comes back.
+        # A position of its own outlives its event, and only goes when the event's key comes back;
+        # on a standby it may not have come yet.
         self._outlives = rows.source.events is not None
         position, one = rows.source.position, literal(1)
         place: Any = bindparam("position", type_=BigInteger)
         self._at = rows.select([position == place], one)
         self._below = rows.select([position <= place], one, backwards=True)
+
+    @property
+    def is_mutable(self) -> bool:
+        """Tell whether what has been read may be another when it is read again."""
+        return self._mutable
 
     def cursor(self, position: int, event: Event | None) -> str:
         """Return the cursor behind an event; None for one that has been deleted."""
@@ -50,23 +56,21 @@ class History:
         row = self._row(connection, self._below, position)
         return START if row is None else self.cursor(*row)
 
-    def verify(self, connection: Connection, place: Place, *, settled: int) -> None:
-        """Refuse a cursor whose event is not the one that it was given for.
-
-        Args:
-            connection: to the feed's database.
-            place: what the cursor says.
-            settled: the horizon; an event above it may still be on its way to a standby.
+    def verify(self, connection: Connection, *places: Place | None) -> None:
+        """Refuse cursors whose events are not the ones that they were given for.
 
         Raises:
-            Trimmed: nothing is left at its position and below.
-            Diverged: the event at its position is another one, or gone.
+            Trimmed: nothing is left at a position and below.
+            Diverged: the event at a position is another one, or gone.
         """
-        if self._mutable or not place.check:
-            return
+        for place in places:
+            if place is not None and place.check and not self._mutable:
+                self._verify(connection, place)
+
+    def _verify(self, connection: Connection, place: Place) -> None:
         row = self._row(connection, self._at, place.position)
         if row is None:
-            if place.position <= settled and not self._outlives:
+            if not self._outlives:
                 self._refuse_missing(connection, place)
         elif not self._same(row[1], place):
             raise Diverged(

@@ -1,5 +1,6 @@
 """The query that finds an event by its id."""
 
+import re
 from typing import Any
 from uuid import UUID
 
@@ -10,13 +11,17 @@ from sqlalchemy import (
     Enum,
     Integer,
     String,
+    Text,
     Uuid,
     bindparam,
+    literal,
     select,
 )
 
 from zeroeventhub.errors import BadCursor, ConfigurationError
+from zeroeventhub.publisher.cursor import HIGHEST_POSITION
 from zeroeventhub.publisher.ordering import Source
+from zeroeventhub.publisher.type_condition import exact
 
 __all__ = ["IdQuery"]
 
@@ -53,7 +58,7 @@ class IdQuery:
                 select(source.position)
                 .select_from(source.join(source.table))
                 .where(
-                    self._identity == value,
+                    *self._same(value, connection.dialect.name),
                     source.position <= bindparam("until", type_=BigInteger),
                 )
                 .order_by(source.position.desc())
@@ -66,12 +71,23 @@ class IdQuery:
                 return int(position)
         raise BadCursor("No event of this feed has this id.")
 
+    def _same(self, value: Any, dialect: str) -> list[ColumnElement[bool]]:
+        """Return what holds for the event; the first condition is one that an index serves."""
+        if isinstance(self._identity.type, Integer):
+            return [self._identity == literal(value, BigInteger)]  # larger than the column's, even
+        same = [self._identity == value]
+        if isinstance(self._identity.type, String):
+            same.append(exact(self._identity, dialect) == exact(literal(value, Text), dialect))
+        return same
+
     def _value(self, event_id: str) -> Any:
         """Return what the column holds for an id; None if it cannot hold it."""
         kind = self._identity.type
         if isinstance(kind, Integer):
-            whole = event_id.isascii() and event_id.isdigit() and len(event_id) <= _MOST_DIGITS
-            return int(event_id) if whole else None
+            if not _WHOLE.fullmatch(event_id):
+                return None
+            number = int(event_id)
+            return number if -HIGHEST_POSITION <= number <= HIGHEST_POSITION else None
         if isinstance(kind, Uuid):
             try:
                 value = UUID(event_id)
@@ -86,4 +102,4 @@ class IdQuery:
         )
 
 
-_MOST_DIGITS = 18
+_WHOLE = re.compile(r"0|-?[1-9][0-9]{0,18}", re.ASCII)

@@ -115,7 +115,7 @@ class Reader:
         end = self._end(connection, here, place.position, stretch, filtered=types is not None)
         # Afterwards, so that no other history can come between the look at it and the page, or
         # the page and its checkpoint.
-        self._verify(connection, horizon, place, stop_place)
+        self._history.verify(connection, place, stop_place)
         if place.position == 0:
             self._refuse_restart(connection, until)
         reached = (
@@ -130,7 +130,7 @@ class Reader:
             end,
             caught_up=not stretch.full and stretch.until >= horizon.settled,
             stop_reached=reached,
-            full=stretch.full,
+            full=stretch.full and not self._history.is_mutable,
             cursors=self._each(stretch) if each else (),
         )
 
@@ -183,7 +183,7 @@ class Reader:
             if Place.of(last).position <= first.position:
                 last = str(first)
         # Afterwards, as with a page.
-        self._verify(connection, horizon, first, stop_place)
+        self._history.verify(connection, first, stop_place)
         return [*dict.fromkeys([str(first), *inner]), last]
 
     def _horizon(self, connection: Connection) -> Horizon:
@@ -195,11 +195,6 @@ class Reader:
             self._queries.pages.await_ends(connection, settled=horizon.settled)
             self._ends_settled = True
         return horizon
-
-    def _verify(self, connection: Connection, horizon: Horizon, *places: Place | None) -> None:
-        for place in places:
-            if place is not None:
-                self._history.verify(connection, place, settled=horizon.settled)
 
     def _refuse_restart(self, connection: Connection, until: int) -> None:
         """Refuse a page from the start, which no digest vouches for, if numbers start again."""

@@ -49,6 +49,8 @@ class RowQuery:
             query = select(self.source.position.label("c0"), *self._mapper.columns)
             query = query.select_from(self.source.table).where(*where)
             order = self._order(self.source.position, backwards=backwards)
+            if chosen is not None:
+                query = query.where(chosen)
         else:
             # The positions first, so that no plan joins more than these.
             references = [self.source.table.c[name] for name in self.source.key]
@@ -60,10 +62,8 @@ class RowQuery:
             )
             if chosen is None:
                 positions = positions.limit(limit)
-            query, position = self._joined(positions)
+            query, position = self._joined(positions, chosen)
             order = self._order(position, backwards=backwards)
-        if chosen is not None:
-            query = query.where(chosen)
         return query.order_by(order).limit(limit)
 
     def read(
@@ -88,17 +88,20 @@ class RowQuery:
             for row in rows
         ]
 
-    def _joined(self, positions: Select[Any]) -> tuple[Select[Any], ColumnElement[Any]]:
+    def _joined(
+        self, positions: Select[Any], chosen: ColumnElement[bool] | None
+    ) -> tuple[Select[Any], ColumnElement[Any]]:
         """Join events to positions; what has been deleted leaves NULLs."""
         page = positions.subquery("page")
         position = page.c.position.label("c0")
         presence = next(iter(self.source.key.values())).label("presence")
         columns = [*self._mapper.columns, presence]
         if not self.source.lateral:
-            joined = self.source.join(page)
-            return select(position, *columns).select_from(joined), page.c.position
-        event = select(*columns).where(self.source.same(page)).limit(1).lateral("event")
-        joined = page.outerjoin(event, true())
+            query = select(position, *columns).select_from(self.source.join(page))
+            return query if chosen is None else query.where(chosen), page.c.position
+        found = select(*columns).where(self.source.same(page)).limit(1)
+        event = (found if chosen is None else found.where(chosen)).lateral("event")
+        joined = page.join(event, true(), isouter=chosen is None)
         return select(position, *event.c).select_from(joined), page.c.position
 
     @staticmethod

@@ -7,7 +7,7 @@ from sqlalchemy.dialects.mysql import CHAR
 
 from zeroeventhub.protocol import TypeFilter
 
-__all__ = ["TypeCondition"]
+__all__ = ["TypeCondition", "exact"]
 
 
 class TypeCondition:
@@ -20,17 +20,11 @@ class TypeCondition:
     """
 
     def __init__(self, column: ColumnElement[Any] | None, default: str, dialect: str) -> None:
-        # There, what is compared as text may be equal although it is not the same.
-        self._exact = dialect in {"mariadb", "mysql"}
+        self._dialect = dialect
         kind = self._text(default)
         if column is not None:
-            kind = func.coalesce(func.nullif(self._plain(column, dialect), self._text("")), kind)
-        # Byte by byte: then no letter beyond those of ASCII becomes one of them.
-        self._kind: ColumnElement[Any] = (
-            cast(func.lower(cast(kind, CHAR(charset="latin1"))), LargeBinary)
-            if self._exact
-            else func.lower(kind)
-        )
+            kind = func.coalesce(func.nullif(exact(column, dialect), self._text("")), kind)
+        self._kind = _lower(kind, dialect)
 
     @staticmethod
     def understands(column: ColumnElement[Any]) -> bool:
@@ -42,12 +36,29 @@ class TypeCondition:
         chosen = self._kind.in_([self._text(name) for name in sorted(types.names)])
         return ~chosen if types.skip else chosen
 
-    def _plain(self, column: ColumnElement[Any], dialect: str) -> ColumnElement[Any]:
-        """Take from a column what its collation knows of letters beyond those of ASCII."""
-        if self._exact:
-            return cast(cast(column, CHAR(charset="utf8mb4")), LargeBinary)
-        return column.collate({"postgresql": "C", "sqlite": "BINARY"}[dialect])
-
     def _text(self, text: str) -> ColumnElement[Any]:
-        # Not as bytes, which aiomysql cannot send.
-        return cast(literal(text, Text), LargeBinary) if self._exact else literal(text, Text)
+        return exact(literal(text, Text), self._dialect)
+
+
+def exact(text: ColumnElement[Any], dialect: str) -> ColumnElement[Any]:
+    """Return what is equal only to the same text, whatever a database takes for equal.
+
+    Args:
+        text: an expression of text.
+        dialect: the database, as SQLAlchemy calls it.
+    """
+    if dialect in _MYSQL:
+        # Of text and not of bytes from Python, which aiomysql cannot send.
+        return cast(cast(text, CHAR(charset="utf8mb4")), LargeBinary)
+    return text.collate({"postgresql": "C", "sqlite": "BINARY"}[dialect])
+
+
+def _lower(kind: ColumnElement[Any], dialect: str) -> ColumnElement[Any]:
+    """Return a type with its ASCII letters in lower case; no other letter becomes one of them."""
+    if dialect in _MYSQL:
+        # Byte by byte: in UTF-8, bytes of ASCII are never part of another letter.
+        return cast(func.lower(cast(kind, CHAR(charset="latin1"))), LargeBinary)
+    return func.lower(kind)
+
+
+_MYSQL = {"mariadb", "mysql"}

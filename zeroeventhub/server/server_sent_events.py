@@ -7,11 +7,11 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from zeroeventhub.errors import ZeroEventHubError
-from zeroeventhub.protocol import FeedInfo, Page
+from zeroeventhub.protocol import WAIT, FeedInfo, Page
 from zeroeventhub.server.caching import FRESH
 from zeroeventhub.server.endpoint import rows
 from zeroeventhub.server.parameters import StreamRequest, read_stream_request
-from zeroeventhub.server.source import Source
+from zeroeventhub.server.source import Source, expect_extension
 
 __all__ = ["ServerSentEvents"]
 
@@ -40,6 +40,7 @@ class ServerSentEvents:
         """Answer with all events behind a cursor, and those to come (HTML, Server-sent events)."""
         wanted = read_stream_request(request.query_params, request.headers.get("last-event-id"))
         info, partition = await self._source.only(wanted.partition)
+        expect_extension(info, WAIT)  # without it, one would ask over and over
         # Read before the status is sent, so that what is wrong is said by it.
         page = await self._read(info, partition, wanted.cursor, wanted)
         if request.method == "HEAD":

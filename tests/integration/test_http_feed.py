@@ -1,0 +1,221 @@
+"""A feed as clients of HTTP Feeds read it, over real HTTP."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from uuid import UUID
+
+import httpx
+import pytest
+from harness.shop import metadata, orders, place
+from harness.web import serving
+from sqlalchemy import Column, Integer, MetaData, String, Table, Uuid, delete, insert
+from starlette.applications import Starlette
+
+from zeroeventhub import TableFeed, feed_routes
+from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.protocol import FeedInfo, Page
+
+BATCH = "application/cloudevents-batch+json"
+SOON = 2.0
+
+
+def mounted(feed, engine):
+    """Serve a feed as HTTP Feeds has it."""
+    return serving(Starlette(routes=feed_routes("/orders", feed, engine, http_feed=True)))
+
+
+def get(url, **parameters):
+    """Ask for a batch."""
+    return httpx.get(f"{url}/orders/http-feed", params=parameters, timeout=60)
+
+
+def batch(answer):
+    """Return the events of a batch."""
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"] == BATCH
+    assert answer.headers["cache-control"] == "no-store"
+    return answer.json()
+
+
+def read_all(url, **parameters):
+    """Read to the end, as the documentation of HTTP Feeds has it; return all events."""
+    events = []
+    while more := batch(get(url, **parameters)):
+        events += more
+        parameters["lastEventId"] = more[-1]["id"]
+    return events
+
+
+@pytest.fixture
+def shop(engine):
+    """An engine of a database with an empty table of orders."""
+    metadata.create_all(engine)
+    return engine
+
+
+def source(**options):
+    """A feed of CloudEvents."""
+    return TableFeed(orders, **{"data": "data", "type": "kind", "cloudevents": True, **options})
+
+
+def test_client_reads_everything_once(shop):
+    """A client that gives back the last id it has reads every event once, and then goes on."""
+    with mounted(source(), shop) as url:
+        assert batch(get(url)) == batch(get(url, lastEventId="")) == []
+        with shop.begin() as connection:
+            place(connection, 2300)
+        events = read_all(url)
+        assert [event["data"]["n"] for event in events] == list(range(2300))
+        assert [event["id"] for event in events] == [str(n) for n in range(1, 2301)]
+        assert {event["specversion"] for event in events} == {"1.0"}
+        last = events[-1]["id"]
+        assert batch(get(url, lastEventId=last)) == []
+        with shop.begin() as connection:
+            place(connection, 1, first=2300)
+        assert [event["data"]["n"] for event in batch(get(url, lastEventId=last))] == [2300]
+
+
+@pytest.mark.parametrize(
+    "unknown",
+    ["0", "4", "-1", "+1", "1.0", "x", "\u0661", "9" * 10, "9" * 18, "9" * 19, "9" * 99, "\0"],
+    ids=ascii,
+)
+def test_unknown_id_is_refused(sqlite, unknown):
+    """An id that no event has is refused, and not taken for the start."""
+    metadata.create_all(sqlite)
+    with sqlite.begin() as connection:
+        place(connection, 3)
+    with mounted(source(), sqlite) as url:
+        answer = get(url, lastEventId=unknown)
+    assert (answer.status_code, answer.json()["type"]) == (
+        400,
+        "urn:zeroeventhub:problem/bad-cursor",
+    )
+
+
+def named(column):
+    """A table whose events have ids of their own."""
+    return Table(
+        "named",
+        MetaData(),
+        Column("position", Integer, primary_key=True, autoincrement=True),
+        Column("id", column),
+        Column("n", Integer),
+        sqlite_autoincrement=True,
+        mariadb_charset="utf8mb4",
+    )
+
+
+@pytest.mark.parametrize(
+    ("column", "ids", "unknown"),
+    [
+        (String(40), ["b", "B", "\u00e9", "e", "0", "a b"], ["c", "E", "\u00c9", "b ", "a\0b"]),
+        (Uuid(), [UUID(int=3), UUID(int=1), UUID(int=2)], ["x", str(UUID(int=4)), "3"]),
+        (
+            Integer(),
+            [30, -10, 20],
+            ["1", "010", "--10", "-0", "31", "9999999999", "9" * 18, "9" * 19, "x"],
+        ),
+    ],
+    ids=["text", "uuid", "number"],
+)
+def test_ids_of_ones_own_are_found(engine, column, ids, unknown):
+    """An event is found by the id that it has, exactly as it is sent, and by no other."""
+    table = named(column)
+    table.metadata.create_all(engine)
+    with engine.begin() as connection:
+        connection.execute(insert(table), [{"id": key, "n": n} for n, key in enumerate(ids)])
+    feed = TableFeed(table, position="position", id="id", data=["n"], cloudevents=True)
+    with mounted(feed, engine) as url:
+        events = batch(get(url))
+        assert [event["id"] for event in events] == [str(key) for key in ids]
+        for number, event in enumerate(events):
+            rest = batch(get(url, lastEventId=event["id"]))
+            assert [event["data"]["n"] for event in rest] == list(range(number + 1, len(ids)))
+        for key in unknown:
+            assert get(url, lastEventId=key).status_code == 400, key
+
+
+def test_timeout_is_waited_for(shop):
+    """A timeout in milliseconds holds an empty batch back until there is an event."""
+    with mounted(source(), shop) as url, ThreadPoolExecutor(1) as pool:
+        began = time.monotonic()
+        assert batch(get(url, timeout=300)) == []
+        assert 0.3 <= time.monotonic() - began < 0.3 + SOON
+        waiting = pool.submit(get, url, timeout=20_000)
+        time.sleep(0.2)
+        began = time.monotonic()
+        with shop.begin() as connection:
+            place(connection, 1)
+        assert len(batch(waiting.result())) == 1
+        assert time.monotonic() - began < SOON
+        for timeout in ("-1", "1.5", "", "x"):
+            assert get(url, timeout=timeout).status_code == 400
+        address = f"{url}/orders/http-feed?timeout=20000&lastEventId=1"
+        assert httpx.head(address, timeout=5).status_code == 200
+
+
+def test_partitions_are_named(sqlite):
+    """Of several partitions a request names one."""
+    metadata.create_all(sqlite)
+    with sqlite.begin() as connection:
+        place(connection, 6, partitions=2)
+    with mounted(source(partition="part", partitions=2), sqlite) as url:
+        for partition in (0, 1):
+            numbers = [event["data"]["n"] for event in read_all(url, partition=partition)]
+            assert numbers == list(range(partition, 6, 2))
+        for parameters in [
+            {},
+            {"partition": 2},
+            {"partition": "x"},
+            {"partition": 0, "lastEventId": "2"},
+        ]:
+            answer = get(url, **parameters)
+            assert (answer.status_code, answer.headers["cache-control"]) == (400, "no-store")
+
+
+def test_deleted_events_are_moved_over(shop):
+    """A client goes on over a page of deleted events, although it has no cursor for them."""
+    feed = source(ordering="sequenced")
+    with shop.begin() as connection:
+        feed.install(connection)
+    with shop.begin() as connection:
+        place(connection, 2500)
+    with mounted(feed, shop) as url:
+        assert len(batch(get(url))) == 1000
+        with shop.begin() as connection:
+            connection.execute(delete(orders).where(orders.c.id.between(1, 2400)))
+        events = read_all(url)
+        assert [event["data"]["n"] for event in events] == list(range(2400, 2500))
+        with shop.begin() as connection:
+            connection.execute(delete(orders))
+        assert batch(get(url)) == []
+
+
+def test_events_that_are_no_cloudevents_are_the_publishers_mistake(sqlite, caplog):
+    """Without CloudEvents there is an error for the log, and a problem for the client."""
+    metadata.create_all(sqlite)
+    with sqlite.begin() as connection:
+        place(connection, 1)
+    with mounted(TableFeed(orders, data="data"), sqlite) as url:
+        answer = get(url)
+    assert (answer.status_code, answer.json()["type"]) == (500, "urn:zeroeventhub:problem/failed")
+    assert "cloudevents=True" in caplog.text
+    assert "cloudevents" not in answer.text
+
+
+def test_feed_without_ids_is_not_mounted():
+    """A feed that cannot find an event by its id is refused when it is mounted."""
+
+    class Own:
+        def info(self):
+            return FeedInfo.of(1)
+
+        def read(self, partition, cursor, limit):
+            return Page([], "c")
+
+    with pytest.raises(ConfigurationError, match="cursor_of"):
+        feed_routes("/", Own(), http_feed=True)
+    with pytest.raises(ConfigurationError, match="head"):
+        feed_routes("/", Own(), server_sent_events=True)
+    assert len(feed_routes("/", Own())) == 4
