@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterator
 import httpx
 
 from zeroeventhub.conformance.answer import Answer, Probe
+from zeroeventhub.conformance.catalogue import all_checks
 from zeroeventhub.conformance.finding import Finding, Outcome, Result
-from zeroeventhub.conformance.registry import Check, all_checks, run_check
+from zeroeventhub.conformance.registry import Check, run_check
 from zeroeventhub.conformance.subject import Subject
 from zeroeventhub.errors import ConfigurationError, Forbidden, NotFound, Unreachable
 from zeroeventhub.protocol import FIRST

@@ -10,7 +10,7 @@ import msgspec
 from zeroeventhub.conformance.answer import Answer, Parameters, Probe
 from zeroeventhub.conformance.finding import Finding, Outcome, fail, skip
 from zeroeventhub.conformance.page_text import PageText, SentEvent
-from zeroeventhub.conformance.walk import Walk, walk
+from zeroeventhub.conformance.walk import HINT, Walk, walk
 from zeroeventhub.protocol import FIRST
 
 __all__ = ["Subject"]
@@ -138,7 +138,12 @@ class Subject:
     def walk(self, partition: int) -> Walk:
         """Read a partition from its start, as far as the checks need; once."""
         if partition not in self._walks:
-            self._walks[partition] = walk(self, partition)
+
+            def read(cursor: str) -> tuple[Answer, PageText]:
+                page = self.page(partition, cursor, [("pagesizehint", str(HINT))])
+                return self.pages[-1][0], page
+
+            self._walks[partition] = walk(read)
         return self._walks[partition]
 
     def sample(self, least: int = 0) -> tuple[int, Walk]:

@@ -1,18 +1,15 @@
 """Read a partition from its start, page by page, as far as the checks need."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from zeroeventhub.conformance.answer import Answer
 from zeroeventhub.conformance.finding import Finding, fail
 from zeroeventhub.conformance.page_text import PageText, SentEvent
 from zeroeventhub.protocol import FIRST
 
-if TYPE_CHECKING:
-    from zeroeventhub.conformance.subject import Subject
-
-__all__ = ["Walk", "WalkMark", "walk"]
+__all__ = ["HINT", "Walk", "WalkMark", "walk"]
 
 HINT = 25
 """A page size that makes several pages of a small feed."""
@@ -61,24 +58,27 @@ class Walk:
         return [mark for mark in self.marks if 0 < mark.count < len(self.events)]
 
 
-def walk(subject: "Subject", partition: int) -> Walk:
-    """Read a partition from its start until its head, or until it is enough."""
+def walk(read: Callable[[str], tuple[Answer, PageText]]) -> Walk:
+    """Read a partition from its start until its head, or until it is enough.
+
+    Args:
+        read: asks for the page behind a cursor; returns the answer, and what it holds.
+    """
     seen = Walk()
     began = time.monotonic()
     try:
-        _walk(subject, partition, seen, began + LONGEST)
+        _walk(read, seen, began + LONGEST)
     except Finding as finding:
         seen.broken = finding
     return seen
 
 
-def _walk(subject: "Subject", partition: int, seen: Walk, end: float) -> None:
+def _walk(read: Callable[[str], tuple[Answer, PageText]], seen: Walk, end: float) -> None:
     cursor = FIRST
     empty = 0
     before: set[str] = set()
     while len(seen.pages) < MOST_PAGES and len(seen.events) < MOST_EVENTS:
-        page = subject.page(partition, cursor, [("pagesizehint", str(HINT))])
-        answer = subject.pages[-1][0]
+        answer, page = read(cursor)
         seen.pages.append((answer, page))
         count = len(seen.events)
         seen.events += page.settled

@@ -1,4 +1,4 @@
-"""Scenarios by name: what is answered, and what a right consumer has applied at the end."""
+"""A scenario: what is answered, and what a right consumer has applied at the end."""
 
 import json
 from collections import Counter
@@ -8,7 +8,7 @@ from typing import Any
 
 from zeroeventhub.conformance.misbehaving.reply import Reply
 
-__all__ = ["Request", "Run", "Scenario", "add", "all_scenarios", "expand"]
+__all__ = ["Request", "Run", "Scenario", "add", "at_offset", "listed", "text"]
 
 
 @dataclass(frozen=True)
@@ -101,24 +101,14 @@ def add(scenario: Scenario, maker: Callable[[int], Scenario] | None = None) -> N
         _MAKERS[scenario.name] = maker
 
 
-def all_scenarios() -> dict[str, Scenario]:
-    """Return all scenarios by name; those with offsets once."""
-    # Whoever imports a module of scenarios puts them on the list.
-    from zeroeventhub.conformance.misbehaving import answers, cuts, layouts, lines, v1, values  # noqa: F401, PLC0415
-
+def listed() -> dict[str, Scenario]:
+    """Return the scenarios that have been put on the list so far, by name."""
     return dict(_SCENARIOS)
 
 
-def expand(name: str) -> Scenario | None:
-    """Return the scenario of a name, which may end in an offset."""
-    known = all_scenarios()
-    if name in known and known[name].sizes is None:
-        return known[name]
-    family, _, offset = name.rpartition("-")
-    sizes = known[family].sizes if family in known else None
-    if sizes is None or not (offset.isascii() and offset.isdigit() and int(offset) < sizes):
-        return None
-    return _MAKERS[family](int(offset))
+def at_offset(family: str, offset: int) -> Scenario:
+    """Return one of a family of scenarios."""
+    return _MAKERS[family](offset)
 
 
 def text(data: Any) -> str:
