@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from zeroeventhub.errors import Unavailable
 from zeroeventhub.publisher.ordering.rounds import Rounds, _Round
 
 MOST_WRITERS = 3
@@ -113,7 +114,7 @@ class Database:
     def observe(self, reader):
         """Take the next step of a reader's observation; return the horizon at its end."""
         if reader not in self.readings:
-            self.readings[reader] = Reading(self.rounds.begin())
+            self.readings[reader] = Reading(self.rounds.begin("server"))
             return None
         reading = self.readings[reader]
         for what in self.order:
@@ -282,3 +283,15 @@ def test_search_finds_rounds_judged_by_old_readings():
     """A reading from before a writer came does not show that the writer has gone."""
     with pytest.raises(HorizonError):
         explore(JudgesByOldReadings)
+
+
+def test_what_one_server_has_drawn_says_nothing_of_another():
+    """After a failover nothing is settled that was so before, and late readings are refused."""
+    rounds = Rounds()
+    assert rounds.judge(rounds.begin("primary"), 100, frozenset()) == 100
+    late = rounds.begin("primary")
+    began = rounds.begin("standby")
+    assert rounds.judge(began, 200, frozenset({"writer"})) is None
+    with pytest.raises(Unavailable):
+        rounds.judge(late, 100, frozenset())
+    assert rounds.judge(rounds.begin("standby"), 200, frozenset()) == 200

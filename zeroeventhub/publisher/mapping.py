@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import ColumnElement, Row, Table
 from sqlalchemy import types as sql
+from sqlalchemy.engine.default import StrCompileDialect
 
 from zeroeventhub.errors import ConfigurationError, FeedFailure
 from zeroeventhub.protocol import Event
@@ -84,6 +85,7 @@ class Mapper:
         headers: Mapping[str, Expression],
     ) -> None:
         self._forms: list[JsonForm] = []
+        self._fields: list[str] | None = None
         self._data = self._add_data(table, data)
         self._envelope = envelope
         resolved = {name: resolve(table, attribute) for name, attribute in attributes.items()}
@@ -110,8 +112,11 @@ class Mapper:
     @property
     def recipe(self) -> str:
         """Return four digits that change when events are made from rows in another way."""
-        parts = [str(form.select) for form in self._forms]
-        parts += [repr(self._envelope), *self._attributes]
+        parts = [repr(self._envelope), repr(self._fields), repr([*self._attributes])]
+        for form in self._forms:
+            statement = form.select.compile(dialect=StrCompileDialect())
+            parts += [str(statement), repr(statement.params), type(form.select.type).__name__]
+            parts.append(getattr(form.convert, "__qualname__", ""))
         return digest("\n".join(parts).encode(), digits=4)
 
     def event(self, row: Row[Any]) -> Event:
@@ -169,6 +174,7 @@ class Mapper:
             return self._add(column, _name(column))
         if not fields:
             raise ConfigurationError("An event's data needs at least one column.")
+        self._fields = [*fields]
         return lambda row: {name: get(row) for name, get in fields.items()}
 
     def _wrap(self, envelope: CloudEvents, row: Row[Any], data: Any) -> dict[str, Any]:

@@ -3,10 +3,9 @@
 from sqlalchemy import Connection, Engine, Row, Table, text
 from sqlalchemy.exc import OperationalError
 
-from zeroeventhub import FIRST, LAST, Event
+from zeroeventhub import FIRST, Event
 from zeroeventhub.errors import Unavailable
 from zeroeventhub.protocol import Page
-from zeroeventhub.publisher.cursor import Place
 
 
 class _Feed:
@@ -28,9 +27,7 @@ class _Feed:
         return self
 
     def read(self, partition: int, cursor: str, limit: int) -> Page:
-        """Read a page; there is no horizon to ask for."""
-        if cursor == LAST:
-            return Page([], str(Place(0)))
+        """Read a page."""
         place = self.start if cursor == FIRST else tuple(cursor.split("-"))
         values = dict(zip(("first", "second"), place, strict=False))
         try:
@@ -43,6 +40,10 @@ class _Feed:
         if rows:
             place = tuple(map(str, rows[-1][: len(self.start)]))
         return Page([_event(row) for row in rows], "-".join(place))
+
+    def head(self) -> int:
+        """Know nothing of a horizon."""
+        return 0
 
 
 def _event(row: Row) -> Event:

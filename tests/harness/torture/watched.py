@@ -1,14 +1,16 @@
 """A feed object that is watched while several readers use it."""
 
+from collections.abc import Callable
 from threading import Lock
+from typing import TypeVar
 
 from sqlalchemy import Table
 
-from zeroeventhub import LAST
 from zeroeventhub.errors import Unavailable
-from zeroeventhub.feed import Feed
 from zeroeventhub.protocol import Page
-from zeroeventhub.publisher.cursor import Place
+from zeroeventhub.publisher.bound_feed import BoundFeed
+
+_Answer = TypeVar("_Answer")
 
 
 class WatchedFeed:
@@ -19,7 +21,7 @@ class WatchedFeed:
         feed: the feed.
     """
 
-    def __init__(self, table: Table, feed: Feed) -> None:
+    def __init__(self, table: Table, feed: BoundFeed) -> None:
         self.table = table
         self._feed = feed
         self._lock = Lock()
@@ -30,22 +32,24 @@ class WatchedFeed:
 
     def read(self, partition: int, cursor: str, limit: int) -> Page | None:
         """Read a page; None while the feed, which has just started, knows no horizon."""
+        return self._ask(lambda: self._feed.read(partition, cursor, limit))
+
+    def look(self) -> None:
+        """Ask for the horizon, which must not lie below one that was known before."""
+        before = self._horizon
+        if (horizon := self._ask(self._feed.head)) is None:
+            return
+        with self._lock:
+            if horizon < before:
+                self.went_back.append(f"{before} to {horizon}")
+            self._horizon = max(self._horizon, horizon)
+
+    def _ask(self, question: Callable[[], _Answer]) -> _Answer | None:
         try:
-            page = self._feed.read(partition, cursor, limit)
+            answer = question()
         except Unavailable as error:
             if self._answered:
                 self.fell_silent.append(repr(error.__cause__ or error))
             return None
         self._answered = True
-        return page
-
-    def look(self) -> None:
-        """Ask for the horizon, which must not lie below one that was known before."""
-        before = self._horizon
-        if (page := self.read(0, LAST, 1)) is None:
-            return
-        horizon = Place.of(page.cursor).position
-        with self._lock:
-            if horizon < before:
-                self.went_back.append(f"{before} to {horizon}")
-            self._horizon = max(self._horizon, horizon)
+        return answer

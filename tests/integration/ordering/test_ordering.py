@@ -375,7 +375,7 @@ def test_sequence_that_is_changed_later_is_noticed(feed, postgresql, monkeypatch
     feed.info()
     with postgresql.begin() as connection:
         connection.execute(text("ALTER SEQUENCE orders_id_seq CACHE 20"))
-    monkeypatch.setattr("zeroeventhub.publisher.bound_feed.CHECK_INTERVAL", 0)
+    monkeypatch.setattr("zeroeventhub.publisher.reader.CHECK_INTERVAL", 0)
     with pytest.raises(ConfigurationError, match="CACHE 1"):
         numbers(feed)
 
@@ -467,7 +467,7 @@ def test_sqlite_comment_is_not_a_declaration(sqlite):
 def test_deleted_tail_keeps_its_numbers(sqlite):
     """A cursor behind a deleted last row stays good, and the next event is not skipped."""
     metadata.create_all(sqlite)
-    feed = TableFeed(orders, data="data").bind(sqlite)
+    feed = TableFeed(orders, data="data", mutable=True).bind(sqlite)
     with sqlite.begin() as connection:
         place(connection, 3)
     cursor = feed.read(0, FIRST, 10).cursor

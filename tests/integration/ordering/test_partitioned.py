@@ -80,8 +80,8 @@ def test_row_written_to_a_partition_directly_is_refused(log):
 def test_row_that_moves_to_another_partition(log):
     """A row that an UPDATE moves is new to its partition: to the guard, and to sequenced."""
     publish_partitioned(log)
-    log.write(5)
-    assert log.news() == [5]
+    log.write(5, 6)
+    assert log.news() == [5, 6]
     moved = "UPDATE log SET n = 1 WHERE n = 5"
     if log.ordering == "gated":
         with pytest.raises(IntegrityError, match="before this INSERT"):

@@ -23,6 +23,7 @@ from sqlalchemy.exc import DBAPIError
 
 from zeroeventhub import FIRST, LAST, TableFeed
 from zeroeventhub.errors import ConfigurationError, Unavailable
+from zeroeventhub.publisher.cursor import Place
 
 SOURCE = TableFeed(orders, data="data", ordering="sequenced")
 
@@ -360,7 +361,8 @@ def test_backlog_is_worked_off_in_parts(server, monkeypatch):
     feed = install(server)
     with server.begin() as connection:
         place(connection, 25)
-    assert [int(feed.read(0, LAST, 1).cursor[2:]) for _ in range(4)] == [10, 20, 25, 25]
+    places = [Place.of(feed.read(0, LAST, 1).cursor) for _ in range(4)]
+    assert [place.position for place in places] == [10, 20, 25, 25]
     assert numbers(feed) == list(range(25))
 
 

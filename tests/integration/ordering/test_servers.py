@@ -24,7 +24,7 @@ from harness.ordering_table import (
 )
 from sqlalchemy import event
 
-from zeroeventhub.errors import Unavailable
+from zeroeventhub.errors import Diverged, Unavailable
 
 # on a standby or replica, and after it was promoted
 
@@ -130,7 +130,7 @@ def moved(log, server):
 @shows("after a standby was promoted", OBSERVED, GATED, SEQUENCED)
 def test_feed_goes_on_after_promotion(primary, primary_log, case, monkeypatch):
     """Cursors stay good on a promoted standby, and who wrote before it is waited for after it."""
-    monkeypatch.setattr("zeroeventhub.publisher.bound_feed.CHECK_INTERVAL", 0)
+    monkeypatch.setattr("zeroeventhub.publisher.reader.CHECK_INTERVAL", 0)
     monkeypatch.setattr("zeroeventhub.publisher.ordering.postgresql.sequenced.ROUND", 1)
     log = primary_log
     log.publish()
@@ -168,7 +168,7 @@ def test_feed_goes_on_after_promotion(primary, primary_log, case, monkeypatch):
 @shows("after a standby was promoted", OBSERVED_MARIADB, SEQUENCED_MARIADB)
 def test_feed_goes_on_after_promotion_of_a_replica(log, case, monkeypatch):
     """Cursors stay good on a server that is read-only no more, and new events are seen."""
-    monkeypatch.setattr("zeroeventhub.publisher.bound_feed.CHECK_INTERVAL", 0)
+    monkeypatch.setattr("zeroeventhub.publisher.reader.CHECK_INTERVAL", 0)
     log.publish()
     log.write(0)
     assert log.news() == [0]
@@ -210,20 +210,45 @@ def new_file(url):
     yield url.set(database=f"{url.database}.copy")
 
 
+@pytest.mark.parametrize("deleted", [1, 2])
 @shows("after dump and restore", *ALL)
-def test_feed_goes_on_after_dump_and_restore(log, case):
-    """Cursors stay good in a restored database, even behind its last event; new ones are seen."""
+def test_feed_goes_on_after_dump_and_restore(log, case, deleted):
+    """Cursors stay good in a restored database, and even behind its last event where events may
+    be deleted; new ones are seen.
+    """
     log.publish()
+    log.feed = log.source(mutable=deleted == 2).bind(log.engine)
     log.write(0, 1, 2)
     assert log.news() == [0, 1, 2]
-    log.run("DELETE FROM log WHERE n = 2")
+    log.run(f"DELETE FROM log WHERE n = {deleted}")
     with restored(log, case) as copied:
         assert copied.news() == []
         copied.write(3)
         assert copied.news() == [3]
-        assert copied.everything() == [0, 1, 3]
+        assert copied.everything() == [0, 3 - deleted, 3]
         if case not in ON_SQLITE:
             copied.assert_order_of(lambda slow: append(slow, 1))
+
+
+@shows("after dump and restore", *ALL)
+def test_cursor_from_after_the_dump_is_refused(log, case):
+    """A cursor of an event that the dump lacks is answered with 410, whatever is written since."""
+    log.publish()
+    log.write(0, 1)
+    assert log.news() == [0, 1]
+    with restored(log, case) as copied:
+        log.write(2)
+        assert log.news() == [2]
+        early, copied.cursor = copied.cursor, log.cursor
+        for number in (3, 4):
+            with pytest.raises(Diverged):
+                copied.news()
+            copied.write(number)
+            assert copied.everything() == [0, 1, *range(3, number + 1)]
+        with pytest.raises(Diverged):
+            copied.news()
+        copied.cursor = early
+        assert copied.news() == [3, 4]
 
 
 @shows("after dump and restore", SEQUENCED, SEQUENCED_MARIADB)

@@ -20,7 +20,7 @@ from harness.ordering_table import (
     shows,
 )
 
-from zeroeventhub.errors import Diverged
+from zeroeventhub.errors import Diverged, Trimmed
 
 # COPY, LOAD DATA, INSERT … SELECT
 
@@ -171,13 +171,42 @@ def test_row_replaced_has_the_old_number(log):
 # UPDATE, DELETE, TRUNCATE
 
 
+def as_mutable(log):
+    """Let a consumer go on with the feed that only compares numbers."""
+    log.feed = log.source(mutable=True).bind(log.engine)
+
+
+def assert_gone(log, error=Diverged):
+    """Show that the consumer's cursor is refused, by the feed and by that of a new process."""
+    for feed in (log.feed, log.restarted()):
+        log.feed = feed
+        with pytest.raises(error) as gone:
+            log.news()
+        assert gone.value.status == 410
+
+
 @shows("UPDATE of events", *ALL)
 def test_update_is_not_seen_behind_a_cursor(log):
     """Who has read an event does not hear of its change; who reads it later sees it changed."""
     log.publish()
+    log.write(0, 1, 2)
+    assert log.news() == [0, 1, 2]
+    log.run("UPDATE log SET n = n + 10 WHERE n < 2")
+    assert log.news() == []
+    log.write(3)
+    assert log.news() == [3]
+    assert log.everything() == [10, 11, 2, 3]
+
+
+@shows("UPDATE of events", *ALL)
+def test_cursor_of_an_event_that_was_changed_is_gone(log):
+    """A cursor of another event than the one that is there is refused, unless events change."""
+    log.publish()
     log.write(0, 1)
     assert log.news() == [0, 1]
     log.run("UPDATE log SET n = n + 10")
+    assert_gone(log)
+    as_mutable(log)
     assert log.news() == []
     log.write(2)
     assert log.news() == [2]
@@ -185,12 +214,12 @@ def test_update_is_not_seen_behind_a_cursor(log):
 
 
 @shows("DELETE of events", *ALL)
-def test_delete_keeps_cursors_good(log):
+def test_delete_keeps_cursors_of_others_good(log):
     """Events that are deleted are gone, and no event behind them is skipped for it."""
     log.publish()
     log.write(0, 1, 2, 3)
     assert log.news() == [0, 1, 2, 3]
-    for deleted, left in (("n = 1", [0, 2, 3]), ("n = 3", [0, 2]), ("n < 9", [])):
+    for deleted, left in (("n = 1", [0, 2, 3]), ("n = 0", [2, 3])):
         log.run(f"DELETE FROM log WHERE {deleted}")
         assert log.news() == []
         # The next process knows as much as the one that has seen them all.
@@ -199,6 +228,47 @@ def test_delete_keeps_cursors_good(log):
         assert log.everything() == left
     log.write(4)
     assert log.news() == [4]
+
+
+@shows("DELETE of events", *WATCHING, SINGLE_WRITER)
+def test_cursor_of_a_deleted_event_is_gone(log):
+    """A cursor whose event was deleted is refused; where none before it is left, as trimmed."""
+    log.publish()
+    log.write(0, 1, 2)
+    assert log.news() == [0, 1, 2]
+    log.run("DELETE FROM log WHERE n = 2")
+    assert_gone(log)
+    log.write(3)
+    assert_gone(log)
+    log.run("DELETE FROM log WHERE n < 2")
+    assert_gone(log, Trimmed)
+
+
+def assert_cursors_stay_good(log):
+    """Show that a cursor stays good whatever is deleted, and skips nothing that comes later."""
+    log.write(0, 1, 2, 3)
+    assert log.news() == [0, 1, 2, 3]
+    for deleted, left in (("n = 1", [0, 2, 3]), ("n = 3", [0, 2]), ("n < 9", [])):
+        log.run(f"DELETE FROM log WHERE {deleted}")
+        assert log.news() == []
+        assert log.everything() == left
+    log.write(4)
+    assert log.news() == [4]
+
+
+@shows("DELETE of events", *WATCHING, SINGLE_WRITER)
+def test_delete_keeps_cursors_of_a_mutable_feed_good(log):
+    """Where events may be deleted, cursors stay good behind those that were."""
+    log.publish()
+    as_mutable(log)
+    assert_cursors_stay_good(log)
+
+
+@shows("DELETE of events", *SEQUENCING)
+def test_delete_keeps_positions(log):
+    """Positions outlive their events, and so cursors stay good."""
+    log.publish()
+    assert_cursors_stay_good(log)
 
 
 TRUNCATE = {
@@ -210,18 +280,36 @@ TRUNCATE = {
 
 @shows("TRUNCATE, with numbers that start again", *WATCHING)
 def test_cursors_from_before_a_truncate_are_gone(log):
-    """A cursor beyond the new end is answered with 410, until the new end is beyond it."""
+    """A cursor is answered with 410, beyond the new end and when the new end is beyond it."""
     log.publish()
     log.write(0, 1, 2)
     assert log.news() == [0, 1, 2]
     log.run(*TRUNCATE[log.database])
     log.write(3)
-    for feed in (log.feed, log.restarted()):
-        log.feed = feed
-        with pytest.raises(Diverged) as gone:
+    assert_gone(log)
+    assert log.everything() == [3]
+    log.write(4, 5)
+    assert_gone(log)
+    log.write(6)
+    assert_gone(log)
+    assert log.everything() == [3, 4, 5, 6]
+
+
+@shows("TRUNCATE, with numbers that start again", *WATCHING)
+def test_mutable_feed_compares_numbers_alone(log):
+    """Where events may change, a cursor is refused until the new end is beyond it."""
+    log.publish()
+    as_mutable(log)
+    log.write(0, 1, 2)
+    assert log.news() == [0, 1, 2]
+    log.run(*TRUNCATE[log.database])
+    log.write(3)
+    for _ in range(2):
+        with pytest.raises(Diverged):
             log.news()
-        assert gone.value.status == 410
-        assert log.everything() == [3]
+        as_mutable(log)
+    log.write(4, 5, 6)
+    assert log.news() == [6]
 
 
 @shows("TRUNCATE, with numbers that start again", *SEQUENCING)
@@ -246,7 +334,9 @@ def test_numbers_of_sqlite_do_not_start_again(log):
     log.write(0, 1, 2)
     assert log.news() == [0, 1, 2]
     log.run(*TRUNCATE[log.database])
-    assert log.news() == []
+    assert_gone(log, Trimmed)
     log.write(3)
     assert log.count("SELECT min(id) FROM log") == 4
+    assert_gone(log, Trimmed)
+    as_mutable(log)
     assert log.news() == [3]

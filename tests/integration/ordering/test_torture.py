@@ -11,7 +11,6 @@ from harness.torture.tally import Tally
 from harness.torture.watched import WatchedFeed
 
 from zeroeventhub.errors import Unavailable
-from zeroeventhub.protocol import Page
 
 SECONDS = 5
 CATCHING = 20
@@ -63,10 +62,10 @@ def test_tally_tells_what_is_wrong():
 
 def test_watch_notices_a_horizon_that_goes_back():
     """A feed that has answered once neither goes back nor falls silent."""
-    answers = iter([Page([], "1-5"), Page([], "1-3"), Unavailable("Not now.", retry_after=1)])
+    answers = iter([5, 3, Unavailable("Not now.", retry_after=1)])
 
     class Wavering:
-        def read(self, partition, cursor, limit):
+        def head(self):
             if isinstance(answer := next(answers), Unavailable):
                 raise answer
             return answer

@@ -35,12 +35,23 @@ class Rounds:
     def __init__(self) -> None:
         self._ticks = count(1)
         self._lock = Lock()
+        self._server: str | None = None
+        self._server_since = 0
         self._settled: _Round | None = None
         self._open: dict[frozenset[str], _Round] = {}
 
-    def begin(self) -> int:
-        """Begin a reading; return the moment."""
-        return next(self._ticks)
+    def begin(self, server: str) -> int:
+        """Begin a reading; return the moment.
+
+        Args:
+            server: the running server that is read, by a name that no other has. What is known of
+                numbers is forgotten with it: another may draw them again, after a failover.
+        """
+        with self._lock:
+            if server != self._server:
+                self._server, self._server_since = server, next(self._ticks)
+                self._forget()
+            return next(self._ticks)
 
     def horizon(self, began: int, number: int, writers: frozenset[str]) -> Horizon:
         """Return the horizon by a new reading; see `judge`.
@@ -70,17 +81,25 @@ class Rounds:
 
         Returns:
             The highest number that is decided; None if none is known yet.
+
+        Raises:
+            Unavailable: another server has been read since the reading began.
         """
         with self._lock:
+            if began < self._server_since:
+                raise Unavailable("The database has moved to another server.", retry_after=1)
             return self._judge(began, number, writers)
+
+    def _forget(self) -> None:
+        self._settled = None
+        self._open.clear()
 
     def _judge(self, began: int, number: int, writers: frozenset[str]) -> int | None:
         read_by = next(self._ticks)
         earlier = [*self._open.values(), *filter(None, [self._settled])]
         if any(began > round_.read_by and number < round_.number for round_ in earlier):
             # The sequence was set back, by TRUNCATE … RESTART IDENTITY or a restored backup.
-            self._settled = None
-            self._open.clear()
+            self._forget()
         prepared = {writer for writer in writers if writer.startswith(PREPARED)}
         judged: dict[frozenset[str], _Round] = {}
         for holders, round_ in [*self._open.items(), (writers, _Round(number, read_by))]:

@@ -149,7 +149,7 @@ class Observed:
 
     def horizon(self, connection: Connection) -> Horizon:
         """Observe the writers once, and return the highest number known to be decided."""
-        began = self._rounds.begin()
+        began = self._rounds.begin(_server(connection))
         number = self._last_number(connection)
         holders = connection.execute(
             text(_WRITERS[is_mariadb(connection)]), self._named(connection)
@@ -201,6 +201,16 @@ class Observed:
     def _named(self, connection: Connection, **more: str) -> dict[str, str | None]:
         schema = connection.schema_for_object(self._events.table)
         return {"schema": schema, "name": self._events.table.name, **more}
+
+
+_SERVER = text("SELECT CONCAT(@@hostname, '/', @@port, '/', @@server_id)")
+
+
+def _server(connection: Connection) -> str:
+    """Name the server; a connection stays with one, and servers that replicate differ in this."""
+    if "zeroeventhub_server" not in connection.info:
+        connection.info["zeroeventhub_server"] = connection.scalar(_SERVER)
+    return str(connection.info["zeroeventhub_server"])
 
 
 def _text(name: str | bytes) -> str:

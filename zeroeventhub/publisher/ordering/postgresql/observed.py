@@ -32,6 +32,16 @@ _HOLDS = """
 _WRITERS = text(f"SELECT DISTINCT virtualtransaction FROM pg_locks WHERE {_HOLDS}")  # noqa: S608
 
 
+_STARTED = text("SELECT CAST(pg_postmaster_start_time() AS text)")
+
+
+def _server(connection: Connection) -> str:
+    """Name the running server; a connection stays with one."""
+    if "zeroeventhub_server" not in connection.info:
+        connection.info["zeroeventhub_server"] = connection.scalar(_STARTED)
+    return str(connection.info["zeroeventhub_server"])
+
+
 class Observed:
     """Order a PostgreSQL table by a column whose default draws from a sequence.
 
@@ -52,7 +62,7 @@ class Observed:
     def horizon(self, connection: Connection) -> Horizon:
         """Observe the writers once, and return the highest number known to be decided."""
         sequence = self._sequence or find_sequence(connection, self._events)
-        began = self._rounds.begin()
+        began = self._rounds.begin(_server(connection))
         number = sequence.last_number(connection)
         name = {"table": quoted_name(connection, self._events.table)}
         writers = frozenset(connection.scalars(_WRITERS, name).all())
