@@ -16,6 +16,7 @@ from harness.torture.reader import Reader
 from harness.torture.verdict import Verdict
 from harness.torture.watched import WatchedFeed
 from zeroeventhub import TableFeed
+from zeroeventhub.publisher.ordering import postgresql
 
 JOINING = 60
 """Seconds after which readers that do not come to an end are given up."""
@@ -103,7 +104,11 @@ def _feeds(
     ):
         engine = reading_engine(url, random.Random(f"{seed} {names}"))
         stack.enter_context(_disposed(engine))
-        yield names, WatchedFeed(table, publish(table).bind(engine))
+        feed = publish(table)
+        gate = isinstance(feed, TableFeed) and isinstance(
+            feed.ordering(engine.dialect.name), postgresql.Gated
+        )
+        yield names, WatchedFeed(table, feed.bind(engine), steady=not gate)
 
 
 @contextmanager

@@ -19,11 +19,14 @@ class WatchedFeed:
     Args:
         table: what the feed is made of.
         feed: the feed.
+        steady: whether its horizon never goes back; that of a gate does for a moment, if a writer
+            is slow between reading the last number and leaving its mark. Its numbers are above.
     """
 
-    def __init__(self, table: Table, feed: BoundFeed) -> None:
+    def __init__(self, table: Table, feed: BoundFeed, *, steady: bool = True) -> None:
         self.table = table
         self._feed = feed
+        self._steady = steady
         self._lock = Lock()
         self._horizon = 0
         self._answered = False
@@ -40,7 +43,7 @@ class WatchedFeed:
         if (horizon := self._ask(self._feed.head)) is None:
             return
         with self._lock:
-            if horizon < before:
+            if self._steady and horizon < before:
                 self.went_back.append(f"{before} to {horizon}")
             self._horizon = max(self._horizon, horizon)
 
