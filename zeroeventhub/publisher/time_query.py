@@ -3,7 +3,16 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, Integer, bindparam, func, select
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Integer,
+    bindparam,
+    func,
+    select,
+    type_coerce,
+)
 from sqlalchemy import types as sql
 
 from zeroeventhub.errors import ConfigurationError
@@ -74,7 +83,7 @@ class TimeQuery:
             .select_from(source.join(source.table))
             .where(
                 source.position <= bindparam("until", type_=BigInteger),
-                time >= _as_stored(moment, zoned=bool(time.type.timezone)),
+                _not_before(time, moment, connection.dialect.name),
             )
         )
         if source.partition is not None:
@@ -102,6 +111,16 @@ class TimeQuery:
             else:
                 below = int(row[0])
         return below
+
+
+def _not_before(time: ColumnElement[Any], moment: datetime, dialect: str) -> ColumnElement[bool]:
+    stored = _as_stored(moment, zoned=bool(getattr(time.type, "timezone", False)))
+    if dialect != "sqlite":
+        return time >= stored
+    # There a time is text, with a fraction or, as CURRENT_TIMESTAMP writes it, without; the
+    # shortest form of a moment comes before all others of the same one.
+    text = stored.replace(tzinfo=None).isoformat(sep=" ")
+    return type_coerce(time, sql.String) >= (text.rstrip("0") if "." in text else text)
 
 
 def _as_stored(moment: datetime, *, zoned: bool) -> datetime:

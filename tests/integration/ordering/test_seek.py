@@ -176,3 +176,17 @@ async def test_async_feed_seeks_as_well(engine, async_engine):
 
 def _minute(number):
     return NOON + timedelta(minutes=number)
+
+
+@pytest.mark.parametrize("form", ["12:00:01", "12:00:01.000000", "12:00:01.5", "12:00:01.500000"])
+def test_moment_of_sqlite_is_found_in_every_form(sqlite, form):
+    """Times that SQLite or others wrote, with a fraction or without, are of their moment."""
+    metadata.create_all(sqlite)
+    with sqlite.begin() as connection:
+        for time_of_day in ("12:00:00", form, "12:00:02"):
+            row = f"INSERT INTO orders (placed, data) VALUES ('2013-01-01 {time_of_day}', '{{}}')"
+            connection.execute(text(row))
+    feed = TableFeed(orders, data="data", time="placed").bind(sqlite)
+    moment = datetime.fromisoformat(f"2013-01-01T{form}+00:00")
+    assert Place.of(feed.cursor_at(moment)).position == 1
+    assert Place.of(feed.cursor_at(moment + timedelta(microseconds=1))).position == 2
