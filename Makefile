@@ -9,9 +9,10 @@ PIP = -m pip --disable-pip-version-check --quiet
 demo: .venv/demo
 	.venv/bin/zeroeventhub demo
 
-# SQLAlchemy 2.1 for all tests, then 2.0 for those that talk to a database. Once is torture enough,
-# and what is of HTTP alone is the same with both.
-ONCE = ordering/test_torture test_conformance test_openapi test_vectors test_client_extensions
+# SQLAlchemy 2.1 for all tests, then 2.0 for those that send a database something of their own. Once
+# is torture enough, and what HTTP makes of a page is the same with both.
+ONCE = ordering/test_torture test_caching test_changing_partitions test_client test_client_extensions \
+	test_conformance test_frameworks test_openapi test_peer test_server_sent_events test_vectors test_wait
 
 test: check .venv-sqlalchemy-2.0/test
 	.venv/bin/python -m pytest
