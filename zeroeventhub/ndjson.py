@@ -5,14 +5,13 @@ The only place that knows it, without any I/O. A line is an event (`data`), a ch
 nothing else: U+2028 and U+0085 are data.
 """
 
-import re
 from collections.abc import Collection, Iterable
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from zeroeventhub.errors import ConfigurationError, CutPage, ProtocolError
-from zeroeventhub.protocol import FIRST, LAST, Event, FeedInfo, Page, Partition
+from zeroeventhub.protocol import FIRST, LAST, Event, FeedInfo, Page, Partition, is_cursor
 
 __all__ = ["MEDIA_TYPE", "PageDecoder", "decode_info", "encode_info", "encode_page"]
 
@@ -185,12 +184,10 @@ def _number(partition: str | int) -> int:
 _WHITE_SPACE = b" \t\r"
 """What JSON allows between its parts and no line ends with."""
 
-_CURSOR = re.compile(r"[ -~]{1,4096}")
-
 
 def _expect_cursor(cursor: str) -> str:
-    """Refuse a cursor that could not be read from (ZeroEventHub v1, Parameters)."""
-    if cursor in {FIRST, LAST} or not _CURSOR.fullmatch(cursor):
+    """Refuse a cursor that could not be read from."""
+    if cursor in {FIRST, LAST} or not is_cursor(cursor):
         raise ProtocolError("The feed gave a cursor that cannot be read from.")
     return cursor
 

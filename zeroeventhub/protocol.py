@@ -26,6 +26,7 @@ __all__ = [
     "Page",
     "Partition",
     "TypeFilter",
+    "is_cursor",
 ]
 
 FIRST = "_first"
@@ -156,6 +157,14 @@ class TypeFilter:
         """Tell whether events of a type are chosen."""
         folded = name.lower() if name.isascii() else name
         return (folded in self.names) is not self.skip
+
+
+_CURSOR = re.compile(r"[ -~]{1,4096}")
+
+
+def is_cursor(text: str) -> bool:
+    """Tell whether text has the form of a cursor: printable ASCII (ZeroEventHub v1, Parameters)."""
+    return _CURSOR.fullmatch(text) is not None
 
 
 _TYPE_NAME = re.compile(r"[!-:<-~]{1,256}")

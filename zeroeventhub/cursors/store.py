@@ -107,8 +107,7 @@ class CursorStore:
         )
         cursor = connection.scalar(query)
         if cursor is None:
-            row = {"consumer": consumer, "partition": partition, "cursor": start}
-            connection.execute(self._insert_unless_there(connection.dialect.name).values(row))
+            self._insert_unless_there(connection, consumer, partition, start)
             # A rival's row may be newer than the snapshot that MariaDB and MySQL read; only a
             # locking read is sure to find it.
             cursor = connection.scalars(query.with_for_update()).one()
@@ -143,10 +142,8 @@ class CursorStore:
         columns = self.table.c
         known = select(columns.partition).where(columns.consumer == consumer).limit(1)
         if connection.execute(known).first() is None:
-            statement = self._insert_unless_there(connection.dialect.name)
             for partition in partitions:
-                row = {"consumer": consumer, "partition": partition, "cursor": start}
-                connection.execute(statement.values(row))
+                self._insert_unless_there(connection, consumer, partition, start)
 
     def inherit(
         self,
@@ -178,8 +175,7 @@ class CursorStore:
         for heir, parents in heirs.items():
             cursors = (known[parent] for parent in parents if parent in known)
             if (cursor := next(cursors, None)) is not None:
-                row = {"consumer": consumer, "partition": heir, "cursor": cursor}
-                connection.execute(self._insert_unless_there(connection.dialect.name).values(row))
+                self._insert_unless_there(connection, consumer, heir, cursor)
                 # An heir that was a parent itself, and was gone until now.
                 connection.execute(self.move(consumer, heir, HANDED_OVER, cursor))
         connection.execute(
@@ -188,15 +184,20 @@ class CursorStore:
             .values(cursor=HANDED_OVER, updated_at=func.now())
         )
 
-    def _insert_unless_there(self, dialect: str) -> Insert:
+    def _insert_unless_there(
+        self, connection: Connection, consumer: str, partition: int, cursor: str
+    ) -> None:
         # Two processes may start with one consumer name at the same moment.
-        match dialect:
+        statement: Insert
+        match connection.dialect.name:
             case "postgresql":
-                return postgresql.insert(self.table).on_conflict_do_nothing()
+                statement = postgresql.insert(self.table).on_conflict_do_nothing()
             case "sqlite":
-                return sqlite.insert(self.table).on_conflict_do_nothing()
+                statement = sqlite.insert(self.table).on_conflict_do_nothing()
             case _:
-                return insert(self.table).prefix_with("IGNORE")
+                statement = insert(self.table).prefix_with("IGNORE")
+        row = {"consumer": consumer, "partition": partition, "cursor": cursor}
+        connection.execute(statement.values(row))
 
     def move(self, consumer: str, partition: int, old: str, new: str) -> Update:
         """Build the statement that moves a cursor, and matches no row unless it stands at old."""

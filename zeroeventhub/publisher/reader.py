@@ -99,7 +99,7 @@ class Reader:
     ) -> Page:
         """Read the events that follow a cursor, up to the horizon; see `ExtendedFeed.read`."""
         place = Place(0) if cursor in {FIRST, LAST} else Place.of(cursor)
-        stop_place = None if stop is None else self._stop(stop)
+        stop_place = None if stop is None else Place.of(stop)
         horizon = self._horizon(connection)
         self._refuse_beyond(horizon, place, stop_place)
         if cursor == LAST:
@@ -118,13 +118,11 @@ class Reader:
         self._history.verify(connection, place, stop_place)
         if place.position == 0:
             self._refuse_restart(connection, until)
-        reached = (
-            not stretch.full
-            and stop_place is not None
-            and (max(stretch.until, place.position) >= stop_place.position)
-        )
-        if reached and stop is not None and place.position < Place.of(stop).position:
-            end = stop
+        reached = False
+        if stop_place is not None and not stretch.full:
+            reached = max(stretch.until, place.position) >= stop_place.position
+            if reached and place.position < stop_place.position:
+                end = str(stop_place)
         return Page(
             stretch.events,
             end,
@@ -165,7 +163,7 @@ class Reader:
     ) -> list[str]:
         """Return the cursors between the pieces of a partition; see `ExtendedFeed.splits`."""
         first = Place(0) if start == FIRST else Place.of(start)
-        stop_place = None if stop is None else self._stop(stop)
+        stop_place = None if stop is None else Place.of(stop)
         horizon = self._horizon(connection)
         self._refuse_beyond(horizon, first, stop_place)
         until = horizon.settled if stop_place is None else stop_place.position
@@ -200,12 +198,6 @@ class Reader:
         """Refuse a page from the start, which no digest vouches for, if numbers start again."""
         if self._ordering.horizon(connection).highest < until:
             raise Unavailable("The table was emptied while it was read.", retry_after=1)
-
-    @staticmethod
-    def _stop(stop: str) -> Place:
-        if stop in {FIRST, LAST}:
-            raise BadCursor("A read stops at a cursor that the feed has given.")
-        return Place.of(stop)
 
     @staticmethod
     def _refuse_beyond(horizon: Horizon, *places: Place | None) -> None:

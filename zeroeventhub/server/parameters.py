@@ -8,7 +8,16 @@ from datetime import UTC, datetime
 from starlette.datastructures import QueryParams
 
 from zeroeventhub.errors import BadCursor, BadRequest, ConfigurationError
-from zeroeventhub.protocol import EVENT_TYPES, FIRST, LAST, STOP, WAIT, FeedInfo, TypeFilter
+from zeroeventhub.protocol import (
+    EVENT_TYPES,
+    FIRST,
+    LAST,
+    STOP,
+    WAIT,
+    FeedInfo,
+    TypeFilter,
+    is_cursor,
+)
 
 __all__ = [
     "CursorRequest",
@@ -26,7 +35,6 @@ __all__ = [
     "read_v1_request",
 ]
 
-LONGEST_CURSOR = 4096
 MOST_TYPES = 100
 MOST_SPLITS = 1000
 _MOST_DIGITS = 18
@@ -251,8 +259,7 @@ def _optional(query: QueryParams, name: str) -> str | None:
 
 
 def _cursor(cursor: str) -> str:
-    """Check a cursor's alphabet: printable ASCII (ZeroEventHub v1, Parameters)."""
-    if not (cursor and cursor.isascii() and cursor.isprintable() and len(cursor) <= LONGEST_CURSOR):
+    if not is_cursor(cursor):
         raise BadCursor("The cursor is not one that this feed has given.")
     return cursor
 

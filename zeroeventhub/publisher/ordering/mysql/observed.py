@@ -23,6 +23,7 @@ from zeroeventhub.publisher.ordering.mysql.server import (
 )
 from zeroeventhub.publisher.ordering.port import Blocker, Ddl, Events, Horizon, Source
 from zeroeventhub.publisher.ordering.rounds import PREPARED, Rounds
+from zeroeventhub.publisher.ordering.server_name import server_name
 from zeroeventhub.publisher.ordering.unique_key import check_key
 
 __all__ = ["Observed"]
@@ -49,6 +50,9 @@ _WRITERS = {
         ) AND OBJECT_SCHEMA = COALESCE(:schema, DATABASE()) AND OBJECT_NAME = :name""",
 }
 _PREPARED = text("XA RECOVER")
+
+# Servers that replicate from each other differ in this.
+_SERVER = text("SELECT CONCAT(@@hostname, '/', @@port, '/', @@server_id)")
 
 _SHOWS_WRITERS = {
     True: """
@@ -149,7 +153,7 @@ class Observed:
 
     def horizon(self, connection: Connection) -> Horizon:
         """Observe the writers once, and return the highest number known to be decided."""
-        began = self._rounds.begin(_server(connection))
+        began = self._rounds.begin(server_name(connection, _SERVER))
         number = self._last_number(connection)
         holders = connection.execute(
             text(_WRITERS[is_mariadb(connection)]), self._named(connection)
@@ -201,16 +205,6 @@ class Observed:
     def _named(self, connection: Connection, **more: str) -> dict[str, str | None]:
         schema = connection.schema_for_object(self._events.table)
         return {"schema": schema, "name": self._events.table.name, **more}
-
-
-_SERVER = text("SELECT CONCAT(@@hostname, '/', @@port, '/', @@server_id)")
-
-
-def _server(connection: Connection) -> str:
-    """Name the server; a connection stays with one, and servers that replicate differ in this."""
-    if "zeroeventhub_server" not in connection.info:
-        connection.info["zeroeventhub_server"] = connection.scalar(_SERVER)
-    return str(connection.info["zeroeventhub_server"])
 
 
 def _text(name: str | bytes) -> str:

@@ -12,6 +12,7 @@ from zeroeventhub.publisher.ordering.port import Blocker, Ddl, Events, Horizon, 
 from zeroeventhub.publisher.ordering.postgresql.sequence import Sequence, find_sequence, quoted_name
 from zeroeventhub.publisher.ordering.postgresql.writers import find_blockers
 from zeroeventhub.publisher.ordering.rounds import Rounds
+from zeroeventhub.publisher.ordering.server_name import server_name
 
 __all__ = ["Observed"]
 
@@ -35,13 +36,6 @@ _WRITERS = text(f"SELECT DISTINCT virtualtransaction FROM pg_locks WHERE {_HOLDS
 _STARTED = text("SELECT CAST(pg_postmaster_start_time() AS text)")
 
 
-def _server(connection: Connection) -> str:
-    """Name the running server; a connection stays with one."""
-    if "zeroeventhub_server" not in connection.info:
-        connection.info["zeroeventhub_server"] = connection.scalar(_STARTED)
-    return str(connection.info["zeroeventhub_server"])
-
-
 class Observed:
     """Order a PostgreSQL table by a column whose default draws from a sequence.
 
@@ -62,7 +56,7 @@ class Observed:
     def horizon(self, connection: Connection) -> Horizon:
         """Observe the writers once, and return the highest number known to be decided."""
         sequence = self._sequence or find_sequence(connection, self._events)
-        began = self._rounds.begin(_server(connection))
+        began = self._rounds.begin(server_name(connection, _STARTED))
         number = sequence.last_number(connection)
         name = {"table": quoted_name(connection, self._events.table)}
         writers = frozenset(connection.scalars(_WRITERS, name).all())
