@@ -14,11 +14,15 @@ ZeroEventHubError
 │       └── Diverged        the cursor belongs to a history the feed does not have
 ├── FeedFailure             the publisher cannot serve a row it holds
 ├── ProtocolError           a publisher sent what the protocol does not allow
+│   └── PageTooLarge        a page or a line of it is longer than the client takes
 ├── TransientError          try again: nothing was lost
 │   ├── Unavailable         the feed cannot answer just now
 │   ├── Unreachable         the network or the server did not answer
-│   └── CutPage             a page ended before its checkpoint
-└── Fenced                  the cursor moved since the page was read: nothing was applied
+│   ├── CutPage             a page ended before its checkpoint
+│   └── StoreUnavailable    the consumer's own database did not answer, or asked to try again
+├── Fenced                  the cursor moved since the page was read: nothing was applied
+│   └── LeaseLost           another process of this consumer reads the partition now
+└── Halted                  events could not be applied: their partition stands still
 
 The same classes are raised by a feed in process and by a client over HTTP: a client turns
 the problem document of an answer back into the exception that the publisher raised.
@@ -37,9 +41,13 @@ __all__ = [
     "Fenced",
     "Forbidden",
     "Gone",
+    "Halted",
+    "LeaseLost",
     "MissingExtra",
     "NotFound",
+    "PageTooLarge",
     "ProtocolError",
+    "StoreUnavailable",
     "TokenChanged",
     "TransientError",
     "Trimmed",
@@ -141,6 +149,10 @@ class ProtocolError(ZeroEventHubError):
     """Say that a publisher sent what the protocol does not allow."""
 
 
+class PageTooLarge(ProtocolError):  # noqa: N818 - named for what happened
+    """Say that a page, or a line of it, is longer than the client takes."""
+
+
 class TransientError(ZeroEventHubError):
     """Say that trying again may help; nothing was lost."""
 
@@ -164,8 +176,30 @@ class CutPage(TransientError):  # noqa: N818 - named for what happened
     """Say that a page ended before its checkpoint."""
 
 
+class StoreUnavailable(TransientError):  # noqa: N818 - named for what happened
+    """Say that the consumer's own database did not answer, or asked to try again."""
+
+
 class Fenced(ZeroEventHubError):  # noqa: N818 - the field's word for a refused commit
     """Say that the cursor moved since the page was read; nothing was applied."""
+
+
+class LeaseLost(Fenced):
+    """Say that another process of this consumer reads the partition now."""
+
+
+class Halted(ZeroEventHubError):  # noqa: N818 - named for what happened
+    """Say that events could not be applied, so that their partition stands still.
+
+    The error that applying them ended in is this one's `__cause__`.
+
+    Attributes:
+        partition: the partition that stands still.
+    """
+
+    def __init__(self, message: str, *, partition: int) -> None:
+        super().__init__(message)
+        self.partition = partition
 
 
 def require(package: str, *, extra: str, user: str) -> None:

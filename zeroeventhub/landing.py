@@ -1,7 +1,6 @@
 """Land events in a table, as they came: one row an event, numbered as they arrive."""
 
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import (
@@ -26,7 +25,8 @@ from sqlalchemy.dialects.mysql import DATETIME
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.schema import CreateTable
 
-from zeroeventhub.errors import ConfigurationError, ProtocolError
+from zeroeventhub.cloud_event import event_id, event_key, event_time, event_type
+from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import Event
 
 __all__ = ["LandingTable"]
@@ -118,33 +118,9 @@ class LandingTable:
 
 
 def _attributes(event: Event) -> dict[str, Any]:
-    """Take id, type, time and key from a CloudEvent; `subject` is the key where there is no other.
-
-    CloudEvents 1.0, Required Attributes; extension Partitioning.
-    """
-    data: Any
-    try:
-        data = event.data
-    except ProtocolError:  # it is kept as it came, even where Python cannot hold a number in it
-        data = None
-    if not (isinstance(data, Mapping) and "specversion" in data):
-        data = {}
     return {
-        "id": _string(data.get("id")),
-        "type": _string(data.get("type")),
-        "time": _moment(data.get("time")),
-        "key": _string(data.get("partitionkey", data.get("subject"))),
+        "id": event_id(event),
+        "type": event_type(event),
+        "time": event_time(event),
+        "key": event_key(event),
     }
-
-
-def _string(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _moment(value: Any) -> datetime | None:
-    """Read a timestamp of RFC 3339 in UTC; None for anything else, as for one without a zone."""
-    try:
-        moment = datetime.fromisoformat(value)
-        return moment.astimezone(UTC) if moment.tzinfo else None
-    except (TypeError, ValueError, OverflowError):
-        return None

@@ -13,6 +13,7 @@ from zeroeventhub._follow import (
     Follower,
     Load,
     Pause,
+    Place,
     Step,
 )
 from zeroeventhub.errors import Fenced, TokenChanged, ZeroEventHubError
@@ -64,7 +65,7 @@ class World:
             case Discover():
                 return self.info()
             case Load():
-                return self.cursors.setdefault(step.partition, FIRST)
+                return Place(self.cursors.setdefault(step.partition, FIRST))
             case Fetch():
                 return self.read(step)
             case Advance() if self.fences:

@@ -2,7 +2,7 @@ import pytest
 from follow_world import CHANGED, POLL, World, delivered, follow, kinds, of_kind
 
 from zeroeventhub import FIRST, Event, Page, Partition
-from zeroeventhub._follow import Advance, Deliver, Discover, Fetch, Inherit, Load, Pause
+from zeroeventhub._follow import Advance, Deliver, Discover, Fetch, Inherit, Load, Pause, Place
 from zeroeventhub.errors import ConfigurationError, ProtocolError, Unreachable
 
 
@@ -17,7 +17,7 @@ def test_page_goes_through_its_steps():
     world = World([Partition(0)], {0: ["a"]}, cursors={0: "0"})
     page = Page([Event.of("a")], "1")
     assert follow(world) == [
-        *[Discover(), Load(0, (0,)), Fetch(0, "0"), Deliver(0, "0", page)],
+        *[Discover(), Load(0, (0,)), Fetch(0, "0"), Deliver(0, Place("0"), page)],
         *[Load(0, (0,)), Fetch(0, "1")],
     ]
 
@@ -41,7 +41,7 @@ def test_cursor_that_moves_over_nothing_is_advanced():
     """A page without events whose cursor has moved is committed by itself."""
     world = World([Partition(0)], {0: ["", "a"]})
     steps = follow(world)
-    assert of_kind(steps, Advance) == [Advance(0, FIRST, "1")]
+    assert of_kind(steps, Advance) == [Advance(0, Place(FIRST), "1")]
     assert delivered(steps) == [(0, "a")]
 
 

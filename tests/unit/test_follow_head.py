@@ -6,7 +6,8 @@ import pytest
 from follow_world import CHANGED, POLL, World, delivered, follow, follower, kinds, of_kind
 
 from zeroeventhub import Event, Page, Partition
-from zeroeventhub._follow import LONGEST_WAIT, Deliver, Discover, Fetch, Load, Pause
+from zeroeventhub._follow import Deliver, Discover, Fetch, Load, Pause
+from zeroeventhub._follow.follower import LONGEST_WAIT
 from zeroeventhub.errors import ProtocolError
 from zeroeventhub.protocol import CAUGHT_UP, WAIT
 

@@ -13,7 +13,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from zeroeventhub import FIRST, Event, FeedInfo, Page, Partition
-from zeroeventhub._follow import Advance, Deliver, Discover, Fetch, Follower, Inherit, Load, Pause
+from zeroeventhub._follow import (
+    Advance,
+    Deliver,
+    Discover,
+    Fetch,
+    Follower,
+    Inherit,
+    Load,
+    Pause,
+    Place,
+)
 from zeroeventhub.errors import Fenced, TokenChanged, Unavailable, ZeroEventHubError
 from zeroeventhub.protocol import CAUGHT_UP, WAIT
 
@@ -250,7 +260,7 @@ class FollowedFeed(RuleBasedStateMachine):
             case Inherit():
                 self.inherit(step.heirs, step.remaining)
             case Load():
-                return self.cursors.setdefault(step.partition, FIRST)
+                return Place(self.cursors.setdefault(step.partition, FIRST))
             case Fetch():
                 self.see_who_waits(step)
                 return self.feed.page(self.known.token, step.partition, step.cursor)
@@ -258,7 +268,7 @@ class FollowedFeed(RuleBasedStateMachine):
                 self.refusals -= 1
             case Deliver():
                 self.deliver(step)
-            case Advance() if self.cursors.get(step.partition) != step.old:
+            case Advance() if self.cursors.get(step.partition) != step.place.cursor:
                 raise Fenced("Another process has moved the cursor.")
             case Advance():
                 self.cursors[step.partition] = step.new
@@ -284,8 +294,8 @@ class FollowedFeed(RuleBasedStateMachine):
 
     def deliver(self, step):
         """Apply a page; a consumer drops the page that another process has applied."""
-        if self.cursors.get(step.partition) == step.cursor:
-            self.commit(step.partition, step.cursor, step.page)
+        if self.cursors.get(step.partition) == step.place.cursor:
+            self.commit(step.partition, step.place.cursor, step.page)
 
     def commit(self, partition, cursor, page):
         """Apply the events of a page and move the cursor from where it stands."""

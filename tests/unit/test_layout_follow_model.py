@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from zeroeventhub import FIRST, Event, FeedInfo, Page
-from zeroeventhub._follow import Advance, Deliver, Discover, Fetch, Follower, Inherit, Load
+from zeroeventhub._follow import Advance, Deliver, Discover, Fetch, Follower, Inherit, Load, Place
 from zeroeventhub.errors import Fenced, TokenChanged, ZeroEventHubError
 from zeroeventhub.layout import Layout, key_hash
 from zeroeventhub.protocol import CAUGHT_UP
@@ -161,14 +161,14 @@ class FollowedLayout(RuleBasedStateMachine):
             case Inherit():
                 self.inherit(step.heirs, step.remaining)
             case Load():
-                return self.cursors.setdefault(step.partition, FIRST)
+                return Place(self.cursors.setdefault(step.partition, FIRST))
             case Fetch():
                 return self.feed.page(self.known.token, step.partition, step.cursor)
-            case Advance() if self.cursors.get(step.partition) != step.old:
+            case Advance() if self.cursors.get(step.partition) != step.place.cursor:
                 raise Fenced("Another process has moved the cursor.")
             case Advance():
                 self.cursors[step.partition] = step.new
-            case Deliver() if self.cursors.get(step.partition) == step.cursor:
+            case Deliver() if self.cursors.get(step.partition) == step.place.cursor:
                 for event in step.page.events:
                     self.delivered[event.data["key"]].append(event.data["n"])
                 self.cursors[step.partition] = step.page.cursor

@@ -20,6 +20,7 @@ from zeroeventhub._follow import (
     Inherit,
     Load,
     Pause,
+    Place,
     Step,
 )
 from zeroeventhub.client import AsyncClient, Client
@@ -85,16 +86,16 @@ class _Following(Generic[_AnyClient]):
     def _options(self, step: Fetch) -> _FetchOptions:
         return {"limit": self.limit, "types": self.types, "wait": step.wait}
 
-    def _load(self, connection: Connection, step: Load) -> str:
+    def _load(self, connection: Connection, step: Load) -> Place:
         if self.start != FIRST:
             self.store.begin(connection, self.name, step.among, self.start)
-        return self.store.load(connection, self.name, step.partition)
+        return Place(self.store.load(connection, self.name, step.partition))
 
     def _inherit(self, connection: Connection, step: Inherit) -> None:
         self.store.inherit(connection, self.name, step.heirs, step.remaining)
 
     def _move(self, step: Advance) -> Update:
-        return self.store.move(self.name, step.partition, step.old, step.new)
+        return self.store.move(self.name, step.partition, step.place.cursor, step.new)
 
 
 class Consumer(_Following[Client]):
@@ -126,7 +127,12 @@ class Consumer(_Following[Client]):
             if isinstance(step, Deliver):
                 page = step.page
                 yield PendingPage(
-                    step.partition, page.events, step.cursor, page.cursor, self.name, self.store
+                    step.partition,
+                    page.events,
+                    step.place.cursor,
+                    page.cursor,
+                    self.name,
+                    self.store,
                 )
                 go_on = partial(steps.send, None)
                 continue
@@ -205,7 +211,12 @@ class AsyncConsumer(_Following[AsyncClient]):
             if isinstance(step, Deliver):
                 page = step.page
                 yield AsyncPendingPage(
-                    step.partition, page.events, step.cursor, page.cursor, self.name, self.store
+                    step.partition,
+                    page.events,
+                    step.place.cursor,
+                    page.cursor,
+                    self.name,
+                    self.store,
                 )
                 go_on = partial(steps.send, None)
                 continue

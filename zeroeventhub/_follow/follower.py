@@ -6,13 +6,23 @@ such drivers and share every decision made here.
 """
 
 import math
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Generator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from random import random
 from typing import Any
 
+from zeroeventhub._follow.steps import (
+    Advance,
+    Deliver,
+    Discover,
+    Fetch,
+    Inherit,
+    Load,
+    Pause,
+    Step,
+)
 from zeroeventhub.errors import (
     ConfigurationError,
     Fenced,
@@ -20,19 +30,9 @@ from zeroeventhub.errors import (
     TokenChanged,
     TransientError,
 )
-from zeroeventhub.protocol import WAIT, FeedInfo, Page, Partition
+from zeroeventhub.protocol import WAIT, FeedInfo, Partition
 
-__all__ = [
-    "Advance",
-    "Deliver",
-    "Discover",
-    "Fetch",
-    "Follower",
-    "Inherit",
-    "Load",
-    "Pause",
-    "Step",
-]
+__all__ = ["Follower"]
 
 SHORTEST_BACKOFF = 0.1
 LONGEST_BACKOFF = 30.0
@@ -41,84 +41,6 @@ LONGEST_WAIT = 5.0
 """Seconds that the feed is asked to wait at its head; a consumer that is stopped waits as long."""
 
 
-@dataclass(frozen=True)
-class Discover:
-    """Ask the feed for its partitions; the result is a FeedInfo."""
-
-
-@dataclass(frozen=True)
-class Inherit:
-    """Hand the cursors of partitions that are gone to those that go on from there.
-
-    Attributes:
-        heirs: by partition, those whose cursors are valid in it, nearest first.
-        remaining: all partitions that are there to read, heirs or not.
-    """
-
-    heirs: Mapping[int, tuple[int, ...]]
-    remaining: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Load:
-    """Load a partition's cursor from the store; the result is the cursor.
-
-    Attributes:
-        partition: the partition's id.
-        among: all partitions that are read; a consumer that is new starts in all at once.
-    """
-
-    partition: int
-    among: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Fetch:
-    """Fetch the page that follows a cursor; the result is a Page.
-
-    Attributes:
-        partition: the partition's id.
-        cursor: where to read from.
-        wait: seconds that the feed may wait at the head for something to read.
-    """
-
-    partition: int
-    cursor: str
-    wait: float = 0.0
-
-
-@dataclass(frozen=True)
-class Advance:
-    """Commit a cursor that moved over no events, in a transaction of its own."""
-
-    partition: int
-    old: str
-    new: str
-
-
-@dataclass(frozen=True)
-class Deliver:
-    """Hand a page with events to the consumer."""
-
-    partition: int
-    cursor: str
-    page: Page
-
-
-@dataclass(frozen=True)
-class Pause:
-    """Wait, in seconds, or until the consumer is stopped.
-
-    Attributes:
-        seconds: how long.
-        reason: the error that is waited out; None at the head of the feed.
-    """
-
-    seconds: float
-    reason: Exception | None = None
-
-
-Step = Discover | Inherit | Load | Fetch | Advance | Deliver | Pause
 _Steps = Generator[Step, Any, Any]
 
 
@@ -211,7 +133,8 @@ class Follower:
                 reached it when it brings nothing new.
             waits: whether the feed may wait at its head.
         """
-        cursor = yield load
+        place = yield load
+        cursor = place.cursor
         at_head = heads.get(partition.id) == cursor
         if at_head and (partition.closed or not self.forever):
             return False, True
@@ -226,11 +149,11 @@ class Follower:
                 "would come again for ever."
             )
         if page.events:
-            yield Deliver(partition.id, cursor, page)
+            yield Deliver(partition.id, place, page)
         elif found:
             # Fenced: another process of this consumer moved it, and Load will say where to.
             with suppress(Fenced):
-                yield Advance(partition.id, cursor, page.cursor)
+                yield Advance(partition.id, place, page.cursor)
         at_head = page.caught_up or not found
         if at_head:
             heads[partition.id] = page.cursor

@@ -1,0 +1,251 @@
+"""What a consumer does next: the steps that decisions are made of, and what comes back.
+
+Decisions yield steps; whoever drives them carries each out, sends the result back, or throws the
+error that happened.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from zeroeventhub.protocol import Page, Partition
+
+__all__ = [
+    "Advance",
+    "Await",
+    "Claim",
+    "Claimed",
+    "Deliver",
+    "Discover",
+    "End",
+    "Fetch",
+    "Inherit",
+    "Load",
+    "Outcome",
+    "Pause",
+    "Place",
+    "Redeliver",
+    "Release",
+    "Start",
+    "Step",
+    "Stop",
+]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Hold where a consumer stands in a partition, and by what right it may move on.
+
+    Attributes:
+        cursor: where it stands.
+        epoch: grows whenever the right to move the cursor passes on: to another process that has
+            taken the lease, or to an operator who has set the cursor. A commit from an older
+            epoch is fenced.
+    """
+
+    cursor: str
+    epoch: int = 0
+
+
+@dataclass(frozen=True)
+class Discover:
+    """Ask the feed for its partitions; the result is a FeedInfo."""
+
+
+@dataclass(frozen=True)
+class Inherit:
+    """Hand the cursors of partitions that are gone to those that go on from there.
+
+    Attributes:
+        heirs: by partition, those whose cursors are valid in it, nearest first.
+        remaining: all partitions that are there to read, heirs or not.
+    """
+
+    heirs: Mapping[int, tuple[int, ...]]
+    remaining: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Load:
+    """Load a partition's place from the store; the result is a Place.
+
+    Attributes:
+        partition: the partition's id.
+        among: all partitions that are read; a consumer that is new starts in all at once.
+    """
+
+    partition: int
+    among: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """Fetch the page that follows a cursor; the result is a Page.
+
+    Attributes:
+        partition: the partition's id.
+        cursor: where to read from.
+        wait: seconds that the feed may wait at the head for something to read.
+    """
+
+    partition: int
+    cursor: str
+    wait: float = 0.0
+
+
+@dataclass(frozen=True)
+class Advance:
+    """Commit a cursor that moved over no events, in a transaction of its own."""
+
+    partition: int
+    place: Place
+    new: str
+
+
+@dataclass(frozen=True)
+class Deliver:
+    """Hand a page with events to the consumer.
+
+    Attributes:
+        partition: the partition's id.
+        place: where the consumer stands.
+        page: the page that follows.
+        ahead: what may be fetched while the page is applied; None where it may not.
+        set_aside: apply each event for itself, and set those aside that fail.
+    """
+
+    partition: int
+    place: Place
+    page: Page
+    ahead: Fetch | None = None
+    set_aside: bool = False
+
+
+@dataclass(frozen=True)
+class End:
+    """Write down that a closed partition was read to its end, so that those behind it may start."""
+
+    partition: int
+    place: Place
+
+
+@dataclass(frozen=True)
+class Redeliver:
+    """Apply the partition's dead letters that were marked for it."""
+
+    partition: int
+    place: Place
+
+
+@dataclass(frozen=True)
+class Pause:
+    """Wait, in seconds, or until the consumer is stopped.
+
+    Attributes:
+        seconds: how long.
+        reason: the error that is waited out; None at the head of the feed.
+    """
+
+    seconds: float
+    reason: Exception | None = None
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Renew this process's leases and take a fair share of the free ones; the result is Claimed.
+
+    Attributes:
+        wanted: the partitions that may be read now.
+    """
+
+    wanted: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """Hold what a claim brought.
+
+    Attributes:
+        held: the partitions that this process holds leases of.
+        surplus: those of them that belong to others by fair share: stop reading, then release.
+        elsewhere: by partition that another process holds, when its lease runs out, in seconds by
+            the database's clock.
+        ended: closed partitions that have been read to their end.
+        letters: partitions with dead letters that are to be applied again.
+    """
+
+    held: frozenset[int]
+    surplus: frozenset[int] = frozenset()
+    elsewhere: Mapping[int, float] = field(default_factory=dict)
+    ended: frozenset[int] = frozenset()
+    letters: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class Start:
+    """Start to read a partition beside the others.
+
+    Attributes:
+        partition: the partition.
+        among: all partitions that are read.
+    """
+
+    partition: Partition
+    among: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Let the reading of partitions end after the page at hand; Await tells when it has."""
+
+    partitions: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Release:
+    """Give leases back that are no longer needed."""
+
+    partitions: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Await:
+    """Wait until the reading of a partition ends; the result is a tuple of Outcomes.
+
+    Attributes:
+        seconds: how long at most; the result is empty then.
+    """
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Tell how the reading of a partition ended.
+
+    Attributes:
+        partition: the partition's id.
+        error: what it ended in; None if it was drained, or asked to stop.
+        drained: whether it was read to its end.
+    """
+
+    partition: int
+    error: Exception | None = None
+    drained: bool = False
+
+
+Step = (
+    Discover
+    | Inherit
+    | Load
+    | Fetch
+    | Advance
+    | Deliver
+    | End
+    | Redeliver
+    | Pause
+    | Claim
+    | Start
+    | Stop
+    | Release
+    | Await
+)
