@@ -14,9 +14,12 @@ demo: .venv/demo
 ONCE = ordering/test_torture test_caching test_changing_partitions test_client test_client_extensions \
 	test_conformance test_frameworks test_openapi test_peer test_server_sent_events test_vectors test_wait
 
+# As many processes as there are cores, each with database servers of its own.
+PYTEST = -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile
+
 test: check .venv-sqlalchemy-2.0/test
-	.venv/bin/python -m pytest
-	.venv-sqlalchemy-2.0/bin/python -m pytest tests/integration $(ONCE:%=--ignore=tests/integration/%.py)
+	.venv/bin/python $(PYTEST)
+	.venv-sqlalchemy-2.0/bin/python $(PYTEST) tests/integration $(ONCE:%=--ignore=tests/integration/%.py)
 
 check: .venv/test
 	.venv/bin/ruff format --check

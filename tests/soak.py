@@ -1,106 +1,247 @@
-"""Torture all orderings on all databases until ten million events have been verified."""
+"""Run the long tests, to the sizes that the report states, and write what came of them.
+
+    python tests/soak.py [PART …] [--share 0.01] [--seed 0]
+
+Every part writes its rows into docs/reliability.md when it ends; a part that ran before keeps its
+rows until it runs again.
+"""
 
 import argparse
-import json
+import os
+import platform
+import re
+import subprocess
 import sys
 import tempfile
-from collections import Counter
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
-from itertools import count
+from pathlib import Path
 
 import pytest
+from harness import soak_wire
 from harness.databases import mariadb_server, new_database, postgresql_server
-from harness.torture import STRATEGIES, Crew, Mix, Verdict, published, torture
+from harness.planted import PLANTED
+from harness.simulation.campaign import simulate_in_processes
+from harness.soak_consumer import TORMENTS, restarted, tormented
+from harness.soak_orderings import verified
 from rich.console import Console
 
-SECONDS = 6
-MIXES = {
-    "postgresql": Mix(hurting=10, fast=16, bulk=3, rest=0.02),
-    "mariadb": Mix(hurting=10, fast=16, bulk=3, rest=0.02),
-    "sqlite": Mix(hurting=6, fast=4, bulk=3, rest=0.02),
-}
-WRONG = ("lost", "twice", "inverted", "invented", "horizon back", "silent", "stuck")
+ROOT = Path(__file__).parents[1]
+REPORT = ROOT / "docs" / "reliability.md"
+BEGIN, END = "<!-- report -->\n", "<!-- end of report -->\n"
+
+Database = Callable[[], AbstractContextManager[str]]
+
+
+@dataclass(frozen=True)
+class Row:
+    """Say what was run, and what came of it.
+
+    Attributes:
+        code: names the property that was tested.
+        what: what was counted.
+        where: on what it was run.
+        done: how much of it was done.
+        size: how much of it is enough.
+        wrong: how often something was wrong.
+        seed: the first one; None where nothing was drawn.
+        seconds: how long it took.
+    """
+
+    code: str
+    what: str
+    where: str
+    done: int
+    size: int
+    wrong: int
+    seed: int | None
+    seconds: float
+
+    def __str__(self) -> str:
+        """Write the row of the table."""
+        numbers = (f"{number:,}" for number in (self.done, self.size, self.wrong))
+        seed = "" if self.seed is None else f"{self.seed:,}"
+        cells = (self.code, self.what, self.where, *numbers, seed, f"{self.seconds:,.0f}")
+        return f"| {' | '.join(cells)} |\n"
 
 
 @dataclass
-class Line:
-    """Add up the rounds of an ordering on a database."""
+class Soak:
+    """Hold what all parts have in common.
 
-    ordering: str
-    database: str
-    rounds: int = 0
-    events: int = 0
-    transactions: int = 0
-    frozen: int = 0
-    counts: Counter[str] = field(default_factory=Counter)
+    Attributes:
+        share: of the full size, how much is run.
+        seed: the first one.
+        console: hears how far it is.
+        databases: by name, what can be had here.
+        complaints: what was wrong.
+    """
+
+    share: float
+    seed: int
+    console: Console
+    databases: dict[str, Database]
     complaints: list[str] = field(default_factory=list)
 
-    def add(self, seed: int, verdict: Verdict) -> None:
-        """Add a round."""
-        self.rounds += 1
-        self.events += verdict.events
-        self.transactions += verdict.transactions
-        self.frozen += verdict.frozen
-        self.counts += verdict.counts
-        self.complaints += [f"seed {seed}: {complaint}" for complaint in verdict.complaints]
+    def size(self, full: int) -> int:
+        """Say how much is to be run of what is enough."""
+        return max(1, round(full * self.share))
+
+    def tell(self, progress: str) -> None:
+        """Say how far it is."""
+        self.console.print(progress, highlight=False)
+
+    def complain(self, complaints: list[str]) -> int:
+        """Take note of what was wrong; return how much it was."""
+        for complaint in complaints:
+            self.console.print(complaint, style="red", markup=False, highlight=False)
+        self.complaints += complaints
+        return len(complaints)
+
+
+def simulation(soak: Soak) -> Iterator[Row]:
+    """Let consumers, networks and stores happen by seeds, in virtual time."""
+    started, size = time.monotonic(), soak.size(1_000_000)
+    soak.tell(f"simulation: {size:,} seeds")
+    tally = simulate_in_processes(range(soak.seed, soak.seed + size), os.cpu_count() or 1)
+    wrong = soak.complain([f"seed {seed}: {what}" for seed, what in tally.failures.items()])
+    seconds = time.monotonic() - started
+    yield Row("R8", "simulated worlds", "", tally.seeds, 1_000_000, wrong, soak.seed, seconds)
+
+
+def wire(soak: Soak) -> Iterator[Row]:
+    """Break connections at every byte, and by dice."""
+    full = {"every byte": 0, "random faults": 10_000, "killed publishers": 1_000, "changes": 0}
+    soak.tell("wire: every byte, random faults, killed publishers, changes of partitions")
+    found = soak_wire.run(seed=soak.seed, seeds=soak.size(10_000), publishers=soak.size(250))
+    for name, counts in found.items():
+        size = next(size for begin, size in full.items() if name.startswith(begin))
+        kills = counts.get("publisher killed", counts.get("kill", 0))
+        done = kills if name == "killed publishers" else counts["trials"]
+        code = {"every byte": "R1", "random faults": "R2", "killed publishers": "R4"}
+        row = next((row for begin, row in code.items() if name.startswith(begin)), "")
+        seed = soak.seed if size else None
+        wrong = soak.complain(counts["complaints"])
+        yield Row(row, name, "SQLite", done, size or done, wrong, seed, counts["seconds"])
+
+
+def consumers(soak: Soak) -> Iterator[Row]:
+    """Kill, freeze and cut off consumers."""
+    for torment in TORMENTS:
+        there = [name for name in torment.databases if name in soak.databases]
+        for name in there:
+            started = time.monotonic()
+            full = -(-torment.size // len(there))
+            line = tormented(
+                torment,
+                name,
+                soak.databases[name],
+                size=soak.size(full),
+                seed=soak.seed,
+                tell=soak.tell,
+            )
+            wrong, seconds = soak.complain(line.found.complaints), time.monotonic() - started
+            yield Row(torment.row, torment.name, name, line.done, full, wrong, soak.seed, seconds)
+
+
+def restarts(soak: Soak) -> Iterator[Row]:
+    """Restart a PostgreSQL server beneath consumers."""
+    started = time.monotonic()
+    line = restarted(size=soak.size(1_000), seed=soak.seed, tell=soak.tell)
+    wrong, seconds = soak.complain(line.found.complaints), time.monotonic() - started
+    yield Row("R5", "restarts", "postgresql", line.done, 1_000, wrong, soak.seed, seconds)
+
+
+def orderings(soak: Soak) -> Iterator[Row]:
+    """Torture every ordering with writers that hurt."""
+    started, full = time.monotonic(), 10_000_000
+    lines = verified(soak.databases, events=soak.size(full), seed=soak.seed, tell=soak.tell)
+    seconds = (time.monotonic() - started) / max(1, len(lines))
+    for line in lines:
+        wrong = soak.complain(line.complaints)
+        share = full // len(lines)
+        what = f"events, {line.ordering}"
+        yield Row("", what, line.database, line.events, share, wrong, soak.seed, seconds)
+
+
+def payloads(soak: Soak) -> Iterator[Row]:
+    """Decode the payloads that hurt."""
+    started = time.monotonic()
+    passed, failed, output = _pytest("tests/unit/test_hostile_payloads.py")
+    wrong = soak.complain([output] if failed else [])
+    seconds = time.monotonic() - started
+    yield Row("R10", "hostile payloads", "", passed, passed + failed, wrong, None, seconds)
+
+
+def rules(soak: Soak) -> Iterator[Row]:
+    """Remove one rule after the other, and see tests fail."""
+    started = time.monotonic()
+    script = ROOT / "tests" / "mutation_check.py"
+    process = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    killed = process.stdout.count("| killed |")
+    wrong = soak.complain([process.stdout + process.stderr] if process.returncode else [])
+    seconds = time.monotonic() - started
+    yield Row("R15", "rules removed and missed", "", killed, len(PLANTED), wrong, None, seconds)
+
+
+PARTS = {
+    part.__name__: part
+    for part in (simulation, wire, payloads, consumers, restarts, orderings, rules)
+}
+
+
+def _pytest(path: str) -> tuple[int, int, str]:
+    """Run tests; return how many passed, how many did not, and what was said."""
+    command = [sys.executable, "-m", "pytest", "-q", path]
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    said = process.stdout + process.stderr
+    passed, failed = (
+        sum(int(number) for number in re.findall(rf"(\d+) {word}", said))
+        for word in ("passed", "(?:failed|error)")
+    )
+    return passed, max(failed, int(bool(process.returncode))), said
 
 
 def main() -> int:
-    """Run the soak; return 1 if anything was wrong."""
+    """Run the parts; return 1 if anything was wrong."""
     options = _options()
     console = Console(stderr=True)
-    lines = [Line(ordering, database) for database, ordering in STRATEGIES]
-    lines = [line for line in lines if f"{line.database}/{line.ordering}".startswith(options.only)]
     with ExitStack() as stack:
-        databases = _databases({line.database for line in lines}, stack, console)
-        lines = [line for line in lines if line.database in databases]
-        crews = [stack.enter_context(_crew()) for _ in range(2)]
-        status = stack.enter_context(console.status("starting"))
-        for seed in count(options.seed):
-            for line in lines:
-                total = sum(each.events for each in lines)
-                status.update(
-                    f"{total:,} of {options.events:,} events; now seed {seed} of "
-                    f"{line.database}/{line.ordering}"
-                )
-                with databases[line.database]() as url:
-                    publish = partial(published, ordering=line.ordering)
-                    mix = MIXES[line.database]
-                    verdict = torture(url, publish, crews, seed=seed, seconds=SECONDS, mix=mix)
-                line.add(seed, verdict)
-                for complaint in verdict.complaints:
-                    console.print(f"{line.database}/{line.ordering}, seed {seed}: {complaint}")
-            if not lines or sum(line.events for line in lines) >= options.events:
-                break
-    sys.stdout.write(_json(lines) if options.json else _markdown(lines))
-    return 1 if not lines or any(line.complaints for line in lines) else 0
+        databases = _databases(stack, console)
+        soak = Soak(options.share, options.seed, console, databases)
+        for name in options.parts or PARTS:
+            rows = list(PARTS[name](soak))
+            sys.stdout.writelines(map(str, rows))
+            if options.share >= 1:
+                _report(rows)
+    return 1 if soak.complaints else 0
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--events", type=int, default=10_000_000, help="how many in all")
-    parser.add_argument("--seed", type=int, default=0, help="of the first round")
-    parser.add_argument("--only", default="", help="such as postgresql or postgresql/observed")
-    parser.add_argument("--json", action="store_true", help="print JSON and not Markdown")
-    return parser.parse_args()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--share", type=float, default=1.0, help="of the full sizes")
+    parser.add_argument("--seed", type=int, default=0, help="the first one")
+    options = parser.parse_args()
+    if unknown := set(options.parts) - PARTS.keys():
+        parser.error(f"there is no part {min(unknown)}; there are {', '.join(PARTS)}")
+    return options
 
 
-Database = Callable[[], AbstractContextManager[str]]
-"""Makes an empty database, and drops it behind its user."""
-
-
-def _databases(names: set[str], stack: ExitStack, console: Console) -> dict[str, Database]:
-    """Start what is needed and can be had here."""
+def _databases(stack: ExitStack, console: Console) -> dict[str, Database]:
+    """Start what can be had here."""
     databases: dict[str, Database] = {"sqlite": _sqlite}
     for name, server in (("postgresql", postgresql_server), ("mariadb", mariadb_server)):
-        if name in names:
-            try:
-                databases[name] = partial(new_database, stack.enter_context(server()))
-            except pytest.skip.Exception as reason:
-                console.print(f"{name} is left out: {reason}")
+        try:
+            databases[name] = partial(new_database, stack.enter_context(server()))
+        except pytest.skip.Exception as reason:
+            console.print(f"{name} is left out: {reason}")
     return databases
 
 
@@ -110,27 +251,27 @@ def _sqlite() -> Iterator[str]:
         yield f"sqlite:///{folder}/soak.db"
 
 
-@contextmanager
-def _crew() -> Iterator[Crew]:
-    crew = Crew()
-    try:
-        yield crew
-    finally:
-        crew.close()
+def _report(rows: list[Row]) -> None:
+    """Put rows into the report, in the place of older ones of the same things."""
+    before, _, rest = REPORT.read_text().partition(BEGIN)
+    old, _, after = rest.partition(END)
+    table = {_key(line): line for line in old.splitlines(keepends=True) if line.startswith("| ")}
+    table |= {_key(str(row)): str(row) for row in rows}
+    title = "| row | what | where | done | of | wrong | first seed | seconds |\n"
+    body = sorted(line for key, line in table.items() if key not in {_key(title), _key(_RULE)})
+    machine = (
+        f"Last run on {datetime.now(UTC):%Y-%m-%d}: {os.cpu_count()} cores, {platform.system()} "
+        f"{platform.machine()}, Python {platform.python_version()}.\n\n"
+    )
+    text = "".join((before, BEGIN, machine, title, _RULE, *body, END, after))
+    REPORT.write_text(text)
 
 
-def _json(lines: list[Line]) -> str:
-    return json.dumps([asdict(line) for line in lines], indent=2) + "\n"
+_RULE = "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: |\n"
 
 
-def _markdown(lines: list[Line]) -> str:
-    titles = ("ordering", "database", "rounds", "events", "transactions", *WRONG)
-    rows = [titles, ("---",) * len(titles)]
-    for line in lines:
-        numbers = (line.rounds, line.events, line.transactions)
-        counted = (*numbers, *(line.counts[what] for what in WRONG))
-        rows.append((line.ordering, line.database, *(f"{number:,}" for number in counted)))
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+def _key(line: str) -> tuple[str, ...]:
+    return tuple(cell.strip() for cell in line.split("|")[1:4])
 
 
 if __name__ == "__main__":

@@ -6,10 +6,21 @@ from typing import TYPE_CHECKING, Any
 from zeroeventhub import errors
 from zeroeventhub.client import AsyncClient, Client
 from zeroeventhub.layout import Layout
-from zeroeventhub.protocol import FIRST, LAST, Event, FeedInfo, Page, Partition, TypeFilter
+from zeroeventhub.limits import Limits
+from zeroeventhub.protocol import FIRST, LAST, Event, FeedInfo, Lag, Page, Partition, TypeFilter
 
 if TYPE_CHECKING:
-    from zeroeventhub.consumer import AsyncConsumer, AsyncPendingPage, Consumer, PendingPage
+    from zeroeventhub.consumer import (
+        AsyncConsumer,
+        AsyncPendingPage,
+        Consumer,
+        Failures,
+        Observer,
+        PendingPage,
+        async_lag,
+        lag,
+    )
+    from zeroeventhub.consumer.lag import async_lag, lag
     from zeroeventhub.cursors import CursorStore
     from zeroeventhub.feed import AsyncExtendedFeed, AsyncFeed, ExtendedFeed, Feed
     from zeroeventhub.publisher import TableFeed
@@ -28,16 +39,22 @@ __all__ = [
     "CursorStore",
     "Event",
     "ExtendedFeed",
+    "Failures",
     "Feed",
     "FeedInfo",
+    "Lag",
     "Layout",
+    "Limits",
+    "Observer",
     "Page",
     "Partition",
     "PendingPage",
     "TableFeed",
     "TypeFilter",
+    "async_lag",
     "errors",
     "feed_routes",
+    "lag",
 ]
 
 # Imported when first asked for: they need what only an extra installs.
@@ -49,10 +66,14 @@ _LAZY = {
     "Consumer": "consumer",
     "CursorStore": "cursors",
     "ExtendedFeed": "feed",
+    "Failures": "consumer",
     "Feed": "feed",
+    "Observer": "consumer",
     "PendingPage": "consumer",
     "TableFeed": "publisher",
+    "async_lag": "consumer.lag",
     "feed_routes": "server",
+    "lag": "consumer.lag",
 }
 
 

@@ -8,11 +8,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Generic, NoReturn, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 import httpx
 import msgspec
 
+from zeroeventhub._http.exchange import Exchange
+from zeroeventhub._http.redaction import Redaction, bare
 from zeroeventhub.errors import (
     BadCursor,
     BadRequest,
@@ -23,20 +25,27 @@ from zeroeventhub.errors import (
     Forbidden,
     Gone,
     NotFound,
+    PageTooLarge,
     ProtocolError,
     TokenChanged,
     Trimmed,
     Unavailable,
     Unreachable,
 )
+from zeroeventhub.limits import Limits
 from zeroeventhub.ndjson import MEDIA_TYPE, PageDecoder, decode_info
-from zeroeventhub.protocol import CURSOR_OF_TIME, SPLITS, STOP, WAIT, FeedInfo, TypeFilter
+from zeroeventhub.protocol import (
+    CURSOR_OF_TIME,
+    LAG,
+    SPLITS,
+    STOP,
+    WAIT,
+    FeedInfo,
+    Page,
+    TypeFilter,
+)
 
-__all__ = ["HEADERS", "PAGE_HEADERS", "Wire", "rfc3339"]
-
-# No transparent compression: what a few bytes would unpack to is not bounded.
-HEADERS = {"Accept-Encoding": "identity"}
-PAGE_HEADERS = {**HEADERS, "Accept": MEDIA_TYPE}
+__all__ = ["Wire", "rfc3339"]
 
 _PROBLEMS = {
     error.problem: error
@@ -55,15 +64,9 @@ _V1_ANSWERS = {400, 422}
 
 _FOR_EVER = 1_000_000
 
-_PATHS = {CURSOR_OF_TIME: "cursor", SPLITS: "splits"}
+_LIMITS = Limits()
 
-
-@dataclass(frozen=True)
-class _Request:
-    """Hold where to ask, and how long to wait for the answer."""
-
-    url: httpx.URL
-    patience: httpx.Timeout
+_PATHS = {CURSOR_OF_TIME: "cursor", LAG: "lag", SPLITS: "splits"}
 
 
 @dataclass(frozen=True)
@@ -85,26 +88,58 @@ class Wire(Generic[_Http]):
         url: the feed's address, the one that answers discovery.
         http: the caller's httpx client.
         partitions: how many partitions a v1 feed has, which it does not tell itself.
+        limits: how much is taken from the feed.
+        compressed: whether to ask for answers in gzip; they are unpacked within the limits.
     """
 
-    def __init__(self, url: httpx.URL | str, http: _Http, *, partitions: int | None = None) -> None:
+    def __init__(
+        self,
+        url: httpx.URL | str,
+        http: _Http,
+        *,
+        partitions: int | None = None,
+        limits: Limits = _LIMITS,
+        compressed: bool = False,
+    ) -> None:
         self._http: _Http = http
         try:
-            self._url = httpx.URL(url)
+            given = httpx.URL(url)
         except (httpx.InvalidURL, UnicodeError):
             raise ConfigurationError("This is not a URL.") from None
-        if self._url.scheme not in {"http", "https"} or not self._url.host:
-            raise ConfigurationError(
-                f"{self._address or 'The empty string'} is not a feed's URL: "
-                "it starts with http:// or https://."
-            )
+        if given.scheme not in {"http", "https"} or not given.host:
+            # What was given is not repeated: without a scheme, a password is anywhere in it.
+            raise ConfigurationError("This is no feed's URL: it starts with http:// or https://.")
+        self._redaction = Redaction(given, http)
+        # Held apart from the address, because httpx logs the URLs of its requests.
+        self._userinfo = httpx.BasicAuth(given.username, given.password) if given.userinfo else None
+        self._url = given.copy_with(userinfo=b"", fragment=None)
+        self._limits = limits
+        self._coding = "gzip" if compressed else "identity"
         self._v1 = None if partitions is None else _v1_info(partitions)
         self._info: FeedInfo | None = None
+
+    def __repr__(self) -> str:
+        """Show the feed's URL without what may be secret in it."""
+        return f"{type(self).__name__}({self._address!r})"
 
     @property
     def _address(self) -> str:
         """The feed's URL without what may be secret in it."""
-        return str(self._url.copy_with(userinfo=b"", query=None, fragment=None))
+        return bare(self._url)
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        """What httpx is told about every request."""
+        options: dict[str, Any] = {"follow_redirects": False}
+        # The caller's own authentication goes before what stands in the URL, as it does in httpx.
+        if self._userinfo is not None and self._http.auth is None:
+            options["auth"] = self._userinfo
+        return options
+
+    def _request(self, url: httpx.URL) -> Exchange:
+        """Make a request for an answer that is no page."""
+        headers = {"Accept-Encoding": self._coding}
+        return Exchange(url, headers, self._http.timeout, self._limits)
 
     def _page_request(
         self,
@@ -117,8 +152,8 @@ class Wire(Generic[_Http]):
         types: TypeFilter | None,
         stop: str | None,
         wait: float | None,
-    ) -> _Request:
-        """Build the address of a page, and say how long its answer may take."""
+    ) -> Exchange:
+        """Make a request for a page."""
         parameters: dict[str, str | int] = {} if limit is None else {"pagesizehint": limit}
         if info.token is None:
             if types is not None:
@@ -127,20 +162,36 @@ class Wire(Generic[_Http]):
             parameters |= {"n": len(info.partitions), f"cursor{partition}": cursor}
             if headers:
                 parameters["headers"] = ",".join(headers)
-            return _Request(self._url.copy_merge_params(parameters), self._http.timeout)
+            return self._paging(self._url.copy_merge_params(parameters), partition, 0.0)
         if types is not None:
             name = "skip-event-types" if types.skip else "event-types"
             parameters[name] = ";".join(sorted(types.names))
         if stop is not None:
             self._expect_extension(info, STOP)
             parameters["stop"] = stop
-        patience = self._http.timeout
-        if wait and WAIT in info.extensions:
-            parameters["wait"] = _decimal(wait)
-            patience = _longer(patience, wait)
+        waits = wait if wait and WAIT in info.extensions else 0.0
+        if waits:
+            parameters["wait"] = _decimal(waits)
         parameters["cursor"] = cursor
-        url = self._url_below(info, "events", partition, parameters)
-        return _Request(url, patience)
+        return self._paging(
+            self._url_below(info, "events", partition, parameters), partition, waits
+        )
+
+    def _paging(self, url: httpx.URL, partition: int, wait: float) -> Exchange:
+        """Say how a page is asked for, and how much it may be."""
+        return Exchange(
+            url,
+            {"Accept-Encoding": self._coding, "Accept": MEDIA_TYPE},
+            _longer(self._http.timeout, wait),
+            self._limits,
+            wait=wait,
+            page=PageDecoder(
+                partition,
+                page_bytes=self._limits.page_bytes,
+                page_events=self._limits.page_events,
+                line_bytes=self._limits.line_bytes,
+            ),
+        )
 
     def _extension_url(
         self, info: FeedInfo, extension: str, partition: int, parameters: dict[str, str | int]
@@ -169,40 +220,49 @@ class Wire(Generic[_Http]):
                 "does not name it."
             )
 
-    def _understand(self, status: int, headers: httpx.Headers, body: bytes) -> bytes:
+    def _understand(self, answer: Exchange) -> bytes:
         """Return the body of an answer that is a success."""
-        if status != httpx.codes.OK:
-            self._refuse(status, headers, body)
-        return body
+        if answer.status != httpx.codes.OK:
+            self._refuse(answer)
+        return self._whole(answer)
 
-    def _understand_info(self, status: int, headers: httpx.Headers, body: bytes) -> FeedInfo:
+    def _understand_page(self, answer: Exchange) -> Page:
+        """Return the page of an answer that is a success."""
+        if answer.status != httpx.codes.OK:
+            self._refuse(answer)
+        if answer.is_web_page:
+            raise Unavailable(f"{self._address} answered with a web page in place of events.")
+        return answer.page()
+
+    def _understand_info(self, answer: Exchange) -> FeedInfo:
         """Read the answer to a discovery request."""
-        if status in _V1_ANSWERS and self._v1 is not None:
+        if answer.status in _V1_ANSWERS and self._v1 is not None:
             self._info = self._v1
-        elif status in _V1_ANSWERS and not _problem(body).kind:
+        elif answer.status in _V1_ANSWERS and not _problem(answer.body).kind:
             raise ConfigurationError(
-                f"{self._address} does not answer discovery ({status}); if it is a feed of "
+                f"{self._address} does not answer discovery ({answer.status}); if it is a feed of "
                 "ZeroEventHub v1, say how many partitions it has."
             )
-        elif status != httpx.codes.OK:
-            self._refuse(status, headers, body)
+        elif answer.status != httpx.codes.OK:
+            self._refuse(answer)
         else:
             try:
-                self._info = decode_info(body)
+                self._info = decode_info(self._whole(answer))
             except ProtocolError as error:
                 raise ProtocolError(f"{self._address} is not a feed. {error}") from error
         return self._info
 
-    def _expect_page(self, headers: httpx.Headers) -> None:
-        """Refuse a success that is somebody else's: a proxy's or a login form's."""
-        media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
-        if media_type == "text/html":
-            raise Unavailable(f"{self._address} answered with a web page in place of events.")
+    def _whole(self, answer: Exchange) -> bytes:
+        """Return a body that was not cut."""
+        if not answer.is_whole:
+            raise Unreachable(f"{self._address} broke off in the middle of its answer.")
+        return answer.body
 
-    def _refuse(self, status: int, headers: httpx.Headers, body: bytes) -> NoReturn:
+    def _refuse(self, answer: Exchange) -> NoReturn:
         """Raise the error that an answer other than a success stands for."""
-        problem = _problem(body)
-        message = problem.detail or f"{self._address} answered with status {status}."
+        status, headers, problem = answer.status, answer.answer_headers, _problem(answer.body)
+        message = self._redaction.text(problem.detail)
+        message = message or f"{self._address} answered with status {status}."
         if status in {408, 425, 429} or status >= httpx.codes.INTERNAL_SERVER_ERROR:
             raise Unavailable(message, retry_after=_seconds(headers.get("retry-after", "")))
         if 300 <= status < 400:  # noqa: PLR2004 - the class of redirections
@@ -219,35 +279,43 @@ class Wire(Generic[_Http]):
         """Say where a redirection leads, without what may be secret in it."""
         try:
             target = self._url.join(headers.get("location", ""))
-            return f" to {target.copy_with(userinfo=b'', query=None, fragment=None)}"
+            return f" to {self._redaction.text(bare(target))}"
         except (httpx.InvalidURL, ValueError):
             return ""
 
     @contextmanager
-    def _reaching(self) -> Iterator[None]:
-        """Turn httpx's exceptions into ours; theirs carry the URL with its secrets."""
+    def _reaching(self, request: Exchange) -> Iterator[None]:
+        """Turn httpx's exceptions into ours; theirs carry the URL with its secrets.
+
+        A page that broke off, or was more than is taken, stands up to its last checkpoint.
+        """
         try:
-            yield
-        except httpx.RequestError as error:
-            # Only these two say where it failed and nothing of what was sent.
-            speaks = isinstance(error, httpx.NetworkError | httpx.TimeoutException)
-            reason = (speaks and str(error)) or type(error).__name__
-            raise Unreachable(f"{self._address} cannot be reached: {reason}") from None
+            with self._redaction.asking(request.url):
+                yield
+        except PageTooLarge:
+            if not request.has_checkpoint:
+                raise
+        except (httpx.RequestError, TimeoutError) as error:
+            if not request.has_checkpoint:
+                raise self._failure(request, error) from None
         except (httpx.InvalidURL, UnicodeError):
             raise ConfigurationError(
                 f"{self._address} cannot be asked: its address or a header is not of HTTP's form."
             ) from None
 
-    @contextmanager
-    def _reading(self, decoder: PageDecoder) -> Iterator[None]:
-        """Keep what came before the connection broke, if it holds a checkpoint."""
-        try:
-            yield
-        except httpx.RequestError:
-            if not decoder.has_checkpoint:
-                raise CutPage(
-                    f"The connection to {self._address} broke in the middle of a page."
-                ) from None
+    def _failure(self, request: Exchange, error: Exception) -> CutPage | Unreachable:
+        """Say why there is no answer, or no whole one."""
+        if request.deadline.left <= 0:
+            reason = request.deadline.reason
+        else:
+            # Only these say where it failed and nothing of what was sent.
+            speaks = isinstance(error, httpx.NetworkError | httpx.TimeoutException | TimeoutError)
+            reason = (speaks and self._redaction.text(str(error))) or type(error).__name__
+        if request.is_in_page:
+            return CutPage(
+                f"The connection to {self._address} broke in the middle of a page: {reason}"
+            )
+        return Unreachable(f"{self._address} cannot be reached: {reason}")
 
 
 def _v1_info(partitions: int) -> FeedInfo:

@@ -1,13 +1,24 @@
 """Read pages of a feed over HTTP, with the caller's own httpx client."""
 
+import asyncio
 from collections.abc import Sequence
 from datetime import datetime
 
 import httpx
 
-from zeroeventhub._wire import HEADERS, PAGE_HEADERS, Wire, rfc3339
-from zeroeventhub.ndjson import PageDecoder, decode_cursor, decode_splits
-from zeroeventhub.protocol import CURSOR_OF_TIME, FIRST, SPLITS, FeedInfo, Page, TypeFilter
+from zeroeventhub._http.exchange import Exchange
+from zeroeventhub._wire import Wire, rfc3339
+from zeroeventhub.ndjson import decode_cursor, decode_lag, decode_splits
+from zeroeventhub.protocol import (
+    CURSOR_OF_TIME,
+    FIRST,
+    LAG,
+    SPLITS,
+    FeedInfo,
+    Lag,
+    Page,
+    TypeFilter,
+)
 
 __all__ = ["AsyncClient", "Client"]
 
@@ -17,8 +28,11 @@ class Client(Wire[httpx.Client]):
 
     Args:
         url: the feed's address, the one that answers discovery.
-        http: your httpx client, with your authentication and timeouts; yours to close.
+        http: your httpx client, with your authentication and timeouts; yours to close. Where it
+            has no authentication, a user and password in `url` are used.
         partitions: how many partitions a v1 feed has, which it does not tell itself.
+        limits: how much is taken from the feed before it is given up.
+        compressed: whether to ask for answers in gzip; they are unpacked within the limits.
     """
 
     def discover(self) -> FeedInfo:
@@ -29,9 +43,7 @@ class Client(Wire[httpx.Client]):
             TransientError: it could not be reached or cannot answer now.
             ProtocolError: what answered is not a feed.
         """
-        with self._reaching():
-            response = self._http.get(self._url, headers=HEADERS, follow_redirects=False)
-        return self._understand_info(response.status_code, response.headers, response.content)
+        return self._understand_info(self._ask(self._request(self._url)))
 
     def fetch(
         self,
@@ -63,6 +75,7 @@ class Client(Wire[httpx.Client]):
             FeedError: the feed refused.
             TransientError: it could not be reached, cannot answer now, or the page was cut.
             ProtocolError: what came is not a page.
+            PageTooLarge: it is longer than `limits` allow.
         """
         info = self._info or self.discover()
         request = self._page_request(
@@ -75,24 +88,7 @@ class Client(Wire[httpx.Client]):
             stop=stop,
             wait=wait,
         )
-        decoder = PageDecoder(partition)
-        with (
-            self._reaching(),
-            self._http.stream(
-                "GET",
-                request.url,
-                headers=PAGE_HEADERS,
-                timeout=request.patience,
-                follow_redirects=False,
-            ) as answer,
-        ):
-            if answer.status_code != httpx.codes.OK:
-                self._refuse(answer.status_code, answer.headers, answer.read())
-            self._expect_page(answer.headers)
-            with self._reading(decoder):
-                for chunk in answer.iter_bytes():
-                    decoder.feed(chunk)
-        return decoder.page()
+        return self._understand_page(self._ask(request))
 
     def cursor_at(self, moment: datetime, partition: int = 0) -> str:
         """Ask for the cursor before all events of a moment or later.
@@ -133,10 +129,40 @@ class Client(Wire[httpx.Client]):
             bounds["stop"] = stop
         return decode_splits(self._get(self._extension_url(info, SPLITS, partition, bounds)))
 
+    def lag(self, partition: int, cursor: str) -> Lag:
+        """Ask how many events lie behind a cursor now, and how old the first of them is.
+
+        Args:
+            partition: the partition's id.
+            cursor: FIRST, LAST, or the cursor of an earlier page.
+
+        Raises:
+            ConfigurationError: the feed does not have the extension "lag".
+            ZeroEventHubError: as `fetch`.
+        """
+        info = self._info or self.discover()
+        return decode_lag(self._get(self._extension_url(info, LAG, partition, {"cursor": cursor})))
+
     def _get(self, url: httpx.URL) -> bytes:
-        with self._reaching():
-            answer = self._http.get(url, headers=HEADERS, follow_redirects=False)
-        return self._understand(answer.status_code, answer.headers, answer.content)
+        return self._understand(self._ask(self._request(url)))
+
+    def _ask(self, request: Exchange) -> Exchange:
+        """Send a request and take in its answer."""
+        with (
+            self._reaching(request),
+            self._http.stream(
+                "GET",
+                request.url,
+                headers=request.headers,
+                extensions={"timeout": request.socket_timeouts},
+                **self._options,
+            ) as answer,
+        ):
+            request.begin(answer)
+            for chunk in answer.iter_bytes() if answer.is_stream_consumed else answer.iter_raw():
+                if not request.take(chunk):
+                    break
+        return request
 
 
 class AsyncClient(Wire[httpx.AsyncClient]):
@@ -144,15 +170,16 @@ class AsyncClient(Wire[httpx.AsyncClient]):
 
     Args:
         url: the feed's address, the one that answers discovery.
-        http: your httpx client, with your authentication and timeouts; yours to close.
+        http: your httpx client, with your authentication and timeouts; yours to close. Where it
+            has no authentication, a user and password in `url` are used.
         partitions: how many partitions a v1 feed has, which it does not tell itself.
+        limits: how much is taken from the feed before it is given up.
+        compressed: whether to ask for answers in gzip; they are unpacked within the limits.
     """
 
     async def discover(self) -> FeedInfo:
         """Ask the feed for its partitions; see `Client.discover`."""
-        with self._reaching():
-            response = await self._http.get(self._url, headers=HEADERS, follow_redirects=False)
-        return self._understand_info(response.status_code, response.headers, response.content)
+        return self._understand_info(await self._ask(self._request(self._url)))
 
     async def fetch(
         self,
@@ -177,22 +204,7 @@ class AsyncClient(Wire[httpx.AsyncClient]):
             stop=stop,
             wait=wait,
         )
-        decoder = PageDecoder(partition)
-        with self._reaching():
-            async with self._http.stream(
-                "GET",
-                request.url,
-                headers=PAGE_HEADERS,
-                timeout=request.patience,
-                follow_redirects=False,
-            ) as answer:
-                if answer.status_code != httpx.codes.OK:
-                    self._refuse(answer.status_code, answer.headers, await answer.aread())
-                self._expect_page(answer.headers)
-                with self._reading(decoder):
-                    async for chunk in answer.aiter_bytes():
-                        decoder.feed(chunk)
-        return decoder.page()
+        return self._understand_page(await self._ask(request))
 
     async def cursor_at(self, moment: datetime, partition: int = 0) -> str:
         """Ask for the cursor before a moment; see `Client.cursor_at`."""
@@ -210,7 +222,40 @@ class AsyncClient(Wire[httpx.AsyncClient]):
             bounds["stop"] = stop
         return decode_splits(await self._get(self._extension_url(info, SPLITS, partition, bounds)))
 
+    async def lag(self, partition: int, cursor: str) -> Lag:
+        """Ask how many events lie behind a cursor; see `Client.lag`."""
+        info = self._info or await self.discover()
+        url = self._extension_url(info, LAG, partition, {"cursor": cursor})
+        return decode_lag(await self._get(url))
+
     async def _get(self, url: httpx.URL) -> bytes:
-        with self._reaching():
-            answer = await self._http.get(url, headers=HEADERS, follow_redirects=False)
-        return self._understand(answer.status_code, answer.headers, answer.content)
+        return self._understand(await self._ask(self._request(url)))
+
+    async def _ask(self, request: Exchange) -> Exchange:
+        """Send a request and take in its answer."""
+        # The alarm inside: what came before it rings may hold a checkpoint.
+        with self._reaching(request):
+            async with (
+                asyncio.timeout(request.deadline.left) as alarm,
+                self._http.stream(
+                    "GET",
+                    request.url,
+                    headers=request.headers,
+                    extensions={"timeout": request.timeouts},
+                    **self._options,
+                ) as answer,
+            ):
+                request.begin(answer)
+                _wind(alarm, request.deadline.left)
+                consumed = answer.is_stream_consumed
+                async for chunk in answer.aiter_bytes() if consumed else answer.aiter_raw():
+                    if not request.take(chunk):
+                        break
+                    _wind(alarm, request.deadline.left)
+        return request
+
+
+def _wind(alarm: asyncio.Timeout, seconds: float) -> None:
+    """Let an alarm ring after so many seconds, unless it is ringing."""
+    if not alarm.expired():
+        alarm.reschedule(asyncio.get_running_loop().time() + seconds)

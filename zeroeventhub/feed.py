@@ -15,7 +15,7 @@ from collections.abc import Hashable
 from datetime import datetime
 from typing import Any, Protocol
 
-from zeroeventhub.protocol import FeedInfo, Page, TypeFilter
+from zeroeventhub.protocol import FeedInfo, Lag, Page, TypeFilter
 
 __all__ = ["AsyncExtendedFeed", "AsyncFeed", "ExtendedFeed", "Feed", "FeedSource"]
 
@@ -102,6 +102,14 @@ class ExtendedFeed(Protocol):
             Two cursors or more, in order; none of them is FIRST or LAST.
         """
 
+    def lag(self, partition: int, cursor: str) -> Lag:
+        """Count the settled events that lie behind a cursor now (LAG).
+
+        Args:
+            partition: one of those that `info` names.
+            cursor: FIRST, LAST, or the cursor of an earlier page.
+        """
+
     def cursor_of(self, event_id: str, partition: int) -> str:
         """Return the cursor behind the event of an id, as an HTTP feed needs it."""
 
@@ -134,6 +142,9 @@ class AsyncExtendedFeed(Protocol):
         self, partition: int, count: int, *, start: str, stop: str | None = None
     ) -> list[str]:
         """Return the cursors between pieces; see `ExtendedFeed.splits`."""
+
+    async def lag(self, partition: int, cursor: str) -> Lag:
+        """Count the events behind a cursor; see `ExtendedFeed.lag`."""
 
     async def cursor_of(self, event_id: str, partition: int) -> str:
         """Return the cursor behind an event; see `ExtendedFeed.cursor_of`."""

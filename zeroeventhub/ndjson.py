@@ -5,13 +5,14 @@ The only place that knows it, without any I/O. A line is an event (`data`), a ch
 nothing else: U+2028 and U+0085 are data.
 """
 
-from collections.abc import Collection, Iterable
-from typing import Annotated, Any, TypeVar
+import math
+from collections.abc import Collection, Iterable, Iterator
+from typing import Annotated, Any, NoReturn, TypeVar
 
 import msgspec
 
-from zeroeventhub.errors import ConfigurationError, CutPage, ProtocolError
-from zeroeventhub.protocol import FIRST, LAST, Event, FeedInfo, Page, Partition, is_cursor
+from zeroeventhub.errors import ConfigurationError, CutPage, PageTooLarge, ProtocolError
+from zeroeventhub.protocol import FIRST, LAST, Event, FeedInfo, Lag, Page, Partition, is_cursor
 
 __all__ = ["MEDIA_TYPE", "PageDecoder", "decode_info", "encode_info", "encode_page"]
 
@@ -139,6 +140,16 @@ def _names(listed: msgspec.Raw) -> frozenset[str]:
     )
 
 
+def encode_lag(lag: Lag) -> bytes:
+    """Encode how many events lie behind a cursor."""
+    document: dict[str, Any] = {"events": lag.events}
+    if lag.seconds is not None:
+        document["seconds"] = lag.seconds
+    if not lag.exact:
+        document["more"] = True
+    return msgspec.json.format(_encode(document), indent=2) + b"\n"
+
+
 class _WireCursor(msgspec.Struct):
     cursor: str
 
@@ -163,6 +174,23 @@ def decode_splits(body: bytes) -> list[str]:
         ProtocolError: the body does not hold two or more.
     """
     return [_expect_cursor(cursor) for cursor in _decode(body, _WireCursors).cursors]
+
+
+class _WireLag(msgspec.Struct):
+    events: Annotated[int, msgspec.Meta(ge=0)]
+    seconds: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    # Raw, because what is not a flag may be anything.
+    more: msgspec.Raw = msgspec.Raw()
+
+
+def decode_lag(body: bytes) -> Lag:
+    """Decode how many events lie behind a cursor.
+
+    Raises:
+        ProtocolError: the body does not say it.
+    """
+    wire = _decode(body, _WireLag)
+    return Lag(wire.events, wire.seconds, exact=bytes(wire.more) != b"true")
 
 
 def _decode(body: bytes, form: type[_Document]) -> _Document:
@@ -196,10 +224,14 @@ def _is_object(line: bytes) -> bool:
     """Tell whether bytes are a JSON object from its beginning to its end."""
     try:
         line.decode()
-        msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+        msgspec.json.decode(line, type=_Object)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
     return True
+
+
+class _Object(msgspec.Struct):
+    """Any object: nothing of it is kept."""
 
 
 class _Line(msgspec.Struct, rename="camel"):
@@ -220,11 +252,28 @@ class PageDecoder:
 
     Feed it chunks as they come, then ask for the page once. Events after the last
     checkpoint are dropped: they will be sent again.
+
+    Args:
+        partition: the partition that was asked for.
+        page_bytes: the longest page to take.
+        page_events: the most events to take.
+        line_bytes: the longest line to take, without its newline.
     """
 
-    def __init__(self, partition: int) -> None:
+    def __init__(
+        self,
+        partition: int,
+        *,
+        page_bytes: float = math.inf,
+        page_events: float = math.inf,
+        line_bytes: float = math.inf,
+    ) -> None:
         self._partition = partition
-        self._rest: list[bytes] = []
+        self._page_bytes = page_bytes
+        self._page_events = page_events
+        self._line_bytes = line_bytes
+        self._length = 0
+        self._rest = bytearray()
         self._settled: list[Event] = []
         self._tail: list[Event] = []
         self._checkpoint: _Line | None = None
@@ -234,13 +283,52 @@ class PageDecoder:
 
         Raises:
             ProtocolError: a whole line is not one that the protocol allows.
+            PageTooLarge: the page, or a line of it, is longer than it may be; what was read
+                before that stands.
         """
+        room = self._page_bytes - self._length
+        self._length += len(chunk)
+        if len(chunk) > room:
+            chunk = chunk[: int(room)]
         *lines, rest = chunk.split(b"\n")
         if lines:
-            lines[0] = b"".join((*self._rest, lines[0]))
+            # No line of few bytes is too long, and few lines are not too many.
+            few = len(self._rest) + len(chunk) <= self._line_bytes
+            few = few and self._events + len(lines) <= self._page_events
+            lines[0] = bytes(self._rest) + lines[0]
             self._rest.clear()
-            self._take(lines)
-        self._rest.append(rest)
+            self._take(lines if few else self._bounded(lines))
+        self._rest += rest
+        if len(self._rest) > self._line_bytes:
+            self._refuse_line()
+        if self._length > self._page_bytes:
+            self._refuse_page(f"{self._page_bytes:,} bytes", "page_bytes")
+
+    @property
+    def _events(self) -> int:
+        return len(self._settled) + len(self._tail)
+
+    def _bounded(self, lines: Iterable[bytes]) -> Iterator[bytes]:
+        """Yield lines as they are taken, until one is too long or brings an event too many."""
+        for line in lines:
+            if len(line) > self._line_bytes:
+                self._refuse_line()
+            yield line
+            if self._events > self._page_events:
+                self._refuse_page(f"{self._page_events:,} events", "page_events")
+
+    def _refuse_line(self) -> NoReturn:
+        self._rest.clear()
+        raise PageTooLarge(
+            f"A line of the page is longer than {self._line_bytes:,} bytes: to read it, raise the "
+            "client's Limits.line_bytes."
+        )
+
+    def _refuse_page(self, bound: str, name: str) -> NoReturn:
+        raise PageTooLarge(
+            f"The page has more than {bound}: ask for fewer events with `limit`, or raise the "
+            f"client's Limits.{name}."
+        )
 
     @property
     def has_checkpoint(self) -> bool:
@@ -254,7 +342,7 @@ class PageDecoder:
             CutPage: there was no checkpoint.
         """
         # A publisher may leave out the last newline; what was cut short is no whole object.
-        rest = b"".join(self._rest)
+        rest = bytes(self._rest)
         if _is_object(rest):
             self._take([rest])
         if self._checkpoint is None or self._checkpoint.cursor is None:

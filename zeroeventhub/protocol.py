@@ -17,12 +17,14 @@ __all__ = [
     "EVENT_TYPES",
     "FIRST",
     "HIGHEST_PARTITION",
+    "LAG",
     "LAST",
     "SPLITS",
     "STOP",
     "WAIT",
     "Event",
     "FeedInfo",
+    "Lag",
     "Page",
     "Partition",
     "TypeFilter",
@@ -55,6 +57,9 @@ CURSOR_OF_TIME = "cursor-of-time"
 
 SPLITS = "splits"
 """The extension of feeds that can cut a partition into pieces."""
+
+LAG = "lag"
+"""The extension of feeds that count the events behind a cursor."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +127,22 @@ class Page:
     stop_reached: bool = False
     full: bool = False
     cursors: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Lag:
+    """Say how far a reader of a partition is behind.
+
+    Attributes:
+        events: how many settled events lie behind its cursor; at least so many if not `exact`.
+        seconds: how long ago the first of them happened; 0 where there is none, None where nobody
+            knows.
+        exact: whether all of them were counted.
+    """
+
+    events: int
+    seconds: float | None
+    exact: bool = True
 
 
 @dataclass(frozen=True)

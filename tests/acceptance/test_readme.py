@@ -74,7 +74,7 @@ def test_curl_shows_what_the_readme_shows(shop):
     assert shown.stdout == block[2]
 
 
-@pytest.mark.parametrize("example", ["consumer", "async_consumer"])
+@pytest.mark.parametrize("example", ["consumer", "async_consumer", "typed_consumer"])
 def test_consumer_of_the_readme_bills_each_order_once(shop, start, tmp_path, example):
     """The consumers write an invoice for every order, once, though they are killed."""
     engine = create_engine(f"sqlite:///{tmp_path / 'billing.db'}")

@@ -14,7 +14,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from zeroeventhub.errors import CutPage, ProtocolError
-from zeroeventhub.ndjson import PageDecoder, decode_cursor, decode_info, decode_splits
+from zeroeventhub.ndjson import (
+    PageDecoder,
+    decode_cursor,
+    decode_info,
+    decode_lag,
+    decode_splits,
+)
 
 VECTORS = Path(__file__).parents[2] / "spec" / "vectors"
 PARTITION = 0
@@ -93,7 +99,7 @@ def check(data: bytes) -> None:
     if expected is not None and whole.error != "depth":
         raw = tuple(strict(event.decode()) for event in whole.data)
         assert whole._replace(data=raw) == expected, f"{whole} is not {expected}"
-    for decode in (decode_info, decode_cursor, decode_splits):
+    for decode in (decode_info, decode_cursor, decode_lag, decode_splits):
         try:
             decode(body)
         except ProtocolError:

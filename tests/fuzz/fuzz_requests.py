@@ -35,6 +35,7 @@ from zeroeventhub import FIRST, TableFeed, feed_routes
 ALLOWED = {200, 304, 400, 404, 409, 410, 503}
 PATHS = ["/feed", "/feed/events", "/feed/cursor", "/feed/splits", "/feed/http-feed"]
 PATHS += ["/feed/server-sent-events", "/plain", "/plain/events", "/plain/cursor", "/plain/splits"]
+PATHS += ["/feed/lag", "/plain/lag"]
 NAMES = ["token", "partition", "cursor", "pagesizehint", "event-types", "skip-event-types", "stop"]
 NAMES += ["wait", "time", "count", "n", "cursor0", "cursor1", "cursor2", "headers", "lastEventId"]
 NAMES += ["timeout", "newer", ""]
@@ -42,6 +43,7 @@ WANTED = {
     "events": ["token", "partition", "cursor"],
     "cursor": ["token", "partition", "time"],
     "splits": ["token", "partition", "count"],
+    "lag": ["token", "partition", "cursor"],
     "http-feed": ["partition"],
     "server-sent-events": ["partition"],
 }

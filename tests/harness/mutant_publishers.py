@@ -11,11 +11,20 @@ from starlette.responses import Response
 
 from zeroeventhub import FIRST, LAST, Event, FeedInfo, Page, Partition, feed_routes
 from zeroeventhub.errors import BadCursor
-from zeroeventhub.protocol import CAUGHT_UP, CURSOR_OF_TIME, EVENT_TYPES, SPLITS, STOP, WAIT
+from zeroeventhub.protocol import (
+    CAUGHT_UP,
+    CURSOR_OF_TIME,
+    EVENT_TYPES,
+    LAG,
+    SPLITS,
+    STOP,
+    WAIT,
+    Lag,
+)
 
 __all__ = ["MUTANTS", "MemoryFeed", "Mutant", "publisher"]
 
-EVERYTHING = frozenset({CAUGHT_UP, CURSOR_OF_TIME, EVENT_TYPES, SPLITS, STOP, WAIT})
+EVERYTHING = frozenset({CAUGHT_UP, CURSOR_OF_TIME, EVENT_TYPES, LAG, SPLITS, STOP, WAIT})
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 TYPES = ("order.placed", "order.paid", "order.sent")
 
@@ -106,6 +115,11 @@ class MemoryFeed:
             return [f"c{first}", f"c{first}"]
         count = min(count, last - first)
         return [f"c{first + (last - first) * n // count}" for n in range(count + 1)]
+
+    def lag(self, partition, cursor):
+        behind = self.told[partition][self.place(partition, cursor) :]
+        age = (datetime.now(UTC) - behind[0].time).total_seconds() if behind else 0.0
+        return Lag(len(behind), age)
 
 
 @dataclass
@@ -331,6 +345,36 @@ class ManyPieces(MemoryFeed):
         return super().splits(partition, count + 2, start=start, stop=stop)
 
 
+class CountsOneMore(MemoryFeed):
+    def lag(self, partition, cursor):
+        lag = super().lag(partition, cursor)
+        return replace(lag, events=lag.events and lag.events + 1)
+
+
+class CountsOneLess(MemoryFeed):
+    def lag(self, partition, cursor):
+        lag = super().lag(partition, cursor)
+        return replace(lag, events=max(0, lag.events - 1))
+
+
+class HeadLagsBehind(MemoryFeed):
+    def lag(self, partition, cursor):
+        return replace(super().lag(partition, cursor), seconds=3.5)
+
+
+class HeadIsOneBehind(MemoryFeed):
+    def lag(self, partition, cursor):
+        return Lag(1, 0.0) if cursor == LAST else super().lag(partition, cursor)
+
+
+class CountsBehindAnything(MemoryFeed):
+    def lag(self, partition, cursor):
+        try:
+            return super().lag(partition, cursor)
+        except BadCursor:
+            return Lag(0, 0.0)
+
+
 class TimeWanders(MemoryFeed):
     def cursor_at(self, moment, partition=0):
         place = self.place(partition, super().cursor_at(moment, partition))
@@ -449,6 +493,16 @@ def discovery_change(old: bytes, new: bytes) -> Callable[[Exchange], None]:
     return apply
 
 
+def lag_change(old: bytes, new: bytes) -> Callable[[Exchange], None]:
+    """Change what is said of a lag."""
+
+    def apply(exchange: Exchange) -> None:
+        if exchange.path == "/feed/lag" and exchange.status == 200:
+            exchange.body = exchange.body.replace(old, new)
+
+    return apply
+
+
 def stale_token(exchange: Exchange) -> None:
     if exchange.path == "/feed":
         exchange.body = exchange.body.replace(b'"t1"', b'"t2"')
@@ -548,6 +602,14 @@ MUTANTS = {
     "splits overlap": Mutant("splits", SplitsOverlap),
     "splits leave an event out": Mutant("splits", SplitsLeaveOut),
     "splits into too many pieces": Mutant("splits-one", ManyPieces),
+    "counts an event more": Mutant("lag", CountsOneMore),
+    "counts an event less": Mutant("lag", CountsOneLess),
+    "counts in strings": Mutant("lag", change=lag_change(b'"events": 90', b'"events": "90"')),
+    "says more: false": Mutant("lag", change=lag_change(b"{", b'{"more": false,')),
+    "is behind at the head": Mutant("lag-head", HeadLagsBehind),
+    "counts an event behind _last": Mutant("lag-head", HeadIsOneBehind),
+    "counts behind what is no cursor": Mutant("lag-malformed", CountsBehindAnything),
+    "answers lag unannounced": Mutant("extensions-absent", change=discovery_change(b'"lag",', b"")),
     "does not wait": Mutant("wait", ask=without("wait")),
     "gives another cursor for the same time": Mutant("cursor-of-time", TimeWanders),
     "gives a cursor behind the time": Mutant("cursor-of-time-before", TimeTooLate),

@@ -126,7 +126,11 @@ def test_what_is_true_only_now_is_not_kept(feed_url):
         assert_is_fresh(answer)
     v1 = {"n": 1, "cursor0": "1-0", "pagesizehint": 4}
     splits = {"token": "1", "partition": 0, "count": 2}
-    for url, parameters in [(feed_url, {}), (feed_url, v1), (f"{feed_url}/splits", splits)]:
+    lag = {"token": "1", "partition": 0, "cursor": "1-0"}
+    for url, parameters in [
+        *[(feed_url, {}), (feed_url, v1)],
+        *[(f"{feed_url}/splits", splits), (f"{feed_url}/lag", lag)],
+    ]:
         answer = httpx.get(url, params=parameters, headers=wildcard)
         assert answer.status_code == 200
         assert_is_fresh(answer)

@@ -22,12 +22,14 @@ from zeroeventhub.protocol import (
     CAUGHT_UP,
     CURSOR_OF_TIME,
     EVENT_TYPES,
+    LAG,
     SPLITS,
     STOP,
     WAIT,
+    Lag,
 )
 
-EVERYTHING = frozenset({CAUGHT_UP, CURSOR_OF_TIME, EVENT_TYPES, SPLITS, STOP, WAIT})
+EVERYTHING = frozenset({CAUGHT_UP, CURSOR_OF_TIME, EVENT_TYPES, LAG, SPLITS, STOP, WAIT})
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 PAGE = b'{"data":{"n":1}}\n{"cursor":"a"}\n'
 
@@ -235,6 +237,7 @@ def feed(answer=None, *, extensions=()):
     [
         (STOP, "fetch", (0, FIRST), {"stop": "a"}),
         (CURSOR_OF_TIME, "cursor_at", (NOON,), {}),
+        (LAG, "lag", (0, FIRST), {}),
         (SPLITS, "splits", (0, 4), {}),
     ],
 )
@@ -445,6 +448,31 @@ def test_answer_that_is_no_list_of_cursors_is_refused(call, body):
         call(url, "splits", 0, 4)
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        *[b"", b"{}", b"[]", b'{"events":null}', b'{"events":-1}', b'{"events":"1"}'],
+        *[b'{"events":1.5}', b'{"events":true}', b'{"events":1,"seconds":-0.1}'],
+        *[b'{"events":1,"seconds":"1"}', b'{"events":1,"seconds":NaN}', b'{"events":1}\xff'],
+    ],
+)
+def test_answer_that_is_no_lag_is_refused(call, body):
+    """A lag that is not of the protocol is an error, whatever came."""
+    with feed(http(body), extensions=[LAG]) as (url, _), pytest.raises(ProtocolError):
+        call(url, "lag", 0, FIRST)
+
+
+def test_lag_is_what_lies_behind_a_cursor(call, url):
+    """The lag of a cursor is the number of events that follow it, and the age of the first."""
+    cursor = call(url, "fetch", 1, FIRST, limit=20).cursor
+    for where, events, first in [(FIRST, 50, 1), (cursor, 30, 41)]:
+        lag = call(url, "lag", 1, where)
+        age = datetime.now(UTC) - (NOON + timedelta(minutes=first))
+        assert (lag.events, lag.exact) == (events, True)
+        assert 0 <= age.total_seconds() - lag.seconds < 10
+    assert call(url, "lag", 1, LAST) == Lag(0, 0.0)
+
+
 def test_what_is_asked_for_is_written_as_the_protocol_has_it(call):
     """The requests of the extensions hold a place, and what is asked about it."""
     place = {"token": ["t"], "partition": ["0"]}
@@ -454,6 +482,9 @@ def test_what_is_asked_for_is_written_as_the_protocol_has_it(call):
     with feed(http(b'{"cursors":["a","b"]}'), extensions=[SPLITS]) as (url, seen):
         assert call(url, "splits", 0, 7, start="c", stop="s+") == ["a", "b"]
         call(url, "splits", 0, 7)
+    with feed(http(b'{"events":7,"more":true,"newer":[]}'), extensions=[LAG]) as (url, asked):
+        assert call(url, "lag", 0, "c+") == Lag(7, None, exact=False)
+    assert asked == [("/lag", {**place, "cursor": ["c+"]})]
     asked = {**place, "count": ["7"]}
     assert seen == [
         ("/splits", {**asked, "cursor": ["c"], "stop": ["s+"]}),
@@ -485,6 +516,7 @@ V1 = {"feed": {"partitions": 1}}
         ("fetch", (0, FIRST), {"stop": "5"}),
         ("cursor_at", (NOON,), {}),
         ("splits", (0, 2), {}),
+        ("lag", (0, FIRST), {}),
     ],
 )
 def test_first_version_is_not_asked_for_what_it_cannot_do(call, method, arguments, options):

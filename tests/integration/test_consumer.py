@@ -5,12 +5,14 @@ import os
 import signal
 import threading
 import time
+from functools import partial
 
 import httpx
 import pytest
+from harness.billing import async_landed, async_write, landed, make_tables, shop, wait_until, write
 from harness.shop import metadata, orders, place
 from harness.web import serving
-from sqlalchemy import Column, Integer, MetaData, Table, create_engine, insert, select
+from sqlalchemy import create_engine, insert
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 from starlette.applications import Starlette
@@ -22,26 +24,14 @@ from zeroeventhub import (
     Client,
     Consumer,
     CursorStore,
+    Failures,
     TableFeed,
     TypeFilter,
     feed_routes,
 )
-from zeroeventhub.errors import ConfigurationError, Fenced, Unreachable
+from zeroeventhub.errors import ConfigurationError, Fenced, Halted, Unreachable
 
 PARTITIONS = 2
-
-effects = Table(
-    "effects",
-    MetaData(),
-    Column("arrival", Integer, primary_key=True),
-    Column("n", Integer, nullable=False),
-)
-
-
-def application(engine):
-    """An application that publishes the orders in 2 partitions."""
-    feed = TableFeed(orders, partition="part", partitions=PARTITIONS, data="data")
-    return Starlette(routes=feed_routes("/orders", feed, engine))
 
 
 @pytest.fixture
@@ -56,7 +46,7 @@ def publisher(sqlite):
 @pytest.fixture
 def client(publisher):
     """A client of the publisher's feed."""
-    with serving(application(publisher)) as url, httpx.Client() as session:
+    with serving(shop(publisher, PARTITIONS)) as url, httpx.Client() as session:
         yield Client(f"{url}/orders", session)
 
 
@@ -69,27 +59,14 @@ def store(request, tmp_path):
         engine = create_engine(request.getfixturevalue(f"{request.param}_url"))
     store = CursorStore(engine)
     with engine.begin() as connection:
-        store.create_tables(connection)
-        effects.metadata.create_all(connection)
+        make_tables(store, connection)
     yield store
     engine.dispose()
 
 
-def write(connection, page):
-    """Write the effects of a page."""
-    connection.execute(insert(effects), [{"n": event.data["n"]} for event in page.events])
-
-
-def landed(store):
-    """Read all effects, in the order they were written."""
-    with store.engine.connect() as connection:
-        return list(connection.scalars(select(effects.c.n).order_by(effects.c.arrival)))
-
-
 def wait_for(store, count):
     """Wait until so many effects are there."""
-    while len(landed(store)) < count:
-        time.sleep(0.01)
+    wait_until(lambda: len(landed(store)) >= count)
 
 
 def consumer(client, store, name="billing", **options):
@@ -173,7 +150,7 @@ def test_second_commit_of_a_page_is_fenced(client, store):
 def test_run_gives_way_to_a_process_of_the_same_name(client, store):
     """Consumers of one name that run side by side apply every event once between them."""
     threads = [
-        threading.Thread(target=consumer(client, store, limit=1).run, args=[write])
+        threading.Thread(target=consumer(client, store, limit=1, lease=0.6).run, args=[write])
         for _ in range(3)
     ]
     for thread in threads:
@@ -184,14 +161,15 @@ def test_run_gives_way_to_a_process_of_the_same_name(client, store):
 
 
 def test_error_in_apply_leaves_nothing_behind(client, store):
-    """An exception of the caller rolls effects and cursor back and comes out as it is."""
+    """An exception of the caller rolls effects and cursor back, and comes out as a cause."""
 
     def explode(connection, page):
         write(connection, page)
         raise ZeroDivisionError
 
-    with pytest.raises(ZeroDivisionError):
-        consumer(client, store).run(explode)
+    with pytest.raises(Halted) as halted:
+        consumer(client, store, failures=Failures(tries=2)).run(explode)
+    assert isinstance(halted.value.__cause__, ZeroDivisionError)
     assert landed(store) == []
     consumer(client, store).run(write)
     assert sorted(landed(store)) == list(range(20))
@@ -226,7 +204,7 @@ def test_following_consumer_is_stopped(client, store, publisher):
 def test_server_that_goes_and_comes_back_is_waited_for(publisher, store):
     """A consumer outlives the publisher's restart without a word from anybody."""
     with httpx.Client() as session:
-        with serving(application(publisher)) as url:
+        with serving(shop(publisher, PARTITIONS)) as url:
             port = int(url.rpartition(":")[2])
             following = Consumer(Client(f"{url}/orders", session), store, "x", poll_interval=0.01)
             thread = threading.Thread(target=following.run, args=[write], daemon=True)
@@ -235,7 +213,7 @@ def test_server_that_goes_and_comes_back_is_waited_for(publisher, store):
         with publisher.begin() as connection:
             place(connection, 5, first=20, partitions=PARTITIONS)
         time.sleep(0.3)
-        with serving(application(publisher), port):
+        with serving(shop(publisher, PARTITIONS), port):
             wait_for(store, 25)
             following.stop()
             thread.join(timeout=10)
@@ -396,8 +374,7 @@ async def async_store(async_engine):
     """A cursor store on each database, read asynchronously, beside a table of effects."""
     store = CursorStore(async_engine)
     async with async_engine.begin() as connection:
-        await connection.run_sync(store.create_tables)
-        await connection.run_sync(effects.metadata.create_all)
+        await connection.run_sync(partial(make_tables, store))
     return store
 
 
@@ -408,20 +385,9 @@ def feed_url(tmp_path):
     metadata.create_all(engine)
     with engine.begin() as connection:
         place(connection, 20, partitions=PARTITIONS)
-    with serving(application(engine)) as url:
+    with serving(shop(engine, PARTITIONS)) as url:
         yield f"{url}/orders"
     engine.dispose()
-
-
-async def async_landed(store):
-    """Read all effects through an async engine."""
-    async with store.engine.connect() as connection:
-        return list(await connection.scalars(select(effects.c.n).order_by(effects.c.arrival)))
-
-
-async def async_write(connection, page):
-    """Write the effects of a page through an async connection or session."""
-    await connection.execute(insert(effects), [{"n": event.data["n"]} for event in page.events])
 
 
 @pytest.mark.anyio

@@ -14,8 +14,8 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from zeroeventhub import FIRST, CursorStore, TableFeed, feed_routes
-from zeroeventhub.cursors import cursor_table
 from zeroeventhub.cursors import metadata as cursor_metadata
+from zeroeventhub.cursors import tables
 from zeroeventhub.errors import ConfigurationError
 
 
@@ -81,12 +81,13 @@ def test_orm_class_is_published(engine):
     assert event.data == {"who": "c1", "loud": "c1!"}
 
 
-def test_alembic_sees_the_cursor_table(engine):
-    """The exported metadata is what Alembic compares: a table to add, then nothing to do."""
+def test_alembic_sees_the_tables_of_the_store(engine):
+    """The exported metadata is what Alembic compares: tables to add, then nothing to do."""
     with engine.connect() as connection:
         context = MigrationContext.configure(connection)
-        (difference,) = compare_metadata(context, cursor_metadata)
-        assert (difference[0], difference[1].name) == ("add_table", "zeroeventhub_cursors")
+        differences = compare_metadata(context, cursor_metadata)
+        assert {kind for kind, _ in differences} == {"add_table"}
+        assert {table.name for _, table in differences} == set(cursor_metadata.tables)
         cursor_metadata.create_all(connection)
         assert compare_metadata(context, cursor_metadata) == []
 
@@ -136,13 +137,13 @@ def include_name(name, type_, parent_names):
     return type_ != "table" or not name.startswith("zeroeventhub_")
 
 
-def test_cursor_table_joins_metadata_of_ones_own(tmp_path):
-    """The table of cursors can be part of the caller's own metadata."""
+def test_tables_of_the_store_join_metadata_of_ones_own(tmp_path):
+    """The tables of the store can be part of the caller's own metadata."""
     engine = create_engine(f"sqlite:///{tmp_path / 'own.db'}")
     own = MetaData()
-    store = CursorStore(engine, table=cursor_table(own))
+    store = CursorStore(engine, tables=tables(own))
     with engine.begin() as connection:
         store.create_tables(connection)
-        assert inspect(connection).get_table_names() == ["zeroeventhub_cursors"]
-        assert store.load(connection, "x", 0) == FIRST
+        assert set(inspect(connection).get_table_names()) == set(own.tables)
+        assert store.load(connection, "x", 0).cursor == FIRST
     engine.dispose()

@@ -475,6 +475,7 @@ def uses(feed, cursor):
         yield lambda p=partition: feed.read(p, FIRST, 10, types=NOTHING, stop=cursor)
         yield lambda p=partition: feed.splits(p, 3, start=cursor)
         yield lambda p=partition: feed.splits(p, 3, stop=cursor)
+        yield lambda p=partition: feed.lag(p, cursor)
 
 
 def test_cursor_of_any_origin_is_refused(shop):

@@ -24,6 +24,17 @@ CHANGED = TokenChanged("The partitions have changed.")
 
 
 @dataclass
+class Lost:
+    """Have something done, and lose the reply.
+
+    Attributes:
+        error: what is raised in its place.
+    """
+
+    error: Exception
+
+
+@dataclass
 class World:
     """A feed and a store of cursors: what the steps act on.
 
@@ -41,6 +52,8 @@ class World:
         rival: cursors that another process of this consumer moves to when a page is delivered, in
             the place of its commit.
         rebuild: what changes the feed before the next discovery.
+        answers: by kind of step, what the next ones end in: an error that keeps them from being
+            done, a reply that is Lost, or None.
     """
 
     layout: list[Partition]
@@ -55,10 +68,22 @@ class World:
     uncommitted: int = 0
     rival: list[str] = field(default_factory=list)
     rebuild: Callable[[], object] | None = None
+    answers: dict[type, list] = field(default_factory=dict)
 
     def carry_out(self, step):
         """Carry out a step; return its result or raise its error."""
         self.taken.append(step)
+        answers = self.answers.get(type(step))
+        answer = answers.pop(0) if answers else None
+        if isinstance(answer, Exception):
+            raise answer
+        result = self.do(step)
+        if isinstance(answer, Lost):
+            raise answer.error
+        return result
+
+    def do(self, step):
+        """Be the feed, the store and the consumer."""
         match step:
             case Discover() | Fetch() if self.trouble and (error := self.trouble.pop(0)):
                 raise error
@@ -120,18 +145,23 @@ def follower(
 
 def follow(world, most=200, **options):
     """Drive a follower through a world until it ends; return the steps."""
-    steps = follower(**options).steps()
+    drive(follower(**options).steps(), world, most)
+    return world.taken
+
+
+def drive(steps, world, most=200):
+    """Take decisions' steps in a world; return what they return, or None if there are more."""
     go_on = partial(next, steps)
     for _ in range(most):
         try:
             step = go_on()
-        except StopIteration:
-            break
+        except StopIteration as end:
+            return end.value
         try:
             go_on = partial(steps.send, world.carry_out(step))
-        except ZeroEventHubError as error:
+        except (ZeroEventHubError, ValueError) as error:
             go_on = partial(steps.throw, error)
-    return world.taken
+    return None
 
 
 def delivered(steps):

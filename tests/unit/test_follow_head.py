@@ -7,7 +7,7 @@ from follow_world import CHANGED, POLL, World, delivered, follow, follower, kind
 
 from zeroeventhub import Event, Page, Partition
 from zeroeventhub._follow import Deliver, Discover, Fetch, Load, Pause
-from zeroeventhub._follow.follower import LONGEST_WAIT
+from zeroeventhub._follow.page_reading import LONGEST_WAIT
 from zeroeventhub.errors import ProtocolError
 from zeroeventhub.protocol import CAUGHT_UP, WAIT
 

@@ -1,14 +1,16 @@
 import random
 
 import pytest
-from follow_world import CHANGED, World, delivered, follow, kinds, of_kind
+from follow_world import CHANGED, Lost, World, delivered, follow, kinds, of_kind
 
 from zeroeventhub import Partition
-from zeroeventhub._follow import Discover, Fetch, Load, Pause
+from zeroeventhub._follow import Advance, Discover, Fetch, Inherit, Load, Pause
 from zeroeventhub.errors import (
     BadCursor,
     CutPage,
+    Fenced,
     ProtocolError,
+    StoreUnavailable,
     TokenChanged,
     Trimmed,
     Unavailable,
@@ -70,6 +72,46 @@ def test_transient_error_is_final_after_all_attempts(before):
         follow(world, attempts=3)
     assert raised.value is last
     assert kinds(world.taken).count(Pause) == 2
+
+
+STORE_STEPS = [Load, Advance, Inherit]
+
+
+def storing(kind, errors):
+    """A world in which all steps to the store are taken, and those of a kind fail at first."""
+    layout = [Partition(0, cursor_from=(9,))]
+    return World(layout, {0: ["", "a"]}, answers={kind: errors})
+
+
+@pytest.mark.parametrize("kind", STORE_STEPS)
+def test_store_that_is_away_for_a_moment_is_waited_for(kind):
+    """What the store could not do is tried again after a pause that says why."""
+    error = StoreUnavailable("away")
+    world = storing(kind, [error] * 4)
+    steps = follow(world)
+    first = kinds(steps).index(kind)
+    assert kinds(steps)[first : first + 9] == [*[kind, Pause] * 4, kind]
+    assert [pause.reason for pause in of_kind(steps, Pause)] == [error] * 4
+    assert delivered(steps) == [(0, "a")]
+
+
+@pytest.mark.parametrize("kind", STORE_STEPS)
+def test_store_that_stays_away_is_given_up(kind):
+    """The error of the last attempt is raised."""
+    world = storing(kind, [StoreUnavailable("away")] * 9)
+    with pytest.raises(StoreUnavailable):
+        follow(world, attempts=3)
+    assert kinds(world.taken).count(Pause) == 2
+
+
+def test_advance_that_was_done_is_found_where_it_led():
+    """Where only the reply was lost, trying again is fenced, and the cursor is loaded."""
+    world = World([Partition(0)], {0: ["", "a"]}, fences=0)
+    away = StoreUnavailable("away")
+    world.answers = {Advance: [Lost(away), Fenced("moved")]}
+    steps = follow(world)
+    assert kinds(steps)[2:7] == [Fetch, Advance, Pause, Advance, Load]
+    assert delivered(steps) == [(0, "a")]
 
 
 def test_attempts_are_those_of_one_request():

@@ -13,12 +13,13 @@ from fuzz.fuzz_decoder import SEEDS, TOKENS, check, decoded, seeds, strict
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from zeroeventhub import Event, FeedInfo, Page
+from zeroeventhub import Event, FeedInfo, Lag, Page
 from zeroeventhub.errors import CutPage, ProtocolError
 from zeroeventhub.ndjson import (
     PageDecoder,
     decode_cursor,
     decode_info,
+    decode_lag,
     decode_splits,
     encode_page,
 )
@@ -77,11 +78,13 @@ def test_chunks_make_no_difference(body, cuts):
 @settings(max_examples=1_000)
 @example(b'{"cursor":"\xff"}')
 @example(b'{"cursors":["a","\xed\xa0\x80"]}')
+@example(b'{"events":0,"seconds":1e999}')
 @example(b'{"token":"\xc0\x80","partitions":[]}')
 @example(b'{"token":"t","partitions":[],"extensions":["\xff"]}')
 def test_any_bytes_are_an_answer_or_refused(body):
     """Documents of every kind are read or refused: there is no other exception."""
-    for decode, kind in ((decode_info, FeedInfo), (decode_cursor, str), (decode_splits, list)):
+    kinds = {decode_info: FeedInfo, decode_cursor: str, decode_lag: Lag, decode_splits: list}
+    for decode, kind in kinds.items():
         try:
             assert isinstance(decode(body), kind)
         except ProtocolError:

@@ -105,6 +105,7 @@ class World:
             lambda: self.feed.read(0, cursor, 10, types=NOTHING),
             lambda: self.feed.splits(0, 2, start=cursor),
             lambda: self.feed.splits(0, 2, stop=cursor),
+            lambda: self.feed.lag(0, cursor),
         ):
             with pytest.raises(Gone):
                 ask()

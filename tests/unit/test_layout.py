@@ -91,14 +91,19 @@ def test_unknown_name_is_an_attribute_error(name):
         ("CursorStore", "sqlalchemy", "sql"),
         ("CursorStore", "greenlet", "sql"),
         ("feed_routes", "starlette", "server"),
+        ("lag", "sqlalchemy", "sql"),
+        ("telemetry.OpenTelemetry", "opentelemetry", "opentelemetry"),
+        ("telemetry.Prometheus", "prometheus_client", "prometheus"),
+        ("telemetry.lag_collector", "prometheus_client", "prometheus"),
     ],
 )
 def test_missing_package_is_named_with_its_extra(name, package, extra):
     """What needs a package that is not installed says which extra to install."""
+    module, _, member = f"zeroeventhub.{name}".rpartition(".")
     code = f"""
 from zeroeventhub.errors import ConfigurationError, MissingExtra
 try:
-    from zeroeventhub import {name}
+    from {module} import {member}
 except MissingExtra as error:
     assert isinstance(error, ConfigurationError) and isinstance(error, ImportError)
     print(error)

@@ -6,14 +6,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from zeroeventhub import FIRST, LAST, Event, FeedInfo, Page, Partition
+from zeroeventhub import FIRST, LAST, Event, FeedInfo, Lag, Page, Partition
 from zeroeventhub.errors import CutPage, ProtocolError
 from zeroeventhub.ndjson import (
     PageDecoder,
     decode_cursor,
     decode_info,
+    decode_lag,
     decode_splits,
     encode_info,
+    encode_lag,
     encode_page,
     encode_page_v1,
 )
@@ -197,6 +199,8 @@ def test_document_is_json_in_what_is_passed_over_as_well(value):
     with pytest.raises(ProtocolError):
         decode_splits(b'{"newer":%b,"cursors":["a","b"]}' % value)
     with pytest.raises(ProtocolError):
+        decode_lag(b'{"events":0,"newer":%b}' % value)
+    with pytest.raises(ProtocolError):
         decode_info(b'{"token":"a","partitions":[],"newer":%b}' % value)
 
 
@@ -216,12 +220,19 @@ def test_longest_cursor_is_taken():
     assert decode_splits(body) == [cursor, cursor]
 
 
+@pytest.mark.parametrize("lag", [Lag(0, 0.0), Lag(7, None), Lag(10**6, 1.5, exact=False)])
+def test_lag_comes_back_as_it_was_sent(lag):
+    """What is encoded is decoded, whatever is absent in it."""
+    assert decode_lag(encode_lag(lag)) == lag
+
+
 ODD_FLAGS = [b"null", b"false", b"1", b'"true"', b"[true]", b"{}", b"1e999", b"9" * 5000, b"-0.0"]
 
 
 @pytest.mark.parametrize("value", ODD_FLAGS, ids=lambda value: repr(value[:9]))
 def test_flag_that_is_not_true_is_passed_over(value):
     """A value of another type in a flag's place is somebody else's, and JSON like any other."""
+    assert decode_lag(b'{"events":1,"more":%b}' % value).exact
     page = decode(b'{"cursor":"a","caughtUp":%b,"stopReached": %b }\n' % (value, value))
     assert (page.cursor, page.caught_up, page.stop_reached) == ("a", False, False)
     info = decode_info(b'{"token":"a","partitions":[],"extensions":[%b,"wait"]}' % value)

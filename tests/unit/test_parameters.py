@@ -14,6 +14,7 @@ from zeroeventhub.server.parameters import (
     CursorRequest,
     EventsRequest,
     HttpFeedRequest,
+    LagRequest,
     SplitsRequest,
     StreamRequest,
     V1Request,
@@ -21,6 +22,7 @@ from zeroeventhub.server.parameters import (
     read_cursor_request,
     read_events_request,
     read_http_feed_request,
+    read_lag_request,
     read_splits_request,
     read_stream_request,
     read_v1_request,
@@ -289,6 +291,19 @@ def test_splits_request_is_read():
             read_splits(**wrong)
 
 
+def test_lag_request_is_read():
+    """A request for a lag has a place, which may be any cursor."""
+    whole = {"token": "t", "partition": "0", "cursor": "c"}
+    for cursor in ("c", FIRST, LAST):
+        request = read_lag_request(query(**whole | {"cursor": cursor}))
+        assert request == LagRequest("t", 0, cursor)
+    for name in whole:
+        with pytest.raises(BadRequest, match=name):
+            read_lag_request(query(**{key: whole[key] for key in whole if key != name}))
+    with pytest.raises(BadCursor):
+        read_lag_request(query(**whole | {"cursor": "\n"}))
+
+
 @pytest.mark.parametrize(
     "count", ["0", "1001", "9" * 5000, *HOSTILE_NUMBERS], ids=lambda n: ascii(n[:9])
 )
@@ -388,6 +403,7 @@ READERS = [
     lambda parameters: read_events_request(parameters, frozenset()),
     lambda parameters: read_v1_request(parameters, TWO),
     read_cursor_request,
+    read_lag_request,
     read_splits_request,
     read_http_feed_request,
     lambda parameters: read_stream_request(parameters, None),

@@ -3,7 +3,10 @@
 Decisions are generators of steps. The sync and the async consumer drive the same ones.
 """
 
+from zeroeventhub._follow.crew import Crew
+from zeroeventhub._follow.failures import Failures
 from zeroeventhub._follow.follower import Follower
+from zeroeventhub._follow.partition_follower import PartitionFollower
 from zeroeventhub._follow.steps import (
     Advance,
     Await,
@@ -30,14 +33,17 @@ __all__ = [
     "Await",
     "Claim",
     "Claimed",
+    "Crew",
     "Deliver",
     "Discover",
     "End",
+    "Failures",
     "Fetch",
     "Follower",
     "Inherit",
     "Load",
     "Outcome",
+    "PartitionFollower",
     "Pause",
     "Place",
     "Redeliver",

@@ -226,11 +226,13 @@ class Outcome:
         partition: the partition's id.
         error: what it ended in; None if it was drained, or asked to stop.
         drained: whether it was read to its end.
+        read: whether the feed gave a page of it meanwhile, so that its token was right until then.
     """
 
     partition: int
     error: Exception | None = None
     drained: bool = False
+    read: bool = False
 
 
 Step = (

@@ -12,6 +12,7 @@ from zeroeventhub.cli.ddl import ddl
 from zeroeventhub.cli.demo import demo
 from zeroeventhub.cli.discover import discover
 from zeroeventhub.cli.horizon import horizon
+from zeroeventhub.cli.lag import lag
 from zeroeventhub.cli.serve import serve
 from zeroeventhub.cli.sync import sync
 from zeroeventhub.cli.tail import tail
@@ -61,5 +62,5 @@ def commands(*, verbose: bool) -> None:
     logging.getLogger("zeroeventhub").setLevel(level)
 
 
-for command in (conformance, ddl, demo, discover, horizon, serve, sync, tail):
+for command in (conformance, ddl, demo, discover, horizon, lag, serve, sync, tail):
     commands.add_command(command)

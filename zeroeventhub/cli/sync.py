@@ -1,6 +1,8 @@
 """`zeroeventhub sync`: land a feed in a table, exactly once."""
 
 import json
+import threading
+import time
 
 import click
 from sqlalchemy import Connection
@@ -8,7 +10,7 @@ from sqlalchemy import Connection
 from zeroeventhub.cli.event_types import chosen_types, type_options
 from zeroeventhub.cli.options import as_json, feed_options, open_client, open_database
 from zeroeventhub.cli.progress import Meters
-from zeroeventhub.consumer import Consumer, PendingPage
+from zeroeventhub.consumer import Consumer, Failures, Observer, PendingPage
 from zeroeventhub.cursors import CursorStore
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.landing import LandingTable
@@ -16,6 +18,12 @@ from zeroeventhub.landing import LandingTable
 __all__ = ["sync"]
 
 ATTEMPTS = 5
+
+LEASE = 10.0
+"""Seconds for which a process that was killed keeps its partitions."""
+
+PATIENCE = 1.0
+"""Seconds without a partition after which it is said why; at the end there are some as well."""
 
 
 @click.command()
@@ -29,6 +37,25 @@ ATTEMPTS = 5
 )
 @click.option("--follow", is_flag=True, help="Wait for more events at the head.")
 @click.option("--page", type=click.IntRange(1), help="How many events to ask for at once.")
+@click.option(
+    "--tries",
+    type=click.IntRange(1),
+    default=3,
+    show_default=True,
+    help="How often to try to land an event that the database refuses.",
+)
+@click.option(
+    "--set-aside",
+    is_flag=True,
+    help="Put events that cannot be landed aside as dead letters; else their partition halts.",
+)
+@click.option(
+    "--lease",
+    type=click.FloatRange(0, min_open=True),
+    default=LEASE,
+    show_default=True,
+    help="Seconds after which others take over from a process that was killed.",
+)
 @type_options
 @as_json
 def sync(
@@ -41,6 +68,9 @@ def sync(
     consumer: str,
     follow: bool,
     page: int | None,
+    tries: int,
+    set_aside: bool,
+    lease: float,
     only_types: tuple[str, ...],
     skipped_types: tuple[str, ...],
     as_json: bool,
@@ -54,8 +84,8 @@ def sync(
     engine = open_database(database)
     landing = LandingTable(table)
     store = CursorStore(engine)
-    landed = 0
     with open_client(url, headers, partitions) as client, Meters({"landed": None}) as meters:
+        watch = _Watch(meters, lease)
         following = Consumer(
             client,
             store,
@@ -64,8 +94,11 @@ def sync(
             limit=page,
             types=chosen_types(client, only_types, skipped_types),
             attempts=None if follow else ATTEMPTS,
+            lease=lease,
+            failures=Failures(tries, "set-aside" if set_aside else "halt"),
+            observer=watch,
         )
-        if not follow and not client.discover().exactly_once:
+        if not follow and (info := client.discover()).token is None and not info.exactly_once:
             meters.say("The feed does not promise that it publishes an event only once.")
         with engine.begin() as connection:
             store.create_tables(connection)
@@ -77,14 +110,41 @@ def sync(
             landing.create(connection)
 
         def apply(connection: Connection, page: PendingPage) -> None:
-            nonlocal landed
             landing.land(connection, page.partition, page.events)
-            landed += len(page.events)
-            meters.show("landed", landed)
 
         following.run(apply)
     engine.dispose()
     if as_json:
-        click.echo(json.dumps({"landed": landed, "table": table, "consumer": consumer}))
+        click.echo(json.dumps({"landed": watch.landed, "table": table, "consumer": consumer}))
     else:
-        click.echo(f"Events landed in {table}: {landed:,}", err=True)
+        click.echo(f"Events landed in {table}: {watch.landed:,}", err=True)
+
+
+class _Watch(Observer):
+    """Count what has landed, and say what is waited for."""
+
+    def __init__(self, meters: Meters, lease: float) -> None:
+        self.landed = 0
+        self._meters = meters
+        self._lease = lease
+        self._lock = threading.Lock()
+        self._idle_since: float | None = None
+        self._has_said = False
+
+    def committed(self, consumer: str, partition: int, events: int) -> None:  # noqa: ARG002
+        with self._lock:
+            self.landed += events
+            self._meters.show("landed", self.landed)
+
+    def held(self, consumer: str, partitions: frozenset[int]) -> None:
+        now = time.monotonic()
+        if partitions:
+            self._idle_since = None
+        elif self._idle_since is None:
+            self._idle_since = now
+        elif not self._has_said and now - self._idle_since > PATIENCE:
+            self._has_said = True
+            self._meters.say(
+                f"Other processes of consumer {consumer!r} hold its partitions; those of one that "
+                f"was killed are free {self._lease:g} s after its last sign of life."
+            )

@@ -14,6 +14,7 @@ __all__ = [
     "EXTENSIONS",
     "JSON",
     "KINDS",
+    "LAG",
     "LIMITS",
     "LINES",
     "MEDIA_TYPES",
@@ -52,6 +53,7 @@ STOP: Final = "9.4"
 WAIT: Final = "9.5"
 CURSOR_OF_TIME: Final = "9.6"
 SPLITS: Final = "9.7"
+LAG: Final = "9.8"
 PROBLEMS: Final = "10.1"
 KINDS: Final = "10.2"
 CACHING: Final = "11"

@@ -1,14 +1,26 @@
 """A page between its arrival and its commit."""
 
-from collections.abc import Sequence
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
 
-from sqlalchemy import Connection, Update
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
-from sqlalchemy.orm import Session
+from sqlalchemy import Engine
 
-from zeroeventhub.cursors import CursorStore
-from zeroeventhub.protocol import Event
+from zeroeventhub.consumer.lending import lent, lent_async
+from zeroeventhub.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import psycopg
+    from sqlalchemy import Connection
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+    from sqlalchemy.orm import Session
+
+    from zeroeventhub._follow import Deliver, Place
+    from zeroeventhub.consumer.options import Options
+    from zeroeventhub.protocol import Event
 
 __all__ = ["AsyncPendingPage", "PendingPage"]
 
@@ -17,13 +29,47 @@ __all__ = ["AsyncPendingPage", "PendingPage"]
 class _Pending:
     partition: int
     events: Sequence[Event]
-    previous_cursor: str
     cursor: str
-    _consumer: str
-    _store: CursorStore
+    _place: Place
+    _options: Options
 
-    def _move(self) -> Update:
-        return self._store.move(self._consumer, self.partition, self.previous_cursor, self.cursor)
+    @classmethod
+    def of(cls, options: Options, step: Deliver) -> Self:
+        """Make one of a step that delivers."""
+        return cls(step.partition, step.page.events, step.page.cursor, step.place, options)
+
+    @property
+    def previous_cursor(self) -> str:
+        """Where the partition's cursor stands."""
+        return self._place.cursor
+
+    @property
+    def _engine(self) -> Engine:
+        engine = self._options.store.engine
+        return engine if isinstance(engine, Engine) else engine.sync_engine
+
+    def _move(self, connection: Connection) -> None:
+        store, name = self._options.store, self._options.name
+        moved = connection.execute(store.move(name, self.partition, self._place, self.cursor))
+        store.confirm(moved, name, self.partition)
+
+    def _unseen(self, connection: Connection) -> Sequence[Event]:
+        store, name = self._options.store, self._options.name
+        ids = [self._options.identity(event) for event in self.events]
+        if None in ids:
+            raise ConfigurationError(
+                "An event has no id, so the inbox cannot tell whether it comes twice: give the "
+                "consumer `identity`, a function that returns the id of an event."
+            )
+        known = [one for one in ids if one is not None]
+        unseen = store.inbox.unseen(connection, name, self.partition, known)
+        fresh = []
+        for event, one in zip(self.events, ids, strict=True):
+            # The first of those that have one id counts.
+            if one in unseen:
+                unseen.discard(one)
+                fresh.append(event)
+        return fresh
 
 
 class PendingPage(_Pending):
@@ -36,23 +82,48 @@ class PendingPage(_Pending):
         cursor: where a commit moves it.
     """
 
-    def commit(self, transaction: Connection | Session) -> None:
+    def commit(self, transaction: Connection | Session | psycopg.Connection[Any]) -> None:
         """Move the cursor behind this page, in the transaction that holds its effects.
 
         Args:
-            transaction: a connection or session to the database of the cursor store. Commit it,
-                and page and effects are done; roll it back, and neither is.
+            transaction: a connection or session to the database of the cursor store; or a plain
+                psycopg connection, if the store's engine is one of psycopg. Commit it, and page
+                and effects are done; roll it back, and neither is.
 
         Raises:
             Fenced: the cursor has moved since the page was read. Roll back.
         """
-        self._store.confirm(transaction.execute(self._move()), self._consumer, self.partition)
+        with lent(transaction, self._engine) as connection:
+            self._move(connection)
+
+    def unseen(
+        self, transaction: Connection | Session | psycopg.Connection[Any]
+    ) -> Sequence[Event]:
+        """Return the events that come for the first time, and remember them.
+
+        Args:
+            transaction: the one that commits the page, as for `commit`.
+
+        Raises:
+            ConfigurationError: an event has no id.
+        """
+        with lent(transaction, self._engine) as connection:
+            return self._unseen(connection)
 
 
 class AsyncPendingPage(_Pending):
     """Hold a page that was received and not yet committed; see PendingPage."""
 
-    async def commit(self, transaction: AsyncConnection | AsyncSession) -> None:
+    async def commit(
+        self, transaction: AsyncConnection | AsyncSession | psycopg.AsyncConnection[Any]
+    ) -> None:
         """Move the cursor behind this page; see `PendingPage.commit`."""
-        result = await transaction.execute(self._move())
-        self._store.confirm(result, self._consumer, self.partition)
+        async with lent_async(transaction, self._engine) as connection:
+            await connection.run_sync(self._move)
+
+    async def unseen(
+        self, transaction: AsyncConnection | AsyncSession | psycopg.AsyncConnection[Any]
+    ) -> Sequence[Event]:
+        """Return the events that come for the first time; see `PendingPage.unseen`."""
+        async with lent_async(transaction, self._engine) as connection:
+            return await connection.run_sync(self._unseen)

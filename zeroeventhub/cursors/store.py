@@ -3,93 +3,77 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import (
-    Column,
-    Connection,
-    DateTime,
-    Engine,
-    Insert,
-    Integer,
-    MetaData,
-    String,
-    Table,
-    Text,
-    Update,
-    and_,
-    func,
-    insert,
-    select,
-)
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import ColumnElement, Connection, Engine, Update, and_, func, inspect, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.schema import CreateTable
-from sqlalchemy.types import TypeEngine
 
-from zeroeventhub.errors import ConfigurationError, Fenced, TokenChanged
+from zeroeventhub._follow import Place
+from zeroeventhub.cursors.clock import Moment
+from zeroeventhub.cursors.dead_letters import DeadLetters
+from zeroeventhub.cursors.inbox import Inbox
+from zeroeventhub.cursors.inheritance import inherit
+from zeroeventhub.cursors.lanes import Lanes
+from zeroeventhub.cursors.leases import Leases
+from zeroeventhub.cursors.operating import Standing, reset, set_cursor, standings
+from zeroeventhub.cursors.tables import HANDED_OVER, NAME_LENGTH, Tables, default, is_at
+from zeroeventhub.cursors.writing import insert_unless_there
+from zeroeventhub.errors import ConfigurationError, Fenced, LeaseLost, TokenChanged
 from zeroeventhub.protocol import FIRST
 
-__all__ = ["CursorStore", "cursor_table", "metadata"]
-
-CONSUMER_NAME_LENGTH = 200
-
-HANDED_OVER = ""
-"""What stands in place of the cursor of a partition that others have taken over."""
+__all__ = ["CursorStore", "check_consumer_name"]
 
 _CREATION = 0x7A65726F  # names the lock; "zero" in ASCII
 
-
-def _exact(kind: String) -> TypeEngine[str]:
-    """Compare every character as it is, which MariaDB and MySQL do if a column says so."""
-    return kind.with_variant(type(kind)(kind.length, collation="utf8mb4_bin"), "mysql", "mariadb")
-
-
-def cursor_table(metadata: MetaData, *, schema: str | None = None) -> Table:
-    """Add the table of cursors to metadata of your own.
-
-    Args:
-        metadata: what the table joins, so that migrations find it.
-        schema: the database schema; None for the connection's default.
-    """
-    return Table(
-        "zeroeventhub_cursors",
-        metadata,
-        Column("consumer", _exact(String(CONSUMER_NAME_LENGTH)), primary_key=True),
-        Column("partition", Integer, primary_key=True, autoincrement=False),
-        Column("cursor", _exact(Text()), nullable=False),
-        Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
-        schema=schema,
-    )
-
-
-metadata = MetaData()
-"""Metadata that holds the table of cursors, for Alembic's `target_metadata`."""
-
-_default_table = cursor_table(metadata)
+_ADDED = {"epoch": "BIGINT NOT NULL DEFAULT 0", "ended": "BOOLEAN NOT NULL DEFAULT FALSE"}
+"""Columns that the table of cursors did not always have."""
 
 
 class CursorStore:
-    """Keep the cursors of consumers in a SQL database.
+    """Keep the cursors of consumers in a SQL database, and what belongs to them.
 
     Args:
         engine: the consumer's own database, sync or async.
-        table: a table made by `cursor_table`; by default the one in this module's `metadata`.
+        tables: made by `tables`; by default those in this package's `metadata`.
+
+    Attributes:
+        leases: which process of a consumer reads which partition.
+        inbox: the ids of events that were applied.
+        dead_letters: events that could not be applied.
+        lanes: how far a page has been applied by lanes that work on it side by side.
     """
 
-    def __init__(self, engine: Engine | AsyncEngine, *, table: Table = _default_table) -> None:
+    def __init__(self, engine: Engine | AsyncEngine, *, tables: Tables = default) -> None:
         self.engine = engine
-        self.table = table
+        self.tables = tables
+        self.leases = Leases(tables)
+        self.inbox = Inbox(tables)
+        self.dead_letters = DeadLetters(tables)
+        self.lanes = Lanes(tables)
 
     def create_tables(self, connection: Connection) -> None:
-        """Create the table unless it exists; async: `await connection.run_sync(…)`."""
+        """Create the tables unless they exist; async: `await connection.run_sync(…)`.
+
+        Raises:
+            ConfigurationError: there is a table of cursors, of an older version.
+        """
         if connection.dialect.name == "postgresql":
             # There, two processes that create one table at the same moment get an error.
             connection.execute(select(func.pg_advisory_xact_lock(_CREATION)))
-        connection.execute(CreateTable(self.table, if_not_exists=True))
+        for table in self.tables.all():
+            connection.execute(CreateTable(table, if_not_exists=True))
+        cursors = self.tables.cursors
+        columns = inspect(connection).get_columns(cursors.name, schema=cursors.schema)
+        there = {column["name"] for column in columns}
+        if missing := [f"{name} {kind}" for name, kind in _ADDED.items() if name not in there]:
+            raise ConfigurationError(
+                f"Table {cursors.fullname} is of an older version: add the columns "
+                f"{', '.join(missing)}; every cursor stays as it is."
+            )
 
     def load(
         self, connection: Connection, consumer: str, partition: int, *, start: str = FIRST
-    ) -> str:
-        """Return a consumer's cursor in a partition, writing the start if there is none.
+    ) -> Place:
+        """Return a consumer's place in a partition, writing the start if there is none.
 
         Args:
             connection: a connection to the store, in a transaction.
@@ -101,30 +85,71 @@ class CursorStore:
             TokenChanged: others have taken the cursor over, and the feed that still shows this
                 partition is behind.
         """
-        columns = self.table.c
-        query = select(columns.cursor).where(
-            columns.consumer == consumer, columns.partition == partition
-        )
-        cursor = connection.scalar(query)
-        if cursor is None:
+        columns = self.tables.cursors.c
+        query = select(columns.cursor, columns.epoch).where(self._is_row(consumer, partition))
+        row = connection.execute(query).first()
+        if row is None:
             self._insert_unless_there(connection, consumer, partition, start)
             # A rival's row may be newer than the snapshot that MariaDB and MySQL read; only a
             # locking read is sure to find it.
-            cursor = connection.scalars(query.with_for_update()).one()
-        if cursor == HANDED_OVER:
-            raise TokenChanged(
-                f"Other partitions have taken over from partition {partition}: the feed shows "
-                "partitions from before that change."
+            row = connection.execute(query.with_for_update()).one()
+        if row.cursor == HANDED_OVER:
+            raise _handed_over(partition)
+        return Place(row.cursor, row.epoch)
+
+    def enter(self, connection: Connection, consumer: str, partition: int, owner: str) -> Place:
+        """Return a consumer's place in a partition, and fence whoever had it before.
+
+        It waits for a commit that is under way.
+
+        Args:
+            connection: a connection to the store, in a transaction that is rolled back if this
+                raises.
+            consumer: the consumer's name.
+            partition: the partition's id.
+            owner: the process that enters, which has to hold the partition's lease.
+
+        Raises:
+            LeaseLost: it does not.
+            TokenChanged: as `load`.
+        """
+        columns = self.tables.cursors.c
+        # A write comes first: it waits for commits under way, and what is read then is new.
+        enter = (
+            self.tables.cursors.update()
+            .where(self._is_row(consumer, partition), func.length(columns.cursor) > 0)
+            .values(epoch=columns.epoch + 1)
+        )
+        if connection.execute(enter).rowcount == 0:
+            self._insert_unless_there(connection, consumer, partition, FIRST)
+            if connection.execute(enter).rowcount == 0:
+                raise _handed_over(partition)
+        # Only now: a lease may run out while a commit under way is waited for.
+        if not self.leases.is_held(connection, consumer, partition, owner):
+            raise LeaseLost(
+                f"Another process of consumer {consumer!r} may read partition {partition} now: "
+                "this one does not hold the lease."
             )
-        return str(cursor)
+        query = select(columns.cursor, columns.epoch).where(self._is_row(consumer, partition))
+        row = connection.execute(query).one()
+        return Place(row.cursor, row.epoch)
 
     def cursors(self, connection: Connection, consumer: str) -> dict[int, str]:
         """Return all cursors of a consumer, by partition."""
-        columns = self.table.c
+        columns = self.tables.cursors.c
         query = select(columns.partition, columns.cursor).where(
-            columns.consumer == consumer, columns.cursor != HANDED_OVER
+            columns.consumer == consumer, func.length(columns.cursor) > 0
         )
         return {row.partition: row.cursor for row in connection.execute(query)}
+
+    def standings(self, connection: Connection, consumer: str | None = None) -> list[Standing]:
+        """Return where consumers stand, in the order of their names and partitions.
+
+        Args:
+            connection: a connection to the store.
+            consumer: the one to show; None for all.
+        """
+        return standings(connection, self.tables, consumer)
 
     def begin(
         self, connection: Connection, consumer: str, partitions: Collection[int], start: str
@@ -139,10 +164,10 @@ class CursorStore:
             partitions: those that it reads.
             start: the cursor to start from.
         """
-        columns = self.table.c
+        columns = self.tables.cursors.c
         known = select(columns.partition).where(columns.consumer == consumer).limit(1)
         if connection.execute(known).first() is None:
-            for partition in partitions:
+            for partition in sorted(partitions):
                 self._insert_unless_there(connection, consumer, partition, start)
 
     def inherit(
@@ -163,60 +188,26 @@ class CursorStore:
             consumer: the consumer's name.
             heirs: by partition, those whose cursors are valid in it, nearest first.
             remaining: the partitions that keep their cursors, because they are there to read.
+
+        Raises:
+            StoreUnavailable: a page of a partition that is gone has been applied in part, by
+                lanes: its heirs would repeat that part.
         """
-        columns = self.table.c
-        of_parents = and_(
-            columns.consumer == consumer,
-            columns.partition.in_({parent for parents in heirs.values() for parent in parents}),
-        )
-        # Locks the parents' rows: a commit under way on one of them ends before this goes on.
-        connection.execute(self.table.update().where(of_parents).values(updated_at=func.now()))
-        known = self.cursors(connection, consumer)
-        for heir, parents in heirs.items():
-            cursors = (known[parent] for parent in parents if parent in known)
-            if (cursor := next(cursors, None)) is not None:
-                self._insert_unless_there(connection, consumer, heir, cursor)
-                # An heir that was a parent itself, and was gone until now.
-                connection.execute(self.move(consumer, heir, HANDED_OVER, cursor))
-        connection.execute(
-            self.table.update()
-            .where(of_parents, columns.partition.not_in(remaining))
-            .values(cursor=HANDED_OVER, updated_at=func.now())
+        inherit(connection, self.tables, consumer, heirs, remaining)
+
+    def move(self, consumer: str, partition: int, place: Place, new: str) -> Update:
+        """Build the statement that moves a cursor, and matches no row unless it is at its place."""
+        return self._at(consumer, partition, place).values(
+            cursor=new, ended=False, updated_at=Moment()
         )
 
-    def _insert_unless_there(
-        self, connection: Connection, consumer: str, partition: int, cursor: str
-    ) -> None:
-        # Two processes may start with one consumer name at the same moment.
-        statement: Insert
-        match connection.dialect.name:
-            case "postgresql":
-                statement = postgresql.insert(self.table).on_conflict_do_nothing()
-            case "sqlite":
-                statement = sqlite.insert(self.table).on_conflict_do_nothing()
-            case _:
-                statement = insert(self.table).prefix_with("IGNORE")
-        row = {"consumer": consumer, "partition": partition, "cursor": cursor}
-        connection.execute(statement.values(row))
-
-    def move(self, consumer: str, partition: int, old: str, new: str) -> Update:
-        """Build the statement that moves a cursor, and matches no row unless it stands at old."""
-        columns = self.table.c
-        return (
-            self.table.update()
-            .where(
-                and_(
-                    columns.consumer == consumer,
-                    columns.partition == partition,
-                    columns.cursor == old,
-                )
-            )
-            .values(cursor=new, updated_at=func.now())
-        )
+    def end(self, consumer: str, partition: int, place: Place) -> Update:
+        """Build the statement that says that a partition was read to its end; see `move`."""
+        return self._at(consumer, partition, place).values(ended=True, updated_at=Moment())
 
     @staticmethod
     def confirm(result: Any, consumer: str, partition: int) -> None:
-        """Check that a move matched its row.
+        """Check that a move or an end matched its row.
 
         Raises:
             Fenced: it did not; the transaction has to be rolled back.
@@ -224,13 +215,79 @@ class CursorStore:
         if result.rowcount != 1:
             raise Fenced(
                 f"The cursor of consumer {consumer!r} in partition {partition} has moved since "
-                "this page was read; roll back: another process has applied the page."
+                "this page was read; roll back: another process has applied the page, or may."
             )
+
+    def set(self, connection: Connection, consumer: str, partition: int, cursor: str) -> None:
+        """Put a cursor where an operator wants it, and fence who reads the partition.
+
+        Args:
+            connection: a connection to the store, in a transaction.
+            consumer: the consumer's name.
+            partition: the partition's id.
+            cursor: where the consumer goes on: FIRST, LAST, or a cursor that the feed has given.
+
+        Raises:
+            ConfigurationError: this cannot be a cursor, or a consumer's name.
+        """
+        check_consumer_name(consumer)
+        set_cursor(connection, self.tables, consumer, partition, cursor)
+
+    def reset(
+        self,
+        connection: Connection,
+        consumer: str,
+        partitions: Collection[int] | None = None,
+        cursor: str = FIRST,
+    ) -> int:
+        """Let a consumer start again, and forget what it has noted of its events since.
+
+        Empty the projection in the same transaction, and it is built anew.
+
+        Args:
+            connection: a connection to the store, in a transaction.
+            consumer: the consumer's name.
+            partitions: those to read again; None for all.
+            cursor: where from.
+
+        Returns:
+            How many partitions are read again.
+
+        Raises:
+            ConfigurationError: this cannot be a cursor.
+        """
+        return reset(connection, self.tables, consumer, partitions, cursor)
+
+    def _at(self, consumer: str, partition: int, place: Place) -> Update:
+        columns = self.tables.cursors.c
+        return self.tables.cursors.update().where(
+            self._is_row(consumer, partition),
+            is_at(columns.cursor, place.cursor),
+            columns.epoch == place.epoch,
+        )
+
+    def _is_row(self, consumer: str, partition: int) -> ColumnElement[bool]:
+        columns = self.tables.cursors.c
+        return and_(columns.consumer == consumer, columns.partition == partition)
+
+    def _insert_unless_there(
+        self, connection: Connection, consumer: str, partition: int, cursor: str
+    ) -> None:
+        # Two processes may start with one consumer name at the same moment.
+        row = {"consumer": consumer, "partition": partition, "cursor": cursor}
+        insert_unless_there(connection, self.tables.cursors, [row])
 
 
 def check_consumer_name(name: str) -> None:
     """Raise ConfigurationError unless a name can be a consumer's key in the store."""
-    if not 0 < len(name) <= CONSUMER_NAME_LENGTH:
+    if not 0 < len(name) <= NAME_LENGTH:
         raise ConfigurationError(
-            f"A consumer's name has 1 to {CONSUMER_NAME_LENGTH} characters; this one {len(name)}."
+            f"A consumer's name has 1 to {NAME_LENGTH} characters; this one {len(name)}."
         )
+
+
+def _handed_over(partition: int) -> TokenChanged:
+    return TokenChanged(
+        f"Other partitions have taken over from partition {partition}: the feed shows "
+        "partitions from before that change."
+    )

@@ -11,7 +11,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from zeroeventhub.errors import FeedFailure, Unavailable
-from zeroeventhub.protocol import FIRST, FeedInfo, Page, TypeFilter
+from zeroeventhub.protocol import FIRST, FeedInfo, Lag, Page, TypeFilter
 from zeroeventhub.publisher.reader import Reader
 
 __all__ = ["AsyncBoundFeed", "BoundFeed"]
@@ -66,6 +66,16 @@ class BoundFeed:
         """
         with self._connected() as connection:
             return self._reader.splits(connection, partition, count, start, stop)
+
+    def lag(self, partition: int, cursor: str) -> Lag:
+        """Count the settled events behind a cursor; see `ExtendedFeed.lag`.
+
+        It stops at a million, with the ordering sequenced at a hundred thousand. How long ago the
+        first of them happened is told by the feed's `time`, or, with that ordering and no `time`,
+        by when it was given its position.
+        """
+        with self._connected() as connection:
+            return self._reader.lag(connection, partition, cursor)
 
     def cursor_of(self, event_id: str, partition: int = 0) -> str:
         """Return the cursor behind the event of an id; see `ExtendedFeed.cursor_of`."""
@@ -149,6 +159,11 @@ class AsyncBoundFeed:
         """Return the cursors between pieces of a partition; see `BoundFeed.splits`."""
         async with self._connected() as connection:
             return await connection.run_sync(self._reader.splits, partition, count, start, stop)
+
+    async def lag(self, partition: int, cursor: str) -> Lag:
+        """Count the settled events behind a cursor; see `BoundFeed.lag`."""
+        async with self._connected() as connection:
+            return await connection.run_sync(self._reader.lag, partition, cursor)
 
     async def cursor_of(self, event_id: str, partition: int = 0) -> str:
         """Return the cursor behind the event of an id; see `ExtendedFeed.cursor_of`."""

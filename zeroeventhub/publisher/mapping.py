@@ -15,7 +15,7 @@ from zeroeventhub.protocol import Event
 from zeroeventhub.publisher.cursor import digest
 from zeroeventhub.publisher.json_form import JsonForm, json_form, timestamp
 
-__all__ = ["CloudEvents", "Data", "Expression", "Mapper", "resolve"]
+__all__ = ["CloudEvents", "Data", "Expression", "Mapper", "moment", "resolve"]
 
 Expression = ColumnElement[Any] | Any
 """A column by name, a Column, a mapped attribute of an ORM class, or a SQL expression."""
@@ -188,7 +188,7 @@ class Mapper:
             "type": envelope.type if kind in _EMPTY else _text(kind),
         }
         if (time := values.get("time")) is not None:
-            event["time"] = _time(time)
+            event["time"] = moment(time)
         if (key := values.get("key")) not in _EMPTY:
             event["partitionkey"] = _text(key)
         return event | {"datacontenttype": "application/json", "data": data}
@@ -209,7 +209,7 @@ def _text(value: Any) -> str:
     return text[1:-1] if text.startswith('"') else text
 
 
-def _time(value: Any) -> datetime:
-    """Read a time attribute; one that names no zone is taken to be UTC."""
-    moment: datetime = value if isinstance(value, datetime) else datetime.fromisoformat(value)
-    return timestamp(moment) if moment.tzinfo else moment.replace(tzinfo=UTC)
+def moment(value: Any) -> datetime:
+    """Read the time of an event; one that names no zone is taken to be UTC."""
+    found: datetime = value if isinstance(value, datetime) else datetime.fromisoformat(value)
+    return timestamp(found) if found.tzinfo else found.replace(tzinfo=UTC)

@@ -8,10 +8,11 @@ from time import monotonic
 from sqlalchemy import Connection
 
 from zeroeventhub.errors import BadCursor, Diverged, Unavailable
-from zeroeventhub.protocol import FIRST, LAST, FeedInfo, Page, TypeFilter
+from zeroeventhub.protocol import FIRST, LAST, FeedInfo, Lag, Page, TypeFilter
 from zeroeventhub.publisher.cursor import Place
 from zeroeventhub.publisher.history import History
 from zeroeventhub.publisher.id_query import IdQuery
+from zeroeventhub.publisher.lag_query import LagQuery
 from zeroeventhub.publisher.ordering import Horizon, Ordering
 from zeroeventhub.publisher.page_query import PageQuery, Stretch
 from zeroeventhub.publisher.split_query import SplitQuery
@@ -36,12 +37,14 @@ class Queries:
         times: finds the place of a moment.
         splits: cuts a partition into pieces.
         ids: finds an event.
+        lags: counts the events behind a place.
     """
 
     pages: PageQuery
     times: TimeQuery
     splits: SplitQuery
     ids: IdQuery
+    lags: LagQuery
 
 
 class Reader:
@@ -183,6 +186,20 @@ class Reader:
         # Afterwards, as with a page.
         self._history.verify(connection, first, stop_place)
         return [*dict.fromkeys([str(first), *inner]), last]
+
+    def lag(self, connection: Connection, partition: int, cursor: str) -> Lag:
+        """Count the events behind a cursor, up to the horizon; see `ExtendedFeed.lag`."""
+        place = Place(0) if cursor in {FIRST, LAST} else Place.of(cursor)
+        horizon = self._horizon(connection)
+        self._refuse_beyond(horizon, place)
+        if cursor == LAST:
+            return Lag(0, 0.0)
+        found = self._queries.lags.count(
+            connection, partition, after=place.position, until=horizon.settled
+        )
+        # Afterwards, as with a page.
+        self._history.verify(connection, place)
+        return found
 
     def _horizon(self, connection: Connection) -> Horizon:
         if self.check_is_due:

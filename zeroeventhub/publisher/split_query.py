@@ -6,22 +6,17 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import (
     BigInteger,
-    Column,
     ColumnElement,
     CompoundSelect,
     Connection,
-    Integer,
-    Subquery,
-    Table,
     bindparam,
     func,
-    inspect,
     literal_column,
     select,
-    tuple_,
     union_all,
 )
 
+from zeroeventhub.publisher.near_rows import NearRows, Way
 from zeroeventhub.publisher.ordering import Source
 from zeroeventhub.publisher.split_plan import FEW, ROWS, Look, Window, places
 
@@ -30,8 +25,6 @@ __all__ = ["SplitQuery"]
 BATCH = 32
 """How many lookups one statement makes, at most."""
 
-_PARTITION: Any = bindparam("partition", type_=Integer)
-
 
 class _Probe(NamedTuple):
     """Ask for the rows next to a place, on one side of it and no farther than an end."""
@@ -39,13 +32,6 @@ class _Probe(NamedTuple):
     place: int
     end: int
     above: bool
-
-
-class _Way(NamedTuple):
-    """Say how the rows of a partition are found: by pairs of columns, or with a hint."""
-
-    by_pairs: bool = False
-    hint: str = ""
 
 
 class SplitQuery:
@@ -59,8 +45,7 @@ class SplitQuery:
     """
 
     def __init__(self, source: Source) -> None:
-        self._source = source
-        self._way: _Way | None = None
+        self._rows = NearRows(source)
         self._statement = lru_cache(maxsize=100)(self._build)
 
     def positions(
@@ -108,8 +93,8 @@ class SplitQuery:
 
     def _few(self, connection: Connection, partition: int, after: int, until: int) -> list[int]:
         """Read the first positions."""
-        near = self._near(0, FEW, self._find_way(connection), above=True)
-        query = select(near.c.position).where(*self._own(near)).order_by(near.c.position)
+        near = self._rows.select(0, FEW, self._rows.find_way(connection), above=True)
+        query = select(near.c.position).where(*self._rows.own(near)).order_by(near.c.position)
         positions = connection.scalars(query, {"partition": partition, "place_0": after})
         return [position for position in positions if position <= until]
 
@@ -135,7 +120,7 @@ class SplitQuery:
         self, connection: Connection, partition: int, probes: Sequence[_Probe], rows: int
     ) -> list[Window]:
         windows = []
-        way = self._find_way(connection)
+        way = self._rows.find_way(connection)
         for batch in _batches(probes):
             values = {"partition": partition}
             for number, probe in enumerate(batch):
@@ -149,11 +134,11 @@ class SplitQuery:
                 )
         return windows
 
-    def _build(self, sides: Sequence[bool], rows: int, way: _Way) -> CompoundSelect[Any]:
+    def _build(self, sides: Sequence[bool], rows: int, way: Way) -> CompoundSelect[Any]:
         """Put as many lookups as there are sides into one statement."""
         lookups = []
         for number, above in enumerate(sides):
-            near = self._near(number, rows, way, above=above)
+            near = self._rows.select(number, rows, way, above=above)
             position, end = near.c.position, bindparam(f"end_{number}", type_=BigInteger)
             columns: tuple[ColumnElement[Any], ...] = (
                 literal_column(str(number)),
@@ -163,40 +148,8 @@ class SplitQuery:
             )
             # The end comes after the limit, so that it cannot change how rows are found.
             within = position <= end if above else position >= end
-            lookups.append(select(*columns).select_from(near).where(within, *self._own(near)))
+            lookups.append(select(*columns).select_from(near).where(within, *self._rows.own(near)))
         return union_all(*lookups)
-
-    def _near(self, number: int, rows: int, way: _Way, *, above: bool) -> Subquery:
-        """Select the rows next to a place, on one side of it."""
-        position, partition = self._source.position, self._source.partition
-        place: Any = bindparam(f"place_{number}", type_=BigInteger)
-        order = [position]
-        query = select(position.label("position")).select_from(self._source.table)
-        if partition is None:
-            query = query.where(position > place if above else position <= place)
-        elif way.by_pairs:
-            pair, bound = tuple_(partition, position), tuple_(_PARTITION, place)
-            query = query.add_columns(partition.label("partition"))
-            query = query.where(pair > bound if above else pair <= bound)
-            order = [partition, position]
-        else:
-            query = query.where(partition == _PARTITION)
-            query = query.where(position > place if above else position <= place)
-        if way.hint:
-            query = query.with_hint(self._source.table, way.hint)
-        ordered = query.order_by(*(order if above else [each.desc() for each in order]))
-        # The limit is written out: PostgreSQL plans for a tenth of the table if it is a parameter.
-        return ordered.limit(literal_column(str(rows))).subquery(f"near_{number}")
-
-    @staticmethod
-    def _own(near: Subquery) -> list[ColumnElement[bool]]:
-        """Leave out what pairs have in common with the next partition: nothing but their order."""
-        return [near.c.partition == _PARTITION] if "partition" in near.c else []
-
-    def _find_way(self, connection: Connection) -> _Way:
-        if self._way is None:
-            self._way = _way(connection, self._source)
-        return self._way
 
 
 def _batches(probes: Sequence[_Probe]) -> Iterator[Sequence[_Probe]]:
@@ -205,37 +158,3 @@ def _batches(probes: Sequence[_Probe]) -> Iterator[Sequence[_Probe]]:
         size = min(BATCH, 1 << len(probes).bit_length() - 1)
         yield probes[:size]
         probes = probes[size:]
-
-
-def _way(connection: Connection, source: Source) -> _Way:
-    """Find the way to the rows of a partition that costs as little wherever they are.
-
-    PostgreSQL may go along the primary key and skip the rows of other partitions, of which there
-    may be millions; only the index of both columns has the order of pairs. MariaDB may look up the
-    partition alone and skip all of its rows up to the place, unless it is told to use the index.
-    """
-    name = _index(connection, source)
-    if name is None:
-        return _Way()
-    if connection.dialect.name == "postgresql":
-        return _Way(by_pairs=True)
-    if connection.dialect.name in {"mariadb", "mysql"}:
-        quoted = connection.dialect.identifier_preparer.quote(name)
-        return _Way(hint=f"FORCE INDEX ({quoted})".replace("%", "%%"))
-    return _Way()
-
-
-def _index(connection: Connection, source: Source) -> str | None:
-    """Name an index of all rows of a table by partition and position, in rising order."""
-    table, pair = source.table, [source.partition, source.position]
-    names = [column.name for column in pair if isinstance(column, Column)]
-    if not isinstance(table, Table) or len(names) < len(pair):
-        return None
-    look = inspect(connection)
-    if look.get_pk_constraint(table.name, table.schema)["constrained_columns"][:2] == names:
-        return "PRIMARY"
-    for index in look.get_indexes(table.name, table.schema):
-        partial = index.get("dialect_options", {}).get("postgresql_where")
-        if index["column_names"][:2] == names and not partial and not index.get("column_sorting"):
-            return index["name"]
-    return None

@@ -14,6 +14,7 @@ from zeroeventhub.protocol import (
     CAUGHT_UP,
     CURSOR_OF_TIME,
     EVENT_TYPES,
+    LAG,
     SPLITS,
     STOP,
     WAIT,
@@ -22,6 +23,7 @@ from zeroeventhub.protocol import (
 from zeroeventhub.publisher.bound_feed import AsyncBoundFeed, BoundFeed
 from zeroeventhub.publisher.history import History
 from zeroeventhub.publisher.id_query import IdQuery
+from zeroeventhub.publisher.lag_query import LagQuery
 from zeroeventhub.publisher.mapping import CloudEvents, Data, Expression, Mapper, resolve
 from zeroeventhub.publisher.ordering import Events, Ordering, ordering_for
 from zeroeventhub.publisher.page_query import PageQuery
@@ -144,7 +146,7 @@ class TableFeed:
         source, time = ordering.source, self._events.time
         rows = RowQuery(source, self._mapper)
         types = self._types(dialect)
-        extensions = {CAUGHT_UP, SPLITS, STOP, WAIT}
+        extensions = {CAUGHT_UP, LAG, SPLITS, STOP, WAIT}
         if types is not None:
             extensions.add(EVENT_TYPES)
         if isinstance(getattr(time, "type", None), DateTime) or (
@@ -160,6 +162,7 @@ class TableFeed:
                 times=TimeQuery(source, time),
                 splits=SplitQuery(source),
                 ids=IdQuery(source, self._id),
+                lags=LagQuery(source, time),
             ),
         )
 

@@ -7,13 +7,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from zeroeventhub.errors import ZeroEventHubError
-from zeroeventhub.ndjson import MEDIA_TYPE, encode_info, encode_page, encode_page_v1
-from zeroeventhub.protocol import CURSOR_OF_TIME, LAST, SPLITS, FeedInfo
+from zeroeventhub.ndjson import MEDIA_TYPE, encode_info, encode_lag, encode_page, encode_page_v1
+from zeroeventhub.protocol import CURSOR_OF_TIME, LAG, LAST, SPLITS, FeedInfo
 from zeroeventhub.server.caching import FRESH, page_response
 from zeroeventhub.server.parameters import (
     is_v1,
     read_cursor_request,
     read_events_request,
+    read_lag_request,
     read_splits_request,
     read_v1_request,
 )
@@ -107,6 +108,15 @@ class Endpoint:
             wanted.partition, wanted.count, start=wanted.cursor, stop=wanted.stop
         )
         return _document({"cursors": cursors})
+
+    async def lag(self, request: Request) -> Response:
+        """Answer with the number of events behind a cursor."""
+        info = await self._source.info()
+        expect_extension(info, LAG)
+        wanted = read_lag_request(request.query_params)
+        expect_partition(info, wanted.token, wanted.partition)
+        found = await self._source.call("lag")(wanted.partition, wanted.cursor)
+        return Response(encode_lag(found), media_type="application/json", headers=FRESH)
 
     async def _events_v1(self, request: Request, info: FeedInfo) -> Response:
         wanted = read_v1_request(request.query_params, info)

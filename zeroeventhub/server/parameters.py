@@ -23,6 +23,7 @@ __all__ = [
     "CursorRequest",
     "EventsRequest",
     "HttpFeedRequest",
+    "LagRequest",
     "SplitsRequest",
     "StreamRequest",
     "V1Request",
@@ -30,6 +31,7 @@ __all__ = [
     "read_cursor_request",
     "read_events_request",
     "read_http_feed_request",
+    "read_lag_request",
     "read_splits_request",
     "read_stream_request",
     "read_v1_request",
@@ -88,6 +90,15 @@ class SplitsRequest:
     count: int
     cursor: str
     stop: str | None
+
+
+@dataclass(frozen=True)
+class LagRequest:
+    """Hold the place behind which events are to be counted."""
+
+    token: str
+    partition: int
+    cursor: str
 
 
 @dataclass(frozen=True)
@@ -184,6 +195,16 @@ def read_splits_request(query: QueryParams) -> SplitsRequest:
     if start == LAST:
         raise BadCursor("There is nothing to split behind the last event.")
     return SplitsRequest(token, partition, count, start, _stop(query))
+
+
+def read_lag_request(query: QueryParams) -> LagRequest:
+    """Read a request for the number of events behind a cursor.
+
+    Raises:
+        BadRequest: a parameter is missing, there twice, or not of its form.
+    """
+    token, partition = _place(query)
+    return LagRequest(token, partition, _cursor(_required(query, "cursor")))
 
 
 def read_http_feed_request(query: QueryParams) -> HttpFeedRequest:

@@ -27,8 +27,8 @@ def feed_routes(
     """Return the routes of a feed, for an application of Starlette or FastAPI.
 
     `path` answers discovery (FeedAPI v2) and pages of ZeroEventHub v1; `path`/events answers
-    pages of FeedAPI v2; `path`/cursor and `path`/splits answer what discovery announces. Give
-    them to an application as `routes`, or extend its own with them.
+    pages of FeedAPI v2; `path`/cursor, `path`/splits and `path`/lag answer what discovery
+    announces. Give them to an application as `routes`, or extend its own with them.
 
     Args:
         path: where the feed is mounted, such as "/departures".
@@ -55,6 +55,7 @@ def feed_routes(
         Route(f"{below}/events", explained(endpoint.events), name=f"{name}:events"),
         Route(f"{below}/cursor", explained(endpoint.cursor), name=f"{name}:cursor"),
         Route(f"{below}/splits", explained(endpoint.splits), name=f"{name}:splits"),
+        Route(f"{below}/lag", explained(endpoint.lag), name=f"{name}:lag"),
     ]
     if http_feed:
         _need(source, "cursor_of", "An HTTP feed")

@@ -13,6 +13,9 @@ from zeroeventhub.cursors import CursorStore
 
 __all__ = ["consume", "consumed", "departures_by_carrier"]
 
+LEASE = 1.0
+"""Seconds that the next consumer waits for one that was killed."""
+
 departures_by_carrier = Table(
     "departures_by_carrier",
     MetaData(),
@@ -31,7 +34,9 @@ def consume(database: str, url: str) -> None:
         store.create_tables(connection)
         departures_by_carrier.metadata.create_all(connection)
     with httpx.Client() as http:
-        Consumer(Client(url, http), store, "departures_by_carrier", poll_interval=0.05).run(count)
+        Consumer(
+            Client(url, http), store, "departures_by_carrier", poll_interval=0.05, lease=LEASE
+        ).run(count)
 
 
 def count(connection: Connection, page: PendingPage) -> None:

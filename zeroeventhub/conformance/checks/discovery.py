@@ -118,6 +118,7 @@ def _absent(subject: Subject) -> None:
     for name, suffix, parameter in (
         ("cursor-of-time", "/cursor", ("time", "2020-01-01T00:00:00Z")),
         ("splits", "/splits", ("count", "2")),
+        ("lag", "/lag", ("cursor", FIRST)),
     ):
         if name not in subject.extensions:
             answer = subject.probe.ask(suffix, [*common, parameter])

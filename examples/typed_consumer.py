@@ -1,0 +1,46 @@
+"""The billing service once more: typed events, an ORM session, and orders that cannot be billed."""
+
+from dataclasses import dataclass
+
+import httpx
+from sqlalchemy import create_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+from zeroeventhub import Client, Consumer, CursorStore, Failures
+
+
+@dataclass
+class Order:
+    """What the shop publishes; an order that does not look like this is set aside."""
+
+    customer: str
+    amount: float
+
+
+class Base(DeclarativeBase):
+    """The billing service's own tables."""
+
+
+class Invoice(Base):
+    """What a customer has to pay."""
+
+    __tablename__ = "invoices"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    customer: Mapped[str]
+    amount: Mapped[float]
+
+
+def invoice(session: Session, order: Order) -> None:
+    """Write an invoice; the cursor moves in the same transaction."""
+    session.add(Invoice(customer=order.customer, amount=order.amount))
+
+
+engine = create_engine("sqlite:///billing.db")
+store = CursorStore(engine)
+with engine.begin() as connection:
+    store.create_tables(connection)
+    Base.metadata.create_all(connection)
+
+with httpx.Client() as http:
+    client = Client("http://127.0.0.1:8000/orders", http)
+    Consumer(client, store, "billing", failures=Failures(tries=3, then="set-aside")).run(invoice)

@@ -1,0 +1,117 @@
+"""The guide to telemetry does what it says, in a process of its own."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from harness.shop import metadata, orders
+from harness.web import serving
+from sqlalchemy import insert
+from starlette.applications import Starlette
+
+from zeroeventhub import TableFeed, feed_routes
+
+GUIDE = (Path(__file__).parents[2] / "docs" / "telemetry.md").read_text()
+
+SETTING = """
+import functools, sys
+import httpx
+import zeroeventhub
+from sqlalchemy import create_engine
+from zeroeventhub import Client, CursorStore, Observer
+
+url, database = sys.argv[1:]
+engine = create_engine(database)
+store = CursorStore(engine)
+with engine.begin() as connection:
+    store.create_tables(connection)
+client = Client(url, httpx.Client())
+Consumer = functools.partial(zeroeventhub.Consumer, follow=False)
+
+def apply(connection, page):
+    pass
+"""
+
+OPENTELEMETRY = """
+from opentelemetry import metrics, trace
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
+
+reader = InMemoryMetricReader()
+metrics.set_meter_provider(MeterProvider([reader]))
+trace.set_tracer_provider(TracerProvider())
+trace.get_tracer_provider().add_span_processor(SimpleSpanProcessor(ConsoleSpanExporter()))
+"""
+
+
+@pytest.fixture
+def run(sqlite, tmp_path):
+    """Run a piece of the guide between a setting and what shows the outcome."""
+    metadata.create_all(sqlite)
+    trace = "00-" + "1" * 32 + "-" + "a" * 16 + "-01"
+    with sqlite.begin() as connection:
+        rows = [{"data": {"specversion": "1.0", "traceparent": trace}} for _ in range(5)]
+        connection.execute(insert(orders), rows)
+
+    def run(marker, before, after):
+        code = re.search(rf"<!-- {marker} -->\n```python\n(.*?)```", GUIDE, re.DOTALL)[1]
+        script = tmp_path / "guide.py"
+        script.write_text(SETTING + before + code.replace("9100", "0") + after)
+        routes = feed_routes("/feed", TableFeed(orders, data="data"), sqlite)
+        with serving(Starlette(routes=routes)) as url:
+            ran = subprocess.run(
+                [sys.executable, script, f"{url}/feed", f"sqlite:///{tmp_path / 'store.db'}"],
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+        assert ran.returncode == 0, ran.stderr
+        return ran.stdout
+
+    return run
+
+
+def test_prometheus_is_wired_as_the_guide_says(run):
+    """The lines of the guide make the metrics of a run appear where Prometheus looks."""
+    after = "from prometheus_client import generate_latest\nprint(generate_latest().decode())\n"
+    shown = set(run("prometheus", "", after).splitlines())
+    labels = '{consumer="billing",partition="0"}'
+    assert shown >= {
+        f"zeroeventhub_consumer_events_total{labels} 5.0",
+        f"zeroeventhub_consumer_pages_total{labels} 1.0",
+        f"zeroeventhub_consumer_apply_duration_seconds_count{labels} 1.0",
+        f"zeroeventhub_consumer_lag_events{labels} 0.0",
+        f"zeroeventhub_consumer_lag_time_seconds{labels} 0.0",
+    }
+
+
+def test_opentelemetry_is_wired_as_the_guide_says(run):
+    """The lines of the guide make spans in the events' trace, and the metrics of a run."""
+    after = """
+found = reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics
+print({metric.name.removeprefix("zeroeventhub.consumer.") for metric in found})
+"""
+    shown = run("opentelemetry", OPENTELEMETRY, after)
+    assert '"name": "process billing"' in shown
+    assert f'"trace_id": "0x{"1" * 32}"' in shown
+    for name in ("events", "pages", "fetch.duration", "apply.duration", "lag.events", "lag.time"):
+        assert f"'{name}'" in shown
+
+
+def test_observer_of_ones_own_is_made_as_the_guide_says(run):
+    """The subclass of the guide is told of what was committed."""
+    before = """
+from types import SimpleNamespace
+counts = {}
+statistics = SimpleNamespace(increment=lambda name, n: counts.update({name: n}))
+"""
+    after = """
+Consumer(client, store, "billing", observer=Counting()).run(apply)
+print(counts)
+"""
+    assert run("observer", before, after) == "{'billing.events': 5}\n"

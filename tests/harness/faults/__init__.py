@@ -1,0 +1,1 @@
+"""Faults of the wire: connections that break as a plan says, and what is read through them."""

@@ -1,0 +1,138 @@
+"""A consumer's own database: its cursors, beside what events have done."""
+
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from sqlalchemy import (
+    Column,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    create_engine,
+    event,
+    insert,
+    select,
+)
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from zeroeventhub import AsyncClient, AsyncConsumer, Client, Consumer, CursorStore
+from zeroeventhub.errors import ProtocolError, TokenChanged, TransientError
+
+__all__ = ["Account", "until_done", "until_done_async"]
+
+effects = Table(
+    "effects",
+    MetaData(),
+    Column("arrival", Integer, primary_key=True),
+    Column("consumer", String(100), nullable=False, index=True),
+    Column("partition", Integer, nullable=False),
+    Column("n", Integer, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+WIRE = (TransientError, ProtocolError, TokenChanged)
+"""What a consumer may end in because of the wire; whoever runs it starts it again."""
+
+ONCE = {"follow": False, "attempts": 1}
+"""A consumer that ends at the head, and in the first error: its restarts take no time."""
+
+
+class Account:
+    """Keep the cursors and effects of consumers.
+
+    Args:
+        path: of the SQLite database, which does not exist yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.engine = create_engine(f"sqlite:///{path}")
+        self.async_engine = create_async_engine(f"sqlite+aiosqlite:///{path}")
+        for engine in (self.engine, self.async_engine.sync_engine):
+            event.listen(engine, "connect", hurry)
+        with self.engine.begin() as connection:
+            CursorStore(self.engine).create_tables(connection)
+            effects.metadata.create_all(connection)
+
+    def dispose(self) -> None:
+        """Close the sync engine's connections; those of the async one are its reader's."""
+        self.engine.dispose()
+
+    def read_in_turn(self, client: Client, name: str, **options) -> None:
+        """Apply a feed's pages one after the other, to its head."""
+        consumer = Consumer(client, CursorStore(self.engine), name, **ONCE | options)
+        for page in consumer:
+            with self.engine.begin() as connection:
+                connection.execute(insert(effects), _rows(name, page))
+                page.commit(connection)
+
+    def read_beside(self, client: Client, name: str, **options) -> None:
+        """Apply a feed's pages, partitions beside each other, to its head."""
+
+        def apply(connection, page):
+            connection.execute(insert(effects), _rows(name, page))
+
+        Consumer(client, CursorStore(self.engine), name, **ONCE | options).run(apply)
+
+    async def read_async(self, client: AsyncClient, name: str, **options) -> None:
+        """Apply a feed's pages in tasks, to its head."""
+
+        async def apply(connection, page):
+            await connection.execute(insert(effects), _rows(name, page))
+
+        store = CursorStore(self.async_engine)
+        await AsyncConsumer(client, store, name, **ONCE | options).run(apply)
+
+    def arrived(self, name: str) -> list[tuple[int, int]]:
+        """Return partition and number of each event that took effect, in their order."""
+        columns = effects.c
+        query = select(columns.partition, columns.n).where(columns.consumer == name)
+        with self.engine.connect() as connection:
+            rows = connection.execute(query.order_by(columns.arrival))
+            return [(row.partition, row.n) for row in rows]
+
+    def seen(self, name: str) -> dict[int, list[int]]:
+        """Return the numbers of events that took effect, by partition, in their order."""
+        found = defaultdict(list)
+        for partition, number in self.arrived(name):
+            found[partition].append(number)
+        return dict(found)
+
+
+def until_done(consume: Callable[[], object]) -> Counter[str]:
+    """Start a consumer until it ends without an error of the wire; count the errors."""
+    met: Counter[str] = Counter()
+    while True:
+        try:
+            consume()
+        except WIRE as error:
+            met[type(error).__name__] += 1
+        else:
+            return met
+
+
+async def until_done_async(consume: Callable[[], Awaitable[object]]) -> Counter[str]:
+    """Start an async consumer until it ends without an error of the wire; see `until_done`."""
+    met: Counter[str] = Counter()
+    while True:
+        try:
+            await consume()
+        except WIRE as error:
+            met[type(error).__name__] += 1
+        else:
+            return met
+
+
+def _rows(name: str, page) -> list[dict[str, object]]:
+    return [
+        {"consumer": name, "partition": page.partition, "n": each.data["n"]} for each in page.events
+    ]
+
+
+def hurry(connection, _record) -> None:
+    """Let SQLite not wait for the disk: what is killed here are connections."""
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA synchronous = OFF")
+    cursor.execute("PRAGMA busy_timeout = 20000")
+    cursor.close()

@@ -1,0 +1,242 @@
+"""A publisher whose partitions change between two lines, and what its consumer makes of it."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Self
+
+import httpx
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Column,
+    Engine,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    create_engine,
+    event,
+    insert,
+)
+from starlette.applications import Starlette
+
+from harness.faults.account import Account, hurry, until_done
+from harness.faults.findings import Findings, naming
+from harness.faults.proxy import Lines, Proxy, proxying
+from harness.web import serving
+from zeroeventhub import Client, FeedInfo, Layout, Page, TableFeed, feed_routes
+from zeroeventhub.publisher.partition_hash import layout_expression
+
+__all__ = ["CHANGES", "Change", "Changing"]
+
+KEYS = ["ada", "bob", "cleo", "dan"]
+EARLY, LATE = 3, 2
+"""Events of each key before a change, and behind each."""
+
+FACTOR = 100
+"""A number of an event is that of its key times this, and its place among those of its key."""
+
+LIMIT = 2
+
+metadata = MetaData()
+orders = Table(
+    "orders",
+    metadata,
+    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+    Column("customer", String(20), nullable=False),
+    Column("part", Integer, nullable=False),
+    Column("data", JSON, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+
+@dataclass(frozen=True)
+class Change:
+    """Say how the partitions of a feed change, in one step or several.
+
+    Attributes:
+        name: what it is called.
+        layouts: those that are shown one after the other.
+        writers: those that events are written by, one after the other.
+        rotated: whether each step changes the token, though the layout stays.
+    """
+
+    name: str
+    layouts: tuple[Layout, ...]
+    writers: tuple[Layout, ...]
+    rotated: bool = False
+
+
+BEFORE = Layout.of(2)
+SPLIT = BEFORE.split(0, into=2)
+SPLIT_AGAIN = SPLIT.split(2, into=2)
+HANDED_ON = BEFORE.redistribute(by=2)
+CHANGES = [
+    Change("token rotated", (BEFORE,) * 3, (BEFORE,) * 3, rotated=True),
+    Change("split", (BEFORE, SPLIT), (BEFORE, SPLIT)),
+    Change("split twice", (BEFORE, SPLIT, SPLIT_AGAIN), (BEFORE, SPLIT, SPLIT_AGAIN)),
+    Change("redistributed", (BEFORE, HANDED_ON), (BEFORE, BEFORE)),
+    Change("redistributed twice", (BEFORE, HANDED_ON, HANDED_ON.redistribute(by=2)), (BEFORE,) * 3),
+    Change(
+        "split, then redistributed",
+        (BEFORE, SPLIT, SPLIT.redistribute(by=2)),
+        (BEFORE, SPLIT, SPLIT),
+    ),
+]
+
+
+class Publisher:
+    """Write events, and show them by one layout after the other.
+
+    Args:
+        engine: of an empty database.
+        change: what happens to the partitions.
+    """
+
+    def __init__(self, engine: Engine, change: Change) -> None:
+        self._engine = engine
+        self._change = change
+        self._feeds = [
+            _feed_of(
+                layout.expecting(change.writers[-1]) if layout in change.writers else layout
+            ).bind(engine)
+            for layout in change.layouts
+        ]
+        self.generation = 0
+        self.written: dict[int, list[int]] = defaultdict(list)
+        metadata.create_all(engine)
+        self.write(EARLY)
+
+    def write(self, count: int) -> None:
+        """Write so many events of each key."""
+        layout = self._change.writers[self.generation]
+        rows = []
+        for _ in range(count):
+            for number, key in enumerate(KEYS):
+                n = FACTOR * number + len(self.written[number])
+                self.written[number].append(n)
+                rows.append({"customer": key, "part": layout.partition_of(key), "data": {"n": n}})
+        with self._engine.begin() as connection:
+            connection.execute(insert(orders), rows)
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether all steps have been taken."""
+        return self.generation == len(self._change.layouts) - 1
+
+    def step(self) -> None:
+        """Go on to the next layout, and write by it, unless this was the last."""
+        if not self.has_changed:
+            self.generation += 1
+            self.write(LATE)
+
+    def info(self) -> FeedInfo:
+        """Describe the feed as it is now."""
+        generation = self.generation
+        info = self._feeds[generation].info()
+        token = f"{info.token}-{generation}" if self._change.rotated else info.token
+        return replace(info, token=token, extensions=frozenset())
+
+    def read(self, partition: int, cursor: str, limit: int) -> Page:
+        """Read a page of the layout that a request means, whatever has changed since `info`."""
+        for feed in self._feeds[self.generation :: -1]:
+            if any(partition == shown.id for shown in feed.info().partitions):
+                return feed.read(partition, cursor, limit)
+        raise ValueError(partition)
+
+
+class Shown:
+    """Be the feed of one publisher after the other, so that one server is enough."""
+
+    publisher: Publisher
+
+    def info(self) -> FeedInfo:
+        """Describe the feed."""
+        return self.publisher.info()
+
+    def read(self, partition: int, cursor: str, limit: int) -> Page:
+        """Read a page."""
+        return self.publisher.read(partition, cursor, limit)
+
+
+class Changing:
+    """Let a feed change behind each of its lines in turn.
+
+    Args:
+        folder: for the databases.
+        shown: the feed that is served.
+        proxy: stands before it.
+        client: reads it through the proxy.
+    """
+
+    def __init__(self, folder: Path, shown: Shown, proxy: Proxy, client: Client) -> None:
+        self._folder = folder
+        self._shown = shown
+        self._proxy = proxy
+        self._client = client
+        self.account = Account(folder / "consumer.db")
+
+    @classmethod
+    @contextmanager
+    def open(cls, folder: Path) -> Iterator[Self]:
+        """Serve the feed."""
+        shown = Shown()
+        application = Starlette(routes=feed_routes("/orders", shown))
+        with (
+            serving(application) as url,
+            proxying(f"{url}/orders") as (proxy, through),
+            httpx.Client() as session,
+        ):
+            changing = cls(folder, shown, proxy, Client(through, session))
+            yield changing
+            changing.account.dispose()
+
+    def behind_every_line(self, change: Change) -> Findings:
+        """Change a feed behind its first line; a new one behind its second line; and so on."""
+        findings = Findings()
+        for line in count(1):
+            # Both ways to read are shown, each at every other line.
+            name = f"layouts, {change.name}, behind line {line}"
+            with naming(name):
+                had_it = self._behind(name, line, change, findings, beside=line % 2 == 0)
+            if not had_it:
+                break
+            findings.counts["trials"] += 1
+        return findings
+
+    def _behind(
+        self, name: str, line: int, change: Change, findings: Findings, *, beside: bool
+    ) -> bool:
+        """Change a feed behind one line and the third after it; return whether it had that line."""
+        way = self.account.read_beside if beside else self.account.read_in_turn
+        read = partial(way, self._client, name, limit=LIMIT)
+        path = self._folder / "publisher.db"
+        path.unlink(missing_ok=True)
+        engine = create_engine(f"sqlite:///{path}")
+        event.listen(engine, "connect", hurry)
+        try:
+            publisher = self._shown.publisher = Publisher(engine, change)
+            self._proxy.beside = Lines(line, publisher.step, again=3)
+            self._client.discover()  # what the last feed said is not this one's
+            until_done(read)
+            had_it = publisher.generation > 0
+            while not publisher.has_changed:
+                publisher.step()
+            until_done(read)
+        finally:
+            engine.dispose()
+        by_key = defaultdict(list)
+        for _, number in self.account.arrived(name):
+            by_key[number // FACTOR].append(number)
+        findings.compare(name, publisher.written, by_key)
+        return had_it
+
+
+def _feed_of(layout: Layout) -> TableFeed:
+    shown = layout_expression(layout, key=orders.c.customer, written=orders.c.part)
+    return TableFeed(orders, partition=shown, partitions=layout, data="data")

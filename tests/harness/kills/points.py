@@ -1,0 +1,191 @@
+"""The points of a consumer's life at which something may happen to it."""
+
+import asyncio
+import os
+import random
+import signal
+import threading
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from functools import wraps
+from typing import Any
+
+import httpx
+from sqlalchemy import Engine, NullPool, create_engine, event, text
+from sqlalchemy.exc import DBAPIError
+
+
+class Points:
+    """Count the points that a consumer passes, and strike at some of them.
+
+    Args:
+        at: the point to strike at first, from 1; None never to strike.
+        strike: does what is to happen.
+        fetched: count only from the first page on that the feed has sent.
+        gap: how many points there are at most between two strikes; 0 to strike once.
+        most: how many strikes there are at most.
+        dice: choose the gaps.
+    """
+
+    def __init__(
+        self,
+        at: int | None,
+        strike: Callable[[], object],
+        *,
+        fetched: bool = False,
+        gap: int = 0,
+        most: int = 1,
+        dice: random.Random | None = None,
+    ) -> None:
+        self.passed = 0
+        self.strikes = 0
+        self._next = at
+        self._strike = strike
+        self._counting = not fetched
+        self._gap = gap
+        self._most = most
+        self._dice = dice or random.Random(0)
+        self._lock = threading.Lock()
+
+    def touch(self, *_: Any, **__: Any) -> None:
+        """Pass a point."""
+        with self._lock:
+            if not self._counting:
+                return
+            self.passed += 1
+            struck = self._next is not None and self.passed >= self._next
+            if struck:
+                self.strikes += 1
+                going_on = self._gap and self.strikes < self._most
+                self._next = self.passed + self._dice.randint(1, self._gap) if going_on else None
+        if struck:
+            self._strike()
+
+    def watch(self, engine: Engine) -> None:
+        """Take the moments before and after every statement and every end of a transaction."""
+        event.listen(engine, "before_cursor_execute", self.touch)
+        event.listen(engine, "after_cursor_execute", self.touch)
+        event.listen(engine, "connect", self.touch)
+        for name in ("do_commit", "do_rollback"):
+            setattr(engine.dialect, name, self._around(getattr(engine.dialect, name)))
+
+    def watch_http(self, http: httpx.Client) -> None:
+        """Take the moments before every request and after the head of every answer."""
+        http.event_hooks = {"request": [self.touch], "response": [self._hear]}
+
+    def watch_async_http(self, http: httpx.AsyncClient) -> None:
+        """Take the moments before every request and after the head of every answer, in tasks."""
+
+        async def touch(_: httpx.Request) -> None:
+            self.touch()
+
+        async def hear(response: httpx.Response) -> None:
+            self._hear(response)
+
+        http.event_hooks = {"request": [touch], "response": [hear]}
+
+    def _hear(self, response: httpx.Response) -> None:
+        self._counting = self._counting or response.url.path.endswith("/events")
+        self.touch()
+
+    def watch_tasks(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Take the moments before and after every step of every task: all awaits that wait."""
+        loop.set_task_factory(self._task)
+
+    def _task(
+        self, loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any
+    ) -> asyncio.Task[Any]:
+        return asyncio.Task(_Watched(coroutine, self.touch), loop=loop, **options)
+
+    def _around(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def around(*arguments: Any) -> Any:
+            self.touch()
+            try:
+                return function(*arguments)
+            finally:
+                self.touch()
+
+        return around
+
+
+class _Watched(Coroutine[Any, Any, Any]):
+    """A coroutine that tells when it is resumed and when it waits."""
+
+    def __init__(self, coroutine: Any, touch: Callable[[], object]) -> None:
+        self._coroutine = coroutine
+        self._touch = touch
+
+    def send(self, value: Any) -> Any:
+        """Resume."""
+        self._touch()
+        try:
+            return self._coroutine.send(value)
+        finally:
+            self._touch()
+
+    def throw(self, *error: Any) -> Any:
+        """Resume with an error."""
+        return self._coroutine.throw(*error)
+
+    def close(self) -> None:
+        """End."""
+        self._coroutine.close()
+
+    def __await__(self) -> Any:
+        """Await what is watched."""
+        return self._coroutine.__await__()
+
+    def __getattr__(self, name: str) -> Any:
+        """Say of itself what the coroutine would say."""
+        return getattr(self._coroutine, name)
+
+
+def kill() -> None:
+    """Kill this process, without a word."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def freeze() -> None:
+    """Stop this process until somebody lets it go on."""
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+class Terminator:
+    """Let the server end some of the connections to a database, as dice choose.
+
+    Args:
+        url: the database.
+        dice: choose among the connections.
+    """
+
+    def __init__(self, url: str, dice: random.Random) -> None:
+        self._engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+        self._dice = dice
+
+    def __call__(self) -> None:
+        """End at least one connection, if there is any."""
+        sessions, end = _SESSIONS[self._engine.dialect.name]
+        with self._engine.connect() as connection:
+            found = sorted(connection.scalars(text(sessions)))
+            if not found:
+                return
+            for session in self._dice.sample(found, self._dice.randint(1, len(found))):
+                # It may have ended by itself in the meantime.
+                with suppress(DBAPIError):
+                    connection.execute(text(end), {"session": session})
+
+
+_SESSIONS = {
+    "postgresql": (
+        "SELECT pid FROM pg_stat_activity WHERE datname = current_database() "
+        "AND pid <> pg_backend_pid() AND backend_type = 'client backend'",
+        "SELECT pg_terminate_backend(:session)",
+    ),
+    "mysql": (
+        "SELECT id FROM information_schema.processlist "
+        "WHERE db = database() AND id <> connection_id()",
+        "KILL CONNECTION :session",
+    ),
+}
+_SESSIONS["mariadb"] = _SESSIONS["mysql"]

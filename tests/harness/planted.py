@@ -1,0 +1,212 @@
+"""Rules of the library, each with the change that removes it and the tests that must notice."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[2] / "zeroeventhub"
+
+
+@dataclass(frozen=True)
+class Planted:
+    """Describe a change that removes a rule.
+
+    Attributes:
+        name: the rule.
+        module: the module that keeps it, below the package.
+        old: its text there, which occurs once.
+        new: the text without the rule.
+        tests: what pytest is to run; one of them has to fail.
+    """
+
+    name: str
+    module: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+    def plant(self, package: Path) -> None:
+        """Change the module in a copy of the package.
+
+        Raises:
+            ValueError: the text is not there once, so that the rule has to be found again.
+        """
+        module = package / self.module
+        source = module.read_text()
+        if source.count(self.old) != 1:
+            raise ValueError(
+                f"{self.module} has {self.old!r} {source.count(self.old)} times, not once: say "
+                f"anew how the rule is removed ({self.name})."
+            )
+        changed = source.replace(self.old, self.new)
+        compile(changed, self.module, "exec")
+        module.write_text(changed)
+
+
+_CURSORS = "tests/integration/test_cursors.py"
+_LEASES = "tests/integration/test_lease_chaos.py"
+_KILLS = "tests/integration/test_kill_points.py"
+_FAULTS = "tests/integration/test_store_faults.py"
+_FULL = "tests/integration/test_store_full.py"
+
+PLANTED = (
+    Planted(
+        "the fence: a commit that moved no cursor is refused",
+        "cursors/store.py",
+        "        if result.rowcount != 1:",
+        "        if result.rowcount > 1:",
+        ("tests/integration/test_consumer.py", "-k", "sqlite"),
+    ),
+    Planted(
+        "compare-and-set: a cursor moves only from where the page was read",
+        "cursors/store.py",
+        "            is_at(columns.cursor, place.cursor),\n",
+        "",
+        ("tests/integration/test_consumer.py", _CURSORS, "-k", "sqlite"),
+    ),
+    Planted(
+        "the lease epoch: who was overtaken commits nothing",
+        "cursors/store.py",
+        "            columns.epoch == place.epoch,\n",
+        "",
+        (_CURSORS, "-k", "sqlite"),
+    ),
+    Planted(
+        "a new lease's epoch: whoever enters raises it",
+        "cursors/store.py",
+        ".values(epoch=columns.epoch + 1)",
+        ".values(epoch=columns.epoch)",
+        (_CURSORS, "-k", "sqlite"),
+    ),
+    Planted(
+        "only who holds the lease enters",
+        "cursors/store.py",
+        "        if not self.leases.is_held(connection, consumer, partition, owner):",
+        "        if self.leases.is_held(connection, consumer, partition, owner) is None:",
+        (_CURSORS, "-k", "sqlite"),
+    ),
+    Planted(
+        "nobody takes a lease over before it has run out",
+        "cursors/leases.py",
+        " and expires_at > now\n",
+        " and expires_at > now + seconds\n",
+        ("tests/integration/test_consumer_leases.py", _CURSORS, "-k", "sqlite"),
+    ),
+    Planted(
+        "an expired lease counts no more",
+        "cursors/leases.py",
+        "                columns.expires_at > UnixTime(),\n",
+        "",
+        (_CURSORS, "-k", "sqlite"),
+    ),
+    Planted(
+        "the database's clock decides",
+        "cursors/clock.py",
+        "    return float(connection.execute(select(UnixTime())).scalar_one())",
+        "    return __import__('time').time()",
+        (_LEASES, "-k", "chaos and sqlite"),
+    ),
+    Planted(
+        "the tail rule: events behind the last checkpoint are dropped",
+        "ndjson.py",
+        "        return Page(\n            self._settled,",
+        "        return Page(\n            self._settled + self._tail,",
+        ("tests/unit/test_ndjson.py",),
+    ),
+    Planted(
+        "a page without a checkpoint is none",
+        "ndjson.py",
+        "        if self._checkpoint is None or self._checkpoint.cursor is None:",
+        "        if self._checkpoint is None and not self._settled + self._tail:",
+        ("tests/unit/test_ndjson.py",),
+    ),
+    Planted(
+        "the horizon: a feed is read no further than what is settled",
+        "publisher/reader.py",
+        "        until = horizon.settled\n        if stop_place",
+        "        until = horizon.highest\n        if stop_place",
+        ("tests/integration/ordering/test_open_writers.py",),
+    ),
+    Planted(
+        "the diverged check: a cursor of another history is refused",
+        "publisher/history.py",
+        "        return digest(event.raw, digits=10) == place.check",
+        "        return bool(place.check)",
+        ("tests/integration/test_history.py", "-k", "sqlite"),
+    ),
+    Planted(
+        "a cursor beyond the last event is refused",
+        "publisher/reader.py",
+        "if any(place is not None and place.position > horizon.highest for place in places):",
+        "if any(place is not None and place.position < 0 for place in places):",
+        ("tests/integration/test_history.py", "-k", "sqlite"),
+    ),
+    Planted(
+        "the inbox: what was applied is not applied again",
+        "cursors/inbox.py",
+        "            if number not in seen\n",
+        "            if number not in seen or not seen.clear()\n",
+        (_KILLS, "-k", "inbox and every and sqlite"),
+    ),
+    Planted(
+        "a child starts only when its parent has been read to the end",
+        "_follow/layout_order.py",
+        " and partition.starts_after not in waited_for",
+        "",
+        ("tests/unit/test_follow.py", "tests/unit/test_layout_follow_model.py"),
+    ),
+    Planted(
+        "an unknown outcome: the cursor is read again before anything is tried again",
+        "_follow/partition_follower.py",
+        "            except (Fenced, StoreUnavailable) as error:\n"
+        "                yield from self.find_out(error)\n",
+        "            except StoreUnavailable:\n"
+        "                continue\n"
+        "            except Fenced as error:\n"
+        "                yield from self.find_out(error)\n",
+        (_FAULTS, "-k", "reply_is_lost and postgresql"),
+    ),
+    Planted(
+        "events are applied in the transaction that moves the cursor",
+        "consumer/decisions.py",
+        "        if events:\n            yield Call(events)\n",
+        "        if events:\n            yield Call(events)\n"
+        "            yield Do(lambda connection: connection.commit())\n",
+        (_KILLS, "-k", "every and sqlite"),
+    ),
+    Planted(
+        "what a failed event wrote is undone",
+        "consumer/transaction.py",
+        "            savepoint.roll_back()\n            return error\n",
+        "            return error\n",
+        (_KILLS, "-k", "aside and every and sqlite"),
+    ),
+    Planted(
+        "later events of a key wait behind its dead letter",
+        "consumer/decisions.py",
+        "                    held_keys.add(key)",
+        "                    held_keys.discard(key)",
+        (_KILLS, "-k", "held and every and sqlite"),
+    ),
+    Planted(
+        "later pages wait behind a dead letter too",
+        "consumer/decisions.py",
+        "            held_keys |= yield Do(",
+        "            yield Do(",
+        (_KILLS, "-k", "held and every and sqlite"),
+    ),
+    Planted(
+        "a lane is fenced like the page",
+        "cursors/lanes.py",
+        "        if not found:\n            raise _fenced(consumer, partition)\n",
+        "",
+        (_CURSORS, "tests/integration", "-k", "lane and sqlite"),
+    ),
+    Planted(
+        "a lane goes on where it was",
+        "consumer/rounds.py",
+        "            done={} if progress is None else progress.done,",
+        "            done={},",
+        (_KILLS, "-k", "lanes and every and sqlite"),
+    ),
+)
+"""Each rule that consumers and publishers rest on, with what removes it."""

@@ -1,0 +1,101 @@
+"""Virtual time: tasks that sleep, and wake in the order of a clock that nobody waits for."""
+
+from heapq import heappop, heappush
+
+FOREVER = float("inf")
+
+
+class Violation(AssertionError):  # noqa: N818 - named for what happened
+    """Say that something happened that must never happen."""
+
+
+class Host:
+    """Be what tasks run on; while it is frozen, none of its tasks goes on."""
+
+    frozen_until = 0.0
+
+
+class Task:
+    """Run a generator that yields how many seconds it sleeps; FOREVER until somebody wakes it."""
+
+    __slots__ = ("generator", "host", "over", "ticket")
+
+    def __init__(self, generator, host):
+        self.generator = generator
+        self.host = host
+        self.ticket = 0
+        self.over = False
+
+    def kill(self):
+        """Let the task end where it is."""
+        self.over = True
+        self.ticket = 0
+
+
+class Clock:
+    """Run tasks, one at a time, in virtual time.
+
+    Attributes:
+        now: the time, in seconds.
+        current: the task that runs.
+        stopped: whether the run is to end.
+    """
+
+    def __init__(self):
+        self.now = 0.0
+        self.current = None
+        self.stopped = False
+        self._heap = []
+        self._tickets = 0
+        self._world = Host()
+
+    def start(self, generator, host=None):
+        """Start a task; one without a host is part of the world and is never frozen."""
+        task = Task(generator, host or self._world)
+        self._schedule(task, self.now)
+        return task
+
+    def later(self, seconds, action, *arguments):
+        """Call an action after some seconds, whatever becomes of who asked for it."""
+
+        def wait_and_act():
+            yield seconds
+            action(*arguments)
+
+        self.start(wait_and_act())
+
+    def wake(self, task):
+        """Let a task that sleeps go on now."""
+        if not task.over:
+            self._schedule(task, self.now)
+
+    def run(self, longest):
+        """Run until stopped.
+
+        Raises:
+            Violation: it takes longer than so many seconds of virtual time.
+        """
+        heap = self._heap
+        while not self.stopped:
+            time, ticket, task = heappop(heap)
+            if ticket != task.ticket:
+                continue
+            if time < task.host.frozen_until:
+                self._schedule(task, task.host.frozen_until)
+                continue
+            if time > longest:
+                raise Violation(f"It has not come to an end after {longest} seconds.")
+            self.now = time
+            self.current = task
+            try:
+                seconds = task.generator.send(None)
+            except StopIteration:
+                task.over = True
+            else:
+                self._schedule(task, time + seconds)
+
+    def _schedule(self, task, time):
+        # A task that is scheduled again is not woken by what was planned before.
+        self._tickets = task.ticket = self._tickets + 1
+        if time < FOREVER:
+            heappush(self._heap, (time, task.ticket, task))

@@ -1,0 +1,260 @@
+"""The consumer's database: cursors with locks and transactions, and leases by its own clock.
+
+It does what the statements of `zeroeventhub.cursors` do; a statement that has its locks takes no
+time, as nobody could see anything in between.
+"""
+
+from harness.simulation.clock import FOREVER
+from zeroeventhub import FIRST
+from zeroeventhub._follow import Claimed, Place
+from zeroeventhub.cursors.fair_share import divide, share
+from zeroeventhub.errors import Fenced, LeaseLost, TokenChanged
+
+HANDED_OVER = ""
+
+
+class Row:
+    """Hold a partition's cursor as it was last committed, and who locks it."""
+
+    __slots__ = ("cursor", "ended", "epoch", "holder", "queue")
+
+    def __init__(self, cursor=FIRST):
+        self.cursor = cursor
+        self.epoch = 0
+        self.ended = False
+        self.holder = None
+        self.queue = []
+
+
+class Transaction:
+    """Hold what was written and not yet committed.
+
+    Attributes:
+        partition: whose cursor it moves.
+        place: from where, and by what right.
+        cursor: where to.
+        events: those that were applied.
+        aside: dead letters that were written.
+        settled: dead letters that were applied.
+        row: the cursor's row, once there is a lock on it.
+        over: whether it was committed or rolled back.
+    """
+
+    __slots__ = ("aside", "cursor", "events", "over", "partition", "place", "row", "settled")
+
+    def __init__(self, partition, place, cursor, events=()):
+        self.partition = partition
+        self.place = place
+        self.cursor = cursor
+        self.events = events
+        self.aside = []
+        self.settled = []
+        self.row = None
+        self.over = False
+
+
+class Letter:
+    """Hold an event that was set aside.
+
+    Attributes:
+        partition: where it was read.
+        entry: the event.
+        marked: whether it is to be applied again.
+    """
+
+    __slots__ = ("entry", "marked", "partition")
+
+    def __init__(self, partition, entry):
+        self.partition = partition
+        self.entry = entry
+        self.marked = False
+
+
+class Store:
+    """Be the database.
+
+    Attributes:
+        clock: the database's clock.
+        ledger: where effects are written, and every commit is checked.
+        rows: the cursors, by partition.
+        leases: by partition, the owner and when the lease runs out.
+        members: by process, when it counts as gone.
+        letters: the dead letters, in order.
+    """
+
+    def __init__(self, clock, ledger):
+        self.clock = clock
+        self.ledger = ledger
+        self.rows = {}
+        self.leases = {}
+        self.members = {}
+        self.letters = []
+
+    # Cursors: what `CursorStore` does.
+
+    def load(self, partition):
+        """Return the place, without a lease and without a lock."""
+        row = self._row(partition)
+        if row.cursor == HANDED_OVER:
+            raise TokenChanged("Other partitions have taken over.")
+        return Place(row.cursor, row.epoch)
+
+    def enter(self, partition, owner):
+        """Raise the epoch under a lease, and return the place."""
+        row = self._row(partition)
+        yield from self._until_free(row)
+        if row.cursor == HANDED_OVER:
+            raise TokenChanged("Other partitions have taken over.")
+        self.check_lease(partition, owner)
+        self.raise_epoch(row)
+        self.ledger.entered(partition, owner, row.epoch, self.leases.get(partition))
+        return Place(row.cursor, row.epoch)
+
+    def check_lease(self, partition, owner):
+        """Refuse who does not hold the lease."""
+        holder, runs_out = self.leases.get(partition, (None, 0.0))
+        if holder != owner or runs_out <= self.clock.now:
+            raise LeaseLost("Another process reads the partition.")
+
+    def raise_epoch(self, row):
+        """Fence whoever was here before."""
+        row.epoch += 1
+
+    def move(self, transaction):
+        """Lock the row and move its cursor, unless it does not stand where it should."""
+        row = transaction.row = self._row(transaction.partition)
+        yield from self._until_free(row)
+        row.holder = transaction
+        if not self.stands_at(row, transaction.place):
+            self.roll_back(transaction)
+            raise Fenced("The cursor has moved.")
+
+    def stands_at(self, row, place):
+        """The compare of the compare-and-set."""
+        return row.cursor == place.cursor and row.epoch == place.epoch
+
+    def end(self, partition, place):
+        """Write down that a partition was read to its end."""
+        row = self._row(partition)
+        yield from self._until_free(row)
+        if not self.stands_at(row, place):
+            raise Fenced("The cursor has moved.")
+        row.ended = True
+        self.ledger.ended(partition, row.cursor)
+
+    def commit(self, transaction):
+        """Let a transaction's cursor and effects be, together."""
+        if transaction.over:
+            return
+        row = transaction.row
+        self.ledger.committed(transaction, row)
+        self.letters.extend(transaction.aside)
+        for settled in transaction.settled:
+            self.letters.remove(settled)
+            for letter in self.letters:
+                letter.marked = letter.marked or letter.entry.key == settled.entry.key
+        row.cursor = transaction.cursor
+        row.ended = False
+        self.roll_back(transaction)
+
+    def roll_back(self, transaction):
+        """Forget a transaction, and free its row."""
+        transaction.over = True
+        row = transaction.row
+        if row is not None and row.holder is transaction:
+            row.holder = None
+            for task in row.queue:
+                self.clock.wake(task)
+            row.queue.clear()
+
+    def inherit(self, heirs, remaining):
+        """Hand cursors of partitions that are gone to those that go on from there."""
+        parents = {parent for of_heir in heirs.values() for parent in of_heir}
+        locked = [self.rows[parent] for parent in parents if parent in self.rows]
+        while any(row.holder for row in locked):
+            for row in locked:
+                yield from self._until_free(row)
+        for heir, of_heir in heirs.items():
+            known = [self.rows[parent].cursor for parent in of_heir if parent in self.rows]
+            for cursor in [cursor for cursor in known if cursor != HANDED_OVER][:1]:
+                row = self.rows.setdefault(heir, Row(cursor))
+                if row.cursor == HANDED_OVER:
+                    row.cursor = cursor
+                    row.epoch += 1
+        for parent in parents - set(remaining):
+            if parent in self.rows and self.rows[parent].cursor != HANDED_OVER:
+                self.rows[parent].cursor = HANDED_OVER
+                self.rows[parent].epoch += 1
+                heir = min(heir for heir, of_heir in heirs.items() if parent in of_heir)
+                for letter in self.letters:
+                    if letter.partition == parent:
+                        letter.partition = heir
+
+    def _row(self, partition):
+        row = self.rows.get(partition)
+        if row is None:
+            row = self.rows[partition] = Row()
+        return row
+
+    def _until_free(self, row):
+        while row.holder is not None:
+            row.queue.append(self.clock.current)
+            yield FOREVER
+
+    # Leases: what `Leases` does.
+
+    def claim(self, owner, wanted, seconds):
+        """Renew the leases of a process, and take its share of the free ones."""
+        now = self.clock.now
+        self.members[owner] = now + seconds
+        self.members = {name: end for name, end in self.members.items() if end > now}
+        held = {number for number, lease in self.leases.items() if lease[0] == owner}
+        elsewhere = {
+            number: self.leases[number][1]
+            for number in wanted
+            if number not in held and self.leases.get(number, ("", 0.0))[1] > now
+        }
+        free = [number for number in wanted if number not in held and number not in elsewhere]
+        most = share(self.members, owner, len(wanted))
+        division = divide(held.intersection(wanted), free, most)
+        held |= division.taken
+        for number in held:
+            self.leases[number] = (owner, now + seconds)
+        return Claimed(
+            frozenset(held),
+            surplus=division.surplus,
+            elsewhere=elsewhere,
+            ended=frozenset(number for number, row in self.rows.items() if row.ended),
+            letters=frozenset(letter.partition for letter in self.due()),
+        )
+
+    def release(self, owner, partitions):
+        """Give leases back."""
+        for number in partitions:
+            if number in self.leases and self.leases[number][0] == owner:
+                del self.leases[number]
+
+    def leave(self, owner):
+        """Give everything back."""
+        self.release(owner, list(self.leases))
+        self.members.pop(owner, None)
+
+    # Dead letters: what `DeadLetters` does.
+
+    def blocked(self):
+        """The keys whose later events are to be held back."""
+        return {letter.entry.key for letter in self.letters}
+
+    def due(self):
+        """The letters that are to be applied again, each key's first ones."""
+        waiting = set()
+        for letter in self.letters:
+            if not letter.marked:
+                waiting.add(letter.entry.key)
+            elif letter.entry.key not in waiting:
+                yield letter
+
+    def mark(self):
+        """Have all letters applied again."""
+        for letter in self.letters:
+            letter.marked = True

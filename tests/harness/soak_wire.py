@@ -1,0 +1,131 @@
+"""Break connections for as long as one likes: rows R1 and R2 of the scoreboard, and beyond."""
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from harness.faults.account import Account
+from harness.faults.answer import Framing
+from harness.faults.every_cut import Case, consume_all, fetch_all, fetch_all_async
+from harness.faults.findings import Findings
+from harness.faults.killed_publisher import Killed
+from harness.faults.layouts import CHANGES, Changing
+from harness.faults.proxied import Proxied
+from harness.faults.random_faults import Trials
+
+__all__ = ["run"]
+
+
+def run(*, seed: int = 0, seeds: int = 10_000, publishers: int = 250) -> dict[str, dict[str, Any]]:
+    """Break connections at every byte, by dice, by kills, and beside changes of partitions.
+
+    Args:
+        seed: the first one.
+        seeds: how many trials with drawn faults there are for each framing, and for a real server.
+        publishers: how many consumers read from a publisher that is killed up to four times.
+
+    Returns:
+        by part, counts of trials, of faults, of errors met, and of events that were "lost",
+        "twice", "inverted" or "invented", where there were any; "complaints", each with what does
+        it again; and "seconds".
+    """
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        parts = {
+            "every byte, sync client": every_byte,
+            "every byte, async client": every_byte_async,
+            "every byte, whole consumer": partial(every_byte_consumed, folder),
+            **{
+                f"random faults, {framing}": partial(random_faults, folder, framing, seed, seeds)
+                for framing in Framing
+            },
+            "random faults, real server": partial(proxied_faults, folder, seed, seeds),
+            "killed publishers": partial(killed_publishers, folder, seed, publishers),
+            "changes behind every line": partial(changes, folder),
+        }
+        return {name: _timed(part) for name, part in parts.items()}
+
+
+def every_byte() -> Findings:
+    """Break an answer of every form at every byte in every way, for the sync client."""
+    findings = Findings()
+    for case in _cases():
+        fetch_all(case)
+        findings.add(case.findings)
+    return findings
+
+
+def every_byte_async() -> Findings:
+    """Do the same for the async client."""
+    findings = Findings()
+    for case in _cases():
+        anyio.run(fetch_all_async, case)
+        findings.add(case.findings)
+    return findings
+
+
+def every_byte_consumed(folder: Path) -> Findings:
+    """Do the same for a whole consumer, which then goes on."""
+    findings, account = Findings(), Account(folder / "every-byte.db")
+    for case in _cases():
+        consume_all(case, account)
+        findings.add(case.findings)
+    account.dispose()
+    return findings
+
+
+def random_faults(folder: Path, framing: Framing, seed: int, seeds: int) -> Findings:
+    """Read drawn histories through drawn faults."""
+    findings, account = Findings(), Account(folder / f"{framing}.db")
+    with Trials.open(account) as trials:
+        for number in range(seed, seed + seeds):
+            findings.add(trials.run(number, framing))
+    account.dispose()
+    return findings
+
+
+def proxied_faults(folder: Path, seed: int, seeds: int) -> Findings:
+    """Read from a real server through drawn faults."""
+    findings, account = Findings(), Account(folder / "proxied.db")
+    with Proxied.open(account, folder) as proxied:
+        for number in range(seed, seed + seeds):
+            findings.add(proxied.run(number))
+    account.dispose()
+    return findings
+
+
+def killed_publishers(folder: Path, seed: int, publishers: int) -> Findings:
+    """Read from publishers that are killed."""
+    findings, place = Findings(), folder / "killed"
+    place.mkdir()
+    killed = Killed(place)
+    for number in range(seed, seed + publishers):
+        findings.add(killed.run(number))
+    killed.account.dispose()
+    return findings
+
+
+def changes(folder: Path) -> Findings:
+    """Change partitions behind every line."""
+    findings, place = Findings(), folder / "changes"
+    place.mkdir()
+    with Changing.open(place) as changing:
+        for change in CHANGES:
+            findings.add(changing.behind_every_line(change))
+    return findings
+
+
+def _cases() -> Iterator[Case]:
+    return (Case(framing, packed) for framing in Framing for packed in (False, True))
+
+
+def _timed(part: Callable[[], Findings]) -> dict[str, Any]:
+    started = time.monotonic()
+    findings = part()
+    seconds = round(time.monotonic() - started)
+    return {**findings.counts, "complaints": findings.complaints, "seconds": seconds}

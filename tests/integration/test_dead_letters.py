@@ -1,0 +1,319 @@
+"""Dead letters on every database: what is kept of an event, and in which order it comes again."""
+
+import threading
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from harness.stores import NAME, call, claim, new_store
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from sqlalchemy import delete
+
+from zeroeventhub import Event
+from zeroeventhub.errors import ConfigurationError, Fenced
+
+NUL, LONE = "\0", "\ud800"
+
+
+def failure(text="no"):
+    """Raise and catch an error, so that it has a traceback."""
+    try:
+        raise ValueError(text)
+    except ValueError as error:
+        return error
+
+
+def add(store, number, *, key=None, held=False, partition=0, name=NAME):
+    """Set an event aside."""
+    error = None if held else failure()
+    tries = 0 if held else 3
+    event = Event.of(number)
+    method = store.dead_letters.add
+    call(store, method, partition, event, key=key, error=error, tries=tries, name=name)
+
+
+def letters(store, **options):
+    """Return all letters."""
+    return call(store, store.dead_letters.letters, **options)
+
+
+def due(store, partition=0, limit=100):
+    """Return the numbers of the events that are to be applied now."""
+    found = call(store, store.dead_letters.due, partition, limit=limit)
+    return [letter.event.data for letter in found]
+
+
+def settle(store, number):
+    """Write down that an event was applied."""
+    (letter,) = [one for one in letters(store) if one.event.data == number]
+    with store.engine.begin() as connection:
+        store.dead_letters.settle(connection, letter)
+
+
+def mark(store, *numbers):
+    """Mark letters, by the numbers of their events."""
+    ids = [one.id for one in letters(store) if one.event.data in numbers]
+    return call(store, store.dead_letters.retry, ids)
+
+
+def test_letter_holds_what_there_is_to_know(store):
+    """The event comes back byte for byte, with the error, where it happened, and how often."""
+    event = Event(
+        b'{"id": "\xc3\xa9\xf0\x9f\x8e\x89", "n": 1.0e2, "x":"\\u0000"}', {"h": "\0 \ud800 é"}
+    )
+    error = failure("no such customer")
+    with store.engine.begin() as connection:
+        store.dead_letters.add(connection, NAME, 3, event, key="ä ", error=error, tries=4)
+    (letter,) = letters(store)
+    assert (letter.event, letter.partition, letter.key) == (event, 3, "ä ")
+    assert (letter.consumer, letter.tries, letter.state) == (NAME, 4, "failed")
+    assert letter.error == "ValueError: no such customer"
+    assert "in failure" in letter.traceback
+    assert timedelta(seconds=-5) < datetime.now(UTC) - letter.created_at < timedelta(seconds=60)
+    assert call(store, store.dead_letters.get, letter.id) == letter
+
+
+class Mute(Exception):
+    """An error that cannot be shown."""
+
+    def __str__(self):
+        """Fail."""
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (ValueError(f"a{NUL}b{LONE}c"), "ValueError: a\\x00b\\ud800c"),
+        (Mute(), "test_dead_letters.Mute: <exception str() failed>"),
+        (ValueError("é" * 10_000_000), "é\n…\né"),
+        (KeyError(), "KeyError"),
+        (KeyboardInterrupt("now"), "KeyboardInterrupt: now"),
+    ],
+)
+def test_any_error_can_be_kept(store, error, shown):
+    """No error costs the letter, whatever its text holds, and however much of it."""
+    with store.engine.begin() as connection:
+        store.dead_letters.add(connection, NAME, 0, Event.of(1), key=None, error=error, tries=1)
+    (letter,) = letters(store)
+    assert shown in letter.error
+    assert shown in letter.traceback
+    assert len(letter.traceback) < 200_000
+    with store.engine.begin() as connection:
+        store.dead_letters.failed_again(connection, letter, error, 2)
+    assert letters(store)[0].error == letter.error
+
+
+def test_event_of_any_length_can_be_kept(store):
+    """A column for text holds more than 64 KiB, on every database."""
+    event = Event.of("é" * 3_000_000)
+    with store.engine.begin() as connection:
+        store.dead_letters.add(connection, NAME, 0, event, key=None, error=failure(), tries=1)
+    assert letters(store)[0].event == event
+
+
+@pytest.mark.parametrize("key", ["a", "A", "a ", "ä", "a\0", "", LONE, "x" * 100_000, "🎉"])
+def test_keys_are_told_apart(store, key):
+    """A key blocks itself alone: not one of another case, length, or with a space more."""
+    others = {"a", "A", "a ", "ä", "a\0", "", LONE, "x" * 100_000, "x" * 99_999, "🎉"}
+    add(store, 1, key=key)
+    assert call(store, store.dead_letters.blocked, others) == {key}
+    assert call(store, store.dead_letters.blocked, others - {key}) == set()
+    assert call(store, store.dead_letters.blocked, others, name="audit") == set()
+    assert call(store, store.dead_letters.blocked, []) == set()
+
+
+def test_many_keys_are_asked_about(store):
+    """A page of thousands of keys is no more than a database takes."""
+    add(store, 1, key="7000")
+    keys = list(map(str, range(40_000)))
+    assert call(store, store.dead_letters.blocked, keys) == {"7000"}
+
+
+def test_letters_are_marked_by_number_or_all(store):
+    """Letters that failed are marked once, those of other consumers not at all."""
+    for number in range(3):
+        add(store, number, partition=number)
+    add(store, 9, name="audit")
+    assert due(store) == []
+    assert mark(store, 1) == 1
+    assert mark(store, 1) == 0
+    assert (due(store, 0), due(store, 1)) == ([], [1])
+    assert call(store, store.dead_letters.partitions_due) == {1}
+    assert claim(store, "one", [0, 1, 2]).letters == {1}
+    assert call(store, store.dead_letters.retry) == 2
+    assert call(store, store.dead_letters.partitions_due) == {0, 1, 2}
+    assert [one.state for one in letters(store, name="audit")] == ["failed"]
+    other = letters(store, name="audit")[0].id
+    assert call(store, store.dead_letters.retry, [other]) == 0
+    assert call(store, store.dead_letters.discard, [other]) == 0
+    with pytest.raises(ConfigurationError):
+        call(store, store.dead_letters.get, other)
+    assert [one.event.data for one in letters(store, partition=2)] == [2]
+    assert [one.event.data for one in letters(store, limit=2)] == [0, 1]
+
+
+def test_letters_that_were_held_back_follow_in_order(store):
+    """Behind the first letter of a key that is applied comes the next, and one at a time."""
+    add(store, 1, key="k")
+    add(store, 2, key="k", held=True)
+    add(store, 3, key="other")
+    add(store, 4, key="k", held=True)
+    assert [one.state for one in letters(store)] == ["failed", "held", "failed", "held"]
+    assert mark(store, 2) == 0
+    assert due(store) == []
+    mark(store, 1)
+    assert due(store) == [1]
+    for number in (1, 2, 4):
+        assert due(store) == [number]
+        assert call(store, store.dead_letters.partitions_due) == {0}
+        settle(store, number)
+    assert [one.event.data for one in letters(store)] == [3]
+    assert call(store, store.dead_letters.partitions_due) == frozenset()
+
+
+def test_letter_that_fails_again_stops_those_behind_it(store):
+    """What was held back waits on, also where it was marked itself."""
+    add(store, 1, key="k")
+    add(store, 2, key="k", held=True)
+    add(store, 3, key="k")
+    call(store, store.dead_letters.retry)
+    (letter,) = call(store, store.dead_letters.due, 0, limit=9)
+    with store.engine.begin() as connection:
+        store.dead_letters.failed_again(connection, letter, failure("again"), 6)
+    assert due(store) == []
+    again = letters(store)[0]
+    assert (again.error, again.tries, again.state) == ("ValueError: again", 6, "failed")
+    assert call(store, store.dead_letters.discard, [letter.id]) == 1
+    assert due(store) == [2]
+
+
+def test_discarded_letter_lets_those_behind_it_go(store):
+    """A letter held back behind one that is discarded, even at that very moment, is applied."""
+    add(store, 1, key="k")
+    add(store, 2, key="k", held=True)
+    call(store, store.dead_letters.discard, [letters(store)[0].id])
+    add(store, 3, key="k", held=True)
+    assert due(store) == [2]
+    assert call(store, store.dead_letters.discard) == 2
+    assert letters(store) == []
+
+
+def test_letter_is_not_applied_once_it_is_discarded(store):
+    """Who applies a letter that an operator has discarded meanwhile is fenced."""
+    add(store, 1)
+    call(store, store.dead_letters.retry)
+    (letter,) = call(store, store.dead_letters.due, 0, limit=1)
+    call(store, store.dead_letters.discard)
+    with store.engine.begin() as connection:
+        store.dead_letters.failed_again(connection, letter, failure(), 2)
+        with pytest.raises(Fenced):
+            store.dead_letters.settle(connection, letter)
+
+
+@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
+def test_letter_held_back_while_another_is_discarded_is_due(postgresql, level):
+    """What is held back behind a letter that goes at this moment does not wait for ever."""
+    store = new_store(postgresql)
+    add(store, 1, key="k")
+    leveled = postgresql.execution_options(isolation_level=level)
+    with leveled.connect() as page, leveled.connect() as operator:
+        assert store.dead_letters.blocked(page, NAME, ["k"]) == {"k"}
+        store.dead_letters.discard(operator, NAME)
+        add_held = store.dead_letters.add
+        add_held(page, NAME, 0, Event.of(2), key="k", error=None, tries=0)
+        thread = threading.Thread(target=page.commit)
+        thread.start()
+        thread.join(timeout=1)
+        operator.commit()
+        thread.join()
+    assert due(store) == [2]
+
+
+class Mailbox(RuleBasedStateMachine):
+    """Letters of two keys and of none, against a list that holds the same."""
+
+    def __init__(self, store):
+        """Begin without letters.
+
+        Args:
+            store: where they are kept.
+        """
+        super().__init__()
+        self.store = store
+        self.number = 0
+        self.model = []
+        with store.engine.begin() as connection:
+            connection.execute(delete(store.tables.dead_letters))
+
+    @rule(key=st.sampled_from(["a", "b", None]))
+    def fails(self, key):
+        """An event fails, or is held back behind those of its key."""
+        self.number += 1
+        blocked = key is not None and call(self.store, self.store.dead_letters.blocked, [key])
+        assert bool(blocked) == (key is not None and any(one[1] == key for one in self.model))
+        add(self.store, self.number, key=key, held=bool(blocked))
+        self.model.append([self.number, key, "held" if blocked else "failed"])
+
+    @rule()
+    def all_are_marked(self):
+        """An operator marks all letters."""
+        call(self.store, self.store.dead_letters.retry)
+        for one in self.model:
+            one[2] = "retry" if one[2] == "failed" else one[2]
+
+    @rule(data=st.data())
+    def one_is_marked_or_discarded(self, data):
+        """An operator marks or discards a letter."""
+        if not self.model:
+            return
+        one = data.draw(st.sampled_from(self.model))
+        if data.draw(st.booleans()):
+            assert mark(self.store, one[0]) == (one[2] == "failed")
+            one[2] = "retry" if one[2] == "failed" else one[2]
+        else:
+            ids = [letter.id for letter in letters(self.store) if letter.event.data == one[0]]
+            assert call(self.store, self.store.dead_letters.discard, ids) == 1
+            self.model.remove(one)
+
+    @rule(works=st.booleans())
+    def what_is_due_is_applied(self, works):
+        """The process that reads the partition applies what is due."""
+        for letter in call(self.store, self.store.dead_letters.due, 0, limit=2):
+            one = next(one for one in self.model if one[0] == letter.event.data)
+            with self.store.engine.begin() as connection:
+                if works:
+                    self.store.dead_letters.settle(connection, letter)
+                    self.model.remove(one)
+                else:
+                    self.store.dead_letters.failed_again(connection, letter, failure(), 2)
+                    one[2] = "failed"
+
+    @invariant()
+    def what_is_due_is_first_of_its_key(self):
+        """The letters are those of the list, and due is who was marked or held and is first."""
+        found = [[one.event.data, one.key, one.state] for one in letters(self.store)]
+        assert found == self.model
+        firsts = {one[1]: one for one in reversed(self.model)}
+        wanted = [
+            number
+            for number, key, state in self.model
+            if state != "failed" and (key is None or firsts[key][0] == number)
+        ]
+        assert due(self.store) == wanted
+        partitions = call(self.store, self.store.dead_letters.partitions_due)
+        assert partitions == ({0} if wanted else set())
+
+
+def test_letters_of_any_history(store):
+    """Whatever fails, is marked and discarded, each key's events are applied in their order."""
+    run_state_machine_as_test(
+        lambda: Mailbox(store),
+        settings=settings(
+            max_examples=10,
+            stateful_step_count=12,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

@@ -1,0 +1,271 @@
+"""How many events lie behind a cursor, and how old the first of them is: on every database."""
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from harness.shop import metadata, orders, place
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import DateTime, insert, literal_column, null, text, type_coerce
+
+from zeroeventhub import FIRST, LAST, Lag, TableFeed
+from zeroeventhub.errors import BadCursor, Diverged, FeedFailure, Trimmed
+from zeroeventhub.publisher import lag_query
+from zeroeventhub.publisher.lag_query import LagQuery
+from zeroeventhub.publisher.ordering import Events, Source
+
+ORDERINGS = {
+    "sqlite": ["single-writer", "sequenced"],
+    "postgresql": ["observed", "gated", "sequenced"],
+    "mariadb": ["observed", "sequenced"],
+}
+CELLS = [(name, ordering) for name, orderings in ORDERINGS.items() for ordering in orderings]
+
+
+@pytest.fixture(params=CELLS, ids=" ".join)
+def publishing(request):
+    """Make a feed over orders on each database, in each of its orderings; and its engine."""
+    database, ordering = request.param
+    engine = request.getfixturevalue(database)
+    metadata.create_all(engine)
+
+    def make(**options):
+        publisher = TableFeed(orders, data="data", ordering=ordering, **options)
+        with engine.begin() as connection:
+            publisher.install(connection)
+        return publisher.bind(engine)
+
+    return make, engine
+
+
+TWO = {"partition": "part", "partitions": 2}
+
+
+def counted(feed, cursor, partition=0):
+    """The number of events behind a cursor, which has to be all of them."""
+    lag = feed.lag(partition, cursor)
+    assert lag.exact
+    return lag.events
+
+
+@pytest.mark.parametrize("options", [{}, TWO], ids=["one partition", "two"])
+def test_lag_is_what_a_reader_would_get(publishing, options):
+    """From every cursor as many events are counted as are read, in each partition."""
+    make, engine = publishing
+    feed = make(**options)
+    assert feed.lag(0, FIRST) == Lag(0, 0.0)
+    with engine.begin() as connection:
+        place(connection, 23, partitions=len(feed.info().partitions))
+    for partition in feed.info().partitions:
+        cursor = FIRST
+        while True:
+            page = feed.read(partition.id, cursor, 4)
+            rest = feed.read(partition.id, cursor, 100)
+            assert counted(feed, cursor, partition.id) == len(rest.events)
+            if not page.events:
+                break
+            cursor = page.cursor
+        assert feed.lag(partition.id, cursor) == feed.lag(partition.id, LAST) == Lag(0, 0.0)
+
+
+def test_events_that_are_deleted_are_not_counted(publishing):
+    """What can no longer be read lies behind no cursor, even if it still has a position."""
+    make, engine = publishing
+    feed = make(time="placed", mutable=True)
+    now = datetime.now(UTC)
+    with engine.begin() as connection:
+        ages = [500, 400, 300, 200, 100, 50]
+        rows = [{"placed": now - timedelta(seconds=age), "data": {}} for age in ages]
+        connection.execute(insert(orders), rows)
+    assert counted(feed, FIRST) == 6
+    with engine.begin() as connection:
+        connection.execute(orders.delete().where(orders.c.id.in_([1, 2, 5])))
+    lag = feed.lag(0, FIRST)
+    assert (lag.events, lag.exact) == (3, True)
+    assert 299 < lag.seconds < 360
+    with engine.begin() as connection:
+        connection.execute(orders.delete())
+    assert feed.lag(0, FIRST) == Lag(0, 0.0)
+
+
+@pytest.mark.parametrize("count", [4, 5, 6])
+def test_count_ends_somewhere(publishing, monkeypatch, count):
+    """Beyond what is counted at most there are more, and that is said."""
+    monkeypatch.setattr(lag_query, "MOST", 5)
+    monkeypatch.setattr(lag_query, "MOST_LOOKED_UP", 5)
+    make, engine = publishing
+    feed = make(**TWO)
+    with engine.begin() as connection:
+        place(connection, 2 * count, partitions=2)
+    for partition in (0, 1):
+        lag = feed.lag(partition, FIRST)
+        assert (lag.events, lag.exact) == (min(count, 5), count <= 5)
+
+
+def test_deleted_events_may_hide_others(engine, monkeypatch):
+    """Where nothing but deleted events was looked at, nobody knows what lies behind them."""
+    monkeypatch.setattr(lag_query, "MOST_LOOKED_UP", 5)
+    metadata.create_all(engine)
+    publisher = TableFeed(orders, data="data", ordering="sequenced", mutable=True)
+    with engine.begin() as connection:
+        publisher.install(connection)
+        place(connection, 9)
+    feed = publisher.bind(engine)
+    assert feed.lag(0, FIRST).events == 5
+    with engine.begin() as connection:
+        connection.execute(orders.delete().where(orders.c.id < 8))
+    assert feed.lag(0, FIRST) == Lag(0, None, exact=False)
+
+
+def test_what_is_not_settled_is_not_counted(postgresql):
+    """Beside an open writer only the events below its number lie behind a cursor."""
+    metadata.create_all(postgresql)
+    for ordering in ("observed", "gated"):
+        publisher = TableFeed(orders, data="data", ordering=ordering, **TWO)
+        with postgresql.begin() as connection:
+            publisher.install(connection)
+            place(connection, 4, partitions=2)
+        feed = publisher.bind(postgresql)
+        before = counted(feed, FIRST)
+        with postgresql.connect() as slow:
+            place(slow, 1)
+            with postgresql.begin() as connection:
+                place(connection, 6, partitions=2)
+            assert counted(feed, FIRST) == before
+            slow.commit()
+        assert counted(feed, FIRST) == before + 4
+
+
+def ages(feed, engine, placed):
+    """The age of an event that was placed at a moment, and is the only one."""
+    with engine.begin() as connection:
+        connection.execute(orders.delete())
+        connection.execute(insert(orders), {"placed": placed, "data": {}})
+    return feed.lag(0, FIRST).seconds
+
+
+def test_age_is_told_by_the_time_of_the_first_event(publishing):
+    """A moment in any zone is as long ago as it is; one to come is not ago at all."""
+    make, engine = publishing
+    feed = make(time="placed", mutable=True)
+    now = datetime.now(UTC)
+    assert 600 <= ages(feed, engine, now - timedelta(minutes=10)) < 660
+    elsewhere = (now - timedelta(minutes=10)).astimezone(timezone(timedelta(hours=5)))
+    if engine.dialect.name == "postgresql":  # the others forget zones
+        assert 600 <= ages(feed, engine, elsewhere) < 660
+    assert ages(feed, engine, now + timedelta(minutes=10)) == 0
+    assert ages(feed, engine, None) is None
+
+
+def test_age_needs_a_time(publishing):
+    """Without a time nobody knows, but an ordering that gave the event its position."""
+    make, engine = publishing
+    feed = make(mutable=True)
+    feed.head()
+    seconds = ages(feed, engine, None)
+    if feed.info().extensions & {"cursor-of-time"}:
+        assert 0 <= seconds < 60
+    else:
+        assert seconds is None
+
+
+def test_age_is_told_by_text_as_well(sqlite):
+    """A time may be text of ISO 8601; text that is no time is a row that cannot be served."""
+    metadata.create_all(sqlite)
+    feed = TableFeed(orders, data="data", time="customer", mutable=True).bind(sqlite)
+    with sqlite.begin() as connection:
+        moment = (datetime.now(UTC) - timedelta(minutes=10)).isoformat()
+        connection.execute(insert(orders), {"customer": moment, "data": {}})
+    assert 600 <= feed.lag(0, FIRST).seconds < 660
+    with sqlite.begin() as connection:
+        connection.execute(orders.update().values(customer="yesterday"))
+    with pytest.raises(FeedFailure, match="position 1 has no time"):
+        feed.lag(0, FIRST)
+    odd = type_coerce(orders.c.customer, DateTime)
+    feed = TableFeed(orders, data="data", time=odd, mutable=True).bind(sqlite)
+    with pytest.raises(FeedFailure, match="position 1 has no time"):
+        feed.lag(0, FIRST)
+
+
+def test_time_may_be_an_expression(sqlite):
+    """What is not a column is asked for as it is."""
+    metadata.create_all(sqlite)
+    with sqlite.begin() as connection:
+        place(connection, 1)
+    for time, seconds in [(type_coerce(null(), DateTime), None), (_moment("'2999-01-01'"), 0)]:
+        feed = TableFeed(orders, data="data", time=time).bind(sqlite)
+        assert feed.lag(0, FIRST) == Lag(1, seconds)
+
+
+def _moment(sql):
+    return type_coerce(literal_column(sql), DateTime)
+
+
+def test_lag_of_a_cursor_is_refused_as_a_read_is(sqlite):
+    """A cursor of no feed, of another history, or below what is left is refused."""
+    metadata.create_all(sqlite)
+    feed = TableFeed(orders, data="data").bind(sqlite)
+    with sqlite.begin() as connection:
+        place(connection, 9)
+    cursor = feed.read(0, FIRST, 5).cursor
+    with pytest.raises(BadCursor):
+        feed.lag(0, "nonsense")
+    with pytest.raises(Diverged):
+        feed.lag(0, "1-99")
+    with sqlite.begin() as connection:
+        connection.execute(orders.update().where(orders.c.id == 5).values(data={"n": -1}))
+    with pytest.raises(Diverged):
+        feed.lag(0, cursor)
+    with sqlite.begin() as connection:
+        connection.execute(orders.delete().where(orders.c.id < 6))
+    with pytest.raises(Trimmed):
+        feed.lag(0, cursor)
+
+
+@pytest.mark.anyio
+async def test_async_feed_counts_as_well(async_engine):
+    """A feed over an async engine answers the same."""
+    async with async_engine.begin() as connection:
+        await connection.run_sync(metadata.create_all)
+        await connection.run_sync(place, 9, partitions=2)
+    feed = TableFeed(orders, data="data", **TWO).bind(async_engine)
+    assert (await feed.lag(1, FIRST)) == Lag(4, None)
+    assert (await feed.lag(1, LAST)) == Lag(0, 0.0)
+
+
+@pytest.fixture(params=["with an index", "without"])
+def counting(request, engine):
+    """Count rows of a partition of orders, on each database, with the index of both or without."""
+    metadata.create_all(engine)
+    if request.param == "without":
+        on = " ON orders" if engine.dialect.name == "mariadb" else ""
+        with engine.begin() as connection:
+            connection.execute(text(f"DROP INDEX orders_by_part{on}"))
+    query = LagQuery(Source.of(Events(orders, (orders.c.id,), orders.c.part)), None)
+
+    def count(connection, partition, after, until):
+        return query.count(connection, partition, after=after, until=until)
+
+    return engine, count
+
+
+@given(
+    parts=st.lists(st.sampled_from([0, 0, 1, 2]), max_size=12),
+    gone=st.sets(st.integers(1, 12)),
+    bounds=st.tuples(st.integers(0, 13), st.integers(0, 13)),
+)
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_lag_agrees_with_a_count(counting, parts, gone, bounds):
+    """Whatever was deleted, as many events are counted as there are between two positions."""
+    engine, count = counting
+    rows = [{"id": n, "part": part} for n, part in enumerate(parts, 1) if n not in gone]
+    after, until = bounds
+    with engine.connect() as connection:
+        if rows:
+            connection.execute(insert(orders), rows)
+        for partition in range(3):
+            places = [row["id"] for row in rows if row["part"] == partition]
+            expected = sum(after < position <= until for position in places)
+            assert count(connection, partition, after, until).events == expected

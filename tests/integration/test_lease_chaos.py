@@ -1,0 +1,46 @@
+"""Workers of one consumer that are frozen, killed and replaced: nothing is lost, nothing twice."""
+
+import pytest
+from harness.kills.chaos import Chaos
+from harness.kills.rounds import zombie
+from harness.kills.scene import scene
+from harness.kills.script import Script
+from harness.kills.zygote import zygote
+
+LEASE = 0.6
+FREEZES = range(4, 40, 5)
+SECONDS = {"postgresql": 10, "mariadb": 4, "sqlite": 4}
+DAY = 86_400.0
+
+
+@pytest.fixture(scope="module")
+def mother():
+    """The process that forks consumers."""
+    with zygote() as found:
+        yield found
+
+
+@pytest.mark.parametrize("way", ["run", "async run"])
+def test_zombie_leaves_nothing(mother, postgresql_url, way):
+    """Who was frozen past its lease, while fetching, applying or committing, is fenced after it."""
+    with scene(mother, postgresql_url, Script()) as here:
+        for point in FREEZES:
+            life = here.life(way, strike_at=point, options={"lease": LEASE})
+            found = zombie(here, life, events=9)
+            assert not found.complaints, f"frozen at point {point}"
+
+
+@pytest.mark.parametrize("database", SECONDS)
+def test_chaos(mother, request, database):
+    """Four workers are frozen, killed, told to leave and replaced by a seed's dice."""
+    seed = 1
+    url = request.getfixturevalue(f"{database}_url")
+    with scene(mother, url, Script(partitions=5)) as here:
+        options = {"lease": LEASE, "follow": True}
+        # The database's clock decides, so that nobody's own clock matters.
+        clocks = (0, DAY, -DAY, 0)
+        lives = [here.life("run", options=options, rest=0.005, clock=clock) for clock in clocks]
+        found = Chaos(here, lives, seed=seed).run(SECONDS[database])
+    assert not found.complaints, f"seed {seed}"
+    assert found.deeds["freeze"]
+    assert found.deeds["kill"]

@@ -1,0 +1,152 @@
+"""A consumer's lag as gauges: looked up when somebody collects them, from a real feed and store."""
+
+import logging
+from dataclasses import replace
+
+import httpx
+import pytest
+from harness.web import serving
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from prometheus_client import CollectorRegistry, generate_latest
+from sqlalchemy import create_engine
+from starlette.applications import Starlette
+
+from zeroeventhub import FIRST, Client, CursorStore, FeedInfo, Lag, feed_routes
+from zeroeventhub.errors import Diverged
+from zeroeventhub.protocol import LAG
+from zeroeventhub.telemetry import OpenTelemetry, Prometheus, lag_collector, lag_reading
+
+CONSUMER = "billing"
+
+
+class CountingFeed:
+    """A feed of two partitions whose lag is known; it keeps what it was asked for."""
+
+    def __init__(self):
+        self.asked = []
+        self.lag_of = {0: Lag(7, 1.5), 1: Lag(10_000, None, exact=False)}
+
+    def info(self):
+        return replace(FeedInfo.of(2), extensions=frozenset({LAG}))
+
+    def read(self, partition, cursor, limit):
+        raise AssertionError
+
+    def lag(self, partition, cursor):
+        self.asked.append((partition, cursor))
+        if isinstance(self.lag_of, Exception):
+            raise self.lag_of
+        return self.lag_of[partition]
+
+
+@pytest.fixture
+def feed():
+    """A feed that counts."""
+    return CountingFeed()
+
+
+@pytest.fixture
+def store(sqlite):
+    """A store in which the consumer has a cursor in one partition."""
+    store = CursorStore(sqlite)
+    with sqlite.begin() as connection:
+        store.create_tables(connection)
+        store.load(connection, CONSUMER, 1, start="c")
+    return store
+
+
+@pytest.fixture
+def client(feed):
+    """A client of the feed."""
+    with serving(Starlette(routes=feed_routes("/feed", feed))) as url, httpx.Client() as http:
+        yield Client(f"{url}/feed", http)
+
+
+def observed(reader):
+    """The lags that OpenTelemetry has collected, by gauge and partition."""
+    found = {}
+    data = reader.get_metrics_data()
+    for resource in data.resource_metrics if data else []:
+        for scope in resource.scope_metrics:
+            for metric in scope.metrics:
+                for point in metric.data.data_points:
+                    assert point.attributes["messaging.consumer.group.name"] == CONSUMER
+                    partition = point.attributes["messaging.destination.partition.id"]
+                    found[metric.name, partition] = point.value
+    return found
+
+
+def test_prometheus_looks_when_it_collects(feed, client, store):
+    """Registering a collector asks nobody; each collection does, and shows what is known."""
+    registry = CollectorRegistry(auto_describe=True)
+    registry.register(lag_collector(client, store, CONSUMER))
+    assert feed.asked == []
+    shown = generate_latest(registry).decode()
+    assert feed.asked == [(0, FIRST), (1, "c")]
+    lines = {line for line in shown.splitlines() if not line.startswith("#")}
+    assert lines == {
+        'zeroeventhub_consumer_lag_events{consumer="billing",partition="0"} 7.0',
+        'zeroeventhub_consumer_lag_events{consumer="billing",partition="1"} 10000.0',
+        'zeroeventhub_consumer_lag_time_seconds{consumer="billing",partition="0"} 1.5',
+    }
+
+
+def test_opentelemetry_looks_once_for_both_gauges(feed, client, store):
+    """Both gauges of a collection come of one look."""
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader])
+    OpenTelemetry(meter_provider=provider).observe_lag(client, store, CONSUMER)
+    assert feed.asked == []
+    assert observed(reader) == {
+        ("zeroeventhub.consumer.lag.events", "0"): 7,
+        ("zeroeventhub.consumer.lag.events", "1"): 10_000,
+        ("zeroeventhub.consumer.lag.time", "0"): 1.5,
+    }
+    assert len(feed.asked) == 2
+    provider.shutdown()
+
+
+def test_lag_is_looked_up_again_a_moment_later(feed, client, store, monkeypatch):
+    """What was seen a moment ago is shown again, and not for longer."""
+    registry = CollectorRegistry()
+    registry.register(lag_collector(client, store, CONSUMER))
+    monkeypatch.setattr(lag_reading, "FRESH", 60.0)
+    generate_latest(registry)
+    feed.lag_of = dict.fromkeys(range(2), Lag(0, 0.0))
+    generate_latest(registry)
+    assert len(feed.asked) == 2
+    monkeypatch.setattr(lag_reading, "FRESH", 0.0)
+    assert b'lag_time_seconds{consumer="billing",partition="1"} 0.0' in generate_latest(registry)
+    assert len(feed.asked) == 4
+
+
+def test_lag_that_cannot_be_had_is_absent(feed, client, store, caplog):
+    """Where the feed refuses, other metrics are shown all the same, and the log says why."""
+    registry = CollectorRegistry()
+    registry.register(lag_collector(client, store, CONSUMER))
+    Prometheus(registry).committed(CONSUMER, 3, 1)
+    feed.lag_of = Diverged("The history is another one.")
+    with caplog.at_level(logging.WARNING, "zeroeventhub.telemetry"):
+        shown = generate_latest(registry).decode()
+    assert 'events_total{consumer="billing",partition="3"} 1.0' in shown
+    assert "lag_events{" not in shown
+    (record,) = [one for one in caplog.records if one.name == "zeroeventhub.telemetry"]
+    assert record.getMessage().startswith("The lag of consumer 'billing' is not known: ")
+    assert "The history is another one." in record.getMessage()
+    assert (record.consumer, record.partition) == (CONSUMER, None)
+
+
+def test_store_without_tables_is_told_without_its_statement(feed, client, caplog):
+    """What the database refuses is told by its kind: its text has the statement in it."""
+    engine = create_engine("sqlite://")
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader])
+    observer = OpenTelemetry(meter_provider=provider)
+    observer.observe_lag(client, CursorStore(engine), CONSUMER)
+    with caplog.at_level(logging.WARNING, "zeroeventhub.telemetry"):
+        assert observed(reader) == {}
+    (record,) = [one for one in caplog.records if one.name == "zeroeventhub.telemetry"]
+    assert record.getMessage().endswith("is not known: OperationalError was raised.")
+    provider.shutdown()
+    engine.dispose()

@@ -1,0 +1,252 @@
+import anyio
+import anyio.lowlevel
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+from zeroeventhub import Event
+from zeroeventhub.errors import Fenced
+from zeroeventhub.telemetry import OpenTelemetry
+from zeroeventhub.telemetry.metric import METRICS
+
+CONSUMER = "billing"
+ONE, TWO = "1" * 32, "2" * 32
+IDENTITY = {"messaging.system": "zeroeventhub", "messaging.consumer.group.name": CONSUMER}
+PAGE = {**IDENTITY, "messaging.destination.partition.id": "3"}
+
+
+@pytest.fixture
+def spans():
+    """An exporter that keeps spans, and the provider that has it."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    yield exporter, provider
+    provider.shutdown()
+
+
+@pytest.fixture
+def reader():
+    """A reader of metrics."""
+    reader = InMemoryMetricReader()
+    yield reader
+    reader.shutdown()
+
+
+@pytest.fixture
+def observer(spans, reader):
+    """An observer of its own providers."""
+    return OpenTelemetry(spans[1], MeterProvider([reader]))
+
+
+def event(trace_id=None, span_id="a" * 16, **attributes):
+    """A CloudEvent, of a trace if one is given."""
+    data = {"specversion": "1.0", "id": "1", "source": "/", "type": "t", **attributes}
+    if trace_id is not None:
+        data["traceparent"] = f"00-{trace_id}-{span_id}-01"
+    return Event.of(data)
+
+
+def finished(spans, events, observer):
+    """The span of a page that was applied without fault."""
+    with observer.applying(CONSUMER, 3, events):
+        pass
+    (span,) = spans[0].get_finished_spans()
+    spans[0].clear()
+    return span
+
+
+def linked(span):
+    """The traces and spans that a span has links to."""
+    contexts = [link.context for link in span.links]
+    return [(f"{each.trace_id:032x}", f"{each.span_id:016x}") for each in contexts]
+
+
+def test_page_has_a_span(spans, observer):
+    """Around the application of a page there is a span that says what is processed, and by whom."""
+    with observer.applying(CONSUMER, 3, [event(), event()]):
+        inside = trace.get_current_span().get_span_context()
+    (span,) = spans[0].get_finished_spans()
+    assert (span.name, span.kind) == ("process billing", SpanKind.CONSUMER)
+    assert span.context.span_id == inside.span_id
+    assert (span.parent, span.links, span.status.status_code) == (None, (), StatusCode.UNSET)
+    assert dict(span.attributes) == PAGE | {
+        "messaging.operation.name": "process",
+        "messaging.operation.type": "process",
+        "messaging.batch.message_count": 2,
+    }
+    assert span.instrumentation_scope.name == "zeroeventhub"
+
+
+def test_page_of_one_trace_goes_on_with_it(spans, observer):
+    """Where all events are of one trace, the first one's span is the parent; others are linked."""
+    span = finished(spans, [event(ONE)], observer)
+    assert f"{span.context.trace_id:032x}" == ONE
+    assert f"{span.parent.span_id:016x}" == "a" * 16
+    assert linked(span) == []
+    span = finished(spans, [event(ONE), event(ONE), event(ONE, "b" * 16)], observer)
+    assert f"{span.parent.span_id:016x}" == "a" * 16
+    assert linked(span) == [(ONE, "b" * 16)]
+
+
+def test_page_of_several_traces_has_links(spans, observer):
+    """A page of events of several traces, or of some without, belongs to none and links to all."""
+    span = finished(spans, [event(ONE), event(TWO), event(ONE), event(TWO, "b" * 16)], observer)
+    assert span.parent is None
+    assert linked(span) == [(ONE, "a" * 16), (TWO, "a" * 16), (TWO, "b" * 16)]
+    span = finished(spans, [event(ONE), event()], observer)
+    assert (span.parent, linked(span)) == (None, [(ONE, "a" * 16)])
+
+
+def test_links_are_not_without_end(spans, observer):
+    """A large page has as many links as the SDK keeps: the first ones."""
+    events = [event(f"{number:032x}") for number in range(1, 300)]
+    span = finished(spans, events, observer)
+    assert linked(span) == [(f"{number:032x}", "a" * 16) for number in range(1, 129)]
+    assert span.dropped_links == 0
+
+
+@pytest.mark.parametrize(
+    "wrong", ["", "x", f"00-{'0' * 32}-{'a' * 16}-01", f"00-{ONE}-{'0' * 16}-01", 7, None]
+)
+def test_trace_that_is_none_is_passed_over(spans, observer, wrong):
+    """An event whose traceparent is none has no trace, not even that of whoever is reading."""
+    events = [event(traceparent=wrong), event(ONE)]
+    with (
+        spans[1].get_tracer("test").start_as_current_span("outer") as outer,
+        observer.applying(CONSUMER, 3, events),
+    ):
+        pass
+    inner = spans[0].get_finished_spans()[0]
+    assert inner.parent.span_id == outer.get_span_context().span_id
+    assert linked(inner) == [(ONE, "a" * 16)]
+
+
+def test_trace_may_be_in_a_header(spans, observer):
+    """Events of ZeroEventHub v1 have the trace in a header."""
+    headers = {"traceparent": f"00-{TWO}-{'c' * 16}-01"}
+    span = finished(spans, [Event(b'{"n":1}', headers)], observer)
+    assert f"{span.context.trace_id:032x}" == TWO
+    assert f"{span.parent.span_id:016x}" == "c" * 16
+
+
+def test_trace_that_is_not_sampled_stays_so(spans, observer):
+    """Whoever began the trace has decided whether it is kept."""
+    unsampled = event(traceparent=f"00-{ONE}-{'a' * 16}-00")
+    with observer.applying(CONSUMER, 3, [unsampled]):
+        assert f"{trace.get_current_span().get_span_context().trace_id:032x}" == ONE
+    assert spans[0].get_finished_spans() == ()
+
+
+def test_error_is_recorded(spans, observer, reader):
+    """What is raised while a page is applied is on the span, and comes out as it was."""
+    with pytest.raises(Fenced, match="moved"), observer.applying(CONSUMER, 3, []):
+        raise Fenced("It has moved.")
+    (span,) = spans[0].get_finished_spans()
+    assert span.status.status_code == StatusCode.ERROR
+    assert span.attributes["error.type"] == "Fenced"
+    (recorded,) = span.events
+    assert (recorded.name, recorded.attributes["exception.message"]) == (
+        "exception",
+        "It has moved.",
+    )
+    (point,) = points(reader)["apply.duration"]
+    assert point.count == 1
+
+
+def test_span_is_that_of_its_task(spans, observer):
+    """In each of several tasks the span of its own page is the current one."""
+    seen = {}
+
+    async def apply(partition):
+        with observer.applying(CONSUMER, partition, [event(f"{partition:032x}")]):
+            for _ in range(3):
+                await anyio.lowlevel.checkpoint()
+            seen[partition] = trace.get_current_span().get_span_context().trace_id
+
+    async def main():
+        async with anyio.create_task_group() as group:
+            for partition in range(1, 5):
+                group.start_soon(apply, partition)
+
+    anyio.run(main)
+    assert seen == {partition: partition for partition in range(1, 5)}
+
+
+def points(reader):
+    """The data points of all metrics, by name."""
+    data = reader.get_metrics_data()
+    if data is None:
+        return {}
+    return {
+        metric.name.removeprefix("zeroeventhub.consumer."): list(metric.data.data_points)
+        for resource in data.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+    }
+
+
+def values(found, name):
+    """The attributes and the values of a metric."""
+    return [(dict(point.attributes), point.value) for point in found[name]]
+
+
+def test_every_hook_is_measured(observer, reader):
+    """Each thing that a consumer tells shows in a metric of its own."""
+    error = KeyError("secret")
+    observer.fetched(CONSUMER, 3, 5, 0.2)
+    with observer.applying(CONSUMER, 3, []):
+        pass
+    observer.committed(CONSUMER, 3, 5)
+    observer.failed(CONSUMER, 3, error, 1)
+    observer.set_aside(CONSUMER, 3, 2, 1)
+    observer.waited(CONSUMER, None, error, 1.5)
+    observer.fenced(CONSUMER, 3)
+    observer.duplicate(CONSUMER, 3, 4)
+    observer.halted(CONSUMER, 3, error)
+    observer.held(CONSUMER, frozenset({3, 4}))
+    state = "zeroeventhub.dead_letter.state"
+    named = {"error.type": "KeyError"}
+    found = points(reader)
+    assert values(found, "events") == [(PAGE, 5)]
+    assert values(found, "pages") == [(PAGE, 1)]
+    assert values(found, "failures") == [(PAGE | named, 1)]
+    assert values(found, "dead_letters") == [
+        (PAGE | {state: "failed"}, 2),
+        (PAGE | {state: "held"}, 1),
+    ]
+    assert values(found, "retries") == [(IDENTITY | named, 1)]
+    assert values(found, "backoff") == [(IDENTITY | named, 1.5)]
+    assert values(found, "fenced") == [(PAGE, 1)]
+    assert values(found, "duplicates") == [(PAGE, 4)]
+    assert values(found, "partition_halted") == [(PAGE, 1)]
+    assert values(found, "partitions_held") == [(IDENTITY, 2)]
+    assert set(found) == {metric.name for metric in METRICS}
+    (fetch,), (apply,) = found["fetch.duration"], found["apply.duration"]
+    assert (fetch.sum, apply.count) == (0.2, 1)
+    assert fetch.explicit_bounds[:2] == (0.005, 0.01)
+    assert "secret" not in str(found)
+
+
+def test_units_are_those_of_the_conventions(observer, reader):
+    """Metrics say in which unit they are, in the words of UCUM."""
+    observer.fetched(CONSUMER, 3, 5, 0.2)
+    observer.committed(CONSUMER, 3, 5)
+    data = reader.get_metrics_data().resource_metrics[0].scope_metrics[0]
+    assert {metric.name.rpartition("consumer.")[2]: metric.unit for metric in data.metrics} == {
+        "fetch.duration": "s",
+        "events": "{event}",
+        "pages": "{page}",
+    }
+
+
+def test_providers_are_the_global_ones_by_default():
+    """Without providers nothing fails, and nothing is kept where none is set up."""
+    observer = OpenTelemetry()
+    with observer.applying(CONSUMER, 3, [event(ONE)]):
+        observer.committed(CONSUMER, 3, 1)

@@ -1,0 +1,152 @@
+from pathlib import Path
+
+import pytest
+from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
+
+from zeroeventhub.errors import ConfigurationError, Diverged
+from zeroeventhub.telemetry import Prometheus
+from zeroeventhub.telemetry.metric import LAG_EVENTS, LAG_TIME, METRICS
+
+CONSUMER = "billing"
+PAGE = {"consumer": CONSUMER, "partition": "3"}
+
+
+@pytest.fixture
+def registry():
+    """A registry of its own."""
+    return CollectorRegistry()
+
+
+@pytest.fixture
+def value(registry):
+    """A function that reads a metric's value; None where there is no such series."""
+
+    def read(name, **labels):
+        return registry.get_sample_value(f"zeroeventhub_consumer_{name}", labels)
+
+    return read
+
+
+def test_page_is_counted_and_timed(registry, value):
+    """A page that was fetched, applied and committed shows in all that is measured of it."""
+    observer = Prometheus(registry)
+    observer.fetched(CONSUMER, 3, 5, 0.2)
+    with observer.applying(CONSUMER, 3, []):
+        assert value("apply_duration_seconds_count", **PAGE) is None
+    observer.committed(CONSUMER, 3, 5)
+    observer.committed(CONSUMER, 3, 2)
+    assert value("events_total", **PAGE) == 7
+    assert value("pages_total", **PAGE) == 2
+    assert value("fetch_duration_seconds_sum", **PAGE) == 0.2
+    assert value("fetch_duration_seconds_bucket", le="0.1", **PAGE) == 0
+    assert value("fetch_duration_seconds_bucket", le="0.25", **PAGE) == 1
+    assert value("fetch_duration_seconds_bucket", le="60.0", **PAGE) == 1
+    assert value("apply_duration_seconds_count", **PAGE) == 1
+
+
+def test_failed_application_is_timed_and_its_error_passes(registry, value):
+    """What is raised while a page is applied comes out as it was, and took its time."""
+    observer = Prometheus(registry)
+    with (
+        pytest.raises(ZeroDivisionError, match="as it was"),
+        observer.applying(CONSUMER, 3, []),
+    ):
+        raise ZeroDivisionError("as it was")
+    assert value("apply_duration_seconds_count", **PAGE) == 1
+    assert value("events_total", **PAGE) is None
+
+
+def test_what_goes_wrong_is_counted_by_kind(registry, value):
+    """Failures and pauses are told apart by the kind of their error, never by its text."""
+    observer = Prometheus(registry)
+    observer.failed(CONSUMER, 3, KeyError("secret"), 1)
+    observer.failed(CONSUMER, 3, KeyError("another"), 2)
+    observer.waited(CONSUMER, 3, KeyError(), 1.5)
+    observer.waited(CONSUMER, 3, KeyError(), 2.0)
+    observer.waited(CONSUMER, None, Diverged("x"), 4.0)
+    observer.fenced(CONSUMER, 3)
+    observer.duplicate(CONSUMER, 3, 9)
+    assert value("failures_total", error="KeyError", **PAGE) == 2
+    assert value("retries_total", error="KeyError", **PAGE) == 2
+    assert value("backoff_seconds_total", error="KeyError", **PAGE) == 3.5
+    nowhere = {"consumer": CONSUMER, "partition": "", "error": "Diverged"}
+    assert value("retries_total", **nowhere) == 1
+    assert value("backoff_seconds_total", **nowhere) == 4
+    assert value("fenced_total", **PAGE) == 1
+    assert value("duplicates_total", **PAGE) == 9
+    assert b"secret" not in generate_latest(registry)
+
+
+def test_dead_letters_are_counted_by_state(registry, value):
+    """Events that failed are told apart from those that are held back behind them."""
+    observer = Prometheus(registry)
+    observer.set_aside(CONSUMER, 3, 2, 0)
+    assert value("dead_letters_total", state="failed", **PAGE) == 2
+    assert value("dead_letters_total", state="held", **PAGE) is None
+    observer.set_aside(CONSUMER, 3, 0, 5)
+    observer.set_aside(CONSUMER, 3, 1, 1)
+    assert value("dead_letters_total", state="failed", **PAGE) == 3
+    assert value("dead_letters_total", state="held", **PAGE) == 6
+
+
+def test_leases_held_are_those_of_now(registry, value):
+    """The gauge of leases follows what is held, for each consumer."""
+    observer = Prometheus(registry)
+    observer.held(CONSUMER, frozenset({1, 2, 3}))
+    observer.held("another", frozenset({4}))
+    assert value("partitions_held", consumer=CONSUMER) == 3
+    observer.held(CONSUMER, frozenset())
+    assert value("partitions_held", consumer=CONSUMER) == 0
+    assert value("partitions_held", consumer="another") == 1
+
+
+def test_halted_partition_shows_until_it_goes_on(registry, value):
+    """A halted partition is shown until something of it is committed or its lease is gone."""
+    observer = Prometheus(registry)
+    for partition in (3, 4, 5):
+        observer.halted(CONSUMER, partition, KeyError())
+    observer.halted("another", 3, KeyError())
+    observer.committed(CONSUMER, 7, 1)
+    observer.held(CONSUMER, frozenset({3, 4, 7}))
+
+    def shown():
+        return [
+            value("partition_halted", consumer=CONSUMER, partition=str(number))
+            for number in (3, 4, 5, 7)
+        ]
+
+    assert shown() == [1, 1, 0, None]
+    observer.committed(CONSUMER, 4, 1)
+    assert shown() == [1, 0, 0, None]
+    observer.halted(CONSUMER, 4, KeyError())
+    assert shown() == [1, 1, 0, None]
+    observer.held(CONSUMER, frozenset())
+    assert shown() == [0, 0, 0, None]
+    assert value("partition_halted", consumer="another", partition="3") == 1
+
+
+def test_metrics_are_registered_once(registry):
+    """A second observer for a registry is refused with what to do instead."""
+    Prometheus(registry)
+    with pytest.raises(ConfigurationError, match="one Prometheus"):
+        Prometheus(registry)
+
+
+def test_registry_of_the_library_is_the_default():
+    """Without a registry, metrics are where the client library shows them by itself."""
+    observer = Prometheus()
+    observer.committed("of the default registry", 0, 4)
+    labels = {"consumer": "of the default registry", "partition": "0"}
+    assert REGISTRY.get_sample_value("zeroeventhub_consumer_events_total", labels) == 4
+
+
+def test_every_metric_is_documented():
+    """The guide's table has all metrics, with their labels and what they say."""
+    guide = (Path(__file__).parents[2] / "docs" / "telemetry.md").read_text()
+    for metric in (*METRICS, LAG_EVENTS, LAG_TIME):
+        name = metric.name.replace(".", "_") + ("_seconds" if metric.unit == "s" else "")
+        name += "_total" if metric.kind.name == "COUNTER" else ""
+        (row,) = [line for line in guide.splitlines() if f"| `{metric.name}` |" in line]
+        assert f"`{name}`" in row
+        assert metric.description in row
+        assert ", ".join(metric.labels) in row

@@ -1,0 +1,41 @@
+"""What a page says: whether it brought anything, and whether it reached the head."""
+
+from zeroeventhub._follow.backoff import SHORTEST_BACKOFF
+from zeroeventhub._follow.steps import Pause
+from zeroeventhub.errors import ProtocolError
+from zeroeventhub.protocol import Page
+
+__all__ = ["LONGEST_WAIT", "brings_news", "pause_at_head", "reaches_head"]
+
+LONGEST_WAIT = 5.0
+"""Seconds that the feed is asked to wait at its head; a consumer that is stopped waits as long."""
+
+
+def brings_news(page: Page, partition: int, cursor: str) -> bool:
+    """Tell whether a page that was read from a cursor holds events, or moves the cursor.
+
+    Raises:
+        ProtocolError: it holds events and does not move the cursor.
+    """
+    if page.events and page.cursor == cursor:
+        raise ProtocolError(
+            f"The feed sent events of partition {partition} without moving the cursor: they "
+            "would come again for ever."
+        )
+    return page.cursor != cursor
+
+
+def reaches_head(page: Page, cursor: str) -> bool:
+    """Tell whether nothing followed a page that was read from a cursor.
+
+    A feed that does not say so has reached its head when it brings nothing new.
+    """
+    return page.caught_up or page.cursor == cursor
+
+
+def pause_at_head(poll_interval: float, *, waits: bool) -> Pause:
+    """Choose the pause between two looks at the head.
+
+    It is short where the feed waits in place of the consumer; it may not do so every time.
+    """
+    return Pause(min(poll_interval, SHORTEST_BACKOFF) if waits else poll_interval)

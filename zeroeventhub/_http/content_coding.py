@@ -1,0 +1,90 @@
+"""Bodies as they were before they were compressed, in pieces of a bounded size."""
+
+import zlib
+from collections.abc import Iterator
+from typing import Protocol
+
+from zeroeventhub.errors import ProtocolError
+
+__all__ = ["ContentCoding", "content_coding"]
+
+PIECE = 64 * 1024
+"""Bytes that are unpacked at once."""
+
+_GZIP_ONLY = 16 + zlib.MAX_WBITS
+
+
+class ContentCoding(Protocol):
+    """Undo a content coding (RFC 9110, section 8.4.1)."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether what came so far may be all."""
+
+    def pieces(self, chunk: bytes) -> Iterator[bytes]:
+        """Yield what the next bytes stand for.
+
+        Raises:
+            ProtocolError: they stand for nothing.
+        """
+
+
+class _Identity:
+    whole = True
+
+    def pieces(self, chunk: bytes) -> Iterator[bytes]:
+        yield chunk
+
+
+class _Gzip:
+    """Unpack gzip (RFC 1952): one member or several, each with its checksum."""
+
+    def __init__(self) -> None:
+        self._member = zlib.decompressobj(_GZIP_ONLY)
+        self._packed = 0
+        self._unpacked = 0
+
+    @property
+    def whole(self) -> bool:
+        return self._member.eof
+
+    def pieces(self, chunk: bytes) -> Iterator[bytes]:
+        piece = b""
+        self._packed += len(chunk)
+        # A piece that is full may have more behind it, even where no bytes are left to read.
+        while chunk or len(piece) == PIECE:
+            if self._member.eof:
+                self._member = zlib.decompressobj(_GZIP_ONLY)
+            try:
+                piece = self._member.decompress(chunk, PIECE)
+            except zlib.error:
+                raise ProtocolError("The answer says that it is gzip, and is not.") from None
+            self._unpacked += len(piece)
+            yield piece
+            chunk = self._member.unused_data if self._member.eof else self._member.unconsumed_tail
+            if self._member.eof:
+                piece = b""
+        # Members without content and endless names: bytes that a bound of content never counts.
+        if self._packed > 2 * self._unpacked + PIECE:
+            raise ProtocolError("The answer is gzip that is longer than what it holds.")
+
+
+class _Unknown:
+    """Refuse a body, if there is one."""
+
+    whole = True
+
+    def pieces(self, chunk: bytes) -> Iterator[bytes]:  # noqa: ARG002 - as the protocol has it
+        raise ProtocolError("The answer is in a content coding that was not asked for.")
+
+
+def content_coding(header: str) -> ContentCoding:
+    """Choose how a body is unpacked by its Content-Encoding."""
+    names = [name.strip().lower() for name in header.split(",")]
+    match [name for name in names if name not in {"", "identity"}]:
+        case []:
+            return _Identity()
+        case ["gzip" | "x-gzip"]:
+            return _Gzip()
+        case _:
+            return _Unknown()

@@ -1,0 +1,244 @@
+"""What a caller's `apply` wants to be given, as its annotations say."""
+
+import inspect
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace, UnionType
+from typing import Any, TypeAlias, Union, get_args, get_origin, get_type_hints
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
+from sqlalchemy.orm import Session
+
+from zeroeventhub.consumer.event_model import Decode, decoder
+from zeroeventhub.consumer.pending_page import AsyncPendingPage, PendingPage
+from zeroeventhub.consumer.transaction import Kind
+from zeroeventhub.errors import ConfigurationError, Fenced
+from zeroeventhub.protocol import Event
+
+__all__ = ["Application"]
+
+_ANYTHING = (inspect.Parameter.empty, Any, object)
+_LISTS = (list, Sequence, Collection, Iterable)
+
+_Sessions: TypeAlias = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Application:
+    """Hold a caller's `apply`, and how it is to be called.
+
+    Attributes:
+        apply: the caller's function.
+        is_async: whether it is a coroutine function.
+        kind: the kind of transaction that it wants.
+        sessions: makes its sessions.
+        decode: makes of an event what it wants; None where it wants pages.
+        together: whether it wants a list of all events of a page.
+    """
+
+    apply: Callable[[Any, Any], Any]
+    is_async: bool
+    kind: Kind
+    sessions: _Sessions
+    decode: Decode | None
+    together: bool
+
+    @classmethod
+    def of(
+        cls,
+        apply: Callable[..., Any],
+        engine: Engine | AsyncEngine,
+        sessions: _Sessions | None = None,
+    ) -> "Application":
+        """Read what a function wants.
+
+        Args:
+            apply: the caller's function, of a transaction and of what is to be applied.
+            engine: the store's.
+            sessions: makes sessions, if the caller has said how.
+
+        Raises:
+            ConfigurationError: it cannot be called, or wants what cannot be given.
+        """
+        is_async = _is_async(apply)
+        if is_async and isinstance(engine, Engine):
+            raise ConfigurationError(
+                "A Consumer calls an apply that is not async; or use AsyncConsumer."
+            )
+        wanted, argument = _annotations(apply)
+        kind, session = _transaction(wanted, engine, is_async=is_async, sessions=sessions)
+        if sessions is None:
+            makes_async = isinstance(engine, AsyncEngine)
+            sessions = _async_sessions(session) if makes_async else session
+        decode, together = _argument(argument, is_async=is_async)
+        return cls(apply, is_async, kind, sessions, decode, together)
+
+    def arguments(self, page: PendingPage | AsyncPendingPage) -> Iterator[Any]:
+        """Make of a page what `apply` is called with, once for each."""
+        if self.decode is None:
+            yield page
+        elif self.together:
+            yield [self.decode(event) for event in page.events]
+        else:
+            yield from map(self.decode, page.events)
+
+    def call(self, transaction: Any, page: PendingPage) -> None:
+        """Call an `apply` that is not async."""
+        for argument in self.arguments(page):
+            with _apart_from_the_fence():
+                result = self.apply(transaction, argument)
+            if inspect.isawaitable(result):
+                if inspect.iscoroutine(result):
+                    result.close()
+                raise ConfigurationError(
+                    "apply has returned something to be awaited, but is no coroutine function: "
+                    "define it with `async def`, for an AsyncConsumer."
+                )
+
+    async def call_async(self, transaction: Any, page: AsyncPendingPage) -> None:
+        """Call an async `apply`."""
+        for argument in self.arguments(page):
+            with _apart_from_the_fence():
+                await self.apply(transaction, argument)
+
+
+@contextmanager
+def _apart_from_the_fence() -> Iterator[None]:
+    """Keep what `apply` raises from looking like what is raised where it is called."""
+    try:
+        yield
+    except Fenced as error:
+        raise ConfigurationError(
+            "apply must not commit the page: its cursor has been moved in the transaction that "
+            "apply was given."
+        ) from error
+
+
+def _function(apply: Callable[..., Any]) -> Any:
+    """Return the function behind a callable, which has its annotations."""
+    while isinstance(apply, partial):
+        apply = apply.func
+    if inspect.isroutine(apply) or isinstance(apply, type):
+        return apply
+    return type(apply).__call__
+
+
+def _is_async(apply: Callable[..., Any]) -> bool:
+    if not callable(apply):
+        raise ConfigurationError("apply is a function of a transaction and a page.")
+    function = _function(apply)
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigurationError("apply is a generator, which nobody would iterate over: return.")
+    return inspect.iscoroutinefunction(function)
+
+
+def _annotations(apply: Callable[..., Any]) -> tuple[Any, Any]:
+    """Return the annotations of a function's two arguments."""
+    try:
+        signature = inspect.signature(apply)
+    except ValueError:
+        return Any, Any  # a function written in C, which says nothing
+    try:
+        names = {value: name for name, value in signature.bind(0, 1).arguments.items()}
+    except TypeError as error:
+        raise ConfigurationError(
+            f"apply takes two arguments, a transaction and what is to be applied: {error}"
+        ) from error
+    function = _function(apply)
+    written = getattr(function, "__annotations__", {})
+    chosen = {number: names[number] for number in (0, 1) if names.get(number) in written}
+    only = SimpleNamespace(__annotations__={name: written[name] for name in chosen.values()})
+    try:
+        hints = get_type_hints(only, getattr(inspect.unwrap(function), "__globals__", {}))
+    except (NameError, TypeError) as error:
+        raise ConfigurationError(
+            f"An annotation of apply cannot be understood ({error}): import what it names where "
+            "it is defined, and not only for type checkers."
+        ) from error
+    return tuple(hints[chosen[number]] if number in chosen else Any for number in (0, 1))  # type: ignore[return-value]
+
+
+def _choices(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+
+
+def _is(hint: Any, kind: type | None) -> bool:
+    hint = get_origin(hint) or hint
+    return kind is not None and isinstance(hint, type) and issubclass(hint, kind)
+
+
+def _transaction(
+    wanted: Any, engine: Engine | AsyncEngine, *, is_async: bool, sessions: _Sessions | None
+) -> tuple[Kind, type[Any]]:
+    """Choose the kind of transaction, and the class of a session."""
+    session: type[Any] = AsyncSession if is_async else Session
+    if wanted in _ANYTHING:
+        return Kind.CONNECTION if sessions is None else Kind.SESSION, session
+    # Somebody who names a class of psycopg has imported it.
+    psycopg = sys.modules.get("psycopg")
+    if psycopg is None or engine.dialect.driver != "psycopg":
+        driver = None
+    elif is_async:
+        driver = psycopg.AsyncConnection
+    else:
+        driver = psycopg.Connection if isinstance(engine, Engine) else None
+    for choice in _choices(wanted):
+        if _is(choice, AsyncConnection if is_async else Connection) and sessions is None:
+            return Kind.CONNECTION, session
+        if _is(choice, session):
+            return Kind.SESSION, choice
+        if _is(choice, driver) and sessions is None:
+            return Kind.DRIVER, session
+    may_be = ["AsyncSession" if is_async else "Session"]
+    if sessions is None:
+        may_be.insert(0, "AsyncConnection" if is_async else "Connection")
+        if driver is not None:
+            may_be.append(f"psycopg.{driver.__name__}")
+    raise ConfigurationError(
+        f"apply asks for a transaction that is {_name(wanted)}; {'async' if is_async else 'sync'} "
+        f"as it is, and with this store, it can be given one that is {' or '.join(may_be)}"
+        f"{', since `sessions` was given' if sessions else ''}."
+    )
+
+
+def _async_sessions(session: type[Any]) -> _Sessions:
+    """Make sessions of an async engine, for an async function or for a sync one."""
+    if issubclass(session, AsyncSession):
+        return session
+    return partial(AsyncSession, sync_session_class=session)
+
+
+def _argument(wanted: Any, *, is_async: bool) -> tuple[Decode | None, bool]:
+    """Choose what is made of an event, None for pages; and whether there is a list of them."""
+    page = AsyncPendingPage if is_async else PendingPage
+    if wanted in _ANYTHING or any(_is(choice, page) for choice in _choices(wanted)):
+        return None, False
+    if (get_origin(wanted) or wanted) in _LISTS:
+        decode = _decode(*get_args(wanted) or (Event,))
+        if decode is not None:
+            return decode, True
+    elif (decode := _decode(wanted)) is not None:
+        return decode, False
+    raise ConfigurationError(
+        f"apply asks to be given {_name(wanted)}; it can be given {page.__name__}, Event, a "
+        "dataclass, TypedDict, msgspec.Struct or pydantic model, or a list of one of these."
+    )
+
+
+def _decode(wanted: Any) -> Decode | None:
+    if wanted in (*_ANYTHING, Event):
+        return _itself
+    is_page = _is(wanted, PendingPage) or _is(wanted, AsyncPendingPage)
+    return None if is_page else decoder(wanted)
+
+
+def _itself(event: Event) -> Event:
+    return event
+
+
+def _name(hint: Any) -> str:
+    return getattr(hint, "__name__", None) or str(hint)

@@ -1,0 +1,76 @@
+"""The asynchronous consumer."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from zeroeventhub._follow import Deliver, Discover, Fetch, Pause, Step
+from zeroeventhub.client import AsyncClient
+from zeroeventhub.consumer.access import AsyncAccess
+from zeroeventhub.consumer.driving import next_step
+from zeroeventhub.consumer.following import Following
+from zeroeventhub.consumer.pending_page import AsyncPendingPage
+from zeroeventhub.consumer.run import Run
+from zeroeventhub.consumer.stopping import stop_on_signals
+from zeroeventhub.consumer.tasks import Tasks
+from zeroeventhub.errors import ZeroEventHubError
+
+__all__ = ["AsyncConsumer"]
+
+
+class AsyncConsumer(Following[AsyncClient]):
+    """Follow a feed and keep the cursors in a database, asynchronously.
+
+    The arguments are those of Consumer, with an AsyncClient and a store made with an AsyncEngine.
+    """
+
+    async def __aiter__(self) -> AsyncIterator[AsyncPendingPage]:
+        """Yield pages that have events, one partition after the other, without leases."""
+        access = AsyncAccess(self.client, self._options, self._reading)
+        steps = self._follower().steps()
+        bell = asyncio.Event()
+        go_on: Callable[[], Step] = partial(next, steps)
+        with self._woken_by(bell.set):
+            while (step := next_step(go_on)) is not None:
+                if isinstance(step, Deliver):
+                    yield AsyncPendingPage.of(self._options, step)
+                    go_on = partial(steps.send, None)
+                    continue
+                try:
+                    go_on = partial(steps.send, await self._carry_out(access, step, bell))
+                except ZeroEventHubError as error:
+                    go_on = partial(steps.throw, error)
+
+    async def run(
+        self,
+        apply: Callable[..., Awaitable[object]],
+        *,
+        sessions: Callable[[], Any] | None = None,
+    ) -> None:
+        """Apply everything in transactions that move the cursors; see `Consumer.run`.
+
+        Each partition is read in a task of its own. A page that is on its way when the consumer is
+        stopped is not waited for.
+        """
+        access = AsyncAccess(self.client, self._options, self._reading)
+        run = Run(self._options, self._reading, access.engine.sync_engine)
+        tasks = Tasks(run, access, apply, sessions, self._is_stopped)
+        loop = asyncio.get_running_loop()
+        stop = partial(loop.call_soon_threadsafe, self.stop)
+        with stop_on_signals(stop), self._woken_by(tasks.wake):
+            await tasks.drive()
+
+    async def _carry_out(self, access: AsyncAccess, step: Step, bell: asyncio.Event) -> Any:
+        match step:
+            case Discover():
+                return await access.discover()
+            case Fetch():
+                return await access.fetch(step)
+            case Pause():
+                self._log.waits(step)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(bell.wait(), step.seconds)
+                return None
+        return await access.keep(self._book.carry_out, step)

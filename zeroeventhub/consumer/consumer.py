@@ -1,0 +1,120 @@
+"""The consumer: pages in, effects and cursor committed in one transaction."""
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from zeroeventhub._follow import Deliver, Discover, Fetch, Pause, Step
+from zeroeventhub.client import Client
+from zeroeventhub.consumer.access import Access
+from zeroeventhub.consumer.driving import next_step
+from zeroeventhub.consumer.following import Following
+from zeroeventhub.consumer.pending_page import PendingPage
+from zeroeventhub.consumer.run import Run
+from zeroeventhub.consumer.stopping import stop_on_signals
+from zeroeventhub.consumer.threads import Threads
+from zeroeventhub.errors import ZeroEventHubError
+
+__all__ = ["Consumer"]
+
+
+class Consumer(Following[Client]):
+    """Follow a feed and keep the cursors in a database.
+
+    Run it with a function that applies events: partitions are read side by side, and shared with
+    all processes that run a consumer of this name. Or iterate to get pages, one partition after
+    the other, and commit each in the transaction of its effects; a page that is not committed is
+    read again.
+
+    What is fetched and not yet applied takes at most 2 * concurrency * the client's
+    `limits.page_bytes`, in bytes as the feed sent them: of every partition that is worked on, the
+    page that is applied, and the one behind it.
+
+    Args:
+        client: reads the feed.
+        store: keeps the cursors; made with a sync engine.
+        name: the consumer's name: its key in the store.
+        start: where a consumer that has no cursors yet starts: FIRST, LAST, or a cursor. In
+            partitions that come later it starts at the first event.
+        partitions: the partitions to read; None for all. A process that names them reads those
+            that nobody else reads, and is given no share of others.
+        follow: wait for more events at the head; otherwise end there.
+        limit: how many events to ask for in a page.
+        types: the types of events to ask for; None for all.
+        poll_interval: seconds between two looks at the head.
+        attempts: how often a request to the feed or the store is tried, with growing pauses,
+            before its error is raised; None for no limit.
+        concurrency: how many partitions are worked on at a time; more of them take turns.
+        lanes: how many events of a page are applied at a time, those of one key in order.
+        lease: seconds after which the partitions of a process that died are read by another.
+        failures: what becomes of a page whose handler raises.
+        key: says which events have to stay in order; by default a CloudEvent's partitionkey or
+            subject.
+        identity: says which events are the same; by default a CloudEvent's id.
+        inbox: whether to drop events that were applied before; None for feeds that do not promise
+            to publish an event only once.
+        inbox_days: how many days the inbox remembers an event.
+        observer: is told of the work.
+
+    Raises:
+        ConfigurationError: an option is out of its range.
+    """
+
+    def __iter__(self) -> Iterator[PendingPage]:
+        """Yield pages that have events, one partition after the other, without leases."""
+        access = Access(self.client, self._options, self._reading)
+        steps = self._follower().steps()
+        bell: SimpleQueue[None] = SimpleQueue()
+        go_on: Callable[[], Step] = partial(next, steps)
+        with self._woken_by(partial(bell.put, None)):
+            while (step := next_step(go_on)) is not None:
+                if isinstance(step, Deliver):
+                    yield PendingPage.of(self._options, step)
+                    go_on = partial(steps.send, None)
+                    continue
+                try:
+                    go_on = partial(steps.send, self._carry_out(access, step, bell))
+                except ZeroEventHubError as error:
+                    go_on = partial(steps.throw, error)
+
+    def run(
+        self,
+        apply: Callable[..., object],
+        *,
+        sessions: Callable[[], Any] | None = None,
+    ) -> None:
+        """Apply everything in transactions that move the cursors, until stopped.
+
+        Each partition is read in a thread of its own, so `apply` is called in several at a time.
+        Partitions are leased: a process that ends gives them to the others, and one that died, or
+        was stopped for longer than a lease, is fenced when it commits. SIGTERM and SIGINT stop
+        after the pages at hand, if this is the main thread.
+
+        Args:
+            apply: writes the effects, through the transaction that it is given first.
+            sessions: makes an ORM session of the store's engine, where `apply` asks for one.
+
+        Raises:
+            Halted: a partition stands still, because `apply` went on raising.
+            ConfigurationError: the store's engine cannot be used by several threads.
+        """
+        access = Access(self.client, self._options, self._reading)
+        run = Run(self._options, self._reading, access.engine)
+        threads = Threads(run, access, apply, sessions, self._is_stopped)
+        with stop_on_signals(self.stop), self._woken_by(threads.wake):
+            threads.drive()
+
+    def _carry_out(self, access: Access, step: Step, bell: SimpleQueue[None]) -> Any:
+        match step:
+            case Discover():
+                return access.discover()
+            case Fetch():
+                return access.fetch(step)
+            case Pause():
+                self._log.waits(step)
+                with suppress(Empty):
+                    bell.get(timeout=step.seconds)
+                return None
+        return access.keep(self._book.carry_out, step)

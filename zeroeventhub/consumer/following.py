@@ -1,0 +1,110 @@
+"""What the sync and the async consumer are made from."""
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from typing import Generic, TypeVar
+
+from zeroeventhub._follow import Follower
+from zeroeventhub._follow.failures import Failures
+from zeroeventhub.client import AsyncClient, Client
+from zeroeventhub.cloud_event import event_id, event_key
+from zeroeventhub.consumer.bookkeeping import Bookkeeping
+from zeroeventhub.consumer.log import Log
+from zeroeventhub.consumer.observer import Observer
+from zeroeventhub.consumer.options import Options
+from zeroeventhub.consumer.reading import Reading
+from zeroeventhub.cursors import CursorStore
+from zeroeventhub.protocol import FIRST, Event, TypeFilter
+
+__all__ = ["Following"]
+
+_AnyClient = TypeVar("_AnyClient", Client, AsyncClient)
+
+
+class Following(Generic[_AnyClient]):
+    """Hold what a consumer was told, and whether it was told to stop."""
+
+    def __init__(
+        self,
+        client: _AnyClient,
+        store: CursorStore,
+        name: str,
+        *,
+        start: str = FIRST,
+        partitions: Collection[int] | None = None,
+        follow: bool = True,
+        limit: int | None = None,
+        types: TypeFilter | None = None,
+        poll_interval: float = 0.5,
+        attempts: int | None = None,
+        concurrency: int = 8,
+        lanes: int = 1,
+        lease: float = 30.0,
+        failures: Failures = Failures(),  # noqa: B008 - it cannot be changed
+        key: Callable[[Event], str | None] = event_key,
+        identity: Callable[[Event], str | None] = event_id,
+        inbox: bool | None = None,
+        inbox_days: float = 7.0,
+        observer: Observer = Observer(),  # noqa: B008 - it holds nothing
+    ) -> None:
+        self.client: _AnyClient = client
+        self.store = store
+        self.name = name
+        self._reading = Reading(
+            start=start,
+            partitions=partitions,
+            follow=follow,
+            limit=limit,
+            types=types,
+            poll_interval=poll_interval,
+            attempts=attempts,
+        )
+        self._options = Options(
+            name=name,
+            store=store,
+            concurrency=concurrency,
+            lanes=lanes,
+            lease=lease,
+            failures=failures,
+            key=key,
+            identity=identity,
+            inbox=inbox,
+            inbox_days=inbox_days,
+            observer=observer,
+        )
+        self._log = Log(self._options)
+        self._book = Bookkeeping(self._options, self._reading)
+        self._was_stopped = False
+        self._wakes: list[Callable[[], object]] = []
+
+    def stop(self) -> None:
+        """End before the next page; a consumer that was stopped stays stopped.
+
+        A Consumer may be stopped from any thread, and by the handler of a signal; an
+        AsyncConsumer in its event loop.
+        """
+        self._was_stopped = True
+        for wake in tuple(self._wakes):
+            wake()
+
+    def _is_stopped(self) -> bool:
+        return self._was_stopped
+
+    @contextmanager
+    def _woken_by(self, wake: Callable[[], object]) -> Iterator[None]:
+        """Call a function when stopped, for the length of a block."""
+        self._wakes.append(wake)
+        try:
+            yield
+        finally:
+            self._wakes.remove(wake)
+
+    def _follower(self) -> Follower:
+        """Decide how to read all partitions in turn."""
+        return Follower(
+            partitions=self._reading.partitions,
+            forever=self._reading.follow,
+            poll_interval=self._reading.poll_interval,
+            attempts=self._reading.attempts,
+            stopped=self._is_stopped,
+        )

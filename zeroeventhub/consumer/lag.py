@@ -1,0 +1,186 @@
+"""How far a consumer is behind, partition by partition.
+
+One generator decides what is asked for; the sync and the async function carry it out.
+"""
+
+from collections.abc import Callable, Generator, Mapping
+from copy import copy
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+from sqlalchemy import Engine
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from zeroeventhub.client import AsyncClient, Client
+from zeroeventhub.cloud_event import event_time
+from zeroeventhub.cursors import CursorStore
+from zeroeventhub.cursors.transience import reaching_store
+from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.protocol import FIRST, LAG, Event, Lag, Partition
+
+__all__ = ["MOST", "async_lag", "lag"]
+
+MOST = 10_000
+"""How many events are read to be counted, for each partition of a feed that does not count them."""
+
+LARGEST_PAGE = 1_000
+"""How many of them are asked for at once."""
+
+
+@dataclass(frozen=True)
+class _Discover:
+    """Ask the feed for its partitions; the result is a FeedInfo."""
+
+
+@dataclass(frozen=True)
+class _Load:
+    """Load the consumer's cursors; the result has them by partition."""
+
+
+@dataclass(frozen=True)
+class _Ask:
+    """Ask the feed how many events lie behind a cursor; the result is a Lag."""
+
+    partition: int
+    cursor: str
+
+
+@dataclass(frozen=True)
+class _Fetch:
+    """Fetch the page that follows a cursor; the result is a Page."""
+
+    partition: int
+    cursor: str
+    limit: int
+
+
+_Step = _Discover | _Load | _Ask | _Fetch
+_Steps = Generator[_Step, Any, dict[int, Lag]]
+
+
+def lag(client: Client, store: CursorStore, name: str, *, most: int = MOST) -> dict[int, Lag]:
+    """Tell how far a consumer is behind in each partition of a feed.
+
+    A feed with the extension "lag" counts the events itself. Of any other they are read from the
+    consumer's cursor on, and the first one's age is known if it is a CloudEvent with a time. Events
+    of all types count, and a partition that the consumer has no cursor for counts from where it
+    would start by itself.
+
+    Args:
+        client: reads the feed.
+        store: has the consumer's cursors; made with a sync engine.
+        name: the consumer's name.
+        most: how many events are read for each partition, at most, where they have to be read.
+
+    Raises:
+        ConfigurationError: the store's engine is async, or `most` is less than 1.
+        StoreUnavailable: the store did not answer.
+        ZeroEventHubError: as `Client.fetch`.
+    """
+    engine = store.engine
+    if not isinstance(engine, Engine):
+        raise ConfigurationError("lag needs a store with a sync Engine; or use async_lag.")
+    # A running consumer may have the same client, which must not learn of another layout by this.
+    own = copy(client)
+    steps = _steps(most)
+    go_on: Callable[[], _Step] = partial(next, steps)
+    while True:
+        result: Any
+        try:
+            step = go_on()
+        except StopIteration as end:
+            return dict(end.value)
+        match step:
+            case _Discover():
+                result = own.discover()
+            case _Load():
+                with reaching_store(), engine.connect() as connection:
+                    result = store.cursors(connection, name)
+            case _Ask():
+                result = own.lag(step.partition, step.cursor)
+            case _Fetch():
+                result = own.fetch(step.partition, step.cursor, limit=step.limit)
+        go_on = partial(steps.send, result)
+
+
+async def async_lag(
+    client: AsyncClient, store: CursorStore, name: str, *, most: int = MOST
+) -> dict[int, Lag]:
+    """Tell how far a consumer is behind in each partition of a feed; see `lag`.
+
+    Args:
+        client: reads the feed.
+        store: has the consumer's cursors; made with an async engine.
+        name: the consumer's name.
+        most: how many events are read for each partition, at most, where they have to be read.
+    """
+    engine = store.engine
+    if not isinstance(engine, AsyncEngine):
+        raise ConfigurationError("async_lag needs a store with an AsyncEngine; or use lag.")
+    own = copy(client)
+    steps = _steps(most)
+    go_on: Callable[[], _Step] = partial(next, steps)
+    while True:
+        result: Any
+        try:
+            step = go_on()
+        except StopIteration as end:
+            return dict(end.value)
+        match step:
+            case _Discover():
+                result = await own.discover()
+            case _Load():
+                with reaching_store():
+                    async with engine.connect() as connection:
+                        result = await connection.run_sync(store.cursors, name)
+            case _Ask():
+                result = await own.lag(step.partition, step.cursor)
+            case _Fetch():
+                result = await own.fetch(step.partition, step.cursor, limit=step.limit)
+        go_on = partial(steps.send, result)
+
+
+def _steps(most: int) -> _Steps:
+    if most < 1:
+        raise ConfigurationError("At least one event is read to be counted: most is 1 or more.")
+    info = yield _Discover()
+    cursors = yield _Load()
+    found = {}
+    for partition in info.partitions:
+        cursor = _start(partition, cursors)
+        if LAG in info.extensions:
+            found[partition.id] = yield _Ask(partition.id, cursor)
+        else:
+            found[partition.id] = yield from _count(partition.id, cursor, most)
+    return found
+
+
+def _start(partition: Partition, cursors: Mapping[int, str]) -> str:
+    """Choose where a consumer goes on (FeedAPI v2, Method 2 to change partition count)."""
+    known = (
+        cursors[number] for number in (partition.id, *partition.cursor_from) if number in cursors
+    )
+    return next(known, FIRST)
+
+
+def _count(partition: int, cursor: str, most: int) -> Generator[_Step, Any, Lag]:
+    """Read on from a cursor, to the head or until there are more than enough."""
+    events = 0
+    first: Event | None = None
+    while events <= most:
+        page = yield _Fetch(partition, cursor, min(most - events + 1, LARGEST_PAGE))
+        if first is None and page.events:
+            first = page.events[0]
+        events += len(page.events)
+        if page.caught_up or page.cursor == cursor:
+            break
+        cursor = page.cursor
+    return Lag(min(events, most), 0.0 if first is None else _age(first), exact=events <= most)
+
+
+def _age(event: Event) -> float | None:
+    """Return how long ago an event happened, in seconds; clocks differ, so that it may be 0."""
+    moment = event_time(event)
+    return None if moment is None else max(0.0, (datetime.now(UTC) - moment).total_seconds())

@@ -1,0 +1,204 @@
+"""Which process of a consumer reads which partition, and until when."""
+
+from collections.abc import Collection, Sequence
+
+from sqlalchemy import Connection, Update, bindparam, func, select
+
+from zeroeventhub._follow import Claimed
+from zeroeventhub.cursors import fair_share
+from zeroeventhub.cursors.clock import UnixTime, unix_time
+from zeroeventhub.cursors.dead_letters import DeadLetters
+from zeroeventhub.cursors.tables import NAME_LENGTH, Tables
+from zeroeventhub.cursors.writing import insert_unless_there, past_locks, put
+from zeroeventhub.errors import ConfigurationError
+
+__all__ = ["Leases"]
+
+LONGEST_TURN = 10.0
+"""Seconds after which PostgreSQL ends a claim that has stalled, since others wait for it."""
+
+_TURN = ""
+"""The member that is none: whoever changes leases of a consumer locks its row first."""
+
+
+class Leases:
+    """Share the partitions of a consumer between its processes.
+
+    A lease ends when its time is up by the database's clock, unless it is renewed or given back
+    before. Who holds one may read the partition; what fences a process that goes on without is
+    the epoch of the cursor, which `CursorStore.enter` raises.
+
+    Args:
+        tables: where leases and members are kept.
+    """
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+        self._letters = DeadLetters(tables)
+
+    def claim(
+        self,
+        connection: Connection,
+        consumer: str,
+        owner: str,
+        wanted: Sequence[int],
+        *,
+        seconds: float,
+        share: bool,
+    ) -> Claimed:
+        """Renew all leases of a process, and take a fair share of those that are free.
+
+        It waits for other claims, and never for a page that is being applied.
+
+        Args:
+            connection: a connection to the store, in a transaction of this claim's own.
+            consumer: the consumer's name.
+            owner: the process, by a name that no other one has.
+            wanted: the partitions that it may read now.
+            seconds: how long the leases hold.
+            share: whether it shares the partitions with other processes; one that does not takes
+                all that are free, and is no member.
+        """
+        if not 0 < len(owner) <= NAME_LENGTH:
+            raise ConfigurationError(f"A process's name has 1 to {NAME_LENGTH} characters.")
+        self._take_turn(connection, consumer)
+        now = unix_time(connection)
+        members = self._join(connection, consumer, owner, now, seconds) if share else {owner}
+        leases = self._found(connection, consumer, wanted)
+        held = frozenset(number for number, (holder, _) in leases.items() if holder == owner)
+        elsewhere = {
+            number: (holder, expires_at)
+            for number, (holder, expires_at) in leases.items()
+            if number in wanted and holder not in {None, owner} and expires_at > now
+        }
+        most = len(wanted)
+        if share:
+            # Those who do not share are no members, and what they hold is not there to divide.
+            apart = sum(holder not in members for holder, _ in elsewhere.values())
+            most = fair_share.share(members, owner, len(wanted) - apart)
+        free = frozenset(wanted) - held - elsewhere.keys()
+        division = fair_share.divide(held.intersection(wanted), free, most)
+        self._hold(connection, consumer, owner, division.taken, now + seconds)
+        return Claimed(
+            held=held | division.taken,
+            surplus=division.surplus,
+            elsewhere={number: expires_at for number, (_, expires_at) in elsewhere.items()},
+            ended=self._ended(connection, consumer),
+            letters=self._letters.partitions_due(connection, consumer),
+        )
+
+    def release(
+        self, connection: Connection, consumer: str, owner: str, partitions: Collection[int]
+    ) -> None:
+        """Give leases back, so that others may take them at once.
+
+        Args:
+            connection: a connection to the store, in a transaction of its own.
+            consumer: the consumer's name.
+            owner: the process; leases that it does not hold stay as they are.
+            partitions: those that it has stopped to read.
+        """
+        self._take_turn(connection, consumer)
+        columns = self._tables.leases.c
+        mine = self._update(consumer).where(columns.owner == owner)
+        connection.execute(
+            mine.where(columns.partition.in_(sorted(partitions))), {"owner": None, "expires_at": 0}
+        )
+
+    def leave(self, connection: Connection, consumer: str, owner: str) -> None:
+        """Give all leases back, and share no longer.
+
+        Args:
+            connection: a connection to the store, in a transaction of its own.
+            consumer: the consumer's name.
+            owner: the process.
+        """
+        self._take_turn(connection, consumer)
+        mine = self._update(consumer).where(self._tables.leases.c.owner == owner)
+        connection.execute(mine, {"owner": None, "expires_at": 0})
+        columns = self._tables.members.c
+        connection.execute(
+            self._tables.members.delete().where(
+                columns.consumer == consumer, columns.owner == owner
+            )
+        )
+
+    def is_held(self, connection: Connection, consumer: str, partition: int, owner: str) -> bool:
+        """Tell whether a process holds a partition's lease, as it stands now."""
+        columns = self._tables.leases.c
+        # A locking read, since a snapshot may be older than the loss of the lease.
+        query = (
+            select(columns.owner)
+            .where(
+                columns.consumer == consumer,
+                columns.partition == partition,
+                columns.owner == owner,
+                columns.expires_at > UnixTime(),
+            )
+            .with_for_update(read=True)
+        )
+        return connection.execute(query).first() is not None
+
+    def _take_turn(self, connection: Connection, consumer: str) -> None:
+        """Keep the leases of a consumer for this transaction alone.
+
+        A process that is frozen here would keep the others from renewing their leases.
+        """
+        if connection.dialect.name == "postgresql":
+            milliseconds = str(round(LONGEST_TURN * 1000))
+            limit = func.set_config("idle_in_transaction_session_timeout", milliseconds, True)  # noqa: FBT003 - SQL
+            connection.execute(select(limit))
+        # A write, for which SQLite takes its lock, and of one row, so that nobody waits in a ring.
+        row = {"consumer": consumer, "owner": _TURN, "expires_at": 0}
+        put(connection, self._tables.members, row)
+
+    def _join(
+        self, connection: Connection, consumer: str, owner: str, now: float, seconds: float
+    ) -> set[str]:
+        """Become or stay a member; forget those whose time is up, and return all others."""
+        members, columns = self._tables.members, self._tables.members.c
+        of_consumer = members.delete().where(columns.consumer == consumer, columns.owner != _TURN)
+        connection.execute(of_consumer.where(columns.expires_at <= now))
+        row = {"consumer": consumer, "owner": owner, "expires_at": now + seconds}
+        put(connection, members, row)
+        query = select(columns.owner).where(columns.consumer == consumer, columns.owner != _TURN)
+        return set(connection.scalars(query.with_for_update()))
+
+    def _found(
+        self, connection: Connection, consumer: str, wanted: Sequence[int]
+    ) -> dict[int, tuple[str | None, float]]:
+        """Return who holds each lease and until when, with a row for every one that is wanted."""
+        columns = self._tables.leases.c
+        query = (
+            select(columns.partition, columns.owner, columns.expires_at)
+            .where(columns.consumer == consumer)
+            .with_for_update()
+        )
+        found = {row.partition: (row.owner, row.expires_at) for row in connection.execute(query)}
+        new = {partition: (None, 0.0) for partition in sorted(wanted) if partition not in found}
+        rows = [{"consumer": consumer, "partition": number, "expires_at": 0} for number in new]
+        insert_unless_there(connection, self._tables.leases, rows)
+        return found | new
+
+    def _hold(
+        self,
+        connection: Connection,
+        consumer: str,
+        owner: str,
+        taken: Collection[int],
+        expires_at: float,
+    ) -> None:
+        columns, lease = self._tables.leases.c, {"owner": owner, "expires_at": expires_at}
+        update = self._update(consumer)
+        connection.execute(update.where(columns.owner == owner), lease)
+        if taken:
+            one = update.where(columns.partition == bindparam("taken"))
+            connection.execute(one, [{"taken": number, **lease} for number in sorted(taken)])
+
+    def _update(self, consumer: str) -> Update:
+        return self._tables.leases.update().where(self._tables.leases.c.consumer == consumer)
+
+    def _ended(self, connection: Connection, consumer: str) -> frozenset[int]:
+        columns = self._tables.cursors.c
+        query = select(columns.partition).where(columns.consumer == consumer, columns.ended)
+        return frozenset(connection.scalars(past_locks(connection, query)))
