@@ -20,7 +20,6 @@ if TYPE_CHECKING:
         async_lag,
         lag,
     )
-    from zeroeventhub.consumer.lag import async_lag, lag
     from zeroeventhub.cursors import CursorStore
     from zeroeventhub.feed import AsyncExtendedFeed, AsyncFeed, ExtendedFeed, Feed
     from zeroeventhub.publisher import TableFeed
@@ -71,9 +70,9 @@ _LAZY = {
     "Observer": "consumer",
     "PendingPage": "consumer",
     "TableFeed": "publisher",
-    "async_lag": "consumer.lag",
+    "async_lag": "consumer",
     "feed_routes": "server",
-    "lag": "consumer.lag",
+    "lag": "consumer",
 }
 
 

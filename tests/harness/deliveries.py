@@ -44,6 +44,10 @@ def write_page(connection, page) -> None:
     write(connection, page.events)
 
 
+class Poison(Exception):  # noqa: N818 - named for what raises it
+    """What handlers of tests raise."""
+
+
 class Seen(Observer):
     """Remember what a consumer tells, in one list.
 
@@ -84,24 +88,23 @@ class Shop:
     """A consumer's database, with a store and a table of effects.
 
     Args:
-        engine: of the database, which is empty.
+        engine: of the database; what other tests have left there is deleted.
         async_url: of the same database; None to deliver without asyncio.
-        arguments: for connections of async engines.
     """
 
-    def __init__(self, engine: Engine, async_url: str | None = None, **arguments: Any) -> None:
+    def __init__(self, engine: Engine, async_url: str | None = None) -> None:
         self.engine = engine
         self.store = CursorStore(engine)
         self.observer = Seen()
         self.async_engine = None
         if async_url is not None:
             # Each delivery has an event loop of its own, which connections do not outlive.
-            self.async_engine = create_async_engine(
-                async_url, poolclass=NullPool, connect_args=arguments
-            )
+            self.async_engine = create_async_engine(async_url, poolclass=NullPool)
         with engine.begin() as connection:
             self.store.create_tables(connection)
             effects.metadata.create_all(connection)
+            for table in (*self.store.tables.all(), effects):
+                connection.execute(table.delete())
 
     @property
     def is_async(self) -> bool:
@@ -189,6 +192,6 @@ def failing(*numbers: int, seen: list[int] | None = None):
             seen.append(n)
         write(connection, [one])
         if n in numbers:
-            raise ValueError(f"event {n} is poison")
+            raise Poison(f"event {n} is poison")
 
     return apply

@@ -73,8 +73,8 @@ PLANTED = (
     Planted(
         "a new lease's epoch: whoever enters raises it",
         "cursors/store.py",
-        ".values(epoch=columns.epoch + 1)",
-        ".values(epoch=columns.epoch)",
+        """{"epoch": columns.epoch + 1})""",
+        """{"epoch": columns.epoch})""",
         (_CURSORS, "-k", "sqlite"),
     ),
     Planted(
@@ -89,14 +89,14 @@ PLANTED = (
         "cursors/leases.py",
         " and expires_at > now\n",
         " and expires_at > now + seconds\n",
-        ("tests/integration/test_consumer_leases.py", _CURSORS, "-k", "sqlite"),
+        ("tests/integration/test_leases.py", "-k", "sqlite"),
     ),
     Planted(
         "an expired lease counts no more",
         "cursors/leases.py",
         "                columns.expires_at > UnixTime(),\n",
         "",
-        (_CURSORS, "-k", "sqlite"),
+        ("tests/integration/test_leases.py", _CURSORS, "-k", "sqlite"),
     ),
     Planted(
         "the database's clock decides",
@@ -143,9 +143,9 @@ PLANTED = (
     Planted(
         "the inbox: what was applied is not applied again",
         "cursors/inbox.py",
-        "            if number not in seen\n",
-        "            if number not in seen or not seen.clear()\n",
-        (_KILLS, "-k", "inbox and every and sqlite"),
+        "        return {by_digest[number] for number in unseen}",
+        "        return set(ids)",
+        ("tests/integration/test_inbox.py", "-k", "sqlite"),
     ),
     Planted(
         "a child starts only when its parent has been read to the end",
@@ -175,10 +175,10 @@ PLANTED = (
     ),
     Planted(
         "what a failed event wrote is undone",
-        "consumer/transaction.py",
-        "            savepoint.roll_back()\n            return error\n",
-        "            return error\n",
-        (_KILLS, "-k", "aside and every and sqlite"),
+        "consumer/savepoint.py",
+        "            self._savepoint.rollback()",
+        "            self._savepoint.commit()",
+        ("tests/integration/test_setting_aside.py", "-k", "sqlite"),
     ),
     Planted(
         "later events of a key wait behind its dead letter",
@@ -199,7 +199,7 @@ PLANTED = (
         "cursors/lanes.py",
         "        if not found:\n            raise _fenced(consumer, partition)\n",
         "",
-        (_CURSORS, "tests/integration", "-k", "lane and sqlite"),
+        ("tests/integration/test_lanes.py", "-k", "sqlite"),
     ),
     Planted(
         "a lane goes on where it was",

@@ -96,7 +96,7 @@ def _kill(here: Scene, kind: Kind, seed: int) -> Findings:
 
 
 def _terminate(here: Scene, kind: Kind, seed: int) -> Findings:
-    life = kind.life(here, strike_at=1 + seed % 20, gap=25, most=300, seed=str(seed))
+    life = kind.life(here, strike_at=1 + seed % 20, gap=100, most=300, seed=str(seed))
     return terminations(here, life, events=300)
 
 
@@ -110,7 +110,7 @@ def _freeze(here: Scene, kind: Kind, seed: int) -> Findings:
 
 
 def _start(here: Scene, kind: Kind, seed: int) -> Findings:
-    life = kind.life(here, options={"start": "c5", "lease": 1.0})
+    life = kind.life(here, options={"start": "c5", "lease": 0.3})
     return starts(here, [life] * 3, events=11, dice=random.Random(seed))
 
 
@@ -126,8 +126,7 @@ def _chaos(here: Scene, kind: Kind, seed: int) -> Findings:
 
 _RUNS = {name: kind for name, kind in KINDS.items() if "run" in name}
 _CROWDS = {
-    name: replace(kind, script=replace(kind.script, partitions=5))
-    for name, kind in _RUNS.items()
+    name: replace(kind, script=replace(kind.script, partitions=5)) for name, kind in _RUNS.items()
 }
 _STARTERS = {
     name: Kind(name, 0, Script(start=5))

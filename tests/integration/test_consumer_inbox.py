@@ -3,26 +3,11 @@
 import logging
 
 import pytest
-from harness.deliveries import Shop, event, failing, write_page
+from harness.deliveries import Poison, event, failing, write_page
 from sqlalchemy import Connection
 
 from zeroeventhub import Event, Failures
 from zeroeventhub.errors import ConfigurationError
-
-
-@pytest.fixture(params=["sync", "async"])
-def shop(request, engine, async_url):
-    """A consumer's database on each server, delivered to with and without asyncio."""
-    if request.param == "sync":
-        return Shop(engine)
-    patience = {"timeout": 60} if "sqlite" in async_url else {}
-    return Shop(engine, async_url, **patience)
-
-
-@pytest.fixture
-def sync_shop(sqlite):
-    """A consumer's database."""
-    return Shop(sqlite)
 
 
 def taking_events(apply):
@@ -48,14 +33,16 @@ def test_page_of_nothing_new_moves_the_cursor(shop):
     """Where every event was seen, apply is not called, and the cursor moves on."""
     deliveries = shop.to(write_page, inbox=True)
     deliveries.deliver(shop.step(event(1)))
-    shop.to(lambda *_: pytest.fail("It was called."), inbox=True).deliver(shop.step(event(1), to="2"))
+    shop.to(lambda *_: pytest.fail("It was called."), inbox=True).deliver(
+        shop.step(event(1), to="2")
+    )
     assert (shop.landed(), shop.place().cursor) == ([1], "2")
 
 
 def test_event_whose_page_failed_is_not_taken_for_seen(shop):
     """What was rolled back comes as new."""
     step = shop.step(event(1), event(2))
-    with pytest.raises(ValueError):
+    with pytest.raises(Poison):
         shop.to(taking_events(failing(2)), inbox=True).deliver(step)
     shop.to(write_page, inbox=True).deliver(step)
     assert shop.landed() == [1, 2]

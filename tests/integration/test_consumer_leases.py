@@ -3,11 +3,13 @@
 import multiprocessing
 import os
 import signal
+import threading
 import time
 
 import httpx
 import pytest
 from harness.billing import (
+    PATIENCE,
     Impatient,
     Runner,
     Watch,
@@ -23,7 +25,7 @@ from harness.shop import metadata, place
 from harness.web import serving
 from sqlalchemy import create_engine
 
-from zeroeventhub import Consumer, CursorStore
+from zeroeventhub import Consumer, CursorStore, Observer
 
 PARTITIONS = 4
 LEASE = 0.9
@@ -198,6 +200,32 @@ def test_process_that_was_stopped_past_its_lease_is_fenced(client, store, start,
     kill(zombie, signal.SIGTERM)
     assert zombie.exitcode == 0
     assert sorted(landed(store)) == list(range(20))
+    assert "zombie" not in workers(store).values()
+
+
+def test_epoch_fences_before_the_cursor_has_moved(client, store, start, tmp_path):
+    """Who has taken over need not have committed anything for a zombie to be refused."""
+    zombie = start("zombie", waits=True, partitions=[0])
+    wait_until((tmp_path / "zombie-applies").exists)
+    os.kill(zombie.pid, signal.SIGSTOP)
+    fenced, entered = tmp_path / "zombie-fenced", threading.Event()
+
+    class Patient(Observer):
+        """Applies nothing before the zombie is fenced."""
+
+        def applying(self, consumer, partition, events):
+            entered.set()
+            wait_until(fenced.exists)
+            return super().applying(consumer, partition, events)
+
+    options = {"follow": False, "partitions": [0], "observer": Patient()}
+    run = Runner(consumer(client, store, **options))
+    assert entered.wait(PATIENCE)
+    (tmp_path / "go").touch()
+    os.kill(zombie.pid, signal.SIGCONT)
+    run.end()
+    kill(zombie, signal.SIGTERM)
+    assert landed(store) == list(range(0, 20, 4))
     assert "zombie" not in workers(store).values()
 
 

@@ -21,6 +21,12 @@ from zeroeventhub.errors import (
 LEVELS = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"]
 
 
+@pytest.fixture
+def store(engine):
+    """A store whose tables are there, on each database in turn."""
+    return new_store(engine)
+
+
 def inherit(store, heirs, remaining=None):
     """Hand cursors over in a transaction of their own."""
     call(store, store.inherit, heirs, heirs if remaining is None else remaining)

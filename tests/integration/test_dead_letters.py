@@ -1,5 +1,6 @@
 """Dead letters on every database: what is kept of an event, and in which order it comes again."""
 
+import re
 import threading
 from datetime import UTC, datetime, timedelta
 
@@ -16,12 +17,17 @@ from zeroeventhub.errors import ConfigurationError, Fenced
 NUL, LONE = "\0", "\ud800"
 
 
+@pytest.fixture
+def store(engine):
+    """A store whose tables are there, on each database in turn."""
+    return new_store(engine)
+
+
 def failure(text="no"):
-    """Raise and catch an error, so that it has a traceback."""
-    try:
+    """Return an error that was raised, so that it has a traceback."""
+    with pytest.raises(ValueError, match=re.escape(text)) as raised:
         raise ValueError(text)
-    except ValueError as error:
-        return error
+    return raised.value
 
 
 def add(store, number, *, key=None, held=False, partition=0, name=NAME):
@@ -74,7 +80,7 @@ def test_letter_holds_what_there_is_to_know(store):
     assert call(store, store.dead_letters.get, letter.id) == letter
 
 
-class Mute(Exception):
+class MuteError(Exception):
     """An error that cannot be shown."""
 
     def __str__(self):
@@ -86,7 +92,7 @@ class Mute(Exception):
     ("error", "shown"),
     [
         (ValueError(f"a{NUL}b{LONE}c"), "ValueError: a\\x00b\\ud800c"),
-        (Mute(), "test_dead_letters.Mute: <exception str() failed>"),
+        (MuteError(), "test_dead_letters.MuteError: <exception str() failed>"),
         (ValueError("é" * 10_000_000), "é\n…\né"),
         (KeyError(), "KeyError"),
         (KeyboardInterrupt("now"), "KeyboardInterrupt: now"),

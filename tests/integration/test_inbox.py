@@ -18,6 +18,12 @@ SERVERS = [
 ]
 
 
+@pytest.fixture
+def store(engine):
+    """A store whose tables are there, on each database in turn."""
+    return new_store(engine)
+
+
 def unseen(store, ids, *, partition=0, name=NAME):
     """Note ids, and return those that are new."""
     return call(store, store.inbox.unseen, partition, ids, name=name)

@@ -2,16 +2,16 @@
 
 import asyncio
 import threading
+from itertools import chain, repeat
 from random import Random
 
 import pytest
-from harness.deliveries import NAME, Shop, event, failing, write, write_page
+from harness.deliveries import NAME, Poison, Shop, effects, event, failing, write, write_page
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Connection, create_engine, delete
+from sqlalchemy import Connection, delete
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from harness.deliveries import effects
 from zeroeventhub import Event, Failures
 from zeroeventhub._follow import Advance, Deliver, Place
 from zeroeventhub.consumer.lanes import lane_of
@@ -20,15 +20,6 @@ from zeroeventhub.protocol import Page
 
 KEYS = [None, "a", "b", "c", "d", "e"]
 PATIENCE = 30
-
-
-@pytest.fixture(params=["sync", "async"])
-def shop(request, engine, async_url):
-    """A consumer's database on each server, delivered to with and without asyncio."""
-    if request.param == "sync":
-        return Shop(engine)
-    patience = {"timeout": 60} if "sqlite" in async_url else {}
-    return Shop(engine, async_url, **patience)
 
 
 def taking_events(apply):
@@ -74,37 +65,38 @@ def test_page_is_applied_in_lanes_with_one_cursor(shop):
     assert sum(count for (count,) in shop.observer["committed"]) == 40
 
 
-def test_lanes_are_applied_beside_each_other_in_threads(engine):
+def test_lanes_are_applied_beside_each_other_in_threads(sync_shop):
     """Two lanes are inside of apply at the same time, where the database has several writers."""
-    if engine.dialect.name == "sqlite":
+    if sync_shop.engine.dialect.name == "sqlite":
         pytest.skip("SQLite has one writer.")
-    shop, meeting = Shop(engine), threading.Barrier(2)
+    meeting = threading.Barrier(2)
 
     def apply(connection, page):
         """Wait for the other lane."""
         meeting.wait(PATIENCE)
         write_page(connection, page)
 
-    shop.to(apply, lanes=2).deliver(shop.step(*two_lanes()))
-    assert sorted(shop.landed()) == [1, 2]
+    sync_shop.to(apply, lanes=2).deliver(sync_shop.step(*two_lanes()))
+    assert sorted(sync_shop.landed()) == [1, 2]
 
 
-def test_lanes_are_applied_beside_each_other_in_tasks(engine, async_url):
+def test_lanes_are_applied_beside_each_other_in_tasks(async_shop):
     """Two lanes are inside of an async apply at the same time."""
-    if engine.dialect.name == "sqlite":
+    if async_shop.engine.dialect.name == "sqlite":
         pytest.skip("SQLite has one writer.")
-    shop, inside = Shop(engine, async_url), []
+    inside, meeting = [], asyncio.Event()
 
     async def apply(connection: AsyncConnection, one: Event) -> None:
         """Wait for the other lane."""
         inside.append(one)
+        if len(inside) == 2:
+            meeting.set()
         async with asyncio.timeout(PATIENCE):
-            while len(inside) < 2:
-                await asyncio.sleep(0.01)
+            await meeting.wait()
         await connection.run_sync(write, [one])
 
-    shop.to(apply, lanes=2).deliver(shop.step(*two_lanes()))
-    assert sorted(shop.landed()) == [1, 2]
+    async_shop.to(apply, lanes=2).deliver(async_shop.step(*two_lanes()))
+    assert sorted(async_shop.landed()) == [1, 2]
 
 
 def two_lanes(lanes=2):
@@ -118,10 +110,10 @@ def test_lane_that_fails_does_not_undo_the_others(shop):
     """What other lanes have committed stays, the cursor waits, and only the rest comes again."""
     seen = []
     step = shop.step(*two_lanes())
-    with pytest.raises(ValueError):
+    with pytest.raises(Poison):
         shop.to(taking_events(failing(2, seen=seen)), lanes=2).deliver(step)
     assert (shop.landed(), shop.place(), progress(shop)) == ([1], step.place, (2, {0: 2}))
-    assert shop.observer["failed"] == [["ValueError", 1]]
+    assert shop.observer["failed"] == [["Poison", 1]]
     shop.to(taking_events(failing(seen=seen)), lanes=2).deliver(step)
     assert (shop.landed(), shop.place().cursor, progress(shop)) == ([1, 2], "1", None)
     assert sorted(seen) == [1, 2, 2]
@@ -137,10 +129,10 @@ def test_same_deliveries_go_on_with_what_is_left(shop):
         write(connection, [one])
         if one.data["n"] == 2 and left:
             left.pop()
-            raise ValueError
+            raise Poison
 
     deliveries, step = shop.to(apply, lanes=2), shop.step(*two_lanes())
-    with pytest.raises(ValueError):
+    with pytest.raises(Poison):
         deliveries.deliver(step)
     deliveries.deliver(step)
     assert (shop.landed(), shop.place().cursor) == ([1, 2], "1")
@@ -149,9 +141,8 @@ def test_same_deliveries_go_on_with_what_is_left(shop):
 def test_progress_is_finished_with_the_lanes_that_it_was_made_with(shop):
     """Another number of lanes is only taken up when nothing is left of the old one."""
     stream = pages(2, 20)
-    poison = next(one.data["n"] for one in stream[::-1] if lane_of(one.data.get("subject"), 3) == 1)
-    with pytest.raises(ValueError):
-        shop.to(taking_events(failing(poison)), lanes=3).deliver(shop.step(*stream, to="20"))
+    with pytest.raises(Poison):
+        shop.to(taking_events(failing(19)), lanes=3).deliver(shop.step(*stream, to="20"))
     assert progress(shop)[0] == 3
     for lanes, (start, end) in zip([1, 5, 2], [(0, 4), (4, 12), (12, 20)], strict=True):
         shop.to(write_page, lanes=lanes).deliver(shop.step(*stream[start:end], to=f"to {end}"))
@@ -165,7 +156,7 @@ def test_progress_is_finished_with_the_lanes_that_it_was_made_with(shop):
 def test_cursor_that_moves_over_no_events_keeps_what_lanes_have_done(shop):
     """A page that brings only a checkpoint, when it is read again, repeats nothing."""
     step = shop.step(*two_lanes(), to="2")
-    with pytest.raises(ValueError):
+    with pytest.raises(Poison):
         shop.to(taking_events(failing(2)), lanes=2).deliver(step)
     shop.to(write_page, lanes=2).advance(Advance(0, step.place, "1"))
     assert (shop.place().cursor, progress(shop)) == ("1", (2, {0: 2}))
@@ -220,49 +211,45 @@ class Crashed(BaseException):
     """Stands for the end of a process."""
 
 
-@pytest.mark.parametrize("database", ["sqlite", "postgresql", "mariadb"])
-def test_crashes_anywhere_neither_lose_nor_repeat_nor_reorder(database, request):
+def test_crashes_anywhere_neither_lose_nor_repeat_nor_reorder(sync_shop):
     """Lanes crash at any event, pages are read again in any size, with any number of lanes."""
-    engine = create_engine(request.getfixturevalue(f"{database}_url"))
-    shop = Shop(engine)
-    examples = {"sqlite": 40, "postgresql": 25, "mariadb": 25}[database]
+    shop = sync_shop
 
     @settings(
-        max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck), database=None
+        max_examples=30, deadline=None, suppress_health_check=list(HealthCheck), database=None
     )
     @given(st.data())
     def crash(data):
-        with engine.begin() as connection:
+        with shop.engine.begin() as connection:
             shop.store.reset(connection, NAME)
             connection.execute(delete(effects))
         keys = data.draw(st.lists(st.sampled_from(KEYS), min_size=1, max_size=14), label="keys")
         stream = [event(n, key) for n, key in enumerate(keys)]
         crashes = data.draw(st.lists(st.integers(0, len(keys) - 1), max_size=4), label="crashes")
         shop.place()
-        start = 0
-        while start < len(stream):
-            lanes = data.draw(st.integers(1, 4), label="lanes")
-            size = data.draw(st.integers(0, len(stream) - start), label="size")
+        reads = st.lists(st.tuples(st.integers(1, 4), st.integers(0, 10)), max_size=8)
+        start, plan = 0, data.draw(reads, label="lanes and sizes")
+        for number, (lanes, wanted) in enumerate(chain(plan, repeat((2, 5)))):
+            if start == len(stream):
+                break
+            size = min(wanted, len(stream) - start)
             deliveries = shop.to(taking_events(crashing(crashes)), lanes=lanes)
             end, place = start + size, shop.place()
-            cursor = f"{end} of {len(stream)}{' ' * (size == 0)}"
+            cursor = f"{end}, {number}"
             try:
                 if size == 0:
                     deliveries.advance(Advance(0, place, cursor))
                 else:
                     page = Page(stream[start:end], cursor)
                     deliveries.deliver(Deliver(0, place, page))
-            except (Crashed, ValueError):
+            except (Crashed, Poison):
                 assert shop.place() == place
             else:
                 start = end
         assert_in_order(shop, stream)
         assert progress(shop) is None
 
-    try:
-        crash()
-    finally:
-        engine.dispose()
+    crash()
 
 
 def crashing(crashes):
@@ -276,6 +263,6 @@ def crashing(crashes):
             if ends:
                 crashes.remove(one.data["n"])
         if ends:
-            raise (Crashed if one.data["n"] % 2 else ValueError)
+            raise (Crashed if one.data["n"] % 2 else Poison)
 
     return apply

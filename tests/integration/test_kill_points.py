@@ -9,10 +9,10 @@ from harness.kills.pursuit import REST, by_dice, each_point, pursue
 from harness.kills.scene import scene
 from harness.kills.zygote import zygote
 
-POINTS = 36
+POINTS = 24
 """Points of a page at which consumers of a kind are killed, at most."""
 
-START = {False: range(1, 150, 8), True: range(1, 350, 16)}
+START = {False: range(1, 150, 12), True: range(1, 350, 28)}
 """Points of the start, before a page is there."""
 
 
@@ -52,6 +52,6 @@ def test_killed_at_any_moment(mother, database_url, name):
     """In the middle of whatever a process or a database driver does."""
     kind, seed = KINDS[name], 1
     with scene(mother, database_url, kind.script) as here:
-        strikes = by_dice(random.Random(seed), 20, last=60, seconds=0.2)
+        strikes = by_dice(random.Random(seed), 12, last=60, seconds=0.2)
         found = pursue(here, kind.life(here), strikes)
     assert not found.complaints, f"seed {seed}"

@@ -12,6 +12,12 @@ from zeroeventhub.cursors.transience import is_transient
 from zeroeventhub.errors import Fenced
 
 
+@pytest.fixture
+def store(engine):
+    """A store whose tables are there, on each database in turn."""
+    return new_store(engine)
+
+
 def progress(store, place, partition=0):
     """Return how far lanes have come."""
     return call(store, store.lanes.progress, partition, place)

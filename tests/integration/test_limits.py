@@ -157,10 +157,15 @@ def test_other_answers_have_a_deadline_as_well(call, discovery):
         call(url, limits=SHORT)
 
 
-def test_body_has_a_least_rate(call):
+@pytest.mark.parametrize(
+    "script",
+    [lambda: [(head(), 0.0), *drip(b" " * 4000, 0.02)], lambda: silent_behind(head() + b" ")],
+    ids=["slow", "silent"],
+)
+def test_body_has_a_least_rate(call, script):
     """A body that comes too slowly is given up long before the deadline, behind a grace."""
     limits = Limits(bytes_per_second=10_000, grace=0.3)
-    with dripping(pages(lambda: [(head(), 0.0), *drip(b" " * 4000, 0.02)])) as url:
+    with dripping(pages(script)) as url:
         start = time.monotonic()
         with pytest.raises(CutPage, match="fewer than 10000 bytes a second"):
             call(url, limits=limits)
@@ -193,6 +198,25 @@ def test_timeouts_of_the_callers_own_client_hold(call):
         with pytest.raises(CutPage, match=r"timed out|ReadTimeout"):
             call(url, session=session)
         assert time.monotonic() - start < SOON
+
+
+def test_deadline_holds_over_other_transports():
+    """A transport of the caller's own that knows no timeouts is held to the deadline as well."""
+
+    def body():
+        for _ in range(1000):
+            time.sleep(0.02)
+            yield b" "
+
+    def handler(request):
+        paging = "/events" in request.url.path
+        return httpx.Response(200, content=body() if paging else INFO)
+
+    session = {"transport": httpx.MockTransport(handler)}
+    start = time.monotonic()
+    with pytest.raises(CutPage, match=r"longer than 0\.3 seconds"):
+        sync_call("http://feed/", session=session, limits=Limits(seconds=0.3))
+    assert time.monotonic() - start < SOON
 
 
 @pytest.fixture(scope="module")
@@ -413,7 +437,7 @@ def test_gzip_that_is_cut_anywhere_is_a_cut_page(call, lines):
             try:
                 page = call(url)
             except CutPage:
-                assert b'"a"' not in zlib.decompressobj(31).decompress(body[:length])
+                assert SETTLED not in zlib.decompressobj(31).decompress(body[:length])
                 continue
             assert (len(page.events), page.cursor) in {(1, "a"), (3, "b")}
 

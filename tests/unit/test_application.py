@@ -348,7 +348,11 @@ def test_function_that_returns_a_coroutine_is_refused_when_it_does():
     async def later(transaction, page):
         """Do nothing, later."""
 
-    application = Application.of(lambda one, two: later(one, two), ASYNC)
+    def apply(transaction, page):
+        """Make a coroutine."""
+        return later(transaction, page)
+
+    application = Application.of(apply, ASYNC)
     with pytest.raises(ConfigurationError, match="async def"):
         application.call(None, pages(PLACED))
 

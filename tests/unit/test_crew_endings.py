@@ -78,6 +78,20 @@ def test_halt_is_not_forgotten_when_the_partitions_change():
     assert [step.partition.id for step in of_kind(again, Start)] == [1]
 
 
+def test_lease_of_a_halted_partition_that_is_gone_is_given_back():
+    """What nobody can read needs no lease; that it halted is told all the same."""
+
+    def replace(world):
+        world.layout = [Partition(1)]
+
+    world = CrewWorld(
+        TWO, [[HALTED], [Outcome(1, CHANGED, read=True)], drained(1)], changes={8: replace}
+    )
+    with pytest.raises(Halted):
+        crew(world)
+    assert world.taken[8:10] == [Release(frozenset({0})), Claim((1,))]
+
+
 def test_final_error_ends_all_reading():
     """The others finish their pages before it is raised."""
     error = Forbidden("not yours")
@@ -99,6 +113,18 @@ def test_first_of_several_errors_is_raised():
     with pytest.raises(Forbidden):
         crew(world)
     assert world.running == set()
+
+
+def test_who_was_asked_to_stop_before_is_not_asked_again():
+    """Only those are asked that still read."""
+
+    def lose(world):
+        world.held.remove(0)
+        world.elsewhere[0] = 5
+
+    world = CrewWorld(TWO, [[], []], changes={6: lose})
+    steps = crew(world, forever=True, stopped=lambda: len(world.taken) > 7)
+    assert of_kind(steps, Stop) == [Stop(frozenset({0})), Stop(frozenset({1}))]
 
 
 def test_leases_are_renewed_while_the_last_pages_are_finished():

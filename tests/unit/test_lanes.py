@@ -56,7 +56,10 @@ def test_each_event_is_decided_once_and_in_the_order_of_its_key(data):
             lanes = data.draw(st.integers(1, 4), label="lanes")
         size = data.draw(st.integers(1, len(stream) - start), label="size")
         division = divide(stream[start : start + size], key_of, lanes=lanes, done=done)
-        crashed = data.draw(st.sets(st.sampled_from([*[part.lane for part in division.parts], None])), label="crashed")
+        crashed = data.draw(
+            st.sets(st.sampled_from([*[part.lane for part in division.parts], None])),
+            label="crashed",
+        )
         for part in division.parts:
             assert part.done == done.get(part.lane, 0)
             if part.lane not in crashed:

@@ -224,6 +224,10 @@ def test_longest_cursor_is_taken():
 def test_lag_comes_back_as_it_was_sent(lag):
     """What is encoded is decoded, whatever is absent in it."""
     assert decode_lag(encode_lag(lag)) == lag
+    said = {"events": lag.events, "seconds": lag.seconds, "more": not lag.exact or None}
+    assert json.loads(encode_lag(lag)) == {
+        name: value for name, value in said.items() if value is not None
+    }
 
 
 ODD_FLAGS = [b"null", b"false", b"1", b'"true"', b"[true]", b"{}", b"1e999", b"9" * 5000, b"-0.0"]

@@ -116,15 +116,12 @@ def test_links_are_not_without_end(spans, observer):
 )
 def test_trace_that_is_none_is_passed_over(spans, observer, wrong):
     """An event whose traceparent is none has no trace, not even that of whoever is reading."""
-    events = [event(traceparent=wrong), event(ONE)]
-    with (
-        spans[1].get_tracer("test").start_as_current_span("outer") as outer,
-        observer.applying(CONSUMER, 3, events),
-    ):
-        pass
-    inner = spans[0].get_finished_spans()[0]
-    assert inner.parent.span_id == outer.get_span_context().span_id
-    assert linked(inner) == [(ONE, "a" * 16)]
+    with spans[1].get_tracer("test").start_as_current_span("outer") as outer:
+        alone = finished(spans, [event(traceparent=wrong)], observer)
+        beside = finished(spans, [event(traceparent=wrong), event(ONE)], observer)
+    for span, links in [(alone, []), (beside, [(ONE, "a" * 16)])]:
+        assert span.parent.span_id == outer.get_span_context().span_id
+        assert linked(span) == links
 
 
 def test_trace_may_be_in_a_header(spans, observer):

@@ -8,7 +8,9 @@ import click
 from sqlalchemy.exc import SQLAlchemyError
 
 from zeroeventhub.cli.conformance import conformance
+from zeroeventhub.cli.cursors import cursors
 from zeroeventhub.cli.ddl import ddl
+from zeroeventhub.cli.dead_letters import dead_letters
 from zeroeventhub.cli.demo import demo
 from zeroeventhub.cli.discover import discover
 from zeroeventhub.cli.horizon import horizon
@@ -62,5 +64,7 @@ def commands(*, verbose: bool) -> None:
     logging.getLogger("zeroeventhub").setLevel(level)
 
 
-for command in (conformance, ddl, demo, discover, horizon, lag, serve, sync, tail):
+for command in (
+    *(conformance, cursors, ddl, dead_letters, demo, discover, horizon, lag, serve, sync, tail),
+):
     commands.add_command(command)

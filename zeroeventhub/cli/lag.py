@@ -6,9 +6,9 @@ from dataclasses import asdict
 
 import click
 
-from zeroeventhub.cli.options import as_json, feed_options, open_client, open_database
+from zeroeventhub.cli.options import as_json, feed_options, open_client
+from zeroeventhub.cli.store import consumer_option, open_store, store_option
 from zeroeventhub.consumer.lag import lag as find_lag
-from zeroeventhub.cursors import CursorStore
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import Lag
 
@@ -19,10 +19,8 @@ _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 @click.command()
 @feed_options
-@click.option(
-    "--store", "database", required=True, metavar="DATABASE_URL", help="Where the cursors are."
-)
-@click.option("--consumer", required=True, help="The consumer's name.")
+@store_option
+@consumer_option
 @as_json
 def lag(
     url: str,
@@ -37,17 +35,16 @@ def lag(
 
     A feed that does not count them is read, up to 10,000 events for each partition.
     """
-    engine = open_database(database, must_exist=True)
-    store = CursorStore(engine)
-    with engine.connect() as connection:
-        if not store.cursors(connection, consumer):
+    with open_store(database) as (engine, store):
+        with engine.connect() as connection:
+            known = store.cursors(connection, consumer)
+        if not known:
             raise ConfigurationError(
                 f"There is no cursor of consumer {consumer!r} in this database: has it read yet, "
                 "and is this its name?"
             )
-    with open_client(url, headers, partitions) as client:
-        found = find_lag(client, store, consumer)
-    engine.dispose()
+        with open_client(url, headers, partitions) as client:
+            found = find_lag(client, store, consumer)
     if as_json:
         listed = [{"partition": number, **asdict(lag)} for number, lag in found.items()]
         click.echo(json.dumps({"consumer": consumer, "partitions": listed}))

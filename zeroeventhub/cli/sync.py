@@ -115,9 +115,12 @@ def sync(
         following.run(apply)
     engine.dispose()
     if as_json:
-        click.echo(json.dumps({"landed": watch.landed, "table": table, "consumer": consumer}))
+        counts = {"landed": watch.landed, "set_aside": watch.aside}
+        click.echo(json.dumps({**counts, "table": table, "consumer": consumer}))
     else:
         click.echo(f"Events landed in {table}: {watch.landed:,}", err=True)
+    if watch.aside:
+        click.echo(f"Events set aside as dead letters: {watch.aside:,}", err=True)
 
 
 class _Watch(Observer):
@@ -125,6 +128,7 @@ class _Watch(Observer):
 
     def __init__(self, meters: Meters, lease: float) -> None:
         self.landed = 0
+        self.aside = 0
         self._meters = meters
         self._lease = lease
         self._lock = threading.Lock()
@@ -132,8 +136,18 @@ class _Watch(Observer):
         self._has_said = False
 
     def committed(self, consumer: str, partition: int, events: int) -> None:  # noqa: ARG002
+        self._count(events)
+
+    def duplicate(self, consumer: str, partition: int, events: int) -> None:  # noqa: ARG002
+        self._count(-events)
+
+    def set_aside(self, consumer: str, partition: int, events: int, held: int) -> None:  # noqa: ARG002
+        self._count(-events - held, events + held)
+
+    def _count(self, landed: int, aside: int = 0) -> None:
         with self._lock:
-            self.landed += events
+            self.landed += landed
+            self.aside += aside
             self._meters.show("landed", self.landed)
 
     def held(self, consumer: str, partitions: frozenset[int]) -> None:

@@ -16,7 +16,7 @@ from zeroeventhub._follow import Advance, Deliver, Place, Redeliver
 from zeroeventhub.consumer.decisions import Action, Decisions, Do, Tally
 from zeroeventhub.consumer.lanes import Part, divide
 from zeroeventhub.consumer.options import Options
-from zeroeventhub.consumer.transaction import TransactionEnded
+from zeroeventhub.consumer.savepoint import TransactionEnded
 from zeroeventhub.cursors.lanes import LaneProgress
 from zeroeventhub.errors import Fenced, StoreUnavailable
 from zeroeventhub.protocol import Event
@@ -120,6 +120,7 @@ class Rounds:
         self, step: Deliver | Advance
     ) -> Generator[Round, Sequence[Result], LaneProgress | None]:
         """Find out how far lanes have gone; nobody but this process can know better."""
+        progress: LaneProgress | None
         place, progress = self._progress.pop(step.partition, (None, None))
         if place == step.place:
             return progress

@@ -6,18 +6,13 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
-from sqlalchemy import Connection, Engine, event
-from sqlalchemy.exc import DBAPIError, InvalidRequestError
+from sqlalchemy import Connection, Engine
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
-from zeroeventhub.cursors.transience import is_transient
-from zeroeventhub.errors import ConfigurationError, StoreUnavailable
+from zeroeventhub.consumer.savepoint import Savepoint
 
-__all__ = ["AsyncTransaction", "Kind", "Transaction", "TransactionEnded"]
-
-ABORTED = "25P02"
-"""What PostgreSQL answers in a transaction that an error has aborted."""
+__all__ = ["AsyncTransaction", "Kind", "Transaction"]
 
 
 class Kind(Enum):
@@ -27,84 +22,6 @@ class Kind(Enum):
     SESSION = auto()
     DRIVER = auto()
     """The connection of the database's driver, beneath the one of SQLAlchemy."""
-
-
-class TransactionEnded(ConfigurationError):  # noqa: N818 - named for what happened
-    """Say that `apply` has ended the transaction behind the cursor's back."""
-
-
-class _Savepoint:
-    """Set a savepoint, which shows at its end whether the transaction is still the one it was in.
-
-    As long as it stands, the transaction cannot be committed through SQLAlchemy.
-
-    Args:
-        handle: what the transaction is open on.
-    """
-
-    def __init__(self, handle: Connection | Session) -> None:
-        self._handle = handle
-        self._connection = handle.connection() if isinstance(handle, Session) else handle
-        self._savepoint = handle.begin_nested()
-        event.listen(self._connection, "commit", _refuse_to_commit)
-
-    def release(self, _: Any = None) -> None:
-        """Keep what was written since.
-
-        Raises:
-            ConfigurationError: nothing can be kept, since the transaction was ended or aborted.
-        """
-        self.check_transaction()
-        if isinstance(self._handle, Session):
-            self._handle.flush()
-        self._allow_to_commit()
-        try:
-            self._savepoint.commit()
-        except (DBAPIError, InvalidRequestError) as error:
-            if is_transient(error):
-                raise
-            if getattr(getattr(error, "orig", None), "sqlstate", None) == ABORTED:
-                raise ConfigurationError(
-                    "apply has caught an error of the database and gone on, but PostgreSQL had "
-                    "aborted the transaction: let the error pass, or catch it around a savepoint."
-                ) from error
-            raise TransactionEnded(
-                "The transaction that apply was given has ended before apply did, so that cursor "
-                "and effects may have come apart: let apply neither commit nor roll back, let it "
-                "pass errors of the database on, and run no statements that commit by themselves, "
-                "such as CREATE TABLE or TRUNCATE on MariaDB and MySQL."
-            ) from error
-
-    def roll_back(self, _: Any = None) -> None:
-        """Undo what was written since.
-
-        Raises:
-            ConfigurationError: `apply` has rolled the whole transaction back.
-        """
-        self.check_transaction()
-        self._allow_to_commit()
-        self._savepoint.rollback()
-
-    def check_transaction(self) -> None:
-        """Raise ConfigurationError if `apply` has rolled the whole transaction back."""
-        if not self._handle.in_transaction():
-            raise ConfigurationError(
-                "apply has rolled back the transaction it was given, and the cursor with it, or "
-                "was kept from committing it: to undo a part of it, use a savepoint (begin_nested)."
-            )
-
-    def _allow_to_commit(self) -> None:
-        if event.contains(self._connection, "commit", _refuse_to_commit):
-            event.remove(self._connection, "commit", _refuse_to_commit)
-
-
-def _refuse_to_commit(connection: Connection) -> None:
-    # What was refused counts as done, and would leave the transaction open in the pool.
-    connection.connection.rollback()
-    raise ConfigurationError(
-        "apply must not commit the transaction it was given: it is committed behind apply, with "
-        "the cursor."
-    )
 
 
 @dataclass(frozen=True)
@@ -152,25 +69,26 @@ class Transaction:
         Raises:
             ConfigurationError: it has ended the transaction.
         """
-        savepoint = _Savepoint(self.handle)
-        with self._guarded():
-            apply(self.given)
-        savepoint.release()
+        error = self.attempt(apply, passing=True)
+        if error is not None:
+            raise error
 
-    def attempt(self, apply: Callable[[Any], object]) -> Exception | None:
+    def attempt(self, apply: Callable[[Any], object], *, passing: bool = False) -> Exception | None:
         """Let `apply` work; undo what it did if it raises, and return the error.
 
         Errors that end the transaction, or pass by themselves, are raised.
+
+        Args:
+            apply: what is to be done.
+            passing: whether its error will be raised behind this.
         """
-        savepoint = _Savepoint(self.handle)
+        savepoint = Savepoint(self.handle)
         try:
             with self._guarded():
                 apply(self.given)
             savepoint.release()
-        except Exception as error:
-            if _ends_all(error):
-                raise
-            savepoint.roll_back()
+        except Exception as error:  # noqa: BLE001 - returned
+            savepoint.undo(error, passing=passing)
             return error
         return None
 
@@ -217,28 +135,25 @@ class AsyncTransaction:
 
     async def call(self, apply: Callable[[], Awaitable[object]]) -> None:
         """Let `apply` work; see `Transaction.call`."""
-        savepoint = await self.handle.run_sync(_Savepoint)
-        async with self._guarded():
-            await apply()
-        await self.handle.run_sync(savepoint.release)
+        error = await self.attempt(apply, passing=True)
+        if error is not None:
+            raise error
 
-    async def attempt(self, apply: Callable[[], Awaitable[object]]) -> Exception | None:
+    async def attempt(
+        self, apply: Callable[[], Awaitable[object]], *, passing: bool = False
+    ) -> Exception | None:
         """Let `apply` work; see `Transaction.attempt`."""
-        savepoint = await self.handle.run_sync(_Savepoint)
+        savepoint = await self.handle.run_sync(Savepoint)
         try:
             async with self._guarded():
                 await apply()
             await self.handle.run_sync(savepoint.release)
-        except Exception as error:
-            if _ends_all(error):
-                raise
-            await self.handle.run_sync(savepoint.roll_back)
-            return error
-        return None
+        except Exception as error:  # noqa: BLE001 - returned
+            failed = error
+        else:
+            return None
+        await self.handle.run_sync(lambda _: savepoint.undo(failed, passing=passing))
+        return failed
 
     def _guarded(self) -> Any:
         return nullcontext() if self.given is self.handle else self.given.transaction()
-
-
-def _ends_all(error: Exception) -> bool:
-    return isinstance(error, TransactionEnded | StoreUnavailable) or is_transient(error)

@@ -7,7 +7,7 @@ transaction of its effects how far it has come, so that whoever reads the page a
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, Connection, and_, or_, select
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, or_, select
 
 from zeroeventhub._follow import Place
 from zeroeventhub.cursors.tables import Tables, is_at
@@ -89,23 +89,26 @@ class Lanes:
         )
         left_over = [~is_at(columns.cursor, place.cursor)] if before == 0 else []
         row = {"lanes": lanes, "cursor": place.cursor, "done": after}
-        moved = 0
-        if before == 0:
-            # First, since an update that finds no row locks the gap on MariaDB and MySQL: lanes
-            # that begin together would keep each other from inserting.
-            new = {"consumer": consumer, "partition": partition, "lane": lane, **row}
-            moved = insert_unless_there(connection, self._table, [new])
-        if not moved:
-            update = self._table.update().where(
-                self._is_row(consumer, partition), columns.lane == lane, or_(here, *left_over)
-            )
-            moved = connection.execute(update.values(row)).rowcount
-        if moved != 1:
+        new = {"consumer": consumer, "partition": partition, "lane": lane, **row}
+        # First, since an update that finds no row locks the gap on MariaDB and MySQL: lanes that
+        # begin together would keep each other from inserting.
+        if before == 0 and insert_unless_there(connection, self._table, [new]):
+            return
+        update = self._table.update().where(
+            self._is_row(consumer, partition), columns.lane == lane, or_(here, *left_over)
+        )
+        if connection.execute(update.values(row)).rowcount != 1:
             raise _fenced(consumer, partition)
 
     def clear(self, connection: Connection, consumer: str, partition: int) -> None:
-        """Forget how far lanes have come, when the cursor moves."""
-        connection.execute(self._table.delete().where(self._is_row(consumer, partition)))
+        """Forget how far lanes have come, in the transaction that moves the cursor."""
+        columns = self._table.c
+        query = select(columns.lane).where(self._is_row(consumer, partition))
+        # Row by row, since MariaDB and MySQL lock the gaps around those that a range deletes.
+        rows = [{"number": lane} for lane in connection.scalars(query)]
+        if rows:
+            one = self._is_row(consumer, partition) & (columns.lane == bindparam("number"))
+            connection.execute(self._table.delete().where(one), rows)
 
     def _lock(self, connection: Connection, consumer: str, partition: int, place: Place) -> None:
         """Keep the cursor where it is until this transaction ends; other lanes may do the same."""

@@ -1,8 +1,9 @@
 """Which process of a consumer reads which partition, and until when."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
-from sqlalchemy import Connection, Update, bindparam, func, select
+from sqlalchemy import Connection, Update, bindparam, func, or_, select
 
 from zeroeventhub._follow import Claimed
 from zeroeventhub.cursors import fair_share
@@ -10,7 +11,7 @@ from zeroeventhub.cursors.clock import UnixTime, unix_time
 from zeroeventhub.cursors.dead_letters import DeadLetters
 from zeroeventhub.cursors.tables import NAME_LENGTH, Tables
 from zeroeventhub.cursors.writing import insert_unless_there, past_locks, put
-from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.errors import ConfigurationError, StoreUnavailable
 
 __all__ = ["Leases"]
 
@@ -58,6 +59,10 @@ class Leases:
             seconds: how long the leases hold.
             share: whether it shares the partitions with other processes; one that does not takes
                 all that are free, and is no member.
+
+        Raises:
+            ConfigurationError: the process has no name, or too long a one.
+            StoreUnavailable: the transaction saw leases as they were before.
         """
         if not 0 < len(owner) <= NAME_LENGTH:
             raise ConfigurationError(f"A process's name has 1 to {NAME_LENGTH} characters.")
@@ -78,9 +83,15 @@ class Leases:
             most = fair_share.share(members, owner, len(wanted) - apart)
         free = frozenset(wanted) - held - elsewhere.keys()
         division = fair_share.divide(held.intersection(wanted), free, most)
-        self._hold(connection, consumer, owner, division.taken, now + seconds)
+        lease = {"owner": owner, "expires_at": now + seconds}
+        has = held | division.taken
+        if self._hold(connection, consumer, lease, division.taken, now) != len(has):
+            raise StoreUnavailable(
+                f"The leases of consumer {consumer!r} are others than this transaction has seen: "
+                "claim in a transaction of its own, and try again."
+            )
         return Claimed(
-            held=held | division.taken,
+            held=has,
             surplus=division.surplus,
             elsewhere={number: expires_at for number, (_, expires_at) in elsewhere.items()},
             ended=self._ended(connection, consumer),
@@ -150,29 +161,33 @@ class Leases:
             connection.execute(select(limit))
         # A write, for which SQLite takes its lock, and of one row, so that nobody waits in a ring.
         row = {"consumer": consumer, "owner": _TURN, "expires_at": 0}
-        put(connection, self._tables.members, row)
+        put(connection, self._tables.members, row, {"expires_at": 0})
 
     def _join(
         self, connection: Connection, consumer: str, owner: str, now: float, seconds: float
     ) -> set[str]:
         """Become or stay a member; forget those whose time is up, and return all others."""
         members, columns = self._tables.members, self._tables.members.c
-        of_consumer = members.delete().where(columns.consumer == consumer, columns.owner != _TURN)
-        connection.execute(of_consumer.where(columns.expires_at <= now))
+        query = select(columns.owner, columns.expires_at).where(
+            columns.consumer == consumer, columns.owner != _TURN
+        )
+        rows = connection.execute(query).all()
+        gone = [row.owner for row in rows if row.expires_at <= now and row.owner != owner]
+        if gone:
+            connection.execute(
+                members.delete().where(columns.consumer == consumer, columns.owner.in_(gone))
+            )
         row = {"consumer": consumer, "owner": owner, "expires_at": now + seconds}
-        put(connection, members, row)
-        query = select(columns.owner).where(columns.consumer == consumer, columns.owner != _TURN)
-        return set(connection.scalars(query.with_for_update()))
+        put(connection, members, row, {"expires_at": now + seconds})
+        return {owner, *(row.owner for row in rows)}.difference(gone)
 
     def _found(
         self, connection: Connection, consumer: str, wanted: Sequence[int]
     ) -> dict[int, tuple[str | None, float]]:
         """Return who holds each lease and until when, with a row for every one that is wanted."""
         columns = self._tables.leases.c
-        query = (
-            select(columns.partition, columns.owner, columns.expires_at)
-            .where(columns.consumer == consumer)
-            .with_for_update()
+        query = select(columns.partition, columns.owner, columns.expires_at).where(
+            columns.consumer == consumer
         )
         found = {row.partition: (row.owner, row.expires_at) for row in connection.execute(query)}
         new = {partition: (None, 0.0) for partition in sorted(wanted) if partition not in found}
@@ -184,16 +199,20 @@ class Leases:
         self,
         connection: Connection,
         consumer: str,
-        owner: str,
+        lease: Mapping[str, Any],
         taken: Collection[int],
-        expires_at: float,
-    ) -> None:
-        columns, lease = self._tables.leases.c, {"owner": owner, "expires_at": expires_at}
-        update = self._update(consumer)
-        connection.execute(update.where(columns.owner == owner), lease)
+        now: float,
+    ) -> int:
+        """Renew what the owner of a lease holds, and take what is free; return how many it has."""
+        columns, update = self._tables.leases.c, self._update(consumer)
+        mine = update.where(columns.owner == lease["owner"])
+        count = connection.execute(mine, lease).rowcount
         if taken:
-            one = update.where(columns.partition == bindparam("taken"))
-            connection.execute(one, [{"taken": number, **lease} for number in sorted(taken)])
+            free = or_(columns.owner.is_(None), columns.expires_at <= now)
+            one = update.where(columns.partition == bindparam("taken"), free)
+            rows = [{"taken": number, **lease} for number in sorted(taken)]
+            count += connection.execute(one, rows).rowcount
+        return count
 
     def _update(self, consumer: str) -> Update:
         return self._tables.leases.update().where(self._tables.leases.c.consumer == consumer)

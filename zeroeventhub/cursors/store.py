@@ -16,7 +16,7 @@ from zeroeventhub.cursors.lanes import Lanes
 from zeroeventhub.cursors.leases import Leases
 from zeroeventhub.cursors.operating import Standing, reset, set_cursor, standings
 from zeroeventhub.cursors.tables import HANDED_OVER, NAME_LENGTH, Tables, default, is_at
-from zeroeventhub.cursors.writing import insert_unless_there
+from zeroeventhub.cursors.writing import insert_unless_there, put
 from zeroeventhub.errors import ConfigurationError, Fenced, LeaseLost, TokenChanged
 from zeroeventhub.protocol import FIRST
 
@@ -61,8 +61,22 @@ class CursorStore:
             connection.execute(select(func.pg_advisory_xact_lock(_CREATION)))
         for table in self.tables.all():
             connection.execute(CreateTable(table, if_not_exists=True))
-        cursors = self.tables.cursors
-        columns = inspect(connection).get_columns(cursors.name, schema=cursors.schema)
+        self.check_tables(connection)
+
+    def check_tables(self, connection: Connection) -> None:
+        """Check that the tables are there, as this version has them.
+
+        Raises:
+            ConfigurationError: one is missing, or the one of cursors is of an older version.
+        """
+        cursors, inspector = self.tables.cursors, inspect(connection)
+        for table in self.tables.all():
+            if not inspector.has_table(table.name, schema=table.schema):
+                raise ConfigurationError(
+                    f"This database has no table {table.fullname}: is it the one that the consumer "
+                    "writes to? CursorStore.create_tables creates it."
+                )
+        columns = inspector.get_columns(cursors.name, schema=cursors.schema)
         there = {column["name"] for column in columns}
         if missing := [f"{name} {kind}" for name, kind in _ADDED.items() if name not in there]:
             raise ConfigurationError(
@@ -113,26 +127,21 @@ class CursorStore:
             LeaseLost: it does not.
             TokenChanged: as `load`.
         """
-        columns = self.tables.cursors.c
+        cursors, columns = self.tables.cursors, self.tables.cursors.c
         # A write comes first: it waits for commits under way, and what is read then is new.
-        enter = (
-            self.tables.cursors.update()
-            .where(self._is_row(consumer, partition), func.length(columns.cursor) > 0)
-            .values(epoch=columns.epoch + 1)
-        )
-        if connection.execute(enter).rowcount == 0:
-            self._insert_unless_there(connection, consumer, partition, FIRST)
-            if connection.execute(enter).rowcount == 0:
-                raise _handed_over(partition)
+        row = {"consumer": consumer, "partition": partition, "cursor": FIRST, "epoch": 1}
+        put(connection, cursors, row, {"epoch": columns.epoch + 1})
+        query = select(columns.cursor, columns.epoch).where(self._is_row(consumer, partition))
+        found = connection.execute(query).one()
+        if found.cursor == HANDED_OVER:
+            raise _handed_over(partition)
         # Only now: a lease may run out while a commit under way is waited for.
         if not self.leases.is_held(connection, consumer, partition, owner):
             raise LeaseLost(
                 f"Another process of consumer {consumer!r} may read partition {partition} now: "
                 "this one does not hold the lease."
             )
-        query = select(columns.cursor, columns.epoch).where(self._is_row(consumer, partition))
-        row = connection.execute(query).one()
-        return Place(row.cursor, row.epoch)
+        return Place(found.cursor, found.epoch)
 
     def cursors(self, connection: Connection, consumer: str) -> dict[int, str]:
         """Return all cursors of a consumer, by partition."""
@@ -196,9 +205,13 @@ class CursorStore:
         inherit(connection, self.tables, consumer, heirs, remaining)
 
     def move(self, consumer: str, partition: int, place: Place, new: str) -> Update:
-        """Build the statement that moves a cursor, and matches no row unless it is at its place."""
+        """Build the statement that moves a cursor, and matches no row unless it is at its place.
+
+        A move to where it is changes nothing, and is fenced all the same.
+        """
+        goes_on = {} if new == place.cursor else {"ended": False}
         return self._at(consumer, partition, place).values(
-            cursor=new, ended=False, updated_at=Moment()
+            cursor=new, updated_at=Moment(), **goes_on
         )
 
     def end(self, consumer: str, partition: int, place: Place) -> Update:

@@ -119,15 +119,15 @@ def _passes(error: BaseException | None) -> bool:
     if isinstance(error, sqlite3.Error):
         # The lowest byte is the result, and the rest tells more of it.
         return getattr(error, "sqlite_errorcode", 0) & 0xFF in _RESULTS
+    family = _family(error)
+    if family == "mysql":
+        # Most numbers share one state, HY000, which tells nothing.
+        number = next(iter(getattr(error, "args", ())), None)
+        return number in _NUMBERS or (number == _READ_ONLY and "read" in str(error))
     state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
     if isinstance(state, str):
         return state in _STATES or state.startswith(_CONNECTION_EXCEPTION)
-    match _family(error), getattr(error, "args", ()):
-        case "psycopg", _:
-            return not any(sentence in str(error) for sentence in _FINAL)
-        case "mysql", [int(number), *_]:
-            return number in _NUMBERS or (number == _READ_ONLY and "read" in str(error))
-    return False
+    return family == "psycopg" and not any(sentence in str(error) for sentence in _FINAL)
 
 
 def _family(error: BaseException | None) -> str | None:

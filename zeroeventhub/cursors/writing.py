@@ -27,20 +27,36 @@ def insert_unless_there(
     return connection.execute(statement, list(rows), execution_options=counted).rowcount
 
 
-def put(connection: Connection, table: Table, row: Mapping[str, Any]) -> None:
-    """Insert a row, or replace what it holds beside its key, and lock it either way."""
+def put(
+    connection: Connection,
+    table: Table,
+    row: Mapping[str, Any],
+    changes: Mapping[str, Any],
+) -> None:
+    """Insert a row or change the one that is there, and lock it either way.
+
+    MariaDB and MySQL lock the gap where they look for a row that is not there, so that two who look
+    first and insert then would wait in a ring.
+
+    Args:
+        connection: a connection to the store, in a transaction.
+        table: the row's table.
+        row: the row if there is none of its key.
+        changes: what to change in the one that is there.
+    """
     keys = [column.name for column in table.primary_key]
-    values = {name: value for name, value in row.items() if name not in keys}
     statement: Insert
     match connection.dialect.name:
         case "postgresql":
             statement = postgresql.insert(table).on_conflict_do_update(
-                index_elements=keys, set_=values
+                index_elements=keys, set_=changes
             )
         case "sqlite":
-            statement = sqlite.insert(table).on_conflict_do_update(index_elements=keys, set_=values)
+            statement = sqlite.insert(table).on_conflict_do_update(
+                index_elements=keys, set_=changes
+            )
         case _:
-            statement = mysql.insert(table).on_duplicate_key_update(values)
+            statement = mysql.insert(table).on_duplicate_key_update(dict(changes))
     connection.execute(statement, dict(row))
 
 

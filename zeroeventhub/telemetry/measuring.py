@@ -30,7 +30,7 @@ class Measuring(Observer, ABC):
     """Measure what a consumer does; who keeps the measurements is up to subclasses."""
 
     def __init__(self) -> None:
-        self._halted: dict[str, set[int]] = {}
+        self._halted: dict[str, set[int]] = {}  # those that did once
 
     @abstractmethod
     def _record(self, metric: Metric, value: float, *labels: str) -> None:
@@ -92,9 +92,7 @@ class Measuring(Observer, ABC):
         self._record(DUPLICATES, events, consumer, str(partition))
 
     def _go_on(self, consumer: str, partitions: set[int]) -> None:
-        halted = self._halted.get(consumer, set())
-        for partition in partitions & halted:
-            halted.discard(partition)
+        for partition in partitions & self._halted.get(consumer, set()):
             self._record(HALTED, 0, consumer, str(partition))
 
 

@@ -152,7 +152,5 @@ def _origins(events: Sequence[Event]) -> tuple[Context | None, list[trace.Link]]
 def _context(event: Event) -> trace.SpanContext | None:
     """Read the span that an event was published in; None if it does not tell."""
     carrier = {"traceparent": traceparent(event) or ""}
-    # Into an empty context: where nothing can be read, the current span is not the event's.
-    read = _propagator.extract(carrier, context=Context())
-    context = trace.get_current_span(read).get_span_context()
+    context = trace.get_current_span(_propagator.extract(carrier)).get_span_context()
     return context if context.is_valid else None

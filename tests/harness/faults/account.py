@@ -18,7 +18,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from zeroeventhub import AsyncClient, AsyncConsumer, Client, Consumer, CursorStore
-from zeroeventhub.errors import ProtocolError, TokenChanged, TransientError
+from zeroeventhub.errors import ProtocolError, TransientError
 
 __all__ = ["Account", "until_done", "until_done_async"]
 
@@ -32,7 +32,7 @@ effects = Table(
     sqlite_autoincrement=True,
 )
 
-WIRE = (TransientError, ProtocolError, TokenChanged)
+WIRE = (TransientError, ProtocolError)
 """What a consumer may end in because of the wire; whoever runs it starts it again."""
 
 ONCE = {"follow": False, "attempts": 1}

@@ -25,7 +25,7 @@ from sqlalchemy import (
 )
 from starlette.applications import Starlette
 
-from harness.faults.account import Account, hurry, until_done
+from harness.faults.account import Account, hurry
 from harness.faults.findings import Findings, naming
 from harness.faults.proxy import Lines, Proxy, proxying
 from harness.web import serving
@@ -42,6 +42,8 @@ FACTOR = 100
 """A number of an event is that of its key times this, and its place among those of its key."""
 
 LIMIT = 2
+ATTEMPTS = 10
+"""A consumer gets over every change by itself: it is not started again."""
 
 metadata = MetaData()
 orders = Table(
@@ -214,7 +216,7 @@ class Changing:
     ) -> bool:
         """Change a feed behind one line and the third after it; return whether it had that line."""
         way = self.account.read_beside if beside else self.account.read_in_turn
-        read = partial(way, self._client, name, limit=LIMIT)
+        read = partial(way, self._client, name, limit=LIMIT, attempts=ATTEMPTS)
         path = self._folder / "publisher.db"
         path.unlink(missing_ok=True)
         engine = create_engine(f"sqlite:///{path}")
@@ -223,11 +225,11 @@ class Changing:
             publisher = self._shown.publisher = Publisher(engine, change)
             self._proxy.beside = Lines(line, publisher.step, again=3)
             self._client.discover()  # what the last feed said is not this one's
-            until_done(read)
+            read()
             had_it = publisher.generation > 0
             while not publisher.has_changed:
                 publisher.step()
-            until_done(read)
+            read()
         finally:
             engine.dispose()
         by_key = defaultdict(list)

@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-
 from harness.kills.findings import Findings
 from harness.kills.scene import ENDLESS, Scene
 from harness.kills.ways import Life
@@ -41,8 +40,8 @@ class _Worker:
     absent_until: float = 0.0
 
 
-ENDS = {"": "nothing", "kill": signal.SIGKILL, "leave": None}
-"""How a life has to end, by what was done to end it."""
+ENDS = {"": (), "kill": (signal.SIGKILL,), "leave": (None, signal.SIGTERM)}
+"""How a life may end, by what was done to end it; who has just been born does not listen yet."""
 
 
 class Chaos:
@@ -110,7 +109,7 @@ class Chaos:
         end = self._scene.mother.poll(worker.pid)
         if end is None or end.stopped:
             return
-        if end.error or end.signal != ENDS[worker.told]:
+        if end.error or end.signal not in ENDS[worker.told]:
             self._scene.complain(
                 f"worker {worker.life.worker} after {worker.told or 'nothing'} ended by "
                 f"{end.signal}: {end.error}"
@@ -126,6 +125,11 @@ class Chaos:
         self._mind_workers()
 
     def _look(self) -> None:
+        """Look at the database, unless somebody frozen keeps everybody from it."""
+        if self._scene.ledger.engine.dialect.name == "sqlite" and any(
+            worker.frozen_until for worker in self._workers
+        ):
+            return
         self._scene.found.deeds["look"] += 1
         self._scene.look(self._workers[0].life)
 

@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.kills.scene import Scene
-from harness.kills.script import Script
+from harness.kills.script import PLAIN, Script
 from harness.kills.ways import Life
 from zeroeventhub import Failures
+
 
 @dataclass(frozen=True)
 class Kind:
@@ -22,16 +23,14 @@ class Kind:
 
     way: str
     page: int
-    script: Script = Script()
+    script: Script = PLAIN
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def points(self, most: int) -> range:
         """Return the points of a page, or as many of them as asked for."""
         return range(1, self.page + 1, -(-self.page // most))
 
-    def life(
-        self, scene: Scene, *, options: Mapping[str, Any] | None = None, **named: Any
-    ) -> Life:
+    def life(self, scene: Scene, *, options: Mapping[str, Any] | None = None, **named: Any) -> Life:
         """Say how it lives in a scene, and what else is to be said of it there."""
         return scene.life(self.way, options={**self.options, **(options or {})}, **named)
 
@@ -42,14 +41,14 @@ _HOLD_BACK = {"failures": Failures(tries=1, then="set-aside", hold_back=True)}
 KINDS = {
     "loop, commit first": Kind("loop, commit first", 20),
     "loop, effects first": Kind("loop, effects first", 20),
-    "async loop": Kind("async loop", 30),
-    "run": Kind("run", 30),
-    "async run": Kind("async run", 70),
+    "async loop": Kind("async loop", 40),
+    "run": Kind("run", 24),
+    "async run": Kind("async run", 110),
     "run, set aside": Kind("run, event by event", 70, Script(poison=True), _SET_ASIDE),
-    "async run, set aside": Kind("async run", 160, Script(poison=True), _SET_ASIDE),
+    "async run, set aside": Kind("async run", 260, Script(poison=True), _SET_ASIDE),
     "run, held back": Kind("run", 70, Script(stubborn=True), _HOLD_BACK),
     "run, inbox": Kind("run, event by event", 40, Script(repeats=True)),
     "run, lanes": Kind("run", 50, options={"lanes": 3}),
-    "async run, lanes": Kind("async run, event by event", 90, options={"lanes": 2}),
+    "async run, lanes": Kind("async run, event by event", 150, options={"lanes": 2}),
 }
 """Ways of living that differ in what a transaction holds."""

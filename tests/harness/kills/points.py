@@ -176,16 +176,15 @@ class Terminator:
                     connection.execute(text(end), {"session": session})
 
 
+_OF_POSTGRESQL = (
+    "SELECT pid FROM pg_stat_activity WHERE datname = current_database() "
+    "AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+)
+_OF_MARIADB = (
+    "SELECT id FROM information_schema.processlist WHERE db = database() AND id <> connection_id()"
+)
 _SESSIONS = {
-    "postgresql": (
-        "SELECT pid FROM pg_stat_activity WHERE datname = current_database() "
-        "AND pid <> pg_backend_pid() AND backend_type = 'client backend'",
-        "SELECT pg_terminate_backend(:session)",
-    ),
-    "mysql": (
-        "SELECT id FROM information_schema.processlist "
-        "WHERE db = database() AND id <> connection_id()",
-        "KILL CONNECTION :session",
-    ),
+    "postgresql": (_OF_POSTGRESQL, "SELECT pg_terminate_backend(:session)"),
+    "mariadb": (_OF_MARIADB, "KILL CONNECTION :session"),
+    "mysql": (_OF_MARIADB, "KILL CONNECTION :session"),
 }
-_SESSIONS["mariadb"] = _SESSIONS["mysql"]

@@ -69,6 +69,10 @@ class Script:
         return list(dict.fromkeys(map(self.number, range(self.start, count))))
 
 
+PLAIN = Script()
+"""Events that anybody can apply."""
+
+
 class ScriptedFeed:
     """Publish a script, up to a place that may be moved.
 

@@ -4,20 +4,21 @@ import asyncio
 import random
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import anyio
+import anyio.lowlevel
 import httpx
 from sqlalchemy import Connection, Engine, create_engine
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from harness.kills.ledger import NAME, write
 from harness.kills.points import Points, Terminator, freeze, kill
-from harness.kills.script import Script
+from harness.kills.script import PLAIN, Script
 from zeroeventhub import (
     AsyncClient,
     AsyncConsumer,
@@ -29,6 +30,7 @@ from zeroeventhub import (
     PendingPage,
 )
 from zeroeventhub._follow import backoff
+from zeroeventhub.cursors.transience import is_transient
 from zeroeventhub.errors import Fenced
 
 PATIENCE = {"sqlite": {"timeout": 60}}
@@ -61,7 +63,7 @@ class Life:
     way: str
     database: str
     feed: str
-    script: Script = Script()
+    script: Script = PLAIN
     strike_at: int | None = None
     fetched: bool = False
     strike: str = "kill"
@@ -84,7 +86,7 @@ class Lived:
     strikes: int
 
 
-class Poison(Exception):
+class Poison(Exception):  # noqa: N818 - named for what the event is
     """Say that an event cannot be applied."""
 
 
@@ -93,7 +95,7 @@ def _import_drivers() -> None:
     for url in ("sqlite://", "postgresql+psycopg://", "mariadb+pymysql://"):
         create_engine(url)
         create_async_engine(_async_url(url))
-    asyncio.run(anyio.sleep(0))
+    asyncio.run(anyio.lowlevel.checkpoint())
 
 
 def _async_url(url: str) -> str:
@@ -197,12 +199,26 @@ class _Effects:
             raise Poison(f"Nobody can apply {poison}.")
 
 
+@contextmanager
+def _giving_way() -> Iterator[None]:
+    """Let a page be read again that somebody else has committed, or kept from being committed.
+
+    That may be one who was killed, and whose COMMIT has arrived all the same.
+    """
+    try:
+        yield
+    except Fenced:
+        return
+    except DBAPIError as error:
+        if not is_transient(error):
+            raise
+
+
 def _loop(life: Life, points: Points, *, commit_first: bool) -> None:
     consumer, engine = _consumer(life, points)
     effects = _Effects(life, points)
     for page in consumer:
-        # Fenced: somebody who was killed has committed all the same, a moment later.
-        with suppress(Fenced), engine.begin() as connection:
+        with _giving_way(), engine.begin() as connection:
             if commit_first:
                 page.commit(connection)
             effects.page(connection, page)
@@ -223,7 +239,7 @@ def _async_loop(life: Life, points: Points) -> None:
         consumer, engine = _async_consumer(life, points)
         effects = _Effects(life, points)
         async for page in consumer:
-            with suppress(Fenced):
+            with _giving_way():
                 async with engine.begin() as connection:
                     await effects.async_page(connection, page)
                     await page.commit(connection)

@@ -1,6 +1,7 @@
 """A process that has imported everything and runs one thread: lives are forked from it."""
 
 import json
+import logging
 import os
 import signal
 import sys
@@ -118,6 +119,8 @@ def zygote() -> Iterator[Zygote]:
 def _serve(line: Connection) -> None:
     """Fork lives and reap them, until the other end of the line is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # What they wait out and get over is expected here, and they do it by the thousand.
+    logging.disable()
     reports: dict[int, int] = {}
     while True:
         try:

@@ -59,15 +59,15 @@ class Letter:
     Attributes:
         partition: where it was read.
         entry: the event.
-        marked: whether it is to be applied again.
+        failed: whether it failed, and was not marked since to be applied again.
     """
 
-    __slots__ = ("entry", "marked", "partition")
+    __slots__ = ("entry", "failed", "partition")
 
-    def __init__(self, partition, entry):
+    def __init__(self, partition, entry, *, failed):
         self.partition = partition
         self.entry = entry
-        self.marked = False
+        self.failed = failed
 
 
 class Store:
@@ -94,18 +94,19 @@ class Store:
 
     def load(self, partition):
         """Return the place, without a lease and without a lock."""
-        row = self._row(partition)
+        row = self.rows.setdefault(partition, Row())
         if row.cursor == HANDED_OVER:
             raise TokenChanged("Other partitions have taken over.")
         return Place(row.cursor, row.epoch)
 
     def enter(self, partition, owner):
         """Raise the epoch under a lease, and return the place."""
-        row = self._row(partition)
+        row = self.rows.get(partition) or Row()
         yield from self._until_free(row)
         if row.cursor == HANDED_OVER:
             raise TokenChanged("Other partitions have taken over.")
         self.check_lease(partition, owner)
+        self.rows[partition] = row
         self.raise_epoch(row)
         self.ledger.entered(partition, owner, row.epoch, self.leases.get(partition))
         return Place(row.cursor, row.epoch)
@@ -122,7 +123,7 @@ class Store:
 
     def move(self, transaction):
         """Lock the row and move its cursor, unless it does not stand where it should."""
-        row = transaction.row = self._row(transaction.partition)
+        row = transaction.row = self.rows[transaction.partition]
         yield from self._until_free(row)
         row.holder = transaction
         if not self.stands_at(row, transaction.place):
@@ -135,7 +136,7 @@ class Store:
 
     def end(self, partition, place):
         """Write down that a partition was read to its end."""
-        row = self._row(partition)
+        row = self.rows[partition]
         yield from self._until_free(row)
         if not self.stands_at(row, place):
             raise Fenced("The cursor has moved.")
@@ -149,12 +150,10 @@ class Store:
         row = transaction.row
         self.ledger.committed(transaction, row)
         self.letters.extend(transaction.aside)
-        for settled in transaction.settled:
-            self.letters.remove(settled)
-            for letter in self.letters:
-                letter.marked = letter.marked or letter.entry.key == settled.entry.key
+        for letter in transaction.settled:
+            self.letters.remove(letter)
+        row.ended = row.ended and row.cursor == transaction.cursor
         row.cursor = transaction.cursor
-        row.ended = False
         self.roll_back(transaction)
 
     def roll_back(self, transaction):
@@ -179,22 +178,19 @@ class Store:
             for cursor in [cursor for cursor in known if cursor != HANDED_OVER][:1]:
                 row = self.rows.setdefault(heir, Row(cursor))
                 if row.cursor == HANDED_OVER:
-                    row.cursor = cursor
-                    row.epoch += 1
+                    self._hand(row, cursor)
         for parent in parents - set(remaining):
             if parent in self.rows and self.rows[parent].cursor != HANDED_OVER:
-                self.rows[parent].cursor = HANDED_OVER
-                self.rows[parent].epoch += 1
+                self._hand(self.rows[parent], HANDED_OVER)
                 heir = min(heir for heir, of_heir in heirs.items() if parent in of_heir)
                 for letter in self.letters:
                     if letter.partition == parent:
                         letter.partition = heir
 
-    def _row(self, partition):
-        row = self.rows.get(partition)
-        if row is None:
-            row = self.rows[partition] = Row()
-        return row
+    def _hand(self, row, cursor):
+        row.cursor = cursor
+        row.epoch += 1
+        row.ended = False
 
     def _until_free(self, row):
         while row.holder is not None:
@@ -246,15 +242,13 @@ class Store:
         return {letter.entry.key for letter in self.letters}
 
     def due(self):
-        """The letters that are to be applied again, each key's first ones."""
-        waiting = set()
+        """The letters that are to be applied again: each key's first one, unless it failed."""
+        first = {}
         for letter in self.letters:
-            if not letter.marked:
-                waiting.add(letter.entry.key)
-            elif letter.entry.key not in waiting:
-                yield letter
+            first.setdefault(letter.entry.key, letter)
+        return [letter for letter in first.values() if not letter.failed]
 
-    def mark(self):
+    def retry(self):
         """Have all letters applied again."""
         for letter in self.letters:
-            letter.marked = True
+            letter.failed = False

@@ -53,7 +53,7 @@ class World:
         self.chaos = Chaos(chance, chance.choice((0.0, 0.03, 0.08, 0.2)))
         self.duration = chance.uniform(1, 12)
         self.lease = chance.choice((3.0, 6.0, 12.0))
-        self.poll_interval = chance.choice((0.5, 2.0))
+        self.poll_interval = chance.choice((1.0, 3.0))
         self.forever = chance.random() < 0.8
         self.attempts = chance.choice((None, None, None, 4))
         self.failures = chance.choice(
@@ -144,7 +144,7 @@ class World:
         while not (
             writers.over and troubles.over and not self.feed.writing and self.ledger.complete
         ):
-            self.store.mark()
+            self.store.retry()
             yield 1.0
         yield AFTERMATH
         self.clock.stopped = True

@@ -1,0 +1,256 @@
+"""The commands that show cursors and put them elsewhere, as an operator has them."""
+
+import json
+import subprocess
+import sys
+import threading
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from click.testing import CliRunner
+from harness.shop import metadata, orders, place
+from harness.stores import NAME, call, claim, enter, load, move, new_store
+from harness.web import serving
+from sqlalchemy import Column, Integer, MetaData, Table, insert, select, text
+from starlette.applications import Starlette
+
+from zeroeventhub import FIRST, LAST, TableFeed, feed_routes
+from zeroeventhub._follow import Place
+from zeroeventhub.cli.commands import commands
+from zeroeventhub.errors import Fenced
+
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+
+
+def run(*arguments, answer=None):
+    """Run a command in this process."""
+    return CliRunner().invoke(commands, ["cursors", *map(str, arguments)], input=answer)
+
+
+@pytest.fixture
+def store(engine):
+    """A store on each database, in which billing stands somewhere in two partitions."""
+    store = new_store(engine)
+    load(store, 0, start="a")
+    load(store, 1, start="b")
+    return store
+
+
+@pytest.fixture
+def of_billing(database_url):
+    """The options that name the store and the consumer."""
+    return ("--store", database_url, "--consumer", NAME)
+
+
+def stands(store):
+    """Return the cursors of billing."""
+    return call(store, store.cursors)
+
+
+def test_cursors_as_a_process_of_its_own(sqlite, sqlite_url):
+    """The commands are there for who starts them, and ask before they change anything."""
+    store = new_store(sqlite)
+    load(store, 0, start="a")
+    load(store, 1, start="b")
+    of_billing = ("--store", sqlite_url, "--consumer", NAME)
+    command = [sys.executable, "-m", "zeroeventhub", "cursors", "reset", *of_billing]
+    options = {"capture_output": True, "text": True, "timeout": 60}
+    refused = subprocess.run(command, input="n\n", check=False, **options)
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "start again in partition 0, 1" in refused.stderr
+    assert stands(store) == {0: "a", 1: "b"}
+    done = subprocess.run([*command, "--yes"], check=False, **options)
+    assert (done.returncode, done.stdout) == (0, "Partitions that start again: 2\n"), done.stderr
+    assert stands(store) == {0: FIRST, 1: FIRST}
+
+
+def test_list_and_show_say_who_stands_where(store, database_url, of_billing):
+    """List has a line for each consumer, show one for each partition, JSON the same."""
+    call(store, store.load, 0, name="audit")
+    claim(store, "host:1", [0])
+    enter(store, 0, "host:1")
+    with store.engine.begin() as connection:
+        store.confirm(connection.execute(store.end(NAME, 1, Place("b"))), NAME, 1)
+    listed = run("list", "--store", database_url).stdout.splitlines()
+    assert [line.partition(", moved ")[0] for line in listed] == [
+        "audit: partitions 1, processes 0",
+        "billing: partitions 2, processes 1",
+    ]
+    documents = json.loads(run("list", *of_billing, "--json").stdout)
+    assert [(one["consumer"], one["partitions"]) for one in documents] == [(NAME, 2)]
+    shown = run("show", *of_billing).stdout.splitlines()
+    assert shown[0].startswith("partition 0: a; epoch 1; moved ")
+    assert "; read by host:1, for " in shown[0]
+    assert shown[1].startswith("partition 1: b; epoch 0; moved ")
+    assert shown[1].endswith("; read to its end")
+    first, _ = json.loads(run("show", *of_billing, "--json").stdout)
+    moved = datetime.fromisoformat(first.pop("updated_at"))
+    assert abs(datetime.now(UTC) - moved) < timedelta(minutes=1)
+    assert 0 < first.pop("lease_seconds") <= 30
+    assert first == {
+        "consumer": NAME,
+        "partition": 0,
+        "cursor": "a",
+        "epoch": 1,
+        "ended": False,
+        "owner": "host:1",
+    }
+
+
+def test_set_puts_one_cursor_elsewhere(store, of_billing):
+    """A cursor is set by its name or as it is, after a question that shows both."""
+    asked = run("set", *of_billing, "--partition", 0, "c", answer="y\n")
+    assert (asked.exit_code, asked.stdout) == (0, "partition 0: a -> c\n")
+    assert "partition 0: a -> c" in asked.stderr
+    with pytest.raises(Fenced):
+        move(store, 0, Place("a"), "d")
+    assert run("set", *of_billing, "--partition", 0, "x", answer="n\n").exit_code == 1
+    assert stands(store) == {0: "c", 1: "b"}
+    done = run("set", *of_billing, "--partition", 1, "last", "--yes", "--json")
+    assert json.loads(done.stdout) == {
+        "consumer": NAME,
+        "partitions": [{"partition": 1, "before": "b", "cursor": LAST}],
+    }
+    assert stands(store) == {0: "c", 1: LAST}
+
+
+def test_reset_empties_tables_in_its_transaction(store, of_billing):
+    """Cursors go back and tables are emptied together, or neither."""
+    totals = Table("totals", MetaData(), Column("n", Integer, primary_key=True))
+    totals.metadata.create_all(store.engine)
+    with store.engine.begin() as connection:
+        connection.execute(insert(totals), [{"n": 1}, {"n": 2}])
+        connection.execute(text("CREATE TABLE held (n INTEGER PRIMARY KEY REFERENCES totals (n))"))
+    missing = run("reset", *of_billing, "--empty", "totals", "--empty", "nothing", "--yes")
+    assert (missing.exit_code, stands(store)) == (2, {0: "a", 1: "b"})
+    done = run("reset", *of_billing, "--empty", "held", "--empty", "totals", "--yes", "--json")
+    assert json.loads(done.stdout) == {
+        "consumer": NAME,
+        "partitions": 2,
+        "deleted": {"held": 0, "totals": 2},
+    }
+    assert stands(store) == {0: FIRST, 1: FIRST}
+    with store.engine.connect() as connection:
+        assert connection.execute(select(totals)).all() == []
+
+
+def test_reset_that_cannot_empty_a_table_changes_nothing(postgresql, postgresql_url):
+    """If the rows of a table cannot go, the cursors stay where they are."""
+    store = new_store(postgresql)
+    load(store, 0, start="a")
+    with postgresql.begin() as connection:
+        connection.execute(text("CREATE TABLE parent (n INTEGER PRIMARY KEY)"))
+        connection.execute(text("CREATE TABLE child (n INTEGER REFERENCES parent (n))"))
+        connection.execute(text("INSERT INTO parent VALUES (1)"))
+        connection.execute(text("INSERT INTO child VALUES (1)"))
+    options = ("--store", postgresql_url, "--consumer", NAME, "--yes")
+    refused = run("reset", *options, "--empty", "parent")
+    assert refused.exit_code == 1
+    assert refused.stderr.startswith("Error: The database refused: ")
+    assert len(refused.stderr.splitlines()) == 1
+    assert stands(store) == {0: "a"}
+
+
+def test_reset_of_some_partitions_goes_where_it_is_told(store, of_billing):
+    """One partition may start again at a cursor of its own, the others stay."""
+    done = run("reset", *of_billing, "--partition", 1, "--to", "z", "--yes")
+    assert (done.exit_code, stands(store)) == (0, {0: "a", 1: "z"})
+    for wrong in (("--to", "z"), ("--partition", 7)):
+        refused = run("reset", *of_billing, *wrong, "--yes")
+        assert (refused.exit_code, refused.stdout) == (2, "")
+        assert len(refused.stderr.splitlines()) == 1
+    assert stands(store) == {0: "a", 1: "z"}
+
+
+def test_seek_puts_cursors_before_a_moment(sqlite, sqlite_url):
+    """The consumer goes on with the first event of a moment or later, in each partition."""
+    metadata.create_all(sqlite)
+    with sqlite.begin() as connection:
+        rows = [
+            {"part": n % 2, "placed": NOON + timedelta(seconds=n), "data": {"n": n}}
+            for n in range(20)
+        ]
+        connection.execute(insert(orders), rows)
+    feed = TableFeed(orders, data="data", time="placed", partition="part", partitions=2)
+    store = new_store(sqlite)
+    load(store, 1, start="b")
+    options = ("--store", sqlite_url, "--consumer", NAME, "--yes")
+    with serving(Starlette(routes=feed_routes("/orders", feed, sqlite))) as url:
+        address = f"{url}/orders"
+        for wrong in ("noon", "2026-01-31T12:00:00"):
+            assert run("seek", address, "--time", wrong, *options).exit_code == 2
+        assert stands(store) == {1: "b"}
+        moment = (NOON + timedelta(seconds=10)).isoformat()
+        done = run("seek", address, "--time", moment, *options, "--partition", 0)
+        assert (done.exit_code, set(stands(store))) == (0, {0, 1}), done.stderr
+        assert run("seek", address, "--time", moment, *options).exit_code == 0
+    bound = feed.bind(sqlite)
+    firsts = [bound.read(number, stands(store)[number], 1).events[0].data for number in (0, 1)]
+    assert firsts == [{"n": 10}, {"n": 11}]
+
+
+def test_rebuild_while_a_page_is_applied(sqlite, sqlite_url):
+    """A reset waits for the page at hand, and a page of before is not committed behind it."""
+    store = new_store(sqlite)
+    place_before = load(store, 0, start="a")
+    results = []
+    with sqlite.connect() as connection:
+        connection.execute(store.move(NAME, 0, place_before, "b"))
+        options = ("reset", "--store", sqlite_url, "--consumer", NAME, "--yes")
+        thread = threading.Thread(target=lambda: results.append(run(*options)))
+        thread.start()
+        thread.join(timeout=0.5)
+        assert results == []
+        connection.commit()
+        thread.join()
+    assert (results[0].exit_code, stands(store)) == (0, {0: FIRST})
+    with pytest.raises(Fenced):
+        move(store, 0, Place("b"), "c")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("show", "--consumer", "biling"), "This store has no consumer 'biling'; it has billing."),
+        (("reset", "--consumer", "biling", "--yes"), "This store has no consumer 'biling'"),
+        (("set", "--consumer", NAME, "--partition", 0, "ä", "--yes"), "A cursor has 1 to 4096"),
+        (("set", "--consumer", "x" * 201, "--partition", 0, "a", "--yes"), "A consumer's name"),
+        (("set", "--consumer", NAME, "--partition", 40000, "a", "--yes"), "A partition's id"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_sentence(sqlite, sqlite_url, arguments, sentence):
+    """Each refusal is one line, exit code 2, and nothing is changed."""
+    store = new_store(sqlite)
+    load(store, 0, start="a")
+    command, *rest = arguments
+    refused = run(command, "--store", sqlite_url, *rest)
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert refused.stderr.startswith(f"Error: {sentence}")
+    assert len(refused.stderr.splitlines()) == 1
+    assert stands(store) == {0: "a"}
+
+
+def test_database_without_a_store_is_told(sqlite, sqlite_url, tmp_path):
+    """A database that no consumer has written to is named, and nothing is created in it."""
+    metadata.create_all(sqlite)
+    with sqlite.begin() as connection:
+        place(connection, 1)
+    refused = run("list", "--store", sqlite_url)
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "has no table zeroeventhub_cursors" in refused.stderr
+    missing = run("list", "--store", f"sqlite:///{tmp_path / 'nothing.db'}")
+    assert (missing.exit_code, "There is no database file" in missing.stderr) == (2, True)
+    assert not (tmp_path / "nothing.db").exists()
+
+
+def test_names_cannot_talk_to_the_terminal(sqlite, sqlite_url):
+    """What consumers and processes call themselves is shown without control characters."""
+    store = new_store(sqlite)
+    evil = "\x1b[2J\n\u202e\x9b"
+    call(store, store.load, 0, name=evil)
+    call(store, store.leases.claim, evil, [0], seconds=30, share=True, name=evil)
+    for arguments in (("list",), ("show", "--consumer", evil), ("show", "--consumer", "x")):
+        shown = run(*arguments, "--store", sqlite_url)
+        text_shown = (shown.stdout + shown.stderr).removesuffix("\n")
+        assert text_shown.isprintable(), text_shown
+    assert json.loads(run("list", "--store", sqlite_url, "--json").stdout)[0]["consumer"] == evil

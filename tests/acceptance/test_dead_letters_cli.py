@@ -1,0 +1,110 @@
+"""The commands for dead letters, as an operator has them."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+from harness.stores import NAME, call, new_store
+
+from zeroeventhub import Event
+from zeroeventhub.cli.commands import commands
+
+EVIL = "\x1b[2J\r\x9b\u202e"
+
+
+def run(*arguments, answer=None):
+    """Run a command in this process."""
+    return CliRunner().invoke(commands, ["dead-letters", *map(str, arguments)], input=answer)
+
+
+def add(store, event, *, key=None, held=False, text="no"):
+    """Set an event aside; return its number."""
+    error = None if held else ValueError(text)
+    method = store.dead_letters.add
+    call(store, method, 0, event, key=key, error=error, tries=0 if held else 3)
+    return call(store, store.dead_letters.letters)[-1].id
+
+
+@pytest.fixture
+def store(engine):
+    """A store without letters, on each database."""
+    return new_store(engine)
+
+
+@pytest.fixture
+def of_billing(database_url):
+    """The options that name the store and the consumer."""
+    return ("--store", database_url, "--consumer", NAME)
+
+
+def states(store):
+    """Return the states of the letters."""
+    return [letter.state for letter in call(store, store.dead_letters.letters)]
+
+
+def test_letters_are_listed_shown_retried_and_forgotten(store, of_billing):
+    """An operator goes from the list to a letter, and decides what becomes of it."""
+    first = add(store, Event.of({"n": 1}), key="k", text="no such customer\nor other")
+    held = add(store, Event.of({"n": 2}), key="k", held=True)
+    last = add(store, Event(b'{"n":1e400}', {"h": "1"}))
+    listed = run("list", *of_billing)
+    assert listed.exit_code == 0, listed.stderr
+    lines = [line.split("  ") for line in listed.stdout.splitlines()]
+    assert [line[:-2] for line in lines[:1]] == [
+        [str(first), "partition 0", "key k", "failed after 3 tries"]
+    ]
+    assert lines[0][-1] == "ValueError: no such customer"
+    assert lines[1][:-1] == [str(held), "partition 0", "key k", "held back"]
+    assert len(run("list", *of_billing, "--limit", 2).stdout.splitlines()) == 2
+    assert run("list", *of_billing, "--partition", 1).stdout == ""
+    shown = run("show", *of_billing, first).stdout
+    assert '\n{"n":1}\nValueError: no such customer\nor other\n' in shown
+    document = json.loads(run("show", *of_billing, last, "--json").stdout)
+    assert (document["event"], document["headers"]) == ('{"n":1e400}', {"h": "1"})
+    assert len(json.loads(run("list", *of_billing, "--json").stdout)) == 3
+    refused = run("retry", *of_billing, held)
+    assert (refused.exit_code, "held back" in refused.stderr) == (2, True)
+    marked = run("retry", *of_billing, first)
+    assert marked.stdout.startswith("Dead letters marked: 1. The consumer that is running")
+    assert states(store) == ["retry", "held", "failed"]
+    assert run("discard", *of_billing, last, answer="n\n").exit_code == 1
+    assert len(states(store)) == 3
+    assert run("discard", *of_billing, last, "--yes").stdout == "Dead letters forgotten: 1\n"
+    assert json.loads(run("retry", *of_billing, "--json").stdout) == {"marked": 0}
+    asked = run("discard", *of_billing, "--json", answer="y\n")
+    assert json.loads(asked.stdout) == {"discarded": 2}
+    assert "all dead letters of billing are lost" in asked.stderr
+    assert states(store) == []
+
+
+def test_letters_as_a_process_of_its_own(sqlite, sqlite_url):
+    """The commands are there for who starts them, and a letter that is not there is named."""
+    store = new_store(sqlite)
+    add(store, Event.of("é"))
+    command = [sys.executable, "-m", "zeroeventhub", "dead-letters"]
+    options = {"capture_output": True, "text": True, "timeout": 60}
+    of_billing = ("--store", sqlite_url, "--consumer", NAME)
+    shown = subprocess.run([*command, "list", *of_billing], check=False, **options)
+    assert (shown.returncode, len(shown.stdout.splitlines())) == (0, 1), shown.stderr
+    for arguments in (("show", "99"), ("retry", "1", "99"), ("discard", "99", "--yes")):
+        refused = run(arguments[0], *of_billing, *arguments[1:])
+        assert (refused.exit_code, refused.stdout) == (2, "")
+        assert refused.stderr == "Error: Consumer 'billing' has no dead letter 99.\n"
+    assert states(store) == ["failed"]
+
+
+def test_letters_cannot_talk_to_the_terminal(sqlite, sqlite_url):
+    """Neither an event nor a key nor an error moves the cursor of who looks at it."""
+    store = new_store(sqlite)
+    event = Event(f'"{EVIL[5:]}"'.encode(), {f"h{EVIL}": EVIL})
+    number = add(store, event, key=EVIL, text=EVIL + "x" * 1000)
+    of_billing = ("--store", sqlite_url, "--consumer", NAME)
+    listed = run("list", *of_billing).stdout
+    assert listed.removesuffix("\n").isprintable()
+    assert len(listed) < 1000
+    shown = run("show", *of_billing, number).stdout
+    assert all(line.isprintable() for line in shown.split("\n")), shown
+    document = json.loads(run("show", *of_billing, number, "--json").stdout)
+    assert (document["event"], document["key"]) == (event.raw.decode(), EVIL)

@@ -1,0 +1,292 @@
+"""`zeroeventhub cursors`: where consumers stand, and how an operator puts them elsewhere."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import groupby
+
+import click
+from sqlalchemy import Engine, delete
+
+from zeroeventhub.cli.options import as_json, feed_options, open_client, reflect
+from zeroeventhub.cli.store import (
+    agreed,
+    consumer_option,
+    document,
+    go_ahead,
+    open_store,
+    shown,
+    store_option,
+)
+from zeroeventhub.cursors import CursorStore, Standing
+from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.protocol import FIRST, LAST
+
+__all__ = ["cursors"]
+
+_NAMES = {"first": FIRST, "last": LAST}
+
+partition_option = click.option(
+    "--partition",
+    "chosen",
+    type=click.IntRange(0),
+    multiple=True,
+    help="This partition alone; can be given several times.",
+)
+
+
+@dataclass(frozen=True)
+class _Listed:
+    """A consumer of a store, and how many partitions it reads in how many processes."""
+
+    consumer: str
+    partitions: int
+    processes: int
+    updated_at: datetime
+
+
+@click.group()
+def cursors() -> None:
+    """Show where consumers stand, and put them elsewhere.
+
+    A consumer may go on running meanwhile: a page that it has read from another place is not
+    committed, and it reads on from the new one.
+    """
+
+
+@cursors.command("list")
+@store_option
+@click.option("--consumer", help="The consumer's name; by default all are listed.")
+@as_json
+def list_(database: str, *, consumer: str | None, as_json: bool) -> None:
+    """List the consumers of a store."""
+    with open_store(database) as (engine, store):
+        found = _standings(engine, store, consumer)
+    listed = [
+        _Listed(
+            name,
+            len(places),
+            len({place.owner for place in places} - {None}),
+            max(place.updated_at for place in places),
+        )
+        for name, group in groupby(found, lambda place: place.consumer)
+        if (places := list(group))
+    ]
+    if as_json:
+        click.echo(document(listed))
+        return
+    for one in listed:
+        click.echo(
+            f"{shown(one.consumer)}: partitions {one.partitions}, processes {one.processes}, "
+            f"moved {_moment(one.updated_at)}"
+        )
+
+
+@cursors.command()
+@store_option
+@consumer_option
+@as_json
+def show(database: str, *, consumer: str, as_json: bool) -> None:
+    """Show where a consumer stands in each partition, and which process reads it."""
+    with open_store(database) as (engine, store):
+        found = _standings(engine, store, consumer)
+    if as_json:
+        click.echo(document(found))
+        return
+    for place in found:
+        notes = [f"epoch {place.epoch}", f"moved {_moment(place.updated_at)}"]
+        if place.ended:
+            notes.append("read to its end")
+        if place.owner is not None:
+            notes.append(f"read by {shown(place.owner)}, for {place.lease_seconds:.0f} s yet")
+        click.echo(f"partition {place.partition}: {shown(place.cursor)}; {'; '.join(notes)}")
+
+
+@cursors.command("set")
+@store_option
+@consumer_option
+@click.option("--partition", type=click.IntRange(0), required=True, help="The partition.")
+@click.argument("cursor", metavar="first|last|CURSOR")
+@agreed
+@as_json
+def set_(
+    database: str, *, consumer: str, partition: int, cursor: str, yes: bool, as_json: bool
+) -> None:
+    """Put a consumer's cursor in a partition elsewhere.
+
+    CURSOR is one that the feed has given for this partition. Where the consumer keeps an inbox,
+    events that it has applied are passed over all the same, unless `cursors reset` forgets them.
+    """
+    with open_store(database) as (engine, store):
+        _put(
+            engine,
+            store,
+            consumer,
+            {partition: _NAMES.get(cursor, cursor)},
+            yes=yes,
+            as_json=as_json,
+        )
+
+
+@cursors.command()
+@feed_options
+@click.option(
+    "--time",
+    "moment",
+    required=True,
+    metavar="TIME",
+    help="The moment, with its time zone, such as 2026-01-31T12:00:00Z.",
+)
+@store_option
+@consumer_option
+@partition_option
+@agreed
+@as_json
+def seek(
+    url: str,
+    *,
+    headers: tuple[str, ...],
+    partitions: int | None,
+    moment: str,
+    database: str,
+    consumer: str,
+    chosen: tuple[int, ...],
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Put a consumer's cursors before the events of a moment or later.
+
+    The feed at URL says which cursors these are. About the inbox, see `cursors set`.
+    """
+    try:
+        time = datetime.fromisoformat(moment)
+    except ValueError:
+        raise ConfigurationError(
+            "--time takes a moment with its time zone, such as 2026-01-31T12:00:00Z."
+        ) from None
+    with open_store(database) as (engine, store):
+        with open_client(url, headers, partitions) as client:
+            numbers = chosen or [partition.id for partition in client.discover().partitions]
+            found = {number: client.cursor_at(time, number) for number in numbers}
+        _put(engine, store, consumer, found, yes=yes, as_json=as_json)
+
+
+@cursors.command()
+@store_option
+@consumer_option
+@partition_option
+@click.option(
+    "--to",
+    "cursor",
+    default="first",
+    show_default=True,
+    metavar="first|last|CURSOR",
+    help="Where to start again; a cursor goes with --partition.",
+)
+@click.option(
+    "--empty",
+    "emptied",
+    multiple=True,
+    metavar="TABLE",
+    help="Delete all rows of this table in the same transaction; can be given several times.",
+)
+@agreed
+@as_json
+def reset(
+    database: str,
+    *,
+    consumer: str,
+    chosen: tuple[int, ...],
+    cursor: str,
+    emptied: tuple[str, ...],
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Let a consumer start again, with an empty inbox and without dead letters.
+
+    With --empty, what it has written is built anew: cursors and tables are of one moment.
+    """
+    if cursor not in _NAMES and len(chosen) != 1:
+        raise ConfigurationError("A cursor belongs to one partition: say --partition as well.")
+    with open_store(database) as (engine, store):
+        known = {place.partition for place in _standings(engine, store, consumer)}
+        _check_known(known, chosen, consumer)
+        tables = [reflect(engine, name) for name in emptied]
+        names = ", ".join(map(shown, emptied))
+        go_ahead(
+            f"Consumer {shown(consumer)} will start again in partition "
+            f"{', '.join(map(str, sorted(chosen or known)))}, and its dead letters there and what "
+            "its inbox knows are forgotten"
+            + (f"; all rows of {names} are deleted." if names else "; effects may be repeated."),
+            yes=yes,
+        )
+        with engine.begin() as connection:
+            count = store.reset(connection, consumer, chosen or None, _NAMES.get(cursor, cursor))
+            deleted = {
+                name: connection.execute(delete(table)).rowcount
+                for name, table in zip(emptied, tables, strict=True)
+            }
+    if as_json:
+        click.echo(json.dumps({"consumer": consumer, "partitions": count, "deleted": deleted}))
+        return
+    click.echo(f"Partitions that start again: {count}")
+    for name, rows in deleted.items():
+        click.echo(f"Rows deleted from {shown(name)}: {rows:,}")
+
+
+def _put(
+    engine: Engine,
+    store: CursorStore,
+    consumer: str,
+    cursors: Mapping[int, str],
+    *,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Ask, and put cursors elsewhere, all or none."""
+    with engine.connect() as connection:
+        before = store.cursors(connection, consumer)
+    lines = [
+        f"  partition {number}: {shown(before.get(number, 'none'))} -> {shown(cursor)}"
+        for number, cursor in sorted(cursors.items())
+    ]
+    go_ahead(
+        f"Consumer {shown(consumer)} will go on elsewhere, so that events are repeated or left "
+        "out:\n" + "\n".join(lines) + "\n",
+        yes=yes,
+    )
+    with engine.begin() as connection:
+        for number, cursor in sorted(cursors.items()):
+            store.set(connection, consumer, number, cursor)
+    if as_json:
+        listed = [
+            {"partition": number, "before": before.get(number), "cursor": cursor}
+            for number, cursor in sorted(cursors.items())
+        ]
+        click.echo(json.dumps({"consumer": consumer, "partitions": listed}))
+    else:
+        click.echo("\n".join(line.strip() for line in lines))
+
+
+def _standings(engine: Engine, store: CursorStore, consumer: str | None) -> list[Standing]:
+    """Return where consumers stand; refuse a name that none has."""
+    with engine.connect() as connection:
+        found = store.standings(connection)
+    names = sorted({place.consumer for place in found})
+    if consumer is not None and consumer not in names:
+        others = f"it has {', '.join(map(shown, names))}" if names else "it has none at all"
+        raise ConfigurationError(f"This store has no consumer {shown(consumer)!r}; {others}.")
+    return [place for place in found if consumer in {None, place.consumer}]
+
+
+def _check_known(known: set[int], chosen: tuple[int, ...], consumer: str) -> None:
+    if unknown := set(chosen) - known:
+        raise ConfigurationError(
+            f"Consumer {shown(consumer)!r} has no cursor in partition {min(unknown)}; "
+            f"it has them in {', '.join(map(str, sorted(known)))}."
+        )
+
+
+def _moment(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,161 @@
+"""`zeroeventhub dead-letters`: events that could not be applied, and what is to become of them."""
+
+import json
+
+import click
+from sqlalchemy import Connection
+
+from zeroeventhub.cli.options import as_json
+from zeroeventhub.cli.store import (
+    agreed,
+    consumer_option,
+    go_ahead,
+    open_store,
+    shown,
+    store_option,
+)
+from zeroeventhub.cursors import CursorStore, DeadLetter
+from zeroeventhub.errors import ConfigurationError
+
+__all__ = ["dead_letters"]
+
+_WIDTH = 120
+"""How many characters of an error are listed."""
+
+ids_argument = click.argument("ids", metavar="[ID]...", nargs=-1, type=click.IntRange(0, 2**63 - 1))
+
+
+@click.group("dead-letters")
+def dead_letters() -> None:
+    """Show the events that a consumer has set aside, and have them applied or forgotten."""
+
+
+@dead_letters.command("list")
+@store_option
+@consumer_option
+@click.option("--partition", type=click.IntRange(0), help="Of this partition alone.")
+@click.option("--limit", type=click.IntRange(1), help="List no more than so many.")
+@as_json
+def list_(
+    database: str, *, consumer: str, partition: int | None, limit: int | None, as_json: bool
+) -> None:
+    """List the dead letters of a consumer, the oldest first."""
+    with open_store(database) as (engine, store), engine.connect() as connection:
+        letters = store.dead_letters.letters(connection, consumer, partition=partition, limit=limit)
+    if as_json:
+        click.echo(json.dumps([_described(letter) for letter in letters]))
+        return
+    for letter in letters:
+        click.echo(_line(letter))
+
+
+@dead_letters.command()
+@store_option
+@consumer_option
+@click.argument("id", type=click.IntRange(0, 2**63 - 1))
+@as_json
+def show(database: str, *, consumer: str, id: int, as_json: bool) -> None:  # noqa: A002 - its name
+    """Show a dead letter: the event, and the error that applying it ended in."""
+    with open_store(database) as (engine, store), engine.connect() as connection:
+        letter = store.dead_letters.get(connection, consumer, id)
+    if as_json:
+        click.echo(json.dumps(_described(letter)))
+        return
+    click.echo(_line(letter))
+    for name, value in sorted(letter.event.headers.items()):
+        click.echo(f"header {shown(name)}: {shown(value)}")
+    click.echo(shown(letter.event.raw.decode()))
+    if letter.traceback:
+        click.echo(shown(letter.traceback, keep="\n"), nl=False)
+
+
+@dead_letters.command()
+@store_option
+@consumer_option
+@ids_argument
+@as_json
+def retry(database: str, *, consumer: str, ids: tuple[int, ...], as_json: bool) -> None:
+    """Have dead letters applied once more, these or all.
+
+    Letters that are held back follow those that they wait for by themselves.
+    """
+    with open_store(database) as (engine, store), engine.begin() as connection:
+        for letter in _chosen(store, connection, consumer, ids):
+            if letter.state == "held":
+                raise ConfigurationError(
+                    f"Dead letter {letter.id} is held back behind an earlier one of its key, and "
+                    "follows it by itself: retry or discard that one."
+                )
+        count = store.dead_letters.retry(connection, consumer, ids or None)
+    if as_json:
+        click.echo(json.dumps({"marked": count}))
+        return
+    click.echo(
+        f"Dead letters marked: {count}. The consumer that is running applies them, or its next "
+        "run; one that has an earlier failed letter of its key waits for that."
+    )
+
+
+@dead_letters.command()
+@store_option
+@consumer_option
+@ids_argument
+@agreed
+@as_json
+def discard(
+    database: str, *, consumer: str, ids: tuple[int, ...], yes: bool, as_json: bool
+) -> None:
+    """Forget dead letters for good, these or all.
+
+    Letters that are held back behind one that is forgotten are applied then.
+    """
+    with open_store(database) as (engine, store):
+        with engine.connect() as connection:
+            which = f"dead letters {', '.join(map(str, ids))}" if ids else "all dead letters"
+            _chosen(store, connection, consumer, ids)
+        go_ahead(f"The events of {which} of {shown(consumer)} are lost to it for good.", yes=yes)
+        with engine.begin() as connection:
+            count = store.dead_letters.discard(connection, consumer, ids or None)
+    click.echo(json.dumps({"discarded": count}) if as_json else f"Dead letters forgotten: {count}")
+
+
+def _chosen(
+    store: CursorStore, connection: Connection, consumer: str, ids: tuple[int, ...]
+) -> list[DeadLetter]:
+    """Return the letters of these numbers; refuse a number that there is not."""
+    return [store.dead_letters.get(connection, consumer, number) for number in ids]
+
+
+def _line(letter: DeadLetter) -> str:
+    told = {
+        "failed": f"failed after {letter.tries} tries",
+        "held": "held back",
+        "retry": f"to be applied again after {letter.tries} tries",
+    }
+    parts = [f"{letter.id}", f"partition {letter.partition}"]
+    if letter.key is not None:
+        parts.append(f"key {_cut(letter.key)}")
+    parts += [told[letter.state], f"{letter.created_at:%Y-%m-%dT%H:%M:%SZ}"]
+    if letter.error:
+        parts.append(_cut(letter.error.partition("\n")[0]))
+    return "  ".join(parts)
+
+
+def _cut(text: str) -> str:
+    return shown(text if len(text) <= _WIDTH else f"{text[: _WIDTH - 1]}…")
+
+
+def _described(letter: DeadLetter) -> dict[str, object]:
+    """Describe a letter; the event is text, since numbers might not survive otherwise."""
+    return {
+        "id": letter.id,
+        "partition": letter.partition,
+        "key": letter.key,
+        "state": letter.state,
+        "tries": letter.tries,
+        "created_at": letter.created_at.isoformat(),
+        "event": letter.event.raw.decode(),
+        "headers": dict(letter.event.headers),
+        "error": letter.error,
+        "traceback": letter.traceback,
+    }

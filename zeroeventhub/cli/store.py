@@ -1,0 +1,82 @@
+"""What the commands share that look into a consumer's own database."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+
+import click
+from sqlalchemy import Engine
+
+from zeroeventhub.cli.options import open_database
+from zeroeventhub.cursors import CursorStore
+
+__all__ = [
+    "agreed",
+    "consumer_option",
+    "document",
+    "go_ahead",
+    "open_store",
+    "shown",
+    "store_option",
+]
+
+store_option = click.option(
+    "--store", "database", required=True, metavar="DATABASE_URL", help="Where the cursors are."
+)
+
+consumer_option = click.option("--consumer", required=True, help="The consumer's name.")
+
+agreed = click.option("--yes", is_flag=True, help="Do not ask before anything is changed.")
+
+
+@contextmanager
+def open_store(url: str) -> Iterator[tuple[Engine, CursorStore]]:
+    """Open a store, and its database, for as long as a command runs.
+
+    Raises:
+        ConfigurationError: there is none at this address, or one of another version.
+    """
+    engine = open_database(url, must_exist=True)
+    try:
+        store = CursorStore(engine)
+        with engine.connect() as connection:
+            store.check_tables(connection)
+        yield engine, store
+    finally:
+        engine.dispose()
+
+
+def go_ahead(question: str, *, yes: bool) -> None:
+    """End the command unless its user agrees; what is asked is not part of the output."""
+    if not yes:
+        click.confirm(f"{question} Go on?", abort=True, err=True)
+
+
+def shown(text: str, *, keep: str = "") -> str:
+    """Keep text that others have written from moving the cursor of a terminal, or hiding there.
+
+    Args:
+        text: the text.
+        keep: characters that may stay, though they cannot be printed.
+    """
+    return "".join(
+        one if one.isprintable() or one in keep else one.encode("unicode_escape").decode()
+        for one in text
+    )
+
+
+def document(value: Any) -> str:
+    """Write a dataclass, or a list of them, as JSON."""
+    found = [asdict(one) for one in value] if isinstance(value, list) else asdict(value)
+    return json.dumps(found, default=_plain)
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return value.decode()
+    raise TypeError(type(value).__name__)
