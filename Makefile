@@ -27,9 +27,9 @@ check: .venv/test
 	.venv/bin/mypy
 	.venv/bin/lint-imports
 
-# Ten million events under torture, on every database that can be had here; about half an hour.
+# Everything that docs/reliability.md reports, to its sizes; some hours. One part: make soak PART=wire
 soak: .venv/test
-	.venv/bin/python tests/soak.py
+	.venv/bin/python tests/soak.py $(PART)
 
 clean:
 	rm -rf .venv .venv-sqlalchemy-2.0 .venv-peer

@@ -43,4 +43,4 @@ with engine.begin() as connection:
 
 with httpx.Client() as http:
     client = Client("http://127.0.0.1:8000/orders", http)
-    Consumer(client, store, "billing", failures=Failures(tries=3, then="set-aside")).run(invoice)
+    Consumer(client, store, "billing", failures=Failures(then="set-aside")).run(invoice)

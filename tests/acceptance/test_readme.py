@@ -66,6 +66,14 @@ def test_code_in_the_readme_is_the_example(name):
     assert len([line for line in shown.splitlines() if line and "import" not in line]) <= 10
 
 
+def test_typed_code_in_the_readme_is_in_the_example():
+    """What the README shows of the consumer that runs itself stands in the example's file."""
+    shown = re.search(r"<!-- typed_consumer -->\n```python\n(.*?)```", README, re.DOTALL)[1]
+    example = (EXAMPLES / "typed_consumer.py").read_text()
+    lines = {line.strip() for line in example.splitlines()}
+    assert [line for line in shown.splitlines() if line.strip() not in lines] == []
+
+
 def test_curl_shows_what_the_readme_shows(shop):
     """The README's curl line gives the README's output."""
     block = re.search(r"<!-- curl -->\n```console\n\$ (.*?)\n(.*?)```", README, re.DOTALL)
