@@ -12,7 +12,9 @@ demo: .venv/demo
 # SQLAlchemy 2.1 for all tests, then 2.0 for those that send a database something of their own. Once
 # is torture enough, and what HTTP makes of a page is the same with both.
 ONCE = ordering/test_torture test_caching test_changing_partitions test_client test_client_extensions \
-	test_conformance test_frameworks test_openapi test_peer test_server_sent_events test_vectors test_wait
+	test_conformance test_every_cut test_frameworks test_kill_points test_layout_at_every_line \
+	test_lease_chaos test_limits test_openapi test_peer test_proxy_answers test_random_faults test_secrets \
+	test_server_sent_events test_vectors test_wait
 
 # As many processes as there are cores, each with database servers of its own.
 PYTEST = -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile

@@ -22,7 +22,7 @@ effects = Table(
     Column("arrival", Integer, primary_key=True),
     Column("n", Integer, nullable=False),
     Column("k", String(20)),
-    Column("unique_n", Integer, unique=True),
+    Column("unique_n", Integer),
 )
 
 

@@ -44,9 +44,11 @@ class Planted:
 
 _CURSORS = "tests/integration/test_cursors.py"
 _LEASES = "tests/integration/test_lease_chaos.py"
-_KILLS = "tests/integration/test_kill_points.py"
-_FAULTS = "tests/integration/test_store_faults.py"
+_KILLS = "tests/integration/test_kill_points.py::test_killed_at_every_point_of_a_page"
 _FULL = "tests/integration/test_store_full.py"
+
+_COMMIT = "yield Do(lambda connection: connection.connection.commit())"
+"""Ends the transaction behind everybody's back."""
 
 PLANTED = (
     Planted(
@@ -103,7 +105,7 @@ PLANTED = (
         "cursors/clock.py",
         "    return float(connection.execute(select(UnixTime())).scalar_one())",
         "    return __import__('time').time()",
-        (_LEASES, "-k", "chaos and sqlite"),
+        (_LEASES, "-k", "clock and sqlite"),
     ),
     Planted(
         "the tail rule: events behind the last checkpoint are dropped",
@@ -163,15 +165,22 @@ PLANTED = (
         "                continue\n"
         "            except Fenced as error:\n"
         "                yield from self.find_out(error)\n",
-        (_FAULTS, "-k", "reply_is_lost and postgresql"),
+        ("tests/unit/test_partition_follower_commits.py", "tests/unit/test_partition_follower.py"),
     ),
     Planted(
         "events are applied in the transaction that moves the cursor",
         "consumer/decisions.py",
-        "        if events:\n            yield Call(events)\n",
-        "        if events:\n            yield Call(events)\n"
-        "            yield Do(lambda connection: connection.commit())\n",
-        (_KILLS, "-k", "every and sqlite"),
+        "        yield Do(fence)\n",
+        f"        yield Do(fence)\n        {_COMMIT}\n",
+        (f"{_KILLS}[sqlite-run]",),
+    ),
+    Planted(
+        "a dead letter is written in the transaction that moves the cursor",
+        "consumer/decisions.py",
+        "            if error is None:\n                tally.held += 1\n",
+        f"            {_COMMIT}\n"
+        "            if error is None:\n                tally.held += 1\n",
+        (f"{_KILLS}[sqlite-run, set aside]",),
     ),
     Planted(
         "what a failed event wrote is undone",
@@ -185,14 +194,14 @@ PLANTED = (
         "consumer/decisions.py",
         "                    held_keys.add(key)",
         "                    held_keys.discard(key)",
-        (_KILLS, "-k", "held and every and sqlite"),
+        (_FULL, "-k", "later_events"),
     ),
     Planted(
         "later pages wait behind a dead letter too",
         "consumer/decisions.py",
         "            held_keys |= yield Do(",
         "            yield Do(",
-        (_KILLS, "-k", "held and every and sqlite"),
+        (f"{_KILLS}[sqlite-run, held back]",),
     ),
     Planted(
         "a lane is fenced like the page",
@@ -206,7 +215,7 @@ PLANTED = (
         "consumer/rounds.py",
         "            done={} if progress is None else progress.done,",
         "            done={},",
-        (_KILLS, "-k", "lanes and every and sqlite"),
+        ("tests/integration/test_key_lanes.py", "-k", "sqlite"),
     ),
 )
 """Each rule that consumers and publishers rest on, with what removes it."""

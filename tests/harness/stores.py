@@ -1,6 +1,6 @@
 """Short ways to a store: each call in a transaction of its own."""
 
-from sqlalchemy import Engine, update
+from sqlalchemy import Engine, delete, update
 
 from zeroeventhub import CursorStore
 
@@ -12,6 +12,15 @@ def new_store(engine: Engine) -> CursorStore:
     store = CursorStore(engine)
     with engine.begin() as connection:
         store.create_tables(connection)
+    return store
+
+
+def empty_store(engine: Engine) -> CursorStore:
+    """Make a store whose tables are there and hold nothing, in a database that tests share."""
+    store = new_store(engine)
+    with engine.begin() as connection:
+        for table in store.tables.all():
+            connection.execute(delete(table))
     return store
 
 

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import logging
 import time
+import weakref
 from collections import Counter
 from functools import partial
 
@@ -168,6 +169,43 @@ async def test_partitions_take_turns(fetches, store):
     assert sorted(await async_landed(store)) == list(range(40))
     assert fetches.most <= 2
     assert most == (1 if store.engine.dialect.name == "sqlite" else 2)
+
+
+class Counted(AsyncClient):
+    """A client that counts pages which are fetched or held."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.pages = self.most = 0
+
+    def count(self, number):
+        self.pages += number
+        self.most = max(self.most, self.pages)
+
+    async def fetch(self, partition, cursor, **options):
+        # Room is taken before the page is there.
+        self.count(1)
+        page = await super().fetch(partition, cursor, **options)
+        weakref.finalize(page, self.count, -1)
+        return page
+
+
+@pytest.mark.parametrize("concurrency", [2, PARTITIONS])
+async def test_memory_holds_two_pages_for_each_partition(feed, store, concurrency):
+    """The page that is applied and the one behind it, and no third, whatever fails."""
+    failures = Counter()
+
+    async def often_fail(connection, page):
+        await async_write(connection, page)
+        if page.events[0].data["n"] % 3 == 0 and failures[page.cursor] < 2:
+            failures[page.cursor] += 1
+            raise ZeroDivisionError
+
+    async with httpx.AsyncClient() as http:
+        client = Counted(feed, http)
+        await consumer(client, store, concurrency=concurrency, limit=2).run(often_fail)
+    assert sorted(await async_landed(store)) == list(range(40))
+    assert client.most <= 2 * concurrency
 
 
 async def test_stop_does_not_wait_for_the_feed(client, store):

@@ -256,18 +256,21 @@ def test_memory_holds_two_pages_for_each_partition_that_is_worked_on(
 
 
 def test_turns_are_fair(parallel_store, feed, http):
-    """A partition with much to read lets others read after a second."""
-    order = []
+    """A partition with much to read lets others read after a second, and holds no page then."""
+    client, order, held = Counted(feed, http), [], []
 
     def slow(connection, page):
         order.append(page.partition)
+        held.append(client.now["pages"])
         time.sleep(0.15)
 
     options = {"concurrency": 1, "limit": 1, "partitions": [0, 1]}
-    consumer(Client(feed, http), parallel_store, **options).run(slow)
+    consumer(client, parallel_store, **options).run(slow)
     changes = sum(one != other for one, other in pairwise(order))
     assert Counter(order) == {0: 10, 1: 10}
     assert 2 <= changes <= 8
+    # Later, only one of them is left, and has room to fetch ahead.
+    assert held[:10] == [1] * 10
 
 
 def test_halted_partition_leaves_the_others_running(store, feed, http):

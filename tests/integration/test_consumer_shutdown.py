@@ -13,7 +13,7 @@ from harness.shop import metadata, place
 from harness.web import serving
 from sqlalchemy import create_engine, text
 
-from zeroeventhub import Client, Consumer, CursorStore, Observer
+from zeroeventhub import Client, Consumer, CursorStore, Failures, Observer
 from zeroeventhub.errors import Forbidden, StoreUnavailable, Unreachable
 
 PARTITIONS = 3
@@ -231,3 +231,22 @@ def test_attempts_end_a_run_whose_store_is_away(postgresql, postgresql_url, feed
             consumer(Polling(feed, http), CursorStore(impatient), attempts=2).run(write)
     impatient.dispose()
     assert landed(CursorStore(postgresql)) == []
+
+
+def test_observer_that_raises_ends_the_run(store, feed, http):
+    """An observer must not raise; one that does keeps nobody waiting."""
+
+    class Broken(Observer):
+        """Raises where a partition halts."""
+
+        def halted(self, consumer, partition, error):
+            raise ZeroDivisionError
+
+    def refuse(connection, page):
+        raise ValueError
+
+    options = {"observer": Broken(), "failures": Failures(tries=1)}
+    run = Runner(consumer(Polling(feed, http), store, **options), refuse)
+    with pytest.raises(ZeroDivisionError):
+        run.end()
+    assert leases(store) == 0

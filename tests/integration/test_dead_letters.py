@@ -5,7 +5,7 @@ import threading
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from harness.stores import NAME, call, claim, new_store
+from harness.stores import NAME, call, claim, empty_store, new_store
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
@@ -18,9 +18,9 @@ NUL, LONE = "\0", "\ud800"
 
 
 @pytest.fixture
-def store(engine):
-    """A store whose tables are there, on each database in turn."""
-    return new_store(engine)
+def store(shop_engine):
+    """A store that holds nothing, on each database in turn."""
+    return empty_store(shop_engine)
 
 
 def failure(text="no"):
@@ -162,6 +162,7 @@ def test_letters_are_marked_by_number_or_all(store):
 
 def test_letters_that_were_held_back_follow_in_order(store):
     """Behind the first letter of a key that is applied comes the next, and one at a time."""
+    add(store, 0, key="k", name="audit")
     add(store, 1, key="k")
     add(store, 2, key="k", held=True)
     add(store, 3, key="other")

@@ -3,7 +3,7 @@
 import threading
 
 import pytest
-from harness.stores import NAME, at, call, new_store
+from harness.stores import NAME, at, call, empty_store, new_store
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import update
@@ -19,9 +19,9 @@ SERVERS = [
 
 
 @pytest.fixture
-def store(engine):
-    """A store whose tables are there, on each database in turn."""
-    return new_store(engine)
+def store(shop_engine):
+    """A store that holds nothing, on each database in turn."""
+    return empty_store(shop_engine)
 
 
 def unseen(store, ids, *, partition=0, name=NAME):

@@ -9,7 +9,7 @@ import pytest
 from harness.deliveries import NAME, Poison, Shop, effects, event, failing, write, write_page
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Connection, delete
+from sqlalchemy import Connection, delete, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from zeroeventhub import Event, Failures
@@ -62,6 +62,8 @@ def test_page_is_applied_in_lanes_with_one_cursor(shop):
     deliveries.deliver(shop.step(*stream[30:], to="40"))
     assert_in_order(shop, stream)
     assert (shop.place().cursor, progress(shop)) == ("40", None)
+    with shop.engine.connect() as connection:
+        assert connection.execute(select(shop.store.tables.lanes)).all() == []
     assert sum(count for (count,) in shop.observer["committed"]) == 40
 
 

@@ -3,7 +3,7 @@
 import threading
 
 import pytest
-from harness.stores import NAME, at, call, claim, enter, expire, load, move, new_store
+from harness.stores import NAME, at, call, claim, empty_store, enter, expire, load, move, new_store
 
 from zeroeventhub import FIRST
 from zeroeventhub._follow import Place
@@ -13,9 +13,9 @@ from zeroeventhub.errors import Fenced
 
 
 @pytest.fixture
-def store(engine):
-    """A store whose tables are there, on each database in turn."""
-    return new_store(engine)
+def store(shop_engine):
+    """A store that holds nothing, on each database in turn."""
+    return empty_store(shop_engine)
 
 
 def progress(store, place, partition=0):

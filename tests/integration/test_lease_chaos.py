@@ -1,8 +1,11 @@
 """Workers of one consumer that are frozen, killed and replaced: nothing is lost, nothing twice."""
 
+import os
+import signal
+
 import pytest
 from harness.kills.chaos import Chaos
-from harness.kills.rounds import zombie
+from harness.kills.rounds import await_progress, zombie
 from harness.kills.scene import scene
 from harness.kills.script import Script
 from harness.kills.zygote import zygote
@@ -46,3 +49,21 @@ def test_chaos(mother, request, database):
     assert not found.complaints, f"seed {seed}"
     assert found.deeds["freeze"]
     assert found.deeds["kill"]
+
+
+@pytest.mark.parametrize("clock", [DAY, -DAY])
+def test_clock_of_a_process_does_not_matter(mother, database_url, clock):
+    """A process whose clock is a day off takes nothing from another, which keeps its lease."""
+    with scene(mother, database_url, Script(partitions=1)) as here:
+        here.begin(300)
+        # Pinned to the partition, so that neither hands it over to the other.
+        options = {"lease": LEASE, "partitions": [0]}
+        one = here.life("run", worker=1, rest=0.01, options={**options, "follow": True})
+        first = mother.start(one)
+        await_progress(here, 0)
+        here.hear(mother.run(here.life("run", worker=2, clock=clock, options=options)))
+        os.kill(first, signal.SIGTERM)
+        here.hear(mother.wait(first))
+        here.look(one)
+        assert here.ledger.workers() == {1}
+    assert not here.found.complaints

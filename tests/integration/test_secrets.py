@@ -219,6 +219,39 @@ def test_log_of_httpx_is_left_alone_where_nothing_is_secret(fetch, caplog):
     ]
 
 
+class KeyInQuery(httpx.Auth):
+    """An authentication of the caller's that adds to the query."""
+
+    def auth_flow(self, request):
+        request.url = request.url.copy_merge_params({"key": "kanarek"})
+        yield request
+
+
+def test_what_the_callers_authentication_adds_is_not_logged(fetch, said):
+    """A key that is put into the query of a request on its way is in no log record."""
+    with answering(FAILURES["good"]) as url:
+        fetch(url, {"auth": KeyInQuery()})
+    assert "HTTP Request" in said()
+    assert CANARY not in said()
+
+
+def test_short_password_of_a_url_is_not_logged(fetch, said):
+    """A password in the URL is kept out of it from the beginning, however short it is."""
+    with answering(FAILURES["good"]) as url:
+        fetch(url.replace("//", "//:pw@"), {})
+    assert "HTTP Request" in said()
+    assert "pw" not in said()
+
+
+def test_secret_in_the_path_of_a_redirection_is_hidden(fetch):
+    """Where a feed has moved is told without the secrets that it was asked with."""
+    moved = http(b"", "Location: /login/kanarek", status="302 Found")
+    with answering(lambda _: moved) as url, pytest.raises(ZeroEventHubError) as caught:
+        fetch(url, {"headers": {"X-API-Key": CANARY}})
+    assert "/login/" in str(caught.value)
+    assert CANARY not in told(caught.value)
+
+
 @pytest.mark.parametrize(
     "url",
     [

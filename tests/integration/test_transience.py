@@ -121,12 +121,13 @@ def test_lock_that_is_not_to_be_had_is_transient(engine, name, suffix):
 def test_connection_that_was_ended_is_transient(engine, name, driver, running):
     """A session that is ended, between statements or in the middle of one, can be tried again."""
     statement = SLEEP[name] if running else "SELECT 1"
+    timers = []
 
     def kill_soon(number):
-        timer = threading.Timer(0.3 if running else 0, kill, (engine, name, number))
-        timer.start()
+        timers.append(threading.Timer(0.3 if running else 0.0, kill, (engine, name, number)))
+        timers[0].start()
         if not running:
-            timer.join()
+            timers[0].join()
 
     with pytest.raises(DBAPIError) as raised:
         if driver == "sync":
@@ -135,6 +136,7 @@ def test_connection_that_was_ended_is_transient(engine, name, driver, running):
                 connection.execute(text(statement))
         else:
             asyncio.run(end_async(engine.url, name, statement, kill_soon))
+    timers[0].join()
     assert is_transient(raised.value)
 
 
@@ -148,6 +150,15 @@ async def end_async(url, name, statement, kill_soon):
             await connection.execute(text(statement))
     finally:
         await engine.dispose()
+
+
+def test_connection_that_the_driver_has_closed_is_transient(engine):
+    """A driver that has given its connection up may have no number for that."""
+    with engine.connect() as connection:
+        connection.connection.driver_connection.close()
+        with pytest.raises(DBAPIError) as raised:
+            connection.execute(text("SELECT 1"))
+    assert is_transient(raised.value)
 
 
 def test_lost_connection_stays_transient_within_its_transaction(engine, name):

@@ -15,7 +15,8 @@ class Failures:
     Attributes:
         tries: how often a page is applied before it counts as failed.
         then: "halt" lets the partition stand still; "set-aside" writes the events that fail to
-            the dead letters, in the transaction that moves the cursor, and goes on.
+            the dead letters, in the transaction that moves the cursor, and goes on. Each event is
+            then applied for itself; a handler of pages is given pages of one event.
         hold_back: whether later events of the same key are set aside behind one that failed, so
             that the key's order is kept.
     """

@@ -59,8 +59,8 @@ class Redaction:
 
     def address(self, url: httpx.URL, asked: httpx.URL) -> httpx.URL | str:
         """Write a URL for a log: in full where all of its query is the protocol's."""
-        plain = not self._url.query and not self._http.params
-        return url if plain and url == asked else bare(url)
+        # What was added to what is asked, by the caller's client, may be anything.
+        return url if url == asked and not self._url.query else bare(url)
 
     def _secrets(self) -> set[str]:
         values = [value for _, value in self._url.params.multi_items()]

@@ -1,7 +1,7 @@
 """The asynchronous consumer."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -45,14 +45,15 @@ class AsyncConsumer(Following[AsyncClient]):
 
     async def run(
         self,
-        apply: Callable[..., Awaitable[object]],
+        apply: Callable[..., object],
         *,
         sessions: Callable[[], Any] | None = None,
     ) -> None:
         """Apply everything in transactions that move the cursors; see `Consumer.run`.
 
         Each partition is read in a task of its own. A page that is on its way when the consumer is
-        stopped is not waited for.
+        stopped is not waited for. `apply` is a coroutine function, or an ordinary one that is given
+        a sync connection or session.
         """
         access = AsyncAccess(self.client, self._options, self._reading)
         run = Run(self._options, self._reading, access.engine.sync_engine)

@@ -110,7 +110,7 @@ class Decisions:
             return None
         error = yield from self._tried(step.partition, letter.event, letter.tries)
         if error is not None:
-            yield self._failed_again(letter, error)
+            yield self._failed_again(letter, error, self.options.failures.tries)
             return None
         settle = self.options.store.dead_letters.settle
         yield Do(lambda connection: settle(connection, letter))
@@ -119,9 +119,10 @@ class Decisions:
     def fail_again(
         self, step: Redeliver, letter: DeadLetter, error: Exception
     ) -> Generator[Action, Any, None]:
-        """Write down that the event of a dead letter failed once more."""
+        """Write down that the event of a dead letter failed once more, when it was committed."""
+        self.options.observer.failed(self.options.name, step.partition, error, letter.tries + 1)
         yield self._stay(step)
-        yield self._failed_again(letter, error)
+        yield self._failed_again(letter, error, 1)
 
     def due(self, step: Redeliver) -> Do:
         """Find the next dead letter that was marked to be applied again."""
@@ -131,10 +132,9 @@ class Decisions:
         """Be fenced like a move of the cursor, which stays where it is."""
         return Do(partial(self.move, step.partition, step.place, step.place.cursor))
 
-    def _failed_again(self, letter: DeadLetter, error: Exception) -> Do:
-        tries = letter.tries + self.options.failures.tries
-        write = self.options.store.dead_letters.failed_again
-        return Do(lambda connection: write(connection, letter, error, tries))
+    def _failed_again(self, letter: DeadLetter, error: Exception, tries: int) -> Do:
+        write, in_all = self.options.store.dead_letters.failed_again, letter.tries + tries
+        return Do(lambda connection: write(connection, letter, error, in_all))
 
     def move(self, partition: int, place: Place, cursor: str, connection: Connection) -> None:
         """Move a cursor, or raise Fenced."""

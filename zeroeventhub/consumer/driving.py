@@ -4,10 +4,21 @@ from collections.abc import Awaitable, Callable, Generator
 from functools import partial
 from typing import Any, TypeVar
 
-__all__ = ["drive", "drive_async", "next_step"]
+__all__ = ["drive", "drive_async", "let_go", "next_step"]
 
 _Step = TypeVar("_Step")
 _Result = TypeVar("_Result")
+
+
+def let_go(error: BaseException | None) -> None:
+    """Forget where an error came from that was told, and is waited out.
+
+    The frames that it came through know the page that it is about; some may know it as well, and
+    then nobody would forget that page for long.
+    """
+    while error is not None and error.__traceback__ is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
 
 
 def next_step(go_on: Callable[[], _Step]) -> _Step | None:

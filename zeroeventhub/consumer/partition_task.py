@@ -19,7 +19,7 @@ from zeroeventhub._follow import (
 from zeroeventhub.consumer.access import AsyncAccess
 from zeroeventhub.consumer.ahead import AsyncAhead
 from zeroeventhub.consumer.delivery import AsyncDeliveries
-from zeroeventhub.consumer.driving import drive_async
+from zeroeventhub.consumer.driving import drive_async, let_go
 from zeroeventhub.consumer.run import Run
 from zeroeventhub.consumer.turns import Turn
 from zeroeventhub.errors import Fenced
@@ -76,11 +76,9 @@ class PartitionTask:
     async def _read(self) -> None:
         ending: Outcome | BaseException
         try:
-            drained = await drive_async(self._decisions.steps(), self._carry_out)
-            ending = Outcome(self._partition, drained=drained, read=self._has_read)
-        except Exception as error:  # noqa: BLE001 - the crew judges it
-            self._run.log.ended(self._partition, error)
-            ending = Outcome(self._partition, error, read=self._has_read)
+            ending = await self._outcome()
+        except Exception as error:  # noqa: BLE001 - an observer must not raise, but nobody may wait
+            ending = Outcome(self._partition, error)
         except asyncio.CancelledError as error:
             # A page that was on its way is given up when stopped.
             stopped = self._stopping.is_set()
@@ -91,12 +89,21 @@ class PartitionTask:
         self._run.running.discard(self._partition)
         self._report(ending)
 
+    async def _outcome(self) -> Outcome:
+        try:
+            drained = await drive_async(self._decisions.steps(), self._carry_out)
+        except Exception as error:  # noqa: BLE001 - the crew judges it
+            self._run.log.ended(self._partition, error)
+            return Outcome(self._partition, error, read=self._has_read)
+        return Outcome(self._partition, drained=drained, read=self._has_read)
+
     async def _carry_out(self, step: Step) -> Any:
         if isinstance(step, Pause):
             # Who has a page keeps the turn, so that pages are never more than turns.
             if not self._has_page:
                 await self._rest()
             self._run.log.waits(step, self._partition)
+            let_go(step.reason)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), step.seconds)
             return None

@@ -19,7 +19,7 @@ from zeroeventhub._follow import (
 from zeroeventhub.consumer.access import Access
 from zeroeventhub.consumer.ahead import Ahead
 from zeroeventhub.consumer.delivery import Deliveries
-from zeroeventhub.consumer.driving import drive
+from zeroeventhub.consumer.driving import drive, let_go
 from zeroeventhub.consumer.run import Run
 from zeroeventhub.consumer.turns import Turn
 from zeroeventhub.errors import Fenced
@@ -82,16 +82,22 @@ class PartitionThread:
     def _read(self) -> None:
         ending: Outcome | BaseException
         try:
-            drained = drive(self._decisions.steps(), self._carry_out)
-            ending = Outcome(self._partition, drained=drained, read=self._has_read)
-        except Exception as error:  # noqa: BLE001 - the crew judges it
-            self._run.log.ended(self._partition, error)
-            ending = Outcome(self._partition, error, read=self._has_read)
+            ending = self._outcome()
+        except Exception as error:  # noqa: BLE001 - an observer must not raise, but nobody may wait
+            ending = Outcome(self._partition, error)
         except BaseException as error:  # noqa: BLE001 - raised in the thread that runs
             ending = error
         self._rest()
         self._run.running.discard(self._partition)
         self._report(ending)
+
+    def _outcome(self) -> Outcome:
+        try:
+            drained = drive(self._decisions.steps(), self._carry_out)
+        except Exception as error:  # noqa: BLE001 - the crew judges it
+            self._run.log.ended(self._partition, error)
+            return Outcome(self._partition, error, read=self._has_read)
+        return Outcome(self._partition, drained=drained, read=self._has_read)
 
     def _carry_out(self, step: Step) -> Any:
         if isinstance(step, Pause):
@@ -99,6 +105,7 @@ class PartitionThread:
             if not self._has_page:
                 self._rest()
             self._run.log.waits(step, self._partition)
+            let_go(step.reason)
             self._stopping.wait(step.seconds)
             return None
         if isinstance(step, Fetch):

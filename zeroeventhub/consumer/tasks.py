@@ -63,8 +63,8 @@ class Tasks:
                 task = PartitionTask(
                     step, self._run, self._access, self._deliveries, self._news.put_nowait
                 )
-                self._tasks[step.partition.id] = task
                 task.start()
+                self._tasks[step.partition.id] = task
             case Stop():
                 for partition in step.partitions & self._tasks.keys():
                     self._tasks[partition].stop()

@@ -72,8 +72,8 @@ class Threads:
                 thread = PartitionThread(
                     step, self._run, self._access, self._deliveries, self._news.put
                 )
-                self._threads[step.partition.id] = thread
                 thread.start()
+                self._threads[step.partition.id] = thread
             case Stop():
                 for partition in step.partitions & self._threads.keys():
                     self._threads[partition].stop()

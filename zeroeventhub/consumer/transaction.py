@@ -71,7 +71,11 @@ class Transaction:
         """
         error = self.attempt(apply, passing=True)
         if error is not None:
-            raise error
+            try:
+                raise error
+            finally:
+                # What is raised knows this frame, which must not know it.
+                del error
 
     def attempt(self, apply: Callable[[Any], object], *, passing: bool = False) -> Exception | None:
         """Let `apply` work; undo what it did if it raises, and return the error.
@@ -137,7 +141,11 @@ class AsyncTransaction:
         """Let `apply` work; see `Transaction.call`."""
         error = await self.attempt(apply, passing=True)
         if error is not None:
-            raise error
+            try:
+                raise error
+            finally:
+                # What is raised knows this frame, which must not know it.
+                del error
 
     async def attempt(
         self, apply: Callable[[], Awaitable[object]], *, passing: bool = False
@@ -152,8 +160,14 @@ class AsyncTransaction:
             failed = error
         else:
             return None
-        await self.handle.run_sync(lambda _: savepoint.undo(failed, passing=passing))
-        return failed
+        try:
+            await self.handle.run_sync(
+                lambda _, error: savepoint.undo(error, passing=passing), failed
+            )
+            return failed
+        finally:
+            # What was raised knows this frame, which must not know it.
+            del failed
 
     def _guarded(self) -> Any:
         return nullcontext() if self.given is self.handle else self.given.transaction()

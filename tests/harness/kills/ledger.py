@@ -102,6 +102,11 @@ class Ledger:
             for table in (self.store.tables.leases, self.store.tables.members):
                 connection.execute(update(table).values(expires_at=0))
 
+    def workers(self) -> set[int]:
+        """Return the numbers of the workers whose events took effect."""
+        with self.engine.connect() as connection:
+            return set(connection.scalars(select(effects.c.worker).distinct()))
+
     def held(self) -> list[int]:
         """Return the partitions that somebody holds a lease of."""
         with self.engine.connect() as connection:

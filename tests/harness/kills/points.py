@@ -162,11 +162,13 @@ class Terminator:
     def __init__(self, url: str, dice: random.Random) -> None:
         self._engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
         self._dice = dice
+        self._lock = threading.Lock()
 
     def __call__(self) -> None:
         """End at least one connection, if there is any."""
         sessions, end = _SESSIONS[self._engine.dialect.name]
-        with self._engine.connect() as connection:
+        # One after the other: two that strike at once would end each other's connections.
+        with self._lock, self._engine.connect() as connection:
             found = sorted(connection.scalars(text(sessions)))
             if not found:
                 return

@@ -65,17 +65,17 @@ def restarts(
     scene.begin(ENDLESS)
     pid = scene.mother.start(life)
     for _ in range(times):
-        before = _await_progress(scene, 0)
+        before = await_progress(scene, 0)
         cluster.restart(mode := dice.choice(["fast", "immediate"]))
         scene.found.deeds[f"{mode} restart"] += 1
         scene.look(life)
-        _await_progress(scene, before)
+        await_progress(scene, before)
         time.sleep(dice.uniform(0, 0.1))
         if scene.found.complaints:
             break
     scene.feed.end = max(scene.ledger.state().counts.values()) + AHEAD
     due = scene.feed.script.partitions * scene.feed.end
-    _await_progress(scene, due - 1)
+    await_progress(scene, due - 1)
     os.kill(pid, signal.SIGTERM)
     scene.hear(scene.mother.wait(pid))
     scene.look_at_end(life)
@@ -103,7 +103,7 @@ def starts(scene: Scene, lives: Sequence[Life], *, events: int, dice: random.Ran
     return scene.found
 
 
-def _await_progress(scene: Scene, beyond: int) -> int:
+def await_progress(scene: Scene, beyond: int) -> int:
     """Wait until more events than these are behind the cursors; return how many."""
     ending = time.monotonic() + PATIENCE
     while (done := sum(scene.ledger.state().counts.values())) <= beyond:

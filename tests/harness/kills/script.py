@@ -14,7 +14,7 @@ class Script:
 
     Attributes:
         partitions: how many there are.
-        poison: whether some events cannot be applied: every fifth of the partition.
+        poison: whether some events cannot be applied: every third of the partition.
         stubborn: whether nothing of a key can be applied from some event on; the others of the
             key wait behind it.
         repeats: whether every fourth event is one that has been published before.
@@ -35,7 +35,7 @@ class Script:
         """Tell whether applying the event fails."""
         if self.stubborn:
             return number == KEYS + 1
-        return self.poison and number % 5 == 2
+        return self.poison and number % 3 == 1
 
     def is_set_aside(self, number: int) -> bool:
         """Tell whether the event has to become a dead letter."""
