@@ -4,6 +4,7 @@ Events of a feed are JSON of any form. One that has `specversion` is a CloudEven
 JSON Format), and its attributes are known by name; of any other, nothing is known.
 """
 
+import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -11,7 +12,15 @@ from typing import Any
 from zeroeventhub.errors import ProtocolError
 from zeroeventhub.protocol import Event
 
-__all__ = ["attributes", "event_id", "event_key", "event_time", "event_type", "traceparent"]
+__all__ = [
+    "attributes",
+    "event_id",
+    "event_identity",
+    "event_key",
+    "event_time",
+    "event_type",
+    "traceparent",
+]
 
 
 def attributes(event: Event) -> Mapping[str, Any]:
@@ -29,6 +38,17 @@ def attributes(event: Event) -> Mapping[str, Any]:
 def event_id(event: Event) -> str | None:
     """Return the event's id (CloudEvents 1.0, Required Attributes)."""
     return _string(attributes(event).get("id"))
+
+
+def event_identity(event: Event) -> str | None:
+    """Return what no two events share: `source` and `id` together; None where there is no id.
+
+    CloudEvents 1.0, Required Attributes: ids are unique within a source.
+    """
+    identifier = event_id(event)
+    if identifier is None:
+        return None
+    return json.dumps([_string(attributes(event).get("source")), identifier])
 
 
 def event_type(event: Event) -> str | None:

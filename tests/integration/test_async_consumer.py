@@ -190,7 +190,7 @@ class Counted(AsyncClient):
         return page
 
 
-@pytest.mark.parametrize("concurrency", [2, PARTITIONS])
+@pytest.mark.parametrize("concurrency", [1, PARTITIONS])
 async def test_memory_holds_two_pages_for_each_partition(feed, store, concurrency):
     """The page that is applied and the one behind it, and no third, whatever fails."""
     failures = Counter()

@@ -9,7 +9,16 @@ from functools import partial
 
 import httpx
 import pytest
-from harness.billing import async_landed, async_write, landed, make_tables, shop, wait_until, write
+from harness.billing import (
+    Impatient,
+    async_landed,
+    async_write,
+    landed,
+    make_tables,
+    shop,
+    wait_until,
+    write,
+)
 from harness.shop import metadata, orders, place
 from harness.web import serving
 from sqlalchemy import create_engine, insert
@@ -47,7 +56,7 @@ def publisher(sqlite):
 def client(publisher):
     """A client of the publisher's feed."""
     with serving(shop(publisher, PARTITIONS)) as url, httpx.Client() as session:
-        yield Client(f"{url}/orders", session)
+        yield Impatient(f"{url}/orders", session)
 
 
 @pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
@@ -206,7 +215,8 @@ def test_server_that_goes_and_comes_back_is_waited_for(publisher, store):
     with httpx.Client() as session:
         with serving(shop(publisher, PARTITIONS)) as url:
             port = int(url.rpartition(":")[2])
-            following = Consumer(Client(f"{url}/orders", session), store, "x", poll_interval=0.01)
+            client = Impatient(f"{url}/orders", session)
+            following = Consumer(client, store, "x", poll_interval=0.01)
             thread = threading.Thread(target=following.run, args=[write], daemon=True)
             thread.start()
             wait_for(store, 20)

@@ -234,7 +234,7 @@ def test_more_partitions_than_concurrency_take_turns(parallel_store, publisher, 
     assert client.most["pages"] <= 2 * concurrency
 
 
-@pytest.mark.parametrize("concurrency", [2, PARTITIONS])
+@pytest.mark.parametrize("concurrency", [1, PARTITIONS])
 def test_memory_holds_two_pages_for_each_partition_that_is_worked_on(
     store, feed, http, concurrency
 ):

@@ -31,8 +31,12 @@ class Ahead:
             return
         self.drop()
         self._step, self._page = step, Future()
-        arguments = (_fulfil, self._page, self._fetch, step)
-        self._thread = threading.Thread(target=copy_context().run, args=arguments, daemon=True)
+        self._thread = threading.Thread(
+            target=copy_context().run,
+            args=(_fulfil, self._page, self._fetch, step),
+            name=f"{threading.current_thread().name}, ahead",
+            daemon=True,
+        )
         self._thread.start()
 
     def has(self, step: Fetch) -> bool:

@@ -52,7 +52,7 @@ class Consumer(Following[Client]):
         failures: what becomes of a page whose handler raises.
         key: says which events have to stay in order; by default a CloudEvent's partitionkey or
             subject.
-        identity: says which events are the same; by default a CloudEvent's id.
+        identity: says which events are the same; by default a CloudEvent's source and id.
         inbox: whether to drop events that were applied before; None for feeds that do not promise
             to publish an event only once.
         inbox_days: how many days the inbox remembers an event.

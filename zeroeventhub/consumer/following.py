@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 from zeroeventhub._follow import Follower
 from zeroeventhub._follow.failures import Failures
 from zeroeventhub.client import AsyncClient, Client
-from zeroeventhub.cloud_event import event_id, event_key
+from zeroeventhub.cloud_event import event_identity, event_key
 from zeroeventhub.consumer.bookkeeping import Bookkeeping
 from zeroeventhub.consumer.log import Log
 from zeroeventhub.consumer.observer import Observer
@@ -42,7 +42,7 @@ class Following(Generic[_AnyClient]):
         lease: float = 30.0,
         failures: Failures = Failures(),  # noqa: B008 - it cannot be changed
         key: Callable[[Event], str | None] = event_key,
-        identity: Callable[[Event], str | None] = event_id,
+        identity: Callable[[Event], str | None] = event_identity,
         inbox: bool | None = None,
         inbox_days: float = 7.0,
         observer: Observer = Observer(),  # noqa: B008 - it holds nothing
