@@ -96,7 +96,9 @@ def _kill(here: Scene, kind: Kind, seed: int) -> Findings:
 
 
 def _terminate(here: Scene, kind: Kind, seed: int) -> Findings:
-    life = kind.life(here, strike_at=1 + seed % 20, gap=100, most=300, seed=str(seed))
+    # Some pages have to be committed in between.
+    gap = 4 * kind.page
+    life = kind.life(here, strike_at=1 + seed % gap, gap=gap, most=300, seed=str(seed))
     return terminations(here, life, events=300)
 
 

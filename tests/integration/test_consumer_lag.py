@@ -170,14 +170,17 @@ def test_event_may_be_of_the_future_or_of_no_time(store_url, timed, seconds):
 
 
 class CountingFeed(OwnFeed):
-    """A feed that counts, and would not be read."""
+    """A feed that counts, and is not to be read unless it knows no times."""
+
+    seconds = 5.0
 
     def read(self, partition, cursor, limit):
-        raise AssertionError
+        assert self.seconds is None
+        return super().read(partition, cursor, limit)
 
     def lag(self, partition, cursor):
         self.limits.append((partition, cursor))
-        return Lag(7, None, exact=False)
+        return Lag(7, self.seconds, exact=False)
 
 
 def test_feed_that_counts_is_asked(ask, store_url):
@@ -186,8 +189,20 @@ def test_feed_that_counts_is_asked(ask, store_url):
     stand(store_url, p1="c")
     with serving(Starlette(routes=feed_routes("/feed", feed))) as url:
         found = ask(f"{url}/feed", store_url, most=1)
-    assert found == dict.fromkeys(range(2), Lag(7, None, exact=False))
+    assert found == dict.fromkeys(range(2), Lag(7, 5.0, exact=False))
     assert feed.limits == [(0, FIRST), (1, "c")]
+
+
+def test_feed_that_counts_and_has_no_times_is_asked_for_an_event(ask, store_url):
+    """Where the feed does not know the age of the first event, the event itself may tell it."""
+    feed = CountingFeed(AGES, [], extensions=frozenset({LAG}))
+    feed.seconds = None
+    stand(store_url, p0="4")
+    with serving(Starlette(routes=feed_routes("/feed", feed))) as url:
+        found = ask(f"{url}/feed", store_url)
+    assert 0 <= found[0].seconds - 6000 < 120
+    assert found[1] == Lag(7, None, exact=False)
+    assert feed.limits == [(0, "4"), 1, (1, FIRST), 1]
 
 
 def test_heir_counts_from_where_it_will_start(ask, store_url):

@@ -5,7 +5,7 @@ One generator decides what is asked for; the sync and the async function carry i
 
 from collections.abc import Callable, Generator, Mapping
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -63,10 +63,10 @@ _Steps = Generator[_Step, Any, dict[int, Lag]]
 def lag(client: Client, store: CursorStore, name: str, *, most: int = MOST) -> dict[int, Lag]:
     """Tell how far a consumer is behind in each partition of a feed.
 
-    A feed with the extension "lag" counts the events itself. Of any other they are read from the
-    consumer's cursor on, and the first one's age is known if it is a CloudEvent with a time. Events
-    of all types count, and a partition that the consumer has no cursor for counts from where it
-    would start by itself.
+    A feed with the extension "lag" counts the events itself; of any other they are read from the
+    consumer's cursor on. The age of the first one is known if the feed has times, or if it is a
+    CloudEvent with a time. Events of all types count, and a partition that the consumer has no
+    cursor for counts from where it would start by itself.
 
     Args:
         client: reads the feed.
@@ -151,7 +151,7 @@ def _steps(most: int) -> _Steps:
     for partition in info.partitions:
         cursor = _start(partition, cursors)
         if LAG in info.extensions:
-            found[partition.id] = yield _Ask(partition.id, cursor)
+            found[partition.id] = yield from _ask(partition.id, cursor)
         else:
             found[partition.id] = yield from _count(partition.id, cursor, most)
     return found
@@ -163,6 +163,16 @@ def _start(partition: Partition, cursors: Mapping[int, str]) -> str:
         cursors[number] for number in (partition.id, *partition.cursor_from) if number in cursors
     )
     return next(known, FIRST)
+
+
+def _ask(partition: int, cursor: str) -> Generator[_Step, Any, Lag]:
+    """Let the feed count; what it does not know of the time, its first event may say."""
+    counted: Lag = yield _Ask(partition, cursor)
+    if counted.events and counted.seconds is None:
+        page = yield _Fetch(partition, cursor, 1)
+        if page.events:
+            return replace(counted, seconds=_age(page.events[0]))
+    return counted
 
 
 def _count(partition: int, cursor: str, most: int) -> Generator[_Step, Any, Lag]:

@@ -114,7 +114,7 @@ def live(life: Life) -> Lived:
         true_time = time.time
         time.time = lambda: true_time() + life.clock
     if life.hurried:
-        backoff.SHORTEST_BACKOFF = 0.002
+        backoff.SHORTEST_BACKOFF, backoff.LONGEST_BACKOFF = 0.002, 0.05
     dice = random.Random(life.seed)
     strike = STRIKES[life.strike](life, dice)
     points = Points(
