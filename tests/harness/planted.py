@@ -178,8 +178,7 @@ PLANTED = (
         "a dead letter is written in the transaction that moves the cursor",
         "consumer/decisions.py",
         "            if error is None:\n                tally.held += 1\n",
-        f"            {_COMMIT}\n"
-        "            if error is None:\n                tally.held += 1\n",
+        f"            {_COMMIT}\n            if error is None:\n                tally.held += 1\n",
         (f"{_KILLS}[sqlite-run, set aside]",),
     ),
     Planted(

@@ -5,6 +5,7 @@ import threading
 import time
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from tempfile import TemporaryDirectory
 
 import anyio
 import httpx
@@ -261,27 +262,27 @@ class Applied(list):
 
 def consume(feed, scenario):
     """Read a scenario to its end; return what was applied, and the error that ended it."""
-    engine = create_engine("sqlite://")
-    store = CursorStore(engine)
-    with engine.begin() as connection:
-        store.create_tables(connection)
     applied, error = Applied(), None
-    with httpx.Client(verify=False) as http:
+    with TemporaryDirectory() as folder, httpx.Client(verify=False) as http:
+        engine = create_engine(f"sqlite:///{folder}/kit.db")
+        store = CursorStore(engine)
+        with engine.begin() as connection:
+            store.create_tables(connection)
         client = Client(feed, http, partitions=scenario.v1)
         consumer = Consumer(client, store, "kit", follow=False, attempts=ATTEMPTS)
         try:
             consumer.run(applied.take)
         except errors.ZeroEventHubError as refusal:
             error = refusal
-    engine.dispose()
+        engine.dispose()
     return applied, error
 
 
 def consume_async(feed, scenario):
     """Do the same in asynchronous code."""
 
-    async def run():
-        engine = create_async_engine("sqlite+aiosqlite://")
+    async def run(folder):
+        engine = create_async_engine(f"sqlite+aiosqlite:///{folder}/kit.db")
         store = CursorStore(engine)
         async with engine.begin() as connection:
             await connection.run_sync(store.create_tables)
@@ -297,7 +298,8 @@ def consume_async(feed, scenario):
             await engine.dispose()
         return applied, error
 
-    return anyio.run(run)
+    with TemporaryDirectory() as folder:
+        return anyio.run(run, folder)
 
 
 def expect_right(url, name, consume):

@@ -290,6 +290,7 @@ def test_event_reaches_a_consumer_that_waits_at_the_head(one_partition, store, p
     assert landed(store) == list(range(23))
 
 
+@pytest.mark.parametrize("store", ["sqlite"], indirect=True)
 def test_stop_ends_a_wait_within_its_time(one_partition, store):
     """A consumer that is stopped while the feed waits ends when that answers, within 5 seconds."""
     with serving(one_partition) as url, httpx.Client() as session:
@@ -305,6 +306,7 @@ def test_stop_ends_a_wait_within_its_time(one_partition, store):
     assert time.monotonic() - started < 6
 
 
+@pytest.mark.parametrize("store", ["sqlite"], indirect=True)
 def test_sigterm_ends_a_wait_within_its_time(one_partition, store):
     """A signal while the feed waits ends the run when that answers, within 5 seconds."""
     with serving(one_partition) as url, httpx.Client() as session:

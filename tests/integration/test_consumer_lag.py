@@ -33,7 +33,6 @@ from zeroeventhub.errors import ConfigurationError, Diverged, StoreUnavailable, 
 from zeroeventhub.protocol import CAUGHT_UP, LAG
 
 NAME = "billing"
-NOW = datetime.now(UTC)
 
 
 def lag_sync(feed_url, store_url, **options):
@@ -118,7 +117,7 @@ class OwnFeed:
 def _event(age, *, timed):
     data = {"specversion": "1.0", "id": "1", "source": "/", "type": "t"}
     if timed:
-        data["time"] = (NOW - timedelta(seconds=age)).isoformat()
+        data["time"] = (datetime.now(UTC) - timedelta(seconds=age)).isoformat()
     return Event.of(data)
 
 
@@ -227,7 +226,8 @@ def test_table_feed_and_store_on_every_database(ask, engine, database_url, async
     store = CursorStore(engine)
     with engine.begin() as connection:
         store.create_tables(connection)
-        rows = [{"part": n % 2, "placed": NOW - timedelta(hours=1), "data": {}} for n in range(9)]
+        placed = datetime.now(UTC) - timedelta(hours=1)
+        rows = [{"part": n % 2, "placed": placed, "data": {}} for n in range(9)]
         connection.execute(insert(orders), rows)
     feed = TableFeed(orders, data="data", time="placed", partition="part", partitions=2)
     cursor = feed.bind(engine).read(0, FIRST, 3).cursor

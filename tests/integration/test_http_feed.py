@@ -218,4 +218,4 @@ def test_feed_without_ids_is_not_mounted():
         feed_routes("/", Own(), http_feed=True)
     with pytest.raises(ConfigurationError, match="head"):
         feed_routes("/", Own(), server_sent_events=True)
-    assert len(feed_routes("/", Own())) == 4
+    assert len(feed_routes("/", Own())) == 5

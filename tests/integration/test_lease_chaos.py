@@ -14,7 +14,7 @@ LEASE = 0.6
 FREEZES = {"run": (1, 6, 12, 16, 20), "async run": (1, 20, 40, 60, 80)}
 """Points of a page, from its arrival until the next one is fetched."""
 
-SECONDS = {"postgresql": 10, "mariadb": 4, "sqlite": 4}
+SECONDS = {"postgresql": 8, "mariadb": 4, "sqlite": 4}
 DAY = 86_400.0
 
 
