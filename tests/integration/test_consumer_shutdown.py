@@ -122,6 +122,18 @@ def test_page_that_is_on_its_way_is_waited_for(store, feed, http):
     assert (len(fetched), len(landed(store))) == (2, 2)
 
 
+def test_reading_ends_though_nobody_tells_it(store, feed, http):
+    """A partition is not read on after a stop, even while the thread that leads the run sleeps."""
+
+    def stop(connection, page):
+        write(connection, page)
+        stopping._was_stopped = True  # noqa: SLF001 - what a stop does before it wakes anybody
+
+    stopping = consumer(Polling(feed, http), store, partitions=[0], lease=6.0)
+    stopping.run(stop)
+    assert len(landed(store)) == 2
+
+
 def test_stop_wakes_whoever_pauses(store, feed, http):
     """A run that waits for its next look at the head ends at once."""
     run = Runner(consumer(Polling(feed, http), store, poll_interval=60))

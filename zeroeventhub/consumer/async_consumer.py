@@ -56,8 +56,9 @@ class AsyncConsumer(Following[AsyncClient]):
         a sync connection or session.
         """
         access = AsyncAccess(self.client, self._options, self._reading)
-        run = Run(self._options, self._reading, access.engine.sync_engine)
-        tasks = Tasks(run, access, apply, sessions, self._is_stopped)
+        engine = access.engine.sync_engine
+        run = Run(self._options, self._reading, engine, self._is_stopped)
+        tasks = Tasks(run, access, apply, sessions)
         loop = asyncio.get_running_loop()
         stop = partial(loop.call_soon_threadsafe, self.stop)
         with stop_on_signals(stop), self._woken_by(tasks.wake):

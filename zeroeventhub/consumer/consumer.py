@@ -101,8 +101,8 @@ class Consumer(Following[Client]):
             ConfigurationError: the store's engine cannot be used by several threads.
         """
         access = Access(self.client, self._options, self._reading)
-        run = Run(self._options, self._reading, access.engine)
-        threads = Threads(run, access, apply, sessions, self._is_stopped)
+        run = Run(self._options, self._reading, access.engine, self._is_stopped)
+        threads = Threads(run, access, apply, sessions)
         with stop_on_signals(self.stop), self._woken_by(threads.wake):
             threads.drive()
 

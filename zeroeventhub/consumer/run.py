@@ -35,6 +35,7 @@ class Run:
         options: how the consumer applies.
         reading: what it reads.
         engine: the store's engine, or what lies behind it if it is asynchronous.
+        stopped: tells whether the consumer was told to stop.
 
     Attributes:
         options: how the consumer applies.
@@ -44,9 +45,12 @@ class Run:
         writers: who may use the store. In SQLite that is one at a time: who waits here waits in
             order, and does not run out of patience.
         running: the partitions that are read just now.
+        stopped: tells whether the consumer was told to stop.
     """
 
-    def __init__(self, options: Options, reading: Reading, engine: Engine) -> None:
+    def __init__(
+        self, options: Options, reading: Reading, engine: Engine, stopped: Callable[[], bool]
+    ) -> None:
         _refuse_shared_connection(engine)
         self.options = options
         self._reading = reading
@@ -57,10 +61,11 @@ class Run:
         alone = engine.dialect.name == "sqlite"
         self.writers = Turns(1 if alone else options.concurrency + 1)
         self.running: set[int] = set()
+        self.stopped = stopped
         self._extensions: frozenset[str] = frozenset()
         self._letters: set[int] = set()
 
-    def crew(self, stopped: Callable[[], bool]) -> Crew:
+    def crew(self) -> Crew:
         """Decide which partitions to read."""
         return Crew(
             partitions=self._reading.partitions,
@@ -68,11 +73,17 @@ class Run:
             poll_interval=self._reading.poll_interval,
             attempts=self._reading.attempts,
             lease=self.options.lease,
-            stopped=stopped,
+            stopped=self.stopped,
         )
 
     def follower(self, start: Start, stopped: Callable[[], bool]) -> PartitionFollower:
-        """Decide how to read one partition."""
+        """Decide how to read one partition.
+
+        Args:
+            start: what to read.
+            stopped: tells whether the crew wants this reading to end. A consumer that was told to
+                stop does not wait for the crew to say so.
+        """
         return PartitionFollower(
             partition=start.partition,
             among=start.among,
@@ -81,7 +92,7 @@ class Run:
             poll_interval=self._reading.poll_interval,
             attempts=self._reading.attempts,
             failures=self.options.failures,
-            stopped=stopped,
+            stopped=lambda: self.stopped() or stopped(),
             roomy=self._is_roomy,
             letters=lambda: start.partition.id in self._letters,
         )

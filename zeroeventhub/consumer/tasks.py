@@ -23,7 +23,6 @@ class Tasks:
         access: reaches the feed and the store.
         apply: applies what was read.
         sessions: makes ORM sessions, where `apply` asks for one.
-        stopped: tells whether to end.
     """
 
     def __init__(
@@ -32,13 +31,11 @@ class Tasks:
         access: AsyncAccess,
         apply: Callable[..., object],
         sessions: Callable[[], Any] | None,
-        stopped: Callable[[], bool],
     ) -> None:
         self._run = run
         self._access = access
         self._deliveries = AsyncDeliveries(run.options, apply, sessions)
         self._news: asyncio.Queue[Outcome | BaseException | None] = asyncio.Queue()
-        self._stopped = stopped
         self._tasks: dict[int, PartitionTask] = {}
         self._outcomes: list[Outcome] = []
 
@@ -49,7 +46,7 @@ class Tasks:
     async def drive(self) -> None:
         """Read until everything is read, or until stopped; give all leases back at the end."""
         try:
-            await drive_async(self._run.crew(self._stopped).steps(), self._carry_out)
+            await drive_async(self._run.crew().steps(), self._carry_out)
         finally:
             await self._end()
 
@@ -74,7 +71,7 @@ class Tasks:
                 self._run.log.waits(step)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(step.seconds):
-                        while not self._stopped():
+                        while not self._run.stopped():
                             await self._listen()
             case _:
                 return await self._keep(step)

@@ -32,7 +32,6 @@ class Threads:
         access: reaches the feed and the store.
         apply: applies what was read.
         sessions: makes ORM sessions, where `apply` asks for one.
-        stopped: tells whether to end.
     """
 
     def __init__(
@@ -41,13 +40,11 @@ class Threads:
         access: Access,
         apply: Callable[..., object],
         sessions: Callable[[], Any] | None,
-        stopped: Callable[[], bool],
     ) -> None:
         self._run = run
         self._access = access
         self._deliveries = Deliveries(run.options, apply, sessions)
         self._news: SimpleQueue[Outcome | BaseException | None] = SimpleQueue()
-        self._stopped = stopped
         self._threads: dict[int, PartitionThread] = {}
         self._outcomes: list[Outcome] = []
 
@@ -58,7 +55,7 @@ class Threads:
     def drive(self) -> None:
         """Read until everything is read, or until stopped; give all leases back at the end."""
         try:
-            drive(self._run.crew(self._stopped).steps(), self._carry_out)
+            drive(self._run.crew().steps(), self._carry_out)
         finally:
             self._end()
 
@@ -82,7 +79,7 @@ class Threads:
             case Pause():
                 self._run.log.waits(step)
                 end = time.monotonic() + step.seconds
-                while not self._stopped() and (left := end - time.monotonic()) > 0:
+                while not self._run.stopped() and (left := end - time.monotonic()) > 0:
                     self._listen(left)
             case _:
                 return self._keep(step)
