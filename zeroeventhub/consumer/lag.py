@@ -3,11 +3,10 @@
 One generator decides what is asked for; the sync and the async function carry it out.
 """
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 from sqlalchemy import Engine
@@ -15,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from zeroeventhub.client import AsyncClient, Client
 from zeroeventhub.cloud_event import event_time
+from zeroeventhub.consumer.driving import drive, drive_async
 from zeroeventhub.cursors import CursorStore
 from zeroeventhub.cursors.transience import reaching_store
 from zeroeventhub.errors import ConfigurationError
@@ -84,25 +84,20 @@ def lag(client: Client, store: CursorStore, name: str, *, most: int = MOST) -> d
         raise ConfigurationError("lag needs a store with a sync Engine; or use async_lag.")
     # A running consumer may have the same client, which must not learn of another layout by this.
     own = copy(client)
-    steps = _steps(most)
-    go_on: Callable[[], _Step] = partial(next, steps)
-    while True:
-        result: Any
-        try:
-            step = go_on()
-        except StopIteration as end:
-            return dict(end.value)
+
+    def carry_out(step: _Step) -> Any:
         match step:
             case _Discover():
-                result = own.discover()
+                return own.discover()
             case _Load():
                 with reaching_store(), engine.connect() as connection:
-                    result = store.cursors(connection, name)
+                    return store.cursors(connection, name)
             case _Ask():
-                result = own.lag(step.partition, step.cursor)
+                return own.lag(step.partition, step.cursor)
             case _Fetch():
-                result = own.fetch(step.partition, step.cursor, limit=step.limit)
-        go_on = partial(steps.send, result)
+                return own.fetch(step.partition, step.cursor, limit=step.limit)
+
+    return drive(_steps(most), carry_out)
 
 
 async def async_lag(
@@ -120,26 +115,21 @@ async def async_lag(
     if not isinstance(engine, AsyncEngine):
         raise ConfigurationError("async_lag needs a store with an AsyncEngine; or use lag.")
     own = copy(client)
-    steps = _steps(most)
-    go_on: Callable[[], _Step] = partial(next, steps)
-    while True:
-        result: Any
-        try:
-            step = go_on()
-        except StopIteration as end:
-            return dict(end.value)
+
+    async def carry_out(step: _Step) -> Any:
         match step:
             case _Discover():
-                result = await own.discover()
+                return await own.discover()
             case _Load():
                 with reaching_store():
                     async with engine.connect() as connection:
-                        result = await connection.run_sync(store.cursors, name)
+                        return await connection.run_sync(store.cursors, name)
             case _Ask():
-                result = await own.lag(step.partition, step.cursor)
+                return await own.lag(step.partition, step.cursor)
             case _Fetch():
-                result = await own.fetch(step.partition, step.cursor, limit=step.limit)
-        go_on = partial(steps.send, result)
+                return await own.fetch(step.partition, step.cursor, limit=step.limit)
+
+    return await drive_async(_steps(most), carry_out)
 
 
 def _steps(most: int) -> _Steps:
