@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from sqlalchemy import Connection
 
 from zeroeventhub._follow import Deliver, Place, Redeliver
+from zeroeventhub.consumer.duplicates import without_duplicates
 from zeroeventhub.consumer.options import Options
 from zeroeventhub.cursors.dead_letters import DeadLetter
 from zeroeventhub.errors import ConfigurationError
@@ -190,14 +191,9 @@ class Decisions:
         ids = [self.options.identity(event) for event in events]
         if None in ids:
             self._complain()
-        known = list(dict.fromkeys(one for one in ids if one is not None))
-        unseen = set((yield Do(self._bound(self.options.store.inbox.unseen, partition, known))))
-        fresh = []
-        for event, one in zip(events, ids, strict=True):
-            if one is None or one in unseen:
-                fresh.append(event)
-            unseen.discard(one)
-        return fresh
+        known = [one for one in ids if one is not None]
+        unseen = yield Do(self._bound(self.options.store.inbox.unseen, partition, known))
+        return without_duplicates(events, ids, unseen)
 
     def _complain(self) -> None:
         """Say that an event has no id, and so may be applied twice.

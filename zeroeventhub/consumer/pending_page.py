@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from sqlalchemy import Engine
 
+from zeroeventhub.consumer.duplicates import without_duplicates
 from zeroeventhub.consumer.lending import lent, lent_async
 from zeroeventhub.errors import ConfigurationError
 
@@ -63,13 +64,7 @@ class _Pending:
             )
         known = [one for one in ids if one is not None]
         unseen = store.inbox.unseen(connection, name, self.partition, known)
-        fresh = []
-        for event, one in zip(self.events, ids, strict=True):
-            # The first of those that have one id counts.
-            if one in unseen:
-                unseen.discard(one)
-                fresh.append(event)
-        return fresh
+        return without_duplicates(self.events, ids, unseen)
 
 
 class PendingPage(_Pending):
