@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from starlette.applications import Starlette
 
 from zeroeventhub import (
+    FIRST,
     AsyncClient,
     AsyncConsumer,
     Client,
@@ -121,14 +122,26 @@ def test_what_cannot_be_given_is_refused_before_anything_is_read(sync_shop):
         run(sync_shop, "http://127.0.0.1:1/nowhere", apply)
 
 
-def test_page_that_lanes_have_begun_is_not_read_one_by_one(sync_shop, address):
+@pytest.mark.parametrize("is_read_first", [False, True])
+def test_page_that_lanes_have_begun_is_not_read_one_by_one(sync_shop, address, is_read_first):
     """Whoever iterates knows nothing of lanes, and would apply again what they have applied."""
     store = sync_shop.store
-    with store.engine.begin() as connection:
-        place = store.load(connection, NAME, 0)
-        progress = {"lane": 1, "lanes": 2, "before": 0, "after": 3}
-        store.lanes.advance(connection, NAME, 0, place, **progress)
+
+    def begin():
+        with store.engine.begin() as connection:
+            place = store.load(connection, NAME, 0)
+            progress = {"lane": 1, "lanes": 2, "before": 0, "after": 3}
+            store.lanes.advance(connection, NAME, 0, place, **progress)
+
     with httpx.Client() as session:
         consumer = Consumer(Client(address, session), store, NAME, follow=False)
+        if not is_read_first:
+            begin()
         with pytest.raises(ConfigurationError, match="run"):
-            next(iter(consumer))
+            page = next(iter(consumer))
+            if is_read_first:
+                begin()
+            with store.engine.begin() as connection:
+                page.commit(connection)
+    with store.engine.connect() as connection:
+        assert store.cursors(connection, NAME)[0] == FIRST

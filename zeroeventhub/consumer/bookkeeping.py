@@ -18,7 +18,6 @@ from zeroeventhub._follow import (
 )
 from zeroeventhub.consumer.options import Options
 from zeroeventhub.consumer.reading import Reading
-from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import FIRST
 
 __all__ = ["Bookkeeping"]
@@ -90,19 +89,5 @@ class Bookkeeping:
         if self._reading.start != FIRST:
             self._store.begin(connection, self._name, step.among, self._reading.start)
         if self._owner is None:
-            return self._load_whole(connection, step.partition)
+            return self._store.load(connection, self._name, step.partition)
         return self._store.enter(connection, self._name, step.partition, self._owner)
-
-    def _load_whole(self, connection: Connection, partition: int) -> Place:
-        """Load a place that a reader without lanes may go on from.
-
-        Raises:
-            ConfigurationError: lanes have applied a part of what follows.
-        """
-        place = self._store.load(connection, self._name, partition)
-        if self._store.lanes.progress(connection, self._name, partition, place) is not None:
-            raise ConfigurationError(
-                f"A page of partition {partition} has been applied in part, by lanes of consumer "
-                f"{self._name!r}: let `run` finish it before pages are read one by one."
-            )
-        return place

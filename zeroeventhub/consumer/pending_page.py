@@ -53,6 +53,12 @@ class _Pending:
         store, name = self._options.store, self._options.name
         moved = connection.execute(store.move(name, self.partition, self._place, self.cursor))
         store.confirm(moved, name, self.partition)
+        if store.lanes.has_begun(connection, name, self.partition, self._place):
+            raise ConfigurationError(
+                f"A page of partition {self.partition} has been applied in part, by lanes of "
+                f"consumer {name!r}: roll back, and let `run` finish it before pages are read one "
+                "by one."
+            )
 
     def _unseen(self, connection: Connection) -> Sequence[Event]:
         store, name = self._options.store, self._options.name
@@ -87,6 +93,7 @@ class PendingPage(_Pending):
 
         Raises:
             Fenced: the cursor has moved since the page was read. Roll back.
+            ConfigurationError: `run` has applied a part of the page, in lanes. Roll back.
         """
         with lent(transaction, self._engine) as connection:
             self._move(connection)

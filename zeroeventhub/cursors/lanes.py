@@ -55,6 +55,24 @@ class Lanes:
         rows = connection.execute(query).all()
         return LaneProgress(rows[0].lanes, {row.lane: row.done for row in rows}) if rows else None
 
+    def has_begun(
+        self, connection: Connection, consumer: str, partition: int, place: Place
+    ) -> bool:
+        """Tell whether lanes have applied a part of what follows a cursor.
+
+        Args:
+            connection: a connection to the store, in a transaction that has moved the cursor:
+                until it ends, no lane begins.
+            consumer: the consumer's name.
+            partition: the partition's id.
+            place: where the cursor stood.
+        """
+        query = select(self._table.c.lane).where(
+            self._is_row(consumer, partition), is_at(self._table.c.cursor, place.cursor)
+        )
+        # A locking read, since a snapshot may be older than what lanes have committed.
+        return connection.execute(query.limit(1).with_for_update(read=True)).first() is not None
+
     def advance(
         self,
         connection: Connection,
