@@ -51,8 +51,7 @@ class Bookkeeping:
             case Load():
                 return self._load(connection, step)
             case Advance():
-                move = self._store.move(self._name, step.partition, step.place, step.new)
-                self._store.confirm(connection.execute(move), self._name, step.partition)
+                self._store.advance(connection, self._name, step.partition, step.place, step.new)
             case End():
                 end = self._store.end(self._name, step.partition, step.place)
                 self._store.confirm(connection.execute(end), self._name, step.partition)

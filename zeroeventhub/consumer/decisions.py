@@ -139,10 +139,7 @@ class Decisions:
 
     def move(self, partition: int, place: Place, cursor: str, connection: Connection) -> None:
         """Move a cursor, or raise Fenced."""
-        store, name = self.options.store, self.options.name
-        store.confirm(
-            connection.execute(store.move(name, partition, place, cursor)), name, partition
-        )
+        self.options.store.advance(connection, self.options.name, partition, place, cursor)
 
     def _held_back(
         self, step: Deliver, events: Sequence[Event], held_keys: set[str], tally: Tally

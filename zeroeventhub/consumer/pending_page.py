@@ -51,8 +51,7 @@ class _Pending:
 
     def _move(self, connection: Connection) -> None:
         store, name = self._options.store, self._options.name
-        moved = connection.execute(store.move(name, self.partition, self._place, self.cursor))
-        store.confirm(moved, name, self.partition)
+        store.advance(connection, name, self.partition, self._place, self.cursor)
         if store.lanes.has_begun(connection, name, self.partition, self._place):
             raise ConfigurationError(
                 f"A page of partition {self.partition} has been applied in part, by lanes of "

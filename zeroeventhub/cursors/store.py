@@ -214,6 +214,24 @@ class CursorStore:
             cursor=new, updated_at=Moment(), **goes_on
         )
 
+    def advance(
+        self, connection: Connection, consumer: str, partition: int, place: Place, new: str
+    ) -> None:
+        """Move a cursor from its place.
+
+        Args:
+            connection: a connection to the store, in a transaction.
+            consumer: the consumer's name.
+            partition: the partition's id.
+            place: where it stands, and in which epoch.
+            new: where it goes.
+
+        Raises:
+            Fenced: it is not at its place any more; the transaction has to be rolled back.
+        """
+        moved = connection.execute(self.move(consumer, partition, place, new))
+        self.confirm(moved, consumer, partition)
+
     def end(self, consumer: str, partition: int, place: Place) -> Update:
         """Build the statement that says that a partition was read to its end; see `move`."""
         return self._at(consumer, partition, place).values(ended=True, updated_at=Moment())
