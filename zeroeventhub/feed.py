@@ -15,6 +15,7 @@ from collections.abc import Hashable
 from datetime import datetime
 from typing import Any, Protocol
 
+from zeroeventhub.capacity import Capacity
 from zeroeventhub.protocol import FeedInfo, Lag, Page, TypeFilter
 
 __all__ = ["AsyncExtendedFeed", "AsyncFeed", "ExtendedFeed", "Feed", "FeedSource"]
@@ -153,5 +154,10 @@ class AsyncExtendedFeed(Protocol):
 class FeedSource(Protocol):
     """Turn into a feed once there is a database engine to read from."""
 
-    def bind(self, engine: Any) -> Feed | AsyncFeed:
-        """Return the feed that reads through an engine."""
+    def bind(self, engine: Any, capacity: Capacity | None = None) -> Feed | AsyncFeed:
+        """Return the feed that reads through an engine.
+
+        Args:
+            engine: the host's.
+            capacity: how much the feed takes of it.
+        """

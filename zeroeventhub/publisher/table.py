@@ -8,6 +8,7 @@ from urllib.parse import quote
 from sqlalchemy import ColumnElement, Connection, DateTime, Engine, Integer, Table, inspect, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from zeroeventhub.capacity import Capacity
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.layout import Layout
 from zeroeventhub.protocol import (
@@ -120,17 +121,23 @@ class TableFeed:
         )
 
     @overload
-    def bind(self, engine: Engine) -> BoundFeed: ...
+    def bind(self, engine: Engine, capacity: Capacity | None = None) -> BoundFeed: ...
 
     @overload
-    def bind(self, engine: AsyncEngine) -> AsyncBoundFeed: ...
+    def bind(self, engine: AsyncEngine, capacity: Capacity | None = None) -> AsyncBoundFeed: ...
 
-    def bind(self, engine: Engine | AsyncEngine) -> BoundFeed | AsyncBoundFeed:
+    def bind(
+        self, engine: Engine | AsyncEngine, capacity: Capacity | None = None
+    ) -> BoundFeed | AsyncBoundFeed:
         """Return the feed that reads the table through an engine of yours.
 
         The feed checks the table when it is first asked for anything, and raises
         ConfigurationError if the table is not there, lacks what a safe order needs, or has
         events outside of the partitions.
+
+        Args:
+            engine: yours.
+            capacity: how much the feed takes of it; a Capacity() by default.
 
         Raises:
             ConfigurationError: events of this database cannot be put in a safe order.

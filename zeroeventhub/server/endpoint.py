@@ -1,12 +1,9 @@
 """Answer requests of FeedAPI v2 and ZeroEventHub v1, and those of the extensions."""
 
-from collections.abc import Awaitable, Callable
-
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from zeroeventhub.errors import ZeroEventHubError
 from zeroeventhub.ndjson import MEDIA_TYPE, encode_info, encode_lag, encode_page, encode_page_v1
 from zeroeventhub.protocol import CURSOR_OF_TIME, LAG, LAST, SPLITS, FeedInfo
 from zeroeventhub.server.caching import FRESH, page_response
@@ -18,30 +15,16 @@ from zeroeventhub.server.parameters import (
     read_splits_request,
     read_v1_request,
 )
-from zeroeventhub.server.problem import problem
+from zeroeventhub.server.principal import Principal
 from zeroeventhub.server.source import Source, expect_extension, expect_partition
 
-__all__ = ["LONGEST_WAIT", "Endpoint", "explained", "rows"]
+__all__ = ["LONGEST_WAIT", "Endpoint", "rows"]
 
 DEFAULT_PAGE = 1_000
 LARGEST_PAGE = 10_000
 
 LONGEST_WAIT = 30.0
 """Seconds that an answer is held back at most; proxies give up after sixty."""
-
-Answer = Callable[[Request], Awaitable[Response]]
-
-
-def explained(answer: Answer) -> Answer:
-    """Turn the errors of an endpoint into problem documents."""
-
-    async def answer_or_problem(request: Request) -> Response:
-        try:
-            return await answer(request)
-        except ZeroEventHubError as error:
-            return problem(error)
-
-    return answer_or_problem
 
 
 class Endpoint:
@@ -56,14 +39,14 @@ class Endpoint:
         self._source = source
         self._shared_cache = shared_cache
 
-    async def discover(self, request: Request) -> Response:
+    async def discover(self, request: Request, principal: Principal) -> Response:
         """Answer with what the feed says of itself, or with pages of ZeroEventHub v1."""
         info = await self._source.info()
         if is_v1(request.query_params):
             return await self._events_v1(request, info)
         return Response(encode_info(info), media_type="application/json", headers=FRESH)
 
-    async def events(self, request: Request) -> Response:
+    async def events(self, request: Request, principal: Principal) -> Response:
         """Answer with a page (FeedAPI v2, Events endpoint)."""
         info = await self._source.info()
         wanted = read_events_request(request.query_params, info.extensions)
@@ -89,7 +72,7 @@ class Endpoint:
             shared=self._shared_cache,
         )
 
-    async def cursor(self, request: Request) -> Response:
+    async def cursor(self, request: Request, principal: Principal) -> Response:
         """Answer with the cursor of a moment."""
         info = await self._source.info()
         expect_extension(info, CURSOR_OF_TIME)
@@ -98,7 +81,7 @@ class Endpoint:
         cursor = await self._source.call("cursor_at")(wanted.moment, wanted.partition)
         return _document({"cursor": cursor})
 
-    async def splits(self, request: Request) -> Response:
+    async def splits(self, request: Request, principal: Principal) -> Response:
         """Answer with the cursors between pieces of a partition."""
         info = await self._source.info()
         expect_extension(info, SPLITS)
@@ -109,7 +92,7 @@ class Endpoint:
         )
         return _document({"cursors": cursors})
 
-    async def lag(self, request: Request) -> Response:
+    async def lag(self, request: Request, principal: Principal) -> Response:
         """Answer with the number of events behind a cursor."""
         info = await self._source.info()
         expect_extension(info, LAG)

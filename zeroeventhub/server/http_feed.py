@@ -11,6 +11,7 @@ from zeroeventhub.protocol import FIRST, Event
 from zeroeventhub.server.caching import FRESH
 from zeroeventhub.server.endpoint import LONGEST_WAIT, rows
 from zeroeventhub.server.parameters import read_http_feed_request
+from zeroeventhub.server.principal import Principal
 from zeroeventhub.server.source import Source
 
 __all__ = ["HttpFeed"]
@@ -28,7 +29,7 @@ class HttpFeed:
     def __init__(self, source: Source) -> None:
         self._source = source
 
-    async def answer(self, request: Request) -> Response:
+    async def answer(self, request: Request, principal: Principal) -> Response:
         """Answer with the events behind the one that the client has (HTTP Feeds, Polling)."""
         wanted = read_http_feed_request(request.query_params)
         info, partition = await self._source.only(wanted.partition)

@@ -4,10 +4,15 @@ from typing import Any
 
 from starlette.routing import Route
 
+from zeroeventhub.capacity import Capacity
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.feed import AsyncFeed, Feed, FeedSource
-from zeroeventhub.server.endpoint import Endpoint, explained
+from zeroeventhub.server.access import Access
+from zeroeventhub.server.answering import Answer, Answering, Desk
+from zeroeventhub.server.endpoint import Endpoint
 from zeroeventhub.server.http_feed import HttpFeed
+from zeroeventhub.server.observer import Observer
+from zeroeventhub.server.sending import Sending
 from zeroeventhub.server.server_sent_events import ServerSentEvents
 from zeroeventhub.server.source import Source
 
@@ -20,6 +25,8 @@ def feed_routes(
     engine: Any = None,
     *,
     name: str = "feed",
+    capacity: Capacity | None = None,
+    observer: Observer | None = None,
     shared_cache: bool = False,
     http_feed: bool = False,
     server_sent_events: bool = False,
@@ -35,6 +42,8 @@ def feed_routes(
         feed: a TableFeed, or a feed of your own making.
         engine: the SQLAlchemy Engine or AsyncEngine that a TableFeed reads through.
         name: the routes' name, for `url_for`; pages have the name with ":events" behind it.
+        capacity: how much the feed takes of this process and of its database.
+        observer: hears of requests and answers, such as one of `zeroeventhub.telemetry`.
         shared_cache: let caches that serve several clients, such as those of a CDN, keep pages
             that can never change. Only for a feed that everybody may read: what such a cache
             has, it gives to whoever asks.
@@ -48,25 +57,29 @@ def feed_routes(
     """
     path = "/" + path.strip("/")
     below = path.rstrip("/")
-    source = Source(feed, engine)
+    capacity = capacity or Capacity()
+    source = Source(feed, engine, capacity)
     endpoint = Endpoint(source, shared_cache=shared_cache)
+    desk = Desk(name, Access(), Sending(capacity), observer or Observer())
+
+    def route(path: str, kind: str, answer: Answer) -> Route:
+        known = name if kind == "discovery" else f"{name}:{kind}"
+        return Route(path, Answering(kind, answer, desk), methods=["GET"], name=known)
+
     routes = [
-        Route(path, explained(endpoint.discover), name=name),
-        Route(f"{below}/events", explained(endpoint.events), name=f"{name}:events"),
-        Route(f"{below}/cursor", explained(endpoint.cursor), name=f"{name}:cursor"),
-        Route(f"{below}/splits", explained(endpoint.splits), name=f"{name}:splits"),
-        Route(f"{below}/lag", explained(endpoint.lag), name=f"{name}:lag"),
+        route(path, "discovery", endpoint.discover),
+        route(f"{below}/events", "events", endpoint.events),
+        route(f"{below}/cursor", "cursor", endpoint.cursor),
+        route(f"{below}/splits", "splits", endpoint.splits),
+        route(f"{below}/lag", "lag", endpoint.lag),
     ]
     if http_feed:
         _need(source, "cursor_of", "An HTTP feed")
-        answer = explained(HttpFeed(source).answer)
-        routes.append(Route(f"{below}/http-feed", answer, name=f"{name}:http-feed"))
+        routes.append(route(f"{below}/http-feed", "http-feed", HttpFeed(source).answer))
     if server_sent_events:
         _need(source, "head", "A stream of server-sent events")
-        answer = explained(ServerSentEvents(source).answer)
-        routes.append(
-            Route(f"{below}/server-sent-events", answer, name=f"{name}:server-sent-events")
-        )
+        kind = "server-sent-events"
+        routes.append(route(f"{below}/{kind}", kind, ServerSentEvents(source).answer))
     return routes
 
 

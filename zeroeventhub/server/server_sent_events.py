@@ -11,6 +11,7 @@ from zeroeventhub.protocol import WAIT, FeedInfo, Page
 from zeroeventhub.server.caching import FRESH
 from zeroeventhub.server.endpoint import rows
 from zeroeventhub.server.parameters import StreamRequest, read_stream_request
+from zeroeventhub.server.principal import Principal
 from zeroeventhub.server.source import Source, expect_extension
 
 __all__ = ["ServerSentEvents"]
@@ -36,7 +37,7 @@ class ServerSentEvents:
     def __init__(self, source: Source) -> None:
         self._source = source
 
-    async def answer(self, request: Request) -> Response:
+    async def answer(self, request: Request, principal: Principal) -> Response:
         """Answer with all events behind a cursor, and those to come (HTML, Server-sent events)."""
         wanted = read_stream_request(request.query_params, request.headers.get("last-event-id"))
         info, partition = await self._source.only(wanted.partition)

@@ -8,6 +8,7 @@ import anyio
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive
 
+from zeroeventhub.capacity import Capacity
 from zeroeventhub.errors import BadRequest, ConfigurationError, NotFound, TokenChanged
 from zeroeventhub.feed import AsyncFeed, Feed, FeedSource
 from zeroeventhub.protocol import EVENT_TYPES, WAIT, FeedInfo, Page, TypeFilter
@@ -24,13 +25,16 @@ class Source:
     Args:
         feed: a TableFeed, or a feed of the caller's own making.
         engine: the engine that a TableFeed reads through.
+        capacity: how much the feed takes of the process and of its database.
 
     Raises:
         ConfigurationError: the engine does not fit the feed.
     """
 
-    def __init__(self, feed: Feed | AsyncFeed | FeedSource, engine: Any) -> None:
-        self._feed: Any = _bound(feed, engine)
+    def __init__(
+        self, feed: Feed | AsyncFeed | FeedSource, engine: Any, capacity: Capacity
+    ) -> None:
+        self._feed: Any = _bound(feed, engine, capacity)
         self.info: Callable[[], Awaitable[FeedInfo]] = _awaitable(self._feed.info)
         self._read = _awaitable(self._feed.read)
         self.news = News(self.call("head"))
@@ -169,12 +173,14 @@ def is_idle(page: Page, cursor: str) -> bool:
     return nothing and (page.caught_up or page.cursor == cursor)
 
 
-def _bound(feed: Feed | AsyncFeed | FeedSource, engine: Any) -> Feed | AsyncFeed:
+def _bound(
+    feed: Feed | AsyncFeed | FeedSource, engine: Any, capacity: Capacity
+) -> Feed | AsyncFeed:
     bind = getattr(feed, "bind", None)
     if bind is not None:
         if engine is None:
             raise ConfigurationError("This feed reads from a database: give its engine as well.")
-        feed = bind(engine)
+        feed = bind(engine, capacity)
     elif engine is not None:
         raise ConfigurationError("This feed does not read from a database: give no engine.")
     if not (hasattr(feed, "info") and hasattr(feed, "read")):
