@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from zeroeventhub import CursorStore, Event, Failures, Observer
 from zeroeventhub._follow import Advance, Deliver, Place, Redeliver
 from zeroeventhub.cloud_event import event_id, event_key
-from zeroeventhub.consumer.delivery import AsyncDeliveries, Deliveries
+from zeroeventhub.consumer.applying.delivery import AsyncDeliveries, Deliveries
 from zeroeventhub.consumer.options import Options
 from zeroeventhub.protocol import Page
 

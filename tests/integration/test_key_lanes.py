@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from zeroeventhub import Event, Failures
 from zeroeventhub._follow import Advance, Deliver, Place
-from zeroeventhub.consumer.lanes import lane_of
+from zeroeventhub.consumer.applying.lanes import lane_of
 from zeroeventhub.errors import ConfigurationError, Fenced
 from zeroeventhub.protocol import Page
 

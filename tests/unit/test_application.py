@@ -15,8 +15,8 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from zeroeventhub import AsyncPendingPage, Event, PendingPage
 from zeroeventhub._follow import Deliver, Place
-from zeroeventhub.consumer.application import Application
-from zeroeventhub.consumer.transaction import Kind
+from zeroeventhub.consumer.applying.application import Application
+from zeroeventhub.consumer.applying.transaction import Kind
 from zeroeventhub.errors import ConfigurationError, Fenced, ProtocolError
 from zeroeventhub.protocol import Page
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zeroeventhub import Event
-from zeroeventhub.consumer.lanes import divide, lane_of
+from zeroeventhub.consumer.applying.lanes import divide, lane_of
 
 keys = st.sampled_from([None, "a", "b", "c", "d", "é"])
 
@@ -31,9 +31,7 @@ def test_lane_of_a_key_is_one_of_them(key, lanes):
 
 def test_lane_of_a_key_is_the_same_in_every_process():
     """The lane does not hang on what a process hashes strings with."""
-    code = (
-        "from zeroeventhub.consumer.lanes import lane_of; print([lane_of(c, 7) for c in 'abcdef'])"
-    )
+    code = "from zeroeventhub.consumer.applying.lanes import lane_of; print([lane_of(c, 7) for c in 'abcdef'])"
     seen = {
         subprocess.run(
             [sys.executable, "-c", code],

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from zeroeventhub.consumer.turns import Turn, Turns
+from zeroeventhub.consumer.running.turns import Turn, Turns
 
 
 class Working(RuleBasedStateMachine):

@@ -9,12 +9,12 @@ from typing import Any
 from zeroeventhub._follow import Deliver, Discover, Fetch, Pause, Step
 from zeroeventhub.client import AsyncClient
 from zeroeventhub.consumer.access import AsyncAccess
+from zeroeventhub.consumer.applying.pending_page import AsyncPendingPage
 from zeroeventhub.consumer.driving import next_step
 from zeroeventhub.consumer.following import Following
-from zeroeventhub.consumer.pending_page import AsyncPendingPage
-from zeroeventhub.consumer.run import Run
-from zeroeventhub.consumer.stopping import stop_on_signals
-from zeroeventhub.consumer.tasks import Tasks
+from zeroeventhub.consumer.running.run import Run
+from zeroeventhub.consumer.running.stopping import stop_on_signals
+from zeroeventhub.consumer.running.tasks import Tasks
 from zeroeventhub.errors import ZeroEventHubError
 
 __all__ = ["AsyncConsumer"]

@@ -9,12 +9,12 @@ from typing import Any
 from zeroeventhub._follow import Deliver, Discover, Fetch, Pause, Step
 from zeroeventhub.client import Client
 from zeroeventhub.consumer.access import Access
+from zeroeventhub.consumer.applying.pending_page import PendingPage
 from zeroeventhub.consumer.driving import next_step
 from zeroeventhub.consumer.following import Following
-from zeroeventhub.consumer.pending_page import PendingPage
-from zeroeventhub.consumer.run import Run
-from zeroeventhub.consumer.stopping import stop_on_signals
-from zeroeventhub.consumer.threads import Threads
+from zeroeventhub.consumer.running.run import Run
+from zeroeventhub.consumer.running.stopping import stop_on_signals
+from zeroeventhub.consumer.running.threads import Threads
 from zeroeventhub.errors import ZeroEventHubError
 
 __all__ = ["Consumer"]

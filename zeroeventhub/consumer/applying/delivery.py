@@ -13,13 +13,13 @@ from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from zeroeventhub._follow import Advance, Deliver, Redeliver
-from zeroeventhub.consumer.application import Application
-from zeroeventhub.consumer.decisions import Action, Call, Decisions, Do
+from zeroeventhub.consumer.applying.application import Application
+from zeroeventhub.consumer.applying.decisions import Action, Call, Decisions, Do
+from zeroeventhub.consumer.applying.pending_page import AsyncPendingPage, PendingPage
+from zeroeventhub.consumer.applying.rounds import Result, Round, Rounds, Work
+from zeroeventhub.consumer.applying.transaction import AsyncTransaction, Transaction
 from zeroeventhub.consumer.driving import drive, drive_async
 from zeroeventhub.consumer.options import Options
-from zeroeventhub.consumer.pending_page import AsyncPendingPage, PendingPage
-from zeroeventhub.consumer.rounds import Result, Round, Rounds, Work
-from zeroeventhub.consumer.transaction import AsyncTransaction, Transaction
 from zeroeventhub.cursors.transience import reaching_store
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import Event, Page

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from sqlalchemy import Engine
 
-from zeroeventhub.consumer.duplicates import without_duplicates
-from zeroeventhub.consumer.lending import lent, lent_async
+from zeroeventhub.consumer.applying.duplicates import without_duplicates
+from zeroeventhub.consumer.applying.lending import lent, lent_async
 from zeroeventhub.errors import ConfigurationError
 
 if TYPE_CHECKING:

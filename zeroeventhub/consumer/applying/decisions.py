@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from sqlalchemy import Connection
 
 from zeroeventhub._follow import Deliver, Place, Redeliver
-from zeroeventhub.consumer.duplicates import without_duplicates
+from zeroeventhub.consumer.applying.duplicates import without_duplicates
 from zeroeventhub.consumer.options import Options
 from zeroeventhub.cursors.dead_letters import DeadLetter
 from zeroeventhub.errors import ConfigurationError

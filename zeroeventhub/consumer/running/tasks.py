@@ -7,10 +7,10 @@ from typing import Any
 
 from zeroeventhub._follow import Await, Claim, Discover, Outcome, Pause, Start, Step, Stop
 from zeroeventhub.consumer.access import AsyncAccess
-from zeroeventhub.consumer.delivery import AsyncDeliveries
+from zeroeventhub.consumer.applying.delivery import AsyncDeliveries
 from zeroeventhub.consumer.driving import drive_async
-from zeroeventhub.consumer.partition_task import PartitionTask
-from zeroeventhub.consumer.run import Leave, Run
+from zeroeventhub.consumer.running.partition_task import PartitionTask
+from zeroeventhub.consumer.running.run import Leave, Run
 
 __all__ = ["Tasks"]
 

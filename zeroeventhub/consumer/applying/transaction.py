@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
-from zeroeventhub.consumer.savepoint import Savepoint
+from zeroeventhub.consumer.applying.savepoint import Savepoint
 
 __all__ = ["AsyncTransaction", "Kind", "Transaction"]
 

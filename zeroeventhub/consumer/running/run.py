@@ -14,7 +14,7 @@ from zeroeventhub.consumer.bookkeeping import Bookkeeping
 from zeroeventhub.consumer.log import Log
 from zeroeventhub.consumer.options import Options
 from zeroeventhub.consumer.reading import Reading
-from zeroeventhub.consumer.turns import Turns
+from zeroeventhub.consumer.running.turns import Turns
 from zeroeventhub.errors import ConfigurationError, StoreUnavailable
 from zeroeventhub.protocol import FeedInfo
 

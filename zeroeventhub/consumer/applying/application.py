@@ -13,9 +13,9 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
-from zeroeventhub.consumer.event_model import Decode, decoder
-from zeroeventhub.consumer.pending_page import AsyncPendingPage, PendingPage
-from zeroeventhub.consumer.transaction import Kind
+from zeroeventhub.consumer.applying.event_model import Decode, decoder
+from zeroeventhub.consumer.applying.pending_page import AsyncPendingPage, PendingPage
+from zeroeventhub.consumer.applying.transaction import Kind
 from zeroeventhub.errors import ConfigurationError, Fenced
 from zeroeventhub.protocol import Event
 

@@ -16,10 +16,10 @@ from zeroeventhub._follow import (
     Stop,
 )
 from zeroeventhub.consumer.access import Access
-from zeroeventhub.consumer.delivery import Deliveries
+from zeroeventhub.consumer.applying.delivery import Deliveries
 from zeroeventhub.consumer.driving import drive
-from zeroeventhub.consumer.partition_thread import PartitionThread
-from zeroeventhub.consumer.run import Leave, Run
+from zeroeventhub.consumer.running.partition_thread import PartitionThread
+from zeroeventhub.consumer.running.run import Leave, Run
 
 __all__ = ["Threads"]
 

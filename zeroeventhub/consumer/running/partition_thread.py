@@ -17,11 +17,11 @@ from zeroeventhub._follow import (
     Step,
 )
 from zeroeventhub.consumer.access import Access
-from zeroeventhub.consumer.ahead import Ahead
-from zeroeventhub.consumer.delivery import Deliveries
+from zeroeventhub.consumer.applying.delivery import Deliveries
 from zeroeventhub.consumer.driving import drive, let_go
-from zeroeventhub.consumer.run import Run
-from zeroeventhub.consumer.turns import Turn
+from zeroeventhub.consumer.running.ahead import Ahead
+from zeroeventhub.consumer.running.run import Run
+from zeroeventhub.consumer.running.turns import Turn
 from zeroeventhub.errors import Fenced
 from zeroeventhub.protocol import Page
 

@@ -13,10 +13,10 @@ from typing import Any, TypeAlias
 from sqlalchemy import Connection
 
 from zeroeventhub._follow import Advance, Deliver, Place, Redeliver
-from zeroeventhub.consumer.decisions import Action, Decisions, Do, Tally
-from zeroeventhub.consumer.lanes import Part, divide
+from zeroeventhub.consumer.applying.decisions import Action, Decisions, Do, Tally
+from zeroeventhub.consumer.applying.lanes import Part, divide
+from zeroeventhub.consumer.applying.savepoint import TransactionEnded
 from zeroeventhub.consumer.options import Options
-from zeroeventhub.consumer.savepoint import TransactionEnded
 from zeroeventhub.cursors.lanes import LaneProgress
 from zeroeventhub.errors import Fenced, StoreUnavailable
 from zeroeventhub.protocol import Event

@@ -17,11 +17,11 @@ from zeroeventhub._follow import (
     Step,
 )
 from zeroeventhub.consumer.access import AsyncAccess
-from zeroeventhub.consumer.ahead import AsyncAhead
-from zeroeventhub.consumer.delivery import AsyncDeliveries
+from zeroeventhub.consumer.applying.delivery import AsyncDeliveries
 from zeroeventhub.consumer.driving import drive_async, let_go
-from zeroeventhub.consumer.run import Run
-from zeroeventhub.consumer.turns import Turn
+from zeroeventhub.consumer.running.ahead import AsyncAhead
+from zeroeventhub.consumer.running.run import Run
+from zeroeventhub.consumer.running.turns import Turn
 from zeroeventhub.errors import Fenced
 from zeroeventhub.protocol import Page
 

@@ -1,0 +1,1 @@
+"""Apply a page: what `apply` is given, and the transactions around it."""

@@ -1,0 +1,1 @@
+"""Read partitions side by side, in threads or in tasks."""
