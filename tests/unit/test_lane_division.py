@@ -31,7 +31,10 @@ def test_lane_of_a_key_is_one_of_them(key, lanes):
 
 def test_lane_of_a_key_is_the_same_in_every_process():
     """The lane does not hang on what a process hashes strings with."""
-    code = "from zeroeventhub.consumer.applying.lanes import lane_of; print([lane_of(c, 7) for c in 'abcdef'])"
+    code = """
+from zeroeventhub.consumer.applying.lanes import lane_of
+print([lane_of(c, 7) for c in 'abcdef'])
+"""
     seen = {
         subprocess.run(
             [sys.executable, "-c", code],
