@@ -38,7 +38,7 @@ def postgresql_server() -> Iterator[str]:
     if url := os.environ.get(POSTGRESQL_VARIABLE):
         yield url
         return
-    if _has_engine():
+    if has_engine():
         from testcontainers.postgres import PostgresContainer
 
         settings = "-c max_prepared_transactions=50 -c max_connections=200"
@@ -70,7 +70,7 @@ def mariadb_server() -> Iterator[str]:
     if url := os.environ.get(MARIADB_VARIABLE):
         yield url
         return
-    if _has_engine():
+    if has_engine():
         from testcontainers.mysql import MySqlContainer
 
         container = MySqlContainer("mariadb:11.8", dialect="pymysql", username="root")
@@ -125,7 +125,7 @@ def _wait_for(socket: Path, server: subprocess.Popen) -> None:
         time.sleep(0.05)
 
 
-def _has_engine() -> bool:
+def has_engine() -> bool:
     """Tell whether a Docker engine answers."""
     import docker
     from docker.errors import DockerException

@@ -1,7 +1,8 @@
-"""Break connections for as long as one likes: rows R1 and R2 of the scoreboard, and beyond."""
+"""Break connections for as long as one likes: rows R1, R2 and R4 of the scoreboard, and beyond."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 import anyio
@@ -14,20 +15,18 @@ from harness.faults.killed_publisher import Killed
 from harness.faults.layouts import CHANGES, Changing
 from harness.faults.proxied import Proxied
 from harness.faults.random_faults import Trials
+from harness.nginx_paths import Deployment
 
-__all__ = ["parts"]
+__all__ = ["killed_publishers", "parts"]
 
 
-def parts(
-    folder: Path, *, seed: int, seeds: int, publishers: int
-) -> dict[str, Callable[[], Findings]]:
-    """Name what can be done: break connections at every byte, by dice, by kills, beside changes.
+def parts(folder: Path, *, seed: int, seeds: int) -> dict[str, Callable[[], Findings]]:
+    """Name what can be done: break connections at every byte and by dice, beside changes.
 
     Args:
         folder: where consumers keep their databases.
         seed: the first one.
         seeds: how many trials with drawn faults there are for each framing.
-        publishers: how many consumers read from a publisher that is killed up to four times.
     """
     return {
         "every byte, sync client": every_byte,
@@ -37,7 +36,6 @@ def parts(
             f"random faults, {framing}": partial(random_faults, folder, framing, seed, seeds)
             for framing in Framing
         },
-        "killed publishers": partial(killed_publishers, folder, seed, publishers),
         "changes behind every line": partial(changes, folder),
     }
 
@@ -90,14 +88,22 @@ def proxied_faults(folder: Path, seed: int, seeds: int) -> Findings:
     return findings
 
 
-def killed_publishers(folder: Path, seed: int, publishers: int) -> Findings:
-    """Read from publishers that are killed."""
-    findings, place = Findings(), folder / "killed"
+def killed_publishers(folder: Path, deployment: Deployment, seed: int, kills: int) -> Findings:
+    """Read from publishers that are killed, until it is enough.
+
+    Args:
+        folder: for databases.
+        deployment: what stands before the publishers.
+        seed: the first one.
+        kills: how many of them are enough.
+    """
+    findings, place = Findings(), folder / f"killed-{deployment.name}"
     place.mkdir()
-    killed = Killed(place)
-    for number in range(seed, seed + publishers):
-        findings.add(killed.run(number))
-    killed.account.dispose()
+    with Killed.open(deployment, place) as killed:
+        for number in count(seed):
+            if findings.counts["kills"] >= kills:
+                break
+            findings.add(killed.run(number))
     return findings
 
 

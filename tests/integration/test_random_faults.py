@@ -4,7 +4,6 @@ import pytest
 from harness.faults.account import Account
 from harness.faults.answer import Framing
 from harness.faults.findings import Findings
-from harness.faults.killed_publisher import Killed
 from harness.faults.proxied import Proxied
 from harness.faults.random_faults import Trials
 
@@ -29,13 +28,4 @@ def test_random_faults_before_a_real_server(tmp_path):
         for seed in SEEDS[:25]:
             findings.add(proxied.run(seed))
     account.dispose()
-    assert findings.complaints == []
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_publisher_that_is_killed_while_it_sends(seed, tmp_path):
-    """A publisher killed at any moment and at any byte costs time, and no event."""
-    killed = Killed(tmp_path)
-    findings = killed.run(seed)
-    killed.account.dispose()
     assert findings.complaints == []

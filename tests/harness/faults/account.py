@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
+from itertools import islice
 from pathlib import Path
 
 from sqlalchemy import (
@@ -59,10 +60,12 @@ class Account:
         """Close the sync engine's connections; those of the async one are its reader's."""
         self.engine.dispose()
 
-    def read_in_turn(self, client: Client, name: str, **options) -> None:
-        """Apply a feed's pages one after the other, to its head."""
+    def read_in_turn(
+        self, client: Client, name: str, *, pages: int | None = None, **options
+    ) -> None:
+        """Apply a feed's pages one after the other, to its head, or so many of them."""
         consumer = Consumer(client, CursorStore(self.engine), name, **ONCE | options)
-        for page in consumer:
+        for page in islice(consumer, pages):
             with self.engine.begin() as connection:
                 connection.execute(insert(effects), _rows(name, page))
                 page.commit(connection)

@@ -1,141 +1,137 @@
-"""A publisher in a process of its own, which is killed while it sends."""
+"""Publishers that are killed while they answer, directly and behind nginx."""
 
+import os
 import random
-import socket
+import signal
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing import get_context
-from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Self
 
 import httpx
-import uvicorn
 from sqlalchemy import create_engine, event, insert
-from starlette.applications import Starlette
 
 from harness.faults.account import WIRE, Account, hurry
 from harness.faults.findings import Findings, naming
-from harness.faults.proxy import Bytes, proxying
+from harness.faults.publishers import PARSERS, Publishers
+from harness.nginx_paths import Deployment, deployed
 from harness.shop import metadata, orders
-from zeroeventhub import Client, TableFeed, feed_routes
+from zeroeventhub import Client
 
 __all__ = ["Killed"]
 
 EVENTS = 450
-LIMIT = 150
-PADDING = "x" * 1500
-"""Makes a page so long that sending it takes a while."""
+LIMITS = (15, 50, 150)
+"""Events of a page. With the fewest, nginx has room for all of it, and with the most for little."""
+
+LENGTH = 1500
+"""Characters of an event, about."""
 
 LONGEST = 0.06
-"""Seconds after which a publisher is killed at the latest; it is read in about as many."""
+"""Seconds after which a publisher is killed at the latest, where nobody counts bytes."""
 
-BYTES = EVENTS * (len(PADDING) + 40)
-"""How long all pages are together, about."""
-
-KILLS = 4
+KILLS = 12
 """How often at most the publisher of one consumer is killed."""
-
-_context = get_context("forkserver")
-_context.set_forkserver_preload(["zeroeventhub.server", "zeroeventhub.publisher", "uvicorn"])
-
-
-def serve(path: str, listening: socket.socket) -> None:
-    """Serve the orders until killed."""
-    # What the kernel holds is delivered in spite of the kill; most is to be held by the process.
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-    engine = create_engine(f"sqlite:///{path}")
-    feed = TableFeed(orders, data="data")
-    application = Starlette(routes=feed_routes("/orders", feed, engine))
-    config = uvicorn.Config(application, log_level="error")
-    uvicorn.Server(config).run(sockets=[listening])
 
 
 class Killed:
     """Read a feed whose publisher is killed over and over.
 
     Args:
-        folder: for the databases.
+        deployment: what stands before the publisher.
+        publishers: are killed.
+        url: where their feed is read.
+        account: of the consumers.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / "publisher.db"
-        self.account = Account(folder / "consumer.db")
-        engine = create_engine(f"sqlite:///{self._path}")
-        event.listen(engine, "connect", hurry)
-        metadata.create_all(engine)
-        with engine.begin() as connection:
-            rows = [{"data": {"n": n, "text": PADDING}} for n in range(EVENTS)]
-            connection.execute(insert(orders), rows)
-        engine.dispose()
+    def __init__(
+        self, deployment: Deployment, publishers: Publishers, url: str, account: Account
+    ) -> None:
+        self._deployment = deployment
+        self._publishers = publishers
+        self._url = url
+        self._account = account
+
+    @classmethod
+    @contextmanager
+    def open(cls, deployment: Deployment, folder: Path) -> Iterator[Self]:
+        """Deploy publishers.
+
+        Args:
+            deployment: what stands before them.
+            folder: for the databases.
+        """
+        path, account = folder / "publisher.db", Account(folder / "consumer.db")
+        _write(path)
+        with Publishers.open(path) as publishers, deployed(deployment, publishers.url) as url:
+            yield cls(deployment, publishers, url, account)
+        account.dispose()
 
     def run(self, seed: int) -> Findings:
-        """Read the feed with a new consumer.
-
-        With an even seed the consumer is connected to the publisher itself, which is killed at
-        moments; with an odd one through a proxy, by which it is killed at bytes of its answers.
-        """
-        name = f"killed_publisher, seed {seed}"
+        """Read the feed with a new consumer, whose publishers are killed as a seed says."""
+        name = f"killed publisher, {self._deployment}, seed {seed}"
         dice = random.Random(name)
+        limit = dice.choice(LIMITS)
         met: Counter[str] = Counter()
-        killed = _by_the_clock if seed % 2 == 0 else _by_the_byte
         with naming(name):
-            for _ in range(KILLS):
-                with self._publishing() as (process, url), killed(process, url, dice) as shown:
-                    done = self._read(shown, name, met)
-                if done:
-                    break
+            while met.total() < KILLS:
+                with self._dying(dice, limit):
+                    if self._read(name, limit, met):
+                        break
             else:
-                with self._publishing() as (_, url):
-                    assert self._read(url, name, met), met
+                with self._publishers.publishing():
+                    assert self._read(name, limit, met), met
         findings = Findings(met + Counter(trials=1, kills=met.total()))
-        findings.compare(name, {0: range(EVENTS)}, self.account.seen(name))
+        findings.compare(name, {0: range(EVENTS)}, self._account.seen(name))
         return findings
 
-    def _read(self, url: str, name: str, met: Counter[str]) -> bool:
+    @contextmanager
+    def _dying(self, dice: random.Random, limit: int) -> Iterator[None]:
+        """Serve the feed until a byte of an answer, or in one of five cases until a moment."""
+        by_the_clock = dice.random() < 0.2
+        strike = None if by_the_clock else dice.randrange(2 * limit * LENGTH)
+        seconds = dice.uniform(0, LONGEST) if by_the_clock else None
+        parser = dice.choice(PARSERS)
+        with (
+            self._publishers.publishing(parser=parser, strike=strike) as process,
+            _killed_after(seconds, process),
+        ):
+            yield
+
+    def _read(self, name: str, limit: int, met: Counter[str]) -> bool:
         """Read on; return whether this came to the head, else count the error."""
-        with httpx.Client() as session:
+        with httpx.Client(verify=False) as session:
+            client = Client(self._url, session, compressed=self._deployment.compressed)
             try:
-                self.account.read_in_turn(Client(url, session), name, limit=LIMIT)
+                self._account.read_in_turn(client, name, limit=limit)
             except WIRE as error:
                 met[type(error).__name__] += 1
                 return False
             return True
 
-    @contextmanager
-    def _publishing(self) -> Iterator[tuple[BaseProcess, str]]:
-        """Serve the feed in a process; yield that, and the URL."""
-        with socket.create_server(("127.0.0.1", 0)) as listening:
-            process = _context.Process(target=serve, args=[str(self._path), listening])
-            process.start()
-            url = f"http://127.0.0.1:{listening.getsockname()[1]}/orders"
-        try:
-            httpx.get(url)
-            yield process, url
-        finally:
-            process.kill()
-            process.join()
-            process.close()
-
 
 @contextmanager
-def _by_the_clock(process: BaseProcess, url: str, dice: random.Random) -> Iterator[str]:
-    """Kill a publisher some time after this."""
-    timer = threading.Timer(dice.uniform(0, LONGEST), process.kill)
+def _killed_after(seconds: float | None, process: int) -> Iterator[None]:
+    """Kill a process some time after this, unless it is to be let be."""
+    if seconds is None:
+        yield
+        return
+    timer = threading.Timer(seconds, os.kill, [process, signal.SIGKILL])
     timer.start()
-    yield url
+    yield
     timer.join()
 
 
-@contextmanager
-def _by_the_byte(process: BaseProcess, url: str, dice: random.Random) -> Iterator[str]:
-    """Kill a publisher when it has sent so many bytes."""
-
-    def kill() -> None:
-        process.kill()
-        process.join()
-
-    with proxying(url) as (proxy, through):
-        proxy.beside = Bytes(dice.randrange(BYTES), kill)
-        yield through
+def _write(path: Path) -> None:
+    """Write the events, whose texts gzip cannot make a tenth of."""
+    dice = random.Random(0)
+    engine = create_engine(f"sqlite:///{path}")
+    event.listen(engine, "connect", hurry)
+    metadata.create_all(engine)
+    with engine.begin() as connection:
+        texts = (dice.randbytes(LENGTH // 2).hex() for _ in range(EVENTS))
+        rows = [{"data": {"n": n, "text": text}} for n, text in enumerate(texts)]
+        connection.execute(insert(orders), rows)
+    engine.dispose()
