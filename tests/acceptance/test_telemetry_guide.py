@@ -1,5 +1,6 @@
 """The guide to telemetry does what it says, in a process of its own."""
 
+import os
 import re
 import subprocess
 import sys
@@ -48,6 +49,30 @@ trace.get_tracer_provider().add_span_processor(SimpleSpanProcessor(ConsoleSpanEx
 """
 
 
+PUBLISHING = """
+import sys
+from harness.shop import orders
+from sqlalchemy import create_engine
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
+from zeroeventhub import TableFeed, feed_routes
+
+engine = create_engine(sys.argv[1])
+"""
+
+ASKING = """
+http = TestClient(app)
+http.get("/orders")
+http.get("/orders/events?token=1&partition=0&cursor=_first")
+"""
+
+
+def code(marker):
+    """The lines of the guide behind a marker, with any port in place of theirs."""
+    found = re.search(rf"<!-- {marker} -->\n```python\n(.*?)```", GUIDE, re.DOTALL)[1]
+    return found.replace("9100", "0")
+
+
 @pytest.fixture
 def run(sqlite, tmp_path):
     """Run a piece of the guide between a setting and what shows the outcome."""
@@ -58,9 +83,8 @@ def run(sqlite, tmp_path):
         connection.execute(insert(orders), rows)
 
     def run(marker, before, after):
-        code = re.search(rf"<!-- {marker} -->\n```python\n(.*?)```", GUIDE, re.DOTALL)[1]
         script = tmp_path / "guide.py"
-        script.write_text(SETTING + before + code.replace("9100", "0") + after)
+        script.write_text(SETTING + before + code(marker) + after)
         routes = feed_routes("/feed", TableFeed(orders, data="data"), sqlite)
         with serving(Starlette(routes=routes)) as url:
             ran = subprocess.run(
@@ -100,6 +124,55 @@ print({metric.name.removeprefix("zeroeventhub.consumer.") for metric in found})
     assert '"name": "process billing"' in shown
     assert f'"trace_id": "0x{"1" * 32}"' in shown
     for name in ("events", "pages", "fetch.duration", "apply.duration", "lag.events", "lag.time"):
+        assert f"'{name}'" in shown
+
+
+@pytest.fixture
+def publish(sqlite, sqlite_url, tmp_path):
+    """Run a piece of the guide for publishers between a setting and what shows the outcome."""
+    metadata.create_all(sqlite)
+    with sqlite.begin() as connection:
+        connection.execute(insert(orders), [{"data": n} for n in range(5)])
+
+    def publish(marker, before, after):
+        script = tmp_path / "guide.py"
+        script.write_text(PUBLISHING + before + code(marker) + ASKING + after)
+        ran = subprocess.run(
+            [sys.executable, script, sqlite_url],
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert ran.returncode == 0, ran.stderr
+        return ran.stdout
+
+    return publish
+
+
+def test_prometheus_of_a_publisher_is_wired_as_the_guide_says(publish):
+    """The lines of the guide make the metrics of requests and of the horizon appear."""
+    after = "from prometheus_client import generate_latest\nprint(generate_latest().decode())\n"
+    shown = set(publish("prometheus publisher", "", after).splitlines())
+    labels = '{feed="orders",route="events"}'
+    assert shown >= {
+        'zeroeventhub_publisher_requests_total{feed="orders",route="discovery",status="200"} 1.0',
+        'zeroeventhub_publisher_requests_total{feed="orders",route="events",status="200"} 1.0',
+        f"zeroeventhub_publisher_events_total{labels} 5.0",
+        f"zeroeventhub_publisher_answer_duration_seconds_count{labels} 1.0",
+        'zeroeventhub_publisher_horizon_age_seconds{feed="orders"} 0.0',
+    }
+
+
+def test_opentelemetry_of_a_publisher_is_wired_as_the_guide_says(publish):
+    """The lines of the guide make the metrics of requests and of the horizon."""
+    after = """
+found = reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics
+print({metric.name.removeprefix("zeroeventhub.publisher.") for metric in found})
+"""
+    shown = publish("opentelemetry publisher", OPENTELEMETRY, after)
+    for name in ("requests", "events", "sent", "answer.duration", "horizon.age"):
         assert f"'{name}'" in shown
 
 

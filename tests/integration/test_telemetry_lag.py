@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 from zeroeventhub import FIRST, Client, CursorStore, Event, FeedInfo, Lag, Page, feed_routes
 from zeroeventhub.errors import Diverged
 from zeroeventhub.protocol import LAG
-from zeroeventhub.telemetry import OpenTelemetry, Prometheus, lag_collector, lag_reading
+from zeroeventhub.telemetry import OpenTelemetry, Prometheus, lag_collector, reading
 
 CONSUMER = "billing"
 
@@ -111,12 +111,12 @@ def test_lag_is_looked_up_again_a_moment_later(feed, client, store, monkeypatch)
     """What was seen a moment ago is shown again, and not for longer."""
     registry = CollectorRegistry()
     registry.register(lag_collector(client, store, CONSUMER))
-    monkeypatch.setattr(lag_reading, "FRESH", 60.0)
+    monkeypatch.setattr(reading, "FRESH", 60.0)
     generate_latest(registry)
     feed.lag_of = dict.fromkeys(range(2), Lag(0, 0.0))
     generate_latest(registry)
     assert len(feed.asked) == 2
-    monkeypatch.setattr(lag_reading, "FRESH", 0.0)
+    monkeypatch.setattr(reading, "FRESH", 0.0)
     assert b'lag_time_seconds{consumer="billing",partition="1"} 0.0' in generate_latest(registry)
     assert len(feed.asked) == 4
 

@@ -8,7 +8,6 @@ import click
 
 from zeroeventhub.cli.options import as_json, open_ordering, table_options
 from zeroeventhub.errors import Unavailable
-from zeroeventhub.publisher.ordering import Blocker
 
 __all__ = ["horizon"]
 
@@ -19,15 +18,18 @@ __all__ = ["horizon"]
 def horizon(*, as_json: bool, **table: Any) -> None:
     """Show how far a feed over a table may be read, and the open writers, the oldest first.
 
-    The horizon is as old as the oldest writer that holds it back.
+    It is held back for as long as the oldest number that is drawn and not settled has been drawn:
+    one look sees no more of that than the age of the oldest writer, which is at least as long.
     """
     engine, order = open_ordering(**table)
     settled = highest = None
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         order.check(connection)
+        if (step := order.step(connection)) is not None:
+            connection.exec_driver_sql(step)
         try:
             found = order.horizon(connection)
-            settled, highest = found.settled, found.highest
+            settled, highest = found.settled, found.drawn
         except Unavailable:
             pass  # no settled number is known yet; the writers below are why
         blockers = order.blockers(connection)
@@ -45,14 +47,6 @@ def horizon(*, as_json: bool, **table: Any) -> None:
         return
     known = "not known yet: it waits for the writers below" if settled is None else settled
     line = f"horizon {known}" + ("" if highest is None else f", last number drawn {highest}")
-    click.echo(line + (f", held back for {age:.1f} s" if age else ""))
+    click.echo(line + (f", held back for at most {age:.1f} s" if age else ""))
     for blocker in blockers:
-        click.echo(_describe(blocker))
-
-
-def _describe(blocker: Blocker) -> str:
-    who = "prepared transaction" if blocker.pid is None else f"pid {blocker.pid}"
-    line = f"{who} of {blocker.user}, open for {blocker.age.total_seconds():.1f} s"
-    if blocker.query_age is not None:
-        line += f", last statement {blocker.query_age.total_seconds():.1f} s ago"
-    return line + (f" ({blocker.application})" if blocker.application else "")
+        click.echo(str(blocker))

@@ -1,18 +1,28 @@
-"""Tell OpenTelemetry and Prometheus what a consumer does."""
+"""Tell OpenTelemetry and Prometheus what consumers and publishers do."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zeroeventhub.telemetry.open_telemetry import OpenTelemetry
+    from zeroeventhub.telemetry.open_telemetry_publisher import OpenTelemetryPublisher
     from zeroeventhub.telemetry.prometheus import Prometheus, lag_collector
+    from zeroeventhub.telemetry.prometheus_publisher import PrometheusPublisher
 
-__all__ = ["OpenTelemetry", "Prometheus", "lag_collector"]
+__all__ = [
+    "OpenTelemetry",
+    "OpenTelemetryPublisher",
+    "Prometheus",
+    "PrometheusPublisher",
+    "lag_collector",
+]
 
 # Imported when first asked for: each needs what only its extra installs.
 _LAZY = {
     "OpenTelemetry": "open_telemetry",
+    "OpenTelemetryPublisher": "open_telemetry_publisher",
     "Prometheus": "prometheus",
+    "PrometheusPublisher": "prometheus_publisher",
     "lag_collector": "prometheus",
 }
 

@@ -1,4 +1,4 @@
-"""What is measured of a consumer, whoever keeps the measurements."""
+"""What is measured, whoever keeps the measurements; here, what is measured of a consumer."""
 
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -47,6 +47,7 @@ class Metric:
         unit: as UCUM has it.
         description: one sentence.
         labels: what tells its series apart.
+        side: whose metric it is.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Metric:
     unit: str
     description: str
     labels: tuple[str, ...] = ("consumer", "partition")
+    side: str = "consumer"
 
 
 _FAILING = ("consumer", "partition", "error")

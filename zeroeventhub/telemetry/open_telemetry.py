@@ -1,9 +1,7 @@
 """Spans and metrics of a consumer for OpenTelemetry."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib.metadata import version
-from typing import Any
 
 from zeroeventhub.client import Client
 from zeroeventhub.cloud_event import traceparent
@@ -12,7 +10,8 @@ from zeroeventhub.errors import require
 from zeroeventhub.protocol import Event, Lag
 from zeroeventhub.telemetry.lag_reading import LagReading
 from zeroeventhub.telemetry.measuring import Measuring
-from zeroeventhub.telemetry.metric import LAG_EVENTS, LAG_TIME, METRICS, SECONDS, Kind, Metric
+from zeroeventhub.telemetry.metric import LAG_EVENTS, LAG_TIME, METRICS, Metric
+from zeroeventhub.telemetry.open_telemetry_metrics import RELEASE, SYSTEM, Meter, Observed
 
 require("opentelemetry", extra="opentelemetry", user="Telemetry for OpenTelemetry")
 
@@ -26,15 +25,6 @@ __all__ = ["OpenTelemetry"]
 
 MOST_LINKS = 128
 """How many links a span has at most, which is what the SDK keeps by default."""
-
-_SYSTEM = {"messaging.system": "zeroeventhub"}
-_ATTRIBUTES = {
-    "consumer": "messaging.consumer.group.name",
-    "partition": "messaging.destination.partition.id",
-    "error": "error.type",
-    "state": "zeroeventhub.dead_letter.state",
-}
-"""What labels are called in OpenTelemetry's semantic conventions, where they have them."""
 
 _propagator = TraceContextTextMapPropagator()
 
@@ -53,10 +43,8 @@ class OpenTelemetry(Measuring):
         meter_provider: metrics.MeterProvider | None = None,
     ) -> None:
         super().__init__()
-        release = version("zeroeventhub")
-        self._tracer = trace.get_tracer("zeroeventhub", release, tracer_provider)
-        self._meter = metrics.get_meter("zeroeventhub", release, meter_provider)
-        self._records = {metric: self._recorder(metric) for metric in METRICS}
+        self._tracer = trace.get_tracer("zeroeventhub", RELEASE, tracer_provider)
+        self._meter = Meter(METRICS, meter_provider)
 
     @contextmanager
     def applying(self, consumer: str, partition: int, events: Sequence[Event]) -> Iterator[None]:
@@ -72,7 +60,7 @@ class OpenTelemetry(Measuring):
             kind=trace.SpanKind.CONSUMER,
             links=links,
             attributes={
-                **_SYSTEM,
+                **SYSTEM,
                 "messaging.operation.name": "process",
                 "messaging.operation.type": "process",
                 "messaging.consumer.group.name": consumer,
@@ -99,43 +87,16 @@ class OpenTelemetry(Measuring):
         """
         reading = LagReading(client, store, name)
 
-        def observe(metric: Metric, value: Callable[[Lag], float | None]) -> None:
-            def callback(_: metrics.CallbackOptions) -> Iterable[metrics.Observation]:
-                for partition, lag in reading.read().items():
-                    if (found := value(lag)) is not None:
-                        yield metrics.Observation(found, _named(metric, (name, str(partition))))
+        def found(value: Callable[[Lag], float | None]) -> Observed:
+            for partition, lag in reading.read().items():
+                if (seen := value(lag)) is not None:
+                    yield seen, (name, str(partition))
 
-            self._meter.create_observable_gauge(
-                _name(metric), [callback], unit=metric.unit, description=metric.description
-            )
-
-        observe(LAG_EVENTS, lambda lag: lag.events)
-        observe(LAG_TIME, lambda lag: lag.seconds)
+        self._meter.observe(LAG_EVENTS, lambda: found(lambda lag: lag.events))
+        self._meter.observe(LAG_TIME, lambda: found(lambda lag: lag.seconds))
 
     def _record(self, metric: Metric, value: float, *labels: str) -> None:
-        self._records[metric](value, _named(metric, labels))
-
-    def _recorder(self, metric: Metric) -> Callable[[float, dict[str, str]], None]:
-        """Make what keeps the measurements of a metric."""
-        described: dict[str, Any] = {"unit": metric.unit, "description": metric.description}
-        match metric.kind:
-            case Kind.COUNTER:
-                return self._meter.create_counter(_name(metric), **described).add
-            case Kind.GAUGE:
-                return self._meter.create_gauge(_name(metric), **described).set
-            case Kind.HISTOGRAM:
-                described["explicit_bucket_boundaries_advisory"] = SECONDS
-                return self._meter.create_histogram(_name(metric), **described).record
-
-
-def _name(metric: Metric) -> str:
-    return f"zeroeventhub.consumer.{metric.name}"
-
-
-def _named(metric: Metric, values: Sequence[str]) -> dict[str, str]:
-    """Name the values of a metric's labels; an empty one is left out."""
-    named = zip(metric.labels, values, strict=True)
-    return _SYSTEM | {_ATTRIBUTES[label]: value for label, value in named if value}
+        self._meter.record(metric, value, *labels)
 
 
 def _origins(events: Sequence[Event]) -> tuple[Context | None, list[trace.Link]]:

@@ -4,22 +4,16 @@ from collections.abc import Iterator
 
 from zeroeventhub.client import Client
 from zeroeventhub.cursors import CursorStore
-from zeroeventhub.errors import ConfigurationError, require
 from zeroeventhub.telemetry.lag_reading import LagReading
 from zeroeventhub.telemetry.measuring import Measuring
-from zeroeventhub.telemetry.metric import LAG_EVENTS, LAG_TIME, METRICS, SECONDS, Kind, Metric
-
-require("prometheus_client", extra="prometheus", user="Metrics for Prometheus")
-
-from prometheus_client import (  # noqa: E402 - after it
-    REGISTRY,
+from zeroeventhub.telemetry.metric import LAG_EVENTS, LAG_TIME, METRICS, Metric
+from zeroeventhub.telemetry.prometheus_metrics import (
+    Collector,
     CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
+    GaugeMetricFamily,
+    Instruments,
+    gauge_family,
 )
-from prometheus_client.core import GaugeMetricFamily  # noqa: E402 - after it
-from prometheus_client.registry import Collector  # noqa: E402 - after it
 
 __all__ = ["Prometheus", "lag_collector"]
 
@@ -36,23 +30,14 @@ class Prometheus(Measuring):
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         super().__init__()
-        registry = REGISTRY if registry is None else registry
-        try:
-            self._instruments = {metric: _instrument(metric, registry) for metric in METRICS}
-        except ValueError as error:
-            raise ConfigurationError(
-                "The registry has these metrics already: make one Prometheus(), and give it to "
-                "all consumers of the process."
-            ) from error
+        self._instruments = Instruments(
+            METRICS,
+            registry,
+            instead="make one Prometheus(), and give it to all consumers of the process.",
+        )
 
     def _record(self, metric: Metric, value: float, *labels: str) -> None:
-        match self._instruments[metric].labels(*labels):
-            case Counter() as counter:
-                counter.inc(value)
-            case Gauge() as gauge:
-                gauge.set(value)
-            case Histogram() as histogram:
-                histogram.observe(value)
+        self._instruments.record(metric, value, *labels)
 
 
 def lag_collector(client: Client, store: CursorStore, name: str) -> Collector:
@@ -86,24 +71,4 @@ class _LagCollector(Collector):
     @staticmethod
     def describe() -> list[GaugeMetricFamily]:
         """Return the gauges without measurements, so that registering them asks nobody."""
-        return [
-            GaugeMetricFamily(_name(metric), metric.description, labels=metric.labels)
-            for metric in (LAG_EVENTS, LAG_TIME)
-        ]
-
-
-def _instrument(metric: Metric, registry: CollectorRegistry) -> Counter | Gauge | Histogram:
-    name, description = _name(metric), metric.description
-    match metric.kind:
-        case Kind.COUNTER:
-            return Counter(name, description, metric.labels, registry=registry)
-        case Kind.GAUGE:
-            return Gauge(name, description, metric.labels, registry=registry)
-        case Kind.HISTOGRAM:
-            return Histogram(name, description, metric.labels, registry=registry, buckets=SECONDS)
-
-
-def _name(metric: Metric) -> str:
-    """Name a metric as Prometheus has it, with its unit."""
-    name = f"zeroeventhub_consumer_{metric.name.replace('.', '_')}"
-    return f"{name}_seconds" if metric.unit == "s" else name
+        return [gauge_family(metric) for metric in (LAG_EVENTS, LAG_TIME)]

@@ -1,0 +1,92 @@
+"""The age of a horizon, against a model that remembers every reading."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zeroeventhub.publisher.cursor import HIGHEST_POSITION
+from zeroeventhub.publisher.horizon_age import FINENESS, HorizonAge
+from zeroeventhub.publisher.ordering import Horizon
+
+steps = st.lists(
+    st.tuples(
+        st.floats(0.001, 100.0),  # seconds since the reading before
+        st.integers(0, 3),  # numbers drawn meanwhile
+        st.integers(0, 3),  # numbers settled meanwhile, at most
+    ),
+    max_size=60,
+)
+
+
+@given(steps)
+def test_age_is_that_of_the_oldest_number_that_is_not_settled(steps):
+    """It is exact but for a hundredth of the time that was watched, and never too high."""
+    age, readings, now, drawn, settled = HorizonAge(), [], 0.0, 0, 0
+    for seconds, more, done in steps:
+        now, drawn = now + seconds, drawn + more
+        settled = min(drawn, settled + done)
+        readings.append((drawn, now))
+        found = age.read(settled, drawn, now)
+        first = min((when for number, when in readings if number > settled), default=now)
+        exact = now - first
+        assert exact - (now - readings[0][1]) / FINENESS <= found + 1e-9 <= exact + 2e-9
+        assert (found == 0) == (exact == 0)
+
+
+@given(st.floats(0.001, 10.0))
+def test_what_is_remembered_stays_small(seconds):
+    """Ten thousand readings beside one open writer leave a few hundred to remember."""
+    age = HorizonAge()
+    for number in range(1, 10_001):
+        found = age.read(0, number, number * seconds)
+    assert found == 10_000 * seconds - seconds
+    assert len(age) < 15 * FINENESS
+
+
+def test_horizon_that_is_not_held_back_has_no_age():
+    """While all that is drawn is settled, however late it is, the age is 0."""
+    age = HorizonAge()
+    assert [age.read(number, number, number * 60.0) for number in range(5)] == [0.0] * 5
+
+
+def test_age_falls_to_that_of_the_next_writer():
+    """When the oldest writer ends, the age is that of what the second one has drawn."""
+    age = HorizonAge()
+    assert age.read(0, 1, 100.0) == 0
+    assert age.read(0, 2, 110.0) == 10
+    assert age.read(0, 2, 130.0) == 30
+    assert age.read(1, 2, 131.0) == 21
+    assert age.read(2, 2, 132.0) == 0
+    assert age.read(2, 3, 133.0) == 0
+
+
+def test_numbers_that_start_again_are_new():
+    """What was drawn before a sequence was set back says nothing of what is drawn after."""
+    age = HorizonAge()
+    age.read(50, 90, 100.0)
+    assert age.read(0, 2, 160.0) == 0
+    assert age.read(0, 2, 170.0) == 10
+
+
+def test_overtaken_reading_takes_nothing_back():
+    """A reading that another has overtaken leaves the oldest number where it is."""
+    age = HorizonAge()
+    age.read(0, 1, 100.0)
+    age.read(0, 9, 150.0)
+    assert age.read(0, 8, 151.0) == 51
+    assert age.read(0, 9, 152.0) == 52
+
+
+def test_replica_knows_what_it_has():
+    """Where the highest number is only a bound, as on a replica, none counts as drawn above."""
+    assert Horizon(settled=3, highest=HIGHEST_POSITION).drawn == 3
+    assert Horizon(settled=3, highest=5).drawn == 5
+
+
+def test_age_is_known_to_a_hundredth():
+    """After a thousand readings, what was drawn at any of them is as old as it is, about."""
+    age = HorizonAge()
+    for number in range(1, 1_001):
+        age.read(0, number, float(number))
+    for settled in range(0, 1_000, 7):
+        exact = 1_000 - (settled + 1)
+        assert exact - 1_000 / FINENESS <= age.read(settled, 1_000, 1_000.0) <= exact

@@ -1,0 +1,230 @@
+"""What both kinds of telemetry show of feeds."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from prometheus_client import CollectorRegistry, generate_latest
+
+from zeroeventhub.errors import ConfigurationError, Unavailable
+from zeroeventhub.publisher.horizon_watch import HorizonReport
+from zeroeventhub.publisher.ordering import Blocker
+from zeroeventhub.server import Answered
+from zeroeventhub.telemetry import OpenTelemetryPublisher, Prometheus, PrometheusPublisher
+from zeroeventhub.telemetry.publisher_metric import HORIZON_METRICS, PUBLISHER_METRICS
+
+ROUTE = {"feed": "orders", "route": "events"}
+PAGE = Answered(
+    feed="orders",
+    route="events",
+    principal="alice",
+    status=200,
+    events=5,
+    size=1000,
+    seconds=20.2,
+    waited=20.0,
+)
+BLOCKERS = (
+    Blocker(4711, "shop", "import", timedelta(seconds=73.5), timedelta(seconds=2)),
+    Blocker(4712, "shop", "", timedelta(seconds=3), timedelta(seconds=3)),
+)
+
+
+class Watched:
+    """A feed whose horizon is what a test says."""
+
+    def __init__(self, age=0.0, blockers=()):
+        self.report = HorizonReport(settled=1, drawn=2, age=age, blockers=tuple(blockers))
+
+    def horizon(self):
+        if isinstance(self.report, Exception):
+            raise self.report
+        return self.report
+
+
+@pytest.fixture
+def registry():
+    """A registry of its own, which asks collectors what they have."""
+    return CollectorRegistry(auto_describe=True)
+
+
+@pytest.fixture
+def value(registry):
+    """A function that reads a metric's value; None where there is no such series."""
+
+    def read(name, **labels):
+        return registry.get_sample_value(f"zeroeventhub_publisher_{name}", labels)
+
+    return read
+
+
+@pytest.fixture
+def reader():
+    """A reader of OpenTelemetry's metrics."""
+    reader = InMemoryMetricReader()
+    yield reader
+    reader.shutdown()
+
+
+def points(reader):
+    """What OpenTelemetry has collected: points by the metrics' names."""
+    data = reader.get_metrics_data()
+    return {
+        metric.name.removeprefix("zeroeventhub.publisher."): list(metric.data.data_points)
+        for resource in (data.resource_metrics if data else [])
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+    }
+
+
+def test_answer_is_counted_and_timed(registry, value):
+    """Requests, events, bytes and the time without the waiting show by route."""
+    observer = PrometheusPublisher(registry)
+    observer.answered(PAGE)
+    observer.answered(PAGE)
+    assert value("requests_total", status="200", **ROUTE) == 2
+    assert value("events_total", **ROUTE) == 10
+    assert value("sent_bytes_total", **ROUTE) == 2000
+    assert value("answer_duration_seconds_count", **ROUTE) == 2
+    assert value("answer_duration_seconds_bucket", le="0.25", **ROUTE) == 2
+    assert value("answer_duration_seconds_bucket", le="0.1", **ROUTE) == 0
+    assert b"alice" not in generate_latest(registry)
+
+
+def test_waiters_are_those_of_now(registry, value):
+    """The gauge of waiters follows what each feed says."""
+    observer = PrometheusPublisher(registry)
+    observer.waiting("orders", 7)
+    observer.waiting("orders", 3)
+    observer.waiting("invoices", 1)
+    assert value("waiters", feed="orders") == 3
+    assert value("waiters", feed="invoices") == 1
+
+
+def test_opentelemetry_measures_the_same(reader):
+    """The same measurements come with attributes as the conventions have them."""
+    observer = OpenTelemetryPublisher(MeterProvider([reader]))
+    observer.answered(PAGE)
+    observer.waiting("orders", 7)
+    found = points(reader)
+    assert {metric.name for metric in PUBLISHER_METRICS} == {*found}
+    where = {
+        "messaging.system": "zeroeventhub",
+        "messaging.destination.name": "orders",
+        "zeroeventhub.route": "events",
+    }
+    assert found["requests"][0].attributes == where | {"http.response.status_code": 200}
+    assert (found["events"][0].value, found["sent"][0].value) == (5, 1000)
+    assert found["sent"][0].attributes == where
+    assert found["answer.duration"][0].sum == pytest.approx(0.2)
+    assert found["waiters"][0].value == 7
+
+
+def test_span_of_the_host_is_told_of_the_answer(reader):
+    """The current span gets the feed's attributes; where there is none, none is made."""
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    observer = OpenTelemetryPublisher(MeterProvider([reader]))
+    observer.answered(PAGE)
+    with provider.get_tracer("host").start_as_current_span("GET /orders/events"):
+        observer.answered(PAGE)
+    (span,) = exporter.get_finished_spans()
+    assert span.attributes == {
+        "messaging.system": "zeroeventhub",
+        "messaging.destination.name": "orders",
+        "messaging.batch.message_count": 5,
+        "zeroeventhub.route": "events",
+        "zeroeventhub.waited": 20.0,
+    }
+    provider.shutdown()
+
+
+def test_age_of_each_horizon_is_shown(registry, value):
+    """The ages of several feeds are gauges, without a blocker while nobody holds them back."""
+    observer = PrometheusPublisher(registry)
+    observer.observe_horizon(Watched(), "orders")
+    observer.observe_horizon(Watched(0.5), "invoices")
+    assert value("horizon_age_seconds", feed="orders") == 0
+    assert value("horizon_age_seconds", feed="invoices") == 0.5
+    assert b"blocker_age_seconds{" not in generate_latest(registry)
+
+
+def test_oldest_blocker_is_shown(registry, value, reader):
+    """While a horizon is held back, the oldest writer shows with its pid, its age and its query."""
+    prometheus = PrometheusPublisher(registry)
+    opentelemetry = OpenTelemetryPublisher(MeterProvider([reader]))
+    for observer in (prometheus, opentelemetry):
+        observer.observe_horizon(Watched(70.0, BLOCKERS), "orders")
+    assert value("horizon_age_seconds", feed="orders") == 70
+    assert value("blocker_age_seconds", feed="orders", pid="4711") == 73.5
+    assert value("blocker_query_age_seconds", feed="orders", pid="4711") == 2
+    assert b"4712" not in generate_latest(registry)
+    found = points(reader)
+    assert {metric.name for metric in HORIZON_METRICS} == {*found}
+    assert found["blocker.age"][0].value == 73.5
+    assert found["blocker.age"][0].attributes["zeroeventhub.blocker.pid"] == 4711
+
+
+def test_prepared_transaction_has_no_pid_and_no_query(registry, value):
+    """A blocker without a process shows with its age alone."""
+    prepared = Blocker(None, "shop", "gid", timedelta(seconds=9), None)
+    PrometheusPublisher(registry).observe_horizon(Watched(9.0, [prepared]), "orders")
+    assert value("blocker_age_seconds", feed="orders", pid="") == 9
+    assert value("blocker_query_age_seconds", feed="orders", pid="") is None
+
+
+def test_horizon_that_cannot_be_had_is_absent(registry, value, caplog):
+    """Where the feed does not answer, the log says why, and other feeds are shown."""
+    broken = Watched()
+    broken.report = Unavailable("The database is away.")
+    observer = PrometheusPublisher(registry)
+    observer.observe_horizon(broken, "orders")
+    observer.observe_horizon(Watched(), "invoices")
+    assert value("horizon_age_seconds", feed="invoices") == 0
+    assert value("horizon_age_seconds", feed="orders") is None
+    (record,) = [one for one in caplog.records if one.name == "zeroeventhub.telemetry"]
+    assert record.getMessage() == (
+        "The horizon of feed 'orders' is not known: The database is away."
+    )
+    assert record.feed == "orders"
+
+
+class AsyncWatched:
+    """A feed that is bound to an async engine."""
+
+    async def horizon(self):
+        raise AssertionError
+
+
+@pytest.mark.parametrize("feed", [AsyncWatched(), object()])
+def test_feed_without_a_sync_horizon_is_refused(registry, feed):
+    """What cannot be asked when metrics are collected is refused at once."""
+    with pytest.raises(ConfigurationError, match="sync engine"):
+        PrometheusPublisher(registry).observe_horizon(feed, "orders")
+
+
+def test_publishers_metrics_are_registered_once(registry):
+    """A second observer for a registry is refused; one of consumers goes beside it."""
+    PrometheusPublisher(registry)
+    with pytest.raises(ConfigurationError, match=r"one PrometheusPublisher\(\)"):
+        PrometheusPublisher(registry)
+    Prometheus(registry)
+
+
+def test_every_metric_of_a_publisher_is_documented():
+    """The guide's table has all metrics, with their labels and what they say."""
+    guide = (Path(__file__).parents[2] / "docs" / "telemetry.md").read_text()
+    _, section = guide.split("\n## Publishers\n")
+    units = {"s": "_seconds", "By": "_bytes"}
+    for metric in (*PUBLISHER_METRICS, *HORIZON_METRICS):
+        name = metric.name.replace(".", "_") + units.get(metric.unit, "")
+        name += "_total" if metric.kind.name == "COUNTER" else ""
+        (row,) = [line for line in section.splitlines() if f"| `{metric.name}` |" in line]
+        assert f"`{name}`" in row
+        assert metric.description in row
+        assert ", ".join(metric.labels) in row
