@@ -1,19 +1,24 @@
 """Answer the requests of one route: let them in, find the answer or the problem, and send it."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import cached_property
 from time import perf_counter
+from typing import Any
+from uuid import uuid4
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
+from starlette.status import HTTP_200_OK
 from starlette.types import Receive, Scope, Send
 
 from zeroeventhub.errors import FeedFailure, ZeroEventHubError
 from zeroeventhub.server.access import Access
+from zeroeventhub.server.log import Log
 from zeroeventhub.server.observer import Answered, Observer
-from zeroeventhub.server.principal import EVERYBODY, Principal
+from zeroeventhub.server.principal import Principal
 from zeroeventhub.server.problem import problem
 from zeroeventhub.server.sending import Sending
 
@@ -38,6 +43,11 @@ class Desk:
     sending: Sending
     observer: Observer
 
+    @cached_property
+    def log(self) -> Log:
+        """Return what tells of the feed's problems."""
+        return Log(self.feed)
+
 
 class Answering:
     """Be the application of one route.
@@ -56,35 +66,60 @@ class Answering:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request; a problem is an answer as well."""
         request, started = Request(scope, receive, send), perf_counter()
-        principal = EVERYBODY
+        request.state.events, request.state.waited = 0, 0.0
         async with AsyncExitStack() as stack:
             try:
                 admitted = self._desk.access.admitted(request)
                 principal = await stack.enter_async_context(admitted)
                 response = await self._answer(request, principal)
-            except HTTPException:
+                self._desk.log.answered()
+                if isinstance(response, StreamingResponse):
+                    response.body_iterator = self._stream(response.body_iterator, request)
+            except HTTPException as error:
+                self._tell(request, error.status_code, 0, started)
                 raise  # the host's own, from its own hook, for its own handlers
-            except ZeroEventHubError as error:
-                response = problem(error)
             except Exception as error:  # noqa: BLE001 - whatever it is, its text is nobody's business
-                failure = FeedFailure("The feed failed in an unexpected way.")
-                failure.__cause__ = error
-                response = problem(failure)
-            self._tell(response, principal, perf_counter() - started, request)
+                response = self._problem(error, request)
+            self._desk.access.mark(request, response)
+            size = int(response.headers.get("content-length", 0))
+            self._tell(request, response.status_code, size, started)
             await self._desk.sending.send(response, request, send)
 
-    def _tell(
-        self, response: Response, principal: Principal, seconds: float, request: Request
-    ) -> None:
+    async def _stream(self, pieces: AsyncIterable[Any], request: Request) -> AsyncIterator[Any]:
+        """End a stream when it fails: its status has been sent, and its client comes back."""
+        try:
+            async for piece in pieces:
+                yield piece
+        except Exception as error:  # noqa: BLE001 - whatever it is, its text is nobody's business
+            self._problem(error, request)
+
+    def _problem(self, error: Exception, request: Request) -> Response:
+        """Answer with an error, and tell the log of it."""
+        if not isinstance(error, ZeroEventHubError):
+            failure = FeedFailure("The feed failed in an unexpected way.")
+            failure.__cause__ = error
+            error = failure
+        request_id = str(uuid4())
+        self._desk.log.failed(
+            error,
+            route=self._route,
+            request=request,
+            principal=self._desk.access.known(request),
+            request_id=request_id,
+        )
+        return problem(error, request_id)
+
+    def _tell(self, request: Request, status: int, size: int, started: float) -> None:
+        has_body = request.method != "HEAD"
         self._desk.observer.answered(
             Answered(
                 feed=self._desk.feed,
                 route=self._route,
-                principal=principal.name,
-                status=response.status_code,
-                events=getattr(request.state, "events", 0),
-                size=int(response.headers.get("content-length", 0)),
-                seconds=seconds,
-                waited=getattr(request.state, "waited", 0.0),
+                principal=self._desk.access.known(request).name,
+                status=status,
+                events=request.state.events if has_body and status == HTTP_200_OK else 0,
+                size=size if has_body else 0,
+                seconds=perf_counter() - started,
+                waited=request.state.waited,
             )
         )

@@ -1,47 +1,50 @@
 """Answer with a problem document (RFC 9457): constant text, a request id, nothing of the input."""
 
-import logging
+import math
 from typing import Any
-from uuid import uuid4
 
 import msgspec
 from starlette.responses import Response
 
-from zeroeventhub.errors import FeedError, Trimmed, Unavailable, ZeroEventHubError
+from zeroeventhub.errors import Trimmed, ZeroEventHubError
 from zeroeventhub.protocol import FIRST
 
-__all__ = ["problem"]
+__all__ = ["FAILED", "problem"]
 
-_log = logging.getLogger("zeroeventhub.server")
+FAILED = 500
+"""The status of what is the publisher's own fault, whose reason is nobody's business."""
 
 _TITLES = {
     400: "The request is not one that this feed understands.",
+    401: "The feed does not know who asks.",
     403: "This feed may not be read.",
     404: "There is no such feed.",
     409: "The feed's partitions have changed.",
     410: "What the cursor points at is no longer there.",
+    429: "These are too many requests.",
     500: "The feed failed.",
     503: "The feed cannot answer just now.",
 }
+_OTHER = "The feed refused the request."
 
 
-def problem(error: ZeroEventHubError) -> Response:
-    """Turn an error into an answer; what only the operator may know goes to the log."""
-    request_id = str(uuid4())
-    headers = {"Cache-Control": "no-store"}
-    match error:
-        case FeedError():
-            status, kind, detail = error.status, error.problem, str(error)
-        case Unavailable():
-            status, kind, detail = 503, "unavailable", str(error)
-            headers["Retry-After"] = str(round(error.retry_after or 1))
-            _log.warning("request %s: %s", request_id, error, exc_info=error.__cause__)
-        case _:
-            status, kind, detail = 500, "failed", "The reason is in the publisher's log."
-            _log.error("request %s: %s", request_id, error, exc_info=error)
+def problem(error: ZeroEventHubError, request_id: str) -> Response:
+    """Turn an error into an answer.
+
+    An error tells by its attributes what is to be answered: `status` and `problem`, and where it
+    has them, `retry_after` and `challenge`. What has no status is a failure of the publisher's.
+
+    Args:
+        error: the error.
+        request_id: the id by which the answer is found in the log.
+    """
+    status = getattr(error, "status", FAILED)
+    kind, detail = getattr(error, "problem", "failed"), str(error)
+    if status == FAILED:
+        detail = "The reason is in the publisher's log."
     document: dict[str, Any] = {
         "type": f"urn:zeroeventhub:problem/{kind}",
-        "title": _TITLES[status],
+        "title": _TITLES.get(status, _OTHER),
         "status": status,
         "detail": detail,
         "instance": f"urn:uuid:{request_id}",
@@ -52,5 +55,15 @@ def problem(error: ZeroEventHubError) -> Response:
         msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n",
         status_code=status,
         media_type="application/problem+json",
-        headers=headers,
+        headers=_headers(error),
     )
+
+
+def _headers(error: ZeroEventHubError) -> dict[str, str]:
+    headers = {"Cache-Control": "no-store"}
+    if hasattr(error, "status") and hasattr(error, "retry_after"):
+        # Whole seconds, of which 0 would be an invitation to ask at once.
+        headers["Retry-After"] = str(max(1, math.ceil(error.retry_after or 1)))
+    if hasattr(error, "challenge"):
+        headers["WWW-Authenticate"] = error.challenge
+    return headers
