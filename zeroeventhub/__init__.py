@@ -23,7 +23,14 @@ if TYPE_CHECKING:
     from zeroeventhub.cursors import CursorStore
     from zeroeventhub.feed import AsyncExtendedFeed, AsyncFeed, ExtendedFeed, Feed
     from zeroeventhub.publisher import TableFeed
-    from zeroeventhub.server import feed_routes
+    from zeroeventhub.server import (
+        FeedAuthorization,
+        Principal,
+        Quota,
+        bearer_tokens,
+        everybody,
+        feed_routes,
+    )
 
 __all__ = [
     "FIRST",
@@ -40,6 +47,7 @@ __all__ = [
     "ExtendedFeed",
     "Failures",
     "Feed",
+    "FeedAuthorization",
     "FeedInfo",
     "Lag",
     "Layout",
@@ -48,10 +56,14 @@ __all__ = [
     "Page",
     "Partition",
     "PendingPage",
+    "Principal",
+    "Quota",
     "TableFeed",
     "TypeFilter",
     "async_lag",
+    "bearer_tokens",
     "errors",
+    "everybody",
     "feed_routes",
     "lag",
 ]
@@ -67,10 +79,15 @@ _LAZY = {
     "ExtendedFeed": "feed",
     "Failures": "consumer",
     "Feed": "feed",
+    "FeedAuthorization": "server",
     "Observer": "consumer",
     "PendingPage": "consumer",
+    "Principal": "server",
+    "Quota": "server",
     "TableFeed": "publisher",
     "async_lag": "consumer",
+    "bearer_tokens": "server",
+    "everybody": "server",
     "feed_routes": "server",
     "lag": "consumer",
 }

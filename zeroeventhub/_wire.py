@@ -28,7 +28,9 @@ from zeroeventhub.errors import (
     PageTooLarge,
     ProtocolError,
     TokenChanged,
+    TooManyRequests,
     Trimmed,
+    Unauthorized,
     Unavailable,
     Unreachable,
 )
@@ -49,15 +51,32 @@ __all__ = ["Wire", "rfc3339"]
 
 _PROBLEMS = {
     error.problem: error
-    for error in (BadCursor, BadRequest, Diverged, Forbidden, Gone, NotFound, TokenChanged, Trimmed)
+    for error in (
+        BadCursor,
+        BadRequest,
+        Diverged,
+        Forbidden,
+        Gone,
+        NotFound,
+        TokenChanged,
+        Trimmed,
+        Unauthorized,
+    )
 }
 _STATUSES: dict[int, type[FeedError]] = {
-    401: Forbidden,
+    401: Unauthorized,
     403: Forbidden,
     404: NotFound,
     409: TokenChanged,
     410: Gone,
 }
+_ADVICE: dict[type[FeedError], str] = {
+    Unauthorized: " Give the httpx client the credentials that the feed's owner gave you, such as "
+    "headers={'Authorization': 'Bearer …'}.",
+    Forbidden: " Ask the feed's owner for the right to read it.",
+}
+"""What a reader does who is not let in."""
+
 _V1_ANSWERS = {400, 422}
 """What a v1 feed answers to a request without parameters (FeedAPI v2, Protocol negotiation)."""
 
@@ -264,7 +283,9 @@ class Wire(Generic[_Http]):
         message = self._redaction.text(problem.detail)
         message = message or f"{self._address} answered with status {status}."
         if status in {408, 425, 429} or status >= httpx.codes.INTERNAL_SERVER_ERROR:
-            raise Unavailable(message, retry_after=_seconds(headers.get("retry-after", "")))
+            greedy = status == httpx.codes.TOO_MANY_REQUESTS
+            unavailable = TooManyRequests if greedy else Unavailable
+            raise unavailable(message, retry_after=_seconds(headers.get("retry-after", "")))
         if 300 <= status < 400:  # noqa: PLR2004 - the class of redirections
             raise NotFound(
                 f"{self._address} has moved{self._destination(headers)}; "
@@ -273,6 +294,7 @@ class Wire(Generic[_Http]):
         if status == httpx.codes.NOT_FOUND and not problem.detail:
             message = f"There is no feed at {self._address}."
         error = _PROBLEMS.get(problem.kind) or _STATUSES.get(status, BadRequest)
+        message = f"{message}{_ADVICE.get(error, '')}"
         raise Trimmed(message, earliest=problem.earliest) if error is Trimmed else error(message)
 
     def _destination(self, headers: httpx.Headers) -> str:

@@ -6,6 +6,7 @@ ZeroEventHubError
 ├── FeedError               a feed refused the request
 │   ├── BadRequest          the request is not one the protocol knows
 │   │   └── BadCursor       the cursor is not one that this feed has given
+│   ├── Unauthorized        the feed does not know who asks
 │   ├── Forbidden           the caller may not read this feed
 │   ├── NotFound            there is no feed at this address
 │   ├── TokenChanged        the partitions have changed: discover again
@@ -17,6 +18,7 @@ ZeroEventHubError
 │   └── PageTooLarge        a page or a line of it is longer than the client takes
 ├── TransientError          try again: nothing was lost
 │   ├── Unavailable         the feed cannot answer just now
+│   │   └── TooManyRequests the caller asks for more than its share
 │   ├── Unreachable         the network or the server did not answer
 │   ├── CutPage             a page ended before its checkpoint
 │   └── StoreUnavailable    the consumer's own database did not answer, or asked to try again
@@ -49,8 +51,10 @@ __all__ = [
     "ProtocolError",
     "StoreUnavailable",
     "TokenChanged",
+    "TooManyRequests",
     "TransientError",
     "Trimmed",
+    "Unauthorized",
     "Unavailable",
     "Unreachable",
     "ZeroEventHubError",
@@ -91,6 +95,21 @@ class BadCursor(BadRequest):
     """Say that the cursor is not one that this feed has given."""
 
     problem = "bad-cursor"
+
+
+class Unauthorized(FeedError):  # noqa: N818 - the name of the HTTP status
+    """Say that the feed does not know who asks.
+
+    Attributes:
+        challenge: how to say it: the answer's header WWW-Authenticate (RFC 9110).
+    """
+
+    status = 401
+    problem = "unauthorized"
+
+    def __init__(self, message: str, *, challenge: str = "Bearer") -> None:
+        super().__init__(message)
+        self.challenge = challenge
 
 
 class Forbidden(FeedError):  # noqa: N818 - the name of the HTTP status
@@ -161,11 +180,26 @@ class TransientError(ZeroEventHubError):
 
 
 class Unavailable(TransientError):  # noqa: N818 - the name of the HTTP status
-    """Say that the feed cannot answer just now."""
+    """Say that the feed cannot answer just now.
+
+    Attributes:
+        status: the HTTP status of the answer.
+        problem: the last segment of the problem document's type (RFC 9457).
+    """
+
+    status = 503
+    problem = "unavailable"
 
     def __init__(self, message: str, *, retry_after: float | None = None) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+class TooManyRequests(Unavailable):
+    """Say that the caller asks for more than its share."""
+
+    status = 429
+    problem = "too-many-requests"
 
 
 class Unreachable(TransientError):  # noqa: N818 - named for what happened

@@ -111,8 +111,15 @@ class ExtendedFeed(Protocol):
             cursor: FIRST, LAST, or the cursor of an earlier page.
         """
 
-    def cursor_of(self, event_id: str, partition: int) -> str:
-        """Return the cursor behind the event of an id, as an HTTP feed needs it."""
+    def cursor_of(self, event_id: str, partition: int, *, types: TypeFilter | None = None) -> str:
+        """Return the cursor behind the event of an id, as an HTTP feed needs it.
+
+        Args:
+            event_id: as its JSON has it.
+            partition: one of those that `info` names.
+            types: the types of events of which it has to be one, where the reader may see only
+                those (EVENT_TYPES); given only then.
+        """
 
 
 class AsyncExtendedFeed(Protocol):
@@ -147,7 +154,9 @@ class AsyncExtendedFeed(Protocol):
     async def lag(self, partition: int, cursor: str) -> Lag:
         """Count the events behind a cursor; see `ExtendedFeed.lag`."""
 
-    async def cursor_of(self, event_id: str, partition: int) -> str:
+    async def cursor_of(
+        self, event_id: str, partition: int, *, types: TypeFilter | None = None
+    ) -> str:
         """Return the cursor behind an event; see `ExtendedFeed.cursor_of`."""
 
 

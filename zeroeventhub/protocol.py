@@ -19,6 +19,7 @@ __all__ = [
     "HIGHEST_PARTITION",
     "LAG",
     "LAST",
+    "NOTHING",
     "SPLITS",
     "STOP",
     "WAIT",
@@ -178,6 +179,30 @@ class TypeFilter:
         """Tell whether events of a type are chosen."""
         folded = name.lower() if name.isascii() else name
         return (folded in self.names) is not self.skip
+
+    def joined(self, other: "TypeFilter") -> "TypeFilter":
+        """Return the filter of what both let through, which may be nothing."""
+        match self.skip, other.skip:
+            case True, True:
+                return TypeFilter(self.names | other.names, skip=True)
+            case True, False:
+                names = other.names - self.names
+            case False, True:
+                names = self.names - other.names
+            case _:
+                names = self.names & other.names
+        return TypeFilter(names) if names else NOTHING
+
+
+class _Nothing(TypeFilter):
+    """Let nothing through, which no request could say."""
+
+    def __init__(self) -> None:
+        object.__setattr__(self, "names", frozenset())
+
+
+NOTHING: TypeFilter = _Nothing()
+"""What is left where two filters have no type in common: a page without events that moves on."""
 
 
 _CURSOR = re.compile(r"[ -~]{1,4096}")

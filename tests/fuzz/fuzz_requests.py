@@ -1,4 +1,7 @@
-"""Throw query strings at all routes of a feed, in process, and see that no answer is a failure.
+"""Throw requests at all routes of feeds, in process, and see that no answer is a failure.
+
+Nor may an answer show anything of what its reader may not see, or a problem anything of what was
+asked.
 
     python tests/fuzz/fuzz_requests.py 200000 [SEED]
 
@@ -29,13 +32,46 @@ from sqlalchemy import (
 )
 from sqlalchemy.pool import StaticPool
 from starlette.applications import Starlette
+from starlette.requests import Request
 
-from zeroeventhub import FIRST, TableFeed, feed_routes
+from zeroeventhub import FIRST, Principal, Quota, TableFeed, bearer_tokens, feed_routes
+from zeroeventhub.errors import Forbidden
+from zeroeventhub.protocol import TypeFilter
 
-ALLOWED = {200, 304, 400, 404, 409, 410, 503}
+ALLOWED = {200, 304, 400, 401, 403, 404, 405, 409, 410, 429}
 PATHS = ["/feed", "/feed/events", "/feed/cursor", "/feed/splits", "/feed/http-feed"]
 PATHS += ["/feed/server-sent-events", "/plain", "/plain/events", "/plain/cursor", "/plain/splits"]
 PATHS += ["/feed/lag", "/plain/lag"]
+GUARDED = ["/guarded", "/guarded/events", "/guarded/cursor", "/guarded/splits", "/guarded/lag"]
+GUARDED += ["/guarded/http-feed", "/guarded/server-sent-events"]
+PATHS += GUARDED
+OFTEN = [*PATHS, *GUARDED, *["/guarded", "/guarded/events"] * 3]
+ECHO = "canary~of~a~request"
+"""What no problem repeats, wherever in a request it stood."""
+
+ELSEWHERE = ["/", "//feed", "/feed/", "/feed/events/", "/FEED/events", "/feed/../guarded"]
+ELSEWHERE += [
+    "/guarded%2fevents",
+    "/guarded/events;x=1",
+    f"/feed/{ECHO}",
+    f"/guarded/{ECHO}/events",
+]
+METHODS = ["GET"] * 30 + ["HEAD"] * 4 + ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", ECHO]
+KINDS = ("placed", "Paid", None)
+"""The types of events."""
+
+READERS = {
+    "everything": Principal(name="everything"),
+    "one": Principal(name="one", partitions={0}),
+    "nowhere": Principal(name="nowhere", partitions=()),
+    "paid": Principal(name="paid", types={"paid"}),
+    "unpaid": Principal(name="unpaid", types=TypeFilter(frozenset({"paid"}), skip=True)),
+    "nothing": Principal(name="nothing", types=()),
+    "both": Principal(name="both", partitions={1}, types={"placed"}),
+    "greedy": Principal(name="greedy", quota=Quota(rate=0.1, burst=1)),
+    "banned": Principal(name="banned"),
+}
+SCHEMES = ["Bearer"] * 20 + ["bearer", "BEARER", "Basic", "", "Bearer Bearer", ECHO]
 NAMES = ["token", "partition", "cursor", "pagesizehint", "event-types", "skip-event-types", "stop"]
 NAMES += ["wait", "time", "count", "n", "cursor0", "cursor1", "cursor2", "headers", "lastEventId"]
 NAMES += ["timeout", "newer", ""]
@@ -87,6 +123,7 @@ WAITS = [
 TAGS = [b"*", b'"x"', b"W/", b'"' * 99, b"\xff", b""]
 JUNK = [
     "",
+    ECHO,
     "%",
     "%zz",
     "%ff",
@@ -114,8 +151,50 @@ _events = Table(
 )
 
 
+def token(name: str) -> str:
+    """Return a reader's token."""
+    return f"{name}-0123456789abcdef"
+
+
+_known = bearer_tokens({token(name): reader for name, reader in READERS.items()})
+
+
+async def authorize(request: Request) -> Principal:
+    """Let in who shows a token, but one."""
+    principal = await _known(request)
+    if principal.name == "banned":
+        raise Forbidden("You may not read this feed.")
+    return principal
+
+
+def mark(part: int, kind: str | None) -> str:
+    """Return what stands in events of a partition and a type, and nowhere else."""
+    return f"event-of-{part}-{kind}-"
+
+
+def hidden_from(name: str | None) -> list[bytes]:
+    """Return the marks of events that a reader may not see; None for a stranger."""
+    reader = None if name in {None, "banned"} else READERS[name]
+    return [
+        mark(part, kind).encode()
+        for part in range(2)
+        for kind in KINDS
+        if reader is None or not _sees(reader, part, kind)
+    ]
+
+
+def _sees(reader: Principal, part: int, kind: str | None) -> bool:
+    types = reader.narrowed(None)
+    return reader.may_read(part) and (types is None or types.lets_through(kind or ""))
+
+
+HIDDEN = {name: hidden_from(name) for name in (None, *READERS)}
+
+
 class _Awaitable:
     """Be a sync feed for asynchronous code, without threads: in memory nothing waits."""
+
+    known_info = None
 
     def __init__(self, feed: Any) -> None:
         self._feed = feed
@@ -167,25 +246,28 @@ class Fuzzer:
         rows = [
             {
                 "part": number % 2,
-                "kind": ("placed", "Paid", None)[number % 3],
+                "kind": KINDS[number % 3],
                 "happened": noon + timedelta(seconds=number),
-                "data": {"n": number},
+                "data": {"n": number, "is": mark(number % 2, KINDS[number % 3])},
             }
             for number in range(40)
         ]
         with self._engine.begin() as connection:
             connection.execute(insert(_events), rows)
-        source = TableFeed(
-            _events,
-            partition="part",
-            partitions=2,
-            data="data",
-            type="kind",
-            time="happened",
-            cloudevents=True,
+        feed, guarded = (
+            TableFeed(
+                _events,
+                partition="part",
+                partitions=2,
+                data="data",
+                type="kind",
+                time="happened",
+                cloudevents="/events",
+                cursor_secret=secret,
+            ).bind(self._engine)
+            for secret in (None, "known to the publisher alone")
         )
-        feed = source.bind(self._engine)
-        self._cursors = [*CURSORS, *self._real_cursors(feed)]
+        self._cursors = [*CURSORS, *self._real_cursors(feed), *self._real_cursors(guarded)]
         with self._engine.begin() as connection:
             connection.execute(delete(_events).where(_events.c.id <= 6))
         self._kept: tuple[str, bytes, list[tuple[bytes, bytes]]] | None = None
@@ -195,8 +277,17 @@ class Fuzzer:
                     "/feed", _Awaitable(feed), http_feed=True, server_sent_events=True, name="a"
                 ),
                 *feed_routes("/plain", _Plain(feed), name="b"),
+                *feed_routes(
+                    "/guarded",
+                    _Awaitable(guarded),
+                    authorize=authorize,
+                    http_feed=True,
+                    server_sent_events=True,
+                    name="c",
+                ),
             ]
         )
+        self._application.router.redirect_slashes = False  # the host's redirections, not a feed's
         self.answers: Counter[tuple[str, int]] = Counter()
 
     @staticmethod
@@ -210,20 +301,44 @@ class Fuzzer:
 
     async def ask(self) -> None:
         """Make a request, and raise AssertionError if its answer is a failure."""
-        path = self._random.choice(PATHS)
+        choose = self._random
+        path = choose.choice(OFTEN if choose.random() < 0.97 else ELSEWHERE)
         query = self._query(path)
-        method = self._random.choice(["GET"] * 9 + ["HEAD"])
+        method = choose.choice(METHODS)
         headers = self._headers()
-        if self._kept and self._random.random() < 0.05:
+        reader, authorization = self._authorization()
+        if self._kept and choose.random() < 0.05:
             path, query, headers = self._kept
+        headers = [*headers, *authorization]
         try:
             status, answer, body = await self._answer(method, path, query, headers)
         except Exception as error:
             raise AssertionError(f"{method} {path}?{query!r} {headers}: {error!r}") from error
         assert status in ALLOWED, f"{method} {path}?{query!r} {headers}: {status} {body!r}"
+        said = body + b"\n".join([*answer, *answer.values()])
+        about = f"{method} {path}?{query!r} {headers}: {status} {said!r}"
+        if path in GUARDED:
+            assert not any(marked in said for marked in HIDDEN[reader]), about
+            assert status == 405 or b"Authorization" in answer[b"vary"], about
+        assert status < 400 or ECHO.encode() not in said, about
         if b"etag" in answer:
             self._kept = path, query, [(b"if-none-match", answer[b"etag"])]
-        self.answers[path, status] += 1
+        self.answers[path if path in PATHS else "elsewhere", status] += 1
+
+    def _authorization(self) -> tuple[str | None, list[tuple[bytes, bytes]]]:
+        """Choose a reader, or a stranger, and the header by which it says who it is."""
+        choose = self._random
+        if choose.random() < 0.1:
+            return None, []
+        name = choose.choice([*READERS])
+        shown = token(name)
+        if choose.random() < 0.05:
+            shown = choose.choice([shown[:-1], f"{shown}x", shown.upper(), *JUNK])
+        text = f"{choose.choice(SCHEMES)} {shown}".encode("latin-1", "replace")
+        header = (b"authorization", text)
+        known = shown == token(name) and text.lower().startswith(b"bearer ")
+        twice = choose.random() < 0.02
+        return name if known and not twice else None, [header, header] if twice else [header]
 
     def _headers(self) -> list[tuple[bytes, bytes]]:
         headers = []
@@ -232,13 +347,17 @@ class Fuzzer:
         if self._random.random() < 0.2:
             text = self._random.choice([*self._cursors, *JUNK]).encode("latin-1", "replace")
             headers.append((b"last-event-id", text))
+        if self._random.random() < 0.1:
+            name = self._random.choice([b"x-request-id", b"accept", b"range", b"host", b"cookie"])
+            text = self._random.choice(JUNK).encode("latin-1", "replace")
+            headers.append((name, text))
         return headers
 
     def _query(self, path: str) -> bytes:
         choice = self._random
         last = path.rpartition("/")[2]
         names = list(WANTED.get(last, [])) if choice.random() < 0.9 else []
-        if last in {"feed", "plain"} and choice.random() < 0.7:
+        if last in {"feed", "plain", "guarded"} and choice.random() < 0.7:
             names = ["n", "cursor0"]
         names += choice.choices(NAMES, k=choice.choice([0, 0, 1, 1, 2, 3, 6]))
         if choice.random() < 0.9:

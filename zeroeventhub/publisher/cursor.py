@@ -8,12 +8,15 @@ all history before it. `1-1042` cannot be checked in this way. To consumers a cu
 import re
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import Any
 
-from zeroeventhub.errors import BadCursor
+from zeroeventhub.errors import BadCursor, ConfigurationError
 
-__all__ = ["HIGHEST_POSITION", "Place", "digest"]
+__all__ = ["HIGHEST_POSITION", "Place", "Seal", "digest"]
 
 HIGHEST_POSITION = 2**63 - 1
+
+_SHORTEST_SECRET = 16
 
 _FORMAT = re.compile(
     r"1-(?P<bare>0|[1-9][0-9]{0,18})"
@@ -58,3 +61,44 @@ class Place:
 def digest(content: bytes, *, digits: int) -> str:
     """Return a short digest, in hexadecimal digits."""
     return blake2b(content, digest_size=digits // 2).hexdigest()
+
+
+class Seal:
+    """Make what a cursor holds besides its position.
+
+    With a secret, nobody else can find out by it whether an event is what one takes it for, or
+    whether two events are the same.
+
+    Args:
+        recipe: a digest of how events are made from rows.
+        secret: known to the publisher alone; None for digests that everybody can make.
+
+    Raises:
+        ConfigurationError: the secret can be guessed.
+    """
+
+    def __init__(self, recipe: str, secret: bytes | str | None = None) -> None:
+        self._key = None if secret is None else _key(secret)
+        self.recipe = recipe
+        """A digest of how events are made from rows, and of the secret."""
+        if self._key is not None:
+            keyed = blake2b(recipe.encode(), digest_size=len(recipe) // 2, key=self._key)
+            self.recipe = keyed.hexdigest()
+
+    def check(self, position: int, content: bytes) -> str:
+        """Return the digest of the event at a position."""
+        if self._key is None:
+            return digest(content, digits=10)
+        # With the position, so that events of the same content do not have the same digest.
+        salt = position.to_bytes(8)
+        return blake2b(content, digest_size=5, key=self._key, salt=salt).hexdigest()
+
+
+def _key(secret: Any) -> bytes:
+    content = secret.encode() if isinstance(secret, str) else secret
+    if not isinstance(content, bytes) or len(content) < _SHORTEST_SECRET:
+        raise ConfigurationError(
+            f"The secret of cursors is text or bytes, at least {_SHORTEST_SECRET} of them: take "
+            "what secrets.token_hex() gives, and keep it."
+        )
+    return blake2b(content, digest_size=32).digest()

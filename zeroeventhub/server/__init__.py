@@ -4,6 +4,29 @@ from zeroeventhub.errors import require
 
 require("starlette", extra="server", user="Serving a feed")
 
-from zeroeventhub.server.routes import feed_routes  # noqa: E402 - after it
+# After it:
+from zeroeventhub.server.authorize import (  # noqa: E402
+    Authorize,
+    FeedAuthorization,
+    deny,
+    everybody,
+)
+from zeroeventhub.server.observer import Answered, Observer  # noqa: E402
+from zeroeventhub.server.principal import Principal, Quota  # noqa: E402
+from zeroeventhub.server.routes import feed_routes  # noqa: E402
+from zeroeventhub.server.shutdown import end_waits  # noqa: E402
+from zeroeventhub.server.tokens import bearer_tokens  # noqa: E402
 
-__all__ = ["feed_routes"]
+__all__ = [
+    "Answered",
+    "Authorize",
+    "FeedAuthorization",
+    "Observer",
+    "Principal",
+    "Quota",
+    "bearer_tokens",
+    "deny",
+    "end_waits",
+    "everybody",
+    "feed_routes",
+]

@@ -1,5 +1,6 @@
 """Which answers may be kept, by whom, and how they are asked for again (RFC 9111, RFC 9110)."""
 
+from collections.abc import Callable
 from hashlib import blake2b
 
 from starlette.requests import Request
@@ -7,7 +8,7 @@ from starlette.responses import Response
 
 from zeroeventhub.protocol import FIRST, LAST, Page
 
-__all__ = ["FRESH", "page_response"]
+__all__ = ["FRESH", "page_response", "tagged"]
 
 FRESH = {"Cache-Control": "no-store"}
 """Headers of what is true only now."""
@@ -16,26 +17,38 @@ YEAR = 31_536_000
 
 
 def page_response(
-    request: Request, body: bytes, page: Page, cursor: str, *, media_type: str, shared: bool
+    request: Request, body: bytes, tag: str | None, *, media_type: str, shared: bool
 ) -> Response:
     """Answer with a page, which may be kept for ever if it can never be another.
 
     Args:
         request: what was asked.
         body: the page's bytes.
-        page: the page.
-        cursor: where it was read from.
+        tag: their entity tag; None if they may be others another time.
         media_type: of the body.
         shared: whether caches that serve several clients may keep it.
     """
-    if not page.full or cursor in {FIRST, LAST}:
+    if tag is None:
         return Response(body, media_type=media_type, headers=FRESH)
-    tag = f'"{blake2b(body, digest_size=16).hexdigest()}"'
     scope = "public" if shared else "private"
     headers = {"Cache-Control": f"{scope}, max-age={YEAR}, immutable", "ETag": tag}
     if _matches(request, tag):
         return Response(status_code=304, headers=headers)
     return Response(body, media_type=media_type, headers=headers)
+
+
+def tagged(encode: Callable[[Page], bytes], page: Page, cursor: str) -> tuple[bytes, str | None]:
+    """Return a page's bytes, and their entity tag if they can never be others.
+
+    Args:
+        encode: encodes the page.
+        page: the page.
+        cursor: where it was read from.
+    """
+    body = encode(page)
+    if not page.full or cursor in {FIRST, LAST}:
+        return body, None
+    return body, f'"{blake2b(body, digest_size=16).hexdigest()}"'
 
 
 def _matches(request: Request, tag: str) -> bool:

@@ -8,11 +8,12 @@ from starlette.responses import Response
 
 from zeroeventhub.errors import FeedFailure
 from zeroeventhub.protocol import FIRST, Event
+from zeroeventhub.server.access import Access
 from zeroeventhub.server.caching import FRESH
-from zeroeventhub.server.endpoint import LONGEST_WAIT, rows
 from zeroeventhub.server.parameters import read_http_feed_request
 from zeroeventhub.server.principal import Principal
 from zeroeventhub.server.source import Source
+from zeroeventhub.server.view import View
 
 __all__ = ["HttpFeed"]
 
@@ -24,32 +25,36 @@ class HttpFeed:
 
     Args:
         source: the feed.
+        access: knows who may read it.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, access: Access) -> None:
         self._source = source
+        self._access = access
 
     async def answer(self, request: Request, principal: Principal) -> Response:
         """Answer with the events behind the one that the client has (HTTP Feeds, Polling)."""
         wanted = read_http_feed_request(request.query_params)
-        info, partition = await self._source.only(wanted.partition)
+        view = View(self._source, self._access, principal)
+        info, partition = await view.only(wanted.partition)
         cursor = FIRST
         if wanted.last_event_id is not None:
-            cursor = await self._source.call("cursor_of")(wanted.last_event_id, partition)
+            cursor = await view.cursor_of(wanted.last_event_id, partition)
         while True:
-            page = await self._source.read_or_wait(
+            page = await view.read_or_wait(
                 info,
                 partition,
                 cursor,
-                rows(None),
-                seconds=0.0 if request.method == "HEAD" else min(wanted.wait, LONGEST_WAIT),
-                receive=request.receive,
+                None,
+                seconds=0.0 if request.method == "HEAD" else wanted.wait,
+                request=request,
             )
             # A client without cursors cannot move on over what has been deleted.
             if page.events or page.caught_up or page.cursor == cursor:
                 break
             cursor = page.cursor
         _expect_cloudevents(page.events[:1])
+        request.state.events = len(page.events)
         body = b"[%b]\n" % b",\n".join(event.raw for event in page.events)
         return Response(body, media_type=MEDIA_TYPE, headers=FRESH)
 

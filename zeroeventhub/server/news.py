@@ -5,6 +5,8 @@ from collections.abc import Awaitable, Callable, Hashable
 import anyio
 
 from zeroeventhub.errors import ZeroEventHubError
+from zeroeventhub.server.shutdown import is_ending
+from zeroeventhub.server.slices import in_slices
 
 __all__ = ["News"]
 
@@ -31,8 +33,8 @@ class News:
         """Counts the changes. Remember it before you read, and wait for another."""
 
     async def after(self, edition: int) -> None:
-        """Wait until there is another edition than this one."""
-        while self.edition == edition:
+        """Wait until there is another edition than this one, or the server is ending."""
+        while self.edition == edition and not is_ending():
             if self._looking:
                 await self._told()
             else:
@@ -55,23 +57,25 @@ class News:
         try:
             while self.edition == edition:
                 await anyio.sleep(INTERVAL)
+                if is_ending():
+                    await self._publish(self._last)  # all who wait are to get up
+                    return
                 with anyio.CancelScope(shield=True):  # a query cut short costs its connection
                     head = await self._head()
                 if head != self._last:
-                    self._publish(head)
+                    await self._publish(head)
         except ZeroEventHubError:
             # Everybody who waits meets it by reading.
-            self._publish(None)
+            await self._publish(None)
         finally:
             self._looking = False
             self._hand_on()
 
-    def _publish(self, head: Hashable) -> None:
+    async def _publish(self, head: Hashable) -> None:
         self._last = head
         self.edition += 1
         waiting, self._waiting = self._waiting, {}
-        for event in waiting:
-            event.set()
+        await in_slices(event.set for event in waiting)
 
     def _hand_on(self) -> None:
         """Wake one of those who wait, to look for the others."""

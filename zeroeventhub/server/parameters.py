@@ -244,15 +244,20 @@ def _place(query: QueryParams) -> tuple[str, int]:
     return token, _number(partition, "partition")
 
 
-def read_v1_request(query: QueryParams, info: FeedInfo) -> V1Request:
+def read_v1_request(query: QueryParams, info: FeedInfo, count: int) -> V1Request:
     """Read a ZeroEventHub v1 request to a feed.
+
+    Args:
+        query: its parameters.
+        info: what the feed says of itself to whoever asks.
+        count: how many partitions it has, those with them that it does not tell of.
 
     Raises:
         BadRequest: a parameter is missing, there twice, or not of its form, or the feed has
             another number of partitions.
     """
     partitions = sorted(partition.id for partition in info.partitions)
-    if _number(_required(query, "n"), "n") != len(partitions):
+    if _number(_required(query, "n"), "n") != count:
         raise BadRequest("The feed does not have n partitions: see its discovery document.")
     cursors = {
         partition: _cursor(cursor)

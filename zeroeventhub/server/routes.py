@@ -1,5 +1,6 @@
 """The routes of a feed, for an application to mount."""
 
+from functools import partial
 from typing import Any
 
 from starlette.routing import Route
@@ -9,9 +10,11 @@ from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.feed import AsyncFeed, Feed, FeedSource
 from zeroeventhub.server.access import Access
 from zeroeventhub.server.answering import Answer, Answering, Desk
+from zeroeventhub.server.authorize import Authorize, everybody
 from zeroeventhub.server.endpoint import Endpoint
 from zeroeventhub.server.http_feed import HttpFeed
 from zeroeventhub.server.observer import Observer
+from zeroeventhub.server.principal import Quota
 from zeroeventhub.server.sending import Sending
 from zeroeventhub.server.server_sent_events import ServerSentEvents
 from zeroeventhub.server.source import Source
@@ -25,6 +28,8 @@ def feed_routes(
     engine: Any = None,
     *,
     name: str = "feed",
+    authorize: Authorize | None = None,
+    quota: Quota | None = None,
     capacity: Capacity | None = None,
     observer: Observer | None = None,
     shared_cache: bool = False,
@@ -42,6 +47,11 @@ def feed_routes(
         feed: a TableFeed, or a feed of your own making.
         engine: the SQLAlchemy Engine or AsyncEngine that a TableFeed reads through.
         name: the routes' name, for `url_for`; pages have the name with ":events" behind it.
+        authorize: says who may read, and what of it: a function of the request, sync or async,
+            that returns a Principal or raises `Unauthorized` or `Forbidden`; what else it does
+            lets nobody in. By default the one of a FeedAuthorization around the feed; where there
+            is none, everybody reads everything. See docs/security.md.
+        quota: of each reader whose Principal has none; all who are not told apart share one.
         capacity: how much the feed takes of this process and of its database.
         observer: hears of requests and answers, such as one of `zeroeventhub.telemetry`.
         shared_cache: let caches that serve several clients, such as those of a CDN, keep pages
@@ -52,15 +62,24 @@ def feed_routes(
         server_sent_events: stream events at `path`/server-sent-events.
 
     Raises:
-        ConfigurationError: the path or the engine does not fit the feed, or the feed lacks what
-            another way of reading it needs.
+        ConfigurationError: the path or the engine does not fit the feed, the feed lacks what
+            another way of reading it needs, or a shared cache would give to everybody what only
+            some may read.
     """
     path = "/" + path.strip("/")
     below = path.rstrip("/")
     capacity = capacity or Capacity()
-    source = Source(feed, engine, capacity)
-    endpoint = Endpoint(source, shared_cache=shared_cache)
-    desk = Desk(name, Access(), Sending(capacity), observer or Observer())
+    if shared_cache and authorize is not None and authorize is not everybody:
+        raise ConfigurationError(
+            "A shared cache gives what it has to whoever asks: leave shared_cache out of a feed "
+            "that not everybody may read."
+        )
+    access = Access(authorize, quota, patience=capacity.patience)
+    observer = observer or Observer()
+    sending = Sending(capacity)
+    source = Source(feed, engine, capacity, sending, partial(observer.waiting, name))
+    endpoint = Endpoint(source, access, shared_cache=shared_cache)
+    desk = Desk(name, access, sending, observer)
 
     def route(path: str, kind: str, answer: Answer) -> Route:
         known = name if kind == "discovery" else f"{name}:{kind}"
@@ -75,11 +94,11 @@ def feed_routes(
     ]
     if http_feed:
         _need(source, "cursor_of", "An HTTP feed")
-        routes.append(route(f"{below}/http-feed", "http-feed", HttpFeed(source).answer))
+        routes.append(route(f"{below}/http-feed", "http-feed", HttpFeed(source, access).answer))
     if server_sent_events:
         _need(source, "head", "A stream of server-sent events")
         kind = "server-sent-events"
-        routes.append(route(f"{below}/{kind}", kind, ServerSentEvents(source).answer))
+        routes.append(route(f"{below}/{kind}", kind, ServerSentEvents(source, access).answer))
     return routes
 
 

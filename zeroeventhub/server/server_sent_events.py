@@ -2,17 +2,22 @@
 
 import logging
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 
+import anyio
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from zeroeventhub.errors import ZeroEventHubError
+from zeroeventhub.errors import Forbidden, Unauthorized
 from zeroeventhub.protocol import WAIT, FeedInfo, Page
+from zeroeventhub.server.access import Access
 from zeroeventhub.server.caching import FRESH
-from zeroeventhub.server.endpoint import rows
 from zeroeventhub.server.parameters import StreamRequest, read_stream_request
 from zeroeventhub.server.principal import Principal
+from zeroeventhub.server.shutdown import is_ending
 from zeroeventhub.server.source import Source, expect_extension
+from zeroeventhub.server.view import View
 
 __all__ = ["ServerSentEvents"]
 
@@ -21,7 +26,8 @@ _log = logging.getLogger("zeroeventhub.server")
 MEDIA_TYPE = "text/event-stream"
 
 HEARTBEAT = 15.0
-"""Seconds of silence before a comment shows that the stream is alive."""
+"""Seconds of silence before a comment shows that the stream is alive, and seconds until it is asked
+again whether the reader may read."""
 
 # Proxies that hold answers back until they are whole would hold these back for ever.
 HEADERS = {**FRESH, "X-Accel-Buffering": "no"}
@@ -32,54 +38,98 @@ class ServerSentEvents:
 
     Args:
         source: the feed.
+        access: knows who may read it.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, access: Access) -> None:
         self._source = source
+        self._access = access
 
     async def answer(self, request: Request, principal: Principal) -> Response:
         """Answer with all events behind a cursor, and those to come (HTML, Server-sent events)."""
         wanted = read_stream_request(request.query_params, request.headers.get("last-event-id"))
-        info, partition = await self._source.only(wanted.partition)
+        view = View(self._source, self._access, principal)
+        info, partition = await view.only(wanted.partition)
         expect_extension(info, WAIT)  # without it, one would ask over and over
         # Read before the status is sent, so that what is wrong is said by it.
-        page = await self._read(info, partition, wanted.cursor, wanted)
+        page = await view.read(info, partition, wanted.cursor, None, types=wanted.types, each=True)
+        with view.waiting():
+            pass  # sooner or later it will: a reader who must not is told by the status as well
         if request.method == "HEAD":
             # A stream has no length to name.
             return StreamingResponse(iter(()), media_type=MEDIA_TYPE, headers=HEADERS)
-        stream = self._stream(request, info, partition, wanted, page)
-        return StreamingResponse(stream, media_type=MEDIA_TYPE, headers=HEADERS)
+        stream = _Stream(view, _Watch(self._access, request, principal), info, partition, wanted)
+        return StreamingResponse(stream.blocks(page), media_type=MEDIA_TYPE, headers=HEADERS)
 
-    async def _read(
-        self, info: FeedInfo, partition: int, cursor: str, wanted: StreamRequest
-    ) -> Page:
-        return await self._source.read(
-            info, partition, cursor, rows(None), types=wanted.types, each=True
-        )
 
-    async def _stream(
-        self, request: Request, info: FeedInfo, partition: int, wanted: StreamRequest, page: Page
-    ) -> AsyncIterator[bytes]:
-        """Send pages until the feed fails or changes its partitions: then the client comes back."""
-        cursor = wanted.cursor
+class _Watch:
+    """Ask again and again whether a reader still may see what it sees.
+
+    Args:
+        access: knows it.
+        request: the reader's.
+        principal: who it was at first.
+    """
+
+    def __init__(self, access: Access, request: Request, principal: Principal) -> None:
+        self.request = request
+        self._access = access
+        self._principal = principal
+        self._due = anyio.current_time() + HEARTBEAT
+
+    @property
+    def left(self) -> float:
+        """Seconds until it has to be asked again; always some, so that it can be waited for."""
+        return max(0.001, self._due - anyio.current_time())
+
+    async def has_changed(self) -> bool:
+        """Tell whether the reader's rights are others by now, if it is time to ask."""
+        if anyio.current_time() < self._due:
+            return False
+        principal = await self._access.identify(self.request)
+        self._due = anyio.current_time() + HEARTBEAT
+        return principal != self._principal
+
+
+@dataclass(frozen=True)
+class _Stream:
+    """Hold what a stream is about."""
+
+    view: View
+    watch: _Watch
+    info: FeedInfo
+    partition: int
+    wanted: StreamRequest
+
+    async def blocks(self, page: Page) -> AsyncIterator[bytes]:
+        """Send pages until the feed fails or changes, or the reader's rights do.
+
+        The client comes back then, and is told what there is to tell.
+        """
+        cursor = self.wanted.cursor
         try:
             while True:
                 moved, cursor = page.cursor != cursor, page.cursor
                 yield _encode(page, moved=moved)
-                if (await self._source.info()).token != info.token:
+                if await self.watch.has_changed() or await self._has_changed():
                     return
-                page = await self._source.read_or_wait(
-                    info,
-                    partition,
+                page = await self.view.read_or_wait(
+                    self.info,
+                    self.partition,
                     cursor,
-                    rows(None),
-                    seconds=HEARTBEAT,
-                    receive=request.receive,
-                    types=wanted.types,
+                    None,
+                    seconds=min(HEARTBEAT, self.watch.left),
+                    request=self.watch.request,
+                    types=self.wanted.types,
                     each=True,
                 )
-        except ZeroEventHubError as error:
-            _log.warning("A stream of server-sent events ended: %s", error)
+        except (Unauthorized, Forbidden, HTTPException):
+            # The words are the hook's, and may repeat a token.
+            _log.info("A stream of server-sent events ended: its reader may not read any more.")
+
+    async def _has_changed(self) -> bool:
+        """Tell whether the feed's partitions are others by now, or its server is ending."""
+        return is_ending() or (await self.view.info()).token != self.info.token
 
 
 def _encode(page: Page, *, moved: bool) -> bytes:

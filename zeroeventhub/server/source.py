@@ -1,22 +1,39 @@
 """A feed as the endpoints see it: awaitable, whichever way it was written."""
 
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from dataclasses import replace
+from functools import partial
 from inspect import isawaitable, iscoroutinefunction
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
-from starlette.concurrency import run_in_threadpool
-from starlette.types import Receive
+import anyio.to_thread
+from starlette.requests import Request
 
 from zeroeventhub.capacity import Capacity
 from zeroeventhub.errors import BadRequest, ConfigurationError, NotFound, TokenChanged
 from zeroeventhub.feed import AsyncFeed, Feed, FeedSource
 from zeroeventhub.protocol import EVENT_TYPES, WAIT, FeedInfo, Page, TypeFilter
+from zeroeventhub.server.line import Line
 from zeroeventhub.server.news import News
+from zeroeventhub.server.sending import Sending
+from zeroeventhub.server.waiting import Question, Waiting, is_idle
 
-__all__ = ["Source", "expect_extension", "expect_partition", "is_idle"]
+__all__ = ["NO_PARTITION", "Source", "expect_extension", "expect_partition"]
 
-_NO_PARTITION = "The feed has no such partition."
+NO_PARTITION = "The feed has no such partition."
+"""Said of a partition that does not exist, and of one that whoever asks may not know of."""
+
+_PAGE = 1_000
+"""How many events a page has where nobody says how many."""
+
+_BUSY = "The feed is asked more than it can answer just now."
+
+_LARGE = 256 * 1024
+"""How many bytes of a page keep the event loop for a millisecond, or nearly."""
+
+_Made = TypeVar("_Made")
 
 
 class Source:
@@ -26,18 +43,39 @@ class Source:
         feed: a TableFeed, or a feed of the caller's own making.
         engine: the engine that a TableFeed reads through.
         capacity: how much the feed takes of the process and of its database.
+        sending: has room for what is read.
+        told: is told how many requests wait at the head, when that changes.
 
     Raises:
         ConfigurationError: the engine does not fit the feed.
     """
 
     def __init__(
-        self, feed: Feed | AsyncFeed | FeedSource, engine: Any, capacity: Capacity
+        self,
+        feed: Feed | AsyncFeed | FeedSource,
+        engine: Any,
+        capacity: Capacity,
+        sending: Sending,
+        told: Callable[[int], None],
     ) -> None:
         self._feed: Any = _bound(feed, engine, capacity)
-        self.info: Callable[[], Awaitable[FeedInfo]] = _awaitable(self._feed.info)
-        self._read = _awaitable(self._feed.read)
+        self._line = Line(capacity.connections, capacity, _BUSY)
+        self._several = Line(capacity.connections, capacity, _BUSY)
+        # Whoever has a place has a thread: nobody waits for one.
+        self._threads = anyio.CapacityLimiter(capacity.connections)
+        self._sending = sending
+        self._most = capacity.page_events
+        self._longest = capacity.wait_seconds
         self.news = News(self.call("head"))
+        self._waiting = Waiting(self.news, self._page, capacity.waiters, told)
+
+    async def info(self) -> FeedInfo:
+        """Return what the feed says of itself; a TableFeed mostly knows it by heart."""
+        known: FeedInfo | None = getattr(self._feed, "known_info", None)
+        if known is not None:
+            return known
+        found: FeedInfo = await self.call("info")()
+        return found
 
     def has(self, method: str) -> bool:
         """Tell whether the feed has a method."""
@@ -47,60 +85,48 @@ class Source:
         """Return a method of the feed's; asking for one that it lacks is the caller's mistake."""
 
         async def late(*arguments: Any, **options: Any) -> Any:
-            return await _awaitable(getattr(self._feed, method))(*arguments, **options)
+            async with self._line.place():
+                return await self._ask(method, *arguments, **options)
 
         return late
 
-    async def only(self, partition: int | None) -> tuple[FeedInfo, int]:
-        """Return what the feed says of itself, and the partition that a request means.
-
-        Args:
-            partition: the one that it names; None if it names none.
+    def several(self) -> AbstractAsyncContextManager[None]:
+        """Be one of a few for whom an answer of several pages is read: they are held until its end.
 
         Raises:
-            BadRequest: there is no such partition, or it has to be named.
+            Unavailable: there were too many, for some time.
         """
-        info = await self.info()
-        known = [one.id for one in info.partitions]
-        if partition is None and len(known) == 1:
-            return info, known[0]
-        if partition is None:
-            raise BadRequest("The feed has several partitions: say partition=… as well.")
-        if partition not in known:
-            raise BadRequest(_NO_PARTITION)
-        return info, partition
+        return self._several.place()
+
+    def rows(self, limit: int | None) -> int:
+        """Return how many events a page has at most, whatever was asked for; None for nothing."""
+        return min(max(_PAGE if limit is None else limit, 1), self._most)
 
     async def read(
-        self,
-        info: FeedInfo,
-        partition: int,
-        cursor: str,
-        limit: int,
-        *,
-        types: TypeFilter | None = None,
-        stop: str | None = None,
-        each: bool = False,
+        self, info: FeedInfo, partition: int, cursor: str, limit: int | None, **options: Any
     ) -> Page:
-        """Read a page; a feed is given no options but those that were asked for."""
-        options: dict[str, Any] = {}
-        if types is not None and EVENT_TYPES in info.extensions:
-            options["types"] = types
-        if stop is not None:
-            options["stop"] = stop
-        if each:
-            options["each"] = True
-        page: Page = await self._read(partition, cursor, limit, **options)
-        return page
+        """Read a page.
+
+        Args:
+            info: what the feed says of itself.
+            partition: one of its partitions.
+            cursor: where to read from.
+            limit: how many events were asked for.
+            options: types, stop and each, as `ExtendedFeed.read` has them; a feed is given none
+                but those that were asked for, and that it knows.
+        """
+        return await self._page(_question(info, partition, cursor, self.rows(limit), **options))
 
     async def read_or_wait(
         self,
         info: FeedInfo,
         partition: int,
         cursor: str,
-        limit: int,
+        limit: int | None,
         *,
         seconds: float,
-        receive: Receive,
+        request: Request,
+        waiting: Callable[[], AbstractContextManager[object]] = nullcontext,
         **options: Any,
     ) -> Page:
         """Read a page; if there is nothing at the head, wait for it.
@@ -109,39 +135,93 @@ class Source:
             info: what the feed says of itself.
             partition: one of its partitions.
             cursor: where to read from.
-            limit: how many events to return at most.
-            seconds: how long to wait.
-            receive: tells when whoever asked has gone.
+            limit: how many events were asked for.
+            seconds: how long to wait, if the feed lets anybody wait so long.
+            request: whose it is; in its state `waited` is set to the seconds that it waited.
+            waiting: what to be in for as long as there is nothing to read.
             options: those of `read`.
         """
-        deadline = anyio.current_time() + seconds
-        while True:
-            edition = self.news.edition
-            page = await self.read(info, partition, cursor, limit, **options)
-            if seconds <= 0 or not is_idle(page, cursor) or WAIT not in info.extensions:
-                return page
-            cursor = page.cursor
-            with anyio.CancelScope(deadline=deadline) as waiting:
-                await _until_gone(receive, waiting, self.news.after(edition))
-            if waiting.cancelled_caught:
-                return page
+        question = _question(info, partition, cursor, self.rows(limit), **options)
+        began, edition = anyio.current_time(), self.news.edition
+        page = await self._page(question)
+        if seconds <= 0 or not is_idle(page, cursor) or WAIT not in info.extensions:
+            return page
+        deadline, began = began + min(seconds, self._longest), anyio.current_time()
+        with waiting():
+            page = await self._waiting.page(
+                question, page, edition, deadline=deadline, receive=request.receive
+            )
+        request.state.waited = anyio.current_time() - began
+        async with self._sending.room(_size(page)):
+            return page
+
+    async def work(self, page: Page, function: Callable[..., _Made], *arguments: Any) -> _Made:
+        """Work on a page where it keeps nobody waiting: in a thread, if the page is large.
+
+        Args:
+            page: what there is to work on.
+            function: what to do.
+            arguments: given to it.
+        """
+        size = _size(page)
+        if size < _LARGE:
+            return function(*arguments)
+        with self._sending.held(size):
+            return await anyio.to_thread.run_sync(function, *arguments, limiter=self._threads)
+
+    async def _page(self, question: Question) -> Page:
+        """Read a page; if too much is on its way, what is empty, and the rest when there is room.
+
+        So no more is held than there is room for, and what is read at once.
+        """
+        async with self._line.place():
+            is_full = self._sending.is_full
+            page = await self._read(replace(question, limit=1) if is_full else question)
+        if not is_full or not page.events:
+            return page
+        async with self._sending.room(), self._line.place():
+            return await self._read(question)
+
+    async def _read(self, question: Question) -> Page:
+        options = dict(question.options)
+        page: Page = await self._ask(
+            "read", question.partition, question.cursor, question.limit, **options
+        )
+        return page
+
+    async def _ask(self, method: str, *arguments: Any, **options: Any) -> Any:
+        """Call a method of the feed's without blocking the event loop."""
+        called = getattr(self._feed, method)
+        if iscoroutinefunction(called):
+            return await called(*arguments, **options)
+        work = partial(called, *arguments, **options)
+        result = await anyio.to_thread.run_sync(work, limiter=self._threads)
+        # A decorator may hide that a method is asynchronous.
+        return await result if isawaitable(result) else result
 
 
-async def _until_gone(receive: Receive, scope: anyio.CancelScope, waiting: Awaitable[None]) -> None:
-    """Wait, and cancel the scope if the connection is closed meanwhile."""
+def _size(page: Page) -> int:
+    return sum(len(event.raw) for event in page.events)
 
-    async def watch() -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        scope.cancel()
 
-    try:
-        async with anyio.create_task_group() as group:
-            group.start_soon(watch)
-            await waiting
-            group.cancel_scope.cancel()
-    except ExceptionGroup as errors:
-        raise errors.exceptions[0] from None  # the only task that fails is the one waited for
+def _question(
+    info: FeedInfo,
+    partition: int,
+    cursor: str,
+    limit: int,
+    *,
+    types: TypeFilter | None = None,
+    stop: str | None = None,
+    each: bool = False,
+) -> Question:
+    options: dict[str, Any] = {}
+    if types is not None and EVENT_TYPES in info.extensions:
+        options["types"] = types
+    if stop is not None:
+        options["stop"] = stop
+    if each:
+        options["each"] = True
+    return Question(partition, cursor, limit, tuple(options.items()))
 
 
 def expect_partition(info: FeedInfo, token: str, partition: int) -> None:
@@ -154,7 +234,7 @@ def expect_partition(info: FeedInfo, token: str, partition: int) -> None:
     if token != info.token:
         raise TokenChanged("The token is not the feed's: discover its partitions again.")
     if all(partition != known.id for known in info.partitions):
-        raise BadRequest(_NO_PARTITION)
+        raise BadRequest(NO_PARTITION)
 
 
 def expect_extension(info: FeedInfo, extension: str) -> None:
@@ -165,12 +245,6 @@ def expect_extension(info: FeedInfo, extension: str) -> None:
     """
     if extension not in info.extensions:
         raise NotFound(f"This feed does not have the extension {extension}.")
-
-
-def is_idle(page: Page, cursor: str) -> bool:
-    """Tell whether a page says that there is nothing to read for now."""
-    nothing = not page.events and not page.stop_reached
-    return nothing and (page.caught_up or page.cursor == cursor)
 
 
 def _bound(
@@ -186,16 +260,3 @@ def _bound(
     if not (hasattr(feed, "info") and hasattr(feed, "read")):
         raise ConfigurationError(f"{feed!r} is not a feed: it has no info() and read().")
     return feed  # type: ignore[return-value] # checked just above
-
-
-def _awaitable(method: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
-    """Call a method of a feed without blocking the event loop."""
-    if iscoroutinefunction(method):
-        return method
-
-    async def in_thread(*arguments: Any, **options: Any) -> Any:
-        result = await run_in_threadpool(method, *arguments, **options)
-        # A decorator may hide that a method is asynchronous.
-        return await result if isawaitable(result) else result
-
-    return in_thread

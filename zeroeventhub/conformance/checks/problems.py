@@ -15,11 +15,12 @@ _CANARY = "conformance<canary>"
 
 _KINDS = {
     400: {"bad-request", "bad-cursor"},
-    401: {"forbidden"},
+    401: {"unauthorized", "forbidden"},
     403: {"forbidden"},
     404: {"not-found"},
     409: {"token-changed"},
     410: {"trimmed", "diverged", "gone"},
+    429: {"too-many-requests"},
     500: {"failed"},
     503: {"unavailable"},
 }

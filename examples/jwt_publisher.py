@@ -1,0 +1,63 @@
+"""A shop whose readers show a JWT of an identity provider's: run `uvicorn jwt_publisher:app`.
+
+It needs PyJWT: pip install 'pyjwt[crypto]'. Who asks is said by the token; what that one may see is
+said here.
+"""
+
+import os
+
+import jwt
+from sqlalchemy import JSON, Column, Integer, MetaData, String, Table, create_engine
+from starlette.applications import Starlette
+from starlette.requests import Request
+
+from zeroeventhub import Principal, TableFeed, feed_routes
+from zeroeventhub.errors import Forbidden, Unauthorized, Unavailable
+
+ISSUER = os.environ["ISSUER"]
+AUDIENCE = "https://shop.example/orders"
+INVALID = 'Bearer error="invalid_token"'
+READERS = {
+    "billing": Principal(name="billing", types={"paid", "refunded"}),
+    "archive": Principal(name="archive"),
+}
+
+keys = jwt.PyJWKClient(f"{ISSUER}/keys", timeout=3)
+
+
+def reader(request: Request) -> Principal:
+    """Return who asks; called in a thread of the feed's, because it may ask the provider."""
+    shown = request.headers.getlist("Authorization")
+    scheme, _, token = shown[0].partition(" ") if len(shown) == 1 else ("", "", "")
+    if scheme.lower() != "bearer":
+        raise Unauthorized("Show a token of the identity provider's.")
+    try:
+        claims = jwt.decode(
+            token,
+            keys.get_signing_key_from_jwt(token),
+            algorithms=["RS256"],  # never what the token itself says
+            issuer=ISSUER,
+            audience=AUDIENCE,
+            leeway=30,
+            options={"require": ["exp", "iss", "aud", "sub"]},
+        )
+    except jwt.PyJWKClientConnectionError as error:
+        raise Unavailable("The identity provider does not answer.", retry_after=5) from error
+    except jwt.PyJWTError as error:
+        raise Unauthorized("The token is not one for this feed.", challenge=INVALID) from error
+    if claims["sub"] not in READERS:
+        raise Forbidden("You may not read this feed.")
+    return READERS[claims["sub"]]
+
+
+engine = create_engine("sqlite:///shop.db")
+columns = [
+    Column("id", Integer, primary_key=True),
+    Column("type", String(40)),
+    Column("data", JSON),
+]
+orders = Table("orders", MetaData(), *columns, sqlite_autoincrement=True)
+orders.metadata.create_all(engine)
+
+feed = TableFeed(orders, data="data", type="type", cursor_secret=os.environ["ORDERS_SECRET"])
+app = Starlette(routes=feed_routes("/orders", feed, engine, authorize=reader))

@@ -1,0 +1,44 @@
+"""A shop whose orders are not for everybody: readers show a token that the shop has given them.
+
+Run it with `ORDERS_TOKENS='{"billing": "…", "archive": "…"}' ORDERS_SECRET=… uvicorn
+token_publisher:app`; `secrets.token_urlsafe()` makes what nobody guesses.
+"""
+
+import json
+import os
+
+from sqlalchemy import JSON, Column, Integer, MetaData, String, Table, create_engine
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+
+from zeroeventhub import (
+    FeedAuthorization,
+    Principal,
+    Quota,
+    TableFeed,
+    bearer_tokens,
+    feed_routes,
+)
+
+engine = create_engine("sqlite:///shop.db")
+columns = [
+    Column("id", Integer, primary_key=True),
+    Column("type", String(40)),
+    Column("data", JSON),
+]
+orders = Table("orders", MetaData(), *columns, sqlite_autoincrement=True)
+orders.metadata.create_all(engine)
+
+tokens = json.loads(os.environ["ORDERS_TOKENS"])
+readers = bearer_tokens(
+    {
+        tokens["billing"]: Principal(name="billing", types={"paid", "refunded"}),
+        tokens["archive"]: Principal(name="archive", quota=Quota(rate=1, burst=10, in_flight=4)),
+    }
+)
+feed = TableFeed(orders, data="data", type="type", cursor_secret=os.environ["ORDERS_SECRET"])
+
+app = Starlette(
+    routes=feed_routes("/orders", feed, engine, authorize=readers),
+    middleware=[Middleware(FeedAuthorization)],  # a feed that does not say who may, nobody may read
+)

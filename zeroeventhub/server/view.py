@@ -1,0 +1,162 @@
+"""What one reader sees of a feed: what is hidden from it is, to it, not there."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+
+from starlette.requests import Request
+
+from zeroeventhub.errors import BadRequest, FeedFailure
+from zeroeventhub.protocol import (
+    CURSOR_OF_TIME,
+    EVENT_TYPES,
+    LAG,
+    SPLITS,
+    FeedInfo,
+    Page,
+    Partition,
+    TypeFilter,
+)
+from zeroeventhub.server.access import Access
+from zeroeventhub.server.principal import Principal
+from zeroeventhub.server.source import NO_PARTITION, Source
+
+__all__ = ["View"]
+
+_TELLING = {CURSOR_OF_TIME, LAG, SPLITS}
+"""Extensions whose answers tell of events of all types: how many there are, and when."""
+
+
+class View:
+    """See of a feed what a reader may.
+
+    Args:
+        source: the feed.
+        access: keeps the reader to its quota.
+        principal: who reads.
+    """
+
+    def __init__(self, source: Source, access: Access, principal: Principal) -> None:
+        self._source = source
+        self._access = access
+        self._principal = principal
+
+    async def info(self) -> FeedInfo:
+        """Return what the feed says of itself to the reader.
+
+        Raises:
+            FeedFailure: the reader may not see all types of events, and the feed cannot tell them
+                apart.
+        """
+        return self._seen(await self._source.info())
+
+    async def counted(self) -> tuple[FeedInfo, int]:
+        """Return that, and how many partitions there are, seen or not, as version 1 wants it."""
+        info = await self._source.info()
+        return self._seen(info), len(info.partitions)
+
+    async def only(self, partition: int | None) -> tuple[FeedInfo, int]:
+        """Return what the feed says of itself, and the partition that a request means.
+
+        Args:
+            partition: the one that it names; None if it names none.
+
+        Raises:
+            BadRequest: there is no such partition, or it has to be named.
+        """
+        info = await self.info()
+        known = [one.id for one in info.partitions]
+        if partition is None and len(known) == 1:
+            return info, known[0]
+        if partition is None:
+            raise BadRequest("The feed has several partitions: say partition=… as well.")
+        if partition not in known:
+            raise BadRequest(NO_PARTITION)
+        return info, partition
+
+    async def read(
+        self,
+        info: FeedInfo,
+        partition: int,
+        cursor: str,
+        limit: int | None,
+        *,
+        types: TypeFilter | None = None,
+        **options: Any,
+    ) -> Page:
+        """Read a page of what the reader may see; see `Source.read`."""
+        types = self._principal.narrowed(types)
+        page = await self._source.read(info, partition, cursor, limit, types=types, **options)
+        return self._lasting(page)
+
+    async def read_or_wait(
+        self,
+        info: FeedInfo,
+        partition: int,
+        cursor: str,
+        limit: int | None,
+        *,
+        seconds: float,
+        request: Request,
+        types: TypeFilter | None = None,
+        **options: Any,
+    ) -> Page:
+        """Read a page of what the reader may see, or wait for it; see `Source.read_or_wait`."""
+        page = await self._source.read_or_wait(
+            info,
+            partition,
+            cursor,
+            limit,
+            seconds=seconds,
+            request=request,
+            types=self._principal.narrowed(types),
+            waiting=self.waiting,
+            **options,
+        )
+        return self._lasting(page)
+
+    async def call(self, method: str, *arguments: Any, **options: Any) -> Any:
+        """Call a method of an extension that `info` names to the reader."""
+        return await self._source.call(method)(*arguments, **options)
+
+    async def cursor_of(self, event_id: str, partition: int) -> str:
+        """Return the cursor behind an event that the reader may see, by its id."""
+        types = self._principal.narrowed(None)
+        options = {} if types is None else {"types": types}
+        cursor: str = await self.call("cursor_of", event_id, partition, **options)
+        return cursor
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """Count a request of the reader's for as long as it waits at the head."""
+        return self._access.waiting(self._principal)
+
+    def _seen(self, info: FeedInfo) -> FeedInfo:
+        extensions = info.extensions
+        if self._principal.is_restricted_to_types:
+            if EVENT_TYPES not in extensions:
+                raise FeedFailure(
+                    "A principal may not see all types of events, and this feed cannot tell them "
+                    "apart, so it shows nothing: name a column of text as the type of its "
+                    "TableFeed, or give principals without types."
+                )
+            extensions -= _TELLING
+        may_read = self._principal.may_read
+        partitions = tuple(
+            _without(partition, may_read) for partition in info.partitions if may_read(partition.id)
+        )
+        return replace(info, partitions=partitions, extensions=extensions)
+
+    def _lasting(self, page: Page) -> Page:
+        """Let nobody keep a page for ever that would be another if the reader's rights were."""
+        return replace(page, full=False) if self._principal.is_restricted_to_types else page
+
+
+def _without(partition: Partition, may_read: Callable[[int], bool]) -> Partition:
+    """Describe a partition without a word about those that are hidden."""
+    after = partition.starts_after
+    return replace(
+        partition,
+        starts_after=after if after is not None and may_read(after) else None,
+        cursor_from=tuple(number for number in partition.cursor_from if may_read(number)),
+    )

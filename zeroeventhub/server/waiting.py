@@ -1,0 +1,130 @@
+"""Requests that wait at the head of a feed: how many there are, and what they wait for together."""
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeAlias
+from weakref import WeakValueDictionary
+
+import anyio
+from starlette.types import Receive
+
+from zeroeventhub.errors import Unavailable
+from zeroeventhub.protocol import Page
+from zeroeventhub.server.gathering import Gathering
+from zeroeventhub.server.news import News
+from zeroeventhub.server.shutdown import is_ending
+
+__all__ = ["Question", "Waiting", "is_idle"]
+
+
+@dataclass(frozen=True)
+class Question:
+    """Say what a page is to be read of.
+
+    Attributes:
+        partition: one of the feed's.
+        cursor: where to read from.
+        limit: how many events to return at most.
+        options: what else the feed's `read` is given, by name.
+    """
+
+    partition: int
+    cursor: str
+    limit: int
+    options: tuple[tuple[str, Any], ...]
+
+
+_Found: TypeAlias = tuple[int, Page] | None
+"""The edition of the news before a page was read, and the page; None when the server is ending."""
+
+
+class Waiting:
+    """Let requests wait for something to read, and read once for all who ask the same.
+
+    Args:
+        news: tells when there may be something.
+        read: reads a page.
+        most: how many may wait at once.
+        told: is told how many do, when that changes.
+    """
+
+    def __init__(
+        self,
+        news: News,
+        read: Callable[[Question], Awaitable[Page]],
+        most: int,
+        told: Callable[[int], None],
+    ) -> None:
+        self._news = news
+        self._read = read
+        self._most = most
+        self._told = told
+        self._count = 0
+        # They are there for as long as somebody waits in them.
+        self._gatherings: WeakValueDictionary[tuple[Question, int], Gathering[_Found]]
+        self._gatherings = WeakValueDictionary()
+
+    async def page(
+        self, question: Question, page: Page, edition: int, *, deadline: float, receive: Receive
+    ) -> Page:
+        """Wait for a page that is not idle.
+
+        Args:
+            question: what was asked.
+            page: the answer so far, which is idle.
+            edition: that of the news before it was read.
+            deadline: until when to wait, by the clock of the event loop.
+            receive: tells when whoever asked has gone.
+
+        Returns:
+            The page; or else the last idle one, when time is over or the server is ending.
+
+        Raises:
+            Unavailable: too many wait.
+        """
+        with self._counted():
+            while is_idle(page, question.cursor):
+                question = replace(question, cursor=page.cursor)
+                gathering = self._gathering(question, edition)
+                found = await gathering.result(receive, deadline=deadline)
+                if found is None:
+                    break
+                edition, page = found
+        return page
+
+    def _gathering(self, question: Question, edition: int) -> Gathering[_Found]:
+        gathering = self._gatherings.get((question, edition))
+        if gathering is None:
+            gathering = Gathering(partial(self._look, question, edition))
+            self._gatherings[question, edition] = gathering
+        return gathering
+
+    async def _look(self, question: Question, edition: int) -> _Found:
+        """Wait for news, and read behind them, after everybody here has asked."""
+        await self._news.after(edition)
+        if is_ending():
+            return None
+        edition = self._news.edition
+        with anyio.CancelScope(shield=True):  # others wait for it, and a connection is at stake
+            page = await self._read(question)
+        return edition, page
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        if self._count >= self._most:
+            raise Unavailable("Too many requests wait at the head of this feed.", retry_after=1)
+        self._count += 1
+        self._told(self._count)
+        try:
+            yield
+        finally:
+            self._count -= 1
+            self._told(self._count)
+
+
+def is_idle(page: Page, cursor: str) -> bool:
+    """Tell whether a page says that there is nothing to read for now."""
+    nothing = not page.events and not page.stop_reached
+    return nothing and (page.caught_up or page.cursor == cursor)
