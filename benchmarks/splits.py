@@ -30,6 +30,7 @@ from sqlalchemy import (
     text,
 )
 
+from zeroeventhub.publisher.near_rows import NearRows
 from zeroeventhub.publisher.ordering import Events, Source
 from zeroeventhub.publisher.split_query import SplitQuery
 
@@ -111,7 +112,7 @@ def main() -> None:
     arguments = parser.parse_args()
     engine = create_engine(arguments.url, isolation_level="AUTOCOMMIT")
     fill(engine, arguments.rows)
-    query = SplitQuery(Source.of(Events(events, (events.c.id,), events.c.part)))
+    query = SplitQuery(NearRows(Source.of(Events(events, (events.c.id,), events.c.part))))
     statements: list[int] = []
 
     def note(*received: Any) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import click
 from sqlalchemy.exc import SQLAlchemyError
 
+from zeroeventhub.cli.check import check
 from zeroeventhub.cli.conformance import conformance
 from zeroeventhub.cli.cursors import cursors
 from zeroeventhub.cli.ddl import ddl
@@ -65,6 +66,19 @@ def commands(*, verbose: bool) -> None:
 
 
 for command in (
-    *(conformance, cursors, ddl, dead_letters, demo, discover, horizon, lag, serve, sync, tail),
+    *(
+        check,
+        conformance,
+        cursors,
+        ddl,
+        dead_letters,
+        demo,
+        discover,
+        horizon,
+        lag,
+        serve,
+        sync,
+        tail,
+    ),
 ):
     commands.add_command(command)

@@ -13,6 +13,9 @@ __all__ = ["run_web"]
 GRACE = 10
 """Seconds that requests under way may take after SIGTERM."""
 
+STALLED = 30
+"""Seconds after which a connection is dropped whose reader takes nothing, or is not there."""
+
 
 def run_web(
     application: Starlette,
@@ -42,6 +45,9 @@ def run_web(
         # Connections inherit it. Without it the end of every page waits 40 ms for an ACK:
         # asyncio only recognises sockets as TCP that were made with the protocol's number.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            # Linux: what a reader does not take, its connection does not outlive.
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STALLED * 1000)
         shown = f"[{host}]" if ":" in host else host
         announce(f"http://{shown}:{listening.getsockname()[1]}")
         config = uvicorn.Config(

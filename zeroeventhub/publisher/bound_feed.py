@@ -1,39 +1,43 @@
 """A table's feed with a database behind it, sync or async."""
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable
 from datetime import datetime
-from typing import Any
+from typing import Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncEngine
 
-from zeroeventhub.errors import FeedFailure, Unavailable
+from zeroeventhub.capacity import Capacity
 from zeroeventhub.protocol import FIRST, FeedInfo, Lag, Page, TypeFilter
+from zeroeventhub.publisher.database_error import explained
+from zeroeventhub.publisher.finding import Finding
+from zeroeventhub.publisher.guest_connection import Guest, guest_for, visiting
+from zeroeventhub.publisher.horizon_watch import HorizonReport
 from zeroeventhub.publisher.reader import Reader
 
 __all__ = ["AsyncBoundFeed", "BoundFeed"]
 
-_READING = {"isolation_level": "AUTOCOMMIT"}
-"""Options of a connection, whatever those of its engine: each statement sees what was committed
-before it, a horizon and then the rows below it."""
+_Asked = ParamSpec("_Asked")
+_Found = TypeVar("_Found")
 
 
 class BoundFeed:
     """Read a table's feed through a sync engine."""
 
-    def __init__(self, reader: Reader, engine: Engine) -> None:
+    def __init__(self, reader: Reader, engine: Engine, capacity: Capacity) -> None:
         self._reader = reader
         self._engine = engine
+        self._guest = guest_for(engine.dialect, capacity.statement_seconds)
+
+    @property
+    def known_info(self) -> FeedInfo | None:
+        """Describe the feed, if the database need not be asked for it; see `info`."""
+        return None if self._reader.check_is_due else self._reader.info
 
     def info(self) -> FeedInfo:
         """Describe the feed; see `Feed.info`."""
-        if self._reader.check_is_due:
-            with self._connected() as connection:
-                self._reader.check(connection)
-        return self._reader.info
+        known = self.known_info
+        return self._ask(self._reader.described) if known is None else known
 
     def read(
         self,
@@ -46,15 +50,17 @@ class BoundFeed:
         each: bool = False,
     ) -> Page:
         """Read a page; see `ExtendedFeed.read`."""
-        with self._connected() as connection:
-            return self._reader.read(
-                connection, partition, cursor, limit, types=types, stop=stop, each=each
-            )
+        return self._ask(
+            self._reader.read, partition, cursor, limit, types=types, stop=stop, each=each
+        )
 
     def head(self) -> int:
         """Return the horizon; see `ExtendedFeed.head`."""
-        with self._connected() as connection:
-            return self._reader.head(connection)
+        return self._ask(self._reader.head)
+
+    def horizon(self) -> HorizonReport:
+        """Tell how far the feed may be read, since when that is so, and who holds it back."""
+        return self._ask(self._reader.horizon)
 
     def splits(
         self, partition: int, count: int, *, start: str = FIRST, stop: str | None = None
@@ -64,8 +70,7 @@ class BoundFeed:
         The largest piece holds at most about one and a half times the events of the average one,
         as long as pieces have a thousand events or more.
         """
-        with self._connected() as connection:
-            return self._reader.splits(connection, partition, count, start, stop)
+        return self._ask(self._reader.splits, partition, count, start, stop)
 
     def lag(self, partition: int, cursor: str) -> Lag:
         """Count the settled events behind a cursor; see `ExtendedFeed.lag`.
@@ -74,13 +79,13 @@ class BoundFeed:
         first of them happened is told by the feed's `time`, or, with that ordering and no `time`,
         by when it was given its position.
         """
-        with self._connected() as connection:
-            return self._reader.lag(connection, partition, cursor)
+        return self._ask(self._reader.lag, partition, cursor)
 
-    def cursor_of(self, event_id: str, partition: int = 0) -> str:
+    def cursor_of(
+        self, event_id: str, partition: int = 0, *, types: TypeFilter | None = None
+    ) -> str:
         """Return the cursor behind the event of an id; see `ExtendedFeed.cursor_of`."""
-        with self._connected() as connection:
-            return self._reader.cursor_of(connection, event_id, partition)
+        return self._ask(self._reader.cursor_of, event_id, partition, types=types)
 
     def cursor_after(self, position: int) -> str:
         """Return the cursor that stands after a position.
@@ -91,8 +96,7 @@ class BoundFeed:
         Raises:
             BadCursor: it lies above the horizon: events may still appear below it.
         """
-        with self._connected() as connection:
-            return self._reader.cursor_after(connection, position)
+        return self._ask(self._reader.cursor_after, position)
 
     def cursor_at(self, moment: datetime, partition: int = 0) -> str:
         """Return the cursor that stands before all events of a moment or later.
@@ -109,28 +113,50 @@ class BoundFeed:
         Raises:
             ConfigurationError: the moment has no zone, or the feed does not know times.
         """
-        with self._connected() as connection:
-            return self._reader.cursor_at(connection, moment, partition)
+        return self._ask(self._reader.cursor_at, moment, partition)
 
-    @contextmanager
-    def _connected(self) -> Iterator[Connection]:
-        with _explained(), self._engine.connect() as connection:
-            yield connection.execution_options(**_READING)
+    def check(self) -> list[Finding]:
+        """Look at everything that the feed relies on in its database, and change nothing.
+
+        What is missing is among the findings, and not raised.
+
+        Raises:
+            Unavailable: the database cannot answer just now.
+        """
+        with (
+            explained(),
+            self._engine.connect() as connection,
+            visiting(connection, self._guest),
+        ):
+            return self._reader.findings(connection)
+
+    def _ask(
+        self,
+        question: Callable[Concatenate[Connection, _Asked], _Found],
+        *arguments: _Asked.args,
+        **options: _Asked.kwargs,
+    ) -> _Found:
+        with explained(), self._engine.connect() as connection:
+            return _visit(connection, self._reader, self._guest, question, *arguments, **options)
 
 
 class AsyncBoundFeed:
     """Read a table's feed through an async engine."""
 
-    def __init__(self, reader: Reader, engine: AsyncEngine) -> None:
+    def __init__(self, reader: Reader, engine: AsyncEngine, capacity: Capacity) -> None:
         self._reader = reader
         self._engine = engine
+        self._guest = guest_for(engine.dialect, capacity.statement_seconds)
+
+    @property
+    def known_info(self) -> FeedInfo | None:
+        """Describe the feed, if the database need not be asked for it; see `BoundFeed`."""
+        return None if self._reader.check_is_due else self._reader.info
 
     async def info(self) -> FeedInfo:
         """Describe the feed; see `Feed.info`."""
-        if self._reader.check_is_due:
-            async with self._connected() as connection:
-                await connection.run_sync(self._reader.check)
-        return self._reader.info
+        known = self.known_info
+        return await self._ask(self._reader.described) if known is None else known
 
     async def read(
         self,
@@ -143,66 +169,83 @@ class AsyncBoundFeed:
         each: bool = False,
     ) -> Page:
         """Read a page; see `ExtendedFeed.read`."""
-        async with self._connected() as connection:
-            return await connection.run_sync(
-                self._reader.read, partition, cursor, limit, types=types, stop=stop, each=each
-            )
+        return await self._ask(
+            self._reader.read, partition, cursor, limit, types=types, stop=stop, each=each
+        )
 
     async def head(self) -> int:
         """Return the horizon; see `ExtendedFeed.head`."""
-        async with self._connected() as connection:
-            return await connection.run_sync(self._reader.head)
+        return await self._ask(self._reader.head)
+
+    async def horizon(self) -> HorizonReport:
+        """Tell how far the feed may be read; see `BoundFeed.horizon`."""
+        return await self._ask(self._reader.horizon)
 
     async def splits(
         self, partition: int, count: int, *, start: str = FIRST, stop: str | None = None
     ) -> list[str]:
         """Return the cursors between pieces of a partition; see `BoundFeed.splits`."""
-        async with self._connected() as connection:
-            return await connection.run_sync(self._reader.splits, partition, count, start, stop)
+        return await self._ask(self._reader.splits, partition, count, start, stop)
 
     async def lag(self, partition: int, cursor: str) -> Lag:
         """Count the settled events behind a cursor; see `BoundFeed.lag`."""
-        async with self._connected() as connection:
-            return await connection.run_sync(self._reader.lag, partition, cursor)
+        return await self._ask(self._reader.lag, partition, cursor)
 
-    async def cursor_of(self, event_id: str, partition: int = 0) -> str:
+    async def cursor_of(
+        self, event_id: str, partition: int = 0, *, types: TypeFilter | None = None
+    ) -> str:
         """Return the cursor behind the event of an id; see `ExtendedFeed.cursor_of`."""
-        async with self._connected() as connection:
-            return await connection.run_sync(self._reader.cursor_of, event_id, partition)
+        return await self._ask(self._reader.cursor_of, event_id, partition, types=types)
 
     async def cursor_after(self, position: int) -> str:
         """Return the cursor that stands after a position; see `BoundFeed.cursor_after`."""
-        async with self._connected() as connection:
-            return await connection.run_sync(self._reader.cursor_after, position)
+        return await self._ask(self._reader.cursor_after, position)
 
     async def cursor_at(self, moment: datetime, partition: int = 0) -> str:
         """Return the cursor before all events of a moment; see `BoundFeed.cursor_at`."""
-        async with self._connected() as connection:
-            return await connection.run_sync(self._reader.cursor_at, moment, partition)
+        return await self._ask(self._reader.cursor_at, moment, partition)
 
-    @asynccontextmanager
-    async def _connected(self) -> AsyncIterator[AsyncConnection]:
-        with _explained():
+    async def check(self) -> list[Finding]:
+        """Look at everything that the feed relies on; see `BoundFeed.check`."""
+
+        def look(connection: Connection) -> list[Finding]:
+            with visiting(connection, self._guest):
+                return self._reader.findings(connection)
+
+        with explained():
             async with self._engine.connect() as connection:
-                yield await connection.execution_options(**_READING)
+                return await connection.run_sync(look)
+
+    async def _ask(
+        self,
+        question: Callable[Concatenate[Connection, _Asked], _Found],
+        *arguments: _Asked.args,
+        **options: _Asked.kwargs,
+    ) -> _Found:
+        with explained():
+            async with self._engine.connect() as connection:
+                return await connection.run_sync(
+                    _visit, self._reader, self._guest, question, *arguments, **options
+                )
 
 
-@contextmanager
-def _explained() -> Iterator[None]:
-    """Turn the database's errors into the feed's; the database's own stay attached."""
-    try:
-        yield
-    except (OperationalError, InterfaceError, PoolTimeout) as error:
-        if _is_denied(error):
-            raise FeedFailure("The feed's user lacks a right that its query needs.") from error
-        if "Could not decode" in str(error):  # SQLite holds text that is not UTF-8
-            raise FeedFailure("A row holds text that is not UTF-8.") from error
-        raise Unavailable("The feed's database cannot answer just now.", retry_after=1) from error
-    except SQLAlchemyError as error:
-        raise FeedFailure("The feed's database refused the feed's query.") from error
-
-
-def _is_denied(error: Exception) -> bool:
-    """Tell whether MariaDB or MySQL refused for want of a right, which no waiting mends."""
-    arguments: tuple[Any, ...] = getattr(getattr(error, "orig", None), "args", ())
-    return bool({*arguments[:1]} & {1044, 1142, 1143, 1227, 1370})
+def _visit(
+    connection: Connection,
+    reader: Reader,
+    guest: Guest,
+    question: Callable[Concatenate[Connection, _Asked], _Found],
+    /,
+    *arguments: _Asked.args,
+    **options: _Asked.kwargs,
+) -> _Found:
+    """Ask the database something, as a guest of its host."""
+    if reader.check_is_due:
+        # Before anything is written: what writes may not be installed.
+        with visiting(connection, guest):
+            reader.check(connection)
+    with (
+        reader.doubting(),
+        visiting(connection, guest, reader.step(connection)),
+        reader.looking_twice(connection),
+    ):
+        return question(connection, *arguments, **options)

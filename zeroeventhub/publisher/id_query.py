@@ -11,17 +11,21 @@ from sqlalchemy import (
     Enum,
     Integer,
     String,
+    Subquery,
     Text,
     Uuid,
-    bindparam,
+    func,
     literal,
     select,
 )
 
 from zeroeventhub.errors import BadCursor, ConfigurationError
+from zeroeventhub.protocol import TypeFilter
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION
+from zeroeventhub.publisher.found_rows import positions_of
+from zeroeventhub.publisher.near_rows import NearRows, given
 from zeroeventhub.publisher.ordering import Source
-from zeroeventhub.publisher.type_condition import exact
+from zeroeventhub.publisher.type_condition import TypeCondition, exact
 
 __all__ = ["IdQuery"]
 
@@ -31,14 +35,30 @@ class IdQuery:
 
     Args:
         source: where events are read.
-        identity: the column of ids; None if an event's id is its position.
+        identity: finds events by the column of ids; None if an event's id is its position.
+        types: filters events by type; None if the feed does not know types.
     """
 
-    def __init__(self, source: Source, identity: ColumnElement[Any] | None) -> None:
+    def __init__(
+        self,
+        source: Source,
+        identity: NearRows | None,
+        types: TypeCondition | None = None,
+    ) -> None:
         self._source = source
-        self._identity = source.position if identity is None else identity
+        self._types = types
+        self._searched = identity
+        self._identity = source.position if identity is None else identity.source.position
 
-    def position(self, connection: Connection, event_id: str, partition: int, *, until: int) -> int:
+    def position(
+        self,
+        connection: Connection,
+        event_id: str,
+        partition: int,
+        *,
+        until: int,
+        types: TypeFilter | None = None,
+    ) -> int:
         """Return the position of an event.
 
         Args:
@@ -46,30 +66,34 @@ class IdQuery:
             event_id: as the event has it in JSON.
             partition: where it is.
             until: the horizon; what lies above it is not looked at.
+            types: the types of events to look at; None for all.
 
         Raises:
-            BadCursor: no event of the partition has this id.
+            BadCursor: no event of the partition, and of these types, has this id.
             ConfigurationError: ids of this type cannot be looked for.
         """
         value = self._value(event_id)
-        source = self._source
         if value is not None:
-            query = (
-                select(source.position)
-                .select_from(source.join(source.table))
-                .where(
-                    *self._same(value, connection.dialect.name),
-                    source.position <= bindparam("until", type_=BigInteger),
-                )
-                .order_by(source.position.desc())
-                .limit(1)
-            )
-            if source.partition is not None:
-                query = query.where(source.partition == bindparam("partition", type_=Integer))
-            values = {"until": until, "partition": partition}
-            if (position := connection.scalar(query, values)) is not None:
+            conditions = self._same(value, connection.dialect.name)
+            if types is not None and self._types is not None:
+                conditions.append(self._types.condition(types))
+            found = self._found(connection, conditions)
+            query = select(func.max(found.c.position)).where(found.c.position <= given("until"))
+            if self._source.partition is not None:
+                query = query.where(found.c.partition == partition)
+            if (position := connection.scalar(query, {"until": until})) is not None:
                 return int(position)
         raise BadCursor("No event of this feed has this id.")
+
+    def _found(self, connection: Connection, conditions: list[ColumnElement[bool]]) -> Subquery:
+        source, searched = self._source, self._searched
+        if searched is not None:
+            way = searched.way(connection)
+            return positions_of(source, way, searched.source.table, *conditions)
+        query = select(source.position.label("position")).select_from(source.join(source.table))
+        if source.partition is not None:
+            query = query.add_columns(source.partition.label("partition"))
+        return query.where(*conditions).subquery("found")
 
     def _same(self, value: Any, dialect: str) -> list[ColumnElement[bool]]:
         """Return what holds for the event; the first condition is one that an index serves."""

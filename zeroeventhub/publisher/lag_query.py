@@ -5,13 +5,11 @@ from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import (
-    BigInteger,
     ColumnElement,
     Connection,
     FromClause,
     Select,
     Subquery,
-    bindparam,
     case,
     func,
     literal_column,
@@ -23,8 +21,8 @@ from zeroeventhub.errors import FeedFailure
 from zeroeventhub.protocol import Lag
 from zeroeventhub.publisher.json_form import json_form
 from zeroeventhub.publisher.mapping import moment
-from zeroeventhub.publisher.near_rows import NearRows, Way
-from zeroeventhub.publisher.ordering import Source
+from zeroeventhub.publisher.near_rows import NearRows, given
+from zeroeventhub.publisher.way import Way
 
 __all__ = ["LagQuery"]
 
@@ -39,14 +37,14 @@ class LagQuery:
     """Count the events of a partition that lie behind a place.
 
     Args:
-        source: where the events are read.
+        rows: finds the rows next to a place.
         time: the column of the time of an event; None to take the time at which it was given its
             position, where the ordering keeps that.
     """
 
-    def __init__(self, source: Source, time: ColumnElement[Any] | None) -> None:
-        self._source = source
-        self._rows = NearRows(source)
+    def __init__(self, rows: NearRows, time: ColumnElement[Any] | None) -> None:
+        self._rows = rows
+        self._source = source = rows.source
         told = source.given_at if time is None else time
         self._time = None if told is None else json_form(told, "time")
         self._most = MOST if source.events is None else MOST_LOOKED_UP
@@ -66,8 +64,8 @@ class LagQuery:
         """
         if after >= until:
             return Lag(0, 0.0)
-        query = self._statement(self._rows.find_way(connection))
-        values = {"partition": partition, "place_0": after, "until": until}
+        query = self._statement(self._rows.way(connection))
+        values = {"partition": partition, "after": after, "until": until}
         places, events, first = connection.execute(query, values).one()
         exact = places <= self._most
         if not events:
@@ -76,21 +74,18 @@ class LagQuery:
         return Lag(min(events, self._most), self._age(connection, first), exact)
 
     def _build(self, way: Way) -> Select[Any]:
-        near = self._rows.select(
-            0,
-            self._most + 1,
-            way,
-            above=True,
-            until=bindparam("until", type_=BigInteger),
-            columns=[self._source.table.c[name] for name in self._source.key],
-        )
+        source = self._source
+        references = [source.table.c[name] for name in source.key]
+        query = select(source.position.label("position"), *references).select_from(source.table)
+        query = self._rows.above(query, way, given("after"), given("until"))
+        near = query.limit(literal_column(str(self._most + 1))).subquery("near")
         found, presence = self._join(near)
         columns: tuple[ColumnElement[Any], ...] = (
             func.count(),
             func.count(presence),
             func.min(case((presence.is_not(None), near.c.position))),
         )
-        return select(*columns).select_from(found).where(*self._rows.own(near))
+        return select(*columns).select_from(found)
 
     def _join(self, near: Subquery) -> tuple[FromClause, ColumnElement[Any]]:
         """Find which of the positions still have their events, and what is not NULL in those."""
@@ -111,7 +106,7 @@ class LagQuery:
         query = (
             select(self._time.select)
             .select_from(self._source.join(self._source.table))
-            .where(self._source.position == bindparam("position", type_=BigInteger))
+            .where(self._source.position == given("position"))
         )
         try:
             told = connection.scalar(query, {"position": position})

@@ -1,132 +1,78 @@
 """Statements that find the rows next to a place in a partition, at the same cost everywhere."""
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
-    Column,
     ColumnElement,
     Connection,
     Integer,
-    Subquery,
-    Table,
+    Select,
     bindparam,
-    inspect,
     literal_column,
-    select,
-    tuple_,
 )
 
+from zeroeventhub.publisher.cursor import HIGHEST_POSITION
 from zeroeventhub.publisher.ordering import Source
+from zeroeventhub.publisher.way import Way, find_way
 
-__all__ = ["NearRows", "Way"]
+__all__ = ["HIGHEST", "LIMIT", "NearRows", "given"]
 
-_PARTITION: Any = bindparam("partition", type_=Integer)
+# It is written out: PostgreSQL plans for a tenth of the table if it is a parameter.
+LIMIT: ColumnElement[int] = bindparam("limit", type_=Integer, literal_execute=True)
+"""The parameter that says how many rows."""
+
+HIGHEST: ColumnElement[int] = literal_column(str(HIGHEST_POSITION), BigInteger)
+"""No position lies above it."""
+
+_LOWEST: ColumnElement[int] = literal_column("0", BigInteger)
+"""Every position lies above it."""
 
 
-class Way(NamedTuple):
-    """Say how the rows of a partition are found: by pairs of columns, or with a hint."""
-
-    by_pairs: bool = False
-    hint: str = ""
+def given(name: str) -> ColumnElement[int]:
+    """Return a parameter that is a position."""
+    return bindparam(name, type_=BigInteger)
 
 
 class NearRows:
-    """Select the rows of a partition that lie next to a place.
+    """Choose rows of a partition that lie next to a place.
 
     Args:
         source: where the events are read.
     """
 
     def __init__(self, source: Source) -> None:
-        self._source = source
+        self.source = source
         self._way: Way | None = None
 
+    @classmethod
+    def of_all(cls, source: Source) -> "NearRows":
+        """Choose rows of all partitions alike."""
+        return cls(replace(source, partition=None))
+
+    def way(self, connection: Connection) -> Way:
+        """Return the way to the rows, which is looked for once."""
+        return self._way or self.find_way(connection)
+
     def find_way(self, connection: Connection) -> Way:
-        """Find the way to the rows of a partition, once."""
-        if self._way is None:
-            self._way = _way(connection, self._source)
+        """Look for the way to the rows, by what indexes the table has now."""
+        self._way = find_way(connection, self.source)
         return self._way
 
-    def select(
-        self,
-        number: int,
-        rows: int,
-        way: Way,
-        *,
-        above: bool,
-        until: ColumnElement[int] | None = None,
-        columns: Sequence[ColumnElement[Any]] = (),
-    ) -> Subquery:
-        """Select rows on one side of the parameter `place_<number>`, the nearest ones.
+    def above(
+        self, query: Select[Any], way: Way, low: ColumnElement[int], high: ColumnElement[int]
+    ) -> Select[Any]:
+        """Choose those rows of a query that lie above a place and not above another, in order.
 
         Args:
-            number: of the place, among those of a statement.
-            rows: how many rows at most.
-            way: how they are found.
-            above: whether they lie above the place; at it or below it otherwise.
-            until: the highest position, for rows above.
-            columns: what to select beside the position.
+            query: selects from the source's table.
+            way: how the rows are found.
+            low: a position.
+            high: another.
         """
-        position, partition = self._source.position, self._source.partition
-        place: Any = bindparam(f"place_{number}", type_=BigInteger)
-        order: list[ColumnElement[Any]] = [position]
-        here: Any = position
-        bounds: list[Any] = [place, until]
-        query = select(position.label("position"), *columns).select_from(self._source.table)
-        if partition is not None and way.by_pairs:
-            here = tuple_(partition, position)
-            bounds = [None if bound is None else tuple_(_PARTITION, bound) for bound in bounds]
-            query = query.add_columns(partition.label("partition"))
-            order = [partition, position]
-        elif partition is not None:
-            query = query.where(partition == _PARTITION)
-        start, end = bounds
-        query = query.where(here > start if above else here <= start)
-        if end is not None:
-            query = query.where(here <= end)
-        if way.hint:
-            query = query.with_hint(self._source.table, way.hint)
-        ordered = query.order_by(*(order if above else [each.desc() for each in order]))
-        # The limit is written out: PostgreSQL plans for a tenth of the table if it is a parameter.
-        return ordered.limit(literal_column(str(rows))).subquery(f"near_{number}")
+        return way.between(query, self.source, low, high)
 
-    @staticmethod
-    def own(near: Subquery) -> list[ColumnElement[bool]]:
-        """Leave out what pairs have in common with the next partition: nothing but their order."""
-        return [near.c.partition == _PARTITION] if "partition" in near.c else []
-
-
-def _way(connection: Connection, source: Source) -> Way:
-    """Find the way to the rows of a partition that costs as little wherever they are.
-
-    PostgreSQL may go along the primary key and skip the rows of other partitions, of which there
-    may be millions; only the index of both columns has the order of pairs. MariaDB may look up the
-    partition alone and skip all of its rows up to the place, unless it is told to use the index.
-    """
-    name = _index(connection, source)
-    if name is None:
-        return Way()
-    if connection.dialect.name == "postgresql":
-        return Way(by_pairs=True)
-    if connection.dialect.name in {"mariadb", "mysql"}:
-        quoted = connection.dialect.identifier_preparer.quote(name)
-        return Way(hint=f"FORCE INDEX ({quoted})".replace("%", "%%"))
-    return Way()
-
-
-def _index(connection: Connection, source: Source) -> str | None:
-    """Name an index of all rows of a table by partition and position, in rising order."""
-    table, pair = source.table, [source.partition, source.position]
-    names = [column.name for column in pair if isinstance(column, Column)]
-    if not isinstance(table, Table) or len(names) < len(pair):
-        return None
-    look = inspect(connection)
-    if look.get_pk_constraint(table.name, table.schema)["constrained_columns"][:2] == names:
-        return "PRIMARY"
-    for index in look.get_indexes(table.name, table.schema):
-        partial = index.get("dialect_options", {}).get("postgresql_where")
-        if index["column_names"][:2] == names and not partial and not index.get("column_sorting"):
-            return index["name"]
-    return None
+    def below(self, query: Select[Any], way: Way, high: ColumnElement[int]) -> Select[Any]:
+        """Choose those rows of a query that lie at a place or below it, the highest first."""
+        return way.between(query, self.source, _LOWEST, high, backwards=True)

@@ -1,33 +1,27 @@
 """The query that reads a page, and the one that finds events which no page would show."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    ColumnElement,
-    Connection,
-    Integer,
-    Select,
-    bindparam,
-    select,
-)
+from sqlalchemy import ColumnElement, Connection, Select, literal_column, select
 
 from zeroeventhub.errors import ConfigurationError, Unavailable
 from zeroeventhub.protocol import Event, Partition, TypeFilter
+from zeroeventhub.publisher.near_rows import HIGHEST, LIMIT, given
 from zeroeventhub.publisher.partition_hash import outside
-from zeroeventhub.publisher.row_query import RowQuery
+from zeroeventhub.publisher.portions import Portions
+from zeroeventhub.publisher.row_query import Row, RowQuery
 from zeroeventhub.publisher.type_condition import TypeCondition
+from zeroeventhub.publisher.way import Way
 
 __all__ = ["PageQuery", "Stretch"]
 
-PAGE_BYTES = 8 * 1024 * 1024
-"""How much data a page holds at most, unless a single event is larger."""
-
 FILTERED_ROWS = 50_000
 """How many rows a page looks at in search of events of certain types, at most."""
+
+_ONE: ColumnElement[int] = literal_column("1")
 
 
 @dataclass
@@ -35,11 +29,12 @@ class Stretch:
     """Hold what was read behind a position.
 
     Attributes:
+        until: the position up to which it was read.
         events: the events.
         positions: where they are.
         last: the last position that was read and the event at it, which may be a deleted one;
             None if there was none.
-        until: the position up to which it was read.
+        size: of the events, in bytes.
         full: whether it ended for its size, before `until`.
     """
 
@@ -47,6 +42,7 @@ class Stretch:
     events: list[Event] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
     last: tuple[int, Event | None] | None = None
+    size: int = 0
     full: bool = False
 
 
@@ -58,6 +54,7 @@ class PageQuery:
         partitions: the partitions that there are to read.
         ids: the partitions that events may be in, read or not.
         types: filters events by type; None if the feed does not know types.
+        page_bytes: how much data a page holds at most, unless a single event is larger.
     """
 
     def __init__(
@@ -66,30 +63,18 @@ class PageQuery:
         partitions: Collection[Partition],
         ids: Collection[int],
         types: TypeCondition | None = None,
+        *,
+        page_bytes: int,
     ) -> None:
         self._rows = rows
         self._source = rows.source
         self._closed = [partition.id for partition in partitions if partition.closed]
         self._ids = sorted(ids)
         self._types = types
-        position: ColumnElement[Any] = self._source.position
-        self._behind = [position > bindparam("after", type_=BigInteger)]
-        if self._source.partition is not None:
-            self._behind.append(self._source.partition == bindparam("partition", type_=Integer))
-        # Without an upper bound, so that no statistics, however old, can make a plan that reads
-        # and sorts everything up to it. What comes from above it is cut off afterwards.
-        self._all = rows.select(self._behind, _LIMIT)
-        self._window = (
-            select(position)
-            .select_from(self._source.table)
-            .where(*self._behind)
-            .order_by(position)
-            .offset(FILTERED_ROWS - 1)
-            .limit(1)
-        )
-        # A short range, whose upper bound does no harm.
-        self._range = [*self._behind, position <= bindparam("until", type_=BigInteger)]
-        self._filtered = lru_cache(maxsize=100)(self._build_filtered)
+        self._page_bytes = page_bytes
+        self._portions = Portions()
+        self._statement = lru_cache(maxsize=100)(self._build)
+        self._window = lru_cache(maxsize=2)(self._build_window)
 
     @property
     def others(self) -> bool:
@@ -109,35 +94,58 @@ class PageQuery:
         """Read events above one position and not above another, whole."""
         if after >= until:
             return Stretch(until)
-        values = {"after": after, "limit": limit}
-        if self._source.partition is not None:
-            values["partition"] = partition
-        if types is None:
-            query = self._all
-        else:
-            end = connection.scalar(self._window, values)
-            until = until if end is None else min(until, end)
-            query, values = self._filtered(types), {**values, "until": until}
-        stretch = Stretch(until)
-        size = 0
-        rows = self._rows.read(connection, query, values)
-        for position, event in rows:
-            if position > until:
+        way = self._rows.near.way(connection)
+        values = {"partition": partition, "after": after, "until": until}
+        if types is not None:
+            end = connection.scalar(self._window(way), values)
+            values["until"] = until = until if end is None else end
+        query, stretch = self._statement(way, types), Stretch(until)
+        while True:
+            portion = self._portions.rows(limit, self._page_bytes - stretch.size)
+            rows = self._rows.read(connection, query, {**values, "limit": portion})
+            read = self._take(rows, stretch)
+            if stretch.full or read < portion or stretch.last is None:
                 return stretch
+            limit -= portion
+            values["after"] = stretch.last[0]
+            if limit == 0 or values["after"] == until:
+                stretch.full = values["after"] < until
+                return stretch
+
+    def _take(self, rows: Iterator[Row], stretch: Stretch) -> int:
+        """Take rows into a page until it is full; return how many were looked at."""
+        sizes = []
+        for position, event in rows:
+            size = 0 if event is None else len(event.raw)
+            sizes.append(size)
             if event is not None:
-                size += len(event.raw)
-                if stretch.events and size > PAGE_BYTES:
+                if stretch.events and stretch.size + size > self._page_bytes:
                     stretch.full = True
-                    return stretch
+                    break
                 stretch.events.append(event)
                 stretch.positions.append(position)
+                stretch.size += size
             stretch.last = position, event
-        stretch.full = len(rows) == limit and rows[-1][0] < until
-        return stretch
+        self._portions.learn(sizes)
+        return len(sizes)
 
-    def _build_filtered(self, types: TypeFilter) -> Select[Any]:
-        chosen = None if self._types is None else self._types.condition(types)
-        return self._rows.select(self._range, _LIMIT, chosen=chosen)
+    def _build(self, way: Way, types: TypeFilter | None) -> Select[Any]:
+        chosen = None
+        if types is not None and self._types is not None:
+            chosen = self._types.condition(types)
+        near = self._rows.near
+        return self._rows.select(
+            lambda query: near.above(query, way, given("after"), given("until")),
+            LIMIT,
+            chosen=chosen,
+        )
+
+    def _build_window(self, way: Way) -> Select[Any]:
+        """Find where a page ends that would look at too many rows."""
+        source, near = self._source, self._rows.near
+        query = select(source.position).select_from(source.table)
+        query = near.above(query, way, given("after"), given("until"))
+        return query.offset(literal_column(str(FILTERED_ROWS - 1))).limit(_ONE)
 
     def refuse_strays(self, connection: Connection) -> None:
         """Refuse events that no partition would ever show.
@@ -145,20 +153,17 @@ class PageQuery:
         Raises:
             ConfigurationError: there are some.
         """
-        column = self._source.partition
-        if column is None:
+        source, way = self._source, self._rows.near.way(connection)
+        if source.partition is None:
             return
-        stray = (
-            select(column)
-            .select_from(self._source.table)
-            .where(outside(column, self._ids))
-            .limit(1)
-        )
-        if row := connection.execute(stray).first():
-            raise ConfigurationError(
-                f"There is an event in partition {row[0]}, but the feed's partitions are "
-                f"{_listed(self._ids)}: no consumer would ever see it."
-            )
+        for beside in outside(source.partition, self._ids):
+            query = select(source.partition).select_from(source.table).where(beside)
+            query = way.through(query.order_by(source.partition), source.table).limit(_ONE)
+            if row := connection.execute(query).first():
+                raise ConfigurationError(
+                    f"There is an event in partition {row[0]}, but the feed's partitions are "
+                    f"{_listed(self._ids)}: no consumer would ever see it."
+                )
 
     def await_ends(self, connection: Connection, *, settled: int) -> None:
         """Refuse to call a closed partition read while its last events are not settled.
@@ -166,26 +171,24 @@ class PageQuery:
         Raises:
             Unavailable: some are not.
         """
-        source = self._source
+        source, near = self._source, self._rows.near
         if source.partition is None or not self._closed:
             return
-        queries = []
-        if source.waiting is not None:  # first, for they leave it for where the second looks
+        found = None
+        if source.waiting is not None:  # first, for they leave it for where the others look
             column = source.waiting.c.partition
-            queries.append(select(column).where(column.in_(self._closed)))
-        queries.append(
-            select(source.partition)
-            .select_from(source.table)
-            .where(source.position > settled, source.partition.in_(self._closed))
-        )
-        for query in queries:
-            if connection.execute(query.limit(1)).first():
-                raise Unavailable(
-                    "The last events of a closed partition are not settled yet.", retry_after=1
-                )
-
-
-_LIMIT: ColumnElement[int] = bindparam("limit", type_=Integer)
+            found = connection.execute(
+                select(column).where(column.in_(self._closed)).limit(_ONE)
+            ).first()
+        query = select(_ONE).select_from(source.table)
+        query = near.above(query, near.way(connection), given("after"), HIGHEST).limit(_ONE)
+        for number in self._closed:
+            values = {"partition": number, "after": settled}
+            found = found or connection.execute(query, values).first()
+        if found:
+            raise Unavailable(
+                "The last events of a closed partition are not settled yet.", retry_after=1
+            )
 
 
 def _listed(partitions: list[int]) -> str:

@@ -17,7 +17,6 @@ from sqlalchemy import (
     case,
     event,
     literal_column,
-    or_,
 )
 from sqlalchemy import types as sql
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -97,11 +96,11 @@ def layout_expression(
     return remainder if lowest == 0 else _number(lowest) + remainder
 
 
-def outside(column: ColumnElement[Any], ids: Collection[int]) -> ColumnElement[bool]:
-    """Return what is true of events whose partition is not one of those, in terms of an index."""
+def outside(column: ColumnElement[Any], ids: Collection[int]) -> list[ColumnElement[bool]]:
+    """Return what may be true of events whose partition is none of those, as ranges of an index."""
     ordered = sorted(ids)
     gaps = [and_(column > low, column < high) for low, high in pairwise(ordered) if high - low > 1]
-    return or_(column.is_(None), column < ordered[0], column > ordered[-1], *gaps)
+    return [column.is_(None), column < ordered[0], column > ordered[-1], *gaps]
 
 
 def register(connection: Any) -> None:

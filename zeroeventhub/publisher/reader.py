@@ -1,16 +1,22 @@
 """What the sync and the async feed do once there is a connection."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from time import monotonic
 
 from sqlalchemy import Connection
+from sqlalchemy.exc import SQLAlchemyError
 
-from zeroeventhub.errors import BadCursor, Diverged, Unavailable
+from zeroeventhub.errors import BadCursor, Diverged, FeedFailure, Gone, Unavailable
 from zeroeventhub.protocol import FIRST, LAST, FeedInfo, Lag, Page, TypeFilter
+from zeroeventhub.publisher.checkup import Checkup
 from zeroeventhub.publisher.cursor import Place
+from zeroeventhub.publisher.finding import Finding
 from zeroeventhub.publisher.history import History
+from zeroeventhub.publisher.horizon_watch import HorizonReport, HorizonWatch
 from zeroeventhub.publisher.id_query import IdQuery
 from zeroeventhub.publisher.lag_query import LagQuery
 from zeroeventhub.publisher.ordering import Horizon, Ordering
@@ -48,22 +54,30 @@ class Queries:
 
 
 class Reader:
-    """Read a table's feed through connections that autocommit.
+    """Read a table's feed through connections on which each statement sees the last commits.
 
     Args:
         info: what the feed says of itself.
         ordering: knows how far it may be read.
         history: gives cursors and checks them.
         queries: what is asked of the table.
+        checkup: looks at all that the feed relies on.
     """
 
     def __init__(
-        self, info: FeedInfo, ordering: Ordering, history: History, queries: Queries
+        self,
+        info: FeedInfo,
+        ordering: Ordering,
+        history: History,
+        queries: Queries,
+        checkup: Checkup,
     ) -> None:
         self.info = info
         self._ordering = ordering
+        self._watch = HorizonWatch(ordering)
         self._history = history
         self._queries = queries
+        self._checkup = checkup
         self._ready = False
         self._ends_settled = False
         self._checked_at = -math.inf
@@ -82,12 +96,45 @@ class Reader:
         # Said first, so that readers beside this one do not check as well.
         last, self._checked_at = self._checked_at, monotonic()
         try:
-            self._ordering.check(connection)
-            self._queries.pages.refuse_strays(connection)
+            self._checkup.refuse(connection)
+            if not self._ready:
+                self._checkup.warn(connection)
         except BaseException:
             self._checked_at = last
             raise
         self._ready = True
+
+    def findings(self, connection: Connection) -> list[Finding]:
+        """Look at all that the feed relies on; see `BoundFeed.check`."""
+        return self._checkup.findings(connection)
+
+    @contextmanager
+    def doubting(self) -> Iterator[None]:
+        """Look at the table again before anything else is read, if a question about it failed."""
+        try:
+            yield
+        except (FeedFailure, SQLAlchemyError):
+            self._checked_at = -math.inf
+            raise
+
+    @contextmanager
+    def looking_twice(self, connection: Connection) -> Iterator[None]:
+        """Say that history is another one only if the table still is what it was."""
+        try:
+            yield
+        except Gone:
+            self._checkup.refuse_changes(connection)
+            raise
+
+    def described(self, connection: Connection) -> FeedInfo:
+        """Describe the feed once the table has been looked at."""
+        if self.check_is_due:
+            self.check(connection)
+        return self.info
+
+    def step(self, connection: Connection) -> str | None:
+        """Return what has to be committed before the feed is read; see `Ordering.step`."""
+        return self._ordering.step(connection)
 
     def read(
         self,
@@ -139,6 +186,12 @@ class Reader:
         """Return the horizon; see `ExtendedFeed.head`."""
         return self._horizon(connection).settled
 
+    def horizon(self, connection: Connection) -> HorizonReport:
+        """Tell how far the feed may be read, and who holds it back; see `BoundFeed.horizon`."""
+        if self.check_is_due:
+            self.check(connection)
+        return self._watch.report(connection)
+
     def cursor_after(self, connection: Connection, position: int) -> str:
         """Return the cursor after a position that is settled."""
         settled = self._horizon(connection).settled
@@ -155,10 +208,19 @@ class Reader:
         position = self._queries.times.position(connection, partition, moment, settled=settled)
         return self._history.cursor_below(connection, position)
 
-    def cursor_of(self, connection: Connection, event_id: str, partition: int) -> str:
-        """Return the cursor behind the event of an id."""
+    def cursor_of(
+        self,
+        connection: Connection,
+        event_id: str,
+        partition: int,
+        *,
+        types: TypeFilter | None = None,
+    ) -> str:
+        """Return the cursor behind the event of an id, if it is of these types."""
         settled = self._horizon(connection).settled
-        position = self._queries.ids.position(connection, event_id, partition, until=settled)
+        position = self._queries.ids.position(
+            connection, event_id, partition, until=settled, types=types
+        )
         return self._history.cursor_below(connection, position)
 
     def splits(
@@ -204,7 +266,7 @@ class Reader:
     def _horizon(self, connection: Connection) -> Horizon:
         if self.check_is_due:
             self.check(connection)
-        horizon = self._ordering.horizon(connection)
+        horizon = self._watch.read(connection)
         if not self._ends_settled:
             # Once is enough: nothing is added to what is closed.
             self._queries.pages.await_ends(connection, settled=horizon.settled)

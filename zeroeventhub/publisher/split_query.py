@@ -5,20 +5,19 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
-    BigInteger,
     ColumnElement,
     CompoundSelect,
     Connection,
-    bindparam,
+    Subquery,
     func,
     literal_column,
     select,
     union_all,
 )
 
-from zeroeventhub.publisher.near_rows import NearRows, Way
-from zeroeventhub.publisher.ordering import Source
+from zeroeventhub.publisher.near_rows import HIGHEST, NearRows, given
 from zeroeventhub.publisher.split_plan import FEW, ROWS, Look, Window, places
+from zeroeventhub.publisher.way import Way
 
 __all__ = ["SplitQuery"]
 
@@ -41,11 +40,11 @@ class SplitQuery:
     than 100 of its entries each time, but once 1,000.
 
     Args:
-        source: where the events are read.
+        rows: finds the rows next to a place.
     """
 
-    def __init__(self, source: Source) -> None:
-        self._rows = NearRows(source)
+    def __init__(self, rows: NearRows) -> None:
+        self._rows = rows
         self._statement = lru_cache(maxsize=100)(self._build)
 
     def positions(
@@ -93,8 +92,8 @@ class SplitQuery:
 
     def _few(self, connection: Connection, partition: int, after: int, until: int) -> list[int]:
         """Read the first positions."""
-        near = self._rows.select(0, FEW, self._rows.find_way(connection), above=True)
-        query = select(near.c.position).where(*self._rows.own(near)).order_by(near.c.position)
+        near = self._near(0, FEW, self._rows.way(connection), above=True)
+        query = select(near.c.position).order_by(near.c.position)
         positions = connection.scalars(query, {"partition": partition, "place_0": after})
         return [position for position in positions if position <= until]
 
@@ -120,7 +119,7 @@ class SplitQuery:
         self, connection: Connection, partition: int, probes: Sequence[_Probe], rows: int
     ) -> list[Window]:
         windows = []
-        way = self._rows.find_way(connection)
+        way = self._rows.way(connection)
         for batch in _batches(probes):
             values = {"partition": partition}
             for number, probe in enumerate(batch):
@@ -138,8 +137,8 @@ class SplitQuery:
         """Put as many lookups as there are sides into one statement."""
         lookups = []
         for number, above in enumerate(sides):
-            near = self._rows.select(number, rows, way, above=above)
-            position, end = near.c.position, bindparam(f"end_{number}", type_=BigInteger)
+            near = self._near(number, rows, way, above=above)
+            position, end = near.c.position, given(f"end_{number}")
             columns: tuple[ColumnElement[Any], ...] = (
                 literal_column(str(number)),
                 func.count(),
@@ -148,8 +147,18 @@ class SplitQuery:
             )
             # The end comes after the limit, so that it cannot change how rows are found.
             within = position <= end if above else position >= end
-            lookups.append(select(*columns).select_from(near).where(within, *self._rows.own(near)))
+            lookups.append(select(*columns).select_from(near).where(within))
         return union_all(*lookups)
+
+    def _near(self, number: int, rows: int, way: Way, *, above: bool) -> Subquery:
+        """Select the positions next to the parameter `place_<number>`, on one side of it."""
+        source, here = self._rows.source, given(f"place_{number}")
+        query = select(source.position.label("position")).select_from(source.table)
+        if above:
+            query = self._rows.above(query, way, here, HIGHEST)
+        else:
+            query = self._rows.below(query, way, here)
+        return query.limit(literal_column(str(rows))).subquery(f"near_{number}")
 
 
 def _batches(probes: Sequence[_Probe]) -> Iterator[Sequence[_Probe]]:

@@ -22,11 +22,16 @@ from zeroeventhub.protocol import (
     FeedInfo,
 )
 from zeroeventhub.publisher.bound_feed import AsyncBoundFeed, BoundFeed
+from zeroeventhub.publisher.checkup import Checkup
+from zeroeventhub.publisher.columns import Columns
+from zeroeventhub.publisher.cursor import Seal
 from zeroeventhub.publisher.history import History
 from zeroeventhub.publisher.id_query import IdQuery
 from zeroeventhub.publisher.lag_query import LagQuery
 from zeroeventhub.publisher.mapping import CloudEvents, Data, Expression, Mapper, resolve
-from zeroeventhub.publisher.ordering import Events, Ordering, ordering_for
+from zeroeventhub.publisher.near_rows import NearRows
+from zeroeventhub.publisher.needed_index import NeededIndex
+from zeroeventhub.publisher.ordering import Events, Ordering, Source, ordering_for
 from zeroeventhub.publisher.page_query import PageQuery
 from zeroeventhub.publisher.partition_hash import hash_on_connect
 from zeroeventhub.publisher.reader import Queries, Reader
@@ -67,9 +72,15 @@ class TableFeed:
         mutable: say that rows are changed or deleted after they were written. By default a cursor
             is refused if the event that it stands at is no longer the same, which shows that
             history was lost; of a mutable feed only the numbers can be compared.
+        cursor_secret: known to the publisher alone, and the same in all of its processes. A cursor
+            holds a digest of the event at which it stands, also of one that its reader may not see;
+            with a secret nobody can check by it whether a guess of that event is right. Needed
+            where readers may see only a part of the feed, and events can be guessed. With another
+            secret, of cursors from before only the numbers are compared.
 
     Raises:
-        ConfigurationError: a column does not exist, or its type has no JSON form.
+        ConfigurationError: a column does not exist, its type has no JSON form, or the secret is
+            too short.
     """
 
     def __init__(
@@ -89,6 +100,7 @@ class TableFeed:
         ordering: str | None = None,
         append_only: bool = False,
         mutable: bool = False,
+        cursor_secret: bytes | str | None = None,
     ) -> None:
         found = _table(table)
         self._events = Events(
@@ -119,6 +131,9 @@ class TableFeed:
             envelope=self._envelope,
             headers=headers or {},
         )
+        self._seal = Seal(self._mapper.recipe, cursor_secret)
+        known = (*self._events.key, self._events.partition, self._events.time, self._type, self._id)
+        self._used = [*self._mapper.columns, *(each for each in known if each is not None)]
 
     @overload
     def bind(self, engine: Engine, capacity: Capacity | None = None) -> BoundFeed: ...
@@ -143,15 +158,21 @@ class TableFeed:
             ConfigurationError: events of this database cannot be put in a safe order.
         """
         hash_on_connect(engine)
-        reader = self._reader(engine.dialect.name)
+        capacity = capacity or Capacity()
+        reader = self._reader(engine.dialect.name, capacity)
         if isinstance(engine, AsyncEngine):
-            return AsyncBoundFeed(reader, engine)
-        return BoundFeed(reader, engine)
+            return AsyncBoundFeed(reader, engine, capacity)
+        return BoundFeed(reader, engine, capacity)
 
-    def _reader(self, dialect: str) -> Reader:
+    def _reader(self, dialect: str, capacity: Capacity) -> Reader:
         ordering = self.ordering(dialect)
         source, time = ordering.source, self._events.time
-        rows = RowQuery(source, self._mapper)
+        near, all_near = NearRows(source), NearRows.of_all(source)
+        times, ids = (
+            self._searched_by(source, time),
+            self._searched_by(source, self._id, alike=True),
+        )
+        rows = RowQuery(near, self._mapper)
         types = self._types(dialect)
         extensions = {CAUGHT_UP, LAG, SPLITS, STOP, WAIT}
         if types is not None:
@@ -160,18 +181,57 @@ class TableFeed:
             time is None and source.given_at is not None
         ):
             extensions.add(CURSOR_OF_TIME)
+        pages = PageQuery(
+            rows, self._info.partitions, self._ids, types, page_bytes=capacity.page_bytes
+        )
         return Reader(
             replace(self._info, extensions=frozenset(extensions)),
             ordering,
-            History(rows, mutable=self._mutable),
+            History(RowQuery(all_near, self._mapper), self._seal, mutable=self._mutable),
             Queries(
-                pages=PageQuery(rows, self._info.partitions, self._ids, types),
-                times=TimeQuery(source, time),
-                splits=SplitQuery(source),
-                ids=IdQuery(source, self._id),
-                lags=LagQuery(source, time),
+                pages=pages,
+                times=TimeQuery(source, all_near, times),
+                splits=SplitQuery(near),
+                ids=IdQuery(source, ids, types),
+                lags=LagQuery(near, time),
+            ),
+            Checkup(
+                ordering,
+                Columns(self._events.table, self._used),
+                pages,
+                partitions=[partition.id for partition in self._info.partitions],
+                near=[each for each in (near, all_near, times, ids) if each is not None],
+                indexes=self._indexes(near, all_near, times, ids),
             ),
         )
+
+    @staticmethod
+    def _searched_by(
+        source: Source, column: ColumnElement[Any] | None, *, alike: bool = False
+    ) -> NearRows | None:
+        """Find events by a column of theirs, in one partition or in all of them alike."""
+        if column is None:
+            return None
+        if source.events is not None:
+            return NearRows(Source(source.events, column, None))
+        return NearRows(Source(source.table, column, None if alike else source.partition))
+
+    def _indexes(
+        self, near: NearRows, all_near: NearRows, times: NearRows | None, ids: NearRows | None
+    ) -> list[NeededIndex]:
+        """List the indexes that the feed's queries need, first the one of its pages."""
+        needed = [
+            NeededIndex(near.source, f"the pages of table {self._events.table.fullname!r}"),
+            NeededIndex(all_near.source, "a look at the event of a cursor"),
+        ]
+        if times is not None and isinstance(times.source.position.type, DateTime):
+            more = (near.source.position,) if near.source.events is None else ()
+            purpose = "a search for the events of a moment"
+            needed.append(NeededIndex(times.source, purpose, more))
+        if ids is not None:
+            purpose = "a search for an event by its id, as HTTP feeds make it"
+            needed.append(NeededIndex(ids.source, purpose))
+        return needed
 
     def _types(self, dialect: str) -> TypeCondition | None:
         """Return what filters events by type, if it can be told from their rows."""

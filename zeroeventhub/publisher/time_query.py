@@ -4,18 +4,18 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import (
-    BigInteger,
     ColumnElement,
     Connection,
-    Integer,
-    bindparam,
     func,
+    literal_column,
     select,
     type_coerce,
 )
 from sqlalchemy import types as sql
 
 from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.publisher.found_rows import positions_of
+from zeroeventhub.publisher.near_rows import HIGHEST, NearRows, given
 from zeroeventhub.publisher.ordering import Source
 
 __all__ = ["TimeQuery"]
@@ -28,12 +28,14 @@ class TimeQuery:
 
     Args:
         source: where the events are read.
-        time: the column of the time of an event; None to take the time at which it was given its
-            position, where the ordering keeps that.
+        rows: finds the rows next to a place, of all partitions alike.
+        time: finds events by the column of their times; None to take the time at which an event
+            was given its position, where the ordering keeps that.
     """
 
-    def __init__(self, source: Source, time: ColumnElement[Any] | None) -> None:
+    def __init__(self, source: Source, rows: NearRows, time: NearRows | None) -> None:
         self._source = source
+        self._rows = rows
         self._time = time
 
     def position(
@@ -69,39 +71,34 @@ class TimeQuery:
         connection: Connection,
         partition: int,
         moment: datetime,
-        time: ColumnElement[Any],
+        searched: NearRows,
         settled: int,
     ) -> int:
+        time = searched.source.position
         if not isinstance(time.type, sql.DateTime):
             raise ConfigurationError(
                 f"A moment is found by a column of timestamps; {time} has the SQL type "
                 f"{time.type!r}."
             )
-        source, values = self._source, {"until": settled, "partition": partition}
-        query = (
-            select(func.min(source.position))
-            .select_from(source.join(source.table))
-            .where(
-                source.position <= bindparam("until", type_=BigInteger),
-                _not_before(time, moment, connection.dialect.name),
-            )
-        )
+        source = self._source
+        conditions = [_not_before(time, moment, connection.dialect.name)]
+        if source.partition is not None and source.events is None:
+            conditions.append(source.partition == partition)
+        way = searched.way(connection)
+        found = positions_of(source, way, searched.source.table, *conditions)
+        query = select(func.min(found.c.position)).where(found.c.position <= given("until"))
         if source.partition is not None:
-            query = query.where(source.partition == bindparam("partition", type_=Integer))
-        first = connection.scalar(query, values)
+            query = query.where(found.c.partition == partition)
+        first = connection.scalar(query, {"until": settled})
         return settled if first is None else int(first) - 1
 
     def _bisect(
         self, connection: Connection, moment: datetime, given_at: ColumnElement[Any], settled: int
     ) -> int:
         """Search by halves: these times rise with the positions of all partitions."""
-        position = self._source.position
-        query = (
-            select(position, given_at)
-            .where(position > bindparam("after", type_=BigInteger))
-            .order_by(position)
-            .limit(1)
-        )
+        query = select(self._source.position, given_at).select_from(self._source.table)
+        way = self._rows.way(connection)
+        query = self._rows.above(query, way, given("after"), HIGHEST).limit(literal_column("1"))
         below, above = 0, settled
         while below < above:
             middle = (below + above) // 2

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, Enum, LargeBinary, String, Text, cast, func, literal
+from sqlalchemy import ColumnElement, Enum, LargeBinary, String, Text, cast, false, func, literal
 from sqlalchemy.dialects.mysql import CHAR
 
 from zeroeventhub.protocol import TypeFilter
@@ -33,6 +33,8 @@ class TypeCondition:
 
     def condition(self, types: TypeFilter) -> ColumnElement[bool]:
         """Return what holds for the events that a filter lets through."""
+        if not types.names:
+            return false()
         chosen = self._kind.in_([self._text(name) for name in sorted(types.names)])
         return ~chosen if types.skip else chosen
 

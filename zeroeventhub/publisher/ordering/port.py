@@ -7,6 +7,8 @@ from typing import Any, Protocol
 
 from sqlalchemy import ColumnElement, Connection, FromClause, Table, and_
 
+from zeroeventhub.publisher.cursor import HIGHEST_POSITION
+
 __all__ = ["Blocker", "Ddl", "Events", "Horizon", "Ordering", "Source"]
 
 
@@ -90,6 +92,11 @@ class Horizon:
     settled: int
     highest: int
 
+    @property
+    def drawn(self) -> int:
+        """Return the highest position known to be drawn; a replica knows those that it has."""
+        return self.settled if self.highest == HIGHEST_POSITION else self.highest
+
 
 @dataclass(frozen=True)
 class Blocker:
@@ -108,6 +115,14 @@ class Blocker:
     application: str
     age: timedelta
     query_age: timedelta | None
+
+    def __str__(self) -> str:
+        """Describe it to people."""
+        who = "prepared transaction" if self.pid is None else f"pid {self.pid}"
+        line = f"{who} of {self.user}, open for {self.age.total_seconds():.1f} s"
+        if self.query_age is not None:
+            line += f", last statement {self.query_age.total_seconds():.1f} s ago"
+        return line + (f" ({self.application!r})" if self.application else "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,10 +157,18 @@ class Ordering(Protocol):
             ConfigurationError: what the table lacks, and what to change.
         """
 
-    def horizon(self, connection: Connection) -> Horizon:
-        """Return the horizon, read through an autocommitting connection.
+    def step(self, connection: Connection) -> str | None:
+        """Return the statement that gives positions, where an ordering gives them; else None.
 
-        What is at or below it is visible to every statement that starts afterwards.
+        It is committed, by itself, before the horizon is asked for: what may still be rolled back
+        is shown to nobody.
+        """
+
+    def horizon(self, connection: Connection) -> Horizon:
+        """Return the horizon; nothing is written.
+
+        What is at or below it is visible to every statement that starts afterwards, as each of a
+        connection that autocommits, or of a transaction at READ COMMITTED.
 
         Raises:
             Unavailable: it is not known yet.

@@ -151,6 +151,9 @@ class Observed:
                 f"{events.position} holds {lowest}; the positions of a feed start at 1."
             )
 
+    def step(self, connection: Connection) -> None:
+        """Return nothing: this ordering only looks."""
+
     def horizon(self, connection: Connection) -> Horizon:
         """Observe the writers once, and return the highest number known to be decided."""
         began = self._rounds.begin(server_name(connection, _SERVER))

@@ -133,12 +133,15 @@ class Sequenced:
         if installed != _version(words):
             raise self._tables.outdated
 
+    def step(self, connection: Connection) -> str | None:
+        """Return the call that gives positions to what has been committed."""
+        if self._read_only:
+            return None
+        schema = connection.schema_for_object(self._tables.state)
+        return f"CALL {quoted(schema, f'zeroeventhub_sequence_{self._tables.digest}')}({BACKLOG})"
+
     def horizon(self, connection: Connection) -> Horizon:
-        """Give positions to what has been committed, and return the last."""
-        if not self._read_only:
-            schema = connection.schema_for_object(self._tables.state)
-            sequence = quoted(schema, f"zeroeventhub_sequence_{self._tables.digest}")
-            connection.execute(text(f"CALL {sequence}(:amount)"), {"amount": BACKLOG})
+        """Return the last position that has been given."""
         last = connection.scalar(select(self._tables.state.c.last))
         return self._tables.horizon(last, may_lag=self._read_only)
 

@@ -134,6 +134,9 @@ class Gated:
                 "ordering observed, which needs none."
             )
 
+    def step(self, connection: Connection) -> None:
+        """Return nothing: numbers are drawn by those who write."""
+
     def horizon(self, connection: Connection) -> Horizon:
         """Return the highest number below the mark of every writer."""
         sequence = self._sequence or find_sequence(connection, self._events)

@@ -53,6 +53,9 @@ class Observed:
         """Refuse a table whose numbers do not rise, or come from somewhere else."""
         self._sequence = find_sequence(connection, self._events)
 
+    def step(self, connection: Connection) -> None:
+        """Return nothing: this ordering only looks."""
+
     def horizon(self, connection: Connection) -> Horizon:
         """Observe the writers once, and return the highest number known to be decided."""
         sequence = self._sequence or find_sequence(connection, self._events)

@@ -188,13 +188,6 @@ class Sequenced:
         }
         if not connection.scalar(_INSTALLED, named):
             raise self._tables.outdated
-        isolation = str(connection.scalar(select(func.current_setting("transaction_isolation"))))
-        if isolation != "read committed":
-            raise ConfigurationError(
-                "Positions are given in transactions of isolation level READ COMMITTED, and the "
-                f"feed's are {isolation.upper()}: connect it with "
-                "-c default_transaction_isolation=read\\ committed, or ALTER ROLE … SET that."
-            )
         tables = {"positions": words["positions"], "state": words["state"]}
         if not connection.scalar(_RIGHTS, tables):
             raise ConfigurationError(
@@ -202,16 +195,16 @@ class Sequenced:
                 f"{words['state']} TO its role."
             )
 
-    def horizon(self, connection: Connection) -> Horizon:
-        """Give positions to what has been committed, and return the last."""
-        state = self._tables.state
+    def step(self, connection: Connection) -> str | None:
+        """Return the call that gives positions to what has been committed."""
         if self._standby:
-            last = connection.scalar(select(state.c.last))
-        else:
-            schema = connection.schema_for_object(state)
-            space: Any = getattr(func, schema) if schema else func
-            sequence: Any = getattr(space, f"zeroeventhub_sequence_{self._tables.digest}")
-            last = connection.scalar(select(sequence(BACKLOG, type_=BigInteger)))
+            return None
+        schema = connection.schema_for_object(self._tables.state)
+        return f"SELECT {quoted(schema, f'zeroeventhub_sequence_{self._tables.digest}')}({BACKLOG})"
+
+    def horizon(self, connection: Connection) -> Horizon:
+        """Return the last position that has been given."""
+        last = connection.scalar(select(self._tables.state.c.last))
         return self._tables.horizon(last, may_lag=self._standby)
 
     def blockers(self, connection: Connection) -> list[Blocker]:

@@ -73,6 +73,9 @@ class SingleWriter:
                 f"{self._position} holds {lowest}; the positions of a feed start at 1."
             )
 
+    def step(self, connection: Connection) -> None:
+        """Return nothing: numbers are drawn by those who write."""
+
     def horizon(self, connection: Connection) -> Horizon:
         """Return the last row id that a committed transaction has drawn."""
         highest = connection.scalar(select(func.max(self._position))) or 0

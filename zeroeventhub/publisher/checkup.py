@@ -1,0 +1,148 @@
+"""Look at everything that a feed relies on in its database, without changing anything."""
+
+import logging
+from collections.abc import Callable, Collection
+
+from sqlalchemy import Connection, func, literal_column, select
+from sqlalchemy.exc import SQLAlchemyError
+
+from zeroeventhub.errors import ConfigurationError, FeedFailure
+from zeroeventhub.publisher.columns import Columns
+from zeroeventhub.publisher.cursor import HIGHEST_POSITION
+from zeroeventhub.publisher.finding import Finding
+from zeroeventhub.publisher.near_rows import NearRows
+from zeroeventhub.publisher.needed_index import NeededIndex
+from zeroeventhub.publisher.ordering import Ordering
+from zeroeventhub.publisher.page_query import PageQuery
+
+__all__ = ["Checkup"]
+
+SMALL = 5_000
+"""How many events a table may have before a missing index is worth a warning in the log."""
+
+_log = logging.getLogger("zeroeventhub.publisher")
+
+
+class Checkup:
+    """Look at a feed's table.
+
+    Args:
+        ordering: knows what the order of events needs.
+        columns: knows which columns the feed reads.
+        pages: reads events.
+        partitions: those that there are to read.
+        near: what finds rows by indexes for the feed's queries.
+        indexes: what those queries need, first the one of pages.
+    """
+
+    def __init__(
+        self,
+        ordering: Ordering,
+        columns: Columns,
+        pages: PageQuery,
+        *,
+        partitions: Collection[int],
+        near: Collection[NearRows],
+        indexes: Collection[NeededIndex],
+    ) -> None:
+        self._ordering = ordering
+        self._columns = columns
+        self._pages = pages
+        self._partitions = partitions
+        self._near = near
+        self._indexes = indexes
+
+    def refuse(self, connection: Connection) -> None:
+        """Refuse a table that cannot be published.
+
+        Raises:
+            ConfigurationError: it lacks what the feed relies on.
+        """
+        self._look_at_ordering(connection)
+        self._look_at_columns(connection)
+        self._look_at_partitions(connection)
+
+    def refuse_changes(self, connection: Connection) -> None:
+        """Refuse a table that is another one by now; see `Columns.refuse_changes`."""
+        self._columns.refuse_changes(connection)
+
+    def findings(self, connection: Connection) -> list[Finding]:
+        """Return what there is to say, up to the first thing that keeps from looking further."""
+        found = [_server(connection)]
+        looks: dict[str, Callable[[Connection], str]] = {
+            "columns": self._look_at_columns,
+            "ordering": self._look_at_ordering,
+            "partitions": self._look_at_partitions,
+            "events": self._look_at_events,
+        }
+        for subject, look in looks.items():
+            try:
+                found.append(Finding("ok", subject, look(connection)))
+            except (ConfigurationError, FeedFailure) as error:
+                found.append(Finding("error", subject, str(error)))
+                if subject == "columns":
+                    return found
+            except SQLAlchemyError as error:
+                reason = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
+                found.append(Finding("error", subject, f"The database refused: {reason}"))
+                return found
+        return found + [self._look_at_index(connection, index) for index in self._indexes]
+
+    def warn(self, connection: Connection) -> None:
+        """Tell the log of an index that pages lack, if the table is not a small one."""
+        pages = next(iter(self._indexes))
+        if pages.is_there(connection) or not self._is_large(connection):
+            return
+        _log.warning(
+            "No index serves %s, and each costs more the larger the table is: %s",
+            pages.purpose,
+            pages.create(connection) or _NO_SUCH_INDEX,
+        )
+
+    def _is_large(self, connection: Connection) -> bool:
+        table = self._ordering.source.table
+        some = select(literal_column("1")).select_from(table).limit(SMALL + 1).subquery()
+        return (connection.scalar(select(func.count()).select_from(some)) or 0) > SMALL
+
+    def _look_at_columns(self, connection: Connection) -> str:
+        self._columns.check(connection)
+        for near in self._near:
+            near.find_way(connection)  # indexes come and go as well
+        return "The table has all columns that the feed reads."
+
+    def _look_at_ordering(self, connection: Connection) -> str:
+        self._ordering.check(connection)
+        return "The order of events can be kept."
+
+    def _look_at_partitions(self, connection: Connection) -> str:
+        self._pages.refuse_strays(connection)
+        return "Every event is in a partition that somebody can read."
+
+    def _look_at_events(self, connection: Connection) -> str:
+        for partition in self._partitions:
+            self._pages.read(connection, partition, after=0, until=HIGHEST_POSITION, limit=1)
+        return "The first events have a JSON form."
+
+    @staticmethod
+    def _look_at_index(connection: Connection, index: NeededIndex) -> Finding:
+        if index.is_there(connection):
+            return Finding("ok", "index", f"An index serves {index.purpose}.")
+        statement = index.create(connection)
+        sentence = f"No index serves {index.purpose}: the larger the table, the more each costs."
+        return Finding(
+            "warning", "index", sentence if statement else f"{sentence} {_NO_SUCH_INDEX}", statement
+        )
+
+
+_NO_SUCH_INDEX = "Let the database fill a column with the partition, and index that."
+
+
+def _server(connection: Connection) -> Finding:
+    dialect = connection.dialect
+    name = {"postgresql": "PostgreSQL", "sqlite": "SQLite", "mysql": "MySQL"}.get(
+        dialect.name, "MariaDB"
+    )
+    if getattr(dialect, "is_mariadb", False):
+        name = "MariaDB"
+    version = ".".join(map(str, dialect.server_version_info or ()))
+    return Finding("ok", "server", f"This is {name} {version}.")

@@ -1,0 +1,37 @@
+"""How many rows of a page are read at once, so that large ones do not fill the host's memory."""
+
+__all__ = ["Portions"]
+
+FIRST = 8
+"""How many rows are read at once while nothing is known of their size."""
+
+GROWTH = 8
+"""How many times as many rows as were ever read at once may be read at the next time."""
+
+
+class Portions:
+    """Remember how large the rows of a feed were, and portion out its pages.
+
+    It never changes what is in a page, only by how many statements it is read. Threads may share
+    it: what one overwrites of another's is an estimate.
+    """
+
+    def __init__(self) -> None:
+        self._largest = 0
+        self._most = 1
+
+    def rows(self, left: int, room: int) -> int:
+        """Say how many rows to read at once.
+
+        Args:
+            left: how many are wanted at most.
+            room: how many bytes of them; and one row more, which shows that the page is full.
+        """
+        fitting = room // self._largest + 1 if self._largest else FIRST
+        return max(1, min(left, fitting, self._most * GROWTH))
+
+    def learn(self, sizes: list[int]) -> None:
+        """Take in the sizes of rows that were read at once; a large one is forgotten by and by."""
+        if sizes:
+            self._largest = max(*sizes, self._largest // 2, 1)
+            self._most = max(self._most, len(sizes))
