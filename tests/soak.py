@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -25,10 +26,14 @@ from pathlib import Path
 import pytest
 from harness import soak_wire
 from harness.databases import mariadb_server, new_database, postgresql_server
+from harness.faults.findings import Findings
+from harness.nginx_paths import Deployment
 from harness.planted import PLANTED
 from harness.simulation.campaign import simulate_in_processes
-from harness.soak_consumer import TORMENTS, restarted, tormented
+from harness.soak_consumer import TORMENTS, Torment, restarted, tormented
+from harness.soak_histories import KINDS, Histories
 from harness.soak_orderings import verified
+from harness.soak_wire import killed_publishers
 from rich.console import Console
 
 ROOT = Path(__file__).parents[1]
@@ -115,40 +120,83 @@ def simulation(soak: Soak) -> Iterator[Row]:
 
 
 def wire(soak: Soak) -> Iterator[Row]:
-    """Break connections at every byte, and by dice; kill publishers; change partitions."""
-    sizes = {"random faults": ("R2", 10_000), "killed publishers": ("R4", 1_000)}
+    """Break connections at every byte, and by dice; change partitions."""
+    sizes = {"random faults": ("R2", 10_000)}
     with tempfile.TemporaryDirectory() as folder:
-        parts = soak_wire.parts(
-            Path(folder), seed=soak.seed, seeds=soak.size(10_000), publishers=soak.size(250)
-        )
+        parts = soak_wire.parts(Path(folder), seed=soak.seed, seeds=soak.size(10_000))
         for name, part in parts.items():
             soak.tell(f"wire: {name}")
             started = time.monotonic()
             found = part()
             code, size = sizes.get(name.partition(",")[0], ("R1", None))
-            done = found.counts["kills" if code == "R4" else "trials"]
+            done = found.counts["trials"]
             wrong, seconds = soak.complain(found.complaints), time.monotonic() - started
             seed = None if size is None else soak.seed
             yield Row(code, name, "sqlite", done, size or done, wrong, seed, seconds)
 
 
-def consumers(soak: Soak) -> Iterator[Row]:
-    """Kill, freeze and cut off consumers."""
+def publishers(soak: Soak) -> Iterator[Row]:
+    """Kill publishers while they answer, however they are deployed."""
+    with tempfile.TemporaryDirectory() as folder:
+        for deployment in Deployment:
+            soak.tell(f"killed publishers: {deployment}")
+            started = time.monotonic()
+            found = killed_publishers(
+                Path(folder), deployment, seed=soak.seed, kills=soak.size(1_000)
+            )
+            done, wrong = found.counts["kills"], soak.complain(found.complaints)
+            seconds = time.monotonic() - started
+            yield Row("R4", "killed publishers", deployment, done, 1_000, wrong, soak.seed, seconds)
+
+
+def histories(soak: Soak) -> Iterator[Row]:
+    """Let failovers, restored backups and crashes befall publishers."""
+    with Histories.open(soak.databases) as here:
+        for kind in KINDS:
+            started = time.monotonic()
+            rounds = range(soak.seed, soak.seed + soak.size(kind.size))
+            found = Findings()
+            for seed in rounds:
+                soak.tell(f"{kind.name}: seed {seed}")
+                found.add(here.run(kind, seed))
+            where = ", ".join(dict.fromkeys(case.database for case in here.cases(kind)))
+            done, wrong = found.counts["rounds"], soak.complain(found.complaints)
+            seconds = time.monotonic() - started
+            yield Row("R6", kind.name, where, done, kind.size, wrong, soak.seed, seconds)
+
+
+def kills(soak: Soak) -> Iterator[Row]:
+    """Kill consumers."""
+    return _torments(soak, "R3")
+
+
+def connections(soak: Soak) -> Iterator[Row]:
+    """Cut consumers off from their databases."""
+    return _torments(soak, "R5")
+
+
+def leases(soak: Soak) -> Iterator[Row]:
+    """Freeze consumers, and let several be at work."""
+    return _torments(soak, "R7")
+
+
+def _torments(soak: Soak, row: str) -> Iterator[Row]:
     for torment in TORMENTS:
         there = [name for name in torment.databases if name in soak.databases]
-        for name in there:
-            started = time.monotonic()
+        if torment.row == row and there:
             full = -(-torment.size // len(there))
-            line = tormented(
-                torment,
-                name,
-                soak.databases[name],
-                size=soak.size(full),
-                seed=soak.seed,
-                tell=soak.tell,
-            )
-            wrong, seconds = soak.complain(line.found.complaints), time.monotonic() - started
-            yield Row(torment.row, torment.name, name, line.done, full, wrong, soak.seed, seconds)
+            # Each database's consumers wait most of the time, and have processes of their own.
+            with ThreadPoolExecutor(len(there)) as pool:
+                rows = [pool.submit(_torment, soak, torment, name, full=full) for name in there]
+                for row_done in as_completed(rows):
+                    yield row_done.result()
+
+
+def _torment(soak: Soak, torment: Torment, name: str, *, full: int) -> Row:
+    started, database = time.monotonic(), soak.databases[name]
+    line = tormented(torment, name, database, size=soak.size(full), seed=soak.seed, tell=soak.tell)
+    wrong, seconds = soak.complain(line.found.complaints), time.monotonic() - started
+    return Row(torment.row, torment.name, name, line.done, full, wrong, soak.seed, seconds)
 
 
 def restarts(soak: Soak) -> Iterator[Row]:
@@ -193,7 +241,10 @@ def rules(soak: Soak) -> Iterator[Row]:
 
 PARTS = {
     part.__name__: part
-    for part in (simulation, wire, payloads, consumers, restarts, orderings, rules)
+    for part in (
+        *(simulation, wire, publishers, histories, payloads, kills, connections, leases),
+        *(restarts, orderings, rules),
+    )
 }
 
 
@@ -214,7 +265,7 @@ def main() -> int:
     options = _options()
     console = Console(stderr=True)
     # That consumers try again is what is wanted.
-    logging.getLogger("zeroeventhub").setLevel(logging.ERROR)
+    logging.getLogger("zeroeventhub").setLevel(logging.CRITICAL)
     with ExitStack() as stack:
         databases = _databases(stack, console)
         soak = Soak(options.share, options.seed, console, databases)

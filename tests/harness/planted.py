@@ -46,6 +46,10 @@ _CURSORS = "tests/integration/test_cursors.py"
 _LEASES = "tests/integration/test_lease_chaos.py"
 _KILLS = "tests/integration/test_kill_points.py::test_killed_at_every_point_of_a_page"
 _FULL = "tests/integration/test_store_full.py"
+_RIGHTS = ("tests/integration/test_rights.py", "-k", "sqlite or not (postgresql or mariadb)")
+_AUTHORIZE = ("tests/integration/test_authorize.py",)
+_STREAMS = ("tests/integration/test_authorized_streams.py",)
+_QUOTAS = ("tests/integration/test_quota_endpoints.py", "tests/unit/test_quotas.py")
 
 _COMMIT = "yield Do(lambda connection: connection.connection.commit())"
 """Ends the transaction behind everybody's back."""
@@ -131,7 +135,7 @@ PLANTED = (
     Planted(
         "the diverged check: a cursor of another history is refused",
         "publisher/history.py",
-        "        return digest(event.raw, digits=10) == place.check",
+        "        return compare_digest(self._seal.check(place.position, event.raw), place.check)",
         "        return bool(place.check)",
         ("tests/integration/test_history.py", "-k", "sqlite"),
     ),
@@ -215,6 +219,90 @@ PLANTED = (
         "            done={} if progress is None else progress.done,",
         "            done={},",
         ("tests/integration/test_key_lanes.py", "-k", "sqlite"),
+    ),
+    Planted(
+        "a hidden partition is not there",
+        "server/view.py",
+        "for partition in info.partitions if may_read(partition.id)",
+        "for partition in info.partitions",
+        _RIGHTS,
+    ),
+    Planted(
+        "a reader's types are in the query",
+        "server/principal.py",
+        "        return own if types is None else own.joined(types)",
+        "        return own if types is None else types",
+        _RIGHTS,
+    ),
+    Planted(
+        "a feed without types shows nothing to a reader of some",
+        "server/view.py",
+        "            if EVENT_TYPES not in extensions:",
+        "            if not extensions:",
+        _RIGHTS,
+    ),
+    Planted(
+        "what tells of all types is not for a reader of some",
+        "server/view.py",
+        "            extensions -= _TELLING\n",
+        "",
+        _RIGHTS,
+    ),
+    Planted(
+        "an application denies by default",
+        "server/authorize.py",
+        "authorize: Authorize = deny) -> None",
+        "authorize: Authorize = everybody) -> None",
+        _AUTHORIZE,
+    ),
+    Planted(
+        "only a Principal lets in",
+        "server/access.py",
+        "        if not isinstance(found, Principal):",
+        "        if found is None:",
+        _AUTHORIZE,
+    ),
+    Planted(
+        "answers of a feed that is not for everybody vary",
+        "server/access.py",
+        """            MutableHeaders(raw=response.raw_headers).add_vary_header("Authorization")""",
+        "            pass",
+        _AUTHORIZE,
+    ),
+    Planted(
+        "tokens are compared in constant time",
+        "server/tokens.py",
+        "            if compare_digest(known, digest):",
+        "            if known == digest:",
+        ("tests/unit/test_token_comparison.py",),
+    ),
+    Planted(
+        "a stream ends with the rights of its reader",
+        "server/server_sent_events.py",
+        "        return principal != self._principal",
+        "        return False",
+        _STREAMS,
+    ),
+    Planted(
+        "a reader has a rate",
+        "server/quotas.py",
+        "        if early > interval * 1e-6:",
+        "        if early > interval * 1e6:",
+        _QUOTAS,
+    ),
+    Planted(
+        "a reader's waiters are counted",
+        "server/quotas.py",
+        "            account.waiting -= 1",
+        "            pass",
+        _QUOTAS,
+    ),
+    Planted(
+        "a secret hides the event at which a cursor stands",
+        "publisher/cursor.py",
+        ", salt=salt).hexdigest()",
+        ").hexdigest()",
+        ("tests/unit/test_cursor.py",),
     ),
 )
 """Each rule that consumers and publishers rest on, with what removes it."""

@@ -21,11 +21,15 @@ Database = Callable[[], AbstractContextManager[str]]
 POINTS = 40
 """Points of a life that dice choose for a kill."""
 
-EARLY = 300
-"""Points of a life until it has pages, or some more."""
+EARLY = {"loop": 100, "async": 350, "run": 200}
+"""Points of a life until it has pages, or some more, by the first word that is in its way."""
 
-CHAOS = 20
+CHAOS = 60
 """Seconds of a round of chaos."""
+
+REST = {"postgresql": 0.03, "mariadb": 0.03, "sqlite": 0.005}
+"""Seconds that applying takes in chaos, so that databases can have theirs side by side; those who
+write to SQLite stand in one queue."""
 
 DAY = 86_400.0
 
@@ -87,8 +91,9 @@ class Line:
 
 def _kill(here: Scene, kind: Kind, seed: int) -> Findings:
     dice = random.Random(seed)
+    early = next(points for word, points in EARLY.items() if word in kind.way)
     strikes = [
-        *each_point(sorted(dice.sample(range(1, EARLY), POINTS)), fetched=False),
+        *each_point(sorted(dice.sample(range(1, early), POINTS)), fetched=False),
         *each_point(kind.points(kind.page), fetched=True),
         *by_dice(dice, POINTS, last=2 * kind.page, seconds=0.15),
     ]
@@ -118,8 +123,9 @@ def _start(here: Scene, kind: Kind, seed: int) -> Findings:
 
 def _chaos(here: Scene, kind: Kind, seed: int) -> Findings:
     options = {"lease": 0.6, "follow": True}
+    rest = REST[here.ledger.engine.dialect.name]
     lives = [
-        kind.life(here, rest=0.005, clock=clock, options=options) for clock in (0, DAY, -DAY, 0)
+        kind.life(here, rest=rest, clock=clock, options=options) for clock in (0, DAY, -DAY, 0)
     ]
     found = Chaos(here, lives, seed=seed).run(CHAOS)
     found.deeds["second"] = CHAOS
@@ -143,7 +149,7 @@ TORMENTS = (
     Torment(
         "R5", "lost COMMITs", 5_000, ("reply lost", "request lost"), _RUNS, _SERVERS, _lose_commits
     ),
-    Torment("R7", "zombies", 600, ("taken over", "waited for"), _RUNS, _SERVERS, _freeze),
+    Torment("R7", "zombies", 600, ("taken over", "waited for"), _RUNS, _ALL, _freeze),
     Torment("R7", "simultaneous starts", 3_000, ("start",), _STARTERS, _ALL, _start),
     Torment("R7", "seconds of chaos", 3_600, ("second",), _CROWDS, _ALL, _chaos),
 )

@@ -40,15 +40,22 @@ def load(store, partition, **options):
     return call(store, store.load, partition, **options)
 
 
-def enter(store, partition, owner):
+def enter(store, partition, owner, **options):
     """Return a consumer's place, by right of a lease."""
-    return call(store, store.enter, partition, owner)
+    return call(store, store.enter, partition, owner, **options)
 
 
 def move(store, partition, place, new):
     """Move a cursor."""
     with store.engine.begin() as connection:
         result = connection.execute(store.move(NAME, partition, place, new))
+        store.confirm(result, NAME, partition)
+
+
+def end(store, partition, place):
+    """Write down that a partition was read to its end."""
+    with store.engine.begin() as connection:
+        result = connection.execute(store.end(NAME, partition, place))
         store.confirm(result, NAME, partition)
 
 

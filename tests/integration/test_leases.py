@@ -6,7 +6,19 @@ import time
 from itertools import product
 
 import pytest
-from harness.stores import NAME, at, call, claim, empty_store, enter, expire, load, move, new_store
+from harness.stores import (
+    NAME,
+    at,
+    call,
+    claim,
+    empty_store,
+    end,
+    enter,
+    expire,
+    load,
+    move,
+    new_store,
+)
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -23,7 +35,7 @@ from zeroeventhub._follow import Place
 from zeroeventhub.cursors import leases
 from zeroeventhub.cursors.clock import unix_time
 from zeroeventhub.cursors.transience import is_transient
-from zeroeventhub.errors import ConfigurationError, Fenced, StoreUnavailable
+from zeroeventhub.errors import ConfigurationError, Fenced, LeaseLost, StoreUnavailable
 
 ALL = (0, 1, 2, 3, 4)
 SERVERS = list(
@@ -87,6 +99,30 @@ def test_lease_is_renewed_by_claiming(store):
     expire(store, "one")
     renewed = claim(store, "one", ALL)
     assert (renewed.held, renewed.surplus) == (set(ALL), set())
+
+
+def test_claim_tells_the_epochs_of_what_it_holds(store):
+    """By them a process sees at the head that an operator has put a cursor elsewhere."""
+    assert claim(store, "one", (0, 1)).epochs == {}
+    enter(store, 0, "one")
+    load(store, 7)
+    assert claim(store, "one", (0, 1)).epochs == {0: 1}
+    call(store, store.reset)
+    assert claim(store, "one", (0, 1)).epochs == {0: 2}
+
+
+def test_child_is_not_entered_before_its_parents_end(store):
+    """Also behind a reset: what was read to its end has to be read again first."""
+    claim(store, "one", (0, 2))
+    with pytest.raises(LeaseLost, match="waits for partition 0"):
+        enter(store, 2, "one", after=0)
+    end(store, 0, enter(store, 0, "one"))
+    assert enter(store, 2, "one", after=0) == Place(FIRST, 1)
+    call(store, store.reset)
+    with pytest.raises(LeaseLost, match="waits for partition 0"):
+        enter(store, 2, "one", after=0)
+    # Who was refused has fenced nobody.
+    assert load(store, 2) == Place(FIRST, 2)
 
 
 def test_leases_of_others_cannot_be_given_back(store):

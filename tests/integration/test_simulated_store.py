@@ -23,7 +23,9 @@ class Simulated:
     """The store of the simulation."""
 
     def __init__(self):
-        ledger = SimpleNamespace(committed=nothing, entered=nothing, ended=nothing)
+        ledger = SimpleNamespace(
+            committed=nothing, entered=nothing, ended=nothing, started_over=nothing
+        )
         self.store = Store(Clock(), ledger)
 
     def move(self, partition, place, new):
@@ -37,8 +39,14 @@ class Simulated:
     def load(self, partition):
         return self.store.load(partition)
 
-    def enter(self, partition, owner):
-        return finish(self.store.enter(partition, owner))
+    def enter(self, partition, owner, after=None):
+        return finish(self.store.enter(partition, owner, after))
+
+    def set(self, partition, cursor):
+        finish(self.store.set({partition: cursor}))
+
+    def reset(self, cursor):
+        finish(self.store.reset(cursor))
 
     def inherit(self, heirs, remaining):
         finish(self.store.inherit(heirs, remaining))
@@ -86,9 +94,17 @@ class Real:
         with self.engine.begin() as connection:
             return self.store.load(connection, NAME, partition)
 
-    def enter(self, partition, owner):
+    def enter(self, partition, owner, after=None):
         with self.engine.begin() as connection:
-            return self.store.enter(connection, NAME, partition, owner)
+            return self.store.enter(connection, NAME, partition, owner, after=after)
+
+    def set(self, partition, cursor):
+        with self.engine.begin() as connection:
+            self.store.set(connection, NAME, partition, cursor)
+
+    def reset(self, cursor):
+        with self.engine.begin() as connection:
+            self.store.reset(connection, NAME, cursor=cursor)
 
     def inherit(self, heirs, remaining):
         with self.engine.begin() as connection:
@@ -130,7 +146,8 @@ def finish(generator):
 
 def said(claimed):
     """What a claim says, but for the time of day."""
-    return claimed.held, claimed.surplus, set(claimed.elsewhere), claimed.ended
+    elsewhere = set(claimed.elsewhere)
+    return claimed.held, claimed.surplus, elsewhere, claimed.ended, claimed.epochs
 
 
 def outcome(store, name, arguments):
@@ -146,7 +163,10 @@ def some_action(chance, places):
     partition, owner = chance.choice(PARTITIONS), chance.choice(OWNERS)
     some = sorted(chance.sample(PARTITIONS, chance.randint(0, 4)))
     actions = [("load", (partition,)), ("release", (owner, some)), ("leave", (owner,))]
-    actions += [("enter", (partition, owner))] * 4
+    actions += [("enter", (partition, owner))] * 3
+    actions += [("enter", (partition, owner, chance.choice(PARTITIONS)))]
+    operated = [("set", (partition, "1")), ("reset", ("2",))]
+    actions += operated if chance.random() < 0.2 else []
     actions += [("claim", (owner, some)), ("claim", (owner, PARTITIONS)), ("expire", (owner,))] * 2
     if places:
         # The newest is likely to be right, and the others are those of zombies.

@@ -45,6 +45,7 @@ class World:
         fences: how many moves of a cursor are refused.
         arriving: pages that come to partition 0, one at each pause.
         cursors: the cursors in the store.
+        epochs: their epochs; 0 where there is none.
         taken: the steps that were taken.
         extensions: what the feed announces; with CAUGHT_UP its pages say where its head is.
         writers: whether every partition gets another page after each that is read.
@@ -62,6 +63,7 @@ class World:
     fences: int = 0
     arriving: list[str] = field(default_factory=list)
     cursors: dict[int, str] = field(default_factory=dict)
+    epochs: dict[int, int] = field(default_factory=dict)
     taken: list[Step] = field(default_factory=list)
     extensions: frozenset[str] = frozenset()
     writers: bool = False
@@ -90,7 +92,8 @@ class World:
             case Discover():
                 return self.info()
             case Load():
-                return Place(self.cursors.setdefault(step.partition, FIRST))
+                epoch = self.epochs.get(step.partition, 0)
+                return Place(self.cursors.setdefault(step.partition, FIRST), epoch)
             case Fetch():
                 return self.read(step)
             case Advance() if self.fences:

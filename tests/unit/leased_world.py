@@ -68,6 +68,7 @@ def read(world, *, most=200, **options):
         "stopped": lambda: False,
         "roomy": lambda: True,
         "letters": lambda: False,
+        "overtaken": lambda epoch: False,
     }
     return drive(PartitionFollower(**(wishes | options)).steps(), world, most)
 

@@ -67,6 +67,15 @@ def test_child_is_claimed_when_its_parent_was_drained_here():
     assert steps.index(Release(frozenset({0}))) < steps.index(Start(FAMILY[0], (1, 0)))
 
 
+def test_parent_that_was_put_back_is_read_again_before_its_child():
+    """The store says what was read to its end, and an operator may have it say otherwise."""
+    world = CrewWorld(FAMILY, [drained(0)], changes={9: lambda world: world.ended.clear()})
+    steps = crew(world, forever=True, most=16)
+    assert [step.partition.id for step in of_kind(steps, Start)] == [0, 1, 0]
+    again = len(steps) - 1 - steps[::-1].index(Start(FAMILY[1], (1, 0)))
+    assert Stop(frozenset({1})) in steps[:again]
+
+
 def test_child_is_claimed_when_its_parent_was_drained_elsewhere():
     """What a claim tells is acted upon at once: the parent given back, and the child claimed."""
     world = CrewWorld(FAMILY, ended={0})

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeroeventhub.errors import BadCursor
+from zeroeventhub.errors import BadCursor, ConfigurationError
 from zeroeventhub.protocol import FIRST, LAST
-from zeroeventhub.publisher.cursor import HIGHEST_POSITION, Place, digest
+from zeroeventhub.publisher.cursor import HIGHEST_POSITION, Place, Seal, digest
 
 positions = st.integers(0, HIGHEST_POSITION)
 digits = st.characters(categories=["Nd", "No", "Nl"])
@@ -108,3 +108,34 @@ def test_cursor_of_another_form_is_refused(cursor):
     """A text that no feed over a table has given is a bad cursor."""
     with pytest.raises(BadCursor):
         Place.of(cursor)
+
+
+SECRET = "a secret of sixteen characters or more"
+
+
+def test_secret_is_in_the_digest_and_in_the_recipe():
+    """With a secret both are others, and with another secret others again."""
+    plain, sealed = Seal("abcd"), Seal("abcd", SECRET)
+    assert (plain.recipe, plain.check(7, b"{}")) == ("abcd", digest(b"{}", digits=10))
+    others = [Seal("abcd", SECRET + "."), Seal("abcd", SECRET.upper()), plain]
+    assert all(other.recipe != sealed.recipe for other in others)
+    assert all(other.check(7, b"{}") != sealed.check(7, b"{}") for other in others)
+    assert Seal("abcd", SECRET.encode()).check(7, b"{}") == sealed.check(7, b"{}")
+    assert Place.of(str(Place(7, sealed.recipe, sealed.check(7, b"{}")))).position == 7
+
+
+def test_sealed_digest_does_not_show_that_two_events_are_the_same():
+    """Without the position in it, a reader could compare a hidden event with those it sees."""
+    plain, sealed = Seal("abcd"), Seal("abcd", SECRET)
+    assert plain.check(7, b"{}") == plain.check(8, b"{}")
+    assert sealed.check(7, b"{}") != sealed.check(8, b"{}")
+
+
+@pytest.mark.parametrize(
+    "secret", ["", b"", "x" * 15, b"x" * 15, 12345678901234567890, bytearray(16)]
+)
+def test_secret_that_could_be_guessed_is_refused(secret):
+    """A secret has at least sixteen characters; the error does not repeat it."""
+    with pytest.raises(ConfigurationError, match="secret") as caught:
+        Seal("abcd", secret)
+    assert "xxx" not in str(caught.value)

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 from follow_world import CHANGED, POLL, World, delivered, follow, follower, kinds, of_kind
 
-from zeroeventhub import Event, Page, Partition
+from zeroeventhub import FIRST, Event, Page, Partition
 from zeroeventhub._follow import Deliver, Discover, Fetch, Load, Pause
 from zeroeventhub._follow.page_reading import LONGEST_WAIT
 from zeroeventhub.errors import ProtocolError
@@ -53,9 +53,46 @@ def test_closed_partition_is_drained_by_the_page_at_its_head():
     """A child starts as soon as the page that reached its closed parent's head is committed."""
     layout = [Partition(1, starts_after=0), Partition(0, closed=True)]
     world = World(layout, {0: ["a"], 1: ["b"]}, extensions=SAYS)
-    steps = follow(world, most=9, forever=True)
-    assert kinds(steps) == [Discover, Load, Fetch, Deliver, Load, Load, Fetch, Deliver, Pause]
-    assert [step.partition for step in of_kind(steps, Load)] == [0, 0, 1]
+    steps = follow(world, most=10, forever=True)
+    # Before the child is begun, the parent is seen to be still where it was left.
+    loads = [Load, Load, Load]
+    assert kinds(steps) == [Discover, Load, Fetch, Deliver, *loads, Fetch, Deliver, Pause]
+    assert [step.partition for step in of_kind(steps, Load)] == [0, 0, 1, 0]
+
+
+def test_parent_that_is_put_back_while_its_child_is_read_comes_first_again():
+    """An operator who lets the consumer start again does not have to stop it."""
+    layout = [Partition(1, starts_after=0), Partition(0, closed=True)]
+    world = World(layout, {0: ["a"], 1: ["b", "c"]}, extensions=SAYS)
+
+    def commit(step):
+        World.commit(world, step)
+        if step.partition == 1 and not world.epochs:
+            put_back(world)
+
+    world.commit = commit
+    assert delivered(follow(world)) == [(0, "a"), (1, "b"), (0, "a"), (1, "b"), (1, "c")]
+
+
+def test_parent_that_is_put_back_before_its_child_is_begun_comes_first_again():
+    """The child was never read, so that only the parent's cursor can tell."""
+    layout = [Partition(1, starts_after=0), Partition(0, closed=True)]
+    world = World(layout, {0: ["a"], 1: ["b"]}, extensions=SAYS)
+    carry_out = world.carry_out
+
+    def operated(step):
+        if isinstance(step, Load) and step.partition == 1 and not world.epochs:
+            put_back(world)
+        return carry_out(step)
+
+    world.carry_out = operated
+    assert delivered(follow(world)) == [(0, "a"), (0, "a"), (1, "b")]
+
+
+def put_back(world):
+    """Let the consumer start again, as an operator does."""
+    world.epochs = dict.fromkeys(world.cursors, 1)
+    world.cursors = dict.fromkeys(world.cursors, FIRST)
 
 
 def test_child_waits_while_its_parents_last_page_is_not_committed():

@@ -66,7 +66,7 @@ def read_moment(time):
 
 def read_v1(**parameters):
     """Read a v1 request to a feed of two partitions."""
-    return read_v1_request(query(**parameters), TWO)
+    return read_v1_request(query(**parameters), TWO, 2)
 
 
 def test_v2_request_is_read():
@@ -194,7 +194,7 @@ def test_v1_request_names_a_partition_that_there_is(name):
 def test_partitions_need_not_be_numbered_from_0():
     """A v1 request names partitions by the ids that they have."""
     info = FeedInfo((Partition(7), Partition(3)), token="t")
-    assert read_v1_request(query(n="2", cursor7="c"), info).cursors == {7: "c"}
+    assert read_v1_request(query(n="2", cursor7="c"), info, 2).cursors == {7: "c"}
 
 
 def test_extensions_are_read():
@@ -401,7 +401,7 @@ query_strings = st.text() | pairs.map(
 READERS = [
     lambda parameters: read_events_request(parameters, EVERYTHING),
     lambda parameters: read_events_request(parameters, frozenset()),
-    lambda parameters: read_v1_request(parameters, TWO),
+    lambda parameters: read_v1_request(parameters, TWO, 2),
     read_cursor_request,
     read_lag_request,
     read_splits_request,

@@ -1,8 +1,8 @@
 import pytest
 from follow_world import CHANGED, POLL, kinds, of_kind
-from leased_world import leased, read
+from leased_world import LeasedWorld, leased, read
 
-from zeroeventhub import FIRST, Event, Page
+from zeroeventhub import FIRST, Event, Page, Partition
 from zeroeventhub._follow import (
     Advance,
     Deliver,
@@ -171,6 +171,27 @@ def test_events_that_do_not_move_the_cursor_are_refused():
     world.read = lambda step: Page([Event.of("a")], step.cursor)
     with pytest.raises(ProtocolError, match="without moving the cursor"):
         read(world)
+
+
+def test_cursor_that_was_put_elsewhere_is_seen_at_the_head():
+    """Who waits at the head reads again what an operator wants again, without any news."""
+    world = leased("a", extensions=SAYS)
+
+    def overtaken(epoch):
+        if world.applied == ["a"]:
+            world.cursors[0], world.epoch = FIRST, epoch + 1
+        return world.epoch > epoch
+
+    read(world, forever=True, overtaken=overtaken, most=12)
+    assert world.applied == ["a", "a"]
+
+
+@pytest.mark.parametrize(("among", "after"), [((0, 1), 0), ((1,), None)])
+def test_loading_says_what_has_to_be_read_before(among, after):
+    """A child is entered behind its parent, if somebody reads that."""
+    world = LeasedWorld([Partition(1, starts_after=0)], {1: []}, cursors={0: FIRST, 1: FIRST})
+    read(world, partition=world.layout[0], among=among)
+    assert world.taken[0] == Load(1, among, after)
 
 
 def test_dead_letters_are_applied_before_the_next_page():

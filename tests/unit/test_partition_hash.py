@@ -27,6 +27,7 @@ from sqlalchemy import (
     column,
     create_engine,
     literal,
+    or_,
     select,
 )
 from sqlalchemy.dialects import mssql, mysql, oracle, postgresql
@@ -202,6 +203,8 @@ def test_outside_finds_events_of_no_partition(ids, partitions):
         table.create(connection)
         for partition in partitions:
             connection.execute(table.insert().values(part=partition))
-        found = list(connection.scalars(select(table.c.part).where(outside(table.c.part, ids))))
+        found = list(
+            connection.scalars(select(table.c.part).where(or_(*outside(table.c.part, ids))))
+        )
     engine.dispose()
     assert Counter(found) == Counter(part for part in partitions if part not in ids)

@@ -19,7 +19,7 @@ from sqlalchemy import (
 )
 
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.protocol import TypeFilter
+from zeroeventhub.protocol import NOTHING, TypeFilter
 from zeroeventhub.publisher.type_condition import TypeCondition
 
 names = st.text(
@@ -57,6 +57,30 @@ def test_case_is_passed_over():
     skipping = TypeFilter(one.names, skip=True)
     assert skipping != one
     assert [skipping.lets_through(name) for name in ("pLACED", "lost", "")] == [False, True, True]
+
+
+few = st.frozensets(st.sampled_from(["a", "b", "c", "d"]), min_size=1)
+filters = st.builds(TypeFilter, few, skip=st.booleans()) | st.just(NOTHING)
+
+
+@given(filters, filters, st.lists(st.sampled_from(["a", "B", "c", "d", "e", ""])))
+def test_joined_filters_let_through_what_both_do(one, other, kinds):
+    """Two filters are one that lets through what both let through, also nothing."""
+    joined = one.joined(other)
+    assert joined == other.joined(one)
+    for kind in kinds:
+        assert joined.lets_through(kind) is (one.lets_through(kind) and other.lets_through(kind))
+    column = Table("events", MetaData(), Column("kind", String)).c.kind
+    for dialect in ("sqlite", "postgresql", "mysql"):
+        assert TypeCondition(column, "", dialect).condition(joined) is not None
+
+
+def test_filter_of_nothing_is_no_request():
+    """What lets nothing through is made by joining filters, and equal to no other filter."""
+    one, other = TypeFilter(frozenset({"a"})), TypeFilter(frozenset({"b"}))
+    assert one.joined(other) == NOTHING != one
+    assert one.joined(TypeFilter(one.names, skip=True)) == NOTHING
+    assert not any(NOTHING.lets_through(name) for name in ("a", "", "\u00e5"))
 
 
 @given(st.frozensets(names, min_size=1, max_size=5), st.booleans(), st.lists(names | st.text()))

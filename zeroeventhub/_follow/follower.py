@@ -27,6 +27,10 @@ __all__ = ["Follower"]
 _Steps = Generator[Step, Any, Any]
 
 
+class _PutElsewhere(Exception):  # noqa: N818 - named for what happened
+    """Say that somebody has put a cursor elsewhere while this layout was read."""
+
+
 @dataclass(frozen=True)
 class Follower:
     """Decide how a feed is read, page by page, over all partitions in turn.
@@ -75,6 +79,7 @@ class Follower:
         among = tuple(partition.id for partition in chosen)
         drained: set[int] = set()
         heads: dict[int, str] = {}
+        epochs: dict[int, int] = {}
         confirmed = False
         while in_turn := ready(chosen, drained):
             moved = False
@@ -84,8 +89,13 @@ class Follower:
                 if self.stopped():
                     return False
                 try:
-                    load = Load(partition.id, among)
-                    found, at_head = yield from self._read_page(partition, load, heads, waits=waits)
+                    place = yield from self._load(partition, among, epochs)
+                    found, at_head = yield from self._read_page(
+                        partition, place, heads, waits=waits
+                    )
+                except _PutElsewhere:
+                    # What was read to its end may have to be read again, and first.
+                    return False
                 except TokenChanged:
                     if confirmed:
                         return False
@@ -100,18 +110,39 @@ class Follower:
                 yield pause_at_head(self.poll_interval, waits=waits)
         return True
 
+    def _load(self, partition: Partition, among: tuple[int, ...], epochs: dict[int, int]) -> _Steps:
+        """Load a partition's place, and look whether cursors are still where they were put.
+
+        Args:
+            partition: the one to read.
+            among: all that are read.
+            epochs: of the cursors, as they were when each was loaded first.
+
+        Raises:
+            _PutElsewhere: its own is not, or the one of the partition that it follows.
+        """
+        known = partition.id in epochs
+        place: Place = yield from self._persist(Load(partition.id, among))
+        if epochs.setdefault(partition.id, place.epoch) != place.epoch:
+            raise _PutElsewhere
+        parent = partition.starts_after
+        if not known and parent in epochs:
+            before: Place = yield from self._persist(Load(parent, among))
+            if before.epoch != epochs[parent]:
+                raise _PutElsewhere
+        return place
+
     def _read_page(
-        self, partition: Partition, load: Load, heads: dict[int, str], *, waits: bool
+        self, partition: Partition, place: Place, heads: dict[int, str], *, waits: bool
     ) -> _Steps:
         """Read one page of a partition; return whether it brought anything, and reached the head.
 
         Args:
             partition: the one to read.
-            load: the step that loads its cursor.
+            place: where it is read from.
             heads: where the head of each partition was seen.
             waits: whether the feed may wait at its head.
         """
-        place: Place = yield from self._persist(load)
         cursor = place.cursor
         at_head = heads.get(partition.id) == cursor
         if at_head and (partition.closed or not self.forever):

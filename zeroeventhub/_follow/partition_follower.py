@@ -48,6 +48,8 @@ class PartitionFollower:
         roomy: tells whether few enough partitions are read for the feed to wait at its head, and
             for the next page to be fetched ahead.
         letters: tells whether dead letters of the partition were marked to be applied again.
+        overtaken: tells whether the right to move the cursor has passed on from an epoch, as when
+            an operator has put the cursor elsewhere.
     """
 
     partition: Partition
@@ -60,6 +62,7 @@ class PartitionFollower:
     stopped: Callable[[], bool]
     roomy: Callable[[], bool]
     letters: Callable[[], bool]
+    overtaken: Callable[[int], bool]
 
     def steps(self) -> Generator[Step, Any, bool]:
         """Yield the steps; return whether the partition was drained, and not stopped.
@@ -113,6 +116,8 @@ class _Reading:
         while not (yield from self.end()):
             if self.wish.stopped():
                 raise Stopped
+            if self.wish.overtaken(self.place.epoch):
+                yield from self.load()
             yield from self.redeliver()
             waits = self.waits
             news = yield from self.read_page(LONGEST_WAIT if waits and self.at_head else 0.0)
@@ -227,7 +232,9 @@ class _Reading:
     def load(self) -> Generator[Step, Any, None]:
         """Enter the partition: from here on, nobody commits by an older right."""
         patience = Patience(self.wish.attempts, self.wish.stopped)
-        step = Load(self.wish.partition.id, self.wish.among)
+        partition, among = self.wish.partition, self.wish.among
+        after = partition.starts_after if partition.starts_after in among else None
+        step = Load(partition.id, among, after)
         self.place = yield from persist(step, patience)
 
     def halted(self, tries: int, error: Exception) -> Halted:

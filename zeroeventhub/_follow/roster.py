@@ -52,6 +52,9 @@ class Roster:
     def take_note(self, claimed: Claimed) -> None:
         """Take note of what a claim brought."""
         self.claimed = claimed
+        # An operator may have put the cursor of one back that was read to its end.
+        closed = {partition.id for partition in self.chosen if partition.closed}
+        self.drained -= closed - claimed.ended
         for partition, runs_out in claimed.elsewhere.items():
             self.first_seen.setdefault(partition, runs_out)
 

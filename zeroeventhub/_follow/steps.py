@@ -71,10 +71,12 @@ class Load:
     Attributes:
         partition: the partition's id.
         among: all partitions that are read; a consumer that is new starts in all at once.
+        after: the one of them that has to be read to its end before; None where there is none.
     """
 
     partition: int
     among: tuple[int, ...]
+    after: int | None = None
 
 
 @dataclass(frozen=True)
@@ -171,6 +173,7 @@ class Claimed:
             the database's clock.
         ended: closed partitions that have been read to their end.
         letters: partitions with dead letters that are to be applied again.
+        epochs: by partition that is held, the epoch of its cursor; see Place.
     """
 
     held: frozenset[int]
@@ -178,6 +181,7 @@ class Claimed:
     elsewhere: Mapping[int, float] = field(default_factory=dict)
     ended: frozenset[int] = frozenset()
     letters: frozenset[int] = frozenset()
+    epochs: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

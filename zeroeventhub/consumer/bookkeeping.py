@@ -89,4 +89,6 @@ class Bookkeeping:
             self._store.begin(connection, self._name, step.among, self._reading.start)
         if self._owner is None:
             return self._store.load(connection, self._name, step.partition)
-        return self._store.enter(connection, self._name, step.partition, self._owner)
+        return self._store.enter(
+            connection, self._name, step.partition, self._owner, after=step.after
+        )

@@ -90,12 +90,14 @@ class Leases:
                 f"The leases of consumer {consumer!r} are others than this transaction has seen: "
                 "claim in a transaction of its own, and try again."
             )
+        epochs, ended = self._standing(connection, consumer, has)
         return Claimed(
             held=has,
             surplus=division.surplus,
             elsewhere={number: expires_at for number, (_, expires_at) in elsewhere.items()},
-            ended=self._ended(connection, consumer),
+            ended=ended,
             letters=self._letters.partitions_due(connection, consumer),
+            epochs=epochs,
         )
 
     def release(
@@ -217,7 +219,14 @@ class Leases:
     def _update(self, consumer: str) -> Update:
         return self._tables.leases.update().where(self._tables.leases.c.consumer == consumer)
 
-    def _ended(self, connection: Connection, consumer: str) -> frozenset[int]:
+    def _standing(
+        self, connection: Connection, consumer: str, held: Collection[int]
+    ) -> tuple[dict[int, int], frozenset[int]]:
+        """Return the epochs of these cursors, and which partitions were read to their ends."""
         columns = self._tables.cursors.c
-        query = select(columns.partition).where(columns.consumer == consumer, columns.ended)
-        return frozenset(connection.scalars(past_locks(connection, query)))
+        query = select(columns.partition, columns.epoch, columns.ended).where(
+            columns.consumer == consumer, or_(columns.ended, columns.partition.in_(sorted(held)))
+        )
+        rows = connection.execute(past_locks(connection, query)).all()
+        epochs = {row.partition: row.epoch for row in rows if row.partition in held}
+        return epochs, frozenset(row.partition for row in rows if row.ended)

@@ -111,7 +111,15 @@ class CursorStore:
             raise _handed_over(partition)
         return Place(row.cursor, row.epoch)
 
-    def enter(self, connection: Connection, consumer: str, partition: int, owner: str) -> Place:
+    def enter(
+        self,
+        connection: Connection,
+        consumer: str,
+        partition: int,
+        owner: str,
+        *,
+        after: int | None = None,
+    ) -> Place:
         """Return a consumer's place in a partition, and fence whoever had it before.
 
         It waits for a commit that is under way.
@@ -122,9 +130,10 @@ class CursorStore:
             consumer: the consumer's name.
             partition: the partition's id.
             owner: the process that enters, which has to hold the partition's lease.
+            after: the partition that has to be read to its end before; None where there is none.
 
         Raises:
-            LeaseLost: it does not.
+            LeaseLost: it does not, or the partition before has to be read again.
             TokenChanged: as `load`.
         """
         cursors, columns = self.tables.cursors, self.tables.cursors.c
@@ -141,7 +150,16 @@ class CursorStore:
                 f"Another process of consumer {consumer!r} may read partition {partition} now: "
                 "this one does not hold the lease."
             )
+        if after is not None and not self._has_ended(connection, consumer, after):
+            raise LeaseLost(
+                f"Partition {partition} waits for partition {after}, which consumer {consumer!r} "
+                "has to read to its end first: its cursor was put elsewhere."
+            )
         return Place(found.cursor, found.epoch)
+
+    def _has_ended(self, connection: Connection, consumer: str, partition: int) -> bool:
+        query = select(self.tables.cursors.c.ended).where(self._is_row(consumer, partition))
+        return bool(connection.scalar(query))
 
     def cursors(self, connection: Connection, consumer: str) -> dict[int, str]:
         """Return all cursors of a consumer, by partition."""

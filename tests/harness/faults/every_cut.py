@@ -80,7 +80,7 @@ class Case:
         right = right and (plan.fault in CHANGING or number in self._expected(plan))
         if not right:
             self.findings.complaints.append(f"{self.name(plan)}: {outcome!r}")
-        self.findings.counts[type(outcome).__name__] += 1
+        self.findings.counts.update(["trials", type(outcome).__name__])
 
     def name(self, plan: Plan) -> str:
         """Say what does it again."""

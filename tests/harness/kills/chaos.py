@@ -11,8 +11,8 @@ from harness.kills.findings import Findings
 from harness.kills.scene import ENDLESS, Scene
 from harness.kills.ways import Life
 
-PATIENCE = 60
-"""Seconds that workers who are left alone have to come to the end."""
+PATIENCE = 300
+"""Seconds that workers who are left alone have to come to the end, where they starve as well."""
 
 AHEAD = 60
 """Events of a partition that may have been fetched before the end was told."""

@@ -1,7 +1,7 @@
 """What consumers under fire have written, and whether that is the truth."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import (
@@ -17,9 +17,11 @@ from sqlalchemy import (
     select,
     update,
 )
+from sqlalchemy.exc import DBAPIError
 
 from harness.kills.script import KEYS, Script, count_of
 from zeroeventhub import CursorStore
+from zeroeventhub.cursors.transience import is_transient
 
 NAME = "under fire"
 """The consumer's name."""
@@ -77,9 +79,17 @@ class Ledger:
 
     def clear(self) -> None:
         """Start again from nothing."""
-        with self.engine.begin() as connection:
-            for table in (*self.store.tables.all(), effects):
-                connection.execute(delete(table))
+        tables = (*self.store.tables.all(), effects)
+        self._write(lambda connection: [connection.execute(delete(table)) for table in tables])
+
+    def reset(self) -> None:
+        """Let the consumer start again, and empty what it has written."""
+        self._write(
+            lambda connection: (
+                self.store.reset(connection, NAME),
+                connection.execute(delete(effects)),
+            )
+        )
 
     def state(self) -> State:
         """Read everything in one snapshot."""
@@ -96,11 +106,31 @@ class Ledger:
         counts = {partition: count_of(cursor) for partition, cursor in cursors.items()}
         return State(counts, applied, letters)
 
+    def arrived(self) -> list[int]:
+        """Return the numbers of all events that took effect, in the order in which they did."""
+        with self.engine.connect() as connection:
+            return list(connection.scalars(select(effects.c.n).order_by(effects.c.number)))
+
     def expire(self) -> None:
         """Let all leases run out at once, as they would in time."""
-        with self.engine.begin() as connection:
-            for table in (self.store.tables.leases, self.store.tables.members):
-                connection.execute(update(table).values(expires_at=0))
+        tables = (self.store.tables.leases, self.store.tables.members)
+        self._write(
+            lambda connection: [
+                connection.execute(update(table).values(expires_at=0)) for table in tables
+            ]
+        )
+
+    def _write(self, action: Callable[[Connection], object]) -> None:
+        """Write in a transaction, in spite of those that the dead have left open."""
+        while True:
+            try:
+                with self.engine.begin() as connection:
+                    action(connection)
+            except DBAPIError as error:
+                if not is_transient(error):
+                    raise
+            else:
+                return
 
     def workers(self) -> set[int]:
         """Return the numbers of the workers whose events took effect."""

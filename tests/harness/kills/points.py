@@ -4,15 +4,19 @@ import asyncio
 import os
 import random
 import signal
+import sqlite3
 import threading
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import wraps
 from typing import Any
 
 import httpx
-from sqlalchemy import Engine, NullPool, create_engine, event, text
+from sqlalchemy import Engine, NullPool, create_engine, event, make_url, text
 from sqlalchemy.exc import DBAPIError
+
+from harness.kills.connecting import arguments
+from zeroeventhub import Observer
 
 
 class Points:
@@ -20,11 +24,17 @@ class Points:
 
     Args:
         at: the point to strike at first, from 1; None never to strike.
-        strike: does what is to happen.
+        strike: does what is to happen; returns False to be asked again at the next point.
         fetched: count only from the first page on that the feed has sent.
+        changed: count only from the first answer on that the partitions have changed.
         gap: how many points there are at most between two strikes; 0 to strike once.
         most: how many strikes there are at most.
         dice: choose the gaps.
+
+    Attributes:
+        passed: how many points there were.
+        strikes: how often it was struck.
+        fenced: how often a commit was refused, because another had gone on.
     """
 
     def __init__(
@@ -33,15 +43,18 @@ class Points:
         strike: Callable[[], object],
         *,
         fetched: bool = False,
+        changed: bool = False,
         gap: int = 0,
         most: int = 1,
         dice: random.Random | None = None,
     ) -> None:
         self.passed = 0
         self.strikes = 0
+        self.fenced = 0
         self._next = at
         self._strike = strike
-        self._counting = not fetched
+        self._counting = not (fetched or changed)
+        self._changed = changed
         self._gap = gap
         self._most = most
         self._dice = dice or random.Random(0)
@@ -58,8 +71,10 @@ class Points:
                 self.strikes += 1
                 going_on = self._gap and self.strikes < self._most
                 self._next = self.passed + self._dice.randint(1, self._gap) if going_on else None
-        if struck:
-            self._strike()
+        if struck and self._strike() is False:
+            with self._lock:
+                self.strikes -= 1
+                self._next = self.passed + 1
 
     def watch(self, engine: Engine) -> None:
         """Take the moments before and after every statement and every end of a transaction."""
@@ -85,8 +100,14 @@ class Points:
         http.event_hooks = {"request": [touch], "response": [hear]}
 
     def _hear(self, response: httpx.Response) -> None:
-        self._counting = self._counting or response.url.path.endswith("/events")
+        conflict = response.status_code == httpx.codes.CONFLICT
+        page = response.url.path.endswith("/events")
+        self._counting = self._counting or (conflict if self._changed else page)
         self.touch()
+
+    def observer(self) -> Observer:
+        """Make an observer that takes note of what is refused."""
+        return _Fences(self)
 
     def watch_tasks(self, loop: asyncio.AbstractEventLoop) -> None:
         """Take the moments before and after every step of every task: all awaits that wait."""
@@ -107,6 +128,29 @@ class Points:
                 self.touch()
 
         return around
+
+
+class Unwatched(Points):
+    """The points of a life that nobody watches, and in which nothing happens."""
+
+    def __init__(self) -> None:
+        super().__init__(None, kill)
+
+    def watch(self, *_: Any) -> None:
+        """Take no moment of it."""
+
+    watch_http = watch_async_http = watch_tasks = watch
+
+
+class _Fences(Observer):
+    """Count the commits that are refused."""
+
+    def __init__(self, points: Points) -> None:
+        self._points = points
+
+    def fenced(self, *_: Any) -> None:
+        """Take note of one."""
+        self._points.fenced += 1
 
 
 class _Watched(Coroutine[Any, Any, Any]):
@@ -146,9 +190,36 @@ def kill() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def freeze() -> None:
-    """Stop this process until somebody lets it go on."""
-    os.kill(os.getpid(), signal.SIGSTOP)
+class Freezer:
+    """Stop this process until somebody lets it go on.
+
+    SQLite has one lock for everybody: who is frozen with that is waited for, and not replaced. So
+    there it waits for a point at which nobody holds any.
+
+    Args:
+        url: the database.
+    """
+
+    def __init__(self, url: str) -> None:
+        database = make_url(url)
+        self._file = database.database if database.get_backend_name() == "sqlite" else None
+
+    def __call__(self) -> bool:
+        """Stop here, if that can be done here."""
+        if self._file and not _is_free(self._file):
+            return False
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return True
+
+
+def _is_free(file: str) -> bool:
+    with closing(sqlite3.connect(file, timeout=0, isolation_level=None)) as connection:
+        try:
+            connection.execute("BEGIN EXCLUSIVE")
+        except sqlite3.OperationalError:
+            return False
+        connection.execute("ROLLBACK")
+    return True
 
 
 class Terminator:
@@ -160,7 +231,9 @@ class Terminator:
     """
 
     def __init__(self, url: str, dice: random.Random) -> None:
-        self._engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+        self._engine = create_engine(
+            url, poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args=arguments(url)
+        )
         self._dice = dice
         self._lock = threading.Lock()
 

@@ -35,6 +35,7 @@ def pursue(scene: Scene, life: Life, strikes: Iterable[Strike]) -> Findings:
         life: how.
         strikes: when each is killed.
     """
+    scene.rehearse(life)
     scene.begin(ENDLESS)
     for number, strike in enumerate(strikes, 1):
         how = {"strike_at": strike.at, "fetched": strike.fetched, "alarm": strike.alarm}

@@ -13,7 +13,7 @@ from harness.kills.proxy import CommitProxy
 from harness.kills.scene import ENDLESS, Scene
 from harness.kills.ways import Life
 
-PATIENCE = 60
+PATIENCE = 300
 """Seconds that a consumer may take to get over something."""
 
 SHARE = 0.3
@@ -103,6 +103,27 @@ def starts(scene: Scene, lives: Sequence[Life], *, events: int, dice: random.Ran
     return scene.found
 
 
+def reset_at_head(scene: Scene, life: Life, *, events: int) -> Findings:
+    """Reset a consumer that waits at the head, where nothing new comes, and see it start again.
+
+    Args:
+        scene: where it happens.
+        life: of the consumer, which follows.
+        events: how many of a partition there are.
+    """
+    scene.begin(events)
+    pid = scene.mother.start(life)
+    due = scene.feed.script.partitions * events
+    await_progress(scene, due - 1)
+    scene.ledger.reset()
+    scene.found.deeds["reset"] += 1
+    await_progress(scene, due - 1)
+    os.kill(pid, signal.SIGTERM)
+    scene.hear(scene.mother.wait(pid))
+    scene.look_at_end(life)
+    return scene.found
+
+
 def await_progress(scene: Scene, beyond: int) -> int:
     """Wait until more events than these are behind the cursors; return how many."""
     ending = time.monotonic() + PATIENCE
@@ -139,7 +160,9 @@ def zombie(scene: Scene, life: Life, *, events: int) -> Findings:
     if over is not None:
         scene.look_at_end(life)
     os.kill(first, signal.SIGCONT)
-    scene.hear(scene.mother.wait(first))
+    thawed = scene.mother.wait(first)
+    scene.hear(thawed)
+    scene.found.deeds["fenced"] += thawed.fenced
     scene.hear(over or scene.mother.wait(second))
     scene.look_at_end(life)
     return scene.found

@@ -7,16 +7,20 @@ from typing import Any
 from sqlalchemy import create_engine
 from starlette.applications import Starlette
 
+from harness.kills.connecting import arguments
 from harness.kills.findings import Findings
 from harness.kills.ledger import Ledger
 from harness.kills.script import Script, ScriptedFeed
-from harness.kills.ways import PATIENCE, Life
+from harness.kills.ways import Life
 from harness.kills.zygote import End, Zygote
 from harness.web import serving
 from zeroeventhub import feed_routes
 
 ENDLESS = 10**6
 """More events than anybody here can read."""
+
+REHEARSAL = 9
+"""Events of a partition that are enough to show all that a consumer does with them."""
 
 
 class Scene:
@@ -49,6 +53,11 @@ class Scene:
         self.ledger.clear()
         self.feed.end = end
         self.found = Findings()
+
+    def rehearse(self, life: Life) -> None:
+        """Let the one who forks live such a life to the end of a short feed."""
+        self.begin(REHEARSAL)
+        self.mother.rehearse(life)
 
     def look(self, life: Life, where: str = "") -> None:
         """Look whether cursors and effects are of one moment."""
@@ -89,9 +98,8 @@ def scene(mother: Zygote, url: str, script: Script) -> Iterator[Scene]:
         script: what is published.
     """
     feed = ScriptedFeed(script, ENDLESS)
-    patience = PATIENCE.get(url.partition(":")[0], {})
     # Its connections are ended, too, when those of the consumers are.
-    engine = create_engine(url, connect_args=patience, pool_pre_ping=True)
+    engine = create_engine(url, connect_args=arguments(url), pool_pre_ping=True)
     application = Starlette(routes=feed_routes("/script", feed))
     try:
         with serving(application) as address:

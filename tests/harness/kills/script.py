@@ -109,6 +109,11 @@ class ScriptedFeed:
         return self._made[key]
 
 
+def number_of(event: Event) -> int:
+    """Return the number of an event, which may be a CloudEvent or the bare data of one."""
+    return event.data.get("data", event.data)["n"]
+
+
 def count_of(cursor: str) -> int:
     """Return how many events are before a cursor."""
     if cursor == FIRST:

@@ -4,21 +4,22 @@ import asyncio
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import anyio.lowlevel
 import httpx
 from sqlalchemy import Connection, Engine, create_engine
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
+from harness.kills.connecting import arguments
 from harness.kills.ledger import NAME, write
-from harness.kills.points import Points, Terminator, freeze, kill
-from harness.kills.script import PLAIN, Script
+from harness.kills.points import Freezer, Points, Terminator, Unwatched, kill
+from harness.kills.script import PLAIN, Script, number_of
 from zeroeventhub import (
     AsyncClient,
     AsyncConsumer,
@@ -33,9 +34,6 @@ from zeroeventhub._follow import backoff
 from zeroeventhub.cursors.transience import is_transient
 from zeroeventhub.errors import Fenced
 
-PATIENCE = {"sqlite": {"timeout": 60}}
-"""SQLite queues writers without order; the last in the queue needs patience, in seconds."""
-
 
 @dataclass(frozen=True)
 class Life:
@@ -48,6 +46,7 @@ class Life:
         script: what is published there.
         strike_at: the point at which it is struck; None for never.
         fetched: whether points count only from the first page on that the feed has sent.
+        changed: whether they count only from the first answer on that partitions have changed.
         strike: what happens there: "kill", "freeze" or "terminate" its connections.
         gap: how many points there are at most between two strikes; 0 for one strike.
         most: how many strikes there are at most.
@@ -66,6 +65,7 @@ class Life:
     script: Script = PLAIN
     strike_at: int | None = None
     fetched: bool = False
+    changed: bool = False
     strike: str = "kill"
     gap: int = 0
     most: int = 1
@@ -80,10 +80,17 @@ class Life:
 
 @dataclass(frozen=True)
 class Lived:
-    """Tell what a life that ended by itself has passed, and how often it was struck."""
+    """Tell what a life that ended by itself has passed.
+
+    Attributes:
+        points: how many it has passed.
+        strikes: how often it was struck.
+        fenced: how often a commit of it was refused, because another had gone on.
+    """
 
     points: int
     strikes: int
+    fenced: int
 
 
 class Poison(Exception):  # noqa: N818 - named for what the event is
@@ -102,10 +109,28 @@ def _async_url(url: str) -> str:
     return url.replace("sqlite:", "sqlite+aiosqlite:").replace("+pymysql", "+aiomysql")
 
 
-# Costly to make, and safe to inherit: neither has a connection before its first request.
-_http = httpx.Client(timeout=30, trust_env=False)
-_async_http = httpx.AsyncClient(timeout=30, trust_env=False)
+@cache
+def _engine(url: str) -> Engine:
+    """Make an engine; what it learns in a rehearsal is inherited, without its connections."""
+    return create_engine(url, connect_args=arguments(url))
+
+
+@cache
+def _async_engine(url: str) -> AsyncEngine:
+    """Do the same for tasks."""
+    url = _async_url(url)
+    return create_async_engine(url, connect_args=arguments(url))
+
+
+# Costly to make, and safe to inherit.
+_TLS = httpx.create_ssl_context(trust_env=False)
+_HTTP: dict[str, Any] = {"timeout": 30, "verify": _TLS, "trust_env": False}
 _import_drivers()
+
+
+def rehearse(life: Life) -> None:
+    """Consume as told, undisturbed, so that who is forked behind it finds everything ready."""
+    WAYS[life.way](life, Unwatched())
 
 
 def live(life: Life) -> Lived:
@@ -118,44 +143,55 @@ def live(life: Life) -> Lived:
     dice = random.Random(life.seed)
     strike = STRIKES[life.strike](life, dice)
     points = Points(
-        life.strike_at, strike, fetched=life.fetched, gap=life.gap, most=life.most, dice=dice
+        life.strike_at,
+        strike,
+        fetched=life.fetched,
+        changed=life.changed,
+        gap=life.gap,
+        most=life.most,
+        dice=dice,
     )
     if life.alarm:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, life.alarm)
     WAYS[life.way](life, points)
-    return Lived(points.passed, points.strikes)
+    return Lived(points.passed, points.strikes, points.fenced)
 
 
 STRIKES: dict[str, Callable[[Life, random.Random], Callable[[], None]]] = {
     "kill": lambda life, dice: kill,
-    "freeze": lambda life, dice: freeze,
+    "freeze": lambda life, dice: Freezer(life.database),
     "terminate": lambda life, dice: Terminator(life.database, dice),
 }
 """What may happen to a process, by name."""
 
 
-def _options(life: Life) -> dict[str, Any]:
-    return {"follow": False, "limit": 3, "poll_interval": 0.05, **life.options}
+def _options(life: Life, points: Points) -> dict[str, Any]:
+    common = {"follow": False, "limit": 3, "poll_interval": 0.05, "observer": points.observer()}
+    return {**common, **life.options}
 
 
-def _consumer(life: Life, points: Points) -> tuple[Consumer, Engine]:
-    patience = PATIENCE.get(life.database.partition(":")[0], {})
-    engine = create_engine(life.database, connect_args=patience)
-    points.watch(engine)
-    points.watch_http(_http)
-    client = Client(life.feed, _http)
-    return Consumer(client, CursorStore(engine), NAME, **_options(life)), engine
+@contextmanager
+def _consumer(life: Life, points: Points) -> Iterator[Consumer]:
+    engine = _engine(life.database)
+    with httpx.Client(**_HTTP) as http:
+        points.watch(engine)
+        points.watch_http(http)
+        client = Client(life.feed, http)
+        yield Consumer(client, CursorStore(engine), NAME, **_options(life, points))
+    engine.dispose()
 
 
-def _async_consumer(life: Life, points: Points) -> tuple[AsyncConsumer, Any]:
-    patience = PATIENCE.get(life.database.partition(":")[0], {})
-    engine = create_async_engine(_async_url(life.database), connect_args=patience)
-    points.watch(engine.sync_engine)
-    points.watch_async_http(_async_http)
-    points.watch_tasks(asyncio.get_running_loop())
-    client = AsyncClient(life.feed, _async_http)
-    return AsyncConsumer(client, CursorStore(engine), NAME, **_options(life)), engine
+@asynccontextmanager
+async def _async_consumer(life: Life, points: Points) -> AsyncIterator[AsyncConsumer]:
+    engine = _async_engine(life.database)
+    async with httpx.AsyncClient(**_HTTP) as http:
+        points.watch(engine.sync_engine)
+        points.watch_async_http(http)
+        points.watch_tasks(asyncio.get_running_loop())
+        client = AsyncClient(life.feed, http)
+        yield AsyncConsumer(client, CursorStore(engine), NAME, **_options(life, points))
+    await engine.dispose()
 
 
 class _Effects:
@@ -189,7 +225,7 @@ class _Effects:
         await connection.run_sync(self.event, event)
 
     def _write(self, connection: Connection, partition: int, events: Sequence[Event]) -> None:
-        numbers = [event.data["data"]["n"] for event in events]
+        numbers = [number_of(event) for event in events]
         if self._life.rest:
             time.sleep(self._life.rest)
         self._points.touch()
@@ -215,45 +251,43 @@ def _giving_way() -> Iterator[None]:
 
 
 def _loop(life: Life, points: Points, *, commit_first: bool) -> None:
-    consumer, engine = _consumer(life, points)
     effects = _Effects(life, points)
-    for page in consumer:
-        with _giving_way(), engine.begin() as connection:
-            if commit_first:
-                page.commit(connection)
-            effects.page(connection, page)
-            if not commit_first:
-                page.commit(connection)
-    engine.dispose()
+    with _consumer(life, points) as consumer:
+        engine = _engine(life.database)
+        for page in consumer:
+            with _giving_way(), engine.begin() as connection:
+                if commit_first:
+                    page.commit(connection)
+                effects.page(connection, page)
+                if not commit_first:
+                    page.commit(connection)
 
 
 def _run(life: Life, points: Points, *, by_event: bool = False) -> None:
-    consumer, engine = _consumer(life, points)
     effects = _Effects(life, points)
-    consumer.run(effects.event if by_event else effects.page)
-    engine.dispose()
+    with _consumer(life, points) as consumer:
+        consumer.run(effects.event if by_event else effects.page)
 
 
 def _async_loop(life: Life, points: Points) -> None:
     async def consume() -> None:
-        consumer, engine = _async_consumer(life, points)
         effects = _Effects(life, points)
-        async for page in consumer:
-            with _giving_way():
-                async with engine.begin() as connection:
-                    await effects.async_page(connection, page)
-                    await page.commit(connection)
-        await engine.dispose()
+        async with _async_consumer(life, points) as consumer:
+            engine = _async_engine(life.database)
+            async for page in consumer:
+                with _giving_way():
+                    async with engine.begin() as connection:
+                        await effects.async_page(connection, page)
+                        await page.commit(connection)
 
     asyncio.run(consume())
 
 
 def _async_run(life: Life, points: Points, *, by_event: bool = False) -> None:
     async def consume() -> None:
-        consumer, engine = _async_consumer(life, points)
         effects = _Effects(life, points)
-        await consumer.run(effects.async_event if by_event else effects.async_page)
-        await engine.dispose()
+        async with _async_consumer(life, points) as consumer:
+            await consumer.run(effects.async_event if by_event else effects.async_page)
 
     asyncio.run(consume())
 

@@ -1,5 +1,6 @@
 """A process that has imported everything and runs one thread: lives are forked from it."""
 
+import gc
 import json
 import logging
 import os
@@ -15,10 +16,24 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from harness.kills.ways import Life, live
+from harness.kills.ways import Life, live, rehearse
 
-PATIENCE = 60
-"""Seconds after which a life that does not end is given up."""
+PATIENCE = 300
+"""Seconds after which a life that does not end is given up, also where it starves."""
+
+LONGEST_PAUSE = 0.004
+"""Seconds between two looks at a life, at most: most lives are over within some tens of these."""
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """Ask the one who forks to live a life herself.
+
+    Attributes:
+        life: which comes to its end by itself.
+    """
+
+    life: Life
 
 
 @dataclass(frozen=True)
@@ -31,6 +46,7 @@ class End:
         stopped: whether it stands still, and may go on.
         points: how many points it passed, where it ended by itself.
         strikes: how often it was struck, where it ended by itself.
+        fenced: how often a commit of it was refused, where it ended by itself.
         error: what it ended in, where that was an error.
     """
 
@@ -39,6 +55,7 @@ class End:
     stopped: bool = False
     points: int = 0
     strikes: int = 0
+    fenced: int = 0
     error: str = ""
 
     @property
@@ -57,6 +74,10 @@ class Zygote:
         self._process.start()
         theirs.close()
         self._living: set[int] = set()
+
+    def rehearse(self, life: Life) -> None:
+        """Let the process that forks live a life itself; its children find everything ready."""
+        self._ask(Rehearsal(life))
 
     def start(self, life: Life) -> int:
         """Let a life begin; return its process."""
@@ -83,7 +104,7 @@ class Zygote:
             if time.monotonic() > ending:
                 raise TimeoutError(f"A consumer did not come to an end in {seconds} s.")
             time.sleep(pause)
-            pause = min(pause * 1.3, 0.05)
+            pause = min(pause * 1.3, LONGEST_PAUSE)
         return end
 
     def run(self, life: Life) -> End:
@@ -96,10 +117,10 @@ class Zygote:
             os.kill(pid, signal.SIGKILL)
             self.wait(pid)
         self._line.close()
-        self._process.join(10)
+        self._process.join(PATIENCE)
         self._process.close()
 
-    def _ask(self, question: Life | int) -> Any:
+    def _ask(self, question: Rehearsal | Life | int) -> Any:
         self._line.send(question)
         if not self._line.poll(PATIENCE):
             raise TimeoutError("The process that forks does not answer.")
@@ -127,12 +148,22 @@ def _serve(line: Connection) -> None:
             asked = line.recv()
         except EOFError:
             return
-        if isinstance(asked, Life):
-            pid, report = _fork(asked)
-            reports[pid] = report
-            line.send(pid)
-        else:
-            line.send(_reap(asked, reports))
+        match asked:
+            case Rehearsal(life):
+                line.send(_rehearse(life))
+            case Life():
+                pid, report = _fork(asked)
+                reports[pid] = report
+                line.send(pid)
+            case pid:
+                line.send(_reap(pid, reports))
+
+
+def _rehearse(life: Life) -> None:
+    rehearse(life)
+    gc.collect()
+    # Nobody who is forked looks at what is left, and so nobody has to copy it.
+    gc.freeze()
 
 
 def _fork(life: Life) -> tuple[int, int]:

@@ -1,12 +1,14 @@
 """Bugs to plant: each takes one rule away, and the simulation has to notice."""
 
+from contextlib import contextmanager
 from unittest.mock import patch
 
 from harness.simulation.calls import HandlerFailed
 from harness.simulation.feed import Answer, Feed, position_of
 from harness.simulation.store import Store
+from harness.simulation.workers import Worker
 from zeroeventhub import Page
-from zeroeventhub._follow import Pause, Place, follower, roster
+from zeroeventhub._follow import Follower, Load, Pause, Place, follower, roster
 from zeroeventhub._follow.layout_order import ready
 from zeroeventhub._follow.partition_follower import _Reading
 from zeroeventhub._follow.roster import Roster
@@ -73,6 +75,35 @@ def _no_steps(self, *arguments):
     return iter(())
 
 
+@contextmanager
+def _both(one, other):
+    with one, other:
+        yield
+
+
+def _nothing_to_refuse(self, partition, cursor):
+    return None
+
+
+def _no_epoch_is_over(self, epoch):
+    return False
+
+
+def _believe_what_was_drained(self, claimed):
+    self.claimed = claimed
+    for partition, runs_out in claimed.elsewhere.items():
+        self.first_seen.setdefault(partition, runs_out)
+
+
+def _load_and_believe(self, partition, among, epochs):
+    return self._persist(Load(partition.id, among))
+
+
+def _hand_and_leave_the_end(self, row, cursor):
+    row.cursor = cursor
+    row.epoch += 1
+
+
 MUTANTS = {
     "no compare of epochs": lambda: patch.object(Store, "stands_at", _same_cursor),
     "no compare of cursors": lambda: patch.object(Store, "stands_at", _same_epoch),
@@ -82,7 +113,10 @@ MUTANTS = {
     "no look for the end of a page": lambda: patch.object(Answer, "cut", _take_for_whole),
     "no horizon": lambda: patch.object(Feed, "behind", _skip_the_uncommitted),
     "no check of the token": lambda: patch.object(Feed, "check", _nothing),
-    "no waiting for a parent": lambda: patch.object(roster, "ready", _all_undrained),
+    # The store refuses it as well: either rule alone is enough.
+    "no waiting for a parent": lambda: _both(
+        patch.object(roster, "ready", _all_undrained), patch.object(Store, "check_parent", _nothing)
+    ),
     "no waiting for a parent in turn": lambda: patch.object(follower, "ready", _all_undrained),
     "no look at the cursor before a page is tried again": lambda: patch.object(
         _Reading, "deliver", _deliver_blindly
@@ -94,6 +128,22 @@ MUTANTS = {
     "no look for dead letters": lambda: patch.object(_Reading, "redeliver", _no_steps),
     "no look at partitions that have ended": lambda: patch.object(
         Roster, "wanted", property(_wanted_for_events_only)
+    ),
+    "no refusal of a cursor whose events are gone": lambda: patch.object(
+        Feed, "refusal", _nothing_to_refuse
+    ),
+    "no look at the head for a cursor that was put elsewhere": lambda: patch.object(
+        Worker, "is_overtaken", _no_epoch_is_over
+    ),
+    "no look at the parent when a child is entered": lambda: patch.object(
+        Store, "check_parent", _nothing
+    ),
+    "no doubt that what was drained still is": lambda: patch.object(
+        Roster, "take_note", _believe_what_was_drained
+    ),
+    "no doubt of it in turn": lambda: patch.object(Follower, "_load", _load_and_believe),
+    "no new end behind a cursor that was put back": lambda: patch.object(
+        Store, "_hand", _hand_and_leave_the_end
     ),
     "no inheritance": lambda: patch.object(Store, "inherit", _no_steps),
 }

@@ -167,6 +167,7 @@ class CrewProcess(Process):
         self.workers = {}
         self.outcomes = []
         self.letters = frozenset()
+        self.epochs = {}
         crew = Crew(
             None, world.forever, world.poll_interval, world.attempts, world.lease, self.is_stopped
         )
@@ -196,6 +197,7 @@ class CrewProcess(Process):
                 claim = world.store.claim
                 claimed = yield from call(world, claim, self.name, step.wanted, world.lease)
                 self.letters = claimed.letters
+                self.epochs = claimed.epochs
                 return claimed
             case Start():
                 self.start_reading(step)

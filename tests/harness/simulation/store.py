@@ -99,13 +99,14 @@ class Store:
             raise TokenChanged("Other partitions have taken over.")
         return Place(row.cursor, row.epoch)
 
-    def enter(self, partition, owner):
+    def enter(self, partition, owner, after=None):
         """Raise the epoch under a lease, and return the place."""
         row = self.rows.get(partition) or Row()
         yield from self._until_free(row)
         if row.cursor == HANDED_OVER:
             raise TokenChanged("Other partitions have taken over.")
         self.check_lease(partition, owner)
+        self.check_parent(after)
         self.rows[partition] = row
         self.raise_epoch(row)
         self.ledger.entered(partition, owner, row.epoch, self.leases.get(partition))
@@ -116,6 +117,11 @@ class Store:
         holder, runs_out = self.leases.get(partition, (None, 0.0))
         if holder != owner or runs_out <= self.clock.now:
             raise LeaseLost("Another process reads the partition.")
+
+    def check_parent(self, parent):
+        """Refuse who would read on before the partition in front was read to its end."""
+        if parent is not None and not (parent in self.rows and self.rows[parent].ended):
+            raise LeaseLost("Another partition has to be read before.")
 
     def raise_epoch(self, row):
         """Fence whoever was here before."""
@@ -143,6 +149,22 @@ class Store:
         row.ended = True
         self.ledger.ended(partition, row.cursor)
 
+    def reset(self, cursor=FIRST):
+        """Put all cursors that there are elsewhere, and forget dead letters."""
+        yield from self.until_all_free(self.rows)
+        for row in self.rows.values():
+            if row.cursor != HANDED_OVER:
+                self._hand(row, cursor)
+        self.letters.clear()
+        self.ledger.started_over(self.rows, self.rows)
+
+    def set(self, cursors):
+        """Put cursors elsewhere, by partition."""
+        yield from self.until_all_free(cursors)
+        for number, cursor in cursors.items():
+            self._hand(self.rows.setdefault(number, Row()), cursor)
+        self.ledger.started_over(self.rows, cursors)
+
     def commit(self, transaction):
         """Let a transaction's cursor and effects be, together."""
         if transaction.over:
@@ -169,10 +191,7 @@ class Store:
     def inherit(self, heirs, remaining):
         """Hand cursors of partitions that are gone to those that go on from there."""
         parents = {parent for of_heir in heirs.values() for parent in of_heir}
-        locked = [self.rows[parent] for parent in parents if parent in self.rows]
-        while any(row.holder for row in locked):
-            for row in locked:
-                yield from self._until_free(row)
+        yield from self.until_all_free(parents)
         for heir, of_heir in heirs.items():
             known = [self.rows[parent].cursor for parent in of_heir if parent in self.rows]
             for cursor in [cursor for cursor in known if cursor != HANDED_OVER][:1]:
@@ -191,6 +210,11 @@ class Store:
         row.cursor = cursor
         row.epoch += 1
         row.ended = False
+
+    def until_all_free(self, partitions):
+        """Wait until nobody holds a lock on any of these cursors."""
+        while busy := [n for n in partitions if n in self.rows and self.rows[n].holder]:
+            yield from self._until_free(self.rows[busy[0]])
 
     def _until_free(self, row):
         while row.holder is not None:
@@ -222,6 +246,7 @@ class Store:
             elsewhere=elsewhere,
             ended=frozenset(number for number, row in self.rows.items() if row.ended),
             letters=frozenset(letter.partition for letter in self.due()),
+            epochs={number: self.rows[number].epoch for number in held & self.rows.keys()},
         )
 
     def release(self, owner, partitions):

@@ -36,6 +36,7 @@ class Worker:
             self.is_stopped,
             self.is_roomy,
             self.has_letters,
+            self.is_overtaken,
         )
         self.stopping = False
         self.read = False
@@ -73,6 +74,10 @@ class Worker:
         """Tell whether dead letters are to be applied again."""
         return self.partition.id in self.process.letters
 
+    def is_overtaken(self, epoch):
+        """Tell whether the right to move the cursor has passed on."""
+        return self.process.epochs.get(self.partition.id, 0) > epoch
+
     def stop(self):
         """Ask it to end."""
         self.stopping = True
@@ -101,7 +106,9 @@ class Worker:
             case Load():
                 enter = world.store.enter
                 return (
-                    yield from call_and_wait(world, enter, self.partition.id, self.process.name)
+                    yield from call_and_wait(
+                        world, enter, step.partition, self.process.name, step.after
+                    )
                 )
             case Pause():
                 self.asleep = world.clock.current

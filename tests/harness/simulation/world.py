@@ -9,10 +9,12 @@ from harness.simulation.chaos import Chaos
 from harness.simulation.clock import Clock, Violation
 from harness.simulation.feed import Feed
 from harness.simulation.ledger import Ledger
+from harness.simulation.operators import Operator
 from harness.simulation.processes import CrewProcess, FollowerProcess
-from harness.simulation.store import Store
+from harness.simulation.store import HANDED_OVER, Store
+from zeroeventhub import FIRST
 from zeroeventhub._follow import Failures
-from zeroeventhub.errors import Halted, TokenChanged, TransientError
+from zeroeventhub.errors import Gone, Halted, TokenChanged, TransientError
 from zeroeventhub.protocol import CAUGHT_UP, WAIT
 
 PATIENCE = 400.0
@@ -76,6 +78,7 @@ class World:
         )
         self.ledger = Ledger(self.feed)
         self.store = Store(self.clock, self.ledger)
+        self.operator = Operator(self)
         # Who reads in turn knows nothing of dead letters.
         in_turn = 0.2 if self.failures.then == "halt" else 0.0
         self.kinds = [
@@ -128,10 +131,11 @@ class World:
     def trouble(self):
         """Let processes and partitions come and go, and then let the chaos end."""
         chance = self.random
-        number = chance.randint(0, 5)
+        number = chance.randint(0, 7)
         kinds = [
             *(self.pause, self.kill, self.stop, self.rotate, self.split, self.split),
             *(self.replace, self.lose_store, self.lose_feed),
+            *(self.reset, self.seek, self.set_back, self.trim, self.lose_events),
         ]
         for _ in range(number):
             yield chance.random() * self.duration / number
@@ -161,7 +165,7 @@ class World:
         """Start a process again that has ended."""
         if self.say:
             self.say(f"{process.name} has ended: {error!r}")
-        expected = error is None or isinstance(error, Halted)
+        expected = error is None or isinstance(error, Halted | Gone)
         if self.attempts is not None:
             expected = expected or isinstance(error, TransientError | TokenChanged)
         if not expected:
@@ -170,6 +174,9 @@ class World:
             raise Violation(f"{process.name} has ended, though it was to follow for ever.")
         if error is None and not process.stopping:
             self.ledger.check_all_of(process.found)
+        if isinstance(error, Gone):
+            self.report(type(error).__name__)
+            self.clock.later(5 * self.random.random(), self.operate, self.operator.mend)
         for slot, other in list(self.processes.items()):
             if other is process:
                 del self.processes[slot]
@@ -206,6 +213,32 @@ class World:
             self.report("stop", slot)
             process.stop()
 
+    # The operator.
+
+    def operate(self, action):
+        """Let the operator do something."""
+        self.clock.start(action())
+
+    def reset(self):
+        """All cursors are reset."""
+        self.report("reset")
+        self.operate(self.operator.reset)
+
+    def seek(self):
+        """All cursors are put at a moment."""
+        self.report("seek")
+        self.operate(self.operator.seek)
+
+    def set_back(self):
+        """A cursor is put back."""
+        self.report("set back")
+        self.operate(self.operator.set_back)
+
+    def expect_nothing_by_now(self):
+        """What a run was to have applied by its end may have to be applied again behind it."""
+        for process in self.processes.values():
+            process.found = {}
+
     # The feed and the store.
 
     def rotate(self):
@@ -226,6 +259,22 @@ class World:
             partition = self.random.choice(self.feed.idle_partitions())
             self.report("replacement", partition)
             self.feed.replace(partition)
+
+    def trim(self):
+        """A partition's oldest events are gone, which somebody may have to read yet."""
+        partition = self.random.choice(list(self.feed.partitions))
+        row = self.store.rows.get(partition)
+        if row and row.cursor not in {HANDED_OVER, FIRST}:
+            self.report("trimming", partition)
+            self.feed.trim(partition, self.random.randint(1, 10))
+
+    def lose_events(self):
+        """A partition's newest events are gone, which somebody may have read already."""
+        with suppress(IndexError):
+            partition = self.random.choice(self.feed.idle_partitions())
+            self.report("loss of events", partition)
+            self.feed.lose(partition, self.random.randint(1, 3))
+            self.expect_nothing_by_now()
 
     def lose_store(self):
         """The store is away for a while."""

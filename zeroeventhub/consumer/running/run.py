@@ -3,7 +3,7 @@
 import os
 import secrets
 import socket
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,6 +64,7 @@ class Run:
         self.stopped = stopped
         self._extensions: frozenset[str] = frozenset()
         self._letters: set[int] = set()
+        self._epochs: Mapping[int, int] = {}
 
     def crew(self) -> Crew:
         """Decide which partitions to read."""
@@ -95,6 +96,7 @@ class Run:
             stopped=lambda: self.stopped() or stopped(),
             roomy=self._is_roomy,
             letters=lambda: start.partition.id in self._letters,
+            overtaken=lambda epoch: self._epochs.get(start.partition.id, 0) > epoch,
         )
 
     def discovered(self, info: FeedInfo) -> bool:
@@ -108,6 +110,7 @@ class Run:
     def claimed(self, claimed: Claimed) -> None:
         """Take note of what a claim brought."""
         self._letters = set(claimed.letters)
+        self._epochs = claimed.epochs
         self.log.holds(claimed.held)
 
     def redelivered(self, partition: int) -> None:
