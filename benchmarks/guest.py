@@ -120,6 +120,8 @@ async def hold(url: str, readers: int, waits: int) -> None:
                 writer.write(waiting)
                 head = await reader.readuntil(b"\r\n\r\n")
                 told.append(head.split(b" ", 2)[1])
+                if told[-1] != b"200":
+                    await asyncio.sleep(1)  # as it is told to
             except (ConnectionError, asyncio.IncompleteReadError):
                 told.append(b"cut")
             finally:

@@ -390,7 +390,7 @@ def test_horizon_is_as_old_as_its_oldest_writer(postgresql, postgresql_url):
     with postgresql.connect() as slow:
         place(slow, 1)
         time.sleep(0.2)
-        assert ", held back for " in run("horizon", *table).stdout
+        assert ", held back for at most " in run("horizon", *table).stdout
         document = json.loads(run("horizon", *table, "--json").stdout)
         assert document["age"] == document["blockers"][0]["age"] > 0.2
 
@@ -454,6 +454,7 @@ SERVE = ["serve", "--database", "{shop}", "--table", "orders", "--position", "id
         ([*SYNC, "http://127.0.0.1:1/", "--consumer", "c"], 1, "cannot be reached"),
         ([*SYNC, "http://127.0.0.1:1/", "--consumer", ""], 2, "name"),
         ([*SERVE, "--path", "/{x}"], 2, "--path"),
+        ([*SERVE, "--metrics", "/{x}"], 2, "--metrics"),
         (["serve", "--database", "sqlite+aiosqlite:///x.db", *SERVE[3:]], 2, "asynchronous"),
         (["discover", "shop/orders"], 2, "http://"),
         (["tail", "http://127.0.0.1:1/", "-H", "nonsense"], 2, "'Name: value'"),

@@ -106,6 +106,23 @@ def test_what_is_no_principal_lets_nobody_in(shop, hook, status, problem):
         assert (head.status_code, head.content) == (status, b"")
 
 
+class NoReaders(dict):
+    """Be a hook that holds its readers, of which there are none."""
+
+    async def __call__(self, request):
+        """Know nobody."""
+        raise Forbidden("Nobody may read this feed.")
+
+
+def test_hook_of_no_readers_is_a_hook(shop):
+    """A hook that Python takes for nothing, such as an empty collection, keeps everybody out."""
+    with served(shop, NoReaders()) as url:
+        assert httpx.get(url).status_code == 403
+    application = FeedAuthorization(Starlette(routes=routes(shop)), NoReaders())
+    with serving(application) as url:
+        assert httpx.get(f"{url}/orders").status_code == 403
+
+
 def test_failing_hook_is_told_to_the_operator(shop, caplog):
     """A hook that is wrong is in the log, with what it has to do."""
     with served(shop, lambda request: True) as url:

@@ -233,7 +233,7 @@ ERRORS = {
     "trimmed": errors.Trimmed,
     "diverged": errors.Diverged,
     "gone": errors.Gone,
-    "forbidden": errors.Forbidden,
+    "forbidden": errors.Forbidden | errors.Unauthorized,
     "refused": errors.ZeroEventHubError,
 }
 MOST_EVENTS = 50

@@ -12,6 +12,7 @@ from zeroeventhub import FIRST, LAST, Lag, TableFeed
 from zeroeventhub.errors import BadCursor, Diverged, FeedFailure, Trimmed
 from zeroeventhub.publisher import lag_query
 from zeroeventhub.publisher.lag_query import LagQuery
+from zeroeventhub.publisher.near_rows import NearRows
 from zeroeventhub.publisher.ordering import Events, Source
 
 ORDERINGS = {
@@ -243,7 +244,7 @@ def counting(request, engine):
         on = " ON orders" if engine.dialect.name == "mariadb" else ""
         with engine.begin() as connection:
             connection.execute(text(f"DROP INDEX orders_by_part{on}"))
-    query = LagQuery(Source.of(Events(orders, (orders.c.id,), orders.c.part)), None)
+    query = LagQuery(NearRows(Source.of(Events(orders, (orders.c.id,), orders.c.part))), None)
 
     def count(connection, partition, after, until):
         return query.count(connection, partition, after=after, until=until)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from sqlalchemy import create_engine, delete, event, func, insert, select, text
 
 from zeroeventhub import TableFeed
+from zeroeventhub.publisher.near_rows import NearRows
 from zeroeventhub.publisher.ordering import Events, Source
 from zeroeventhub.publisher.split_query import SplitQuery
 
@@ -56,7 +57,7 @@ def split(engine, count, *, partition=0, after=0, until=None, source=None):
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         if until is None:
             until = connection.scalar(select(func.max(orders.c.id))) or 0
-        return SplitQuery(source).positions(
+        return SplitQuery(NearRows(source)).positions(
             connection, partition, count=count, after=after, until=until
         )
 
@@ -101,6 +102,8 @@ def test_pieces_of_a_sequenced_feed_are_balanced(engine, partition):
     settled = 0
     while settled < 40_000:
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            if step := ordering.step(connection):
+                connection.execute(text(step))
             settled = ordering.horizon(connection).settled
     source = ordering.source
     with engine.begin() as connection:
@@ -164,7 +167,7 @@ def test_little_is_read(engine, analyzed):
         command = "ANALYZE TABLE orders" if engine.dialect.name == "mariadb" else "ANALYZE"
         with engine.begin() as connection:
             connection.execute(text(command)).close()
-    query = SplitQuery(Source.of(Events(orders, (orders.c.id,), orders.c.part)))
+    query = SplitQuery(NearRows(Source.of(Events(orders, (orders.c.id,), orders.c.part))))
     lookups = []
 
     @event.listens_for(engine, "before_cursor_execute")
@@ -206,7 +209,7 @@ def rows_read(connection):
 async def test_async_connection_is_cut_as_well(engine, async_engine):
     """The same boundaries are found through an async engine."""
     fill(engine, where="n <= 20000")
-    query = SplitQuery(Source.of(Events(orders, (orders.c.id,), orders.c.part)))
+    query = SplitQuery(NearRows(Source.of(Events(orders, (orders.c.id,), orders.c.part))))
     async with async_engine.connect() as connection:
         found = await connection.run_sync(query.positions, 0, count=8, after=0, until=20_000)
     assert found == split(engine, 8)

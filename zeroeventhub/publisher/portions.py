@@ -21,14 +21,20 @@ class Portions:
         self._most = 1
 
     def rows(self, left: int, room: int) -> int:
-        """Say how many rows to read at once.
+        """Say how many rows to read at once: all that are wanted, or half of those that fit.
+
+        For a moment rows are in memory twice, as the driver has them and as Python does.
 
         Args:
             left: how many are wanted at most.
-            room: how many bytes of them; and one row more, which shows that the page is full.
+            room: how many bytes of them; below 0 behind an event that is larger than a page.
         """
-        fitting = room // self._largest + 1 if self._largest else FIRST
-        return max(1, min(left, fitting, self._most * GROWTH))
+        if not self._largest:
+            return min(left, FIRST)
+        fitting = max(0, room) // self._largest
+        if fitting < left:
+            fitting = fitting // 2 + 1
+        return min(left, fitting, self._most * GROWTH)
 
     def learn(self, sizes: list[int]) -> None:
         """Take in the sizes of rows that were read at once; a large one is forgotten by and by."""

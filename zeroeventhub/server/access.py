@@ -94,7 +94,11 @@ class Access:
         return found
 
     def _hook(self, request: Request) -> Authorize:
-        return self._authorize or hook_of(request) or everybody
+        # By what they are and not by what they hold: a hook of no readers is a hook.
+        for hook in (self._authorize, hook_of(request)):
+            if hook is not None:
+                return hook
+        return everybody
 
     async def _ask(self, hook: Authorize, request: Request) -> Any:
         try:

@@ -1,5 +1,6 @@
 """Those who wait with the same question: one of them waits and reads for all."""
 
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -55,33 +56,39 @@ class Gathering(Generic[_Found]):
         self._seats: dict[_Seat, None] = {}
         self._outcome: _Outcome[_Found] | None = None
 
-    async def result(self, receive: Receive, *, deadline: float) -> _Found | None:
+    async def result(
+        self, receive: Receive | None = None, *, deadline: float = math.inf
+    ) -> tuple[_Found | None, bool]:
         """Wait, and return what was found; None if time is over or the reader is gone.
 
         Args:
-            receive: tells when whoever asked has gone.
+            receive: tells when whoever asked has gone; None for what does not take long.
             deadline: by the clock of the event loop.
+
+        Returns:
+            It, and whether it was found by whoever asks, and not by another.
         """
+        is_own = False
         while self._outcome is None:
-            if self._is_led:
-                if not await self._sit(receive, deadline) and self._outcome is None:
-                    return None
-            else:
+            is_own = not self._is_led
+            if is_own:
                 await self._lead(receive, deadline)
-                if self._outcome is None:
-                    return None
+            elif await self._sit(receive, deadline):
+                continue
+            if self._outcome is None:
+                return None, is_own
         if self._outcome.error is not None:
             raise self._outcome.error
-        return self._outcome.found[0]
+        return self._outcome.found[0], is_own
 
-    async def _sit(self, receive: Receive, deadline: float) -> bool:
+    async def _sit(self, receive: Receive | None, deadline: float) -> bool:
         """Wait to be called; tell whether that was so."""
         seat = _Seat(anyio.CancelScope(deadline=deadline))
         self._seats[seat] = None
         has_got_up = False
         try:
             with seat.scope:
-                await _until_gone(receive)
+                await (anyio.sleep_forever() if receive is None else _until_gone(receive))
             has_got_up = seat.called
         finally:
             self._seats.pop(seat, None)
@@ -89,14 +96,13 @@ class Gathering(Generic[_Found]):
                 self._hand_on()
         return has_got_up
 
-    async def _lead(self, receive: Receive, deadline: float) -> None:
+    async def _lead(self, receive: Receive | None, deadline: float) -> None:
         self._is_led = True
         try:
-            with anyio.CancelScope(deadline=deadline) as scope:
-                async with anyio.create_task_group() as group:
-                    group.start_soon(_cancel_when_gone, receive, scope)
-                    await self._find()
-                    group.cancel_scope.cancel()
+            if receive is None:
+                await self._find()
+            else:
+                await self._find_while_there(receive, deadline)
         finally:
             self._is_led = False
             if self._outcome is None:
@@ -104,6 +110,13 @@ class Gathering(Generic[_Found]):
             else:
                 seats, self._seats = self._seats, {}
                 await in_slices(seat.call for seat in seats)
+
+    async def _find_while_there(self, receive: Receive, deadline: float) -> None:
+        with anyio.CancelScope(deadline=deadline) as scope:
+            async with anyio.create_task_group() as group:
+                group.start_soon(_cancel_when_gone, receive, scope)
+                await self._find()
+                group.cancel_scope.cancel()
 
     async def _find(self) -> None:
         try:

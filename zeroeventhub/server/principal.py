@@ -94,9 +94,9 @@ class Principal:
     def narrowed(self, types: TypeFilter | None) -> TypeFilter | None:
         """Return the filter of what it may see of what a request asks for; None for all."""
         own = cast("TypeFilter | None", self.types)
-        if own is None or types is None:
-            return own or types
-        return own.joined(types)
+        if own is None:
+            return types
+        return own if types is None else own.joined(types)
 
 
 def _refuse_name(name: object) -> None:

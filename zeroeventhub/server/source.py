@@ -5,7 +5,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, null
 from dataclasses import replace
 from functools import partial
 from inspect import isawaitable, iscoroutinefunction
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import anyio
 import anyio.to_thread
@@ -15,6 +15,7 @@ from zeroeventhub.capacity import Capacity
 from zeroeventhub.errors import BadRequest, ConfigurationError, NotFound, TokenChanged
 from zeroeventhub.feed import AsyncFeed, Feed, FeedSource
 from zeroeventhub.protocol import EVENT_TYPES, WAIT, FeedInfo, Page, TypeFilter
+from zeroeventhub.server.gathering import Gathering
 from zeroeventhub.server.line import Line
 from zeroeventhub.server.news import News
 from zeroeventhub.server.sending import Sending
@@ -64,6 +65,7 @@ class Source:
         # Whoever has a place has a thread: nobody waits for one.
         self._threads = anyio.CapacityLimiter(capacity.connections)
         self._sending = sending
+        self._unbegun: dict[Question, Gathering[Page]] = {}
         self._most = capacity.page_events
         self._longest = capacity.wait_seconds
         self.news = News(self.call("head"))
@@ -143,17 +145,16 @@ class Source:
         """
         question = _question(info, partition, cursor, self.rows(limit), **options)
         began, edition = anyio.current_time(), self.news.edition
-        page = await self._page(question)
+        page, is_own = await self._shared(question)
         if seconds <= 0 or not is_idle(page, cursor) or WAIT not in info.extensions:
-            return page
+            return await self._with_room(page, is_own=is_own)
         deadline, began = began + min(seconds, self._longest), anyio.current_time()
         with waiting():
-            page = await self._waiting.page(
+            page, is_own = await self._waiting.page(
                 question, page, edition, deadline=deadline, receive=request.receive
             )
         request.state.waited = anyio.current_time() - began
-        async with self._sending.room(_size(page)):
-            return page
+        return await self._with_room(page, is_own=is_own)
 
     async def work(self, page: Page, function: Callable[..., _Made], *arguments: Any) -> _Made:
         """Work on a page where it keeps nobody waiting: in a thread, if the page is large.
@@ -169,12 +170,38 @@ class Source:
         with self._sending.held(size):
             return await anyio.to_thread.run_sync(function, *arguments, limiter=self._threads)
 
-    async def _page(self, question: Question) -> Page:
+    async def _with_room(self, page: Page, *, is_own: bool) -> Page:
+        """Wait for room for a page that another has read; for one's own there is some already."""
+        if not is_own:
+            async with self._sending.room(_size(page)):
+                pass
+        return page
+
+    async def _shared(self, question: Question) -> tuple[Page, bool]:
+        """Read a page for all who ask the same before it is begun; nobody gets an older one.
+
+        Returns:
+            It, and whether it was read by whoever asks, and not by another.
+        """
+        gathering = self._unbegun.get(question)
+        if gathering is None:
+            begun = partial(self._unbegun.pop, question, None)
+            gathering = Gathering(partial(self._page, question, begun))
+            self._unbegun[question] = gathering
+        page, is_own = await gathering.result()
+        return cast("Page", page), is_own  # there is no end to its time
+
+    async def _page(self, question: Question, begun: Callable[[], object] = lambda: None) -> Page:
         """Read a page; if too much is on its way, what is empty, and the rest when there is room.
 
         So no more is held than there is room for, and what is read at once.
+
+        Args:
+            question: what to read.
+            begun: is called when it is its turn, before anything is read.
         """
         async with self._line.place():
+            begun()
             is_full = self._sending.is_full
             page = await self._read(replace(question, limit=1) if is_full else question)
         if not is_full or not page.events:

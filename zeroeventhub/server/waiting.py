@@ -68,7 +68,7 @@ class Waiting:
 
     async def page(
         self, question: Question, page: Page, edition: int, *, deadline: float, receive: Receive
-    ) -> Page:
+    ) -> tuple[Page, bool]:
         """Wait for a page that is not idle.
 
         Args:
@@ -79,20 +79,22 @@ class Waiting:
             receive: tells when whoever asked has gone.
 
         Returns:
-            The page; or else the last idle one, when time is over or the server is ending.
+            The page, or else the last idle one, when time is over or the server is ending; and
+            whether it was read by whoever asks, and not by another.
 
         Raises:
             Unavailable: too many wait.
         """
+        is_own = True
         with self._counted():
             while is_idle(page, question.cursor):
                 question = replace(question, cursor=page.cursor)
                 gathering = self._gathering(question, edition)
-                found = await gathering.result(receive, deadline=deadline)
+                found, is_own = await gathering.result(receive, deadline=deadline)
                 if found is None:
                     break
                 edition, page = found
-        return page
+        return page, is_own
 
     def _gathering(self, question: Question, edition: int) -> Gathering[_Found]:
         gathering = self._gatherings.get((question, edition))

@@ -1,0 +1,204 @@
+"""The command that says whether a table can be published, as a user has it."""
+
+import json
+import logging
+import re
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from harness.shop import metadata, orders, place
+from sqlalchemy import Index, insert, text
+
+from zeroeventhub import FIRST, TableFeed
+from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.publisher import reader
+from zeroeventhub.publisher.partition_hash import hash_on_connect, partition_expression
+
+GUIDE = (Path(__file__).parents[2] / "docs" / "check.md").read_text()
+
+
+def run(*arguments, **options):
+    """Run the command to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "zeroeventhub", "check", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        **options,
+    )
+
+
+def block(name):
+    """A block of the guide."""
+    return re.search(rf"<!-- {name} -->\n```\w+\n(.*?)```", GUIDE, re.DOTALL)[1]
+
+
+def drop(engine, index="orders_by_part"):
+    """Drop an index of orders."""
+    on = " ON orders" if engine.dialect.name == "mariadb" else ""
+    with engine.begin() as connection:
+        connection.execute(text(f"DROP INDEX {index}{on}"))
+
+
+def levels(findings):
+    """The levels of findings by their subjects, where something is wrong."""
+    return {finding.subject: finding.level for finding in findings if finding.level != "ok"}
+
+
+def create(engine, statement):
+    """Create what is missing, as an operator does."""
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text(statement))
+
+
+def test_guide_shows_what_the_command_prints(tmp_path):
+    """The example of the guide is what comes of running it."""
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as connection:
+        connection.executescript(block("table"))
+    command, shown = block("check").split("\n", 1)
+    found = run(*command.split()[3:], cwd=tmp_path)
+    assert (found.returncode, found.stderr) == (0, "")
+    assert found.stdout == shown.replace("3.40.1", sqlite3.sqlite_version)
+
+
+def test_statement_that_is_printed_mends_it(engine, database_url):
+    """A warning comes with the SQL of the index that is missing, behind which it is gone."""
+    metadata.create_all(engine)
+    drop(engine)
+    with engine.begin() as connection:
+        place(connection, 10, partitions=2)
+    options = ["--database", database_url, "--table", "orders", "--data", "data"]
+    options += ["--partition", "part", "--time", "placed", "--id", "customer", "--json"]
+    found = run(*options)
+    assert (found.returncode, found.stderr) == (0, "")
+    findings = json.loads(found.stdout)
+    warnings = [each for each in findings if each["level"] == "warning"]
+    assert len(warnings) == 3
+    assert {each["subject"] for each in warnings} == {"index"}
+    assert run(*options, "--strict").returncode == 1
+    for warning in warnings:
+        assert ("CONCURRENTLY" in warning["statement"]) == (engine.dialect.name == "postgresql")
+        create(engine, warning["statement"])
+    found = run(*options, "--strict")
+    assert {each["level"] for each in json.loads(found.stdout)} == {"ok"}
+    assert found.returncode == 0
+
+
+def test_what_keeps_a_feed_from_answering_is_an_error(engine, database_url):
+    """An error is a line with its mark, without colours where nobody sees them, and ends with 1."""
+    metadata.create_all(engine)
+    with engine.begin() as connection:
+        place(connection, 10, partitions=3)
+    options = ["--database", database_url, "--table", "orders", "--partition", "part"]
+    found = run(*options, "--data", "data", "--partitions", 2)
+    assert found.returncode == 1
+    line = next(line for line in found.stdout.splitlines() if line.startswith("error"))
+    assert "There is an event in partition 2" in line
+    assert "\x1b" not in found.stdout
+    with engine.begin() as connection:
+        connection.execute(insert(orders), [{"data": {}, "part": 1, "customer": "no JSON"}])
+        connection.execute(text("DELETE FROM orders WHERE customer <> 'no JSON'"))
+    found = run(*options, "--data", "customer", "--partitions", 2)
+    assert found.returncode == 1
+    assert re.search(r"^error +events +", found.stdout, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--database", "sqlite:///missing.db", "--table", "orders"],
+        ["--database", "{url}", "--table", "missing"],
+        ["--database", "{url}", "--table", "orders", "--data", "missing"],
+        ["--database", "{url}", "--table", "orders", "--partitions", "2"],
+        ["--database", "{url}", "--table", "orders", "--ordering", "gated"],
+        [],
+    ],
+    ids=str,
+)
+def test_nothing_to_check_is_misuse(sqlite, sqlite_url, options):
+    """What cannot be looked at ends with 2, and a sentence."""
+    metadata.create_all(sqlite)
+    found = run(*(option.replace("{url}", sqlite_url) for option in options))
+    assert (found.returncode, found.stdout) == (2, "")
+    assert "Traceback" not in found.stderr
+
+
+def test_feed_is_checked_from_code(engine):
+    """A feed finds what it lacks, and raises nothing."""
+    metadata.create_all(engine)
+    feed = TableFeed(orders, data="data", partition="part", partitions=2).bind(engine)
+    assert levels(feed.check()) == {}
+    drop(engine)
+    assert levels(feed.check()) == {"index": "warning"}
+    with engine.begin() as connection:
+        connection.execute(text("ALTER TABLE orders RENAME COLUMN data TO other"))
+    assert levels(feed.check()) == {"columns": "error"}
+    orders.drop(engine)
+    assert levels(feed.check()) == {"columns": "error"}
+    with pytest.raises(ConfigurationError, match="There is no table"):
+        feed.read(0, FIRST, 1)
+
+
+@pytest.mark.anyio
+async def test_async_feed_is_checked_as_well(engine, async_engine):
+    """The async feed has the same findings."""
+    metadata.create_all(engine)
+    drop(engine)
+    source = TableFeed(orders, data="data", partition="part", partitions=2)
+    assert await source.bind(async_engine).check() == source.bind(engine).check()
+
+
+@pytest.mark.filterwarnings("ignore:Skipped unsupported reflection of expression-based index")
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_index_of_an_expression_is_found(request, database):
+    """A partition that is an expression needs an index on it, and the statement creates that."""
+    engine = request.getfixturevalue(database)
+    metadata.create_all(engine)
+    hash_on_connect(engine)
+    by_customer = partition_expression(orders.c.customer, 4)
+    feed = TableFeed(orders, data="data", partition=by_customer, partitions=4).bind(engine)
+    (finding,) = [each for each in feed.check() if each.level != "ok"]
+    create(engine, finding.statement)
+    assert levels(feed.check()) == {}
+
+
+def test_index_of_some_rows_is_none(postgresql):
+    """An index that has only some of the rows, or another order, serves no page."""
+    metadata.create_all(postgresql)
+    drop(postgresql)
+    feed = TableFeed(orders, data="data", partition="part", partitions=2).bind(postgresql)
+    for index in (
+        Index("some", orders.c.part, orders.c.id, postgresql_where=orders.c.id > 5),
+        Index("turned", orders.c.id, orders.c.part),
+        Index("mixed", orders.c.part, orders.c.id.desc()),
+        Index("short", orders.c.part),
+    ):
+        index.create(postgresql)
+        orders.indexes.discard(index)
+        assert levels(feed.check()) == {"index": "warning"}
+
+
+def test_log_hears_of_a_missing_index_once(engine, caplog, monkeypatch):
+    """A feed over a large table says what to create when it first looks, and goes on."""
+    monkeypatch.setattr(reader, "CHECK_INTERVAL", 0.0)
+    metadata.create_all(engine)
+    drop(engine)
+    source = TableFeed(orders, data="data", partition="part", partitions=2)
+    with engine.begin() as connection:
+        place(connection, 5_000, partitions=2)
+    with caplog.at_level(logging.WARNING):
+        assert len(source.bind(engine).read(0, FIRST, 10).events) == 10
+        assert caplog.records == []
+        with engine.begin() as connection:
+            place(connection, 1)
+        feed = source.bind(engine)
+        for _ in range(3):
+            feed.read(0, FIRST, 10)
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert "CREATE INDEX" in record.getMessage()

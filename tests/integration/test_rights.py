@@ -1,0 +1,405 @@
+"""What a reader may not see is not there: on every route, over real HTTP and on every database."""
+
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+
+import httpx
+import pytest
+from harness.shop import metadata, orders
+from harness.web import serving
+from sqlalchemy import insert
+from starlette.applications import Starlette
+
+from zeroeventhub import (
+    Event,
+    FeedInfo,
+    Page,
+    Partition,
+    Principal,
+    TableFeed,
+    TypeFilter,
+    bearer_tokens,
+    feed_routes,
+)
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+KINDS = ["placed", "paid", None, "Paid"]
+ROUTES = ["events", "cursor", "splits", "lag", "http-feed", "server-sent-events"]
+TYPED = {"cursor", "splits", "lag"}
+"""Routes that tell of events of all types."""
+
+READERS = {
+    "everything": Principal(name="everything"),
+    "half": Principal(name="half", partitions={0, 2}),
+    "one": Principal(name="one", partitions=[1]),
+    "nowhere": Principal(name="nowhere", partitions=()),
+    "paid": Principal(name="paid", types=["paid"]),
+    "unpaid": Principal(name="unpaid", types=TypeFilter(frozenset({"paid"}), skip=True)),
+    "nothing": Principal(name="nothing", types=()),
+    "both": Principal(name="both", partitions={3}, types={"PAID", "unknown"}),
+}
+
+
+def token(name):
+    """The bearer token of a reader."""
+    return f"{name}-0123456789abcdef"
+
+
+@pytest.fixture
+def shop(engine):
+    """An engine of a database with forty orders of four types in four partitions."""
+    metadata.create_all(engine)
+    write(engine, range(40))
+    return engine
+
+
+def write(engine, numbers):
+    """Append orders, each with its number in its data."""
+    with engine.begin() as connection:
+        rows = [
+            {
+                "part": number % 4,
+                "kind": KINDS[number // 4 % 4],
+                "placed": NOON + timedelta(seconds=number),
+                "data": {"n": number},
+            }
+            for number in numbers
+        ]
+        connection.execute(insert(orders), rows)
+
+
+def source(**options):
+    """A feed over the orders."""
+    options = {"partitions": 4, "type": "kind", "time": "placed", "cloudevents": True, **options}
+    return TableFeed(orders, data="data", partition="part", **options)
+
+
+@contextmanager
+def sessions(feed, engine=None, readers=READERS):
+    """Serve a feed to its readers; yield a function that gives a reader's session."""
+    hook = bearer_tokens({token(name): principal for name, principal in readers.items()})
+    routes = feed_routes(
+        "/orders", feed, engine, authorize=hook, http_feed=True, server_sent_events=True
+    )
+    with serving(Starlette(routes=routes)) as url, httpx.Client(timeout=60) as client:
+
+        def session(name):
+            def ask(path="", headers=None, **parameters):
+                headers = {"Authorization": f"Bearer {token(name)}", **(headers or {})}
+                address = f"{url}/orders{path and f'/{path}'}"
+                return client.get(address, params=parameters, headers=headers)
+
+            ask.url = url
+            ask.headers = {"Authorization": f"Bearer {token(name)}"}
+            return ask
+
+        yield session
+
+
+def place(partition, cursor="_first", **more):
+    """The parameters of a request to a partition."""
+    return {"token": "4", "partition": partition, "cursor": cursor, **more}
+
+
+def numbers(answer):
+    """The numbers of the events of a page."""
+    assert answer.status_code == 200, answer.text
+    *lines, last = map(json.loads, answer.text.splitlines())
+    assert "cursor" in last
+    return [line["data"]["data"]["n"] for line in lines]
+
+
+def streamed(ask, count, **parameters):
+    """The numbers of the first events of a stream, and its ids."""
+    found, ids = [], []
+    address = f"{ask.url}/orders/server-sent-events"
+    with httpx.stream("GET", address, params=parameters, headers=ask.headers, timeout=60) as answer:
+        assert answer.status_code == 200
+        for line in answer.iter_lines():
+            if line.startswith("data: "):
+                found.append(json.loads(line[6:])["data"]["n"])
+            ids += [line[4:]] if line.startswith("id: ") else []
+            if len(found) == count and line == "":
+                break
+    return found, ids
+
+
+def request_for(route, partition, cursor="_first"):
+    """The parameters of a good request to a route."""
+    match route:
+        case "events" | "lag":
+            return place(partition, cursor)
+        case "cursor":
+            return {**place(partition), "time": "2026-03-01T12:00:10Z"}
+        case "splits":
+            return {**place(partition), "count": 3}
+        case "server-sent-events":
+            return {"partition": partition, "cursor": cursor}
+    return {"partition": partition}
+
+
+def said(answer):
+    """What an answer says, without what differs from answer to answer."""
+    headers = {name: answer.headers[name] for name in ("content-type", "cache-control", "vary")}
+    document = {**answer.json(), "instance": ""}
+    return answer.status_code, headers, document, answer.headers.get("content-length")
+
+
+def test_discovery_shows_the_partitions_of_the_reader(shop):
+    """Each reader is told of its own partitions, as if there were no others."""
+    with sessions(source(), shop) as session:
+        for name, expected in [
+            ("everything", {"0", "1", "2", "3"}),
+            ("half", {"0", "2"}),
+            ("one", {"1"}),
+            ("nowhere", set()),
+            ("paid", {"0", "1", "2", "3"}),
+            ("both", {"3"}),
+        ]:
+            document = session(name)().json()
+            assert {one["id"] for one in document["partitions"]} == expected
+            assert document["token"] == "4"
+
+
+class Split:
+    """A feed of one's own, whose partitions came from others."""
+
+    def info(self):
+        return FeedInfo(
+            (
+                Partition(0, closed=True),
+                Partition(1, starts_after=0, cursor_from=(5, 4)),
+                Partition(2, starts_after=0, cursor_from=(4,)),
+            ),
+            "4",
+            extensions=frozenset({"wait"}),
+        )
+
+    def read(self, partition, cursor, limit, *, each=False):
+        return Page([Event(b'{"n":0}')], "1", caught_up=True, cursors=["1"] if each else ())
+
+    def head(self):
+        return 1
+
+    def cursor_of(self, event_id, partition):
+        return "1"
+
+
+def test_discovery_does_not_refer_to_hidden_partitions():
+    """Where a partition comes from is told only to those who may read where it comes from."""
+    readers = {
+        "child": Principal(name="child", partitions={1, 4}),
+        "family": Principal(name="family", partitions={0, 2}),
+    }
+    with sessions(Split(), readers=readers) as session:
+        assert session("child")().json()["partitions"] == [
+            {"id": "1", "cursorFromPartitions": ["4"]}
+        ]
+        assert session("family")().json()["partitions"] == [
+            {"id": "0", "closed": True},
+            {"id": "2", "startsAfterPartition": "0"},
+        ]
+
+
+@pytest.mark.parametrize("route", ["", "events", "http-feed", "server-sent-events"])
+def test_feed_that_does_not_know_types_shows_nothing_to_a_reader_of_some(route, caplog):
+    """Where rights could not be enforced there is no answer, and the log says what to change."""
+    readers = {"all": Principal(name="all"), "some": Principal(name="some", types={"paid"})}
+    parameters = {"token": "4", "partition": 1, "cursor": "_first"} if route else {}
+    with sessions(Split(), readers=readers) as session:
+        answer = session("some")(route, **parameters)
+        assert (answer.status_code, answer.json()["type"]) == (
+            500,
+            "urn:zeroeventhub:problem/failed",
+        )
+        assert "type" not in answer.json()["detail"]
+        assert "name a column of text as the type" in caplog.text
+        v1 = session("some")(n=3, cursor0="_first")
+        assert v1.status_code == 500
+        assert session("all")().status_code == 200
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_hidden_partition_is_one_that_does_not_exist(shop, route):
+    """Nothing in an answer tells a partition that is hidden from one that does not exist."""
+    with sessions(source(), shop) as session:
+        for name, hidden, seen in [("half", 1, 2), ("one", 3, 1), ("nowhere", 0, None)]:
+            ask = session(name)
+            answer = ask(route, **request_for(route, hidden))
+            assert answer.status_code == 400
+            assert said(answer) == said(ask(route, **request_for(route, 17)))
+            if seen is not None and route != "server-sent-events":
+                assert ask(route, **request_for(route, seen)).status_code == 200
+
+
+def test_hidden_partition_cannot_be_told_by_its_cursors(shop):
+    """Whatever the cursor, the answer for a hidden partition is that for one that is not there."""
+    with sessions(source(), shop) as session:
+        *_, last = session("everything")("events", **place(1, pagesizehint=3)).text.splitlines()
+        cursor = json.loads(last)["cursor"]
+        for wrong in (cursor, "1-0", "1-999999", "nonsense", "_last"):
+            hidden = session("half")("events", **place(1, wrong, stop=cursor, wait="0.1"))
+            assert said(hidden) == said(
+                session("half")("events", **place(17, wrong, stop=cursor, wait="0.1"))
+            )
+
+
+def test_request_without_a_partition_means_the_only_one_that_is_seen(shop):
+    """A reader of one partition need not name it where others have to."""
+    with sessions(source(), shop) as session:
+        found = session("one")("http-feed").json()
+        assert [event["data"]["n"] for event in found] == [*range(1, 40, 4)]
+        assert streamed(session("one"), 3)[0] == [1, 5, 9]
+        assert session("half")("http-feed").status_code == 400
+
+
+def test_partition_in_the_place_of_another_is_read_by_nobody(shop):
+    """Pages, also of version 1, hold events of the reader's partitions alone."""
+    with sessions(source(), shop) as session:
+        ask = session("half")
+        assert numbers(ask("events", **place(2))) == [*range(2, 40, 4)]
+        v1 = ask(n=4, cursor0="_first", cursor1="_first", cursor2="_first", cursor3="_first")
+        lines = [json.loads(line) for line in v1.text.splitlines()]
+        assert {line["partition"] for line in lines} == {0, 2}
+        assert sum("data" in line for line in lines) == 20
+        hidden, missing = ask(n=4, cursor1="_first"), ask(n=4, cursor17="_first")
+        assert hidden.status_code == 400
+        assert said(hidden) == said(missing)
+        # The number of partitions is the feed's, or version 1 could not be spoken by one who
+        # sees some.
+        assert ask(n=2, cursor0="_first").status_code == 400
+
+
+def test_reader_sees_the_types_that_it_may(shop):
+    """What a reader may see and what it asks for are one filter, on every route with events."""
+    expected = {
+        "everything": [0, 4, 8, 12, 16, 20, 24, 28, 32, 36],
+        "paid": [4, 12, 20, 28, 36],
+        "unpaid": [0, 8, 16, 24, 32],
+        "nothing": [],
+    }
+    with sessions(source(), shop) as session:
+        for name, all_ in expected.items():
+            ask = session(name)
+            answer = ask("events", **place(0))
+            assert numbers(answer) == all_
+            last = json.loads(answer.text.splitlines()[-1])
+            assert last["caughtUp"]
+            assert last["cursor"] != "1-0"
+            # Nothing that was asked for widens what may be seen.
+            only = numbers(ask("events", **place(0, **{"event-types": "paid;placed"})))
+            assert only == [n for n in all_ if n // 4 % 4 in {0, 1, 3}]
+            skip = numbers(ask("events", **place(0, **{"skip-event-types": "placed"})))
+            assert skip == [n for n in all_ if n // 4 % 4]
+            v1 = [json.loads(line) for line in ask(n=4, cursor0="_first").text.splitlines()]
+            assert [line["data"]["data"]["n"] for line in v1[:-1]] == all_
+            feed = ask("http-feed", partition=0).json()
+            assert [event["data"]["n"] for event in feed] == all_
+            if all_:
+                assert streamed(ask, len(all_), partition=0)[0] == all_
+                options = {"event-types": "paid", "partition": 0}
+                both = [n for n in all_ if n // 4 % 2]
+                if both:
+                    assert streamed(ask, len(both), **options)[0] == both
+
+
+def test_checkpoint_moves_on_over_what_may_not_be_seen(shop):
+    """A reader who sees nothing of a partition gets on in it, and does not read it anew."""
+    with sessions(source(), shop) as session:
+        ask = session("nothing")
+        cursor = json.loads(ask("events", **place(0)).text)["cursor"]
+        assert cursor.startswith("2-40-")
+        write(shop, [40])
+        assert json.loads(ask("events", **place(0, cursor)).text)["cursor"].startswith("2-41-")
+
+
+def test_readers_who_wait_together_see_what_each_may(shop):
+    """Those who wait at the same place are woken together, and each is given its own page."""
+    with sessions(source(), shop) as session, ThreadPoolExecutor(4) as pool:
+        cursor = json.loads(session("everything")("events", **place(0, "_last")).text)["cursor"]
+        names = {"everything": 30, "paid": 30, "unpaid": 30, "nothing": 3}
+        waiting = {
+            name: pool.submit(session(name), "events", **place(0, cursor, wait=wait))
+            for name, wait in names.items()
+        }
+        time.sleep(1)
+        write(shop, [40, 44])
+        found = {name: numbers(answer.result()) for name, answer in waiting.items()}
+        assert found == {"everything": [40, 44], "paid": [44], "unpaid": [40], "nothing": []}
+
+
+def test_partition_and_types_are_both_enforced(shop):
+    """A principal with partitions and types sees events that are of both."""
+    with sessions(source(), shop) as session:
+        assert numbers(session("both")("events", **place(3))) == [7, 15, 23, 31, 39]
+        assert session("both")("events", **place(0)).status_code == 400
+
+
+@pytest.mark.parametrize("route", sorted(TYPED))
+def test_routes_that_tell_of_all_types_are_not_there_for_a_part_of_them(shop, route):
+    """Counts, places and times of events of all types are not for readers of some."""
+    name = {"cursor": "cursor-of-time"}.get(route, route)
+    with sessions(source(), shop) as session:
+        assert name in session("half")().json()["extensions"]
+        for reader in ("paid", "unpaid", "nothing", "both"):
+            ask = session(reader)
+            assert name not in ask().json()["extensions"]
+            assert {"event-types", "stop", "wait"} <= {*ask().json()["extensions"]}
+            answer = ask(route, **request_for(route, 3))
+            assert answer.status_code == 404
+            assert answer.json()["type"].endswith("/not-found")
+
+
+def test_id_of_an_event_that_may_not_be_seen_is_unknown(shop):
+    """An HTTP feed does not tell whether an event of another type or partition has an id."""
+    feed = source(id="customer")
+    with shop.begin() as connection:
+        for kind, part, customer in [("paid", 0, "a"), ("placed", 0, "b"), ("paid", 1, "c")]:
+            values = {"kind": kind, "part": part, "customer": customer, "data": {"n": 100}}
+            connection.execute(insert(orders), values)
+    with sessions(feed, shop) as session:
+        ask = session("paid")
+        assert ask("http-feed", partition=0, lastEventId="a").status_code == 200
+        unknown = ask("http-feed", partition=0, lastEventId="never")
+        assert unknown.json()["type"].endswith("/bad-cursor")
+        for hidden in ("b", "c"):
+            answer = ask("http-feed", partition=0, lastEventId=hidden)
+            assert said(answer) == said(unknown)
+        everything = session("everything")
+        assert everything("http-feed", partition=0, lastEventId="b").status_code == 200
+
+
+def test_rights_hold_where_positions_are_the_feeds_own(shop):
+    """Events that are sequenced are shown by the same rights."""
+    feed = source(ordering="sequenced")
+    with shop.begin() as connection:
+        feed.install(connection)
+    with sessions(feed, shop) as session:
+        assert numbers(session("paid")("events", **place(0))) == [4, 12, 20, 28, 36]
+        assert numbers(session("nothing")("events", **place(0))) == []
+        assert session("half")("events", **place(1)).status_code == 400
+        ask = session("paid")
+        assert ask("http-feed", partition=0, lastEventId="5").status_code == 200
+        assert ask("http-feed", partition=0, lastEventId="1").status_code == 400
+
+
+def test_page_of_a_reader_of_some_types_is_not_kept_for_ever(shop):
+    """With other rights the same request leads to another page, so that no cache may keep it."""
+    with sessions(source(), shop) as session:
+        cursor = json.loads(
+            session("everything")("events", **place(0, pagesizehint=1)).text.splitlines()[-1]
+        )["cursor"]
+        full = session("half")("events", **place(0, cursor, pagesizehint=2))
+        assert full.headers["cache-control"] == "private, max-age=31536000, immutable"
+        assert full.headers["vary"] == "Authorization"
+        some = session("paid")("events", **place(0, cursor, pagesizehint=2))
+        assert (some.headers["cache-control"], "etag" in some.headers) == ("no-store", False)
+        tag = {"If-None-Match": full.headers["etag"]}
+        parameters = place(0, cursor, pagesizehint=2)
+        kept = session("half")("events", headers=tag, **parameters)
+        assert (kept.status_code, kept.headers["vary"]) == (304, "Authorization")
+        refused = httpx.get(f"{session('half').url}/orders/events", params=parameters, headers=tag)
+        assert (refused.status_code, refused.headers["vary"]) == (401, "Authorization")
