@@ -104,7 +104,11 @@ def querying(request):
         connection.execute(text("SELECT :token FROM kanarek"), {"token": CANARY})
 
 
-@pytest.mark.parametrize("hook", [raising(KeyError), raising(OSError), querying], ids=str)
+@pytest.mark.parametrize(
+    "hook",
+    [raising(KeyError), raising(OSError), querying],
+    ids=["lookup", "system", "database"],
+)
 def test_hook_that_fails_tells_no_secret(said, hook):
     """What a hook raises of a request is in no answer, and nowhere in what is logged."""
     secrets = {
