@@ -49,7 +49,7 @@ EVENTS = 4_000
 BATCH = 100
 """How many requests are made before the server is let answer them: more than a backlog is lost."""
 SETTLING = 7.0
-"""Seconds until all readers have a page on its way, or were told to come again."""
+"""Seconds until all readers have a page on its way or were told to come again, and all wait."""
 
 events = Table(
     "guest_benchmark",
@@ -272,7 +272,7 @@ def compare(database: str, options: argparse.Namespace) -> None:
                 before = resident(server)
                 tell(holder, head(url))
                 said(holder)
-                time.sleep(1)
+                time.sleep(SETTLING)
                 waits = (resident(server) - before) * 1024 / max(1, options.waits)
                 facts.setdefault("KiB a wait", []).append(waits)
                 errors += note("unread and waiting")

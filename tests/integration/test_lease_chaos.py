@@ -35,6 +35,21 @@ def test_zombie_leaves_nothing(mother, postgresql_url, way):
             assert not found.complaints, f"frozen at point {point}"
 
 
+@pytest.mark.parametrize("way", FREEZES)
+def test_zombie_in_sqlite_is_fenced(mother, sqlite_url, way):
+    """Who is frozen with a page, and without the lock, is replaced, and its commit is refused."""
+    fenced = 0
+    with scene(mother, sqlite_url, Script(partitions=1)) as here:
+        for point in FREEZES[way]:
+            life = here.life(way, strike_at=point, fetched=True, options={"lease": 0.3})
+            found = zombie(here, life, events=9)
+            assert not found.complaints, f"frozen at point {point}"
+            assert found.deeds["taken over"]
+            fenced += found.deeds["fenced"]
+    # Who sees first that the lease is lost does not try to commit.
+    assert fenced > len(FREEZES[way]) / 2
+
+
 @pytest.mark.parametrize("database", SECONDS)
 def test_chaos(mother, request, database):
     """Four workers are frozen, killed, told to leave and replaced by a seed's dice."""

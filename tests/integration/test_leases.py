@@ -5,6 +5,7 @@ import threading
 import time
 from itertools import product
 
+import httpx
 import pytest
 from harness.stores import (
     NAME,
@@ -30,8 +31,9 @@ from hypothesis.stateful import (
 from sqlalchemy import delete, select, text
 from sqlalchemy.exc import DBAPIError
 
-from zeroeventhub import FIRST, Event
-from zeroeventhub._follow import Place
+from zeroeventhub import FIRST, Client, Consumer, Event
+from zeroeventhub._follow import Load, Place
+from zeroeventhub.consumer.bookkeeping import Bookkeeping
 from zeroeventhub.cursors import leases
 from zeroeventhub.cursors.clock import unix_time
 from zeroeventhub.cursors.transience import is_transient
@@ -123,6 +125,15 @@ def test_child_is_not_entered_before_its_parents_end(store):
         enter(store, 2, "one", after=0)
     # Who was refused has fenced nobody.
     assert load(store, 2) == Place(FIRST, 2)
+
+
+def test_child_is_loaded_behind_its_parent(store):
+    """What a reading decides about the order of partitions, the store is told."""
+    consumer = Consumer(Client("http://localhost", httpx.Client()), store, NAME)
+    book = Bookkeeping(consumer._options, consumer._reading, "one")  # noqa: SLF001 - what it reads
+    claim(store, "one", (0, 2))
+    with store.engine.connect() as connection, pytest.raises(LeaseLost, match="partition 0"):
+        book.carry_out(connection, Load(2, (0, 2), after=0))
 
 
 def test_leases_of_others_cannot_be_given_back(store):

@@ -120,7 +120,8 @@ def test_large_rows_are_read_few_at_a_time():
 
 
 READ = """
-import resource, sys
+import re, sys
+from pathlib import Path
 from sqlalchemy import create_engine
 from harness.shop import orders
 from zeroeventhub import FIRST, TableFeed
@@ -128,17 +129,20 @@ from zeroeventhub.capacity import Capacity
 engine = create_engine(sys.argv[1])
 capacity = Capacity(page_bytes=int(sys.argv[2]))
 feed = TableFeed(orders, data="data", partition="part", partitions=2).bind(engine, capacity)
-feed.read(1, FIRST, 10_000)
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+feed.read(1, FIRST, 1)
+peak = lambda: int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+before = peak()
 cursor, events = FIRST, 0
-while page := feed.read(0, cursor, 10_000):
-    cursor, events = page.cursor, events + len(page.events)
-    if page.caught_up:
-        break
-print(events, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
+caught_up = False
+while not caught_up:
+    page = feed.read(0, cursor, 10_000)
+    cursor, events, caught_up = page.cursor, events + len(page.events), page.caught_up
+    del page
+print(events, (peak() - before) * 1024)
 """
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the peak of a process")
 def test_large_rows_do_not_fill_the_memory(engine):
     """Pages of rows of a megabyte take no more than three times the bytes that a page has."""
     metadata.create_all(engine)
@@ -147,7 +151,6 @@ def test_large_rows_do_not_fill_the_memory(engine):
         with engine.begin() as connection:
             connection.execute(insert(orders), large)
             place(connection, 1)
-            connection.execute(insert(orders), [{"data": {}, "part": 1}])
     bytes_ = 16 * 1024 * 1024
     url = engine.url.render_as_string(hide_password=False)
     found = subprocess.run(
@@ -160,4 +163,4 @@ def test_large_rows_do_not_fill_the_memory(engine):
     )
     events, peak = map(int, found.stdout.split())
     assert events == 88
-    assert peak <= 3 * bytes_
+    assert peak <= 3 * bytes_, peak / bytes_

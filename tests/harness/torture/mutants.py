@@ -6,13 +6,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, Table, TextClause, false, func, null, select, text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import Connection, Engine, Table, TextClause, false, func, null, select, text
 
 from harness.torture.mutant_feeds import LockingReads, XidOrder
 from harness.torture.strategies import COLUMNS
 from zeroeventhub import TableFeed
-from zeroeventhub.errors import Unavailable
+from zeroeventhub.capacity import Capacity
+from zeroeventhub.errors import FeedFailure, Unavailable
+from zeroeventhub.protocol import Page
+from zeroeventhub.publisher.bound_feed import BoundFeed
 from zeroeventhub.publisher.ordering import Ordering, mysql, postgresql
 from zeroeventhub.publisher.ordering.mysql.observed import _WRITERS as _MYSQL_WRITERS
 from zeroeventhub.publisher.ordering.mysql.server import is_mariadb
@@ -41,6 +43,25 @@ class Mutant(TableFeed):
     def ordering(self, dialect: str) -> Ordering:
         return self._mutant(self._events)
 
+    def bind(self, engine: Engine, capacity: Capacity | None = None) -> Any:
+        return _Tried(super().bind(engine, capacity))
+
+
+class _Tried:
+    """Try again where a mistake ends in an error, since another time it does not."""
+
+    def __init__(self, feed: BoundFeed) -> None:
+        self._feed = feed
+
+    def read(self, partition: int, cursor: str, limit: int) -> Page:
+        try:
+            return self._feed.read(partition, cursor, limit)
+        except FeedFailure as error:
+            raise Unavailable("It went wrong for once.", retry_after=0) from error
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._feed, name)
+
 
 class Naive:
     """Trust that what is highest now has nothing left to come below it."""
@@ -50,6 +71,9 @@ class Naive:
 
     def check(self, connection: Connection) -> None:
         """Take any table."""
+
+    def step(self, connection: Connection) -> None:
+        """Write nothing."""
 
     def horizon(self, connection: Connection) -> Horizon:
         """Return the highest position that anybody sees."""
@@ -101,13 +125,6 @@ def _rewritten(ordering: type[Ordering], *changes: tuple[str, str], before: str 
     class Rewritten(ordering):
         def check(self, connection: Connection) -> None:
             """Take what is installed."""
-
-        def horizon(self, connection: Connection) -> Horizon:
-            """Try again where the mistake ends in an error, since another time it does not."""
-            try:
-                return super().horizon(connection)
-            except DBAPIError as error:
-                raise Unavailable("It went wrong for once.", retry_after=0) from error
 
         def ddl(self, connection: Connection) -> Ddl:
             ddl = super().ddl(connection)
