@@ -8,11 +8,11 @@ from harness.kills.zygote import zygote
 BY_NAME = {change.name: change for change in CHANGES}
 LOOP = "loop, commit first"
 SHOWN = [
-    (LOOP, "split twice", 29),
-    (LOOP, "split, then redistributed", 29),
-    ("run", "split", 53),
-    ("run", "redistributed", 53),
-    ("async run", "split, then redistributed", 97),
+    (LOOP, "split twice", 41),
+    (LOOP, "split, then redistributed", 41),
+    ("run", "split", 61),
+    ("run", "redistributed", 61),
+    ("async run", "split, then redistributed", 149),
 ]
 """What is shown, and of how many points one; the long tests show all."""
 

@@ -185,7 +185,8 @@ _BY_ALL = _rewritten(
     ("state.last + row_number() OVER (ORDER BY number)", "nextval('public.mutant_{digest}')"),
     (
         "state.last := state.last + moved",
-        "state.last := pg_sequence_last_value('public.mutant_{digest}'::regclass)",
+        """state.last := pg_sequence_last_value('public.mutant_{digest}'::regclass);
+        PERFORM pg_sleep(random() * 0.03)""",
     ),
     before="CREATE SEQUENCE IF NOT EXISTS public.mutant_{digest}",
 )
