@@ -214,7 +214,8 @@ def problem_kinds():
     while pending:
         error = pending.pop()
         pending += error.__subclasses__()
-        yield error.problem, error.status
+        if error.__module__ == errors.__name__:  # a test may have one of its own
+            yield error.problem, error.status
     yield from [("unavailable", 503), ("too-many-requests", 429), ("failed", 500)]
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from sqlalchemy import create_engine, delete, event, func, insert, select, text
 
 from zeroeventhub import TableFeed
+from zeroeventhub.publisher.guest_connection import guest_for, visiting
 from zeroeventhub.publisher.near_rows import NearRows
 from zeroeventhub.publisher.ordering import Events, Source
 from zeroeventhub.publisher.split_query import SplitQuery
@@ -174,7 +175,8 @@ def test_little_is_read(engine, analyzed):
     def note(connection, cursor, statement, *_):
         lookups.append(statement.count("LIMIT"))
 
-    with engine.connect() as connection:
+    guest = guest_for(engine.dialect, 10.0)
+    with engine.connect() as connection, visiting(connection, guest):
         options = {"count": 2, "after": 0, "until": ROWS}
         query.positions(connection, 3, **options)
         lookups.clear()
