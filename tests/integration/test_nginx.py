@@ -90,6 +90,13 @@ def get(url, path="/events", headers=None, **parameters):
     return httpx.get(f"{url}{path}", params=parameters, headers=headers, timeout=PATIENCE)
 
 
+def get_in_the_end(url, **parameters):
+    """Get a page, as soon as there are not too many requests of ours."""
+    while (answer := get(url, **parameters)).status_code == httpx.codes.TOO_MANY_REQUESTS:
+        time.sleep(0.05)
+    return answer
+
+
 # What the example is for.
 
 
@@ -233,7 +240,7 @@ def test_requests_of_one_client_are_limited(shop):
         ThreadPoolExecutor(2) as pool,
     ):
         cursor = client.fetch(0, LAST).cursor
-        waiting = [pool.submit(get, url, cursor=cursor, wait=20) for _ in range(2)]
+        waiting = [pool.submit(get_in_the_end, url, cursor=cursor, wait=20) for _ in range(2)]
         ending = time.monotonic() + PATIENCE
         while get(url).status_code == httpx.codes.OK:
             assert time.monotonic() < ending
