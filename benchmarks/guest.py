@@ -262,6 +262,14 @@ def compare(database: str, options: argparse.Namespace) -> None:
                 return failed
 
             errors += note("idle")
+            before = resident(server)
+            with running("hold", url, "0", str(options.waits)) as holder:
+                said(holder)
+                tell(holder, head(url))
+                said(holder)
+                time.sleep(SETTLING)
+                waits = (resident(server) - before) * 1024 / max(1, options.waits)
+                facts.setdefault("KiB a wait", []).append(waits)
             with running("hold", url, str(options.readers), str(options.waits)) as holder:
                 said(holder)
                 taken, wrong = measure(url, "/async", SETTLING)
@@ -269,12 +277,9 @@ def compare(database: str, options: argparse.Namespace) -> None:
                 found = quantile(taken, 0.5), quantile(taken, 0.99)
                 table.setdefault(("/async", "readers come"), []).append(found)
                 errors += note("unread")
-                before = resident(server)
                 tell(holder, head(url))
                 said(holder)
                 time.sleep(SETTLING)
-                waits = (resident(server) - before) * 1024 / max(1, options.waits)
-                facts.setdefault("KiB a wait", []).append(waits)
                 errors += note("unread and waiting")
                 with engine.begin() as connection:
                     connection.execute(insert(events), {"data": "news"})
