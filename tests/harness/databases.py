@@ -85,14 +85,20 @@ def mariadb_server() -> Iterator[str]:
         )
     # The socket's name has to be short.
     with tempfile.TemporaryDirectory(prefix="zeh-") as folder:
-        place = ["--no-defaults", f"--datadir={folder}/data"]
+        # A server that starts removes the temporary tables in its folder, whosever they are.
+        (Path(folder) / "tmp").mkdir()
+        place = ["--no-defaults", f"--datadir={folder}/data", f"--tmpdir={folder}/tmp"]
         place += ["--user=root"] if os.geteuid() == 0 else []
-        subprocess.run(
+        installed = subprocess.run(
             [install, *place, "--auth-root-authentication-method=normal", "--skip-test-db"],
-            check=True,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
             timeout=120,
+            check=False,
         )
+        if installed.returncode:
+            raise RuntimeError(f"mariadb-install-db failed:\n{installed.stdout}")
         socket = f"{folder}/socket"
         settings = [
             "--skip-networking",

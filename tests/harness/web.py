@@ -3,7 +3,7 @@
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import uvicorn
 
@@ -36,7 +36,8 @@ def answering(answer: Callable[[str], bytes]) -> Iterator[str]:
                 connection, _ = listening.accept()
             except OSError:
                 return
-            with connection:
+            # Who has had enough of an answer closes before all of it is sent.
+            with connection, suppress(ConnectionResetError, BrokenPipeError):
                 request = b""
                 while b"\r\n\r\n" not in request and (chunk := connection.recv(65536)):
                     request += chunk
