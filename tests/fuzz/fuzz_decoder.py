@@ -20,6 +20,8 @@ from zeroeventhub.ndjson import (
     decode_info,
     decode_lag,
     decode_splits,
+    documents,
+    page_decoder,
 )
 
 VECTORS = Path(__file__).parents[2] / "spec" / "vectors"
@@ -261,7 +263,7 @@ def main() -> None:
     """Fuzz with Atheris, which has to be installed."""
     import atheris
 
-    for name in ("zeroeventhub.ndjson", __name__):
+    for name in (documents.__name__, page_decoder.__name__, __name__):
         module = sys.modules[name]
         for function in (*vars(module).values(), *vars(PageDecoder).values()):
             if getattr(function, "__module__", None) == name and hasattr(function, "__code__"):

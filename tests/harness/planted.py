@@ -113,14 +113,14 @@ PLANTED = (
     ),
     Planted(
         "the tail rule: events behind the last checkpoint are dropped",
-        "ndjson.py",
+        "ndjson/page_decoder.py",
         "        return Page(\n            self._settled,",
         "        return Page(\n            self._settled + self._tail,",
         ("tests/unit/test_ndjson.py",),
     ),
     Planted(
         "a page without a checkpoint is none",
-        "ndjson.py",
+        "ndjson/page_decoder.py",
         "        if self._checkpoint is None or self._checkpoint.cursor is None:",
         "        if self._checkpoint is None and not self._settled + self._tail:",
         ("tests/unit/test_ndjson.py",),

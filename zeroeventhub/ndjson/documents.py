@@ -1,0 +1,168 @@
+"""What a feed answers beside pages, to bytes and back: JSON documents, one an answer."""
+
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+
+from zeroeventhub.errors import ConfigurationError, ProtocolError
+from zeroeventhub.ndjson.expecting import expect_cursor
+from zeroeventhub.protocol import FeedInfo, Lag, Partition
+
+__all__ = [
+    "decode_cursor",
+    "decode_info",
+    "decode_lag",
+    "decode_splits",
+    "encode_info",
+    "encode_lag",
+]
+
+_encode = msgspec.json.encode
+
+_Document = TypeVar("_Document")
+
+
+def encode_info(info: FeedInfo) -> bytes:
+    """Encode what a feed says of itself (FeedAPI v2, Discovery endpoint)."""
+    partitions = []
+    for partition in info.partitions:
+        entry: dict[str, Any] = {"id": str(partition.id)}
+        if partition.closed:
+            entry["closed"] = True
+        if partition.starts_after is not None:
+            entry["startsAfterPartition"] = str(partition.starts_after)
+        if partition.cursor_from:
+            entry["cursorFromPartitions"] = [str(number) for number in partition.cursor_from]
+        partitions.append(entry)
+    document: dict[str, Any] = {
+        "token": info.token,
+        "partitions": partitions,
+        "exactlyOnce": info.exactly_once,
+    }
+    if info.extensions:
+        document["extensions"] = sorted(info.extensions)
+    return msgspec.json.format(_encode(document), indent=2) + b"\n"
+
+
+class _WirePartition(msgspec.Struct, rename="camel"):
+    # Some publishers send ids as numbers where the specification has strings.
+    id: str | int
+    closed: bool | None = False
+    starts_after_partition: str | int | None = None
+    cursor_from_partitions: list[str | int] | None = None
+
+
+class _WireInfo(msgspec.Struct, rename="camel"):
+    token: str
+    partitions: list[_WirePartition]
+    exactly_once: bool | None = False
+    extensions: msgspec.Raw = msgspec.Raw(b"null")
+
+
+def decode_info(body: bytes) -> FeedInfo:
+    """Decode what a feed says of itself (FeedAPI v2, Discovery endpoint).
+
+    Raises:
+        ProtocolError: the body is not a discovery document.
+    """
+    try:
+        body.decode()  # what is passed over must be UTF-8 as well
+        wire = msgspec.json.decode(body, type=_WireInfo)
+        partitions = tuple(
+            Partition(
+                id=_number(entry.id),
+                closed=bool(entry.closed),
+                starts_after=(
+                    None
+                    if entry.starts_after_partition is None
+                    else _number(entry.starts_after_partition)
+                ),
+                cursor_from=tuple(map(_number, entry.cursor_from_partitions or ())),
+            )
+            for entry in wire.partitions
+        )
+    except (msgspec.DecodeError, ValueError, ConfigurationError, RecursionError) as error:
+        raise ProtocolError(f"The answer is not a feed's discovery document: {error}") from error
+    if len({partition.id for partition in partitions}) != len(partitions):
+        raise ProtocolError("The discovery document names a partition twice.")
+    return FeedInfo(partitions, wire.token, bool(wire.exactly_once), _names(wire.extensions))
+
+
+def _names(listed: msgspec.Raw) -> frozenset[str]:
+    """Read names; what is there in another form is somebody else's, and nothing known here."""
+    try:
+        names = msgspec.json.decode(listed, type=list[msgspec.Raw])
+    except msgspec.ValidationError:
+        return frozenset()
+    return frozenset(
+        msgspec.json.decode(name, type=str) for name in names if bytes(name).startswith(b'"')
+    )
+
+
+def encode_lag(lag: Lag) -> bytes:
+    """Encode how many events lie behind a cursor."""
+    document: dict[str, Any] = {"events": lag.events}
+    if lag.seconds is not None:
+        document["seconds"] = lag.seconds
+    if not lag.exact:
+        document["more"] = True
+    return msgspec.json.format(_encode(document), indent=2) + b"\n"
+
+
+class _WireCursor(msgspec.Struct):
+    cursor: str
+
+
+class _WireCursors(msgspec.Struct):
+    cursors: Annotated[list[str], msgspec.Meta(min_length=2)]
+
+
+def decode_cursor(body: bytes) -> str:
+    """Decode the cursor of a moment.
+
+    Raises:
+        ProtocolError: the body does not hold one.
+    """
+    return expect_cursor(_decode(body, _WireCursor).cursor)
+
+
+def decode_splits(body: bytes) -> list[str]:
+    """Decode the cursors between pieces of a partition.
+
+    Raises:
+        ProtocolError: the body does not hold two or more.
+    """
+    return [expect_cursor(cursor) for cursor in _decode(body, _WireCursors).cursors]
+
+
+class _WireLag(msgspec.Struct):
+    events: Annotated[int, msgspec.Meta(ge=0)]
+    seconds: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    # Raw, because what is not a flag may be anything.
+    more: msgspec.Raw = msgspec.Raw()
+
+
+def decode_lag(body: bytes) -> Lag:
+    """Decode how many events lie behind a cursor.
+
+    Raises:
+        ProtocolError: the body does not say it.
+    """
+    wire = _decode(body, _WireLag)
+    return Lag(wire.events, wire.seconds, exact=bytes(wire.more) != b"true")
+
+
+def _decode(body: bytes, form: type[_Document]) -> _Document:
+    try:
+        body.decode()  # what is passed over must be UTF-8 as well
+        return msgspec.json.decode(body, type=form)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolError(f"The answer is not what was asked for: {error}") from error
+
+
+def _number(partition: str | int) -> int:
+    """Read a partition id: 0 to 32767, as a string of ASCII digits or as a number."""
+    text = str(partition)
+    if not (text.isascii() and text.isdigit() and len(text) <= 5):  # noqa: PLR2004 - 32767
+        raise ValueError(f"{text!r} is not a partition id")
+    return int(text)

@@ -1,0 +1,185 @@
+"""Bytes to pages, as they come: the line format of ZeroEventHub v1 and FeedAPI v2.
+
+A line is an event (`data`), a checkpoint (`cursor`), both, or something newer that is passed
+over. Lines end in byte 0x0A and in nothing else: U+2028 and U+0085 are data.
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import NoReturn
+
+import msgspec
+
+from zeroeventhub.errors import CutPage, PageTooLarge, ProtocolError
+from zeroeventhub.ndjson.expecting import expect_cursor
+from zeroeventhub.protocol import Event, Page
+
+__all__ = ["PageDecoder"]
+
+_WHITE_SPACE = b" \t\r"
+"""What JSON allows between its parts and no line ends with."""
+
+
+def _is_object(line: bytes) -> bool:
+    """Tell whether bytes are a JSON object from its beginning to its end."""
+    try:
+        line.decode()
+        msgspec.json.decode(line, type=_Object)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
+
+
+class _Object(msgspec.Struct):
+    """Any object: nothing of it is kept."""
+
+
+class _Line(msgspec.Struct, rename="camel"):
+    data: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    cursor: str | None = None
+    # Raw, because what is not a flag may be anything.
+    caught_up: msgspec.Raw = msgspec.Raw()
+    stop_reached: msgspec.Raw = msgspec.Raw()
+    partition: str | int | None = None
+    headers: dict[str, str] | None = None
+
+
+_decode_line = msgspec.json.Decoder(_Line).decode
+
+
+class PageDecoder:
+    """Collect the bytes of a response into a page.
+
+    Feed it chunks as they come, then ask for the page once. Events after the last
+    checkpoint are dropped: they will be sent again.
+
+    Args:
+        partition: the partition that was asked for.
+        page_bytes: the longest page to take.
+        page_events: the most events to take.
+        line_bytes: the longest line to take, without its newline.
+    """
+
+    def __init__(
+        self,
+        partition: int,
+        *,
+        page_bytes: float = math.inf,
+        page_events: float = math.inf,
+        line_bytes: float = math.inf,
+    ) -> None:
+        self._partition = partition
+        self._page_bytes = page_bytes
+        self._page_events = page_events
+        self._line_bytes = line_bytes
+        self._length = 0
+        self._rest = bytearray()
+        self._settled: list[Event] = []
+        self._tail: list[Event] = []
+        self._checkpoint: _Line | None = None
+
+    def feed(self, chunk: bytes) -> None:
+        """Take the next bytes.
+
+        Raises:
+            ProtocolError: a whole line is not one that the protocol allows.
+            PageTooLarge: the page, or a line of it, is longer than it may be; what was read
+                before that stands.
+        """
+        room = self._page_bytes - self._length
+        self._length += len(chunk)
+        if len(chunk) > room:
+            chunk = chunk[: int(room)]
+        *lines, rest = chunk.split(b"\n")
+        if lines:
+            # No line of few bytes is too long, and few lines are not too many.
+            few = len(self._rest) + len(chunk) <= self._line_bytes
+            few = few and self._events + len(lines) <= self._page_events
+            lines[0] = bytes(self._rest) + lines[0]
+            self._rest.clear()
+            self._take(lines if few else self._bounded(lines))
+        self._rest += rest
+        if len(self._rest) > self._line_bytes:
+            self._refuse_line()
+        if self._length > self._page_bytes:
+            self._refuse_page(f"{self._page_bytes:,} bytes", "page_bytes")
+
+    @property
+    def _events(self) -> int:
+        return len(self._settled) + len(self._tail)
+
+    def _bounded(self, lines: Iterable[bytes]) -> Iterator[bytes]:
+        """Yield lines as they are taken, until one is too long or brings an event too many."""
+        for line in lines:
+            if len(line) > self._line_bytes:
+                self._refuse_line()
+            yield line
+            if self._events > self._page_events:
+                self._refuse_page(f"{self._page_events:,} events", "page_events")
+
+    def _refuse_line(self) -> NoReturn:
+        self._rest.clear()
+        raise PageTooLarge(
+            f"A line of the page is longer than {self._line_bytes:,} bytes: to read it, raise the "
+            "client's Limits.line_bytes."
+        )
+
+    def _refuse_page(self, bound: str, name: str) -> NoReturn:
+        raise PageTooLarge(
+            f"The page has more than {bound}: ask for fewer events with `limit`, or raise the "
+            f"client's Limits.{name}."
+        )
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """Tell whether there is a page in what came so far."""
+        return self._checkpoint is not None
+
+    def page(self) -> Page:
+        """Return the events up to the last checkpoint.
+
+        Raises:
+            CutPage: there was no checkpoint.
+        """
+        # A publisher may leave out the last newline; what was cut short is no whole object.
+        rest = bytes(self._rest)
+        if _is_object(rest):
+            self._take([rest])
+        if self._checkpoint is None or self._checkpoint.cursor is None:
+            raise CutPage("The page ended before its checkpoint; it has to be read again.")
+        # Events behind it were cut off with the rest: they are there to be read.
+        whole = not self._tail
+        return Page(
+            self._settled,
+            self._checkpoint.cursor,
+            caught_up=whole and bytes(self._checkpoint.caught_up) == b"true",
+            stop_reached=bytes(self._checkpoint.stop_reached) == b"true",
+        )
+
+    def _take(self, lines: Iterable[bytes]) -> None:
+        for line in lines:
+            if not line.strip(_WHITE_SPACE):
+                continue
+            parsed = self._parse(line)
+            if parsed.data is msgspec.UNSET and not parsed.cursor:
+                continue
+            if parsed.partition is not None and str(parsed.partition) != str(self._partition):
+                raise ProtocolError(
+                    f"A line of partition {parsed.partition} came "
+                    f"in a page of partition {self._partition}."
+                )
+            if parsed.data is not msgspec.UNSET:
+                self._tail.append(Event(bytes(parsed.data), parsed.headers or {}))
+            if parsed.cursor:
+                expect_cursor(parsed.cursor)
+                self._settled += self._tail
+                self._tail = []
+                self._checkpoint = parsed
+
+    @staticmethod
+    def _parse(line: bytes) -> _Line:
+        try:
+            line.decode()  # what is passed over unparsed must be UTF-8 as well
+            return _decode_line(line)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise ProtocolError(f"A line of the page is not of the protocol: {error}") from error
