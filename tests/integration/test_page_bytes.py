@@ -17,6 +17,7 @@ from zeroeventhub.capacity import Capacity
 from zeroeventhub.protocol import TypeFilter
 from zeroeventhub.publisher import portions
 from zeroeventhub.publisher.portions import Portions
+from zeroeventhub.publisher.rows import Rows
 
 PAGE = 1_000
 
@@ -106,16 +107,20 @@ def test_usual_page_is_one_statement(engine):
 
 
 def test_large_rows_are_read_few_at_a_time():
-    """The next rows are half of those that fit, by the largest of the last, or all of them."""
+    """The next rows are a quarter of those that fit, by the largest of the last, or all of them."""
+
+    def read(count, size):
+        return Rows(count, None, (), size)
+
     known = Portions()
     assert known.rows(10_000, 8_000_000) == portions.FIRST
-    known.learn([1_000_000] * portions.FIRST)
-    assert known.rows(10_000, 8_000_000) == 5
+    known.learn(read(portions.FIRST, 1_000_000))
+    assert known.rows(10_000, 8_000_000) == 3
     assert known.rows(8, 8_000_000) == 8
     assert known.rows(3, 8_000_000) == 3
     assert known.rows(10_000, 100) == known.rows(10_000, -1_000_000) == 1
     for _ in range(20):
-        known.learn([100] * known.rows(10_000, 8_000_000))
+        known.learn(read(known.rows(10_000, 8_000_000), 100))
     assert known.rows(10_000, 8_000_000) == 10_000
 
 

@@ -75,7 +75,7 @@ def test_page_holds_events_and_a_checkpoint(feed_url, engine):
     assert answer.headers["content-type"] == "application/x-ndjson"
     cursor = json.loads(answer.text.splitlines()[-1])["cursor"]
     assert answer.text == (
-        f'{{"data":{{"n":1}}}}\n{{"data":{{"n":4}}}}\n{{"cursor":"{cursor}","caughtUp":true}}\n'
+        f'{{"data":{{"n": 1}}}}\n{{"data":{{"n": 4}}}}\n{{"cursor":"{cursor}","caughtUp":true}}\n'
     )
 
 
@@ -152,11 +152,11 @@ def test_v1_serves_several_cursors_and_headers(feed_url, engine):
     answer = httpx.get(feed_url, params=parameters)
     lines = answer.text.splitlines()
     assert lines[:2] == [
-        '{"partition":0,"headers":{"customer":"c0"},"data":{"n":0}}',
-        '{"partition":0,"headers":{"customer":"c3"},"data":{"n":3}}',
+        '{"partition":0,"headers":{"customer":"c0"},"data":{"n": 0}}',
+        '{"partition":0,"headers":{"customer":"c3"},"data":{"n": 3}}',
     ]
     assert lines[2].startswith('{"partition":0,"cursor":"2-4-')
-    assert lines[3] == '{"partition":2,"headers":{"customer":"c5"},"data":{"n":5}}'
+    assert lines[3] == '{"partition":2,"headers":{"customer":"c5"},"data":{"n": 5}}'
     assert lines[4].startswith('{"partition":2,"cursor":"2-6-')
 
 

@@ -4,6 +4,7 @@ from collections.abc import Collection
 
 import msgspec
 
+from zeroeventhub.lines import one_line, text_of
 from zeroeventhub.protocol import Page
 
 __all__ = ["MEDIA_TYPE", "encode_page", "encode_page_v1"]
@@ -15,9 +16,11 @@ _encode = msgspec.json.encode
 
 def encode_page(page: Page) -> bytes:
     """Encode a page as FeedAPI v2 has it (Events endpoint, Response)."""
-    lines = [b'{"data":%b}\n' % _one_line(event.raw) for event in page.events]
-    lines.append(b"{%b}\n" % _checkpoint(page))
-    return b"".join(lines)
+    checkpoint = b"{%b}\n" % _checkpoint(page)
+    if not page.events:
+        return checkpoint
+    lines = text_of(page.events).replace(b"\n", b'}\n{"data":')
+    return b"".join((b'{"data":', lines, b"}\n", checkpoint))
 
 
 def _checkpoint(page: Page) -> bytes:
@@ -43,11 +46,6 @@ def encode_page_v1(partition: int, page: Page, headers: Collection[str]) -> byte
             if name in headers or "_all" in headers
         }
         part = b'"headers":%b,' % _encode(chosen) if chosen else b""
-        lines.append(b'%b%b"data":%b}\n' % (prefix, part, _one_line(event.raw)))
+        lines.append(b'%b%b"data":%b}\n' % (prefix, part, one_line(event.raw)))
     lines.append(b'%b"cursor":%b}\n' % (prefix, _encode(page.cursor)))
     return b"".join(lines)
-
-
-def _one_line(raw: bytes) -> bytes:
-    """Keep JSON on its line: a newline in it is white space, for in strings it is escaped."""
-    return raw.replace(b"\n", b" ")

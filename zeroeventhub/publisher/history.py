@@ -10,7 +10,8 @@ from zeroeventhub.errors import Diverged, Trimmed
 from zeroeventhub.protocol import Event
 from zeroeventhub.publisher.cursor import Place, Seal
 from zeroeventhub.publisher.near_rows import given
-from zeroeventhub.publisher.row_query import Row, RowQuery
+from zeroeventhub.publisher.row_query import RowQuery
+from zeroeventhub.publisher.rows import Row
 from zeroeventhub.publisher.way import Way
 
 __all__ = ["History"]
@@ -115,4 +116,4 @@ class History:
         return self._row(connection, query, position)
 
     def _row(self, connection: Connection, query: Any, position: int) -> Row | None:
-        return next(iter(self._rows.read(connection, query, {"position": position})), None)
+        return self._rows.read(connection, query, {"position": position}).last

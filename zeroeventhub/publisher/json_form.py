@@ -15,10 +15,14 @@ import msgspec
 from sqlalchemy import ColumnElement, Text, cast, type_coerce
 from sqlalchemy import types as sql
 from sqlalchemy.dialects import postgresql
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
 
 from zeroeventhub.errors import ConfigurationError
 
 __all__ = ["JsonForm", "json_form", "timestamp"]
+
+_expect_json = msgspec.json.Decoder(msgspec.Raw).decode
 
 # Text is the form that the database itself gives these.
 _AS_TEXT = (
@@ -39,10 +43,12 @@ class JsonForm:
     Attributes:
         select: the expression to ask the database for.
         convert: applied to a returned value that is not NULL; None to leave it as it is.
+        is_json: whether what is selected is the JSON form itself, as text, if it is not NULL.
     """
 
     select: ColumnElement[Any]
     convert: Callable[[Any], Any] | None = None
+    is_json: bool = False
 
 
 def json_form(expression: ColumnElement[Any], name: str) -> JsonForm:
@@ -84,7 +90,7 @@ def _form(expression: ColumnElement[Any], kind: sql.TypeEngine[Any]) -> JsonForm
             return _array_form(expression, kind)
         case sql.JSON():
             # As text, so that numbers, key order and repeated keys stay as they were stored.
-            return JsonForm(cast(expression, Text), _embed)
+            return JsonForm(_StoredJson(expression, kind), _embed, is_json=True)
         case sql.Float():
             return JsonForm(type_coerce(expression, sql.Float()), _number)
         case sql.Boolean() | sql.Integer():
@@ -122,9 +128,45 @@ def _array_form(expression: ColumnElement[Any], kind: sql.ARRAY[Any]) -> JsonFor
     return JsonForm(expression, each)
 
 
+class _StoredJson(FunctionElement[str]):
+    """Be the text of stored JSON.
+
+    Args:
+        expression: a column of JSON.
+        kind: its type, as it was declared.
+    """
+
+    inherit_cache = True
+    name = "stored_json"
+    type = Text()
+
+    def __init__(self, expression: ColumnElement[Any], kind: sql.JSON) -> None:
+        dialect = postgresql.dialect()  # type: ignore[no-untyped-call] # it has no annotations
+        is_binary = isinstance(kind.dialect_impl(dialect), postgresql.JSONB)
+        declared = postgresql.JSONB() if is_binary else postgresql.JSON()
+        super().__init__(cast(expression, Text), cast(cast(expression, declared), Text))
+
+
+@compiles(_StoredJson)
+def _as_text(element: _StoredJson, compiler: Any, **options: Any) -> str:
+    text, _ = element.clauses
+    compiled: str = compiler.process(text, **options)
+    return compiled
+
+
+@compiles(_StoredJson, "postgresql")
+def _checked_by_its_type(element: _StoredJson, compiler: Any, **options: Any) -> str:
+    # A column of text that was declared JSON is read as such; it costs nothing if it is of JSON.
+    _, text = element.clauses
+    compiled: str = compiler.process(text, **options)
+    return compiled
+
+
 def _embed(text: str) -> msgspec.Raw:
-    """Embed stored JSON in one line, with nothing changed but the white space."""
-    return msgspec.Raw(msgspec.json.format(text.encode(), indent=-1))
+    """Embed stored JSON as it is, on one line: a newline outside of strings is white space."""
+    raw = text.encode()
+    _expect_json(raw)
+    return msgspec.Raw(raw.replace(b"\n", b" "))
 
 
 def _number(value: float) -> float | str:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, Row, Table
+from sqlalchemy import ColumnElement, Row, Table, func
 from sqlalchemy import types as sql
 from sqlalchemy.engine.default import StrCompileDialect
 
@@ -108,6 +108,14 @@ class Mapper:
     def columns(self) -> list[ColumnElement[Any]]:
         """List what a page's query selects behind the position."""
         return [form.select.label(f"c{index}") for index, form in enumerate(self._forms, 1)]
+
+    @property
+    def json(self) -> ColumnElement[Any] | None:
+        """Return the one column that is an event's whole JSON, as text; None if there is none."""
+        if self._envelope or self._fields or self._headers:
+            return None
+        (form,) = self._forms
+        return func.coalesce(form.select, "null") if form.is_json else None
 
     @property
     def recipe(self) -> str:

@@ -1,18 +1,21 @@
 """The query that reads a page, and the one that finds events which no page would show."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import accumulate, takewhile
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, literal_column, select
 
 from zeroeventhub.errors import ConfigurationError, Unavailable
+from zeroeventhub.lines import joined, size_of
 from zeroeventhub.protocol import Event, Partition, TypeFilter
 from zeroeventhub.publisher.near_rows import HIGHEST, LIMIT, given
 from zeroeventhub.publisher.partition_hash import outside
 from zeroeventhub.publisher.portions import Portions
-from zeroeventhub.publisher.row_query import Row, RowQuery
+from zeroeventhub.publisher.row_query import RowQuery
+from zeroeventhub.publisher.rows import NO_ROWS, Row, Rows
 from zeroeventhub.publisher.type_condition import TypeCondition
 from zeroeventhub.publisher.way import Way
 
@@ -30,8 +33,8 @@ class Stretch:
 
     Attributes:
         until: the position up to which it was read.
-        events: the events.
-        positions: where they are.
+        parts: the events, as they were read.
+        positions: where they are, if anybody asked.
         last: the last position that was read and the event at it, which may be a deleted one;
             None if there was none.
         size: of the events, in bytes.
@@ -39,11 +42,24 @@ class Stretch:
     """
 
     until: int
-    events: list[Event] = field(default_factory=list)
+    parts: list[Sequence[Event]] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
-    last: tuple[int, Event | None] | None = None
+    last: Row | None = None
     size: int = 0
     full: bool = False
+
+    @property
+    def events(self) -> Sequence[Event]:
+        """Return the events."""
+        return joined(self.parts)
+
+    def add(self, rows: Rows) -> None:
+        """Take in rows that lie behind those that are there."""
+        if rows.events:
+            self.parts.append(rows.events)
+        self.positions += rows.positions
+        self.last = rows.last or self.last
+        self.size += size_of(rows.events)
 
 
 class PageQuery:
@@ -90,8 +106,19 @@ class PageQuery:
         until: int,
         limit: int,
         types: TypeFilter | None = None,
+        each: bool = False,
     ) -> Stretch:
-        """Read events above one position and not above another, whole."""
+        """Read events above one position and not above another, whole.
+
+        Args:
+            connection: to the database.
+            partition: one of the feed's.
+            after: a position.
+            until: another.
+            limit: how many rows to look at, at most.
+            types: which events; None for all.
+            each: whether the position of each event is wanted.
+        """
         if after >= until:
             return Stretch(until)
         way = self._rows.near.way(connection)
@@ -99,12 +126,19 @@ class PageQuery:
         if types is not None:
             end = connection.scalar(self._window(way), values)
             values["until"] = until = until if end is None else end
-        query, stretch = self._statement(way, types), Stretch(until)
+        query, stretch = self._statement(way, types, each), Stretch(until)
         while True:
             portion = self._portions.rows(limit, self._page_bytes - stretch.size)
             rows = self._rows.read(connection, query, {**values, "limit": portion})
-            read = self._take(rows, stretch)
-            if stretch.full or read < portion or stretch.last is None:
+            self._portions.learn(rows)
+            if (room := self._page_bytes - stretch.size) < size_of(rows.events):
+                stretch.full = True
+                # The first event of a page always fits. What is read again is settled.
+                fitting = _fitting(rows.events, room) or (0 if stretch.parts else 1)
+                values["limit"] = fitting
+                rows = self._rows.read(connection, query, values) if fitting else NO_ROWS
+            stretch.add(rows)
+            if stretch.full or rows.count < portion or stretch.last is None:
                 return stretch
             limit -= portion
             values["after"] = stretch.last[0]
@@ -112,24 +146,7 @@ class PageQuery:
                 stretch.full = values["after"] < until
                 return stretch
 
-    def _take(self, rows: Iterator[Row], stretch: Stretch) -> int:
-        """Take rows into a page until it is full; return how many were looked at."""
-        sizes = []
-        for position, event in rows:
-            size = 0 if event is None else len(event.raw)
-            sizes.append(size)
-            if event is not None:
-                if stretch.events and stretch.size + size > self._page_bytes:
-                    stretch.full = True
-                    break
-                stretch.events.append(event)
-                stretch.positions.append(position)
-                stretch.size += size
-            stretch.last = position, event
-        self._portions.learn(sizes)
-        return len(sizes)
-
-    def _build(self, way: Way, types: TypeFilter | None) -> Select[Any]:
+    def _build(self, way: Way, types: TypeFilter | None, each: bool) -> Select[Any]:
         chosen = None
         if types is not None and self._types is not None:
             chosen = self._types.condition(types)
@@ -138,6 +155,7 @@ class PageQuery:
             lambda query: near.above(query, way, given("after"), given("until")),
             LIMIT,
             chosen=chosen,
+            each=each,
         )
 
     def _build_window(self, way: Way) -> Select[Any]:
@@ -189,6 +207,12 @@ class PageQuery:
             raise Unavailable(
                 "The last events of a closed partition are not settled yet.", retry_after=1
             )
+
+
+def _fitting(events: Sequence[Event], room: int) -> int:
+    """Count the events that fit into some bytes."""
+    sizes = accumulate(len(event.raw) for event in events)
+    return sum(1 for _ in takewhile(lambda size: size <= room, sizes))
 
 
 def _listed(partitions: list[int]) -> str:

@@ -1,5 +1,7 @@
 """How many rows of a page are read at once, so that large ones do not fill the host's memory."""
 
+from zeroeventhub.publisher.rows import Rows
+
 __all__ = ["Portions"]
 
 FIRST = 8
@@ -21,9 +23,9 @@ class Portions:
         self._most = 1
 
     def rows(self, left: int, room: int) -> int:
-        """Say how many rows to read at once: all that are wanted, or half of those that fit.
+        """Say how many rows to read at once: all that are wanted, or a quarter of those that fit.
 
-        For a moment rows are in memory twice, as the driver has them and as Python does.
+        For a moment rows are in memory several times, as the driver has them and as Python does.
 
         Args:
             left: how many are wanted at most.
@@ -33,11 +35,11 @@ class Portions:
             return min(left, FIRST)
         fitting = max(0, room) // self._largest
         if fitting < left:
-            fitting = fitting // 2 + 1
+            fitting = fitting // 4 + 1
         return min(left, fitting, self._most * GROWTH)
 
-    def learn(self, sizes: list[int]) -> None:
-        """Take in the sizes of rows that were read at once; a large one is forgotten by and by."""
-        if sizes:
-            self._largest = max(*sizes, self._largest // 2, 1)
-            self._most = max(self._most, len(sizes))
+    def learn(self, rows: Rows) -> None:
+        """Take in rows that were read at once; a large one is forgotten by and by."""
+        if rows.count:
+            self._largest = max(rows.largest, self._largest // 2, 1)
+            self._most = max(self._most, rows.count)

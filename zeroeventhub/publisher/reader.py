@@ -159,7 +159,13 @@ class Reader:
         if stop_place is not None:
             until = min(until, stop_place.position)
         stretch = self._queries.pages.read(
-            connection, partition, after=place.position, until=until, limit=limit, types=types
+            connection,
+            partition,
+            after=place.position,
+            until=until,
+            limit=limit,
+            types=types,
+            each=each,
         )
         here = str(place) if cursor == FIRST else cursor
         end = self._end(connection, here, place.position, stretch, filtered=types is not None)

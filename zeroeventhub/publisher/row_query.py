@@ -1,22 +1,31 @@
 """Statements that read rows of a feed: positions, in their order, and the events at them."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, Subquery, select, true
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Select,
+    Subquery,
+    case,
+    func,
+    literal_column,
+    select,
+    true,
+)
+from sqlalchemy.dialects.postgresql import aggregate_order_by
 
 from zeroeventhub.errors import FeedFailure
 from zeroeventhub.protocol import Event
 from zeroeventhub.publisher.mapping import Mapper
 from zeroeventhub.publisher.near_rows import NearRows
+from zeroeventhub.publisher.rows import SEPARATOR, Rows
 
-__all__ = ["Choice", "Row", "RowQuery"]
+__all__ = ["Choice", "RowQuery"]
 
 Choice = Callable[[Select[Any]], Select[Any]]
 """Choose among positions that a query selects, and put them in order."""
-
-Row = tuple[int, Event | None]
-"""A position and the event at it; None for an event that has been deleted."""
 
 
 class RowQuery:
@@ -25,12 +34,16 @@ class RowQuery:
     Args:
         near: finds them.
         mapper: turns rows into events.
+        joins: whether the database joins events that are JSON already to one text, so that there
+            is nothing to do for each of them; PostgreSQL can, and knows what is JSON.
     """
 
-    def __init__(self, near: NearRows, mapper: Mapper) -> None:
+    def __init__(self, near: NearRows, mapper: Mapper, *, joins: bool = False) -> None:
         self.near = near
         self.source = near.source
         self._mapper = mapper
+        self._json = mapper.json
+        self._joins = joins and self._json is not None
 
     def select(
         self,
@@ -39,6 +52,7 @@ class RowQuery:
         *,
         chosen: ColumnElement[bool] | None = None,
         backwards: bool = False,
+        each: bool = False,
     ) -> Select[Any]:
         """Build a statement for `read`.
 
@@ -47,10 +61,46 @@ class RowQuery:
             limit: how many rows.
             chosen: which events, by columns of theirs.
             backwards: whether the highest positions come first.
+            each: whether the position of each event is wanted.
         """
+        query = self._rows(choose, limit, chosen, backwards=backwards)
+        return self._together(query.subquery("row"), each=each) if self._joins else query
+
+    def read(self, connection: Connection, query: Select[Any], values: Mapping[str, Any]) -> Rows:
+        """Read rows.
+
+        Raises:
+            FeedFailure: a row holds what its declared type does not allow.
+        """
+        try:
+            rows = list(connection.execute(query, values).all())
+        except (TypeError, ValueError, LookupError) as error:
+            place = values.get("after", values.get("position"))
+            raise FeedFailure(
+                f"A row at position {place} or behind it does not hold what its column declares: "
+                f"{error}"
+            ) from error
+        if self._joins:
+            return Rows.of_joined(rows[0])
+        return Rows.of(rows, self._event) if self._json is None else Rows.of_json(rows)
+
+    def _event(self, row: Any) -> Event | None:
+        """Make the event of a row; None of one that has been deleted."""
+        if self.source.events is not None and row[-1] is None:
+            return None
+        return self._mapper.event(row)
+
+    def _rows(
+        self,
+        choose: Choice,
+        limit: ColumnElement[int],
+        chosen: ColumnElement[bool] | None,
+        *,
+        backwards: bool,
+    ) -> Select[Any]:
         source = self.source
         if source.events is None:
-            query = select(source.position.label("c0"), *self._mapper.columns)
+            query = select(source.position.label("c0"), *self._columns)
             query = query.select_from(source.table)
             return choose(query if chosen is None else query.where(chosen)).limit(limit)
         # The positions first, so that no plan joins more than these.
@@ -68,41 +118,43 @@ class RowQuery:
         query = query.order_by(*(each.desc() if backwards else each for each in ordered))
         return query.limit(limit)
 
-    def read(
-        self, connection: Connection, query: Select[Any], values: Mapping[str, Any]
-    ) -> Iterator[Row]:
-        """Read rows, and make their events one by one as they are asked for.
-
-        Raises:
-            FeedFailure: a row holds what its declared type does not allow.
-        """
-        try:
-            rows = list(connection.execute(query, values).all())
-        except (TypeError, ValueError, LookupError) as error:
-            place = values.get("after", values.get("position"))
-            raise FeedFailure(
-                f"A row at position {place} or behind it does not hold what its column declares: "
-                f"{error}"
-            ) from error
-        rows.reverse()
-        return self._events(rows)
-
-    def _events(self, rows: list[Any]) -> Iterator[Row]:
-        """Make events from the last row to the first, and let go of each row for its event."""
-        joined = self.source.events is not None
-        while rows:
-            row = rows.pop()
-            yield row[0], None if joined and row[-1] is None else self._mapper.event(row)
+    @property
+    def _columns(self) -> list[ColumnElement[Any]]:
+        """List what is selected of an event."""
+        return self._mapper.columns if self._json is None else [self._json.label("c1")]
 
     def _joined(self, page: Subquery, chosen: ColumnElement[bool] | None) -> Select[Any]:
         """Join events to positions; what has been deleted leaves NULLs."""
         position = page.c.position.label("c0")
         presence = next(iter(self.source.key.values())).label("presence")
-        columns = [*self._mapper.columns, presence]
+        columns = [*self._columns, presence]
         if not self.source.lateral:
-            query = select(position, *columns).select_from(self.source.join(page))
+            query = select(position, *self._read(columns)).select_from(self.source.join(page))
             return query if chosen is None else query.where(chosen)
         found = select(*columns).where(self.source.same(page)).limit(1)
         event = (found if chosen is None else found.where(chosen)).lateral("event")
         joined = page.join(event, true(), isouter=chosen is None)
-        return select(position, *event.c).select_from(joined)
+        return select(position, *self._read([*event.c])).select_from(joined)
+
+    def _read(self, columns: list[ColumnElement[Any]]) -> list[ColumnElement[Any]]:
+        """Choose what is read of an event, whose last column tells whether it is there."""
+        if self._json is None:
+            return columns
+        json, presence = columns
+        return [case((presence.is_not(None), json)).label("c1")]
+
+    @staticmethod
+    def _together(rows: Subquery, *, each: bool) -> Select[Any]:
+        """Join the JSON of rows to one text."""
+        position, json = rows.c
+        separator: ColumnElement[str] = literal_column(f"chr({ord(SEPARATOR)})")
+        line = func.coalesce(json, literal_column("''"))
+        positions = func.array_agg(aggregate_order_by(position, position))
+        return select(
+            func.count(),
+            func.max(position),
+            func.string_agg(line, aggregate_order_by(separator, position)),
+            func.coalesce(func.max(func.octet_length(json)), literal_column("0")),
+            func.count(json),
+            positions.filter(json.is_not(None)) if each else literal_column("NULL"),
+        ).select_from(rows)

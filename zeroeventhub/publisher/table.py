@@ -172,7 +172,7 @@ class TableFeed:
             self._searched_by(source, time),
             self._searched_by(source, self._id, alike=True),
         )
-        rows = RowQuery(near, self._mapper)
+        rows = RowQuery(near, self._mapper, joins=dialect == "postgresql")
         types = self._types(dialect)
         extensions = {CAUGHT_UP, LAG, SPLITS, STOP, WAIT}
         if types is not None:

@@ -1,0 +1,155 @@
+"""Rows of a feed that were read at once: positions in their order, and the events at them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from zeroeventhub.errors import FeedFailure
+from zeroeventhub.lines import Lines, one_line
+from zeroeventhub.protocol import Event
+
+__all__ = ["NO_ROWS", "SEPARATOR", "Row", "Rows"]
+
+Row = tuple[int, Event | None]
+"""A position and the event at it; None for an event that has been deleted."""
+
+SEPARATOR = "\x1e"
+"""What stands between the JSON of two events that the database joins, and never in JSON."""
+
+_NOT_JSON = (msgspec.DecodeError, UnicodeEncodeError, RecursionError)
+
+_expect_lines = msgspec.json.Decoder(msgspec.Raw).decode_lines
+_expect_json = msgspec.json.Decoder(msgspec.Raw).decode
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Hold rows.
+
+    Attributes:
+        count: how many were looked at.
+        last: the last of them; None if there is none.
+        events: their events, without those that have been deleted.
+        largest: how many bytes the largest of the events has.
+        positions: of the events; empty where nobody asked.
+    """
+
+    count: int
+    last: Row | None
+    events: Sequence[Event]
+    largest: int
+    positions: Sequence[int] = ()
+
+    @classmethod
+    def of(cls, rows: list[Any], event: Callable[[Any], Event | None]) -> "Rows":
+        """Make events of rows, and let go of each row for its event.
+
+        Args:
+            rows: begin with a position each; they are taken out of this list.
+            event: makes one of a row; None of one that has been deleted.
+        """
+        count, last = len(rows), None
+        found: list[Event] = []
+        positions: list[int] = []
+        rows.reverse()
+        while rows:
+            row = rows.pop()
+            last = row[0], event(row)
+            if last[1] is not None:
+                found.append(last[1])
+                positions.append(last[0])
+        return cls(count, last, found, max((len(one.raw) for one in found), default=0), positions)
+
+    @classmethod
+    def of_json(cls, rows: list[Any]) -> "Rows":
+        """Take rows whose events are JSON already.
+
+        Args:
+            rows: a position and JSON text each, which is None for a deleted event; they are taken
+                out of this list.
+
+        Raises:
+            FeedFailure: the text of one is not JSON.
+        """
+        count, positions = len(rows), [row[0] for row in rows if row[1] is not None]
+        last = rows[-1][0] if rows else 0
+        rows.reverse()
+        texts = []
+        while rows:
+            position, text = rows.pop()
+            texts.append(b"" if text is None else _encoded(position, text))
+        largest = max(map(len, texts), default=0)
+        end = texts[-1] if texts else b""
+        events = _lines(b"\n".join(texts), count, len(positions))
+        texts.clear()
+        _check(events, last, positions)
+        row = (last, Event(end) if end else None) if count else None
+        return cls(count, row, events, largest, positions)
+
+    @classmethod
+    def of_joined(cls, row: Any) -> "Rows":
+        """Take rows that the database has joined to one, having checked their JSON.
+
+        Args:
+            row: how many there were; the position of the last one; the JSON of each, empty for a
+                deleted event, with separators between them; the bytes of the largest; how many
+                have an event; the positions of those, or None.
+        """
+        count, last, text, largest, events, positions = row
+        if not count:
+            return NO_ROWS
+        raw = one_line(text.encode()).replace(SEPARATOR.encode(), b"\n")
+        end = raw[raw.rfind(b"\n") + 1 :]
+        row = last, Event(end) if end else None
+        lines = _lines(raw, count, events)
+        # Half of a pair of surrogates is nothing that PostgreSQL minds in a column of json.
+        if b"\\ud" in raw or b"\\uD" in raw:
+            _check(lines, last)
+        return cls(count, row, lines, largest, positions or ())
+
+
+NO_ROWS = Rows(0, None, (), 0)
+
+
+def _encoded(position: int, text: str) -> bytes:
+    try:
+        raw = text.encode()
+        if not raw or b"\n" in raw:
+            _expect_json(raw)  # a newline in a string would not be white space
+    except _NOT_JSON as error:
+        raise _refused(f"The row at position {position}", error) from error
+    return one_line(raw)
+
+
+def _lines(text: bytes, rows: int, events: int) -> Lines:
+    """Make lines of text that has an empty one for each deleted event."""
+    if events < rows:
+        text = b"\n".join(filter(None, text.split(b"\n")))
+    return Lines(text, events)
+
+
+def _check(events: Lines, last: int, positions: Sequence[int] = ()) -> None:
+    """Refuse text that is not JSON, or not all of it.
+
+    Args:
+        events: what there is of it.
+        last: the position of the last one.
+        positions: of all of them, if they are known.
+    """
+    try:
+        if len(_expect_lines(events.text)) == len(events):
+            return
+    except _NOT_JSON:
+        pass
+    for index, event in enumerate(events):
+        try:
+            _expect_json(event.raw)
+        except _NOT_JSON as error:
+            place = f"at position {positions[index]}" if positions else f"up to position {last}"
+            raise _refused(f"The row {place}", error) from error
+
+
+def _refused(row: str, error: Exception) -> FeedFailure:
+    return FeedFailure(f"{row} cannot be published: {error}")
