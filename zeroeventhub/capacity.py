@@ -26,6 +26,8 @@ class Capacity:
         wait_seconds: how long one of them waits at most; proxies give up after sixty.
         sending_bytes: how much data of all answers together may be on its way to readers.
         sending_seconds: for a piece of an answer to be taken by its reader.
+        kept_bytes: how much data of full pages is kept for the next who ask for them.
+        kept_seconds: how long a page is kept.
     """
 
     connections: int = 4
@@ -38,6 +40,8 @@ class Capacity:
     wait_seconds: float = 30.0
     sending_bytes: int = 64 * _MEBIBYTE
     sending_seconds: float = 30.0
+    kept_bytes: int = 16 * _MEBIBYTE
+    kept_seconds: float = 60.0
 
     def __post_init__(self) -> None:
         """Refuse bounds that nothing could keep, or that bound nothing.

@@ -8,6 +8,7 @@ from time import perf_counter
 from typing import Any
 from uuid import uuid4
 
+import anyio
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -66,7 +67,7 @@ class Answering:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request; a problem is an answer as well."""
         request, started = Request(scope, receive, send), perf_counter()
-        request.state.events, request.state.waited = 0, 0.0
+        request.state.events, request.state.waited, request.state.behind = 0, 0.0, None
         async with AsyncExitStack() as stack:
             try:
                 admitted = self._desk.access.admitted(request)
@@ -83,7 +84,20 @@ class Answering:
             self._desk.access.mark(request, response)
             size = int(response.headers.get("content-length", 0))
             self._tell(request, response.status_code, size, started)
-            await self._desk.sending.send(response, request, send)
+            await self._send(response, request, send)
+
+    async def _send(self, response: Response, request: Request, send: Send) -> None:
+        """Send an answer, and do meanwhile what is to be done behind it."""
+        failure: Exception | None = None
+        async with anyio.create_task_group() as group:
+            if request.state.behind is not None:
+                group.start_soon(request.state.behind)
+            try:
+                await self._desk.sending.send(response, request, send)
+            except Exception as error:  # noqa: BLE001 - the server's own, and not one of a group
+                failure = error
+        if failure is not None:
+            raise failure
 
     async def _stream(self, pieces: AsyncIterable[Any], request: Request) -> AsyncIterator[Any]:
         """End a stream when it fails: its status has been sent, and its client comes back."""

@@ -4,11 +4,14 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from zeroeventhub.ndjson import MEDIA_TYPE, encode_info, encode_lag, encode_page, encode_page_v1
-from zeroeventhub.protocol import CURSOR_OF_TIME, LAG, LAST, SPLITS
+from zeroeventhub.errors import Gone
+from zeroeventhub.ndjson import MEDIA_TYPE, encode_info, encode_lag, encode_page_v1
+from zeroeventhub.protocol import CURSOR_OF_TIME, LAG, LAST, SPLITS, FeedInfo
 from zeroeventhub.server.access import Access
-from zeroeventhub.server.caching import FRESH, page_response, tagged
+from zeroeventhub.server.caching import FRESH, page_response
+from zeroeventhub.server.kept_pages import EncodedPage
 from zeroeventhub.server.parameters import (
+    EventsRequest,
     is_v1,
     read_cursor_request,
     read_events_request,
@@ -17,8 +20,10 @@ from zeroeventhub.server.parameters import (
     read_v1_request,
 )
 from zeroeventhub.server.principal import Principal
+from zeroeventhub.server.read_ahead import ReadAhead
 from zeroeventhub.server.source import Source, expect_extension, expect_partition
 from zeroeventhub.server.view import View
+from zeroeventhub.server.waiting import Question
 
 __all__ = ["Endpoint"]
 
@@ -29,14 +34,18 @@ class Endpoint:
     Args:
         source: the feed.
         access: knows who may read it.
+        ahead: keeps pages, and reads the next ones.
         shared_cache: whether caches that serve several clients may keep its immutable pages, if
             everybody may read it.
     """
 
-    def __init__(self, source: Source, access: Access, *, shared_cache: bool) -> None:
+    def __init__(
+        self, source: Source, access: Access, ahead: ReadAhead, *, shared_cache: bool
+    ) -> None:
         self._source = source
         self._access = access
         self._shared_cache = shared_cache
+        self._ahead = ahead
 
     async def discover(self, request: Request, principal: Principal) -> Response:
         """Answer with what the feed says of itself, or with pages of ZeroEventHub v1."""
@@ -52,27 +61,53 @@ class Endpoint:
         info = await view.info()
         wanted = read_events_request(request.query_params, info.extensions)
         expect_partition(info, wanted.token, wanted.partition)
-        # The place of LAST is what was asked for, and it is known at once.
-        waits = request.method != "HEAD" and wanted.cursor != LAST
-        page = await view.read_or_wait(
+        question = view.lasting_question(
             info,
             wanted.partition,
             wanted.cursor,
             wanted.limit,
-            seconds=wanted.wait if waits else 0.0,
-            request=request,
             types=wanted.types,
             stop=wanted.stop,
         )
-        request.state.events = len(page.events)
-        body, tag = await self._source.work(page, tagged, encode_page, page, wanted.cursor)
+        kept = None if question is None else await self._ahead.page(question)
+        if kept is None:
+            kept = await self._read(request, view, info, wanted, question)
+        request.state.events = kept.events
+        if question is not None and kept.full and request.method != "HEAD":
+            request.state.behind = self._ahead.behind(question, kept.cursor)
         return page_response(
             request,
-            body,
-            tag,
+            kept.body,
+            kept.tag,
             media_type=MEDIA_TYPE,
             shared=self._shared_cache and self._access.is_public(request),
         )
+
+    async def _read(
+        self,
+        request: Request,
+        view: View,
+        info: FeedInfo,
+        wanted: EventsRequest,
+        question: Question | None,
+    ) -> EncodedPage:
+        # The place of LAST is what was asked for, and it is known at once.
+        waits = request.method != "HEAD" and wanted.cursor != LAST
+        try:
+            page = await view.read_or_wait(
+                info,
+                wanted.partition,
+                wanted.cursor,
+                wanted.limit,
+                seconds=wanted.wait if waits else 0.0,
+                request=request,
+                types=wanted.types,
+                stop=wanted.stop,
+            )
+        except Gone:
+            self._ahead.forget()
+            raise
+        return await self._ahead.encoded(question, page)
 
     async def cursor(self, request: Request, principal: Principal) -> Response:
         """Answer with the cursor of a moment."""

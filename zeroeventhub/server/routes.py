@@ -13,8 +13,10 @@ from zeroeventhub.server.answering import Answer, Answering, Desk
 from zeroeventhub.server.authorize import Authorize, everybody
 from zeroeventhub.server.endpoint import Endpoint
 from zeroeventhub.server.http_feed import HttpFeed
+from zeroeventhub.server.kept_pages import KeptPages
 from zeroeventhub.server.observer import Observer
 from zeroeventhub.server.principal import Quota
+from zeroeventhub.server.read_ahead import ReadAhead
 from zeroeventhub.server.sending import Sending
 from zeroeventhub.server.server_sent_events import ServerSentEvents
 from zeroeventhub.server.source import Source
@@ -78,7 +80,8 @@ def feed_routes(
     observer = observer or Observer()
     sending = Sending(capacity)
     source = Source(feed, engine, capacity, sending, partial(observer.waiting, name))
-    endpoint = Endpoint(source, access, shared_cache=shared_cache)
+    ahead = ReadAhead(source, KeptPages(capacity))
+    endpoint = Endpoint(source, access, ahead, shared_cache=shared_cache)
     desk = Desk(name, access, sending, observer)
 
     def route(path: str, kind: str, answer: Answer) -> Route:

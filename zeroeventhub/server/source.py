@@ -14,6 +14,7 @@ from starlette.requests import Request
 from zeroeventhub.capacity import Capacity
 from zeroeventhub.errors import BadRequest, ConfigurationError, NotFound, TokenChanged
 from zeroeventhub.feed import AsyncFeed, Feed, FeedSource
+from zeroeventhub.lines import size_of
 from zeroeventhub.protocol import EVENT_TYPES, WAIT, FeedInfo, Page, TypeFilter
 from zeroeventhub.server.gathering import Gathering
 from zeroeventhub.server.line import Line
@@ -64,6 +65,7 @@ class Source:
         self._several = Line(capacity.connections, capacity, _BUSY)
         # Whoever has a place has a thread: nobody waits for one.
         self._threads = anyio.CapacityLimiter(capacity.connections)
+        self._connections = capacity.connections
         self._sending = sending
         self._unbegun: dict[Question, Gathering[Page]] = {}
         self._most = capacity.page_events
@@ -104,6 +106,21 @@ class Source:
         """Return how many events a page has at most, whatever was asked for; None for nothing."""
         return min(max(_PAGE if limit is None else limit, 1), self._most)
 
+    @property
+    def has_spare_room(self) -> bool:
+        """Tell whether something may be read that nobody waits for."""
+        return self._line.taken * 2 < self._connections and not self._sending.is_full
+
+    def question(
+        self, info: FeedInfo, partition: int, cursor: str, limit: int | None, **options: Any
+    ) -> Question:
+        """Return what `read` asks the feed for, given the same."""
+        return _question(info, partition, cursor, self.rows(limit), **options)
+
+    async def read_now(self, question: Question) -> Page:
+        """Read a page."""
+        return await self._page(question)
+
     async def read(
         self, info: FeedInfo, partition: int, cursor: str, limit: int | None, **options: Any
     ) -> Page:
@@ -117,7 +134,7 @@ class Source:
             options: types, stop and each, as `ExtendedFeed.read` has them; a feed is given none
                 but those that were asked for, and that it knows.
         """
-        return await self._page(_question(info, partition, cursor, self.rows(limit), **options))
+        return await self._page(self.question(info, partition, cursor, limit, **options))
 
     async def read_or_wait(
         self,
@@ -143,7 +160,7 @@ class Source:
             waiting: what to be in for as long as there is nothing to read.
             options: those of `read`.
         """
-        question = _question(info, partition, cursor, self.rows(limit), **options)
+        question = self.question(info, partition, cursor, limit, **options)
         began, edition = anyio.current_time(), self.news.edition
         page, is_own = await self._shared(question)
         if seconds <= 0 or not is_idle(page, cursor) or WAIT not in info.extensions:
@@ -164,7 +181,7 @@ class Source:
             function: what to do.
             arguments: given to it.
         """
-        size = _size(page)
+        size = size_of(page.events)
         if size < _LARGE:
             return function(*arguments)
         with self._sending.held(size):
@@ -173,7 +190,7 @@ class Source:
     async def _with_room(self, page: Page, *, is_own: bool) -> Page:
         """Wait for room for a page that another has read; for one's own there is some already."""
         if not is_own:
-            async with self._sending.room(_size(page)):
+            async with self._sending.room(size_of(page.events)):
                 pass
         return page
 
@@ -225,10 +242,6 @@ class Source:
         result = await anyio.to_thread.run_sync(work, limiter=self._threads)
         # A decorator may hide that a method is asynchronous.
         return await result if isawaitable(result) else result
-
-
-def _size(page: Page) -> int:
-    return sum(len(event.raw) for event in page.events)
 
 
 def _question(

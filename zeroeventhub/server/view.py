@@ -12,6 +12,7 @@ from zeroeventhub.protocol import (
     CURSOR_OF_TIME,
     EVENT_TYPES,
     LAG,
+    LAST,
     SPLITS,
     FeedInfo,
     Page,
@@ -21,6 +22,7 @@ from zeroeventhub.protocol import (
 from zeroeventhub.server.access import Access
 from zeroeventhub.server.principal import Principal
 from zeroeventhub.server.source import NO_PARTITION, Source
+from zeroeventhub.server.waiting import Question
 
 __all__ = ["View"]
 
@@ -115,6 +117,21 @@ class View:
             **options,
         )
         return self._lasting(page)
+
+    def lasting_question(
+        self,
+        info: FeedInfo,
+        partition: int,
+        cursor: str,
+        limit: int | None,
+        *,
+        types: TypeFilter | None,
+        **options: Any,
+    ) -> Question | None:
+        """Return what `read` asks for; None if the answer is for nobody else."""
+        if self._principal.is_restricted_to_types or cursor == LAST:
+            return None
+        return self._source.question(info, partition, cursor, limit, types=types, **options)
 
     async def call(self, method: str, *arguments: Any, **options: Any) -> Any:
         """Call a method of an extension that `info` names to the reader."""

@@ -1,0 +1,202 @@
+"""Pages that are kept, and pages that are read before anybody asks, over real HTTP."""
+
+import threading
+import time
+
+import httpx
+import pytest
+from harness.web import serving
+from starlette.applications import Starlette
+
+from zeroeventhub import Event, FeedInfo, Principal, feed_routes
+from zeroeventhub.capacity import Capacity
+from zeroeventhub.errors import Diverged, FeedFailure
+from zeroeventhub.protocol import EVENT_TYPES, FIRST, Page
+
+LAST_PAGE = 9
+PATIENCE = 20
+
+
+class Book:
+    """A feed whose pages have one event each, and which remembers what was read of it."""
+
+    def __init__(self):
+        self.read_pages = []
+        self.broken = self.gone = self.slow = None
+        self.turned = threading.Event()
+
+    def info(self):
+        """Describe the feed."""
+        described = FeedInfo.of(1)
+        return FeedInfo(described.partitions, described.token, extensions=frozenset({EVENT_TYPES}))
+
+    def read(self, partition, cursor, limit, *, types=None):
+        """Read the page behind a cursor, which is its number."""
+        number = 0 if cursor == FIRST else int(cursor)
+        self.read_pages.append(number)
+        if number == self.slow:
+            self.turned.wait(PATIENCE)
+        if number == self.broken:
+            raise FeedFailure("A page is torn.")
+        if number == self.gone:
+            raise Diverged("This is another book.")
+        if number == LAST_PAGE:
+            return Page([], cursor, caught_up=True)
+        return Page([Event(b"%d" % number)], str(number + 1), full=number + 1 < LAST_PAGE)
+
+
+@pytest.fixture
+def book():
+    """A book."""
+    return Book()
+
+
+def until(true):
+    """Wait until something is true."""
+    ending = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < ending
+        time.sleep(0.01)
+
+
+def opened(book, **options):
+    """Serve a book."""
+    return serving(Starlette(routes=feed_routes("/book", book, **options)))
+
+
+def get(url, cursor, *, method="GET", **parameters):
+    """Ask for a page."""
+    parameters = {"token": "1", "partition": 0, "cursor": cursor, **parameters}
+    return httpx.request(method, f"{url}/book/events", params=parameters)
+
+
+def test_next_page_is_read_for_who_reads_on(book):
+    """Who has asked for a page and the next one finds the one behind them read, and each once."""
+    with opened(book) as url:
+        cursor = FIRST
+        for number in range(LAST_PAGE + 1):
+            answer = get(url, cursor)
+            assert answer.text.startswith(f'{{"data":{number}}}') == (number < LAST_PAGE)
+            cursor = str(number + 1) if number < LAST_PAGE else cursor
+            if 0 < number < LAST_PAGE - 1:
+                until(lambda expected=number + 1: expected in book.read_pages)
+        assert cursor == str(LAST_PAGE)
+    # The last page with an event is not full: it may be another when it is asked for.
+    assert sorted(book.read_pages) == [
+        *range(LAST_PAGE - 1),
+        LAST_PAGE - 1,
+        LAST_PAGE - 1,
+        LAST_PAGE,
+    ]
+
+
+def test_nothing_is_read_for_who_does_not_read_on(book):
+    """A page alone, or one page again and again, is no reason to read another."""
+    with opened(book) as url:
+        for _ in range(3):
+            assert get(url, "2").status_code == 200
+        assert get(url, "5", method="HEAD").status_code == 200
+        assert get(url, "6", method="HEAD").status_code == 200
+        time.sleep(0.1)
+    assert book.read_pages == [2, 5, 6]
+
+
+def test_page_that_is_being_read_ahead_is_waited_for(book):
+    """Who asks for a page while it is read ahead gets that, and it is not read twice."""
+    book.slow = 3
+    with opened(book) as url:
+        assert [get(url, cursor).status_code for cursor in ("1", "2")] == [200, 200]
+        until(lambda: 3 in book.read_pages)
+        turning = threading.Timer(0.2, book.turned.set)
+        turning.start()
+        assert get(url, "3").text.startswith('{"data":3}')
+        turning.join()
+    assert book.read_pages.count(3) == 1
+
+
+def test_kept_page_is_the_same_page(book):
+    """A page that is kept has the bytes, the tag and the headers that it had, without a read."""
+    with opened(book) as url:
+        first, again = get(url, "2"), get(url, "2")
+        assert first.content == again.content
+        for name in ("etag", "cache-control", "content-type"):
+            assert first.headers[name] == again.headers[name]
+        held = {"If-None-Match": first.headers["etag"]}
+        parameters = {"token": "1", "partition": 0, "cursor": "2"}
+        known = httpx.get(f"{url}/book/events", params=parameters, headers=held)
+        assert (known.status_code, known.content) == (304, b"")
+        assert get(url, "2", pagesizehint=7).content == first.content
+    assert book.read_pages == [2, 2]
+
+
+def test_page_that_may_be_another_is_not_kept(book):
+    """A page at the head is read each time, and so is the first one, which may be trimmed."""
+    with opened(book) as url:
+        for cursor in (FIRST, str(LAST_PAGE - 1), str(LAST_PAGE)):
+            for _ in range(2):
+                assert get(url, cursor).headers["cache-control"] == "no-store"
+    assert book.read_pages == [0, 0, LAST_PAGE - 1, LAST_PAGE - 1, LAST_PAGE, LAST_PAGE]
+
+
+def test_page_is_kept_for_its_time(book):
+    """A page is read again when its time is over."""
+    with opened(book, capacity=Capacity(kept_seconds=0.2)) as url:
+        get(url, "2")
+        time.sleep(0.3)
+        get(url, "2")
+    assert book.read_pages == [2, 2]
+
+
+def test_pages_are_kept_within_their_bytes(book):
+    """What there is no room for goes, and first what nobody has asked for the longest."""
+    size = len(b'{"data":1}\n{"cursor":"2"}\n')
+    with opened(book, capacity=Capacity(kept_bytes=2 * size)) as url:
+        for cursor in ("1", "3", "1", "5", "1", "3"):
+            get(url, cursor)
+    assert book.read_pages == [1, 3, 5, 3]
+
+
+def test_page_that_is_larger_than_all_room_is_not_kept(book):
+    """A page that does not fit is sent all the same, and read again."""
+    with opened(book, capacity=Capacity(kept_bytes=1)) as url:
+        assert get(url, "1").content == get(url, "1").content
+    assert book.read_pages == [1, 1]
+
+
+def test_another_history_keeps_nothing(book):
+    """Once a cursor was refused because history is another one, pages are read again."""
+    book.gone = 7
+    with opened(book) as url:
+        get(url, "2")
+        assert get(url, "7").status_code == 410
+        get(url, "2")
+    assert book.read_pages == [2, 7, 2]
+
+
+def test_failure_of_what_nobody_asked_for_is_met_by_who_asks(book):
+    """A page that cannot be read ahead is a problem of the request for it, and of no other."""
+    book.broken = 3
+    with opened(book) as url:
+        assert [get(url, cursor).status_code for cursor in ("1", "2")] == [200, 200]
+        until(lambda: 3 in book.read_pages)
+        assert get(url, "3").status_code == 500
+        assert get(url, "2").status_code == 200
+
+
+def test_reader_who_may_not_see_all_is_not_given_what_others_asked_for(book):
+    """A reader of some types gets a page of its own, which nobody keeps."""
+    rights = {
+        "all": Principal(name="all"),
+        "some": Principal(name="some", types=frozenset({"placed"})),
+    }
+
+    def authorize(request):
+        return rights[request.headers["who"]]
+
+    with opened(book, authorize=authorize) as url:
+        address = f"{url}/book/events"
+        parameters = {"token": "1", "partition": 0, "cursor": "2", "event-types": "placed"}
+        for who in ("all", "some", "some"):
+            answer = httpx.get(address, params=parameters, headers={"who": who})
+            assert ("etag" in answer.headers) is (who == "all")
+    assert book.read_pages == [2, 2, 2]

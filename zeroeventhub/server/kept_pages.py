@@ -1,0 +1,75 @@
+"""Pages that can never be others, kept for a while for the next who ask the same."""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+import anyio
+
+from zeroeventhub.capacity import Capacity
+from zeroeventhub.server.waiting import Question
+
+__all__ = ["EncodedPage", "KeptPages"]
+
+
+@dataclass(frozen=True)
+class EncodedPage:
+    """Hold a page as it is sent.
+
+    Attributes:
+        body: its bytes.
+        tag: their entity tag; None if they may be others another time.
+        events: how many events it has.
+        cursor: where the next page begins.
+        full: whether there is one already.
+    """
+
+    body: bytes
+    tag: str | None
+    events: int
+    cursor: str
+    full: bool
+
+
+class KeptPages:
+    """Keep pages within a budget of bytes; those that nobody has asked for the longest go first.
+
+    What is taken out of the table, or changed against what the feed promises, may still be sent
+    from here for as long as a page is kept.
+
+    Args:
+        capacity: how much is kept, and for how long.
+    """
+
+    def __init__(self, capacity: Capacity) -> None:
+        self._room = capacity.kept_bytes
+        self._seconds = capacity.kept_seconds
+        self._pages: OrderedDict[Question, tuple[float, EncodedPage]] = OrderedDict()
+
+    def get(self, question: Question) -> EncodedPage | None:
+        """Return the page that answers a question, if it is kept."""
+        until, page = self._pages.get(question, (0.0, None))
+        if page is None:
+            return None
+        if until < anyio.current_time():
+            self._drop(question)
+            return None
+        self._pages.move_to_end(question)
+        return page
+
+    def keep(self, question: Question, page: EncodedPage) -> None:
+        """Keep the page that answers a question."""
+        self._drop(question)
+        self._pages[question] = anyio.current_time() + self._seconds, page
+        self._room -= len(page.body)
+        while self._room < 0:
+            self._drop(next(iter(self._pages)))
+
+    def clear(self) -> None:
+        """Keep none of them any longer."""
+        while self._pages:
+            self._drop(next(iter(self._pages)))
+
+    def _drop(self, question: Question) -> None:
+        _, page = self._pages.pop(question, (0.0, None))
+        if page is not None:
+            self._room += len(page.body)
