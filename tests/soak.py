@@ -31,6 +31,7 @@ from harness.nginx_paths import Deployment
 from harness.planted import PLANTED
 from harness.simulation.campaign import simulate_in_processes
 from harness.soak_consumer import TORMENTS, Torment, restarted, tormented
+from harness.soak_ends import ended
 from harness.soak_histories import KINDS, Histories
 from harness.soak_orderings import verified
 from harness.soak_wire import killed_publishers
@@ -39,6 +40,9 @@ from rich.console import Console
 ROOT = Path(__file__).parents[1]
 REPORT = ROOT / "docs" / "reliability.md"
 BEGIN, END = "<!-- report -->\n", "<!-- end of report -->\n"
+
+AT_ONCE = 4
+"""How many servers are ended side by side: most of the time they wait."""
 
 Database = Callable[[], AbstractContextManager[str]]
 
@@ -239,11 +243,38 @@ def rules(soak: Soak) -> Iterator[Row]:
     yield Row("R15", "rules removed and missed", "", killed, len(PLANTED), wrong, None, seconds)
 
 
+def requests(soak: Soak) -> Iterator[Row]:
+    """Ask feeds what nobody should, and see that no answer fails or tells what it must not."""
+    started, cores = time.monotonic(), os.cpu_count() or 1
+    script, each = ROOT / "tests" / "fuzz" / "fuzz_requests.py", soak.size(1_000_000) // cores
+    soak.tell(f"requests: {each:,} in each of {cores} processes")
+    words = [[sys.executable, script, str(each), str(soak.seed + core)] for core in range(cores)]
+    run = partial(subprocess.run, capture_output=True, text=True, check=False)
+    with ThreadPoolExecutor(cores) as pool:
+        processes = [*pool.map(run, words)]
+    wrong = soak.complain([one.stdout + one.stderr for one in processes if one.returncode])
+    seconds, done = time.monotonic() - started, each * (cores - wrong)
+    yield Row("R12", "requests made up", "sqlite", done, 1_000_000, wrong, soak.seed, seconds)
+
+
+def ends(soak: Soak) -> Iterator[Row]:
+    """End servers while readers wait, stream, or do not read."""
+    started, found = time.monotonic(), Findings()
+    seeds = range(soak.seed, soak.seed + soak.size(400))
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for one in pool.map(ended, seeds):
+            found.add(one)
+            soak.tell(f"ends: {found.counts['ends']:,}")
+    done, wrong = found.counts["ends"], soak.complain(found.complaints)
+    seconds = time.monotonic() - started
+    yield Row("R14", "servers ended", "uvicorn", done, 400, wrong, soak.seed, seconds)
+
+
 PARTS = {
     part.__name__: part
     for part in (
         *(simulation, wire, publishers, histories, payloads, kills, connections, leases),
-        *(restarts, orderings, rules),
+        *(restarts, orderings, requests, ends, rules),
     )
 }
 

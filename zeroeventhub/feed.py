@@ -82,6 +82,32 @@ class ExtendedFeed(Protocol):
                 of server-sent events needs it.
         """
 
+    def read_pages(
+        self,
+        partition: int,
+        cursor: str,
+        limit: int,
+        count: int,
+        *,
+        types: TypeFilter | None = None,
+        stop: str | None = None,
+    ) -> list[Page]:
+        """Read pages, each where the one before ends, for a reader that reads on.
+
+        A feed need not have this method: then it is asked for one page after the other.
+
+        Args:
+            partition: as for `read`; so are the cursor of the first page, and the limit of each.
+            cursor: see there.
+            limit: see there.
+            count: how many to read at most.
+            types: see there.
+            stop: see there.
+
+        Returns:
+            One page or more; each but the last is full.
+        """
+
     def head(self) -> Hashable:
         """Return something that is another when there may be something new to read (WAIT)."""
 
@@ -139,6 +165,18 @@ class AsyncExtendedFeed(Protocol):
         each: bool = False,
     ) -> Page:
         """Read the events that follow a cursor; see `ExtendedFeed.read`."""
+
+    async def read_pages(
+        self,
+        partition: int,
+        cursor: str,
+        limit: int,
+        count: int,
+        *,
+        types: TypeFilter | None = None,
+        stop: str | None = None,
+    ) -> list[Page]:
+        """Read pages for a reader that reads on; see `ExtendedFeed.read_pages`."""
 
     async def head(self) -> Hashable:
         """Return what tells whether there is something new; see `ExtendedFeed.head`."""

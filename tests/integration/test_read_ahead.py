@@ -21,7 +21,7 @@ class Book:
     """A feed whose pages have one event each, and which remembers what was read of it."""
 
     def __init__(self):
-        self.read_pages = []
+        self.asked = []
         self.broken = self.gone = self.slow = None
         self.turned = threading.Event()
 
@@ -33,7 +33,7 @@ class Book:
     def read(self, partition, cursor, limit, *, types=None):
         """Read the page behind a cursor, which is its number."""
         number = 0 if cursor == FIRST else int(cursor)
-        self.read_pages.append(number)
+        self.asked.append(number)
         if number == self.slow:
             self.turned.wait(PATIENCE)
         if number == self.broken:
@@ -79,10 +79,10 @@ def test_next_page_is_read_for_who_reads_on(book):
             assert answer.text.startswith(f'{{"data":{number}}}') == (number < LAST_PAGE)
             cursor = str(number + 1) if number < LAST_PAGE else cursor
             if 0 < number < LAST_PAGE - 1:
-                until(lambda expected=number + 1: expected in book.read_pages)
+                until(lambda expected=number + 1: expected in book.asked)
         assert cursor == str(LAST_PAGE)
     # The last page with an event is not full: it may be another when it is asked for.
-    assert sorted(book.read_pages) == [
+    assert sorted(book.asked) == [
         *range(LAST_PAGE - 1),
         LAST_PAGE - 1,
         LAST_PAGE - 1,
@@ -98,7 +98,7 @@ def test_nothing_is_read_for_who_does_not_read_on(book):
         assert get(url, "5", method="HEAD").status_code == 200
         assert get(url, "6", method="HEAD").status_code == 200
         time.sleep(0.1)
-    assert book.read_pages == [2, 5, 6]
+    assert book.asked == [2, 5, 6]
 
 
 def test_page_that_is_being_read_ahead_is_waited_for(book):
@@ -106,12 +106,12 @@ def test_page_that_is_being_read_ahead_is_waited_for(book):
     book.slow = 3
     with opened(book) as url:
         assert [get(url, cursor).status_code for cursor in ("1", "2")] == [200, 200]
-        until(lambda: 3 in book.read_pages)
+        until(lambda: 3 in book.asked)
         turning = threading.Timer(0.2, book.turned.set)
         turning.start()
         assert get(url, "3").text.startswith('{"data":3}')
         turning.join()
-    assert book.read_pages.count(3) == 1
+    assert book.asked.count(3) == 1
 
 
 def test_kept_page_is_the_same_page(book):
@@ -126,7 +126,7 @@ def test_kept_page_is_the_same_page(book):
         known = httpx.get(f"{url}/book/events", params=parameters, headers=held)
         assert (known.status_code, known.content) == (304, b"")
         assert get(url, "2", pagesizehint=7).content == first.content
-    assert book.read_pages == [2, 2]
+    assert book.asked == [2, 2]
 
 
 def test_page_that_may_be_another_is_not_kept(book):
@@ -135,7 +135,7 @@ def test_page_that_may_be_another_is_not_kept(book):
         for cursor in (FIRST, str(LAST_PAGE - 1), str(LAST_PAGE)):
             for _ in range(2):
                 assert get(url, cursor).headers["cache-control"] == "no-store"
-    assert book.read_pages == [0, 0, LAST_PAGE - 1, LAST_PAGE - 1, LAST_PAGE, LAST_PAGE]
+    assert book.asked == [0, 0, LAST_PAGE - 1, LAST_PAGE - 1, LAST_PAGE, LAST_PAGE]
 
 
 def test_page_is_kept_for_its_time(book):
@@ -144,7 +144,7 @@ def test_page_is_kept_for_its_time(book):
         get(url, "2")
         time.sleep(0.3)
         get(url, "2")
-    assert book.read_pages == [2, 2]
+    assert book.asked == [2, 2]
 
 
 def test_pages_are_kept_within_their_bytes(book):
@@ -153,14 +153,14 @@ def test_pages_are_kept_within_their_bytes(book):
     with opened(book, capacity=Capacity(kept_bytes=2 * size)) as url:
         for cursor in ("1", "3", "1", "5", "1", "3"):
             get(url, cursor)
-    assert book.read_pages == [1, 3, 5, 3]
+    assert book.asked == [1, 3, 5, 3]
 
 
 def test_page_that_is_larger_than_all_room_is_not_kept(book):
     """A page that does not fit is sent all the same, and read again."""
     with opened(book, capacity=Capacity(kept_bytes=1)) as url:
         assert get(url, "1").content == get(url, "1").content
-    assert book.read_pages == [1, 1]
+    assert book.asked == [1, 1]
 
 
 def test_another_history_keeps_nothing(book):
@@ -170,7 +170,7 @@ def test_another_history_keeps_nothing(book):
         get(url, "2")
         assert get(url, "7").status_code == 410
         get(url, "2")
-    assert book.read_pages == [2, 7, 2]
+    assert book.asked == [2, 7, 2]
 
 
 def test_failure_of_what_nobody_asked_for_is_met_by_who_asks(book):
@@ -178,7 +178,7 @@ def test_failure_of_what_nobody_asked_for_is_met_by_who_asks(book):
     book.broken = 3
     with opened(book) as url:
         assert [get(url, cursor).status_code for cursor in ("1", "2")] == [200, 200]
-        until(lambda: 3 in book.read_pages)
+        until(lambda: 3 in book.asked)
         assert get(url, "3").status_code == 500
         assert get(url, "2").status_code == 200
 
@@ -199,4 +199,4 @@ def test_reader_who_may_not_see_all_is_not_given_what_others_asked_for(book):
         for who in ("all", "some", "some"):
             answer = httpx.get(address, params=parameters, headers={"who": who})
             assert ("etag" in answer.headers) is (who == "all")
-    assert book.read_pages == [2, 2, 2]
+    assert book.asked == [2, 2, 2]

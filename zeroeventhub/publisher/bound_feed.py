@@ -54,6 +54,21 @@ class BoundFeed:
             self._reader.read, partition, cursor, limit, types=types, stop=stop, each=each
         )
 
+    def read_pages(
+        self,
+        partition: int,
+        cursor: str,
+        limit: int,
+        count: int,
+        *,
+        types: TypeFilter | None = None,
+        stop: str | None = None,
+    ) -> list[Page]:
+        """Read pages, one behind the other; see `ExtendedFeed.read_pages`."""
+        return self._ask(
+            self._reader.read_pages, partition, cursor, limit, count, types=types, stop=stop
+        )
+
     def head(self) -> int:
         """Return the horizon; see `ExtendedFeed.head`."""
         return self._ask(self._reader.head)
@@ -171,6 +186,21 @@ class AsyncBoundFeed:
         """Read a page; see `ExtendedFeed.read`."""
         return await self._ask(
             self._reader.read, partition, cursor, limit, types=types, stop=stop, each=each
+        )
+
+    async def read_pages(
+        self,
+        partition: int,
+        cursor: str,
+        limit: int,
+        count: int,
+        *,
+        types: TypeFilter | None = None,
+        stop: str | None = None,
+    ) -> list[Page]:
+        """Read pages, one behind the other; see `ExtendedFeed.read_pages`."""
+        return await self._ask(
+            self._reader.read_pages, partition, cursor, limit, count, types=types, stop=stop
         )
 
     async def head(self) -> int:

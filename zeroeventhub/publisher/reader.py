@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from time import monotonic
 
@@ -51,6 +51,21 @@ class Queries:
     splits: SplitQuery
     ids: IdQuery
     lags: LagQuery
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """Say what pages are to hold."""
+
+    partition: int
+    limit: int
+    types: TypeFilter | None
+    stop: Place | None
+    each: bool = field(kw_only=True)
+
+    def until(self, horizon: Horizon) -> int:
+        """Return the position behind which nothing is read."""
+        return horizon.settled if self.stop is None else min(horizon.settled, self.stop.position)
 
 
 class Reader:
@@ -148,44 +163,71 @@ class Reader:
         each: bool = False,
     ) -> Page:
         """Read the events that follow a cursor, up to the horizon; see `ExtendedFeed.read`."""
+        (page,) = self.read_pages(
+            connection, partition, cursor, limit, 1, types=types, stop=stop, each=each
+        )
+        return page
+
+    def read_pages(
+        self,
+        connection: Connection,
+        partition: int,
+        cursor: str,
+        limit: int,
+        count: int,
+        *,
+        types: TypeFilter | None = None,
+        stop: str | None = None,
+        each: bool = False,
+    ) -> list[Page]:
+        """Read pages, one behind the other; see `ExtendedFeed.read_pages`."""
         place = Place(0) if cursor in {FIRST, LAST} else Place.of(cursor)
         stop_place = None if stop is None else Place.of(stop)
         horizon = self._horizon(connection)
         self._refuse_beyond(horizon, place, stop_place)
         if cursor == LAST:
             here = self._history.cursor_below(connection, horizon.settled)
-            return Page([], here, caught_up=True)
-        until = horizon.settled
-        if stop_place is not None:
-            until = min(until, stop_place.position)
-        stretch = self._queries.pages.read(
-            connection,
-            partition,
-            after=place.position,
-            until=until,
-            limit=limit,
-            types=types,
-            each=each,
-        )
-        here = str(place) if cursor == FIRST else cursor
-        end = self._end(connection, here, place.position, stretch, filtered=types is not None)
-        # Afterwards, so that no other history can come between the look at it and the page, or
-        # the page and its checkpoint.
+            return [Page([], here, caught_up=True)]
+        wanted = _Wanted(partition, limit, types, stop_place, each=each)
+        start = str(place) if cursor == FIRST else cursor
+        pages = [self._page(connection, wanted, start, place, horizon)]
+        while pages[-1].full and len(pages) < count:
+            here = pages[-1].cursor
+            pages.append(self._page(connection, wanted, here, Place.of(here), horizon))
+        # Afterwards, so that no other history can come between the look at it and the pages, or
+        # the pages and their checkpoints.
         self._history.verify(connection, place, stop_place)
         if place.position == 0:
-            self._refuse_restart(connection, until)
+            self._refuse_restart(connection, wanted.until(horizon))
+        return pages
+
+    def _page(
+        self, connection: Connection, wanted: "_Wanted", here: str, place: Place, horizon: Horizon
+    ) -> Page:
+        stop = wanted.stop
+        stretch = self._queries.pages.read(
+            connection,
+            wanted.partition,
+            after=place.position,
+            until=wanted.until(horizon),
+            limit=wanted.limit,
+            types=wanted.types,
+            each=wanted.each,
+        )
+        filtered = wanted.types is not None
+        end = self._end(connection, here, place.position, stretch, filtered=filtered)
         reached = False
-        if stop_place is not None and not stretch.full:
-            reached = max(stretch.until, place.position) >= stop_place.position
-            if reached and place.position < stop_place.position:
-                end = str(stop_place)
+        if stop is not None and not stretch.full:
+            reached = max(stretch.until, place.position) >= stop.position
+            if reached and place.position < stop.position:
+                end = str(stop)
         return Page(
             stretch.events,
             end,
             caught_up=not stretch.full and stretch.until >= horizon.settled,
             stop_reached=reached,
             full=stretch.full and not self._history.is_mutable,
-            cursors=self._each(stretch) if each else (),
+            cursors=self._each(stretch) if wanted.each else (),
         )
 
     def head(self, connection: Connection) -> int:

@@ -74,7 +74,7 @@ class Endpoint:
             kept = await self._read(request, view, info, wanted, question)
         request.state.events = kept.events
         if question is not None and kept.full and request.method != "HEAD":
-            request.state.behind = self._ahead.behind(question, kept.cursor)
+            request.state.behind = self._ahead.behind(question, kept)
         return page_response(
             request,
             kept.body,

@@ -10,6 +10,9 @@ from zeroeventhub.server.waiting import Question
 
 __all__ = ["EncodedPage", "KeptPages"]
 
+SHARE = 4
+"""What part of all that is kept may be read ahead for one reader."""
+
 
 @dataclass(frozen=True)
 class EncodedPage:
@@ -41,9 +44,13 @@ class KeptPages:
     """
 
     def __init__(self, capacity: Capacity) -> None:
-        self._room = capacity.kept_bytes
+        self._all = self._room = capacity.kept_bytes
         self._seconds = capacity.kept_seconds
         self._pages: OrderedDict[Question, tuple[float, EncodedPage]] = OrderedDict()
+
+    def most(self, size: int) -> int:
+        """Say how many pages of a size may be read ahead without throwing out too many others."""
+        return self._all // SHARE // max(size, 1)
 
     def get(self, question: Question) -> EncodedPage | None:
         """Return the page that answers a question, if it is kept."""

@@ -16,6 +16,9 @@ from zeroeventhub.server.waiting import Question
 
 __all__ = ["ReadAhead"]
 
+PAGES = 8
+"""How many pages are read ahead at once: what is done once for all of them costs less."""
+
 READERS = 1_000
 """Of how many readers it is remembered what they will ask for next."""
 
@@ -48,39 +51,56 @@ class ReadAhead:
             page: the page.
         """
         body = await self._source.work(page, encode_page, page)
+        return self._kept(question, page, body)
+
+    def _kept(self, question: Question | None, page: Page, body: bytes) -> EncodedPage:
         tag = None if question is None else tag_of(page, question.cursor, len(body))
         encoded = EncodedPage(body, tag, len(page.events), page.cursor, page.full)
         if question is not None and tag is not None:
             self._pages.keep(question, encoded)
         return encoded
 
-    def behind(self, question: Question, cursor: str) -> Callable[[], Awaitable[None]] | None:
-        """Return what reads the page behind one that is full, if its reader seems to read on.
+    def behind(self, question: Question, page: EncodedPage) -> Callable[[], Awaitable[None]] | None:
+        """Return what reads the pages behind one that is full, if its reader seems to read on.
 
         Args:
             question: what was asked for that one.
-            cursor: where it ends.
+            page: that one.
         """
-        following = replace(question, cursor=cursor)
+        following = replace(question, cursor=page.cursor)
         reads_on = question in self._expected
         self._expected.pop(question, None)
         self._expected[following] = None
         if len(self._expected) > READERS:
             self._expected.popitem(last=False)
-        if not reads_on or following in self._under_way or self._pages.get(following) is not None:
+        most = min(PAGES, self._pages.most(len(page.body)))
+        if not reads_on or most == 0 or not self._source.has_spare_room:
             return None
-        return partial(self._read, following) if self._source.has_spare_room else None
+        return self._continued(following, most)
+
+    def _continued(self, question: Question, most: int) -> Callable[[], Awaitable[None]] | None:
+        """Return what reads on behind the kept pages, if fewer than may be are kept."""
+        for _ in range(most):
+            if question in self._under_way:
+                return None
+            page = self._pages.get(question)
+            if page is None:
+                return partial(self._read, question, most)
+            question = replace(question, cursor=page.cursor)
+        return None
 
     def forget(self) -> None:
         """Keep nothing: history may be another one."""
         self._pages.clear()
 
-    async def _read(self, question: Question) -> None:
+    async def _read(self, question: Question, count: int) -> None:
         done = self._under_way[question] = anyio.Event()
+        following = question
         try:
             with anyio.CancelScope(shield=True):  # others wait for it
-                page = await self._source.read_now(question)
-                await self.encoded(question, page)
+                for page, body in await self._source.read_pages(question, count, encode_page):
+                    self._kept(following, page, body)
+                    following = replace(following, cursor=page.cursor)
         except Exception:  # noqa: BLE001, S110 - who asks for the page meets it, and is told
             pass
         finally:

@@ -117,9 +117,23 @@ class Source:
         """Return what `read` asks the feed for, given the same."""
         return _question(info, partition, cursor, self.rows(limit), **options)
 
-    async def read_now(self, question: Question) -> Page:
-        """Read a page."""
-        return await self._page(question)
+    async def read_pages(
+        self, question: Question, count: int, made: Callable[[Page], _Made]
+    ) -> list[tuple[Page, _Made]]:
+        """Read some pages, each where the one before ends, and make something of each.
+
+        Args:
+            question: what to read of the first one.
+            count: how many, if the feed can read several at once.
+            made: works on a page.
+        """
+        if not self.has("read_pages"):
+            page = await self._page(question)
+            return [(page, await self.work(page, made, page))]
+        async with self._line.place():
+            place = question.partition, question.cursor, question.limit
+            pages = await self._ask("read_pages", *place, count, **dict(question.options))
+            return await anyio.to_thread.run_sync(_all_made, pages, made, limiter=self._threads)
 
     async def read(
         self, info: FeedInfo, partition: int, cursor: str, limit: int | None, **options: Any
@@ -242,6 +256,10 @@ class Source:
         result = await anyio.to_thread.run_sync(work, limiter=self._threads)
         # A decorator may hide that a method is asynchronous.
         return await result if isawaitable(result) else result
+
+
+def _all_made(pages: list[Page], made: Callable[[Page], _Made]) -> list[tuple[Page, _Made]]:
+    return [(page, made(page)) for page in pages]
 
 
 def _question(
