@@ -11,7 +11,7 @@ What else it can do, it names in the `extensions` of its info, and then has the 
 `ExtendedFeed` that belong to them.
 """
 
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -108,6 +108,19 @@ class ExtendedFeed(Protocol):
             One page or more; each but the last is full.
         """
 
+    def vouch(self, cursors: Collection[str]) -> None:
+        """Refuse cursors if the history that they were given for is another one by now.
+
+        Full pages are kept for a while by whoever serves a feed, and are asked about every second
+        that they are sent in. A feed whose history is always the same need not have this method.
+
+        Args:
+            cursors: those behind full pages.
+
+        Raises:
+            Gone: one of them is not of this history any more.
+        """
+
     def head(self) -> Hashable:
         """Return something that is another when there may be something new to read (WAIT)."""
 
@@ -177,6 +190,9 @@ class AsyncExtendedFeed(Protocol):
         stop: str | None = None,
     ) -> list[Page]:
         """Read pages for a reader that reads on; see `ExtendedFeed.read_pages`."""
+
+    async def vouch(self, cursors: Collection[str]) -> None:
+        """Refuse cursors if history is another one by now; see `ExtendedFeed.vouch`."""
 
     async def head(self) -> Hashable:
         """Return what tells whether there is something new; see `ExtendedFeed.head`."""

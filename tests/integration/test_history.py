@@ -2,6 +2,7 @@
 both where a test needs many of them.
 """
 
+import json
 import shutil
 import subprocess
 import sys
@@ -502,6 +503,40 @@ def test_cursor_of_any_origin_is_refused(shop):
     for use in uses(feed, cursor):
         with pytest.raises(Diverged):
             use()
+
+
+def test_feed_vouches_for_cursors_of_its_history(shop):
+    """Of some cursors the last one shows whether history is another one behind them by now."""
+    feed = shop_feed().bind(shop)
+    cursors = [feed.cursor_after(position) for position in (0, 2, 3)]
+    feed.vouch(cursors)
+    feed.vouch([])
+    feed.vouch(["1-3"])
+    set_back(shop, 2)
+    with pytest.raises(Diverged):
+        feed.vouch(cursors)
+    feed.vouch(cursors[:2])
+    place_at(shop, (60, 61))
+    with pytest.raises(Diverged):
+        feed.vouch(cursors)
+
+
+def test_page_of_a_history_that_is_lost_is_kept_no_longer(shop):
+    """A page that a feed has read before a loss is another one a second after it."""
+    place_at(shop, range(4, 20, 2))
+    routes = feed_routes("/orders", shop_feed(), shop)
+    with serving(Starlette(routes=routes)) as url:
+        parameters = {"token": "2", "partition": 0, "cursor": "1-0", "pagesizehint": 3}
+        before, again = (httpx.get(f"{url}/orders/events", params=parameters) for _ in range(2))
+        assert before.content == again.content
+        assert "etag" in before.headers
+        set_back(shop, 2)
+        place_at(shop, range(30, 40, 2))
+        time.sleep(1.1)
+        after = httpx.get(f"{url}/orders/events", params=parameters)
+    numbers = [json.loads(line)["data"]["n"] for line in after.text.splitlines()[:-1]]
+    assert numbers == [0, 30, 32]
+    assert after.headers["etag"] != before.headers["etag"]
 
 
 def test_mutable_feed_takes_any_cursor_up_to_its_end(shop):

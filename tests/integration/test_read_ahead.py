@@ -10,7 +10,7 @@ from starlette.applications import Starlette
 
 from zeroeventhub import Event, FeedInfo, Principal, feed_routes
 from zeroeventhub.capacity import Capacity
-from zeroeventhub.errors import Diverged, FeedFailure
+from zeroeventhub.errors import Diverged, FeedFailure, Unavailable
 from zeroeventhub.protocol import EVENT_TYPES, FIRST, Page
 
 LAST_PAGE = 9
@@ -171,6 +171,37 @@ def test_another_history_keeps_nothing(book):
         assert get(url, "7").status_code == 410
         get(url, "2")
     assert book.asked == [2, 7, 2]
+
+
+def test_kept_pages_are_of_the_history_that_there_is(book):
+    """Once a feed does not vouch for what is kept, nothing of it is sent any more."""
+    asked = []
+
+    def vouch(cursors):
+        asked.append(sorted(cursors))
+        if len(asked) == 2:
+            raise Diverged("This is another book.")
+
+    book.vouch = vouch
+    with opened(book) as url:
+        for cursor in ("2", "4", "2", "4"):
+            get(url, cursor)
+        assert (asked, book.asked) == ([["3", "5"]], [2, 4])
+        time.sleep(1.1)
+        for cursor in ("2", "4"):
+            get(url, cursor)
+    assert (asked, book.asked) == ([["3", "5"]] * 2, [2, 4, 2, 4])
+
+
+def test_page_that_nobody_can_vouch_for_is_not_sent(book):
+    """While a feed cannot say whether a kept page holds, who asks for it is told to come again."""
+
+    def vouch(cursors):
+        raise Unavailable("Not now.", retry_after=1)
+
+    book.vouch = vouch
+    with opened(book) as url:
+        assert [get(url, "2").status_code for _ in range(2)] == [200, 503]
 
 
 def test_failure_of_what_nobody_asked_for_is_met_by_who_asks(book):

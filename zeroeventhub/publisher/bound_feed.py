@@ -1,6 +1,6 @@
 """A table's feed with a database behind it, sync or async."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import datetime
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -68,6 +68,10 @@ class BoundFeed:
         return self._ask(
             self._reader.read_pages, partition, cursor, limit, count, types=types, stop=stop
         )
+
+    def vouch(self, cursors: Collection[str]) -> None:
+        """Refuse cursors if history is another one by now; see `ExtendedFeed.vouch`."""
+        self._ask(self._reader.vouch, cursors)
 
     def head(self) -> int:
         """Return the horizon; see `ExtendedFeed.head`."""
@@ -202,6 +206,10 @@ class AsyncBoundFeed:
         return await self._ask(
             self._reader.read_pages, partition, cursor, limit, count, types=types, stop=stop
         )
+
+    async def vouch(self, cursors: Collection[str]) -> None:
+        """Refuse cursors if history is another one by now; see `ExtendedFeed.vouch`."""
+        await self._ask(self._reader.vouch, cursors)
 
     async def head(self) -> int:
         """Return the horizon; see `ExtendedFeed.head`."""

@@ -1,7 +1,7 @@
 """What the sync and the async feed do once there is a connection."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -229,6 +229,13 @@ class Reader:
             full=stretch.full and not self._history.is_mutable,
             cursors=self._each(stretch) if wanted.each else (),
         )
+
+    def vouch(self, connection: Connection, cursors: Collection[str]) -> None:
+        """Refuse cursors if history is another one by now; see `ExtendedFeed.vouch`."""
+        places = [place for cursor in cursors if (place := Place.of(cursor)).check]
+        # The last of them vouches for all before it.
+        last = max(places, key=lambda place: place.position, default=None)
+        self._history.verify(connection, last)
 
     def head(self, connection: Connection) -> int:
         """Return the horizon; see `ExtendedFeed.head`."""

@@ -1,6 +1,7 @@
 """Which answers may be kept, by whom, and how they are asked for again (RFC 9111, RFC 9110)."""
 
 from hashlib import blake2b
+from zlib import crc32
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -36,19 +37,20 @@ def page_response(
     return Response(body, media_type=media_type, headers=headers)
 
 
-def tag_of(page: Page, cursor: str, size: int) -> str | None:
+def tag_of(page: Page, cursor: str, body: bytes) -> str | None:
     """Return the entity tag of a page's bytes; None if they may be others another time.
 
-    The last cursor of a page vouches for all of the history before it, and so for the page.
+    The last cursor of a page vouches for the history before it, and so for the page; a checksum,
+    which costs little, for how its bytes are made.
 
     Args:
         page: the page.
         cursor: where it was read from.
-        size: how many bytes it has.
+        body: its bytes.
     """
     if not page.full or cursor in {FIRST, LAST}:
         return None
-    identity = f"{page.cursor} {len(page.events)} {size}".encode()
+    identity = f"{page.cursor} {len(body)} {crc32(body)}".encode()
     return f'"{blake2b(identity, digest_size=16).hexdigest()}"'
 
 

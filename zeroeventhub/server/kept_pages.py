@@ -71,6 +71,10 @@ class KeptPages:
         while self._room < 0:
             self._drop(next(iter(self._pages)))
 
+    def cursors(self) -> set[str]:
+        """Return where the pages end."""
+        return {page.cursor for _, page in self._pages.values()}
+
     def clear(self) -> None:
         """Keep none of them any longer."""
         while self._pages:

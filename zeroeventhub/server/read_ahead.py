@@ -1,5 +1,6 @@
 """The page that a reader will ask for next, read while it takes the one before."""
 
+import math
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -7,6 +8,7 @@ from functools import partial
 
 import anyio
 
+from zeroeventhub.errors import Gone
 from zeroeventhub.ndjson import encode_page
 from zeroeventhub.protocol import Page
 from zeroeventhub.server.caching import tag_of
@@ -18,6 +20,9 @@ __all__ = ["ReadAhead"]
 
 PAGES = 8
 """How many pages are read ahead at once: what is done once for all of them costs less."""
+
+VOUCHED = 1.0
+"""Seconds for which it holds that the kept pages are of the feed's history."""
 
 READERS = 1_000
 """Of how many readers it is remembered what they will ask for next."""
@@ -36,12 +41,32 @@ class ReadAhead:
         self._pages = pages
         self._expected: OrderedDict[Question, None] = OrderedDict()
         self._under_way: dict[Question, anyio.Event] = {}
+        self._vouching = anyio.Lock()
+        self._vouched_until = -math.inf
 
     async def page(self, question: Question) -> EncodedPage | None:
-        """Return the page that answers a question, if it is kept or being read ahead."""
+        """Return the page that answers a question, if it is kept or being read ahead.
+
+        Raises:
+            ZeroEventHubError: the feed cannot say whether kept pages still hold.
+        """
         if (done := self._under_way.get(question)) is not None:
             await done.wait()
+        if self._pages.get(question) is None:
+            return None
+        async with self._vouching:
+            if anyio.current_time() > self._vouched_until:
+                await self._vouch()
         return self._pages.get(question)
+
+    async def _vouch(self) -> None:
+        """Look whether the pages still are of the feed's history, and forget them if not."""
+        if self._source.has("vouch"):
+            try:
+                await self._source.call("vouch")(self._pages.cursors())
+            except Gone:
+                self._pages.clear()
+        self._vouched_until = anyio.current_time() + VOUCHED
 
     async def encoded(self, question: Question | None, page: Page) -> EncodedPage:
         """Return a page as it is sent, and keep it if it can never be another.
@@ -54,7 +79,7 @@ class ReadAhead:
         return self._kept(question, page, body)
 
     def _kept(self, question: Question | None, page: Page, body: bytes) -> EncodedPage:
-        tag = None if question is None else tag_of(page, question.cursor, len(body))
+        tag = None if question is None else tag_of(page, question.cursor, body)
         encoded = EncodedPage(body, tag, len(page.events), page.cursor, page.full)
         if question is not None and tag is not None:
             self._pages.keep(question, encoded)
