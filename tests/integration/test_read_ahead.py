@@ -2,6 +2,7 @@
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -12,6 +13,7 @@ from zeroeventhub import Event, FeedInfo, Principal, feed_routes
 from zeroeventhub.capacity import Capacity
 from zeroeventhub.errors import Diverged, FeedFailure, Unavailable
 from zeroeventhub.protocol import EVENT_TYPES, FIRST, Page
+from zeroeventhub.server.read_ahead import PAGES
 
 LAST_PAGE = 9
 PATIENCE = 20
@@ -99,6 +101,62 @@ def test_nothing_is_read_for_who_does_not_read_on(book):
         assert get(url, "6", method="HEAD").status_code == 200
         time.sleep(0.1)
     assert book.asked == [2, 5, 6]
+
+
+class Volume(Book):
+    """A book of many pages that can be read several at once."""
+
+    def __init__(self):
+        super().__init__()
+        self.at_once = []
+
+    def read_pages(self, partition, cursor, limit, count):
+        """Read some pages."""
+        first = int(cursor)
+        self.at_once.append((first, count))
+        return [
+            Page([Event(b"%d" % number)], str(number + 1), full=True)
+            for number in range(first, first + count)
+        ]
+
+
+def test_several_pages_are_read_at_once():
+    """Who reads on finds some pages read in one go, and the next ones while it takes these."""
+    book = Volume()
+    with opened(book) as url:
+        for number in range(1, 20):
+            assert get(url, str(number)).text.startswith(f'{{"data":{number}}}')
+            behind = PAGES * ((number - 3) // PAGES + 1) if number > 2 else 0
+            if number > 1:
+                until(lambda start=3 + behind: (start, PAGES) in book.at_once)
+    assert book.asked == [1, 2]
+    starts = [start for start, _ in book.at_once]
+    assert starts == sorted(set(starts))
+
+
+def test_nothing_is_read_ahead_that_would_throw_out_the_rest(book):
+    """Pages of which four have no room among what is kept are not read ahead."""
+    size = len(b'{"data":1}\n{"cursor":"2"}\n')
+    for share in (3.9, 4):
+        book.asked.clear()
+        with opened(book, capacity=Capacity(kept_bytes=int(share * size))) as url:
+            for cursor in ("1", "2"):
+                get(url, cursor)
+        assert (3 in book.asked) is (share == 4)
+
+
+def test_nothing_is_read_ahead_while_half_of_the_connections_are_in_use(book):
+    """Requests that somebody waits for go before what nobody has asked for."""
+    book.slow = 6
+    book.turned.clear()
+    with opened(book, capacity=Capacity(connections=2)) as url, ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(get, url, "6")
+        until(lambda: 6 in book.asked)
+        for cursor in ("1", "2"):
+            get(url, cursor)
+        assert book.asked == [6, 1, 2]
+        book.turned.set()
+        assert slow.result(PATIENCE).status_code == 200
 
 
 def test_page_that_is_being_read_ahead_is_waited_for(book):
