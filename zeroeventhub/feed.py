@@ -11,7 +11,7 @@ What else it can do, it names in the `extensions` of its info, and then has the 
 `ExtendedFeed` that belong to them.
 """
 
-from collections.abc import Collection, Hashable
+from collections.abc import Callable, Collection, Hashable
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -124,6 +124,16 @@ class ExtendedFeed(Protocol):
     def head(self) -> Hashable:
         """Return something that is another when there may be something new to read (WAIT)."""
 
+    def on_commit(self, told: Callable[[], None]) -> None:
+        """Tell of every commit that this process makes, so that who waits is answered soon (WAIT).
+
+        A feed need not have this method: its head is looked at again and again while somebody
+        waits.
+
+        Args:
+            told: does not wait, and may be called from any thread, also before the commit is done.
+        """
+
     def cursor_at(self, moment: datetime, partition: int = 0) -> str:
         """Return the cursor before all events of a moment or later (CURSOR_OF_TIME)."""
 
@@ -196,6 +206,9 @@ class AsyncExtendedFeed(Protocol):
 
     async def head(self) -> Hashable:
         """Return what tells whether there is something new; see `ExtendedFeed.head`."""
+
+    def on_commit(self, told: Callable[[], None]) -> None:
+        """Tell of every commit that this process makes; see `ExtendedFeed.on_commit`."""
 
     async def cursor_at(self, moment: datetime, partition: int = 0) -> str:
         """Return the cursor before a moment; see `ExtendedFeed.cursor_at`."""

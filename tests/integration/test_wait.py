@@ -22,6 +22,7 @@ from starlette.routing import Route
 from zeroeventhub import FIRST, TableFeed, feed_routes
 from zeroeventhub.errors import Unavailable
 from zeroeventhub.protocol import WAIT, FeedInfo, Page, Partition
+from zeroeventhub.server import news
 
 PATIENCE = 60
 SOON = 2.0
@@ -140,6 +141,37 @@ def test_event_that_is_committed_ends_the_wait(feed_url, engine, pool):
     answer, seconds = get(feed_url, cursor=checkpoint["cursor"], wait="0.2")
     assert page(answer) == ([], checkpoint)
     assert 0.2 <= seconds < SOON
+
+
+def test_commit_through_the_engine_of_the_feed_is_heard_of(sync_url, engine, pool, monkeypatch):
+    """What this process commits through the feed's engine need not wait for the next look."""
+    monkeypatch.setattr(news, "INTERVAL", 2 * PATIENCE)
+    monkeypatch.setattr(news, "DEAF", 0)
+    get(sync_url)
+    waiting = pool.submit(get, sync_url, wait=PATIENCE)
+    time.sleep(0.3)
+    with engine.begin() as connection:
+        place(connection, 1)
+    answer, seconds = waiting.result()
+    assert page(answer)[0] == [0]
+    # A server that commits slowly is found by the last of the looks.
+    assert seconds < PATIENCE
+
+
+@pytest.mark.anyio
+async def test_commit_through_an_async_engine_is_heard_of(async_engine):
+    """A feed of an async engine tells of what is committed through it, and of nothing else."""
+    heard = []
+    async with async_engine.begin() as connection:
+        await connection.run_sync(metadata.create_all)
+    feed = TableFeed(orders, data="data").bind(async_engine)
+    feed.on_commit(lambda: heard.append(True))
+    await feed.read(0, FIRST, 10)
+    await feed.head()
+    assert not heard
+    async with async_engine.begin() as connection:
+        await connection.run_sync(place, 1)
+    assert heard == [True]
 
 
 def test_event_that_is_rolled_back_does_not(sync_url, engine, pool):

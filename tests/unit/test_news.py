@@ -1,5 +1,7 @@
 """Waiting for news, in every order of reading, looking, changing and leaving."""
 
+import time
+
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
@@ -265,3 +267,60 @@ async def test_leaving_at_any_moment_leaves_nobody_behind(turn, leaving):
         await turns(turn % 4)
         world.number = 1
         await _settle(world, [2])
+
+
+@pytest.fixture
+def slowly(monkeypatch, _at_once):
+    """Look again after a long time, if nobody hurries."""
+    monkeypatch.setattr(news_module, "INTERVAL", 60)
+
+
+async def known_world():
+    """A world whose number has been looked at."""
+    world = World()
+    world.news.hurry()
+    await world.news.after(0)
+    world.looks = 0
+    return world
+
+
+@pytest.mark.parametrize("early", [True, False])
+async def test_commit_is_looked_for_soon(slowly, early):
+    """What a thread commits is found long before the next look, also where it said so before."""
+    world = await known_world()
+
+    def commit():
+        world.news.hurry()  # said while the commit is still under way
+        time.sleep(0.005)
+        world.number += 1
+
+    if early:
+        world.news.hurry()
+        world.number += 1
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            group.start_soon(world.news.after, world.news.edition)
+            if not early:
+                await turns(20)
+                await anyio.to_thread.run_sync(commit)
+    assert 1 <= world.looks <= len(news_module.PAUSES)
+
+
+async def test_commits_without_news_are_heard_of_seldom(slowly, monkeypatch):
+    """However much is committed elsewhere, the head is not looked at all the time."""
+    monkeypatch.setattr(news_module, "DEAF", 60)
+    world = await known_world()
+    with anyio.move_on_after(0.5):
+        async with anyio.create_task_group() as group:
+            group.start_soon(world.news.after, world.news.edition)
+            while True:
+                await anyio.sleep(0.001)
+                world.news.hurry()
+    assert world.looks == len(news_module.PAUSES)
+
+
+async def test_hurry_when_nobody_waits_changes_nothing():
+    """A commit that nobody waits for is no news, and no failure after the loop has ended either."""
+    world = World()
+    world.news.hurry()
+    assert (world.looks, world.news.edition) == (0, 0)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection
 from datetime import datetime
 from typing import Concatenate, ParamSpec, TypeVar
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, event
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from zeroeventhub.capacity import Capacity
@@ -28,6 +28,10 @@ class BoundFeed:
         self._reader = reader
         self._engine = engine
         self._guest = guest_for(engine.dialect, capacity.statement_seconds)
+
+    def on_commit(self, told: Callable[[], None]) -> None:
+        """Tell of every commit through the engine, while it is under way; see `ExtendedFeed`."""
+        _on_commit(self._engine, told)
 
     @property
     def known_info(self) -> FeedInfo | None:
@@ -167,6 +171,10 @@ class AsyncBoundFeed:
         self._engine = engine
         self._guest = guest_for(engine.dialect, capacity.statement_seconds)
 
+    def on_commit(self, told: Callable[[], None]) -> None:
+        """Tell of every commit through the engine, while it is under way; see `ExtendedFeed`."""
+        _on_commit(self._engine.sync_engine, told)
+
     @property
     def known_info(self) -> FeedInfo | None:
         """Describe the feed, if the database need not be asked for it; see `BoundFeed`."""
@@ -265,6 +273,10 @@ class AsyncBoundFeed:
                 return await connection.run_sync(
                     _visit, self._reader, self._guest, question, *arguments, **options
                 )
+
+
+def _on_commit(engine: Engine, told: Callable[[], None]) -> None:
+    event.listen(engine, "commit", lambda _connection: told())
 
 
 def _visit(

@@ -1,8 +1,13 @@
 """Wait for something new in a feed: one look at its head serves everybody who waits."""
 
-from collections.abc import Awaitable, Callable, Hashable
+import math
+from collections.abc import Awaitable, Callable, Hashable, Iterator
+from contextlib import suppress
+from functools import partial
+from typing import Any
 
 import anyio
+import anyio.lowlevel
 
 from zeroeventhub.errors import ZeroEventHubError
 from zeroeventhub.server.shutdown import is_ending
@@ -12,6 +17,12 @@ __all__ = ["News"]
 
 INTERVAL = 0.02
 """Seconds between two looks at the head while somebody waits."""
+
+PAUSES = (0.001, 0.002, 0.004, 0.008)
+"""Seconds between looks once something is being committed, which takes a moment."""
+
+DEAF = 0.1
+"""Seconds for which commits are not heard of after one that brought no news."""
 
 
 class News:
@@ -29,6 +40,9 @@ class News:
         self._last: Hashable = None
         self._looking = False
         self._waiting: dict[anyio.Event, None] = {}
+        self._hurry: Callable[[], object] | None = None
+        self._is_late = False
+        self._deaf_until = -math.inf
         self.edition = 0
         """Counts the changes. Remember it before you read, and wait for another."""
 
@@ -39,6 +53,15 @@ class News:
                 await self._told()
             else:
                 await self._look(edition)
+
+    def hurry(self) -> None:
+        """Look soon, for something is being committed; any thread may say so."""
+        hurry, self._hurry = self._hurry, None
+        if hurry is None:
+            self._is_late = True  # for the next pause
+            return
+        with suppress(RuntimeError):  # the event loop has ended
+            hurry()
 
     async def _told(self) -> None:
         event = anyio.Event()
@@ -55,8 +78,13 @@ class News:
     async def _look(self, edition: int) -> None:
         self._looking = True
         try:
+            pauses: Iterator[float] = iter(())
             while self.edition == edition:
-                await anyio.sleep(INTERVAL)
+                if (pause := next(pauses, None)) is not None:
+                    await anyio.sleep(pause)
+                elif await self._pause():
+                    pauses = iter(PAUSES)
+                    continue
                 if is_ending():
                     await self._publish(self._last)  # all who wait are to get up
                     return
@@ -71,8 +99,26 @@ class News:
             self._looking = False
             self._hand_on()
 
+    async def _pause(self) -> bool:
+        """Wait until it is time to look, or to hurry; tell which."""
+        hurried = anyio.Event()
+        if anyio.current_time() > self._deaf_until:
+            is_late, self._is_late = self._is_late, False
+            if is_late:
+                hurried.set()
+            self._hurry = partial(_soon(), hurried.set)
+        try:
+            with anyio.move_on_after(INTERVAL):
+                await hurried.wait()
+        finally:
+            self._hurry = None
+        if hurried.is_set():
+            self._deaf_until = anyio.current_time() + DEAF
+        return hurried.is_set()
+
     async def _publish(self, head: Hashable) -> None:
         self._last = head
+        self._deaf_until = -math.inf
         self.edition += 1
         waiting, self._waiting = self._waiting, {}
         await in_slices(event.set for event in waiting)
@@ -82,3 +128,11 @@ class News:
         if (event := next(iter(self._waiting), None)) is not None:
             del self._waiting[event]
             event.set()
+
+
+def _soon() -> Callable[[Callable[[], object]], object]:
+    """Return what lets the event loop call something, from any thread and without waiting."""
+    loop: Any = anyio.lowlevel.current_token().native_token
+    soon: Callable[[Callable[[], object]], object]
+    soon = getattr(loop, "call_soon_threadsafe", None) or loop.run_sync_soon
+    return soon

@@ -60,7 +60,8 @@ class Source:
         sending: Sending,
         told: Callable[[int], None],
     ) -> None:
-        self._feed: Any = _bound(feed, engine, capacity)
+        bound: Any = _bound(feed, engine, capacity)
+        self._feed = bound
         self._line = Line(capacity.connections, capacity, _BUSY)
         self._several = Line(capacity.connections, capacity, _BUSY)
         # Whoever has a place has a thread: nobody waits for one.
@@ -71,6 +72,8 @@ class Source:
         self._most = capacity.page_events
         self._longest = capacity.wait_seconds
         self.news = News(self.call("head"))
+        if self.has("on_commit"):
+            bound.on_commit(self.news.hurry)
         self._waiting = Waiting(self.news, self._page, capacity.waiters, told)
 
     async def info(self) -> FeedInfo:
