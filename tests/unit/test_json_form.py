@@ -13,7 +13,7 @@ from sqlalchemy import types as sql
 from sqlalchemy.dialects import postgresql, sqlite
 
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.publisher.json_form import _embed, _number, json_form
+from zeroeventhub.publisher.json_form import _as_stored, _number, json_form
 
 REFUSED = {
     *["BINARY", "NullType", "TupleType", "VARBINARY"],  # no type of PostgreSQL or SQLite
@@ -202,7 +202,7 @@ def test_every_float_has_a_json_form(value):
 )
 def test_stored_json_is_embedded_as_it_is(stored, embedded):
     """Stored JSON keeps numbers, keys and escapes; a newline becomes a space."""
-    assert bytes(_embed(stored)).decode() == embedded
+    assert bytes(_as_stored(stored)).decode() == embedded
 
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
@@ -217,7 +217,7 @@ json_data = st.recursive(
 def test_any_json_is_embedded_in_one_line(data, escaped):
     """Whatever JSON is stored, in many lines or few, it means the same in one line."""
     stored = json.dumps(data, indent=3, ensure_ascii=escaped)
-    embedded = bytes(_embed(stored))
+    embedded = bytes(_as_stored(stored))
     assert b"\n" not in embedded
     assert json.loads(embedded) == data
 
@@ -226,7 +226,7 @@ def test_any_json_is_embedded_in_one_line(data, escaped):
 def test_text_that_is_not_json_is_not_embedded(stored):
     """SQLite keeps any text in a column of JSON; what is not JSON is not passed on."""
     with pytest.raises(msgspec.DecodeError):
-        _embed(stored)
+        _as_stored(stored)
 
 
 def converted(kind, value):

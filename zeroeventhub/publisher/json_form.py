@@ -90,7 +90,7 @@ def _form(expression: ColumnElement[Any], kind: sql.TypeEngine[Any]) -> JsonForm
             return _array_form(expression, kind)
         case sql.JSON():
             # As text, so that numbers, key order and repeated keys stay as they were stored.
-            return JsonForm(_StoredJson(expression, kind), _embed, is_json=True)
+            return JsonForm(_StoredJson(expression, kind), _as_stored, is_json=True)
         case sql.Float():
             return JsonForm(type_coerce(expression, sql.Float()), _number)
         case sql.Boolean() | sql.Integer():
@@ -162,7 +162,7 @@ def _checked_by_its_type(element: _StoredJson, compiler: Any, **options: Any) ->
     return compiled
 
 
-def _embed(text: str) -> msgspec.Raw:
+def _as_stored(text: str) -> msgspec.Raw:
     """Embed stored JSON as it is, on one line: a newline outside of strings is white space."""
     raw = text.encode()
     _expect_json(raw)
