@@ -49,6 +49,8 @@ _FULL = "tests/integration/test_store_full.py"
 _RIGHTS = ("tests/integration/test_rights.py", "-k", "sqlite or not (postgresql or mariadb)")
 _AUTHORIZE = ("tests/integration/test_authorize.py",)
 _STREAMS = ("tests/integration/test_authorized_streams.py",)
+_AHEAD = ("tests/integration/test_read_ahead.py",)
+_FORMS = ("tests/integration/test_json_forms.py",)
 _QUOTAS = ("tests/integration/test_quota_endpoints.py", "tests/unit/test_quotas.py")
 
 _COMMIT = "yield Do(lambda connection: connection.connection.commit())"
@@ -128,8 +130,8 @@ PLANTED = (
     Planted(
         "the horizon: a feed is read no further than what is settled",
         "publisher/reader.py",
-        "        until = horizon.settled\n        if stop_place",
-        "        until = horizon.highest\n        if stop_place",
+        "        return horizon.settled if self.stop is None",
+        "        return horizon.highest if self.stop is None",
         ("tests/integration/ordering/test_open_writers.py",),
     ),
     Planted(
@@ -296,6 +298,62 @@ PLANTED = (
         "            account.waiting -= 1",
         "            pass",
         _QUOTAS,
+    ),
+    Planted(
+        "what is kept is of the history that there is",
+        "server/read_ahead.py",
+        "            except Gone:\n                self._pages.clear()",
+        "            except Gone:\n                pass",
+        _AHEAD,
+    ),
+    Planted(
+        "a reader of some types gets no page that others were given",
+        "server/view.py",
+        "        if self._principal.is_restricted_to_types or cursor == LAST:",
+        "        if cursor == LAST:",
+        _AHEAD,
+    ),
+    Planted(
+        "a page that may be another is not kept",
+        "server/read_ahead.py",
+        "        if question is not None and tag is not None:",
+        "        if question is not None:",
+        _AHEAD,
+    ),
+    Planted(
+        "a page is kept for its time",
+        "server/kept_pages.py",
+        "        if until < anyio.current_time():",
+        "        if until < 0:",
+        _AHEAD,
+    ),
+    Planted(
+        "what is read ahead leaves connections to those who wait",
+        "server/source.py",
+        "        return self._line.taken * 2 < self._connections and",
+        "        return",
+        _AHEAD,
+    ),
+    Planted(
+        "text that is not JSON is not passed on",
+        "publisher/rows.py",
+        "        _check(events, last, positions)",
+        "        pass",
+        _FORMS,
+    ),
+    Planted(
+        "half a pair of surrogates is not passed on",
+        "publisher/rows.py",
+        "_SURROGATE.search(raw):",
+        "not raw:",
+        _FORMS,
+    ),
+    Planted(
+        "a commit through the feed's own engine is heard of",
+        "server/news.py",
+        "            hurry()\n",
+        "            pass\n",
+        ("tests/unit/test_news.py",),
     ),
     Planted(
         "a secret hides the event at which a cursor stands",
