@@ -60,8 +60,7 @@ class Source:
         sending: Sending,
         told: Callable[[int], None],
     ) -> None:
-        bound: Any = _bound(feed, engine, capacity)
-        self._feed = bound
+        self._feed: Any = _bound(feed, engine, capacity)
         self._line = Line(capacity.connections, capacity, _BUSY)
         self._several = Line(capacity.connections, capacity, _BUSY)
         # Whoever has a place has a thread: nobody waits for one.
@@ -72,8 +71,9 @@ class Source:
         self._most = capacity.page_events
         self._longest = capacity.wait_seconds
         self.news = News(self.call("head"))
-        if self.has("on_commit"):
-            bound.on_commit(self.news.hurry)
+        on_commit = getattr(self._feed, "on_commit", None)
+        if on_commit is not None and not iscoroutinefunction(on_commit):
+            on_commit(self.news.hurry)
         self._waiting = Waiting(self.news, self._page, capacity.waiters, told)
 
     async def info(self) -> FeedInfo:
