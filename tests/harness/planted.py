@@ -337,7 +337,7 @@ PLANTED = (
     Planted(
         "text that is not JSON is not passed on",
         "publisher/rows.py",
-        "        _check(events, last, positions)",
+        "        _check(found.events, last, positions)",
         "        pass",
         _FORMS,
     ),

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from zeroeventhub.errors import FeedFailure
-from zeroeventhub.lines import Lines, one_line
+from zeroeventhub.lines import Lines, one_line, text_of
 from zeroeventhub.protocol import Event
 
 __all__ = ["NO_ROWS", "SEPARATOR", "Row", "Rows"]
@@ -19,7 +19,7 @@ Row = tuple[int, Event | None]
 SEPARATOR = "\x1e"
 """What stands between the JSON of two events that the database joins, and never in JSON."""
 
-_NOT_JSON = (msgspec.DecodeError, UnicodeEncodeError, RecursionError)
+_NOT_JSON = (msgspec.DecodeError, UnicodeError, RecursionError)
 
 _SURROGATE = re.compile(rb"\\u[dD]")
 
@@ -76,20 +76,23 @@ class Rows:
         Raises:
             FeedFailure: the text of one is not JSON.
         """
+        if not rows:
+            return NO_ROWS
         count, positions = len(rows), [row[0] for row in rows if row[1] is not None]
-        last = rows[-1][0] if rows else 0
-        rows.reverse()
-        texts = []
-        while rows:
-            position, text = rows.pop()
-            texts.append(b"" if text is None else _encoded(position, text))
-        largest = max(map(len, texts), default=0)
-        end = texts[-1] if texts else b""
-        events = _lines(b"\n".join(texts), count, len(positions))
+        last = rows[-1][0]
+        texts = ["" if row[1] is None else row[1] for row in rows]
+        text = SEPARATOR.join(texts)
+        if "\n" in text or texts.count("") > count - len(positions):
+            # In a string a newline would not be white space, and no text is no JSON.
+            for position, one in rows:
+                _expect_value(position, one)
+        # A letter has four bytes at most.
+        largest = max(map(len, texts)) * (1 if text.isascii() else 4)
+        rows.clear()
         texts.clear()
-        _check(events, last, positions)
-        row = (last, Event(end) if end else None) if count else None
-        return cls(count, row, events, largest, positions)
+        found = cls.of_joined((count, last, text, largest, len(positions), positions))
+        _check(found.events, last, positions)
+        return found
 
     @classmethod
     def of_joined(cls, row: Any) -> "Rows":
@@ -116,14 +119,13 @@ class Rows:
 NO_ROWS = Rows(0, None, (), 0)
 
 
-def _encoded(position: int, text: str) -> bytes:
+def _expect_value(position: int, text: str | None) -> None:
+    """Refuse text of a row that is not one value of JSON."""
     try:
-        raw = text.encode()
-        if not raw or b"\n" in raw:
-            _expect_json(raw)  # a newline in a string would not be white space
+        if text is not None:
+            _expect_json(text)
     except _NOT_JSON as error:
         raise _refused(f"The row at position {position}", error) from error
-    return one_line(raw)
 
 
 def _lines(text: bytes, rows: int, events: int) -> Lines:
@@ -133,7 +135,7 @@ def _lines(text: bytes, rows: int, events: int) -> Lines:
     return Lines(text, events)
 
 
-def _check(events: Lines, last: int, positions: Sequence[int] = ()) -> None:
+def _check(events: Sequence[Event], last: int, positions: Sequence[int] = ()) -> None:
     """Refuse text that is not JSON, or not all of it.
 
     Args:
@@ -142,7 +144,7 @@ def _check(events: Lines, last: int, positions: Sequence[int] = ()) -> None:
         positions: of all of them, if they are known.
     """
     try:
-        if len(_expect_lines(events.text)) == len(events):
+        if len(_expect_lines(text_of(events))) == len(events):
             return
     except _NOT_JSON:
         pass
@@ -152,7 +154,8 @@ def _check(events: Lines, last: int, positions: Sequence[int] = ()) -> None:
         except _NOT_JSON as error:
             place = f"at position {positions[index]}" if positions else f"up to position {last}"
             raise _refused(f"The row {place}", error) from error
+    raise _refused(f"A row up to position {last}", "it does not hold one value of JSON")
 
 
-def _refused(row: str, error: Exception) -> FeedFailure:
-    return FeedFailure(f"{row} cannot be published: {error}")
+def _refused(row: str, reason: object) -> FeedFailure:
+    return FeedFailure(f"{row} cannot be published: {reason}")
