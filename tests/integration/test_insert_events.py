@@ -211,6 +211,14 @@ def test_row_is_made_by_a_function(tables):
     )
 
 
+def test_event_lands_whole_as_the_json_it_is(tables):
+    """Bytes that a function gives to a column of JSON are JSON."""
+    (row,) = inserted(
+        tables, small, [Event(b'{"a": [1, "\xc3\xa5"]}')], lambda one: {"document": one.raw}
+    )
+    assert row == {"n": 1, "text": None, "document": {"a": [1, "å"]}}
+
+
 REFUSED = [
     (b"[1]", "Expected `object`"),
     (b'"secret"', "Expected `object`"),

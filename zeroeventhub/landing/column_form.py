@@ -155,11 +155,13 @@ def _json_read(kind: types.JSON) -> Convert:
 
 
 def _json_written(kind: types.JSON, dumps: Convert) -> Convert:
-    """Write a value of Python's as JSON."""
+    """Write a value of Python's as JSON; bytes, which have no JSON form, are JSON already."""
 
     def text(value: Any) -> str | None:
         if value is ABSENT or (value is None and kind.none_as_null):
             return None
+        if isinstance(value, bytes):
+            return value.decode()
         written: str = dumps(value)
         return written
 
