@@ -164,8 +164,13 @@ def test_run_gives_pages_that_psycopg_inserts(postgresql, client):
 )
 async def test_async_run_gives_pages_that_are_inserted(async_engine, feed, apply):
     """The same with asyncio, for async functions and for ordinary ones."""
-    store = CursorStore(async_engine)
-    async with async_engine.begin() as connection:
+    await run_async(async_engine, feed, apply)
+
+
+async def run_async(engine, feed, apply):
+    """Run a consumer over an engine, and look at what has landed."""
+    store = CursorStore(engine)
+    async with engine.begin() as connection:
         await connection.run_sync(lambda inner: make_tables(store, inner))
     async with httpx.AsyncClient() as http:
         following = AsyncConsumer(AsyncClient(feed, http), store, "billing", follow=False, limit=4)

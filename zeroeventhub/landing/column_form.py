@@ -88,7 +88,7 @@ class ColumnForm:
             form |= None
         if self.presence is Presence.REQUIRED:
             return form, msgspec.NODEFAULT
-        if self.presence is Presence.NULL and not self.is_json:
+        if self.presence is Presence.NULL:
             return form, None
         return form if form is Any else form | msgspec.UnsetType, ABSENT
 
@@ -146,10 +146,10 @@ def _json_read(kind: types.JSON) -> Convert:
     null = None if kind.none_as_null else "null"
 
     def text(value: Any) -> str | None:
-        if value is ABSENT:
+        if value is None:
             return None
-        read = bytes(value).decode()
-        return null if read == "null" else read
+        read = str(value, "utf-8")
+        return read if read != "null" else null
 
     return text
 

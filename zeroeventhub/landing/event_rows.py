@@ -78,6 +78,9 @@ def _alike(
         return [row[place] is ABSENT for place in form.optional]
 
     names = tuple(form.columns)
+    if rows and not form.optional:
+        yield 1, dict(zip(names, zip(*rows, strict=True), strict=True))
+        return
     first = 1
     for left_out, run in groupby(rows, absent):
         alike = list(run)

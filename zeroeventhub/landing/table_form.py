@@ -11,6 +11,8 @@ from zeroeventhub.landing.column_form import ABSENT, ColumnForm, Presence
 
 __all__ = ["TableForm", "table_form"]
 
+_values = msgspec.structs.astuple
+
 
 class TableForm:
     """Know the columns of a table that rows may have values for.
@@ -48,8 +50,12 @@ class TableForm:
             ValueError: it is no object, a value is of another form than its column, or there is
                 none for a column that needs one; the text says so without the value.
         """
-        row = msgspec.structs.astuple(self._decode(raw))
-        if row == self._nothing and not self.columns.keys() & msgspec.json.decode(raw).keys():
+        row = _values(self._decode(raw))
+        if (
+            self._nothing
+            and row == self._nothing
+            and not self.columns.keys() & msgspec.json.decode(raw).keys()
+        ):
             raise ValueError("it has no key that is a column")
         return row
 
