@@ -23,6 +23,9 @@ Convert: TypeAlias = Callable[[Any], Any]
 _FORMS = {bool, int, float, str, Decimal, datetime, date, time, timedelta, bytes, UUID}
 """What JSON is read as for a column of this type of Python's; for any other, as JSON has it."""
 
+_SHOWN = {date, datetime, time, Decimal, UUID}
+"""What PostgreSQL reads as Python shows it, which takes less than psycopg's own way to write it."""
+
 
 class Presence(Enum):
     """Say what becomes of a row that says nothing of a column."""
@@ -72,8 +75,10 @@ class ColumnForm:
         moment = isinstance(kind, DateTime) and not (kind.timezone and dialect.name == "postgresql")
         convert = _in_utc if moment else None
         plain = not kind._has_bind_expression  # noqa: SLF001 - nothing public tells
-        bind = kind.bind_processor(dialect)
-        return cls(column, presence, _form(column.type), convert, convert, bind, is_plain=plain)
+        form, bind = _form(column.type), kind.bind_processor(dialect)
+        if bind is None and form in _SHOWN and dialect.driver == "psycopg":
+            bind = _shown
+        return cls(column, presence, form, convert, convert, bind, is_plain=plain)
 
     @property
     def is_json(self) -> bool:
@@ -166,6 +171,10 @@ def _json_written(kind: types.JSON, dumps: Convert) -> Convert:
         return written
 
     return text
+
+
+def _shown(value: Any) -> str | None:
+    return None if value is None else str(value)
 
 
 def _in_utc(value: Any) -> Any:
