@@ -244,7 +244,17 @@ def test_event_that_does_not_fit_is_named_by_its_place(sqlite, raw, reason):
     assert str(refused.value).startswith("Event 3 of the page does not fit table 'orders of all")
     assert "secret" not in str(refused.value)
     assert refused.value.__suppress_context__
+    assert refused.value.__cause__ is None
     assert stored(sqlite, orders) == []
+
+
+def test_place_counts_over_rows_that_leave_out_other_columns(sqlite):
+    """An event's place is that in the page, whatever others before it have left out."""
+    orders.create(sqlite)
+    raws = [b'{"customer":"a"}', b'{"customer":"b","source":"x"}']
+    raws.append(b'{"customer":"c","source":"x","order":5}')
+    with sqlite.begin() as connection, pytest.raises(ProtocolError, match="Event 3 of the page"):
+        insert_events(connection, orders, [Event(raw) for raw in raws])
 
 
 def test_event_that_names_no_column_is_refused(sqlite):

@@ -47,20 +47,17 @@ def insert_columns(
     rows: _Rows = list(zip(*bound, strict=True))
     if not rows:
         return
-    copies = dialect.name == "postgresql" and dialect.driver == "psycopg"
-    if (
-        not (copies or dialect.positional)
-        or not all(form.is_plain for form in chosen)
-        or any(form.column.default is not None for form in left_out)
-    ):
-        # Names instead of places, functions around values, or defaults that SQLAlchemy knows.
+    is_complete = all(form.column.default is None for form in left_out)
+    plain = all(form.is_plain for form in chosen)
+    if is_complete and plain and dialect.name == "postgresql" and dialect.driver == "psycopg":
+        _copy(connection, chosen, rows)
+    elif is_complete and dialect.positional:
+        connection.exec_driver_sql(_text(chosen, dialect), rows)
+    else:
+        # Parameters by their names, or defaults that SQLAlchemy knows.
         named = {form.column.key: columns[form.column.name] for form in chosen}
         each = [dict(zip(named, row, strict=True)) for row in zip(*named.values(), strict=True)]
         connection.execute(_statement(chosen, dialect), each)
-    elif copies:
-        _copy(connection, chosen, rows)
-    else:
-        connection.exec_driver_sql(_text(chosen, dialect), rows)
 
 
 def _statement(chosen: Sequence[ColumnForm], dialect: Dialect) -> Insert:
