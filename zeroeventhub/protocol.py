@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -63,8 +63,7 @@ LAG = "lag"
 """The extension of feeds that count the events behind a cursor."""
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(msgspec.Struct, frozen=True, dict=True):
     """Hold one event.
 
     Attributes:
@@ -73,7 +72,7 @@ class Event:
     """
 
     raw: bytes
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     @classmethod
     def of(cls, data: Any, headers: Mapping[str, str] | None = None) -> "Event":
@@ -100,11 +99,14 @@ class Event:
             ProtocolError: the data is JSON, but Python cannot hold it exactly: use `raw`.
         """
         try:
-            return msgspec.json.decode(self.raw)
+            return _decode(self.raw)
         except (msgspec.DecodeError, RecursionError) as error:
             raise ProtocolError(
                 f"The event's data cannot be decoded ({error}); event.raw has it as it was sent."
             ) from error
+
+
+_decode = msgspec.json.Decoder().decode
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,15 @@ import httpx
 import pytest
 from harness.shop import metadata, orders, place
 from harness.web import serving
-from sqlalchemy import create_engine, text
+from sqlalchemy import JSON, Column, Integer, MetaData, Table, create_engine, text
 from starlette.applications import Starlette
 
 import zeroeventhub
 from zeroeventhub import Client, CursorStore, TableFeed, feed_routes, lag
+
+tables = MetaData()
+invoices = Table("invoices", tables, Column("n", Integer))
+archive = Table("archive", tables, Column("document", JSON))
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "consumers.md").read_text()
 
@@ -27,7 +31,7 @@ def piece(sqlite, tmp_path):
     store = CursorStore(engine)
     with engine.begin() as connection:
         store.create_tables(connection)
-        connection.execute(text("CREATE TABLE invoices (n INTEGER)"))
+        tables.create_all(connection)
     routes = feed_routes("/orders", TableFeed(orders, data="data"), sqlite)
     with serving(Starlette(routes=routes)) as url, httpx.Client() as http:
         names = {
@@ -36,6 +40,8 @@ def piece(sqlite, tmp_path):
             "store": store,
             "engine": engine,
             "lag": lag,
+            "invoices": invoices,
+            "archive": archive,
             "text": text,
             "apply": lambda connection, event: connection.execute(
                 text("INSERT INTO invoices VALUES (:n)"), event.data
@@ -62,6 +68,17 @@ def test_projection_is_rebuilt_by_the_guide(piece, capsys):
     assert capsys.readouterr().out.startswith("0 0 ")
     assert piece("rebuild") == []
     assert piece("loop") == [0, 1, 2, 3, 4]
+
+
+def test_pages_are_inserted_by_the_guide(piece, tmp_path):
+    """Pages become rows by the names of columns, and whole documents by a function."""
+    assert piece("insert") == [0, 1, 2, 3, 4]
+    piece("insert_rows")
+    engine = create_engine(f"sqlite:///{tmp_path / 'billing.db'}")
+    with engine.connect() as connection:
+        documents = list(connection.scalars(archive.select()))
+    engine.dispose()
+    assert documents == [{"n": number} for number in range(5)]
 
 
 def test_guide_names_the_columns_of_what_run_hands_over():

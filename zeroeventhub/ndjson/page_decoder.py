@@ -30,11 +30,21 @@ def _is_object(line: bytes) -> bool:
     return True
 
 
+def _is_utf_8(text: bytes) -> bool:
+    if text.isascii():
+        return True
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 class _Object(msgspec.Struct):
     """Any object: nothing of it is kept."""
 
 
-class _Line(msgspec.Struct, rename="camel"):
+class _Line(msgspec.Struct, rename="camel", gc=False):
     data: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     cursor: str | None = None
     # Raw, because what is not a flag may be anything.
@@ -44,6 +54,7 @@ class _Line(msgspec.Struct, rename="camel"):
     headers: dict[str, str] | None = None
 
 
+_UNSET = msgspec.UNSET
 _decode_line = msgspec.json.Decoder(_Line).decode
 
 
@@ -90,14 +101,14 @@ class PageDecoder:
         self._length += len(chunk)
         if len(chunk) > room:
             chunk = chunk[: int(room)]
-        *lines, rest = chunk.split(b"\n")
-        if lines:
-            # No line of few bytes is too long, and few lines are not too many.
-            few = len(self._rest) + len(chunk) <= self._line_bytes
-            few = few and self._events + len(lines) <= self._page_events
-            lines[0] = bytes(self._rest) + lines[0]
+        end, newline, rest = chunk.rpartition(b"\n")
+        if newline:
+            text = bytes(self._rest) + end
             self._rest.clear()
-            self._take(lines if few else self._bounded(lines))
+            lines = text.split(b"\n")
+            # No line of few bytes is too long, and few lines are not too many.
+            few = len(text) <= self._line_bytes and self._events + len(lines) <= self._page_events
+            self._take(lines if few else self._bounded(lines), checked=_is_utf_8(text))
         self._rest += rest
         if len(self._rest) > self._line_bytes:
             self._refuse_line()
@@ -144,7 +155,7 @@ class PageDecoder:
         # A publisher may leave out the last newline; what was cut short is no whole object.
         rest = bytes(self._rest)
         if _is_object(rest):
-            self._take([rest])
+            self._take([rest], checked=True)
         if self._checkpoint is None or self._checkpoint.cursor is None:
             raise CutPage("The page ended before its checkpoint; it has to be read again.")
         # Events behind it were cut off with the rest: they are there to be read.
@@ -156,30 +167,38 @@ class PageDecoder:
             stop_reached=bytes(self._checkpoint.stop_reached) == b"true",
         )
 
-    def _take(self, lines: Iterable[bytes]) -> None:
+    def _take(self, lines: Iterable[bytes], *, checked: bool) -> None:
+        """Take whole lines.
+
+        Args:
+            lines: without their newlines.
+            checked: whether all of them are known to be UTF-8.
+        """
         for line in lines:
-            if not line.strip(_WHITE_SPACE):
-                continue
-            parsed = self._parse(line)
-            if parsed.data is msgspec.UNSET and not parsed.cursor:
-                continue
-            if parsed.partition is not None and str(parsed.partition) != str(self._partition):
+            try:
+                if not checked:
+                    line.decode()  # what is passed over unparsed must be UTF-8 as well
+                parsed = _decode_line(line)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                if not line.strip(_WHITE_SPACE):
+                    continue
                 raise ProtocolError(
-                    f"A line of partition {parsed.partition} came "
+                    f"A line of the page is not of the protocol: {error}"
+                ) from error
+            data, cursor, partition = parsed.data, parsed.cursor, parsed.partition
+            if data is _UNSET and not cursor:
+                continue
+            if partition is not None and str(partition) != str(self._partition):
+                raise ProtocolError(
+                    f"A line of partition {partition} came "
                     f"in a page of partition {self._partition}."
                 )
-            if parsed.data is not msgspec.UNSET:
-                self._tail.append(Event(bytes(parsed.data), parsed.headers or {}))
-            if parsed.cursor:
-                expect_cursor(parsed.cursor)
+            if data is not _UNSET:
+                headers = parsed.headers
+                event = Event(bytes(data), headers) if headers else Event(bytes(data))
+                self._tail.append(event)
+            if cursor:
+                expect_cursor(cursor)
                 self._settled += self._tail
                 self._tail = []
                 self._checkpoint = parsed
-
-    @staticmethod
-    def _parse(line: bytes) -> _Line:
-        try:
-            line.decode()  # what is passed over unparsed must be UTF-8 as well
-            return _decode_line(line)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise ProtocolError(f"A line of the page is not of the protocol: {error}") from error

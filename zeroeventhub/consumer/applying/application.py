@@ -88,22 +88,25 @@ class Application:
 
     def call(self, transaction: Any, page: PendingPage) -> None:
         """Call an `apply` that is not async."""
-        for argument in self.arguments(page):
-            with _apart_from_the_fence():
-                result = self.apply(transaction, argument)
-            if inspect.isawaitable(result):
-                if inspect.iscoroutine(result):
-                    result.close()
-                raise ConfigurationError(
-                    "apply has returned something to be awaited, but is no coroutine function: "
-                    "define it with `async def`, for an AsyncConsumer."
-                )
+        apply = self.apply
+        with _apart_from_the_fence():
+            for argument in self.arguments(page):
+                result = apply(transaction, argument)
+                # Asked only where something came back: this is done for every event.
+                if result is not None and inspect.isawaitable(result):
+                    if inspect.iscoroutine(result):
+                        result.close()
+                    raise ConfigurationError(
+                        "apply has returned something to be awaited, but is no coroutine function: "
+                        "define it with `async def`, for an AsyncConsumer."
+                    )
 
     async def call_async(self, transaction: Any, page: AsyncPendingPage) -> None:
         """Call an async `apply`."""
-        for argument in self.arguments(page):
-            with _apart_from_the_fence():
-                await self.apply(transaction, argument)
+        apply = self.apply
+        with _apart_from_the_fence():
+            for argument in self.arguments(page):
+                await apply(transaction, argument)
 
 
 @contextmanager

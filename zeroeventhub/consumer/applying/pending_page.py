@@ -10,12 +10,13 @@ from sqlalchemy import Engine
 from zeroeventhub.consumer.applying.duplicates import without_duplicates
 from zeroeventhub.consumer.applying.lending import lent, lent_async
 from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.landing import insert_events
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import psycopg
-    from sqlalchemy import Connection
+    from sqlalchemy import Connection, Table
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
     from sqlalchemy.orm import Session
 
@@ -111,6 +112,32 @@ class PendingPage(_Pending):
         with lent(transaction, self._engine) as connection:
             return self._unseen(connection)
 
+    def insert_into(
+        self,
+        table: Table,
+        transaction: Connection | Session | psycopg.Connection[Any],
+        *,
+        row: Callable[[Event], Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Insert a row for each event into a table: by COPY through psycopg, else in bulk.
+
+        A column without a key in the event gets its default, or NULL. Columns of JSON get the JSON
+        as it was sent; moments are kept in UTC by columns without a time zone.
+
+        Args:
+            table: where to.
+            transaction: the one that commits the page, as for `commit`.
+            row: makes the row of an event, by the names of columns; by default, each column gets
+                what the event's data has under its name.
+
+        Raises:
+            ProtocolError: an event is no object, has no value for a column that needs one, or one
+                that is not of its type.
+            ConfigurationError: the same of what `row` has made.
+        """
+        with lent(transaction, self._engine) as connection:
+            insert_events(connection, table, self.events, row)
+
 
 class AsyncPendingPage(_Pending):
     """Hold a page that was received and not yet committed; see PendingPage."""
@@ -128,3 +155,14 @@ class AsyncPendingPage(_Pending):
         """Return the events that come for the first time; see `PendingPage.unseen`."""
         async with lent_async(transaction, self._engine) as connection:
             return await connection.run_sync(self._unseen)
+
+    async def insert_into(
+        self,
+        table: Table,
+        transaction: AsyncConnection | AsyncSession | psycopg.AsyncConnection[Any],
+        *,
+        row: Callable[[Event], Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Insert a row for each event into a table; see `PendingPage.insert_into`."""
+        async with lent_async(transaction, self._engine) as connection:
+            await connection.run_sync(insert_events, table, self.events, row)

@@ -1,7 +1,6 @@
 """Land events in a table, as they came: one row an event, numbered as they arrive."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from sqlalchemy import (
     JSON,
@@ -13,13 +12,9 @@ from sqlalchemy import (
     MetaData,
     Table,
     Text,
-    bindparam,
-    cast,
     func,
-    insert,
     inspect,
     select,
-    type_coerce,
 )
 from sqlalchemy.dialects.mysql import DATETIME
 from sqlalchemy.dialects.postgresql import JSONB
@@ -27,6 +22,7 @@ from sqlalchemy.schema import CreateTable
 
 from zeroeventhub.cloud_event import event_id, event_key, event_time, event_type
 from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.landing.bulk_insert import insert_columns
 from zeroeventhub.protocol import Event
 
 __all__ = ["LandingTable"]
@@ -97,30 +93,16 @@ class LandingTable:
         arrived = connection.scalar(
             select(func.max(columns.arrival)).where(columns.partition == partition)
         )
-        text = bindparam("data", type_=Text)
-        json_text = (
-            cast(text, columns.data.type)
-            if connection.dialect.name == "postgresql"
-            else type_coerce(text, Text)
+        insert_columns(
+            connection,
+            self.table,
+            {
+                "partition": [partition] * len(events),
+                "arrival": range((arrived or 0) + 1, (arrived or 0) + len(events) + 1),
+                "id": [event_id(event) for event in events],
+                "type": [event_type(event) for event in events],
+                "time": [event_time(event) for event in events],
+                "key": [event_key(event) for event in events],
+                "data": [event.raw.decode() for event in events],
+            },
         )
-        connection.execute(
-            insert(self.table).values(data=json_text),
-            [
-                {
-                    "partition": partition,
-                    "arrival": arrival,
-                    **_attributes(event),
-                    "data": event.raw.decode(),
-                }
-                for arrival, event in enumerate(events, start=(arrived or 0) + 1)
-            ],
-        )
-
-
-def _attributes(event: Event) -> dict[str, Any]:
-    return {
-        "id": event_id(event),
-        "type": event_type(event),
-        "time": event_time(event),
-        "key": event_key(event),
-    }
