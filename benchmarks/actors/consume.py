@@ -64,32 +64,31 @@ def fetched(client: Client, limit: int) -> int:
             return events
 
 
-def consumed(client: Client, database: str, how: str, limit: int) -> int:
-    """Run a consumer; return how many events its handler saw."""
-    engine = create_engine(database)
-    store, handlers = CursorStore(engine), Handlers()
+def new_store(folder: str) -> CursorStore:
+    """Return a store of cursors in a database of its own."""
+    engine = create_engine(f"sqlite:///{Path(folder) / uuid.uuid4().hex}.db")
+    store = CursorStore(engine)
     with engine.begin() as connection:
         store.create_tables(connection)
-    apply: Callable[..., object] = getattr(handlers, how)
-    Consumer(client, store, uuid.uuid4().hex, follow=False, limit=limit).run(apply)
-    engine.dispose()
-    return handlers.events
+    return store
 
 
 def main() -> None:
     """Consume as it is told to."""
     wanted = task()
+    store, limit, how = new_store(wanted["folder"]), wanted["limit"], wanted["how"]
+    with httpx.Client() as http:
+        client = Client(wanted["url"], http)
 
-    def work(_: object) -> dict[str, Any]:
-        limit, how = wanted["limit"], wanted["how"]
-        with httpx.Client() as http:
-            client = Client(wanted["url"], http)
+        def work(_: object) -> dict[str, Any]:
             if how == "fetched":
                 return {"events": fetched(client, limit)}
-            database = Path(wanted["folder"]) / f"{uuid.uuid4().hex}.db"
-            return {"events": consumed(client, f"sqlite:///{database}", how, limit)}
+            handlers = Handlers()
+            apply: Callable[..., object] = getattr(handlers, how)
+            Consumer(client, store, "benchmark", follow=False, limit=limit).run(apply)
+            return {"events": handlers.events}
 
-    perform(work)
+        perform(work)
 
 
 if __name__ == "__main__":

@@ -57,6 +57,11 @@ class Reader:
         last = self._room.find(b'"caughtUp":true', begin, end) > 0
         return self._room.count(b'"data"', start, end), cursor, last
 
+    def answer(self, path: str) -> bytes:
+        """Ask for a path; return the answer as it came, with its head."""
+        _, end = self.ask(path)
+        return bytes(self._room[:end])
+
     def _take(self, filled: int) -> int:
         count = self._socket.recv_into(self._view[filled:])
         if not count:
