@@ -6,6 +6,7 @@ line of JSON as soon as it is ready, and, if it acts, waits for a line and answe
 
 import json
 import os
+import select
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -46,6 +47,10 @@ class Actor:
         assert self._process.stdin is not None  # noqa: S101 - it was started with one
         self._process.stdin.write(json.dumps(task) + "\n")
         self._process.stdin.flush()
+
+    def is_done(self, seconds: float) -> bool:
+        """Wait so long for what it took; tell whether it is there."""
+        return bool(select.select([self._process.stdout], [], [], seconds)[0])
 
     def end(self) -> dict[str, Any]:
         """Wait until it is done; return what it took."""

@@ -97,4 +97,4 @@ def _cell(figure: Figure | None, *, full: bool) -> str:
     if figure is None:
         return ""
     middle, low, high = map(number, figure)
-    return f"**{middle}** ({low}–{high})" if full and low != high else middle
+    return f"**{middle}** ({low} to {high})" if full and low != high else middle

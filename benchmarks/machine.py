@@ -16,7 +16,8 @@ def machine(postgresql: str) -> dict[str, str]:
     """Describe this machine, and the versions of what was measured on it."""
     engine = create_engine(postgresql)
     with engine.connect() as connection:
-        server = str(connection.scalar(text("SHOW server_version")))
+        server = connection.scalar(text("SHOW server_version"))
+        fsync = connection.scalar(text("SHOW fsync"))
     engine.dispose()
     versions = {name: _version(name) for name in PACKAGES}
     return {
@@ -26,7 +27,7 @@ def machine(postgresql: str) -> dict[str, str]:
         "memory": f"{psutil.virtual_memory().total / 1024**3:.0f} GiB",
         "kernel": f"{platform.system()} {platform.release()}",
         "Python": platform.python_version(),
-        "PostgreSQL": server,
+        "PostgreSQL": f"{server} (fsync {fsync})",
         **versions,
     }
 

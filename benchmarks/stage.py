@@ -1,5 +1,6 @@
 """Where suites find what they measure: databases, publishers, and who reads them."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -7,13 +8,13 @@ from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from sqlalchemy import Engine, create_engine, make_url
+from sqlalchemy import Engine, create_engine, make_url, text
 
 from benchmarks.acting import Actor, acting
 from benchmarks.cpu import Meter, of_postgresql, of_process
 from benchmarks.events import feed_table, fill
 from benchmarks.peer import peer_python
-from tests.harness.databases import new_database, postgresql_server
+from tests.harness.databases import POSTGRESQL_VARIABLE, new_database, postgresql_server
 
 PAGE = 1_000
 
@@ -46,6 +47,13 @@ class Stage:
     def postgresql(self) -> str:
         """Return the URL of a PostgreSQL database."""
         server = self.stack.enter_context(postgresql_server())
+        if POSTGRESQL_VARIABLE not in os.environ:
+            # The tests' own does without; effects that are not on the disk are not committed.
+            with self.engine(server) as engine:
+                connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+                with connection:
+                    connection.execute(text("ALTER SYSTEM SET fsync = on"))
+                    connection.execute(text("SELECT pg_reload_conf()"))
         return self.stack.enter_context(new_database(server))
 
     @cached_property
@@ -116,6 +124,11 @@ class Stage:
         with acting("peer_server", task, python=peer_python()) as publisher:
             meters = {"publisher": of_process(publisher.number), "database": self.backends}
             yield publisher, meters
+
+
+def address(publisher: Actor, table: str) -> str:
+    """Return the URL of a table's feed."""
+    return f"http://127.0.0.1:{publisher.ready['port']}/{table}"
 
 
 def events_path(table: str, *, page: int = PAGE) -> str:

@@ -1,7 +1,6 @@
 """Consume a feed to its head with this package, and touch what comes in one way or another."""
 
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,7 +83,7 @@ def main() -> None:
             if how == "fetched":
                 return {"events": fetched(client, limit)}
             handlers = Handlers()
-            apply: Callable[..., object] = getattr(handlers, how)
+            apply = getattr(handlers, how)
             Consumer(client, store, "benchmark", follow=False, limit=limit).run(apply)
             return {"events": handlers.events}
 

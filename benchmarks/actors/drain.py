@@ -10,7 +10,8 @@ from typing import Any
 
 from benchmarks.actors.speaking import perform, task
 
-ROOM = 8 * 1024 * 1024
+ROOM = 1024 * 1024
+"""Bytes: for more than a page of these benchmarks."""
 
 
 class Reader:
@@ -77,41 +78,57 @@ def _header(head: bytes, name: bytes) -> bytes:
 def walk(wanted: dict[str, Any], order: dict[str, Any]) -> dict[str, Any]:
     """Read pages one behind the other, up to a number of events; note how long each took."""
     reader = Reader(wanted["port"])
-    events, pages, cursor = 0, [], order["cursor"]
+    events, pages, cursors, cursor = 0, [], [], order["cursor"]
     while events < order["events"]:
+        cursors.append(cursor)
         began = time.perf_counter()
         count, cursor, last = reader.page(wanted["path"].replace("CURSOR", cursor))
         pages.append(time.perf_counter() - began)
         events += count
         if last or not count:
             break
-    return {"events": events, "pages": pages, "cursor": cursor}
+    return {"events": events, "pages": pages, "cursors": cursors}
 
 
-def again(wanted: dict[str, Any], order: dict[str, Any]) -> dict[str, Any]:
-    """Ask for pages whose cursors are known, over and over; with their tags, if it is told to."""
-    reader, asked = Reader(wanted["port"]), []
-    for cursor in order["cursors"]:
-        path = wanted["path"].replace("CURSOR", cursor)
-        reader.page(path)
-        asked.append((path, f"If-None-Match: {reader.tag.decode()}\r\n" if order["tags"] else ""))
-    began, events, size = time.perf_counter(), 0, order["size"]
-    while events < order["events"]:
-        for path, header in asked:
-            reader.ask(path, header)
-        events += size * len(asked)
-    return {"events": events, "seconds": time.perf_counter() - began}
+class Again:
+    """Ask for pages whose cursors are known, over and over.
+
+    Args:
+        wanted: where they are.
+        order: their cursors, how many events each has, and whether to show their tags.
+    """
+
+    def __init__(self, wanted: dict[str, Any], order: dict[str, Any]) -> None:
+        self._reader = Reader(wanted["port"])
+        self._size = order["size"]
+        self._asked = []
+        for cursor in order["cursors"]:
+            path = wanted["path"].replace("CURSOR", cursor)
+            self._reader.page(path)
+            tag = f"If-None-Match: {self._reader.tag.decode()}\r\n"
+            self._asked.append((path, tag if order["tags"] else ""))
+
+    def ask(self, count: int) -> int:
+        """Ask until there were so many events; return how many there were."""
+        events = 0
+        while events < count:
+            for path, header in self._asked:
+                self._reader.ask(path, header)
+            events += self._size * len(self._asked)
+        return events
 
 
 @contextmanager
 def forked(wanted: dict[str, Any], orders: list[dict[str, Any]]) -> Iterator[list[int]]:
-    """Have a process for each order; yield where they write what they found."""
+    """Have a process for each order, and let all begin; yield where they write what they found."""
     ends, numbers = [], []
+    gate, hold = os.pipe()
     for order in orders:
         reading, writing = os.pipe()
         number = os.fork()
         if not number:
-            os.close(reading)
+            os.close(hold)
+            os.read(gate, 1)  # until nobody holds it shut
             found = json.dumps(walk(wanted, order)).encode()
             with os.fdopen(writing, "wb") as pipe:
                 pipe.write(found)
@@ -119,7 +136,9 @@ def forked(wanted: dict[str, Any], orders: list[dict[str, Any]]) -> Iterator[lis
         os.close(writing)
         ends.append(reading)
         numbers.append(number)
+    os.close(hold)
     yield ends
+    os.close(gate)
     for number in numbers:
         os.waitpid(number, 0)
 
@@ -127,22 +146,27 @@ def forked(wanted: dict[str, Any], orders: list[dict[str, Any]]) -> Iterator[lis
 def beside(wanted: dict[str, Any], orders: list[dict[str, Any]]) -> dict[str, Any]:
     """Walk in several processes at once."""
     with forked(wanted, orders) as ends:
-        found = []
+        began, found = time.perf_counter(), []
         for end in ends:
             with os.fdopen(end, "rb") as pipe:
                 found.append(json.loads(pipe.read()))
-    pages = [seconds for one in found for seconds in one["pages"]]
-    return {"events": sum(one["events"] for one in found), "pages": pages}
+        seconds = time.perf_counter() - began
+    pages = [page for one in found for page in one["pages"]]
+    return {"events": sum(one["events"] for one in found), "pages": pages, "seconds": seconds}
 
 
 def main() -> None:
     """Walk as it is told to."""
     wanted = task()
+    known: list[Again] = []
 
     def work(order: Any) -> dict[str, Any]:
         if isinstance(order, list):
             return beside(wanted, order)
-        return again(wanted, order) if "cursors" in order else walk(wanted, order)
+        if "cursors" in order:
+            known.append(Again(wanted, order))
+            return {"events": 0}
+        return {"events": known[0].ask(order["again"])} if known else walk(wanted, order)
 
     perform(work)
 

@@ -2,14 +2,32 @@
 
 import resource
 import socket
+import time
 
 import uvicorn
-from sqlalchemy import create_engine
+from sqlalchemy import Engine, Table, create_engine, insert
 from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
 
 from benchmarks.actors.speaking import say, task
 from benchmarks.events import feed_table
 from zeroeventhub import TableFeed, feed_routes
+
+
+def writing(engine: Engine, table: Table) -> Route:
+    """Return a route that writes an event, and answers with when it was committed."""
+
+    def write(request: Request) -> PlainTextResponse:
+        with engine.connect() as connection:
+            data = {"id": request.path_params["number"]}
+            connection.execute(insert(table).values(data=data))
+            began = time.monotonic()
+            connection.commit()
+        return PlainTextResponse(str(began))
+
+    return Route(f"/{table.name}/{{number:int}}", write, methods=["POST"])
 
 
 def main() -> None:
@@ -20,8 +38,9 @@ def main() -> None:
     engine = create_engine(wanted["database"])
     routes = []
     for name in wanted["tables"]:
-        feed = TableFeed(feed_table(name, wanted["form"]), data="data")
-        routes += feed_routes(f"/{name}", feed, engine, name=name)
+        table = feed_table(name, wanted["form"])
+        routes += feed_routes(f"/{name}", TableFeed(table, data="data"), engine, name=name)
+        routes.append(writing(engine, table))
     config = uvicorn.Config(
         Starlette(routes=routes),
         log_level="error",

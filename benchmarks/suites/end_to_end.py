@@ -38,12 +38,12 @@ OURS = {
 
 TEXT = """\
 A publisher over PostgreSQL and a `Consumer.run` to the head, pages of 1,000, one partition. The
-consumer keeps its cursor in SQLite, in a transaction a page, and its handler gets the page and touches
-nothing, or the bytes of each event, or its data, or dataclasses. The peer has its own server and
-client. Of Redis, messages are read through redis-py with hiredis, 1,000 at a time, decoded by msgspec
-and acknowledged; of NATS, through nats-py, with one acknowledgement a batch. Both have their events in
-memory or a local file already, and “publisher” is their server. The peer's and NATS' runs have a tenth
-of the events."""
+consumer keeps its cursor in SQLite, in a transaction a page, and its handler gets the page and
+touches nothing, or the bytes of each event, or its data, or dataclasses. The peer has its own
+server and client. Of Redis, messages are read through redis-py with hiredis, 1,000 at a time,
+decoded by msgspec and acknowledged; of NATS, through nats-py, with one acknowledgement a batch.
+Both have their events in memory or a local file already, and “publisher” is their server. The
+peer's and NATS' runs have a tenth of the events."""
 
 
 def end_to_end(stage: Stage) -> Result:

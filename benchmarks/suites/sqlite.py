@@ -11,8 +11,8 @@ CEILING = "sqlite3 cursor, fetchmany"
 OURS = "publisher, bytes drained"
 
 TEXT = """\
-The same drain over an SQLite file. The ceiling is `SELECT id, data … ORDER BY id` by a cursor of the
-standard library's sqlite3, 1,000 rows at a time, in one process and to nobody."""
+The same drain over an SQLite file. The ceiling is `SELECT id, data … ORDER BY id` by a cursor of
+the standard library's sqlite3, 1,000 rows at a time, in one process and to nobody."""
 
 
 def sqlite(stage: Stage) -> Result:
