@@ -28,8 +28,10 @@ class Reader:
         for cursor in cursors:
             place = 0 if cursor.cursor == FIRST_CURSOR else int(cursor.cursor)
             partition = cursor.partition_id
-            for place, data in connection.execute(rows, [place, page_size]):  # noqa: B020
+            for found, data in connection.execute(rows, [place, page_size]):
+                place = found
                 yield {"partition": partition, "headers": None, "data": data}
+            yield {"partition": partition, "headers": None, "data": data}
             yield {"partition": partition, "cursor": str(place)}
 
 

@@ -18,9 +18,9 @@ TEXT = """\
 Pages of 1,000 events are asked for one behind the other over one connection, with a bare socket
 that follows the cursor and decodes nothing. The ceiling is `COPY (SELECT data FROM …) TO STDOUT`
 through psycopg, in no order and to nobody. Every round has new publishers, so that no page comes
-from a cache. The last two but one differ in the column alone: JSON is sent as it is stored, and
-text has to be quoted. uvicorn runs with uvloop and httptools, which are installed beside it, and
-once without."""
+from a cache. Three rows differ in the type of the column: a document that is kept as text is sent
+as it is, and a text has to be quoted. uvicorn runs with uvloop and httptools, and in one row
+without them. The peer's run has a tenth of the events."""
 
 
 def drain(stage: Stage) -> Result:

@@ -70,10 +70,8 @@ def end_to_end(stage: Stage) -> Result:
         else:
             missing.append(Row(NATS, note="not installed"))
         runs = rounds(ways, stage.count, stage.tell)
-    compared = {"of COPY": CEILING, "of the peer": PEER} | (
-        {"of Redis": REDIS} if REDIS in runs else {}
-    )
-    of = {name: runs[way] for name, way in compared.items()}
+    compared = {"of COPY": CEILING, "of the peer": PEER, "of Redis": REDIS}
+    of = {name: runs[way] for name, way in compared.items() if way in runs}
     rows = [Row(name, figures(found, of)) for name, found in runs.items()]
     return Result(
         "end_to_end",
