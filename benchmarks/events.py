@@ -17,16 +17,17 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-NOTE = (
-    "Leave it with the neighbours if nobody is at home, and please ring twice: "
-    "the bell of the house is not loud, and the dog sleeps."
-)
+_MEMBERS = """
+    'id', n, 'customer', 'customer ' || (n % 9973),
+    'email', 'customer' || (n % 9973) || '@example.com',
+    'amount', round(n % 90000 / 100.0, 2), 'tax', round(n % 90000 / 400.0, 2),
+    'items', n % 7 + 1, 'weight', round(n % 83 / 8.0, 1), 'currency', 'NOK', 'status', 'placed',
+    'channel', 'web', 'city', 'Trondheim', 'country', 'Norway', 'carrier', 'post',
+    'placed', '2026-01-01T10:00:00Z'
+"""
 
 _POSTGRESQL = f"""
-    SELECT jsonb_build_object(
-        'id', n, 'customer', 'customer ' || n % 9973, 'amount', n % 90000 / 100.0,
-        'currency', 'NOK', 'status', 'placed', 'city', 'Trondheim', 'note', '{NOTE}',
-        'express', n % 7 = 0) AS data
+    SELECT jsonb_build_object({_MEMBERS}, 'express', n % 7 = 0) AS data
     FROM generate_series(CAST(:first AS bigint), CAST(:last AS bigint)) AS n
     ORDER BY n
 """  # noqa: S608 - no value of anybody's
@@ -34,9 +35,7 @@ _POSTGRESQL = f"""
 _SQLITE = f"""
     WITH RECURSIVE series(n) AS (SELECT :first UNION ALL SELECT n + 1 FROM series WHERE n < :last)
     SELECT json_object(
-        'id', n, 'customer', 'customer ' || n % 9973, 'amount', n % 90000 / 100.0,
-        'currency', 'NOK', 'status', 'placed', 'city', 'Trondheim', 'note', '{NOTE}',
-        'express', json(CASE WHEN n % 7 = 0 THEN 'true' ELSE 'false' END)) AS data
+        {_MEMBERS}, 'express', json(CASE WHEN n % 7 = 0 THEN 'true' ELSE 'false' END)) AS data
     FROM series
 """  # noqa: S608 - no value of anybody's
 
@@ -63,12 +62,10 @@ def effects_table() -> Table:
         "benchmark_effects",
         MetaData(),
         Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
-        Column("customer", Text),
-        Column("amount", Float),
-        Column("currency", Text),
-        Column("status", Text),
-        Column("city", Text),
-        Column("note", Text),
+        *(Column(name, Text) for name in ("customer", "email", "currency", "status", "channel")),
+        *(Column(name, Text) for name in ("city", "country", "carrier", "placed")),
+        *(Column(name, Float) for name in ("amount", "tax", "weight")),
+        Column("items", Integer),
         Column("express", Boolean),
     )
 

@@ -50,6 +50,7 @@ def rounds(ways: Mapping[str, Way], count: int, tell: Callable[[str], object]) -
         The runs of each way, in their order.
     """
     runs: dict[str, list[Run]] = {name: [] for name in ways}
+    next(iter(ways.values()))()  # what has just been written is read for the first time
     for number in range(1, count + 1):
         for name, way in ways.items():
             run = way()

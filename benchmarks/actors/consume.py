@@ -18,11 +18,18 @@ class Order:
 
     id: int
     customer: str
+    email: str
     amount: float
+    tax: float
+    items: int
+    weight: float
     currency: str
     status: str
+    channel: str
     city: str
-    note: str
+    country: str
+    carrier: str
+    placed: str
     express: bool
 
 

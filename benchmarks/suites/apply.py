@@ -19,7 +19,7 @@ INTO_SQLITE = "consumer into SQLite"
 SQLITE_FROM_MEMORY = "consumer into SQLite, pages from memory"
 
 TEXT = """\
-Every event becomes a row of eight columns with a primary key, in pages of 1,000; the consumer
+Every event becomes a row of 15 columns with a primary key, in pages of 1,000; the consumer
 moves its cursor in the same transaction. The ceilings have their rows ready, as bytes for COPY
 and as tuples for executemany, commit as often, and keep no cursor. The first row of a consumer
 has the whole way: a publisher over PostgreSQL, HTTP, the consumer. “Pages from memory” replaces
