@@ -3,7 +3,7 @@
 from typing import Any
 
 import httpx
-from sqlalchemy import Connection, create_engine, insert
+from sqlalchemy import Connection, create_engine
 
 from benchmarks.actors.speaking import perform, task
 from benchmarks.events import effects_table
@@ -22,7 +22,7 @@ def main() -> None:
 
     def apply(connection: Connection, page: PendingPage) -> None:
         nonlocal applied
-        connection.execute(insert(effects), [event.data for event in page.events])
+        page.insert_into(effects, connection)
         applied += len(page.events)
 
     with httpx.Client() as http:

@@ -20,10 +20,11 @@ SQLITE_FROM_MEMORY = "consumer into SQLite, pages from memory"
 
 TEXT = """\
 Every event becomes a row of 15 columns with a primary key, in pages of 1,000; the consumer
-moves its cursor in the same transaction. The ceilings have their rows ready, as bytes for COPY
-and as tuples for executemany, commit as often, and keep no cursor. The first row of a consumer
-has the whole way: a publisher over PostgreSQL, HTTP, the consumer. “Pages from memory” replaces
-the publisher by a server that has recorded its answers, which leaves the consumer's part."""
+inserts a page by `page.insert_into`, and moves its cursor in the same transaction. The ceilings
+have their rows ready, as bytes for COPY and as tuples for executemany, commit as often, and keep
+no cursor. The first row of a consumer has the whole way: a publisher over PostgreSQL, HTTP, the
+consumer. “Pages from memory” replaces the publisher by a server that has recorded its answers,
+which leaves the consumer's part."""
 
 
 def apply(stage: Stage) -> Result:
