@@ -73,12 +73,13 @@ def _targets(results: Iterable[Result]) -> Iterable[str]:
 
 
 def _section(result: Result) -> str:
-    columns = list(dict.fromkeys(name for row in result.rows for name in row.figures))
+    longest = sorted(result.rows, key=lambda row: -len(row.figures))
+    columns = list(dict.fromkeys(name for row in longest for name in row.figures))
     lines = [f"| | {' | '.join(columns)} |", "|---|" + "---:|" * len(columns)]
     lines += [_line(row, columns, result.plotted) for row in result.rows]
     machine = ", ".join(f"{name} {value}" for name, value in result.machine.items())
     return (
-        f"\n## {result.title}\n\n`make bench SUITE={result.suite}`: {result.text}\n\n"
+        f"\n## {result.title}\n\n{result.text}\n\n    make bench SUITE={result.suite}\n\n"
         + "\n".join(lines)
         + f"\n\n![{result.title}](benchmarks/{result.suite}.svg)\n\n"
         + f"{result.size}. Measured on: {machine}.\n"

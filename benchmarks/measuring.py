@@ -5,6 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+PROCESSES = ("publisher", "client", "database")
+"""Whose time is told, in the order of the columns."""
+
 Figure = list[float]
 """A median, and the smallest and the largest value."""
 
@@ -80,6 +83,6 @@ def figures(runs: Sequence[Run], of: Mapping[str, Sequence[Run]]) -> dict[str, F
     for name, others in of.items():
         pairs = zip(runs, others, strict=True)
         found[name] = spread([run.rate / other.rate for run, other in pairs])
-    for process in runs[0].cpu:
+    for process in sorted(runs[0].cpu, key=PROCESSES.index):
         found[f"CPU {process}"] = spread([run.cpu_per_million(process) for run in runs])
     return found
