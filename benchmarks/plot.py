@@ -19,13 +19,12 @@ def plot(result: Result, folder: Path) -> None:
     figures = [row.figures[result.plotted] for row in rows]
     figure, axes = plt.subplots(figsize=(8, 0.9 + 0.38 * len(rows)), layout="constrained")
     goals = {goal.way: goal.wanted for goal in result.goals if goal.column == result.plotted}
-    mine = {goal.way for goal in result.goals}
     places = range(len(rows))
     axes.barh(
         places,
         [middle for middle, _, _ in figures],
         xerr=[[m - low for m, low, _ in figures], [high - m for m, _, high in figures]],
-        color=[OURS if row.way in mine else OTHERS for row in rows],
+        color=[OURS if row.ours else OTHERS for row in rows],
         error_kw={"elinewidth": 1, "ecolor": "#444444"},
     )
     wanted = [(goals[row.way], place) for place, row in enumerate(rows) if row.way in goals]

@@ -13,11 +13,13 @@ class Row:
         way: its name.
         figures: by the name of their column.
         note: what else there is to say.
+        ours: whether it is one of this package.
     """
 
     way: str
     figures: dict[str, Figure] = field(default_factory=dict)
     note: str = ""
+    ours: bool = False
 
 
 @dataclass

@@ -11,7 +11,7 @@ GROUP = "benchmark"
 def main() -> None:
     """Consume all of it, as often as it is told to."""
     wanted = task()
-    server = redis.Redis(port=wanted["port"])
+    server = redis.Redis(port=wanted["port"], protocol=2)
     decode = msgspec.json.Decoder().decode
 
     def work(_: object) -> dict[str, int]:
@@ -22,9 +22,7 @@ def main() -> None:
             if not found:
                 server.xgroup_destroy(stream, GROUP)
                 return {"events": events}
-            ((_name, messages),) = found.items() if isinstance(found, dict) else found
-            if isinstance(found, dict):
-                (messages,) = messages
+            ((_name, messages),) = found
             for _number, fields in messages:
                 events += bool(decode(fields[b"data"])["id"])
             server.xack(stream, GROUP, *(number for number, _fields in messages))

@@ -44,7 +44,11 @@ def apply(stage: Stage) -> Result:
     runs = rounds(ways, stage.count, stage.tell)
     ceilings = dict.fromkeys(ways, COPY) | dict.fromkeys(list(ways)[3:], MANY)
     rows = [
-        Row(name, figures(found, {"of the ceiling": runs[ceilings[name]]}))
+        Row(
+            name,
+            figures(found, {"of the ceiling": runs[ceilings[name]]}),
+            ours=name not in ceilings.values(),
+        )
         for name, found in runs.items()
     ]
     return Result(

@@ -34,7 +34,8 @@ def depth(stage: Stage) -> Result:
         pages = [run.more["page"] for run in found]
         pairs = zip(pages, runs[SHORT], strict=True)
         ratios = [own / other.more["page"] for own, other in pairs]
-        rows.append(Row(name, {"ms a page": spread(pages), "of the short table": spread(ratios)}))
+        columns = {"ms a page": spread(pages), "of the short table": spread(ratios)}
+        rows.append(Row(name, columns, ours=True))
     return Result(
         "depth",
         "As the table grows",

@@ -32,7 +32,8 @@ def drain(stage: Stage) -> Result:
         ways[name] = partial(drained, stage, tables[form], form, plain=name == PLAIN)
     ways[PEER] = partial(drained_from_peer, stage, tables["jsonb"])
     runs = rounds(ways, stage.count, stage.tell)
-    rows = [Row(name, figures(found, {"of COPY": runs[CEILING]})) for name, found in runs.items()]
+    of = {"of COPY": runs[CEILING]}
+    rows = [Row(name, figures(found, of), ours=name in _WAYS) for name, found in runs.items()]
     return Result(
         "drain",
         "The publisher, its bytes drained",

@@ -72,7 +72,7 @@ def end_to_end(stage: Stage) -> Result:
         runs = rounds(ways, stage.count, stage.tell)
     compared = {"of COPY": CEILING, "of the peer": PEER, "of Redis": REDIS}
     of = {name: runs[way] for name, way in compared.items() if way in runs}
-    rows = [Row(name, figures(found, of)) for name, found in runs.items()]
+    rows = [Row(name, figures(found, of), ours=name in OURS) for name, found in runs.items()]
     return Result(
         "end_to_end",
         "End to end",

@@ -41,7 +41,10 @@ def latency(stage: Stage) -> Result:
         else:
             missing.append(Row(REDIS, note="not installed"))
         runs = rounds(ways, stage.count, stage.tell)
-    rows = [Row(name, _figures(found, runs[NOTIFY])) for name, found in runs.items()]
+    rows = [
+        Row(name, _figures(found, runs[NOTIFY]), ours=name in {WATCHED, WOKEN})
+        for name, found in runs.items()
+    ]
     return Result(
         "latency",
         "From commit to handler",

@@ -33,7 +33,7 @@ def many(stage: Stage) -> Result:
     for number in NUMBERS:
         found = runs[_name(number)]
         rates = figures(found, {"of one": alone})
-        rows.append(Row(_name(number), rates | _pages(found, number)))
+        rows.append(Row(_name(number), rates | _pages(found, number), ours=True))
     goals = []
     for number in NUMBERS[1:]:
         name = _name(number)

@@ -23,9 +23,8 @@ def sqlite(stage: Stage) -> Result:
         OURS: partial(drained, stage, table),
     }
     runs = rounds(ways, stage.count, stage.tell)
-    rows = [
-        Row(name, figures(found, {"of the cursor": runs[CEILING]})) for name, found in runs.items()
-    ]
+    of = {"of the cursor": runs[CEILING]}
+    rows = [Row(name, figures(found, of), ours=name == OURS) for name, found in runs.items()]
     return Result(
         "sqlite",
         "The publisher over SQLite",
