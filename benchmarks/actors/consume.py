@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 from sqlalchemy import Connection, create_engine
 
 from benchmarks.actors.speaking import perform, task
@@ -15,6 +16,26 @@ from zeroeventhub import FIRST, Client, Consumer, CursorStore, PendingPage
 @dataclass
 class Order:
     """What an event is about."""
+
+    id: int
+    customer: str
+    email: str
+    amount: float
+    tax: float
+    items: int
+    weight: float
+    currency: str
+    status: str
+    channel: str
+    city: str
+    country: str
+    carrier: str
+    placed: str
+    express: bool
+
+
+class OrderStruct(msgspec.Struct):
+    """The same as msgspec has it."""
 
     id: int
     customer: str
@@ -43,17 +64,17 @@ class Handlers:
         """Touch no event."""
         self.events += len(page.events)
 
-    def raw(self, _: Connection, page: PendingPage) -> None:
-        """Touch the bytes of each event."""
-        for event in page.events:
-            self.events += bool(event.raw)
-
     def objects(self, _: Connection, page: PendingPage) -> None:
         """Touch the data of each event."""
         for event in page.events:
             self.events += bool(event.data["id"])
 
-    def typed(self, _: Connection, orders: list[Order]) -> None:
+    def dataclasses(self, _: Connection, orders: list[Order]) -> None:
+        """Touch each event as what it is about."""
+        for order in orders:
+            self.events += bool(order.id)
+
+    def structs(self, _: Connection, orders: list[OrderStruct]) -> None:
         """Touch each event as what it is about."""
         for order in orders:
             self.events += bool(order.id)

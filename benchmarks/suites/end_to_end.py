@@ -23,23 +23,23 @@ from benchmarks.suites.drain import copied
 CEILING = "COPY of jsonb"
 UNTOUCHED = "consumer, data untouched"
 OBJECTS = "consumer, `event.data`"
-TYPED = "consumer, dataclasses"
+TYPED = "consumer, structs of msgspec"
 PEER = "Python peer"
 REDIS = "Redis Streams, consumer group"
 NATS = "NATS JetStream, pull"
 
 OURS = {
     UNTOUCHED: "bytes",
-    "consumer, `event.raw`": "raw",
     OBJECTS: "objects",
-    TYPED: "typed",
+    TYPED: "structs",
+    "consumer, dataclasses": "dataclasses",
     "client alone, no consumer": "fetched",
 }
 
 TEXT = """\
 A publisher over PostgreSQL and a `Consumer.run` to the head, pages of 1,000, one partition. The
 consumer keeps its cursor in SQLite, in a transaction a page, and its handler gets the page and
-touches nothing, or the bytes of each event, or its data, or dataclasses. The peer has its own
+touches nothing, or the data of each event, or gets structs or dataclasses. The peer has its own
 server and client. Of Redis, messages are read through redis-py with hiredis, 1,000 at a time,
 decoded by msgspec and acknowledged; of NATS, through nats-py, with one acknowledgement a batch.
 Both have their events in memory or a local file already, and “publisher” is their server. The
