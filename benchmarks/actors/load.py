@@ -26,19 +26,32 @@ def pages_of_bytes(connection: psycopg.Connection[Any], wanted: dict[str, Any]) 
 
 
 def into_postgresql(wanted: dict[str, Any]) -> None:
-    """Load by COPY."""
+    """Load by COPY, bytes that are ready or rows of Python's values."""
     connection = psycopg.connect(wanted["database"])
-    pages = pages_of_bytes(connection, wanted)
+    pages: list[Any] = pages_of_bytes(connection, wanted)
+    if wanted["rows"]:
+        types = [column.type.python_type for column in effects_table().columns]
+        pages = [[_values(line, types) for line in page.splitlines()] for page in pages]
     copy = f"COPY {effects_table().name} ({', '.join(COLUMNS)}) FROM STDIN"
 
     def work(_: object) -> dict[str, int]:
         for page in pages:
             with connection.cursor().copy(copy) as into:
-                into.write(page)
+                if wanted["rows"]:
+                    for row in page:
+                        into.write_row(row)
+                else:
+                    into.write(page)
             connection.commit()
         return {"events": wanted["events"]}
 
     perform(work)
+
+
+def _values(line: bytes, types: list[type]) -> tuple[Any, ...]:
+    """Return the values of a row that COPY has written."""
+    values = zip(line.split(b"\t"), types, strict=True)
+    return tuple(text == b"t" if kind is bool else kind(text.decode()) for text, kind in values)
 
 
 def into_sqlite(wanted: dict[str, Any]) -> None:

@@ -47,7 +47,9 @@ def instructions(work):
     finally:
         sys.settrace(before)
         threading.settrace(None)
-    return next(counter)
+    taken = next(counter)
+    assert taken > 0
+    return taken
 
 
 async def ask(application, path, **parameters):
