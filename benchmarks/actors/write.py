@@ -60,7 +60,7 @@ def main() -> None:
         def work(_: object) -> dict[str, Any]:
             pauses, written = random.Random(1), {}  # noqa: S311 - not a secret
             for number in range(1, wanted["events"] + 1):
-                time.sleep(pauses.uniform(0.005, 0.035))
+                time.sleep(pauses.uniform(0.03, 0.07))
                 written[number] = write(number)
             return {"events": wanted["events"], "written": written}
 

@@ -1,5 +1,6 @@
 """How long an event takes from its commit to a handler that waits for it."""
 
+import uuid
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -9,10 +10,10 @@ from benchmarks.acting import acting
 from benchmarks.events import feed_table
 from benchmarks.measuring import Figure, Run, Way, quantile, rounds, spread
 from benchmarks.result import Goal, Result, Row
-from benchmarks.servers import STREAM, redis_program, redis_server
+from benchmarks.servers import redis_program, redis_server
 from benchmarks.stage import Stage, address
 
-EVENTS = 200
+EVENTS = 100
 TABLE = "events_latency"
 NOTIFY = "bare LISTEN / NOTIFY"
 WATCHED = "feed, written by another process"
@@ -20,7 +21,7 @@ WOKEN = "feed, written by its own process"
 REDIS = "Redis XREAD BLOCK"
 
 TEXT = f"""\
-{EVENTS} events a run are written one by one, with pauses of 5 to 35 ms; a delay is from the call
+{EVENTS} events a run are written one by one, with pauses of 30 to 70 ms; a delay is from the call
 of the commit, or of XADD, until the handler. A consumer waits at the head by long-polling, in a
 process of its own. The bare ways decode their message and do nothing else; a consumer has opened
 its transaction and moved its cursor when its handler is called."""
@@ -87,8 +88,8 @@ def notified(stage: Stage) -> Run:
 
 def blocked(port: int) -> Run:
     """Wait for entries of a stream that is not there yet."""
-    blocking = {"port": port, "stream": STREAM, "events": EVENTS}
-    return _delays("redis_block", blocking, {"into": "redis", "port": port, "stream": STREAM})
+    stream = {"port": port, "stream": uuid.uuid4().hex}
+    return _delays("redis_block", {**stream, "events": EVENTS}, {**stream, "into": "redis"})
 
 
 def _empty(stage: Stage) -> None:
