@@ -12,7 +12,7 @@ from benchmarks.result import Goal, Result, Row
 DOCS = Path(__file__).parents[1] / "docs"
 RESULTS = DOCS / "benchmarks" / "results.json"
 BEGINNING = Path(__file__).with_name("document.md")
-TARGETS = "<!-- targets -->\n"
+TARGETS, MACHINE = "<!-- targets -->\n", "<!-- machine -->\n"
 
 
 def keep(result: Result) -> None:
@@ -29,10 +29,11 @@ def render() -> None:
     results = list(_kept().values())
     for result in results:
         plot(result, RESULTS.parent)
-    targets = "".join(_targets(results))
-    sections = "".join(_section(result) for result in results)
-    text = BEGINNING.read_text().replace(TARGETS, targets) + sections
-    (DOCS / "benchmarks.md").write_text(text)
+    latest = max((result.machine for result in results), key=lambda machine: machine["date"])
+    text = BEGINNING.read_text().replace(TARGETS, "".join(_targets(results)))
+    text = text.replace(MACHINE, "".join(f"| {name} | {of} |\n" for name, of in latest.items()))
+    sections = "".join(_section(result, latest) for result in results)
+    (DOCS / "benchmarks.md").write_text(text + sections)
 
 
 def number(value: float) -> str:
@@ -59,30 +60,30 @@ def _result(one: dict[str, object]) -> Result:
 
 
 def _targets(results: Iterable[Result]) -> Iterable[str]:
-    yield "| what | target | reached | |\n|---|---:|---:|---|\n"
+    yield "| what | figure | target | reached | |\n|---|---|---:|---:|---|\n"
     for result in results:
         for goal in result.goals:
             figure = result.figure(goal)
-            sign = "≤" if goal.at_most else "≥"
-            wanted = f"{sign} {goal.wanted:g}"
+            wanted = f"{'≤' if goal.at_most else '≥'} {goal.wanted:g}"
             if figure is None:
-                yield f"| {goal.what} | {wanted} | not measured | |\n"
+                yield f"| {goal.what} | {goal.column} | {wanted} | not measured | |\n"
                 continue
-            verdict = "reached" if goal.is_met(figure[0]) else "**not reached**"
-            yield f"| {goal.what}, {goal.column} | {wanted} | {number(figure[0])} | {verdict} |\n"
+            verdict = "yes" if goal.is_met(figure[0]) else "**no**"
+            reached = number(figure[0])
+            yield f"| {goal.what} | {goal.column} | {wanted} | {reached} | {verdict} |\n"
 
 
-def _section(result: Result) -> str:
+def _section(result: Result, latest: dict[str, str]) -> str:
     longest = sorted(result.rows, key=lambda row: -len(row.figures))
     columns = list(dict.fromkeys(name for row in longest for name in row.figures))
     lines = [f"| | {' | '.join(columns)} |", "|---|" + "---:|" * len(columns)]
     lines += [_line(row, columns, result.plotted) for row in result.rows]
-    machine = ", ".join(f"{name} {value}" for name, value in result.machine.items())
+    other = {name: of for name, of in result.machine.items() if latest.get(name) != of}
+    machine = "".join(f"; {name} {of}" for name, of in other.items())
     return (
         f"\n## {result.title}\n\n{result.text}\n\n    make bench SUITE={result.suite}\n\n"
         + "\n".join(lines)
-        + f"\n\n![{result.title}](benchmarks/{result.suite}.svg)\n\n"
-        + f"{result.size}. Measured on: {machine}.\n"
+        + f"\n\n![{result.title}](benchmarks/{result.suite}.svg)\n\n{result.size}{machine}.\n"
     )
 
 

@@ -63,9 +63,9 @@ def apply(stage: Stage) -> Result:
         rows,
         [
             Goal("exactly once into PostgreSQL", INTO_POSTGRESQL, "of the ceiling", 0.70),
-            Goal(f"{FROM_MEMORY}, exactly once", FROM_MEMORY, "of the ceiling", 0.70),
+            Goal("the same, pages from memory", FROM_MEMORY, "of the ceiling", 0.70),
             Goal("exactly once into SQLite", INTO_SQLITE, "of the ceiling", 0.70),
-            Goal(f"{SQLITE_FROM_MEMORY}, exactly once", SQLITE_FROM_MEMORY, "of the ceiling", 0.70),
+            Goal("the same, pages from memory", SQLITE_FROM_MEMORY, "of the ceiling", 0.70),
         ],
     )
 

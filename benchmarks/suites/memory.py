@@ -9,7 +9,8 @@ from benchmarks.stage import PAGE, Stage, address
 TEXT = """\
 A consumer runs through the long table of `depth`, touching the data of each event. The memory of
 both processes is looked at ten times a second; what is compared are the largest values of the
-second tenth and of the last tenth of the time."""
+second tenth and of the last tenth of the time. What the publisher keeps of full pages grows up to
+its bound: with fewer events than the ten million of the target, that may be meanwhile."""
 
 PAUSE = 0.1
 
