@@ -31,7 +31,7 @@ def plot(result: Result, folder: Path) -> None:
     if wanted:
         axes.scatter(*zip(*wanted, strict=True), marker="|", s=260, color=MARK, label="target")
         axes.legend(frameon=False)
-    axes.set_yticks(list(places), [row.way for row in rows])
+    axes.set_yticks(list(places), [row.way.replace("`", "") for row in rows])
     axes.invert_yaxis()
     axes.set_xlabel(result.plotted)
     axes.spines[["top", "right"]].set_visible(False)
