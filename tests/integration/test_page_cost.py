@@ -18,11 +18,13 @@ EVENTS = 8_000
 SMALL, LARGE = 1_000, 2_000
 """Sizes of pages; what a page costs by itself is taken out by comparing the two."""
 
-PUBLISHED = 250.0
-"""What an event may cost the publisher, from the driver's row to the last byte of the answer."""
+PUBLISHED = {"postgresql": 10.0, "sqlite": 100.0, "mariadb": 100.0}
+"""What an event may cost the publisher. PostgreSQL joins the lines of a page, which are then passed
+on as one; from the others they come one by one, and each is looked at once. With SQLAlchemy 2.0
+they cost a tenth more. To look at each once more is ten to twenty instructions."""
 
-DECODED, TOUCHED = 100.0, 180.0
-"""What it may cost the client to have it, and with its data."""
+DECODED, TOUCHED = 75.0, 150.0
+"""What it may cost the client: one step over its line, and one more where its data is asked for."""
 
 DRIVERS = ("pymysql",)
 """Drivers that are written in Python: what they take is theirs."""
@@ -99,7 +101,7 @@ def application(engine):
     return Starlette(routes=feed_routes("/orders", TableFeed(orders, data="data"), engine))
 
 
-def test_publisher_takes_few_instructions_for_an_event(application):
+def test_publisher_takes_few_instructions_for_an_event(application, engine):
     """What a page costs the publisher hardly grows with its events, on any database."""
     bodies = walk(application, SMALL // 2)  # and whatever is done only once
     assert sum(body.count(b'{"data"') for body in bodies) == EVENTS
@@ -107,7 +109,7 @@ def test_publisher_takes_few_instructions_for_an_event(application):
         instructions(lambda limit=limit: walk(application, limit)) for limit in (SMALL, LARGE)
     )
     # Half as many pages, and as many events.
-    assert (2 * large - small) / EVENTS <= PUBLISHED
+    assert (2 * large - small) / EVENTS <= PUBLISHED[engine.dialect.name]
 
 
 def decode(body, *, touch):
