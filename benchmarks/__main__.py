@@ -8,6 +8,7 @@ docs/benchmarks.md, and in the plots beside it.
 
 import argparse
 import json
+import os
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -54,9 +55,11 @@ def main() -> None:
 
 
 def _measured(stage: Stage, name: str) -> Result:
+    load = os.getloadavg()[0]
     result = SUITES[name](stage)
     result.machine = machine(stage.postgresql)
     result.size = result.size or f"{stage.events:,} events a run, {stage.count} rounds"
+    result.size += f", beginning at a load of {load:.1f}"
     for goal in result.goals:
         if (figure := result.figure(goal)) is not None:
             verdict = "reached" if goal.is_met(figure[0]) else "not reached"
