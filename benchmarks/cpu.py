@@ -1,5 +1,6 @@
 """How many seconds of processors a process has taken, user and system."""
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
@@ -28,13 +29,21 @@ def of_family(number: int) -> Meter:
 
 
 def of_postgresql(url: str) -> Meter:
-    """Measure a PostgreSQL server of this machine: its backends are children of one process."""
+    """Measure a PostgreSQL server: its backends are children of one process.
+
+    What runs elsewhere, or in a container, cannot be measured, and is not a number.
+    """
     engine = create_engine(url)
     with engine.connect() as connection:
         backend = connection.scalar(text("SELECT pg_backend_pid()"))
-    parent = psutil.Process(backend).ppid()
+        try:
+            process = psutil.Process(backend)
+            is_here = process.name().startswith("postgres")
+        except psutil.NoSuchProcess:
+            is_here = False
+        parent = process.ppid() if is_here else None
     engine.dispose()
-    return of_family(parent)
+    return (lambda: math.nan) if parent is None else of_family(parent)
 
 
 def resident(number: int) -> float:

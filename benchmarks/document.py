@@ -1,6 +1,7 @@
 """docs/benchmarks.md: made of what suites found, each in the place of what it had found before."""
 
 import json
+import math
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -38,6 +39,8 @@ def render() -> None:
 
 def number(value: float) -> str:
     """Show a number with three digits that say something."""
+    if math.isnan(value):
+        return "unknown"
     for bound, form in ((100, ",.0f"), (10, ".1f"), (0.1, ".2f")):
         if abs(value) >= bound:
             return format(value, form)
