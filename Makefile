@@ -4,7 +4,7 @@
 PYTHON ?= python3
 PIP = -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test check soak clean
+.PHONY: demo test check soak bench clean
 
 demo: .venv/demo
 	.venv/bin/zeroeventhub demo
@@ -36,8 +36,13 @@ check: .venv/test
 soak: .venv/test
 	.venv/bin/python tests/soak.py $(PART)
 
+# Everything that docs/benchmarks.md reports, in about a quarter of an hour. One part, and to the sizes
+# of the document: make bench SUITE=drain OPTIONS='--events 1000000 --rows 10000000'
+bench: .venv-bench/bench
+	.venv-bench/bin/python -m benchmarks $(SUITE) $(OPTIONS)
+
 clean:
-	rm -rf .venv .venv-sqlalchemy-2.0 .venv-peer
+	rm -rf .venv .venv-sqlalchemy-2.0 .venv-peer .venv-bench .venv-bench-peer
 
 .venv/demo: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -54,4 +59,11 @@ clean:
 	$(PYTHON) -m venv .venv-sqlalchemy-2.0
 	.venv-sqlalchemy-2.0/bin/python $(PIP) install 'pip>=25.1'
 	.venv-sqlalchemy-2.0/bin/python $(PIP) install --editable '.[demo]' --group test 'sqlalchemy<2.1'
+	touch $@
+
+# An environment of its own: uvicorn takes another event loop where uvloop is installed.
+.venv-bench/bench: pyproject.toml
+	$(PYTHON) -m venv .venv-bench
+	.venv-bench/bin/python $(PIP) install 'pip>=25.1'
+	.venv-bench/bin/python $(PIP) install --editable '.[demo]' --group test --group bench
 	touch $@

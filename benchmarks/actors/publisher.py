@@ -1,0 +1,59 @@
+"""Publish tables with uvicorn, on a port that is said."""
+
+import resource
+import socket
+import time
+
+import uvicorn
+from sqlalchemy import Engine, Table, create_engine, insert
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+from benchmarks.actors.speaking import say, task
+from benchmarks.events import feed_table
+from zeroeventhub import TableFeed, feed_routes
+
+
+def writing(engine: Engine, table: Table) -> Route:
+    """Return a route that writes an event, and answers with when it was committed."""
+
+    def write(request: Request) -> PlainTextResponse:
+        with engine.connect() as connection:
+            data = {"id": request.path_params["number"]}
+            connection.execute(insert(table).values(data=data))
+            began = time.monotonic()
+            connection.commit()
+        return PlainTextResponse(str(began))
+
+    return Route(f"/{table.name}/{{number:int}}", write, methods=["POST"])
+
+
+def main() -> None:
+    """Serve the feeds of a task until the process is ended."""
+    wanted = task()
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+    engine = create_engine(wanted["database"])
+    routes = []
+    for name in wanted["tables"]:
+        table = feed_table(name, wanted["form"])
+        routes += feed_routes(f"/{name}", TableFeed(table, data="data"), engine, name=name)
+        routes.append(writing(engine, table))
+    config = uvicorn.Config(
+        Starlette(routes=routes),
+        log_level="error",
+        loop=wanted["loop"],
+        http=wanted["http"],
+        timeout_graceful_shutdown=1,
+    )
+    with socket.create_server(("127.0.0.1", 0), backlog=4096) as listening:
+        # Inherited by what is accepted: an answer's last piece waits for no acknowledgement.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        say({"port": listening.getsockname()[1]})
+        uvicorn.Server(config).run(sockets=[listening])
+
+
+if __name__ == "__main__":
+    main()

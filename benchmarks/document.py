@@ -1,0 +1,105 @@
+"""docs/benchmarks.md: made of what suites found, each in the place of what it had found before."""
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+
+from benchmarks.measuring import Figure
+from benchmarks.plot import plot
+from benchmarks.result import Goal, Result, Row
+
+DOCS = Path(__file__).parents[1] / "docs"
+RESULTS = DOCS / "benchmarks" / "results.json"
+BEGINNING = Path(__file__).with_name("document.md")
+TARGETS, MACHINE = "<!-- targets -->\n", "<!-- machine -->\n"
+
+
+def keep(result: Result) -> None:
+    """Keep what a suite found, in the place of what it had found before."""
+    kept = _kept()
+    kept[result.suite] = result
+    RESULTS.parent.mkdir(exist_ok=True)
+    text = json.dumps([asdict(one) for one in kept.values()], indent=1)
+    RESULTS.write_text(text + "\n")
+
+
+def render() -> None:
+    """Write the document and its plots."""
+    results = list(_kept().values())
+    for result in results:
+        plot(result, RESULTS.parent)
+    latest = max((result.machine for result in results), key=lambda machine: machine["date"])
+    text = BEGINNING.read_text().replace(TARGETS, "".join(_targets(results)))
+    text = text.replace(MACHINE, "".join(f"| {name} | {of} |\n" for name, of in latest.items()))
+    sections = "".join(_section(result, latest) for result in results)
+    (DOCS / "benchmarks.md").write_text(text + sections)
+
+
+def number(value: float) -> str:
+    """Show a number with three digits that say something."""
+    if math.isnan(value):
+        return "unknown"
+    for bound, form in ((100, ",.0f"), (10, ".1f"), (0.1, ".2f")):
+        if abs(value) >= bound:
+            return format(value, form)
+    return f"{value:.3f}"
+
+
+def _kept() -> dict[str, Result]:
+    from benchmarks.suites import SUITES  # noqa: PLC0415 - suites are written down in their order
+
+    found = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+    results = {one["suite"]: _result(one) for one in found}
+    return {name: results[name] for name in SUITES if name in results} | results
+
+
+def _result(one: dict[str, object]) -> Result:
+    result = Result(**one)  # type: ignore[arg-type] # as it was kept
+    result.rows = [Row(**row) for row in result.rows]  # type: ignore[arg-type]
+    result.goals = [Goal(**goal) for goal in result.goals]  # type: ignore[arg-type]
+    return result
+
+
+def _targets(results: Iterable[Result]) -> Iterable[str]:
+    yield "| what | figure | target | reached | |\n|---|---|---:|---:|---|\n"
+    for result in results:
+        for goal in result.goals:
+            figure = result.figure(goal)
+            wanted = f"{'≤' if goal.at_most else '≥'} {goal.wanted:g}"
+            if figure is None:
+                yield f"| {goal.what} | {goal.column} | {wanted} | not measured | |\n"
+                continue
+            verdict = "yes" if goal.is_met(figure[0]) else "**no**"
+            reached = number(figure[0])
+            yield f"| {goal.what} | {goal.column} | {wanted} | {reached} | {verdict} |\n"
+
+
+def _section(result: Result, latest: dict[str, str]) -> str:
+    longest = sorted(result.rows, key=lambda row: -len(row.figures))
+    columns = list(dict.fromkeys(name for row in longest for name in row.figures))
+    lines = [f"| | {' | '.join(columns)} |", "|---|" + "---:|" * len(columns)]
+    lines += [_line(row, columns, result.plotted) for row in result.rows]
+    other = {name: of for name, of in result.machine.items() if latest.get(name) != of}
+    machine = "".join(f"; {name} {of}" for name, of in other.items())
+    return (
+        f"\n## {result.title}\n\n{result.text}\n\n    make bench SUITE={result.suite}\n\n"
+        + "\n".join(lines)
+        + f"\n\n![{result.title}](benchmarks/{result.suite}.svg)\n\n{result.size}{machine}.\n"
+    )
+
+
+def _line(row: Row, columns: list[str], plotted: str) -> str:
+    if not row.figures:
+        return f"| {row.way} | {row.note} |" + " |" * (len(columns) - 1)
+    note = f", {row.note}" if row.note else ""
+    cells = [_cell(row.figures.get(name), full=name == plotted) for name in columns]
+    return f"| {row.way}{note} | {' | '.join(cells)} |"
+
+
+def _cell(figure: Figure | None, *, full: bool) -> str:
+    if figure is None:
+        return ""
+    middle, low, high = map(number, figure)
+    return f"**{middle}** ({low} to {high})" if full and low != high else middle

@@ -1,0 +1,140 @@
+"""Where suites find what they measure: databases, publishers, and who reads them."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from sqlalchemy import Engine, create_engine, make_url, text
+
+from benchmarks.acting import Actor, acting
+from benchmarks.cpu import Meter, of_postgresql, of_process
+from benchmarks.events import feed_table, fill
+from benchmarks.peer import peer_python
+from tests.harness.databases import POSTGRESQL_VARIABLE, new_database, postgresql_server
+
+PAGE = 1_000
+
+
+@dataclass
+class Stage:
+    """Provide what suites need, each thing once.
+
+    Attributes:
+        events: how many events a run has.
+        rows: how many a long table has.
+        count: how many rounds there are.
+        tell: is told how it goes.
+        stack: ends what was begun.
+    """
+
+    events: int
+    rows: int
+    count: int
+    tell: Callable[[str], object]
+    stack: ExitStack
+    _filled: dict[str, int] = field(default_factory=dict)
+
+    @cached_property
+    def folder(self) -> Path:
+        """Return a folder for files."""
+        return Path(self.stack.enter_context(TemporaryDirectory(prefix="zeroeventhub-bench-")))
+
+    @cached_property
+    def postgresql(self) -> str:
+        """Return the URL of a PostgreSQL database."""
+        server = self.stack.enter_context(postgresql_server())
+        if POSTGRESQL_VARIABLE not in os.environ:
+            # The tests' own does without; effects that are not on the disk are not committed.
+            with self.engine(server) as engine:
+                connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+                with connection:
+                    connection.execute(text("ALTER SYSTEM SET fsync = on"))
+                    connection.execute(text("SELECT pg_reload_conf()"))
+        return self.stack.enter_context(new_database(server))
+
+    @cached_property
+    def sqlite(self) -> str:
+        """Return the URL of an SQLite database."""
+        return f"sqlite:///{self.folder / 'feed.db'}"
+
+    @cached_property
+    def backends(self) -> Meter:
+        """Return what measures the PostgreSQL server."""
+        return of_postgresql(self.postgresql)
+
+    @property
+    def plain_url(self) -> str:
+        """Return the URL of the PostgreSQL database as its drivers want it."""
+        url = make_url(self.postgresql).set(drivername="postgresql")
+        return url.render_as_string(hide_password=False)
+
+    @contextmanager
+    def engine(self, url: str) -> Iterator[Engine]:
+        """Open a database."""
+        engine = create_engine(url)
+        yield engine
+        engine.dispose()
+
+    def table(self, name: str, form: str, count: int, *, url: str = "", small: bool = False) -> str:
+        """Fill a table of events, unless it is there already; return its name."""
+        if self._filled.get(name) != count:
+            self.tell(f"{count:,} events into {name}")
+            with self.engine(url or self.postgresql) as engine:
+                fill(engine, feed_table(name, form), count, small=small)
+            self._filled[name] = count
+        return name
+
+    @contextmanager
+    def publisher(
+        self,
+        *tables: str,
+        form: str = "jsonb",
+        url: str = "",
+        plain: bool = False,
+    ) -> Iterator[tuple[Actor, dict[str, Meter]]]:
+        """Start a publisher of tables; yield it, and what measures it and its database.
+
+        Args:
+            tables: filled before, in one form.
+            form: of their data.
+            url: of their database; the PostgreSQL by default.
+            plain: whether to use the loop and the parser of pure Python.
+        """
+        task = {
+            "database": url or self.postgresql,
+            "tables": tables,
+            "form": form,
+            "loop": "asyncio" if plain else "uvloop",
+            "http": "h11" if plain else "httptools",
+        }
+        with acting("publisher", task) as publisher:
+            meters = {"publisher": of_process(publisher.number)}
+            if not url:
+                meters["database"] = self.backends
+            yield publisher, meters
+
+    @contextmanager
+    def peer(self, table: str) -> Iterator[tuple[Actor, dict[str, Meter]]]:
+        """Start the Python peer's publisher; yield it, and what measures it and its database."""
+        task = {"database": self.plain_url, "table": table}
+        with acting("peer_server", task, python=peer_python()) as publisher:
+            meters = {"publisher": of_process(publisher.number), "database": self.backends}
+            yield publisher, meters
+
+
+def address(publisher: Actor, table: str) -> str:
+    """Return the URL of a table's feed."""
+    return f"http://127.0.0.1:{publisher.ready['port']}/{table}"
+
+
+def events_path(table: str, *, page: int = PAGE) -> str:
+    """Return where pages of a table's feed are, with CURSOR in the place of their cursor."""
+    return f"/{table}/events?token=1&partition=0&cursor=CURSOR&pagesizehint={page}"
+
+
+PEER_PATH = f"/feed/v1?n=1&cursor0=CURSOR&pagesizehint={PAGE}"
+"""The same of the Python peer's."""

@@ -1,0 +1,29 @@
+"""The suites: each measures one thing, in a module with its name."""
+
+from collections.abc import Callable
+
+from benchmarks.result import Result
+from benchmarks.stage import Stage
+from benchmarks.suites.apply import apply
+from benchmarks.suites.cache import cache
+from benchmarks.suites.depth import depth
+from benchmarks.suites.drain import drain
+from benchmarks.suites.end_to_end import end_to_end
+from benchmarks.suites.latency import latency
+from benchmarks.suites.many import many
+from benchmarks.suites.memory import memory
+from benchmarks.suites.sqlite import sqlite
+from benchmarks.suites.waiters import waiters
+
+__all__ = ["SUITES", "Suite"]
+
+Suite = Callable[[Stage], Result]
+
+SUITES: dict[str, Suite] = {
+    suite.__name__: suite
+    for suite in (
+        *(drain, cache, end_to_end, apply, sqlite, latency, waiters, many),
+        *(depth, memory),
+    )
+}
+"""In the order of the document."""

@@ -1,0 +1,56 @@
+"""Pages that are asked for again: those that can never change."""
+
+from functools import partial
+
+from benchmarks.acting import acting
+from benchmarks.measuring import Run, Way, figures, rounds
+from benchmarks.result import Goal, Result, Row
+from benchmarks.stage import PAGE, Stage, events_path
+from benchmarks.suites.drain import copied, drained
+
+CEILING = "COPY of jsonb"
+AGAIN = "full pages, asked for again"
+UNCHANGED = "full pages, answered with 304"
+PAGES = 40
+
+TEXT = f"""\
+{PAGES} full pages are asked for over and over: as they are, and with the tag that the reader has
+of them."""
+
+
+def cache(stage: Stage) -> Result:
+    """Ask for pages again."""
+    table = stage.table("events_jsonb", "jsonb", stage.events)
+    ways: dict[str, Way] = {
+        CEILING: partial(copied, stage, table),
+        "full pages, the first time": partial(drained, stage, table),
+        AGAIN: partial(again, stage, table, tags=False),
+        UNCHANGED: partial(again, stage, table, tags=True),
+    }
+    runs = rounds(ways, stage.count, stage.tell)
+    of = {"of COPY": runs[CEILING]}
+    rows = [Row(name, figures(found, of), ours=name != CEILING) for name, found in runs.items()]
+    return Result(
+        "cache",
+        "Full pages again",
+        TEXT,
+        "of COPY",
+        rows,
+        [
+            Goal(f"publisher, {AGAIN}", AGAIN, "of COPY", 4),
+            Goal(f"publisher, {UNCHANGED}", UNCHANGED, "of COPY", 4),
+        ],
+    )
+
+
+def again(stage: Stage, table: str, *, tags: bool) -> Run:
+    """Ask for the same pages again and again."""
+    with (
+        stage.publisher(table) as (publisher, meters),
+        acting("drain", {"port": publisher.ready["port"], "path": events_path(table)}) as reader,
+    ):
+        count = min(PAGES + 1, stage.events // PAGE)
+        walked = reader.act({"cursor": "_first", "events": count * PAGE})
+        # The start is no place that stays: who reads from it is never told that it knows the page.
+        reader.act({"cursors": walked["cursors"][1:], "tags": tags, "size": PAGE})
+        return reader.run(meters, {"again": 2 * stage.events})
