@@ -23,7 +23,7 @@ PUBLISHED = {"postgresql": 10.0, "sqlite": 100.0, "mariadb": 100.0}
 on as one; from the others they come one by one, and each is looked at once. With SQLAlchemy 2.0
 they cost a tenth more. To look at each once more is ten to twenty instructions."""
 
-DECODED, TOUCHED = 100.0, 175.0
+DECODED, TOUCHED = 75.0, 150.0
 """What it may cost the client: one step over its line, and one more where its data is asked for."""
 
 DRIVERS = ("pymysql",)
