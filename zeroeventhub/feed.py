@@ -111,8 +111,8 @@ class ExtendedFeed(Protocol):
     def vouch(self, cursors: Collection[str]) -> None:
         """Refuse cursors if the history that they were given for is another one by now.
 
-        Full pages are kept for a while by whoever serves a feed, and are asked about every second
-        that they are sent in. A feed whose history is always the same need not have this method.
+        Full pages of a feed that has this method are kept for a while by whoever serves it, who
+        asks again and again while they are sent. Those of other feeds are not kept.
 
         Args:
             cursors: those behind full pages.

@@ -102,5 +102,5 @@ def test_busy_stream_asks_again_from_time_to_time(shop, monkeypatch):
     last = next(numbers)
     with shop.begin() as connection:
         place(connection, 1, first=last)
-    assert b'"n":10}' in ended
+    assert b'"n": 10}' in ended
     assert f'"n":{last}}}'.encode() not in ended

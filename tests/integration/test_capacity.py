@@ -447,5 +447,5 @@ def test_one_read_answers_all_who_ask_the_same(shop):
             with shop.begin() as connection:
                 place(connection, 1, first=5)
             found = [answer(connection) for connection in waiting]
-            assert {body.count(b'"n":5') for _, _, body in found} == {1}
+            assert {body.count(b'"n": 5') for _, _, body in found} == {1}
             assert len(pages) - before < 20

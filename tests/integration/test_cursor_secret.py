@@ -33,7 +33,7 @@ def feed(engine, secret=SECRET, **options):
 
 def test_guess_of_a_hidden_event_is_not_confirmed_by_a_cursor(shop):
     """The cursor of the head stands at an event of another partition, and says nothing of it."""
-    guessed = blake2b(b'{"n":1}', digest_size=5).hexdigest()
+    guessed = blake2b(b'{"n": 1}', digest_size=5).hexdigest()
     assert feed(shop, None).read(0, LAST, 1).cursor.endswith(guessed)
     sealed = feed(shop)
     head = Place.of(sealed.read(0, LAST, 1).cursor)

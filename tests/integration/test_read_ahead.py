@@ -13,7 +13,7 @@ from zeroeventhub import Event, FeedInfo, Principal, feed_routes
 from zeroeventhub.capacity import Capacity
 from zeroeventhub.errors import Diverged, FeedFailure, Unavailable
 from zeroeventhub.protocol import EVENT_TYPES, FIRST, Page
-from zeroeventhub.server.read_ahead import PAGES
+from zeroeventhub.server.read_ahead import PAGES, VOUCHED
 
 LAST_PAGE = 9
 PATIENCE = 20
@@ -31,6 +31,9 @@ class Book:
         """Describe the feed."""
         described = FeedInfo.of(1)
         return FeedInfo(described.partitions, described.token, extensions=frozenset({EVENT_TYPES}))
+
+    def vouch(self, cursors):
+        """Have one history for ever."""
 
     def read(self, partition, cursor, limit, *, types=None):
         """Read the page behind a cursor, which is its number."""
@@ -242,13 +245,26 @@ def test_kept_pages_are_of_the_history_that_there_is(book):
 
     book.vouch = vouch
     with opened(book) as url:
-        for cursor in ("2", "4", "2", "4"):
+        for cursor in ("2", "4", "2"):
             get(url, cursor)
         assert (asked, book.asked) == ([["3", "5"]], [2, 4])
-        time.sleep(1.1)
+        time.sleep(2 * VOUCHED)
         for cursor in ("2", "4"):
             get(url, cursor)
     assert (asked, book.asked) == ([["3", "5"]] * 2, [2, 4, 2, 4])
+
+
+def test_feed_that_cannot_vouch_for_its_pages_keeps_none(book):
+    """A feed of one's own that does not say whether its history still holds is always read."""
+
+    class Plain:
+        info, read = book.info, book.read
+
+    with opened(Plain()) as url:
+        for cursor in ("1", "2", "1", "2"):
+            get(url, cursor)
+        time.sleep(0.1)
+    assert book.asked == [1, 2, 1, 2]
 
 
 def test_page_that_nobody_can_vouch_for_is_not_sent(book):

@@ -21,15 +21,17 @@ __all__ = ["ReadAhead"]
 PAGES = 8
 """How many pages are read ahead at once: what is done once for all of them costs less."""
 
-VOUCHED = 1.0
-"""Seconds for which it holds that the kept pages are of the feed's history."""
+VOUCHED = 0.05
+"""Seconds for which kept pages are taken to be of the feed's history: failovers take longer."""
 
 READERS = 1_000
 """Of how many readers it is remembered what they will ask for next."""
 
 
 class ReadAhead:
-    """Keep pages that can never be others, and read one more for those who read on.
+    """Keep pages that can never be others, and read some more for those who read on.
+
+    Only of a feed that can vouch for them: history may be another one all the same.
 
     Args:
         source: the feed.
@@ -39,6 +41,7 @@ class ReadAhead:
     def __init__(self, source: Source, pages: KeptPages) -> None:
         self._source = source
         self._pages = pages
+        self._keeps = source.has("vouch")
         self._expected: OrderedDict[Question, None] = OrderedDict()
         self._under_way: dict[Question, anyio.Event] = {}
         self._vouching = anyio.Lock()
@@ -61,11 +64,10 @@ class ReadAhead:
 
     async def _vouch(self) -> None:
         """Look whether the pages still are of the feed's history, and forget them if not."""
-        if self._source.has("vouch"):
-            try:
-                await self._source.call("vouch")(self._pages.cursors())
-            except Gone:
-                self._pages.clear()
+        try:
+            await self._source.call("vouch")(self._pages.cursors())
+        except Gone:
+            self._pages.clear()
         self._vouched_until = anyio.current_time() + VOUCHED
 
     async def encoded(self, question: Question | None, page: Page) -> EncodedPage:
@@ -81,7 +83,7 @@ class ReadAhead:
     def _kept(self, question: Question | None, page: Page, body: bytes) -> EncodedPage:
         tag = None if question is None else tag_of(page, question.cursor, body)
         encoded = EncodedPage(body, tag, len(page.events), page.cursor, page.full)
-        if question is not None and tag is not None:
+        if question is not None and tag is not None and self._keeps:
             self._pages.keep(question, encoded)
         return encoded
 
@@ -99,7 +101,7 @@ class ReadAhead:
         if len(self._expected) > READERS:
             self._expected.popitem(last=False)
         most = min(PAGES, self._pages.most(len(page.body)))
-        if not reads_on or most == 0 or not self._source.has_spare_room:
+        if not (reads_on and self._keeps and most and self._source.has_spare_room):
             return None
         return self._continued(following, most)
 
