@@ -132,7 +132,8 @@ class News:
 
 def _soon() -> Callable[[Callable[[], object]], object]:
     """Return what lets the event loop call something, from any thread and without waiting."""
-    loop: Any = anyio.lowlevel.current_token().native_token
+    token: Any = anyio.lowlevel.current_token()
+    loop = getattr(token, "native_token", token)  # before anyio 4.11 they are the same
     soon: Callable[[Callable[[], object]], object]
     soon = getattr(loop, "call_soon_threadsafe", None) or loop.run_sync_soon
     return soon
