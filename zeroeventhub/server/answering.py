@@ -88,12 +88,15 @@ class Answering:
 
     async def _send(self, response: Response, request: Request, send: Send) -> None:
         """Send an answer, and do meanwhile what is to be done behind it."""
+        sending, behind = self._desk.sending, request.state.behind
+        if behind is None:
+            await sending.send(response, request, send)
+            return
         failure: Exception | None = None
         async with anyio.create_task_group() as group:
-            if request.state.behind is not None:
-                group.start_soon(request.state.behind)
+            group.start_soon(behind)
             try:
-                await self._desk.sending.send(response, request, send)
+                await sending.send(response, request, send)
             except Exception as error:  # noqa: BLE001 - the server's own, and not one of a group
                 failure = error
         if failure is not None:
