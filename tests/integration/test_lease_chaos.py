@@ -42,8 +42,12 @@ def test_zombie_in_sqlite_is_fenced(mother, sqlite_url, way):
     with scene(mother, sqlite_url, Script(partitions=1)) as here:
         for point in FREEZES[way]:
             life = here.life(way, strike_at=point, fetched=True, options={"lease": 0.3})
-            found = zombie(here, life, events=9)
-            assert not found.complaints, f"frozen at point {point}"
+            for _ in range(3):
+                found = zombie(here, life, events=9)
+                assert not found.complaints, f"frozen at point {point}"
+                if found.deeds["taken over"]:
+                    break
+                # It was frozen while a thread of its renewed the lease, with the lock.
             assert found.deeds["taken over"]
             fenced += found.deeds["fenced"]
     # Who sees first that the lease is lost does not try to commit.
