@@ -260,14 +260,14 @@ def requests(soak: Soak) -> Iterator[Row]:
 def ends(soak: Soak) -> Iterator[Row]:
     """End servers while readers wait, stream, or do not read."""
     started, found = time.monotonic(), Findings()
-    seeds = range(soak.seed, soak.seed + soak.size(400))
+    seeds = range(soak.seed, soak.seed + soak.size(100))
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for one in pool.map(ended, seeds):
             found.add(one)
             soak.tell(f"ends: {found.counts['ends']:,}")
     done, wrong = found.counts["ends"], soak.complain(found.complaints)
     seconds = time.monotonic() - started
-    yield Row("R14", "servers ended", "uvicorn", done, 400, wrong, soak.seed, seconds)
+    yield Row("R14", "servers ended", "uvicorn", done, 100, wrong, soak.seed, seconds)
 
 
 PARTS = {
