@@ -136,6 +136,8 @@ def assert_diverged(log, *, source=None):
     for feed in (log.feed, log.restarted()):
         with pytest.raises(Diverged):
             feed.read(0, log.cursor, 10)
+        with pytest.raises(Diverged):
+            feed.vouch(["1-0", log.cursor])
     routes = feed_routes("/log", source or log.source(), log.engine)
     with serving(Starlette(routes=routes)) as url:
         answer = get(f"{url}/log", cursor=log.cursor)

@@ -232,10 +232,12 @@ class Reader:
 
     def vouch(self, connection: Connection, cursors: Collection[str]) -> None:
         """Refuse cursors if history is another one by now; see `ExtendedFeed.vouch`."""
-        places = [place for cursor in cursors if (place := Place.of(cursor)).check]
+        places = sorted(map(Place.of, cursors), key=lambda place: place.position)
+        if not places:
+            return
+        self._refuse_beyond(self._horizon(connection), places[-1])
         # The last of them vouches for all before it.
-        last = max(places, key=lambda place: place.position, default=None)
-        self._history.verify(connection, last)
+        self._history.verify(connection, next((one for one in reversed(places) if one.check), None))
 
     def head(self, connection: Connection) -> int:
         """Return the horizon; see `ExtendedFeed.head`."""
