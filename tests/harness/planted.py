@@ -302,8 +302,8 @@ PLANTED = (
     Planted(
         "what is kept is of the history that there is",
         "server/read_ahead.py",
-        "        except Gone:\n            self._pages.clear()",
-        "        except Gone:\n            pass",
+        "                self._pages.clear()\n                return False",
+        "                return True",
         _AHEAD,
     ),
     Planted(
@@ -316,8 +316,8 @@ PLANTED = (
     Planted(
         "a page that may be another is not kept",
         "server/read_ahead.py",
-        " and tag is not None and self._keeps:",
-        " and self._keeps:",
+        " for question, page in found if page.tag is not None]",
+        " for question, page in found]",
         _AHEAD,
     ),
     Planted(

@@ -247,11 +247,27 @@ def test_kept_pages_are_of_the_history_that_there_is(book):
     with opened(book) as url:
         for cursor in ("2", "4", "2"):
             get(url, cursor)
-        assert (asked, book.asked) == ([["3", "5"]], [2, 4])
+        assert (asked, book.asked) == ([["3"]], [2, 4])
         time.sleep(2 * VOUCHED)
         for cursor in ("2", "4"):
             get(url, cursor)
-    assert (asked, book.asked) == ([["3", "5"]] * 2, [2, 4, 2, 4])
+    assert (asked, book.asked) == ([["3"], ["3", "5"], ["3"]], [2, 4, 2, 4])
+
+
+def test_page_of_another_history_does_not_vouch_for_those_before_it(book):
+    """Before a page is kept, those that are kept are looked at: the last one speaks for all."""
+
+    def vouch(cursors):
+        if max(cursors) == "3":
+            raise Diverged("This is another book.")
+
+    with opened(book) as url:
+        get(url, "2")
+        book.vouch = vouch
+        time.sleep(2 * VOUCHED)
+        get(url, "4")
+        get(url, "2")
+    assert book.asked == [2, 4, 2]
 
 
 def test_feed_that_cannot_vouch_for_its_pages_keeps_none(book):

@@ -2,13 +2,14 @@
 
 import math
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
 import anyio
 
-from zeroeventhub.errors import Gone
+from zeroeventhub.errors import Gone, ZeroEventHubError
 from zeroeventhub.ndjson import encode_page
 from zeroeventhub.protocol import Page
 from zeroeventhub.server.caching import tag_of
@@ -55,20 +56,26 @@ class ReadAhead:
         """
         if (done := self._under_way.get(question)) is not None:
             await done.wait()
-        if self._pages.get(question) is None:
-            return None
-        async with self._vouching:
-            if anyio.current_time() > self._vouched_until:
-                await self._vouch()
+        if self._pages.get(question) is not None:
+            await self._vouch()
         return self._pages.get(question)
 
-    async def _vouch(self) -> None:
-        """Look whether the pages still are of the feed's history, and forget them if not."""
-        try:
-            await self._source.call("vouch")(self._pages.cursors())
-        except Gone:
-            self._pages.clear()
-        self._vouched_until = anyio.current_time() + VOUCHED
+    async def _vouch(self) -> bool:
+        """Look whether the pages still are of the feed's history; forget them, and say no, if not.
+
+        The last of their cursors vouches for all, as long as all are of one history.
+        """
+        async with self._vouching:
+            cursors = self._pages.cursors()
+            if not cursors or anyio.current_time() <= self._vouched_until:
+                return True
+            try:
+                await self._source.call("vouch")(cursors)
+            except Gone:
+                self._pages.clear()
+                return False
+            self._vouched_until = anyio.current_time() + VOUCHED
+        return True
 
     async def encoded(self, question: Question | None, page: Page) -> EncodedPage:
         """Return a page as it is sent, and keep it if it can never be another.
@@ -78,14 +85,20 @@ class ReadAhead:
             page: the page.
         """
         body = await self._source.work(page, encode_page, page)
-        return self._kept(question, page, body)
-
-    def _kept(self, question: Question | None, page: Page, body: bytes) -> EncodedPage:
-        tag = None if question is None else tag_of(page, question.cursor, body)
-        encoded = EncodedPage(body, tag, len(page.events), page.cursor, page.full)
-        if question is not None and tag is not None and self._keeps:
-            self._pages.keep(question, encoded)
+        encoded = _encoded(question, page, body)
+        if question is not None:
+            await self._keep([(question, encoded)])
         return encoded
+
+    async def _keep(self, found: Sequence[tuple[Question, EncodedPage]]) -> None:
+        """Keep those of some pages that can never be others, if they are of the history of all."""
+        lasting = [(question, page) for question, page in found if page.tag is not None]
+        if not lasting or not self._keeps:
+            return
+        with suppress(ZeroEventHubError):  # who asks for a page that is kept is told
+            if await self._vouch():
+                for question, page in lasting:
+                    self._pages.keep(question, page)
 
     def behind(self, question: Question, page: EncodedPage) -> Callable[[], Awaitable[None]] | None:
         """Return what reads the pages behind one that is full, if its reader seems to read on.
@@ -122,14 +135,20 @@ class ReadAhead:
 
     async def _read(self, question: Question, count: int) -> None:
         done = self._under_way[question] = anyio.Event()
-        following = question
+        found, following = [], question
         try:
             with anyio.CancelScope(shield=True):  # others wait for it
                 for page, body in await self._source.read_pages(question, count, encode_page):
-                    self._kept(following, page, body)
+                    found.append((following, _encoded(following, page, body)))
                     following = replace(following, cursor=page.cursor)
+                await self._keep(found)
         except Exception:  # noqa: BLE001, S110 - who asks for the page meets it, and is told
             pass
         finally:
             del self._under_way[question]
             done.set()
+
+
+def _encoded(question: Question | None, page: Page, body: bytes) -> EncodedPage:
+    tag = None if question is None else tag_of(page, question.cursor, body)
+    return EncodedPage(body, tag, len(page.events), page.cursor, page.full)
