@@ -2,8 +2,7 @@
 
 from collections import OrderedDict
 from dataclasses import dataclass
-
-import anyio
+from time import monotonic
 
 from zeroeventhub.capacity import Capacity
 from zeroeventhub.server.waiting import Question
@@ -57,7 +56,7 @@ class KeptPages:
         until, page = self._pages.get(question, (0.0, None))
         if page is None:
             return None
-        if until < anyio.current_time():
+        if until < monotonic():
             self._drop(question)
             return None
         self._pages.move_to_end(question)
@@ -66,7 +65,7 @@ class KeptPages:
     def keep(self, question: Question, page: EncodedPage) -> None:
         """Keep the page that answers a question."""
         self._drop(question)
-        self._pages[question] = anyio.current_time() + self._seconds, page
+        self._pages[question] = monotonic() + self._seconds, page
         self._room -= len(page.body)
         while self._room < 0:
             self._drop(next(iter(self._pages)))

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from time import monotonic
 
 import anyio
 
@@ -43,7 +44,9 @@ class ReadAhead:
         self._source = source
         self._pages = pages
         self._keeps = source.has("vouch")
-        self._expected: OrderedDict[Question, None] = OrderedDict()
+        # What readers will ask for next, and what is to be read once they do: by default the page
+        # behind it.
+        self._expected: OrderedDict[Question, Question | None] = OrderedDict()
         self._under_way: dict[Question, anyio.Event] = {}
         self._vouching = anyio.Lock()
         self._vouched_until = -math.inf
@@ -65,16 +68,18 @@ class ReadAhead:
 
         The last of their cursors vouches for all, as long as all are of one history.
         """
+        if monotonic() <= self._vouched_until:
+            return True
         async with self._vouching:
             cursors = self._pages.cursors()
-            if not cursors or anyio.current_time() <= self._vouched_until:
+            if not cursors or monotonic() <= self._vouched_until:
                 return True
             try:
                 await self._source.call("vouch")(cursors)
             except Gone:
                 self._pages.clear()
                 return False
-            self._vouched_until = anyio.current_time() + VOUCHED
+            self._vouched_until = monotonic() + VOUCHED
         return True
 
     async def encoded(self, question: Question | None, page: Page) -> EncodedPage:
@@ -84,8 +89,7 @@ class ReadAhead:
             question: what it answers; None if the answer is for nobody else.
             page: the page.
         """
-        body = await self._source.work(page, encode_page, page)
-        encoded = _encoded(question, page, body)
+        encoded = await self._source.work([page], _encoded, question, page)
         if question is not None:
             await self._keep([(question, encoded)])
         return encoded
@@ -109,39 +113,58 @@ class ReadAhead:
         """
         following = replace(question, cursor=page.cursor)
         reads_on = question in self._expected
-        self._expected.pop(question, None)
-        self._expected[following] = None
+        wanted = self._expected.pop(question, None) or following
+        self._expected.setdefault(following, None)
         if len(self._expected) > READERS:
             self._expected.popitem(last=False)
         most = min(PAGES, self._pages.most(len(page.body)))
-        if not (reads_on and self._keeps and most and self._source.has_spare_room):
+        if not (reads_on and most and self._may_be_read(wanted)):
             return None
-        return self._continued(following, most)
+        return partial(self._read, wanted, most)
 
-    def _continued(self, question: Question, most: int) -> Callable[[], Awaitable[None]] | None:
-        """Return what reads on behind the kept pages, if fewer than may be are kept."""
-        for _ in range(most):
-            if question in self._under_way:
-                return None
-            page = self._pages.get(question)
-            if page is None:
-                return partial(self._read, question, most)
-            question = replace(question, cursor=page.cursor)
-        return None
+    def _may_be_read(self, question: Question) -> bool:
+        """Tell whether pages may be read that nobody has asked for, and are not there."""
+        return (
+            self._keeps
+            and question not in self._under_way
+            and self._pages.get(question) is None
+            and self._source.has_spare_room
+        )
 
     def forget(self) -> None:
         """Keep nothing: history may be another one."""
         self._pages.clear()
 
     async def _read(self, question: Question, count: int) -> None:
-        done = self._under_way[question] = anyio.Event()
-        found, following = [], question
+        """Read pages; and those behind them, for as long as their reader is waiting for them.
+
+        What was read is made ready while the database already works on the next.
+        """
+        with anyio.CancelScope(shield=True):  # others wait for it
+            async with anyio.create_task_group() as group:
+                while self._may_be_read(question):
+                    done = self._under_way[question] = anyio.Event()
+                    pages = await self._pages_of(question, count)
+                    is_late = done.statistics().tasks_waiting > 0
+                    group.start_soon(self._make, question, pages, done)
+                    if not (pages and pages[-1].full):
+                        return
+                    following = replace(question, cursor=pages[-1].cursor)
+                    if not is_late:
+                        self._expected[question] = following
+                        return
+                    question = following
+
+    async def _pages_of(self, question: Question, count: int) -> list[Page]:
         try:
-            with anyio.CancelScope(shield=True):  # others wait for it
-                for page, body in await self._source.read_pages(question, count, encode_page):
-                    found.append((following, _encoded(following, page, body)))
-                    following = replace(following, cursor=page.cursor)
-                await self._keep(found)
+            return await self._source.read_pages(question, count)
+        except Exception:  # noqa: BLE001 - who asks for the page meets it, and is told
+            return []
+
+    async def _make(self, question: Question, pages: list[Page], done: anyio.Event) -> None:
+        """Make pages ready, keep them, and tell those who wait for them."""
+        try:
+            await self._keep(await self._source.work(pages, _encoded_all, question, pages))
         except Exception:  # noqa: BLE001, S110 - who asks for the page meets it, and is told
             pass
         finally:
@@ -149,6 +172,18 @@ class ReadAhead:
             done.set()
 
 
-def _encoded(question: Question | None, page: Page, body: bytes) -> EncodedPage:
+def _encoded(question: Question | None, page: Page) -> EncodedPage:
+    body = encode_page(page)
     tag = None if question is None else tag_of(page, question.cursor, body)
     return EncodedPage(body, tag, len(page.events), page.cursor, page.full)
+
+
+def _encoded_all(
+    question: Question, pages: Sequence[Page]
+) -> list[tuple[Question, EncodedPage]]:
+    """Return pages as they are sent, each with what it answers."""
+    found = []
+    for page in pages:
+        found.append((question, _encoded(question, page)))
+        question = replace(question, cursor=page.cursor)
+    return found

@@ -1,6 +1,6 @@
 """A feed as the endpoints see it: awaitable, whichever way it was written."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -120,23 +120,21 @@ class Source:
         """Return what `read` asks the feed for, given the same."""
         return _question(info, partition, cursor, self.rows(limit), **options)
 
-    async def read_pages(
-        self, question: Question, count: int, made: Callable[[Page], _Made]
-    ) -> list[tuple[Page, _Made]]:
-        """Read some pages, each where the one before ends, and make something of each.
+    async def read_pages(self, question: Question, count: int) -> list[Page]:
+        """Read pages, each where the one before ends.
 
         Args:
             question: what to read of the first one.
             count: how many, if the feed can read several at once.
-            made: works on a page.
         """
         if not self.has("read_pages"):
-            page = await self._page(question)
-            return [(page, await self.work(page, made, page))]
+            return [await self._page(question)]
         async with self._line.place():
             place = question.partition, question.cursor, question.limit
-            pages = await self._ask("read_pages", *place, count, **dict(question.options))
-            return await anyio.to_thread.run_sync(_all_made, pages, made, limiter=self._threads)
+            pages: list[Page] = await self._ask(
+                "read_pages", *place, count, **dict(question.options)
+            )
+        return pages
 
     async def read(
         self, info: FeedInfo, partition: int, cursor: str, limit: int | None, **options: Any
@@ -190,15 +188,17 @@ class Source:
         request.state.waited = anyio.current_time() - began
         return await self._with_room(page, is_own=is_own)
 
-    async def work(self, page: Page, function: Callable[..., _Made], *arguments: Any) -> _Made:
-        """Work on a page where it keeps nobody waiting: in a thread, if the page is large.
+    async def work(
+        self, pages: Sequence[Page], function: Callable[..., _Made], *arguments: Any
+    ) -> _Made:
+        """Work on pages where it keeps nobody waiting: in a thread, if they are large.
 
         Args:
-            page: what there is to work on.
+            pages: what there is to work on.
             function: what to do.
             arguments: given to it.
         """
-        size = size_of(page.events)
+        size = sum(size_of(page.events) for page in pages)
         if size < _LARGE:
             return function(*arguments)
         with self._sending.held(size):
@@ -259,10 +259,6 @@ class Source:
         result = await anyio.to_thread.run_sync(work, limiter=self._threads)
         # A decorator may hide that a method is asynchronous.
         return await result if isawaitable(result) else result
-
-
-def _all_made(pages: list[Page], made: Callable[[Page], _Made]) -> list[tuple[Page, _Made]]:
-    return [(page, made(page)) for page in pages]
 
 
 def _question(
