@@ -6,14 +6,17 @@ from typing import overload
 
 from zeroeventhub.protocol import Event
 
-__all__ = ["Lines", "joined", "one_line", "size_of", "text_of"]
+__all__ = ["SEPARATOR", "Lines", "joined", "one_line", "size_of", "text_of"]
+
+SEPARATOR = b"\x1e"
+"""What stands between the JSON of two events: the record separator, which is never in JSON."""
 
 
 class Lines(Sequence[Event]):
-    """Hold events without headers as lines of JSON; each is an event once it is asked for.
+    """Hold events without headers as one text; each is an event once it is asked for.
 
     Args:
-        text: the JSON of each event, a newline between two of them and none in them.
+        text: the JSON of each event on a line, separators between them.
         count: how many there are; 0 of an empty text.
     """
 
@@ -25,7 +28,7 @@ class Lines(Sequence[Event]):
 
     @cached_property
     def _lines(self) -> list[bytes]:
-        return self.text.split(b"\n") if self._count else []
+        return self.text.split(SEPARATOR) if self._count else []
 
     def __len__(self) -> int:
         """Return how many events there are."""
@@ -66,10 +69,10 @@ def one_line(raw: bytes) -> bytes:
 
 
 def text_of(events: Sequence[Event]) -> bytes:
-    """Return the JSON of events, a newline between two of them and none in them."""
+    """Return the JSON of events, each on a line, with separators between them."""
     if isinstance(events, Lines):
         return events.text
-    return b"\n".join([one_line(event.raw) for event in events])
+    return SEPARATOR.join([one_line(event.raw) for event in events])
 
 
 def size_of(events: Sequence[Event]) -> int:
@@ -86,5 +89,5 @@ def joined(parts: Sequence[Sequence[Event]]) -> Sequence[Event]:
         return parts[0]
     lines = [part for part in parts if isinstance(part, Lines)]
     if len(lines) == len(parts):
-        return Lines(b"\n".join([part.text for part in lines]), sum(map(len, parts)))
+        return Lines(SEPARATOR.join([part.text for part in lines]), sum(map(len, parts)))
     return [event for part in parts for event in part]

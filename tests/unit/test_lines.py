@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zeroeventhub import Event
-from zeroeventhub.lines import Lines, joined, size_of, text_of
+from zeroeventhub.lines import SEPARATOR, Lines, joined, size_of, text_of
 from zeroeventhub.ndjson import encode_page
 from zeroeventhub.protocol import Page
 
@@ -15,7 +15,7 @@ many = st.lists(json_texts, max_size=6)
 
 def lines(raws):
     """Lines of JSON texts."""
-    return Lines(b"\n".join(raws), len(raws))
+    return Lines(SEPARATOR.join(raws), len(raws))
 
 
 @given(many)

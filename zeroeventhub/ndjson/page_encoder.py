@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 import msgspec
 
-from zeroeventhub.lines import one_line, text_of
+from zeroeventhub.lines import SEPARATOR, one_line, text_of
 from zeroeventhub.protocol import Page
 
 __all__ = ["MEDIA_TYPE", "encode_page", "encode_page_v1"]
@@ -19,7 +19,7 @@ def encode_page(page: Page) -> bytes:
     checkpoint = b"{%b}\n" % _checkpoint(page)
     if not page.events:
         return checkpoint
-    lines = text_of(page.events).replace(b"\n", b'}\n{"data":')
+    lines = text_of(page.events).replace(SEPARATOR, b'}\n{"data":')
     return b"".join((b'{"data":', lines, b"}\n", checkpoint))
 
 

@@ -17,10 +17,11 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 
 from zeroeventhub.errors import FeedFailure
+from zeroeventhub.lines import SEPARATOR
 from zeroeventhub.protocol import Event
 from zeroeventhub.publisher.mapping import Mapper
 from zeroeventhub.publisher.near_rows import NearRows
-from zeroeventhub.publisher.rows import SEPARATOR, Rows
+from zeroeventhub.publisher.rows import Rows
 
 __all__ = ["Choice", "RowQuery"]
 

@@ -8,16 +8,13 @@ from typing import Any
 import msgspec
 
 from zeroeventhub.errors import FeedFailure
-from zeroeventhub.lines import Lines, one_line, text_of
+from zeroeventhub.lines import SEPARATOR, Lines, one_line, text_of
 from zeroeventhub.protocol import Event
 
-__all__ = ["NO_ROWS", "SEPARATOR", "Row", "Rows"]
+__all__ = ["NO_ROWS", "Row", "Rows"]
 
 Row = tuple[int, Event | None]
 """A position and the event at it; None for an event that has been deleted."""
-
-SEPARATOR = "\x1e"
-"""What stands between the JSON of two events that the database joins, and never in JSON."""
 
 _NOT_JSON = (msgspec.DecodeError, UnicodeError, RecursionError)
 
@@ -81,7 +78,7 @@ class Rows:
         count, positions = len(rows), [row[0] for row in rows if row[1] is not None]
         last = rows[-1][0]
         texts = ["" if row[1] is None else row[1] for row in rows]
-        text = SEPARATOR.join(texts)
+        text = SEPARATOR.decode().join(texts)
         if "\n" in text or texts.count("") > count - len(positions):
             # In a string a newline would not be white space, and no text is no JSON.
             for position, one in rows:
@@ -106,8 +103,8 @@ class Rows:
         count, last, text, largest, events, positions = row
         if not count:
             return NO_ROWS
-        raw = one_line(text.encode()).replace(SEPARATOR.encode(), b"\n")
-        end = raw[raw.rfind(b"\n") + 1 :]
+        raw = one_line(text.encode())
+        end = raw[raw.rfind(SEPARATOR) + 1 :]
         row = last, Event(end) if end else None
         lines = _lines(raw, count, events)
         # Half of a pair of surrogates is nothing that PostgreSQL minds in a column of json.
@@ -131,7 +128,7 @@ def _expect_value(position: int, text: str | None) -> None:
 def _lines(text: bytes, rows: int, events: int) -> Lines:
     """Make lines of text that has an empty one for each deleted event."""
     if events < rows:
-        text = b"\n".join(filter(None, text.split(b"\n")))
+        text = SEPARATOR.join(filter(None, text.split(SEPARATOR)))
     return Lines(text, events)
 
 
@@ -144,7 +141,7 @@ def _check(events: Sequence[Event], last: int, positions: Sequence[int] = ()) ->
         positions: of all of them, if they are known.
     """
     try:
-        if len(_expect_lines(text_of(events))) == len(events):
+        if len(_expect_lines(text_of(events).replace(SEPARATOR, b"\n"))) == len(events):
             return
     except _NOT_JSON:
         pass

@@ -178,9 +178,7 @@ def _encoded(question: Question | None, page: Page) -> EncodedPage:
     return EncodedPage(body, tag, len(page.events), page.cursor, page.full)
 
 
-def _encoded_all(
-    question: Question, pages: Sequence[Page]
-) -> list[tuple[Question, EncodedPage]]:
+def _encoded_all(question: Question, pages: Sequence[Page]) -> list[tuple[Question, EncodedPage]]:
     """Return pages as they are sent, each with what it answers."""
     found = []
     for page in pages:
