@@ -13,9 +13,11 @@ from zeroeventhub import Event, FeedInfo, Principal, feed_routes
 from zeroeventhub.capacity import Capacity
 from zeroeventhub.errors import Diverged, FeedFailure, Unavailable
 from zeroeventhub.protocol import EVENT_TYPES, FIRST, Page
+from zeroeventhub.server import read_ahead
 from zeroeventhub.server.read_ahead import PAGES, VOUCHED
 
 LAST_PAGE = 9
+LONG = 2.0
 PATIENCE = 20
 
 
@@ -117,6 +119,8 @@ class Volume(Book):
         """Read some pages."""
         first = int(cursor)
         self.at_once.append((first, count))
+        if first == self.slow:
+            self.turned.wait(PATIENCE)
         return [
             Page([Event(b"%d" % number)], str(number + 1), full=True)
             for number in range(first, first + count)
@@ -135,6 +139,23 @@ def test_several_pages_are_read_at_once():
     assert book.asked == [1, 2]
     starts = [start for start, _ in book.at_once]
     assert starts == sorted(set(starts))
+
+
+def test_reading_goes_on_while_its_reader_waits():
+    """Who has to wait for pages that are being read is read for on, before it asks for more."""
+    book = Volume()
+    book.slow = 3
+    with opened(book) as url, ThreadPoolExecutor(1) as pool:
+        for cursor in ("1", "2"):
+            get(url, cursor)
+        until(lambda: book.at_once == [(3, PAGES)])
+        waiting = pool.submit(get, url, "3")
+        time.sleep(0.2)
+        book.turned.set()
+        assert waiting.result(PATIENCE).text.startswith('{"data":3}')
+        until(lambda: book.at_once == [(3, PAGES), (3 + PAGES, PAGES)])
+        time.sleep(0.1)
+        assert len(book.at_once) == 2
 
 
 def test_nothing_is_read_ahead_that_would_throw_out_the_rest(book):
@@ -234,8 +255,9 @@ def test_another_history_keeps_nothing(book):
     assert book.asked == [2, 7, 2]
 
 
-def test_kept_pages_are_of_the_history_that_there_is(book):
+def test_kept_pages_are_of_the_history_that_there_is(book, monkeypatch):
     """Once a feed does not vouch for what is kept, nothing of it is sent any more."""
+    monkeypatch.setattr(read_ahead, "VOUCHED", LONG)
     asked = []
 
     def vouch(cursors):
@@ -248,7 +270,7 @@ def test_kept_pages_are_of_the_history_that_there_is(book):
         for cursor in ("2", "4", "2"):
             get(url, cursor)
         assert (asked, book.asked) == ([["3"]], [2, 4])
-        time.sleep(2 * VOUCHED)
+        time.sleep(1.1 * LONG)
         for cursor in ("2", "4"):
             get(url, cursor)
     assert (asked, book.asked) == ([["3"], ["3", "5"], ["3"]], [2, 4, 2, 4])
