@@ -142,18 +142,21 @@ def test_several_pages_are_read_at_once():
 
 
 def test_reading_goes_on_while_its_reader_waits():
-    """Who has to wait for pages that are being read is read for on, before it asks for more."""
-    book = Volume()
+    """Who waits for pages that are being read is read for on, before those are made ready."""
+    book, ready = Volume(), threading.Event()
     book.slow = 3
     with opened(book) as url, ThreadPoolExecutor(1) as pool:
         for cursor in ("1", "2"):
             get(url, cursor)
         until(lambda: book.at_once == [(3, PAGES)])
+        book.vouch = lambda cursors: ready.wait(PATIENCE)
         waiting = pool.submit(get, url, "3")
-        time.sleep(0.2)
+        time.sleep(4 * VOUCHED)
         book.turned.set()
-        assert waiting.result(PATIENCE).text.startswith('{"data":3}')
         until(lambda: book.at_once == [(3, PAGES), (3 + PAGES, PAGES)])
+        assert not waiting.done()
+        ready.set()
+        assert waiting.result(PATIENCE).text.startswith('{"data":3}')
         time.sleep(0.1)
         assert len(book.at_once) == 2
 
