@@ -19,6 +19,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
 from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.publisher.json_text import date_text, moment_text, value_text
 
 __all__ = ["JsonForm", "json_form", "timestamp"]
 
@@ -44,11 +45,13 @@ class JsonForm:
         select: the expression to ask the database for.
         convert: applied to a returned value that is not NULL; None to leave it as it is.
         is_json: whether what is selected is the JSON form itself, as text, if it is not NULL.
+        text: the JSON form as PostgreSQL makes it; None if it does not.
     """
 
     select: ColumnElement[Any]
     convert: Callable[[Any], Any] | None = None
     is_json: bool = False
+    text: ColumnElement[Any] | None = None
 
 
 def json_form(expression: ColumnElement[Any], name: str) -> JsonForm:
@@ -90,21 +93,29 @@ def _form(expression: ColumnElement[Any], kind: sql.TypeEngine[Any]) -> JsonForm
             return _array_form(expression, kind)
         case sql.JSON():
             # As text, so that numbers, key order and repeated keys stay as they were stored.
-            return JsonForm(_StoredJson(expression, kind), _as_stored, is_json=True)
+            stored = _StoredJson(expression, kind)
+            return JsonForm(stored, _as_stored, is_json=True, text=stored)
         case sql.Float():
+            # PostgreSQL writes floats with other digits, now and then.
             return JsonForm(type_coerce(expression, sql.Float()), _number)
-        case sql.Boolean() | sql.Integer():
-            return JsonForm(type_coerce(expression, kind))
         case sql.DateTime():
-            return JsonForm(type_coerce(expression, kind), _utc if kind.timezone else timestamp)
-        case sql.Date() | sql.Time() | sql.Interval() | postgresql.INTERVAL() | sql.LargeBinary():
+            return JsonForm(
+                type_coerce(expression, kind),
+                _utc if kind.timezone else timestamp,
+                text=moment_text(expression, aware=kind.timezone),
+            )
+        case sql.Date():
+            return JsonForm(type_coerce(expression, kind), text=date_text(expression))
+        case sql.Time() | sql.Interval() | postgresql.INTERVAL() | sql.LargeBinary():
             return JsonForm(type_coerce(expression, kind))
         case sql.Uuid():
-            return JsonForm(type_coerce(expression, kind), _uuid)
+            text = value_text(cast(expression, postgresql.UUID()))
+            return JsonForm(type_coerce(expression, kind), _uuid, text=text)
         case _ if isinstance(kind, _AS_TEXT):
-            return JsonForm(cast(expression, Text))
-        case sql.String():
-            return JsonForm(type_coerce(expression, kind))
+            shown = cast(expression, Text)
+            return JsonForm(shown, text=value_text(shown))
+        case sql.Boolean() | sql.Integer() | sql.String():
+            return JsonForm(type_coerce(expression, kind), text=value_text(expression))
         case _:
             return None
 

@@ -13,6 +13,7 @@ from sqlalchemy.engine.default import StrCompileDialect
 from zeroeventhub.errors import ConfigurationError, FeedFailure
 from zeroeventhub.protocol import Event
 from zeroeventhub.publisher.cursor import digest
+from zeroeventhub.publisher.event_text import data_text, envelope_text
 from zeroeventhub.publisher.json_form import JsonForm, json_form, timestamp
 
 __all__ = ["CloudEvents", "Data", "Expression", "Mapper", "moment", "resolve"]
@@ -87,6 +88,7 @@ class Mapper:
         self._forms: list[JsonForm] = []
         self._fields: list[str] | None = None
         self._data = self._add_data(table, data)
+        self._parts = [*self._forms]
         self._envelope = envelope
         resolved = {name: resolve(table, attribute) for name, attribute in attributes.items()}
         if "time" in resolved and not isinstance(resolved["time"].type, sql.DateTime | sql.String):
@@ -98,6 +100,9 @@ class Mapper:
             {name: self._add(attribute, name) for name, attribute in resolved.items()}
             if envelope
             else {}
+        )
+        self._attribute_forms = dict(
+            zip(self._attributes, self._forms[len(self._parts) :], strict=True)
         )
         self._headers = {
             name: self._add(resolve(table, expression), name)
@@ -116,6 +121,20 @@ class Mapper:
             return None
         (form,) = self._forms
         return func.coalesce(form.select, "null") if form.is_json else None
+
+    def text(self, position: ColumnElement[int] | None) -> ColumnElement[Any] | None:
+        """Return an event's whole JSON as PostgreSQL makes it; None if it does not.
+
+        Args:
+            position: of an event, beside its row; None where it is not there.
+        """
+        data = None if self._headers else data_text(self._parts, self._fields)
+        if self._envelope is None or data is None:
+            return data
+        if position is None:
+            return None
+        source, kind = self._envelope.source, self._envelope.type
+        return envelope_text(source, kind, self._attribute_forms, position, data)
 
     @property
     def recipe(self) -> str:

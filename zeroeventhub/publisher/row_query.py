@@ -35,16 +35,24 @@ class RowQuery:
     Args:
         near: finds them.
         mapper: turns rows into events.
-        joins: whether the database joins events that are JSON already to one text, so that there
-            is nothing to do for each of them; PostgreSQL can, and knows what is JSON.
+        dialect: the database, by SQLAlchemy's name for it. PostgreSQL makes the JSON of most events
+            by itself.
+        joins: whether it joins them to one text, so that there is nothing to do for each of them.
     """
 
-    def __init__(self, near: NearRows, mapper: Mapper, *, joins: bool = False) -> None:
+    def __init__(
+        self, near: NearRows, mapper: Mapper, dialect: str, *, joins: bool = False
+    ) -> None:
         self.near = near
         self.source = near.source
         self._mapper = mapper
         self._json = mapper.json
-        self._joins = joins and self._json is not None
+        if dialect == "postgresql":
+            is_beside = near.source.events is None
+            self._json = mapper.text(near.source.position if is_beside else None)
+            self._joins = joins and self._json is not None
+        else:
+            self._joins = False
 
     def select(
         self,

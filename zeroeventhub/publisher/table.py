@@ -172,7 +172,7 @@ class TableFeed:
             self._searched_by(source, time),
             self._searched_by(source, self._id, alike=True),
         )
-        rows = RowQuery(near, self._mapper, joins=dialect == "postgresql")
+        rows = RowQuery(near, self._mapper, dialect, joins=True)
         types = self._types(dialect)
         extensions = {CAUGHT_UP, LAG, SPLITS, STOP, WAIT}
         if types is not None:
@@ -187,7 +187,7 @@ class TableFeed:
         return Reader(
             replace(self._info, extensions=frozenset(extensions)),
             ordering,
-            History(RowQuery(all_near, self._mapper), self._seal, mutable=self._mutable),
+            History(RowQuery(all_near, self._mapper, dialect), self._seal, mutable=self._mutable),
             Queries(
                 pages=pages,
                 times=TimeQuery(source, all_near, times),
