@@ -39,8 +39,8 @@ _SQLITE = f"""
     FROM series
 """  # noqa: S608 - no value of anybody's
 
-FORMS = {"jsonb": JSONB, "json": JSON, "text": Text}
-"""What the column of the data may be."""
+FORMS = {"jsonb": JSONB, "json": JSON, "text": Text, "envelope": JSONB}
+"""What the column of the data may be, and jsonb that is published in an envelope of CloudEvents."""
 
 BATCH = 1_000_000
 

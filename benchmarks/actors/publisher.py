@@ -39,7 +39,8 @@ def main() -> None:
     routes = []
     for name in wanted["tables"]:
         table = feed_table(name, wanted["form"])
-        routes += feed_routes(f"/{name}", TableFeed(table, data="data"), engine, name=name)
+        feed = TableFeed(table, data="data", cloudevents=wanted["form"] == "envelope")
+        routes += feed_routes(f"/{name}", feed, engine, name=name)
         routes.append(writing(engine, table))
     config = uvicorn.Config(
         Starlette(routes=routes),
