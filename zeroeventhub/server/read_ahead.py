@@ -11,6 +11,7 @@ from time import monotonic
 import anyio
 
 from zeroeventhub.errors import Gone, ZeroEventHubError
+from zeroeventhub.lines import size_of
 from zeroeventhub.ndjson import encode_page
 from zeroeventhub.protocol import Page
 from zeroeventhub.server.caching import tag_of
@@ -89,7 +90,7 @@ class ReadAhead:
             question: what it answers; None if the answer is for nobody else.
             page: the page.
         """
-        encoded = await self._source.work([page], _encoded, question, page)
+        encoded = await self._source.work(size_of(page.events), _encoded, question, page)
         if question is not None:
             await self._keep([(question, encoded)])
         return encoded
@@ -164,7 +165,8 @@ class ReadAhead:
     async def _make(self, question: Question, pages: list[Page], done: anyio.Event) -> None:
         """Make pages ready, keep them, and tell those who wait for them."""
         try:
-            await self._keep(await self._source.work(pages, _encoded_all, question, pages))
+            size = sum(size_of(page.events) for page in pages)
+            await self._keep(await self._source.work(size, _encoded_all, question, pages))
         except Exception:  # noqa: BLE001, S110 - who asks for the page meets it, and is told
             pass
         finally:

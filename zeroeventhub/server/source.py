@@ -1,6 +1,6 @@
 """A feed as the endpoints see it: awaitable, whichever way it was written."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -189,17 +189,17 @@ class Source:
         return await self._with_room(page, is_own=is_own)
 
     async def work(
-        self, pages: Sequence[Page], function: Callable[..., _Made], *arguments: Any
+        self, size: int, function: Callable[..., _Made], *arguments: Any, large: int = _LARGE
     ) -> _Made:
-        """Work on pages where it keeps nobody waiting: in a thread, if they are large.
+        """Work on a page where it keeps nobody waiting: in a thread, if the page is large.
 
         Args:
-            pages: what there is to work on.
+            size: how many bytes there are to work on.
             function: what to do.
             arguments: given to it.
+            large: how many bytes keep the event loop for too long.
         """
-        size = sum(size_of(page.events) for page in pages)
-        if size < _LARGE:
+        if size < large:
             return function(*arguments)
         with self._sending.held(size):
             return await anyio.to_thread.run_sync(function, *arguments, limiter=self._threads)
