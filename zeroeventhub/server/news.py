@@ -4,7 +4,7 @@ import math
 from collections.abc import Awaitable, Callable, Hashable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import anyio
 import anyio.lowlevel
@@ -15,8 +15,11 @@ from zeroeventhub.server.slices import in_slices
 
 __all__ = ["News"]
 
-INTERVAL = 0.02
-"""Seconds between two looks at the head while somebody waits."""
+LEISURE = 4
+"""So many times as long as a look takes, nobody looks: at a feed, or at any of several."""
+
+LONGEST = 0.005
+"""Seconds that a look is taken for at most: one that had to wait says nothing of the next."""
 
 PAUSES = (0.001, 0.002, 0.004, 0.008)
 """Seconds between looks once something is being committed, which takes a moment."""
@@ -33,10 +36,16 @@ class News:
 
     Args:
         head: asks the feed for something that changes with its head.
+        interval: seconds between two looks at it while somebody waits, or more where looks take
+            long, or where many feeds of this process are waited for.
     """
 
-    def __init__(self, head: Callable[[], Awaitable[Hashable]]) -> None:
+    _watched: ClassVar[int] = 0
+
+    def __init__(self, head: Callable[[], Awaitable[Hashable]], interval: float) -> None:
         self._head = head
+        self._interval = interval
+        self._took = 0.0
         self._last: Hashable = None
         self._looking = False
         self._waiting: dict[anyio.Event, None] = {}
@@ -77,6 +86,7 @@ class News:
 
     async def _look(self, edition: int) -> None:
         self._looking = True
+        News._watched += 1
         try:
             pauses: Iterator[float] = iter(())
             while self.edition == edition:
@@ -88,8 +98,10 @@ class News:
                 if is_ending():
                     await self._publish(self._last)  # all who wait are to get up
                     return
+                began = anyio.current_time()
                 with anyio.CancelScope(shield=True):  # a query cut short costs its connection
                     head = await self._head()
+                self._took = min(anyio.current_time() - began, LONGEST)
                 if head != self._last:
                     await self._publish(head)
         except ZeroEventHubError:
@@ -97,6 +109,7 @@ class News:
             await self._publish(None)
         finally:
             self._looking = False
+            News._watched -= 1
             self._hand_on()
 
     async def _pause(self) -> bool:
@@ -108,7 +121,7 @@ class News:
                 hurried.set()
             self._hurry = partial(_soon(), hurried.set)
         try:
-            with anyio.move_on_after(INTERVAL):
+            with anyio.move_on_after(max(self._interval, LEISURE * News._watched * self._took)):
                 await hurried.wait()
         finally:
             self._hurry = None
