@@ -335,16 +335,12 @@ def looks(feeds, seconds, monkeypatch, during=1.0):
         nonlocal count
         count += 1
         await anyio.sleep(seconds)
-        return 0
 
     async def wait():
         with anyio.move_on_after(during):
             async with anyio.create_task_group() as group:
                 for _ in range(feeds):
-                    news = News(head, INTERVAL)
-                    news.edition = 1
-                    news._last = 0
-                    group.start_soon(news.after, 1)
+                    group.start_soon(News(head, INTERVAL).after, 0)
 
     options = {"clock": trio.testing.MockClock(autojump_threshold=0)}
     anyio.run(wait, backend="trio", backend_options=options)
