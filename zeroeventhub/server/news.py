@@ -40,7 +40,8 @@ class News:
             long, or where many feeds of this process are waited for.
     """
 
-    _watched: ClassVar[int] = 0
+    _watched: ClassVar[set["News"]] = set()
+    """Those whose feeds are looked at; several event loops may add to it."""
 
     def __init__(self, head: Callable[[], Awaitable[Hashable]], interval: float) -> None:
         self._head = head
@@ -86,7 +87,7 @@ class News:
 
     async def _look(self, edition: int) -> None:
         self._looking = True
-        News._watched += 1
+        self._watched.add(self)
         try:
             pauses: Iterator[float] = iter(())
             while self.edition == edition:
@@ -109,7 +110,7 @@ class News:
             await self._publish(None)
         finally:
             self._looking = False
-            News._watched -= 1
+            self._watched.discard(self)
             self._hand_on()
 
     async def _pause(self) -> bool:
@@ -121,7 +122,8 @@ class News:
                 hurried.set()
             self._hurry = partial(_soon(), hurried.set)
         try:
-            with anyio.move_on_after(max(self._interval, LEISURE * News._watched * self._took)):
+            leisure = LEISURE * self._took * len(self._watched)
+            with anyio.move_on_after(max(self._interval, leisure)):
                 await hurried.wait()
         finally:
             self._hurry = None
