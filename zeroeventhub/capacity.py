@@ -24,8 +24,8 @@ class Capacity:
         page_bytes: how much data a page holds, unless a single event is larger.
         waiters: how many requests may wait at the head for something to read.
         wait_seconds: how long one of them waits at most; proxies give up after sixty.
-        look_seconds: between two looks at the head while somebody waits; more where looks take
-            long, or where many feeds of the process are waited for.
+        look_seconds: between two looks at the head while somebody waits; up to four times as much
+            where nothing comes, and more where looks take long or many feeds are waited for.
         sending_bytes: how much data of all answers together may be on its way to readers.
         sending_seconds: for a piece of an answer to be taken by its reader.
         kept_bytes: how much data of full pages is kept for the next who ask for them.

@@ -335,27 +335,35 @@ def looks(feeds, seconds, monkeypatch, during=1.0):
         nonlocal count
         count += 1
         await anyio.sleep(seconds)
+        return 0
+
+    async def watch():
+        news = News(head, INTERVAL)
+        await news.after(0)
+        await news.after(1)
 
     async def wait():
         with anyio.move_on_after(during):
             async with anyio.create_task_group() as group:
                 for _ in range(feeds):
-                    group.start_soon(News(head, INTERVAL).after, 0)
+                    group.start_soon(watch)
 
     options = {"clock": trio.testing.MockClock(autojump_threshold=0)}
     anyio.run(wait, backend="trio", backend_options=options)
     return count
 
 
-def test_quick_looks_are_made_so_often(monkeypatch):
-    """A feed whose head is known at once is looked at as often as its capacity says."""
-    assert looks(1, 0, monkeypatch) == pytest.approx(1 / INTERVAL, rel=0.05)
+def test_looks_are_rarer_where_nothing_comes(monkeypatch):
+    """A feed is looked at as often as its capacity says, and four times less after long silence."""
+    assert looks(1, 0, monkeypatch, 0.5) == pytest.approx(0.5 / INTERVAL, rel=0.05)
+    silent = looks(1, 0, monkeypatch, 40) - looks(1, 0, monkeypatch, 20)
+    assert silent == pytest.approx(20 / INTERVAL / news_module.RAREST, rel=0.05)
 
 
 @pytest.mark.parametrize("feeds", [1, 20, 200])
 def test_looks_take_a_part_of_the_time(monkeypatch, feeds):
     """However slow they are, and however many feeds are waited for, all looks have a share."""
-    share = looks(feeds, 0.004, monkeypatch, 200) * 0.004 / 200
+    share = looks(feeds, 0.005, monkeypatch, 80) * 0.005 / 80
     assert share == pytest.approx(1 / (news_module.LEISURE + 1 / feeds), rel=0.1)
 
 

@@ -18,6 +18,12 @@ __all__ = ["News"]
 LEISURE = 4
 """So many times as long as a look takes, nobody looks: at a feed, or at any of several."""
 
+QUIET = 0.01
+"""The part of the time since the last news that passes between two looks, within bounds."""
+
+RAREST = 4
+"""So many times as long as at first it is between two looks where nothing has come for long."""
+
 LONGEST = 0.005
 """Seconds that a look is taken for at most: one that had to wait says nothing of the next."""
 
@@ -36,8 +42,8 @@ class News:
 
     Args:
         head: asks the feed for something that changes with its head.
-        interval: seconds between two looks at it while somebody waits, or more where looks take
-            long, or where many feeds of this process are waited for.
+        interval: seconds between two looks at it while somebody waits; more where nothing comes,
+            where looks take long, and where many feeds of this process are waited for.
     """
 
     _watched: ClassVar[set["News"]] = set()
@@ -47,6 +53,7 @@ class News:
         self._head = head
         self._interval = interval
         self._took = 0.0
+        self._came_at = -math.inf
         self._last: Hashable = None
         self._looking = False
         self._waiting: dict[anyio.Event, None] = {}
@@ -122,8 +129,7 @@ class News:
                 hurried.set()
             self._hurry = partial(_soon(), hurried.set)
         try:
-            leisure = LEISURE * self._took * len(self._watched)
-            with anyio.move_on_after(max(self._interval, leisure)):
+            with anyio.move_on_after(self._leisure()):
                 await hurried.wait()
         finally:
             self._hurry = None
@@ -131,8 +137,15 @@ class News:
             self._deaf_until = anyio.current_time() + DEAF
         return hurried.is_set()
 
+    def _leisure(self) -> float:
+        """Return for how many seconds nobody looks, unless somebody hurries."""
+        silence = anyio.current_time() - self._came_at
+        shared = LEISURE * self._took * len(self._watched)
+        return max(min(QUIET * silence, RAREST * self._interval), self._interval, shared)
+
     async def _publish(self, head: Hashable) -> None:
         self._last = head
+        self._came_at = anyio.current_time()
         self._deaf_until = -math.inf
         self.edition += 1
         waiting, self._waiting = self._waiting, {}
