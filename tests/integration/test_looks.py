@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from zeroeventhub import FIRST, TableFeed
 from zeroeventhub.capacity import Capacity
-from zeroeventhub.errors import Unavailable
+from zeroeventhub.errors import ConfigurationError, Unavailable
 
 LONG = 20
 """Seconds that nothing here takes, unless nothing ends it."""
@@ -125,6 +125,18 @@ def test_look_does_not_wait_for_long(host, postgresql_url):
         connection.rollback()
     altering.dispose()
     assert feed.head() == 3
+
+
+def test_look_is_no_way_around_the_check(host, monkeypatch):
+    """A feed that is only looked at hears in time that its table is no longer what it was."""
+    feed = bound(host, "observed")
+    assert feed.head() == 3
+    with host.begin() as connection:
+        sequence = connection.scalar(text("SELECT pg_get_serial_sequence('orders', 'id')"))
+        connection.execute(text(f"ALTER SEQUENCE {sequence} CACHE 20"))
+    monkeypatch.setattr("zeroeventhub.publisher.reader.CHECK_INTERVAL", 0)
+    with pytest.raises(ConfigurationError, match="CACHE 1"):
+        feed.head()
 
 
 def session(engine, question="SELECT name || '=' || setting FROM pg_settings ORDER BY name"):
