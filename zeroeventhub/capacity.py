@@ -24,6 +24,8 @@ class Capacity:
         page_bytes: how much data a page holds, unless a single event is larger.
         waiters: how many requests may wait at the head for something to read.
         wait_seconds: how long one of them waits at most; proxies give up after sixty.
+        look_seconds: between two looks at the head while somebody waits; up to four times as much
+            where nothing comes, and more where looks take long or many feeds are waited for.
         sending_bytes: how much data of all answers together may be on its way to readers.
         sending_seconds: for a piece of an answer to be taken by its reader.
         kept_bytes: how much data of full pages is kept for the next who ask for them.
@@ -38,6 +40,7 @@ class Capacity:
     page_bytes: int = 8 * _MEBIBYTE
     waiters: int = 10_000
     wait_seconds: float = 30.0
+    look_seconds: float = 0.005
     sending_bytes: int = 64 * _MEBIBYTE
     sending_seconds: float = 30.0
     kept_bytes: int = 16 * _MEBIBYTE

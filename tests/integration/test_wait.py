@@ -20,13 +20,14 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from zeroeventhub import FIRST, TableFeed, feed_routes
+from zeroeventhub.capacity import Capacity
 from zeroeventhub.errors import Unavailable
 from zeroeventhub.protocol import WAIT, FeedInfo, Page, Partition
 from zeroeventhub.server import news
 
 PATIENCE = 60
 SOON = 2.0
-"""Seconds in which a change is heard of, with much to spare: it is looked for every 20 ms."""
+"""Seconds in which a change is heard of, with much to spare: it is looked for every few ms."""
 
 
 @pytest.fixture(params=["sync", "async"])
@@ -69,9 +70,9 @@ def pool():
 
 
 @contextmanager
-def mounted(feed, engine=None, **application):
+def mounted(feed, engine=None, capacity=None, **application):
     """Serve a feed; yield its URL."""
-    routes = feed_routes("/orders", feed, engine)
+    routes = feed_routes("/orders", feed, engine, capacity=capacity or Capacity())
     with serving(Starlette(routes=routes, **application)) as url:
         yield f"{url}/orders"
 
@@ -143,16 +144,18 @@ def test_event_that_is_committed_ends_the_wait(feed_url, engine, pool):
     assert 0.2 <= seconds < SOON
 
 
-def test_commit_through_the_engine_of_the_feed_is_heard_of(sync_url, engine, pool, monkeypatch):
+def test_commit_through_the_engine_of_the_feed_is_heard_of(engine, pool, monkeypatch):
     """What this process commits through the feed's engine need not wait for the next look."""
-    monkeypatch.setattr(news, "INTERVAL", 2 * PATIENCE)
     monkeypatch.setattr(news, "DEAF", 0)
-    get(sync_url)
-    waiting = pool.submit(get, sync_url, wait=PATIENCE)
-    time.sleep(0.3)
-    with engine.begin() as connection:
-        place(connection, 1)
-    answer, seconds = waiting.result()
+    metadata.create_all(engine)
+    feed, capacity = TableFeed(orders, data="data"), Capacity(look_seconds=2 * PATIENCE)
+    with mounted(feed, engine, capacity) as url:
+        get(url)
+        waiting = pool.submit(get, url, wait=PATIENCE)
+        time.sleep(0.3)
+        with engine.begin() as connection:
+            place(connection, 1)
+        answer, seconds = waiting.result()
     assert page(answer)[0] == [0]
     # A server that commits slowly is found by the last of the looks.
     assert seconds < PATIENCE

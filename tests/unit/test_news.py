@@ -4,6 +4,7 @@ import time
 
 import anyio
 import pytest
+import trio.testing
 from anyio.lowlevel import checkpoint
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +22,7 @@ ENOUGH = 100
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch):
     """Look again at the next turn of the event loop."""
-    monkeypatch.setattr(news_module, "INTERVAL", 0)
+    monkeypatch.setattr(news_module, "LEISURE", 0)
 
 
 class World:
@@ -29,12 +30,13 @@ class World:
 
     Args:
         delays: how many turns of the event loop pass before and after each look at the number.
+        interval: seconds between two looks.
     """
 
-    def __init__(self, delays=((0, 0),)):
+    def __init__(self, delays=((0, 0),), interval=0):
         self.number = 0
         self.is_down = False
-        self.news = News(self._head)
+        self.news = News(self._head, interval)
         self.looks = 0
         self.looking = 0
         self.most_looking = 0
@@ -151,7 +153,7 @@ async def test_other_failures_are_told_to_one_after_the_other():
     async def head():
         raise ValueError("a mistake")
 
-    news, failed = News(head), []
+    news, failed = News(head, 0), []
 
     async def wait():
         try:
@@ -176,7 +178,7 @@ async def test_look_is_not_cut_short():
         return 1
 
     async with anyio.create_task_group() as group:
-        group.start_soon(News(head).after, 0)
+        group.start_soon(News(head, 0).after, 0)
         await began.wait()
         group.cancel_scope.cancel()
         proceed.set()
@@ -269,15 +271,9 @@ async def test_leaving_at_any_moment_leaves_nobody_behind(turn, leaving):
         await _settle(world, [2])
 
 
-@pytest.fixture
-def slowly(monkeypatch, _at_once):
-    """Look again after a long time, if nobody hurries."""
-    monkeypatch.setattr(news_module, "INTERVAL", 60)
-
-
 async def known_world():
-    """A world whose number has been looked at."""
-    world = World()
+    """A world whose number has been looked at, and is again after a long time if nobody hurries."""
+    world = World(interval=60)
     world.news.hurry()
     await world.news.after(0)
     world.looks = 0
@@ -285,7 +281,7 @@ async def known_world():
 
 
 @pytest.mark.parametrize("early", [True, False])
-async def test_commit_is_looked_for_soon(slowly, early):
+async def test_commit_is_looked_for_soon(early):
     """What a thread commits is found long before the next look, also where it said so before."""
     world = await known_world()
 
@@ -306,7 +302,7 @@ async def test_commit_is_looked_for_soon(slowly, early):
     assert 1 <= world.looks <= len(news_module.PAUSES)
 
 
-async def test_commits_without_news_are_heard_of_seldom(slowly, monkeypatch):
+async def test_commits_without_news_are_heard_of_seldom(monkeypatch):
     """However much is committed elsewhere, the head is not looked at all the time."""
     monkeypatch.setattr(news_module, "DEAF", 60)
     world = await known_world()
@@ -324,3 +320,53 @@ async def test_hurry_when_nobody_waits_changes_nothing():
     world = World()
     world.news.hurry()
     assert (world.looks, world.news.edition) == (0, 0)
+
+
+INTERVAL = 0.005
+"""Seconds between two looks of those who have leisure."""
+
+
+def looks(feeds, seconds, monkeypatch, during=1.0):
+    """Return how many looks there are at feeds that are waited for, each of so many seconds."""
+    monkeypatch.undo()
+    count = 0
+
+    async def head():
+        nonlocal count
+        count += 1
+        await anyio.sleep(seconds)
+        return 0
+
+    async def watch():
+        news = News(head, INTERVAL)
+        await news.after(0)
+        await news.after(1)
+
+    async def wait():
+        with anyio.move_on_after(during):
+            async with anyio.create_task_group() as group:
+                for _ in range(feeds):
+                    group.start_soon(watch)
+
+    options = {"clock": trio.testing.MockClock(autojump_threshold=0)}
+    anyio.run(wait, backend="trio", backend_options=options)
+    return count
+
+
+def test_looks_are_rarer_where_nothing_comes(monkeypatch):
+    """A feed is looked at as often as its capacity says, and four times less after long silence."""
+    assert looks(1, 0, monkeypatch, 0.5) == pytest.approx(0.5 / INTERVAL, rel=0.05)
+    silent = looks(1, 0, monkeypatch, 40) - looks(1, 0, monkeypatch, 20)
+    assert silent == pytest.approx(20 / INTERVAL / news_module.RAREST, rel=0.05)
+
+
+@pytest.mark.parametrize("feeds", [1, 20, 200])
+def test_looks_take_a_part_of_the_time(monkeypatch, feeds):
+    """However slow they are, and however many feeds are waited for, all looks have a share."""
+    share = looks(feeds, 0.005, monkeypatch, 80) * 0.005 / 80
+    assert share == pytest.approx(1 / (news_module.LEISURE + 1 / feeds), rel=0.1)
+
+
+def test_look_that_had_to_wait_does_not_put_off_the_next(monkeypatch):
+    """After a look of a minute, as of a database that was busy, the next one comes soon."""
+    assert looks(1, 60, monkeypatch, 181) == 4

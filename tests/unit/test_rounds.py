@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zeroeventhub.errors import Unavailable
+from zeroeventhub.publisher.ordering.port import Horizon
 from zeroeventhub.publisher.ordering.rounds import Rounds, _Round
 
 MOST_WRITERS = 3
@@ -117,12 +118,19 @@ class Database:
             self.readings[reader] = Reading(self.rounds.begin("server"))
             return None
         reading = self.readings[reader]
-        for what in self.order:
-            if what not in reading.seen:
-                reading.seen[what] = self._look_at(what)
-                return None
+        decided = None
+        if "number" in reading.seen and "writers" not in reading.seen:
+            decided = self.rounds.decided(reading.began, reading.seen["number"])
+        if decided is None:
+            for what in self.order:
+                if what not in reading.seen:
+                    reading.seen[what] = self._look_at(what)
+                    return None
         del self.readings[reader]
-        horizon = self.rounds.judge(reading.began, **reading.seen)
+        if decided is None:
+            horizon = self.rounds.judge(reading.began, **reading.seen)
+        else:
+            horizon = decided.settled
         known = 0 if self.unnoticed else self.highest_read
         self.highest_read = max(known, reading.seen["number"])
         self.unnoticed = False
@@ -131,7 +139,8 @@ class Database:
 
     def observe_fully(self):
         """Take all steps of one observation; return its horizon."""
-        return [self.observe("one more reader") for _ in range(4)][-1]
+        steps = (self.observe("one more reader") for _ in range(4))
+        return next((horizon for horizon in steps if horizon is not None), None)
 
     def _look_at(self, what):
         if what == "number":
@@ -267,6 +276,20 @@ class JudgesByOldReadings(Mutant):
     judges_by_old_readings = True
 
 
+class TakesReadForDecided(Rounds):
+    """Take a number for decided as soon as it has been read before."""
+
+    def decided(self, began, number):
+        read = [round_.number for round_ in (*self._open.values(), self._settled) if round_]
+        return Horizon(settled=number, highest=number) if number in read else None
+
+
+def test_search_finds_numbers_that_were_read_and_not_decided():
+    """A number that was read while somebody wrote says nothing when it is read again."""
+    with pytest.raises(HorizonError):
+        explore(TakesReadForDecided)
+
+
 def test_search_finds_prepared_transactions_taken_for_gone():
     """A judgement that forgets prepared transactions passes one that is still open."""
     with pytest.raises(HorizonError):
@@ -295,3 +318,17 @@ def test_what_one_server_has_drawn_says_nothing_of_another():
     with pytest.raises(Unavailable):
         rounds.judge(late, 100, frozenset())
     assert rounds.judge(rounds.begin("standby"), 200, frozenset()) == 200
+
+
+def test_number_that_came_back_is_not_decided():
+    """The last number that was decided is not so once higher ones were drawn and set back."""
+    rounds = Rounds()
+    assert rounds.judge(rounds.begin("server"), 5, frozenset()) == 5
+    assert rounds.decided(rounds.begin("server"), 5) == Horizon(settled=5, highest=5)
+    assert rounds.decided(rounds.begin("server"), 6) is None
+    assert rounds.judge(rounds.begin("server"), 8, frozenset({"writer"})) == 5
+    assert rounds.decided(rounds.begin("server"), 5) is None
+    late = rounds.begin("server")
+    rounds.begin("standby")
+    assert rounds.judge(rounds.begin("standby"), 5, frozenset()) == 5
+    assert rounds.decided(late, 5) is None

@@ -22,7 +22,7 @@ SOON = 100
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch):
     """Look again at the next turn of the event loop."""
-    monkeypatch.setattr(news_module, "INTERVAL", 0)
+    monkeypatch.setattr(news_module, "LEISURE", 0)
 
 
 class World:
@@ -36,7 +36,7 @@ class World:
         self.count = 0
         self.reads = 0
         self._delays = list(delays)
-        self.news = News(self._head)
+        self.news = News(self._head, 0)
         self.waiting = Waiting(self.news, self._read, 100, lambda _: None)
         self.answers = {}
         self.asked = {}

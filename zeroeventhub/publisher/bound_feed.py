@@ -11,7 +11,7 @@ from zeroeventhub.capacity import Capacity
 from zeroeventhub.protocol import FIRST, FeedInfo, Lag, Page, TypeFilter
 from zeroeventhub.publisher.database_error import explained
 from zeroeventhub.publisher.finding import Finding
-from zeroeventhub.publisher.guest_connection import Guest, guest_for, visiting
+from zeroeventhub.publisher.guest_connection import Guest, PassingBy, guest_for, visiting
 from zeroeventhub.publisher.horizon_watch import HorizonReport
 from zeroeventhub.publisher.reader import Reader
 
@@ -28,6 +28,7 @@ class BoundFeed:
         self._reader = reader
         self._engine = engine
         self._guest = guest_for(engine.dialect, capacity.statement_seconds)
+        self._seconds = capacity.statement_seconds
 
     def on_commit(self, told: Callable[[], None]) -> None:
         """Tell of every commit through the engine, while it is under way; see `ExtendedFeed`."""
@@ -79,7 +80,8 @@ class BoundFeed:
 
     def head(self) -> int:
         """Return the horizon; see `ExtendedFeed.head`."""
-        return self._ask(self._reader.head)
+        with explained(), self._engine.connect() as connection:
+            return _head(connection, self._reader, self._guest, self._seconds)
 
     def horizon(self) -> HorizonReport:
         """Tell how far the feed may be read, since when that is so, and who holds it back."""
@@ -170,6 +172,7 @@ class AsyncBoundFeed:
         self._reader = reader
         self._engine = engine
         self._guest = guest_for(engine.dialect, capacity.statement_seconds)
+        self._seconds = capacity.statement_seconds
 
     def on_commit(self, told: Callable[[], None]) -> None:
         """Tell of every commit through the engine, while it is under way; see `ExtendedFeed`."""
@@ -221,7 +224,9 @@ class AsyncBoundFeed:
 
     async def head(self) -> int:
         """Return the horizon; see `ExtendedFeed.head`."""
-        return await self._ask(self._reader.head)
+        with explained():
+            async with self._engine.connect() as connection:
+                return await connection.run_sync(_head, self._reader, self._guest, self._seconds)
 
     async def horizon(self) -> HorizonReport:
         """Tell how far the feed may be read; see `BoundFeed.horizon`."""
@@ -277,6 +282,14 @@ class AsyncBoundFeed:
 
 def _on_commit(engine: Engine, told: Callable[[], None]) -> None:
     event.listen(engine, "commit", lambda _connection: told())
+
+
+def _head(connection: Connection, reader: Reader, guest: Guest, seconds: float) -> int:
+    """Return the horizon, in passing where that can be done."""
+    if not reader.may_glance:
+        return _visit(connection, reader, guest, reader.head)
+    with reader.doubting(), visiting(connection, PassingBy()):
+        return reader.glance(connection, seconds)
 
 
 def _visit(

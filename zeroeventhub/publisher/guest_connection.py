@@ -9,7 +9,9 @@ from typing import Any, Protocol
 from sqlalchemy import Connection, event
 from sqlalchemy.exc import OperationalError
 
-__all__ = ["Guest", "guest_for", "visiting"]
+from zeroeventhub.publisher.time_bound import time_bound
+
+__all__ = ["Guest", "PassingBy", "guest_for", "visiting"]
 
 
 class Guest(Protocol):
@@ -96,11 +98,8 @@ class _OnPostgreSQL:
 
     def __init__(self, seconds: float, *, together: bool) -> None:
         self._together = together
-        # The setting is text such as 30s, and 0 for none.
         bounds = ", ".join(
-            f"set_config('{name}', CAST(least(nullif(CAST(extract(epoch FROM "
-            f"CAST(current_setting('{name}') AS interval)) * 1000 AS bigint), 0), "
-            f"{math.ceil(seconds * 1000)}) AS text), true)"
+            time_bound(name, seconds)
             for name in ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
         )
         # Whatever statistics say, what is in the order of an index is read by it and not sorted.
@@ -114,18 +113,13 @@ class _OnPostgreSQL:
         self._writing = ("BEGIN ISOLATION LEVEL READ COMMITTED", f"SELECT {bounds}")
 
     def arrive(self, connection: Connection, step: str | None) -> bool:
-        driver: Any = connection.connection.dbapi_connection
-        with _told(connection):
-            kept = bool(driver.autocommit)
-            driver.autocommit = True  # it begins no transaction by itself
+        kept = _autocommit(connection, to=True)
         self._run(connection, self._reading if step is None else self._stepping(step))
         return kept
 
     def leave(self, connection: Connection, kept: bool) -> None:
-        driver: Any = connection.connection.dbapi_connection
         connection.exec_driver_sql("ROLLBACK")
-        with _told(connection):
-            driver.autocommit = kept
+        _autocommit(connection, to=kept)
 
     def _stepping(self, step: str) -> tuple[str, ...]:
         # A commit that waits for a standby must not be let go of: everybody would see what the
@@ -135,6 +129,27 @@ class _OnPostgreSQL:
     def _run(self, connection: Connection, statements: tuple[str, ...]) -> None:
         for statement in ["; ".join(statements)] if self._together else statements:
             connection.exec_driver_sql(statement)
+
+
+class PassingBy:
+    """Ask one thing of PostgreSQL that needs no transaction: there is none to begin or to end."""
+
+    def arrive(self, connection: Connection, step: str | None) -> bool:  # noqa: ARG002 - the port's
+        """Let each statement be a transaction of its own; see `Guest.arrive`."""
+        return _autocommit(connection, to=True)
+
+    def leave(self, connection: Connection, kept: bool) -> None:
+        """Make the connection what it was."""
+        _autocommit(connection, to=kept)
+
+
+def _autocommit(connection: Connection, *, to: bool) -> bool:
+    """Let the driver begin transactions by itself, or not; return whether it did not."""
+    driver: Any = connection.connection.dbapi_connection
+    with _told(connection):
+        kept = bool(driver.autocommit)
+        driver.autocommit = to
+    return kept
 
 
 _VARIABLES = {

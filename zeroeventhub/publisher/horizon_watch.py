@@ -2,7 +2,9 @@
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from threading import Lock
 from typing import Any
 
@@ -11,7 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from zeroeventhub.errors import ConfigurationError, Unavailable
 from zeroeventhub.publisher.horizon_age import HorizonAge
-from zeroeventhub.publisher.ordering import Blocker, Horizon, Ordering
+from zeroeventhub.publisher.ordering import Blocker, Glancing, Horizon, Ordering
 
 __all__ = ["HorizonReport", "HorizonWatch"]
 
@@ -52,6 +54,7 @@ class HorizonWatch:
 
     def __init__(self, ordering: Ordering) -> None:
         self._ordering = ordering
+        self._glance = ordering.glance if isinstance(ordering, Glancing) else None
         self._age = HorizonAge()
         self._lock = Lock()
         self._told = False
@@ -62,8 +65,21 @@ class HorizonWatch:
         Raises:
             Unavailable: it is not known yet.
         """
+        return self._read(connection, self._ordering.horizon)
+
+    @property
+    def may_glance(self) -> bool:
+        """Tell whether the horizon can be asked for in passing."""
+        return self._glance is not None
+
+    def glance(self, connection: Connection, seconds: float) -> Horizon:
+        """Return the horizon as `read` does, in passing; see `Glancing`."""
+        assert self._glance is not None  # noqa: S101 - as `may_glance` has told
+        return self._read(connection, partial(self._glance, seconds=seconds))
+
+    def _read(self, connection: Connection, ask: Callable[[Connection], Horizon]) -> Horizon:
         try:
-            found = self._ordering.horizon(connection)
+            found = ask(connection)
         except Unavailable:
             self._look(connection, None)
             raise

@@ -243,6 +243,15 @@ class Reader:
         """Return the horizon; see `ExtendedFeed.head`."""
         return self._horizon(connection).settled
 
+    @property
+    def may_glance(self) -> bool:
+        """Tell whether the horizon may be asked for in passing, and nothing else need be."""
+        return self._watch.may_glance and self._ends_settled and not self.check_is_due
+
+    def glance(self, connection: Connection, seconds: float) -> int:
+        """Return the horizon in passing; see `Glancing`."""
+        return self._watch.glance(connection, seconds).settled
+
     def horizon(self, connection: Connection) -> HorizonReport:
         """Tell how far the feed may be read, and who holds it back; see `BoundFeed.horizon`."""
         if self.check_is_due:

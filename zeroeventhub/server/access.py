@@ -1,7 +1,6 @@
 """Let readers in: who they are is told by a hook of the host's, and how much they may by quotas."""
 
-from collections.abc import AsyncIterator
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import AbstractContextManager
 from inspect import isawaitable, iscoroutinefunction
 from typing import Any
 
@@ -15,7 +14,7 @@ from starlette.responses import Response
 from zeroeventhub.errors import FeedFailure, Forbidden, Unauthorized, Unavailable
 from zeroeventhub.server.authorize import Authorize, checked, everybody, hook_of
 from zeroeventhub.server.principal import EVERYBODY, Principal, Quota
-from zeroeventhub.server.quotas import Quotas
+from zeroeventhub.server.quotas import Counted, Quotas
 
 __all__ = ["Access"]
 
@@ -46,9 +45,8 @@ class Access:
         self._patience = patience
         self._threads = anyio.CapacityLimiter(THREADS)
 
-    @asynccontextmanager
-    async def admitted(self, request: Request) -> AsyncIterator[Principal]:
-        """Let a request in until it is answered to its end.
+    async def admitted(self, request: Request) -> Counted:
+        """Let a request in, and count it until what is returned is told its end.
 
         Raises:
             Unauthorized: nobody knows who asks.
@@ -59,8 +57,7 @@ class Access:
         """
         principal = await self.identify(request)
         request.scope[_KNOWN] = principal
-        with self._quotas.admitted(principal):
-            yield principal
+        return self._quotas.admitted(principal)
 
     def known(self, request: Request) -> Principal:
         """Return who asks, as far as that is known by now."""

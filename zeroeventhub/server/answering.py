@@ -1,11 +1,10 @@
 """Answer the requests of one route: let them in, find the answer or the problem, and send it."""
 
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from time import perf_counter
-from typing import Any
+from typing import Any, Self
 from uuid import uuid4
 
 import anyio
@@ -68,11 +67,9 @@ class Answering:
         """Answer a request; a problem is an answer as well."""
         request, started = Request(scope, receive, send), perf_counter()
         request.state.events, request.state.waited, request.state.behind = 0, 0.0, None
-        async with AsyncExitStack() as stack:
+        with _Visit(self._desk.access) as visit:
             try:
-                admitted = self._desk.access.admitted(request)
-                principal = await stack.enter_async_context(admitted)
-                response = await self._answer(request, principal)
+                response = await self._answer(request, await visit.begin(request))
                 self._desk.log.answered()
                 if isinstance(response, StreamingResponse):
                     response.body_iterator = self._stream(response.body_iterator, request)
@@ -140,3 +137,29 @@ class Answering:
                 waited=request.state.waited,
             )
         )
+
+
+class _Visit:
+    """Be under way from when a request is let in until it is answered to its end.
+
+    Args:
+        access: lets it in.
+    """
+
+    __slots__ = ("_access", "_end")
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._end: Callable[[], object] | None = None
+
+    async def begin(self, request: Request) -> Principal:
+        """Let the request in, and return who asks; see `Access.admitted`."""
+        self._end = (await self._access.admitted(request)).end
+        return self._access.known(request)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._end is not None:
+            self._end()

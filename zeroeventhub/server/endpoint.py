@@ -1,6 +1,7 @@
 """Answer requests of FeedAPI v2 and ZeroEventHub v1, and those of the extensions."""
 
 import msgspec
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -59,7 +60,8 @@ class Endpoint:
         """Answer with a page (FeedAPI v2, Events endpoint)."""
         view = self._view(principal)
         info = await view.info()
-        wanted = read_events_request(request.query_params, info.extensions)
+        # The request would keep its `query_params`, and thousands may wait.
+        wanted = read_events_request(QueryParams(request.scope["query_string"]), info.extensions)
         expect_partition(info, wanted.token, wanted.partition)
         question = view.lasting_question(
             info,

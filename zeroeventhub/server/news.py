@@ -4,7 +4,7 @@ import math
 from collections.abc import Awaitable, Callable, Hashable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import anyio
 import anyio.lowlevel
@@ -15,8 +15,17 @@ from zeroeventhub.server.slices import in_slices
 
 __all__ = ["News"]
 
-INTERVAL = 0.02
-"""Seconds between two looks at the head while somebody waits."""
+LEISURE = 4
+"""So many times as long as a look takes, nobody looks: at a feed, or at any of several."""
+
+QUIET = 0.01
+"""The part of the time since the last news that passes between two looks, within bounds."""
+
+RAREST = 4
+"""So many times as long as at first it is between two looks where nothing has come for long."""
+
+LONGEST = 0.005
+"""Seconds that a look is taken for at most: one that had to wait says nothing of the next."""
 
 PAUSES = (0.001, 0.002, 0.004, 0.008)
 """Seconds between looks once something is being committed, which takes a moment."""
@@ -33,10 +42,18 @@ class News:
 
     Args:
         head: asks the feed for something that changes with its head.
+        interval: seconds between two looks at it while somebody waits; more where nothing comes,
+            where looks take long, and where many feeds of this process are waited for.
     """
 
-    def __init__(self, head: Callable[[], Awaitable[Hashable]]) -> None:
+    _watched: ClassVar[set["News"]] = set()
+    """Those whose feeds are looked at; several event loops may add to it."""
+
+    def __init__(self, head: Callable[[], Awaitable[Hashable]], interval: float) -> None:
         self._head = head
+        self._interval = interval
+        self._took = 0.0
+        self._came_at = -math.inf
         self._last: Hashable = None
         self._looking = False
         self._waiting: dict[anyio.Event, None] = {}
@@ -77,6 +94,7 @@ class News:
 
     async def _look(self, edition: int) -> None:
         self._looking = True
+        self._watched.add(self)
         try:
             pauses: Iterator[float] = iter(())
             while self.edition == edition:
@@ -88,8 +106,10 @@ class News:
                 if is_ending():
                     await self._publish(self._last)  # all who wait are to get up
                     return
+                began = anyio.current_time()
                 with anyio.CancelScope(shield=True):  # a query cut short costs its connection
                     head = await self._head()
+                self._took = min(anyio.current_time() - began, LONGEST)
                 if head != self._last:
                     await self._publish(head)
         except ZeroEventHubError:
@@ -97,6 +117,7 @@ class News:
             await self._publish(None)
         finally:
             self._looking = False
+            self._watched.discard(self)
             self._hand_on()
 
     async def _pause(self) -> bool:
@@ -108,7 +129,7 @@ class News:
                 hurried.set()
             self._hurry = partial(_soon(), hurried.set)
         try:
-            with anyio.move_on_after(INTERVAL):
+            with anyio.move_on_after(self._leisure()):
                 await hurried.wait()
         finally:
             self._hurry = None
@@ -116,8 +137,15 @@ class News:
             self._deaf_until = anyio.current_time() + DEAF
         return hurried.is_set()
 
+    def _leisure(self) -> float:
+        """Return for how many seconds nobody looks, unless somebody hurries."""
+        silence = anyio.current_time() - self._came_at
+        shared = LEISURE * self._took * len(self._watched)
+        return max(min(QUIET * silence, RAREST * self._interval), self._interval, shared)
+
     async def _publish(self, head: Hashable) -> None:
         self._last = head
+        self._came_at = anyio.current_time()
         self._deaf_until = -math.inf
         self.edition += 1
         waiting, self._waiting = self._waiting, {}

@@ -70,7 +70,7 @@ class Source:
         self._unbegun: dict[Question, Gathering[Page]] = {}
         self._most = capacity.page_events
         self._longest = capacity.wait_seconds
-        self.news = News(self.call("head"))
+        self.news = News(self.call("head"), capacity.look_seconds)
         on_commit = getattr(self._feed, "on_commit", None)
         if on_commit is not None and not iscoroutinefunction(on_commit):
             on_commit(self.news.hurry)

@@ -1,7 +1,6 @@
 """Requests that wait at the head of a feed: how many there are, and what they wait for together."""
 
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -19,7 +18,7 @@ from zeroeventhub.server.shutdown import is_ending
 __all__ = ["Question", "Waiting", "is_idle"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Question:
     """Say what a page is to be read of.
 
@@ -86,14 +85,19 @@ class Waiting:
             Unavailable: too many wait.
         """
         is_own = True
-        with self._counted():
+        self._count_in()
+        try:
             while is_idle(page, question.cursor):
-                question = replace(question, cursor=page.cursor)
+                if page.cursor != question.cursor:
+                    question = replace(question, cursor=page.cursor)
                 gathering = self._gathering(question, edition)
                 found, is_own = await gathering.result(receive, deadline=deadline)
                 if found is None:
                     break
                 edition, page = found
+        finally:
+            self._count -= 1
+            self._told(self._count)
         return page, is_own
 
     def _gathering(self, question: Question, edition: int) -> Gathering[_Found]:
@@ -113,17 +117,11 @@ class Waiting:
             page = await self._read(question)
         return edition, page
 
-    @contextmanager
-    def _counted(self) -> Iterator[None]:
+    def _count_in(self) -> None:
         if self._count >= self._most:
             raise Unavailable("Too many requests wait at the head of this feed.", retry_after=1)
         self._count += 1
         self._told(self._count)
-        try:
-            yield
-        finally:
-            self._count -= 1
-            self._told(self._count)
 
 
 def is_idle(page: Page, cursor: str) -> bool:

@@ -9,13 +9,22 @@ from collections.abc import Callable
 
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.ordering import mysql, postgresql, sqlite
-from zeroeventhub.publisher.ordering.port import Blocker, Ddl, Events, Horizon, Ordering, Source
+from zeroeventhub.publisher.ordering.port import (
+    Blocker,
+    Ddl,
+    Events,
+    Glancing,
+    Horizon,
+    Ordering,
+    Source,
+)
 
 __all__ = [
     "ORDERINGS",
     "Blocker",
     "Ddl",
     "Events",
+    "Glancing",
     "Horizon",
     "Ordering",
     "Source",

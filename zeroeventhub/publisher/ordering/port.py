@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from sqlalchemy import ColumnElement, Connection, FromClause, Table, and_
 
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION
 
-__all__ = ["Blocker", "Ddl", "Events", "Horizon", "Ordering", "Source"]
+__all__ = ["Blocker", "Ddl", "Events", "Glancing", "Horizon", "Ordering", "Source"]
 
 
 @dataclass(frozen=True)
@@ -182,4 +182,20 @@ class Ordering(Protocol):
 
         Raises:
             ConfigurationError: the table cannot be ordered in this way.
+        """
+
+
+@runtime_checkable
+class Glancing(Ordering, Protocol):
+    """Know the horizon at little cost where nothing has been drawn since it was last asked for."""
+
+    def glance(self, connection: Connection, seconds: float) -> Horizon:
+        """Return the horizon as `Ordering.horizon` does, without a transaction and its deadlines.
+
+        Args:
+            connection: each of its statements is a transaction of its own.
+            seconds: for which a statement may wait for others.
+
+        Raises:
+            Unavailable: it is not known yet.
         """

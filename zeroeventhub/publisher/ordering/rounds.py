@@ -53,6 +53,24 @@ class Rounds:
                 self._forget()
             return next(self._ticks)
 
+    def decided(self, began: int, number: int) -> Horizon | None:
+        """Return the horizon where it needs no look at who writes: nothing has been drawn since.
+
+        Args:
+            began: the moment at which the reading began.
+            number: the last number drawn.
+
+        Returns:
+            It, if an earlier round has decided the number; else None.
+        """
+        with self._lock:
+            settled = self._settled
+            if settled is None or settled.number != number or began < self._server_since:
+                return None
+            if any(round_.number > number for round_ in self._open.values()):
+                return None  # the sequence was set back
+        return Horizon(settled=number, highest=number)
+
     def horizon(self, began: int, number: int, writers: frozenset[str]) -> Horizon:
         """Return the horizon by a new reading; see `judge`.
 

@@ -9,7 +9,8 @@ locks that are held; what is at or below both has been decided.
 A guard refuses, row by row, numbers that were drawn before the gate was passed.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from hashlib import md5
 
 from sqlalchemy import Connection, text
@@ -139,8 +140,17 @@ class Gated:
 
     def horizon(self, connection: Connection) -> Horizon:
         """Return the highest number below the mark of every writer."""
+        return self._measure(connection, Sequence.last_number)
+
+    def glance(self, connection: Connection, seconds: float) -> Horizon:
+        """Return the same in passing; see `Glancing`."""
+        return self._measure(connection, partial(Sequence.last_number_in_passing, seconds=seconds))
+
+    def _measure(
+        self, connection: Connection, last_number: Callable[[Sequence, Connection], int]
+    ) -> Horizon:
         sequence = self._sequence or find_sequence(connection, self._events)
-        number = sequence.last_number(connection)
+        number = last_number(sequence, connection)
         name = {"table": quoted_name(connection, self._table)}
         # In this order: a writer that comes in between has drawn nothing at or below the number.
         marks = connection.scalars(_MARKS, name).all()

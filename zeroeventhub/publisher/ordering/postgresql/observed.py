@@ -6,6 +6,9 @@ So: read the last number drawn, then read who holds that lock. Once all of those
 ended, everything up to the number is decided.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 from sqlalchemy import Connection, text
 
 from zeroeventhub.publisher.ordering.port import Blocker, Ddl, Events, Horizon, Source
@@ -58,9 +61,20 @@ class Observed:
 
     def horizon(self, connection: Connection) -> Horizon:
         """Observe the writers once, and return the highest number known to be decided."""
+        return self._observe(connection, Sequence.last_number)
+
+    def glance(self, connection: Connection, seconds: float) -> Horizon:
+        """Return the same in passing; see `Glancing`."""
+        return self._observe(connection, partial(Sequence.last_number_in_passing, seconds=seconds))
+
+    def _observe(
+        self, connection: Connection, last_number: Callable[[Sequence, Connection], int]
+    ) -> Horizon:
         sequence = self._sequence or find_sequence(connection, self._events)
         began = self._rounds.begin(server_name(connection, _STARTED))
-        number = sequence.last_number(connection)
+        number = last_number(sequence, connection)
+        if (decided := self._rounds.decided(began, number)) is not None:
+            return decided
         name = {"table": quoted_name(connection, self._events.table)}
         writers = frozenset(connection.scalars(_WRITERS, name).all())
         return self._rounds.horizon(began, number, writers)

@@ -20,6 +20,7 @@ from sqlalchemy import (
 
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.ordering.port import Events
+from zeroeventhub.publisher.time_bound import time_bound
 
 __all__ = ["Sequence", "find_sequence", "quoted", "quoted_name", "refuse_heirs"]
 
@@ -81,6 +82,23 @@ class Sequence:
         """Read the last number that the sequence has handed out, committed or not."""
         last, is_called = connection.execute(self.query).one()
         return int(last if is_called else last - 1)
+
+    def last_number_in_passing(self, connection: Connection, seconds: float) -> int:
+        """Read the same in a statement that is a transaction of its own, deadline included.
+
+        Args:
+            connection: is in no transaction.
+            seconds: for which it may wait, as for somebody who alters the sequence.
+        """
+        # PostgreSQL sets the time before it evaluates what may have to wait.
+        name = self.quoted.replace("'", "''")
+        last = connection.exec_driver_sql(
+            f"SELECT CASE WHEN {time_bound('lock_timeout', seconds)} IS NOT NULL "
+            f"THEN pg_sequence_last_value('{name}'::regclass) END",
+            execution_options={"no_parameters": True},
+        ).scalar()
+        # Before its first number it tells none.
+        return self.last_number(connection) if last is None else int(last)
 
 
 def find_sequence(connection: Connection, subject: Events) -> Sequence:

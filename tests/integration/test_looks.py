@@ -1,0 +1,175 @@
+"""Looks at the head of a feed while nothing happens: one statement each, whoever waits."""
+
+import time
+
+import pytest
+from harness.shop import metadata, orders, place
+from sqlalchemy import create_engine, event, text
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from zeroeventhub import FIRST, TableFeed
+from zeroeventhub.capacity import Capacity
+from zeroeventhub.errors import ConfigurationError, Unavailable
+
+LONG = 20
+"""Seconds that nothing here takes, unless nothing ends it."""
+
+
+class Statements:
+    """Remember what is asked of an engine.
+
+    Args:
+        engine: a sync one.
+    """
+
+    def __init__(self, engine):
+        self.asked = []
+        event.listen(engine, "before_cursor_execute", self._note)
+
+    def _note(self, _connection, _cursor, statement, *_):
+        self.asked.append(statement)
+
+    def of(self, ask):
+        """Return what is asked by a function."""
+        self.asked.clear()
+        ask()
+        return list(self.asked)
+
+
+@pytest.fixture
+def host(postgresql_url):
+    """An engine of one connection, on a database with three orders."""
+    engine = create_engine(postgresql_url, pool_size=1, max_overflow=0)
+    metadata.create_all(engine)
+    write(engine, 3)
+    yield engine
+    engine.dispose()
+
+
+def write(engine, count=1):
+    """Append events in a transaction of their own."""
+    with engine.begin() as connection:
+        place(connection, count)
+
+
+def bound(engine, ordering, **capacity):
+    """Publish the table of orders, in an order, on an engine."""
+    source = TableFeed(orders, data="data", ordering=ordering)
+    with engine.begin() as connection:
+        source.install(connection)
+    return source.bind(engine, Capacity(**capacity))
+
+
+@pytest.mark.parametrize(("ordering", "statements"), [("observed", 1), ("gated", 2)])
+def test_look_where_nothing_is_written_is_small(host, ordering, statements):
+    """Where nothing was drawn since the last look, the next one is outside transactions."""
+    feed, asked = bound(host, ordering), Statements(host)
+    assert feed.head() == 3
+    assert feed.head() == 3
+    looked = asked.of(feed.head)
+    assert len(looked) == statements
+    assert not [statement for statement in looked if "BEGIN" in statement]
+    write(host, 2)
+    assert feed.head() == 5
+    assert len(asked.of(feed.head)) == statements
+
+
+def test_look_waits_for_who_writes(host, postgresql_url):
+    """A number that was drawn is looked at until its writer has ended; then it is known at once."""
+    feed, asked = bound(host, "observed"), Statements(host)
+    assert feed.head() == 3
+    writing = create_engine(postgresql_url)
+    with writing.connect() as connection:
+        place(connection, 1)
+        for _ in range(3):
+            assert feed.head() == 3
+            assert any("pg_locks" in statement for statement in asked.of(feed.head))
+        write(writing)
+        assert feed.head() == 3
+        connection.commit()
+    assert feed.head() == 5
+    assert not any("pg_locks" in statement for statement in asked.of(feed.head))
+    writing.dispose()
+
+
+def test_page_of_a_feed_where_nobody_writes_asks_for_no_writers(host):
+    """Where nothing was drawn since, a page need not ask who is writing either."""
+    feed, asked = bound(host, "observed"), Statements(host)
+    assert len(feed.read(0, FIRST, 10).events) == 3
+    reading = asked.of(lambda: feed.read(0, FIRST, 10))
+    assert not any("pg_locks" in statement for statement in reading)
+
+
+def test_look_at_an_empty_feed_sees_its_first_event(host):
+    """Before its first number a sequence has no last one, and the feed still has a head."""
+    with host.begin() as connection:
+        connection.execute(text("TRUNCATE orders RESTART IDENTITY"))
+    feed = bound(host, "observed")
+    assert [feed.head() for _ in range(3)] == [0, 0, 0]
+    write(host)
+    assert feed.head() == 1
+
+
+def test_look_does_not_wait_for_long(host, postgresql_url):
+    """Somebody who alters the sequence keeps a look waiting for no longer than a statement may."""
+    feed = bound(host, "observed", statement_seconds=0.5)
+    assert feed.head() == 3
+    (sequence,) = session(host, "SELECT pg_get_serial_sequence('orders', 'id')")
+    altering = create_engine(postgresql_url)
+    with altering.connect() as connection:
+        connection.execute(text(f"ALTER SEQUENCE {sequence} MAXVALUE 1000000"))
+        began = time.monotonic()
+        with pytest.raises(Unavailable, match="longer than it may"):
+            feed.head()
+        assert time.monotonic() - began < LONG
+        connection.rollback()
+    altering.dispose()
+    assert feed.head() == 3
+
+
+def test_look_is_no_way_around_the_check(host, monkeypatch):
+    """A feed that is only looked at hears in time that its table is no longer what it was."""
+    feed = bound(host, "observed")
+    assert feed.head() == 3
+    with host.begin() as connection:
+        sequence = connection.scalar(text("SELECT pg_get_serial_sequence('orders', 'id')"))
+        connection.execute(text(f"ALTER SEQUENCE {sequence} CACHE 20"))
+    monkeypatch.setattr("zeroeventhub.publisher.reader.CHECK_INTERVAL", 0)
+    with pytest.raises(ConfigurationError, match="CACHE 1"):
+        feed.head()
+
+
+def session(engine, question="SELECT name || '=' || setting FROM pg_settings ORDER BY name"):
+    """Return what the one connection of an engine answers."""
+    with engine.connect() as connection:
+        return connection.scalars(text(question)).all()
+
+
+def test_look_leaves_the_connection_as_it_was(host):
+    """What a look sets for itself ends with it, and its host's next transaction is one."""
+    feed = bound(host, "observed")
+    assert feed.head() == 3
+    before = session(host)
+    assert feed.head() == 3
+    assert session(host) == before
+    with host.connect() as connection:
+        place(connection, 1)
+        connection.rollback()
+    assert feed.head() == 4  # drawn, and given up
+    assert len(feed.read(0, FIRST, 10).events) == 3
+
+
+@pytest.mark.anyio
+async def test_async_engine_is_looked_at_in_the_same_way(host, postgresql_url):
+    """A feed of an async engine looks by one statement as well."""
+    engine = create_async_engine(postgresql_url)
+    feed = TableFeed(orders, data="data").bind(engine)
+    asked = Statements(engine.sync_engine)
+    assert await feed.head() == 3
+    assert await feed.head() == 3
+    asked.asked.clear()
+    assert await feed.head() == 3
+    assert len(asked.asked) == 1
+    write(host)
+    assert await feed.head() == 4
+    await engine.dispose()
