@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from zeroeventhub.protocol import FIRST, LAST, Page
 
-__all__ = ["FRESH", "page_response", "tag_of"]
+__all__ = ["FRESH", "page_response", "tag_of", "tag_of_bytes"]
 
 FRESH = {"Cache-Control": "no-store"}
 """Headers of what is true only now."""
@@ -40,9 +40,6 @@ def page_response(
 def tag_of(page: Page, cursor: str, body: bytes) -> str | None:
     """Return the entity tag of a page's bytes; None if they may be others another time.
 
-    The last cursor of a page vouches for the history before it, and so for the page; a checksum,
-    which costs little, for how its bytes are made.
-
     Args:
         page: the page.
         cursor: where it was read from.
@@ -50,7 +47,20 @@ def tag_of(page: Page, cursor: str, body: bytes) -> str | None:
     """
     if not page.full or cursor in {FIRST, LAST}:
         return None
-    identity = f"{page.cursor} {len(body)} {crc32(body)}".encode()
+    return tag_of_bytes(page.cursor, body)
+
+
+def tag_of_bytes(cursor: str, body: bytes) -> str:
+    """Return the entity tag of bytes that can never be others.
+
+    The last cursor of a page vouches for the history before it, and so for the page; a checksum,
+    which costs little, for how its bytes are made.
+
+    Args:
+        cursor: the last one.
+        body: the bytes.
+    """
+    identity = f"{cursor} {len(body)} {crc32(body)}".encode()
     return f'"{blake2b(identity, digest_size=16).hexdigest()}"'
 
 

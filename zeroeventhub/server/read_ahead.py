@@ -10,6 +10,7 @@ from functools import partial
 import anyio
 
 from zeroeventhub.errors import Gone, ZeroEventHubError
+from zeroeventhub.lines import size_of
 from zeroeventhub.ndjson import encode_page
 from zeroeventhub.protocol import Page
 from zeroeventhub.server.caching import tag_of
@@ -84,7 +85,7 @@ class ReadAhead:
             question: what it answers; None if the answer is for nobody else.
             page: the page.
         """
-        body = await self._source.work(page, encode_page, page)
+        body = await self._source.work(size_of(page.events), encode_page, page)
         encoded = _encoded(question, page, body)
         if question is not None:
             await self._keep([(question, encoded)])

@@ -1,12 +1,13 @@
 """The routes of a feed, for an application to mount."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from starlette.routing import Route
 
 from zeroeventhub.capacity import Capacity
-from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.errors import ConfigurationError, require
 from zeroeventhub.feed import AsyncFeed, Feed, FeedSource
 from zeroeventhub.server.access import Access
 from zeroeventhub.server.answering import Answer, Answering, Desk
@@ -37,6 +38,7 @@ def feed_routes(
     shared_cache: bool = False,
     http_feed: bool = False,
     server_sent_events: bool = False,
+    arrow: bool = False,
 ) -> list[Route]:
     """Return the routes of a feed, for an application of Starlette or FastAPI.
 
@@ -62,8 +64,10 @@ def feed_routes(
         http_feed: answer at `path`/http-feed as HTTP Feeds has it; for events that are
             CloudEvents.
         server_sent_events: stream events at `path`/server-sent-events.
+        arrow: send pages as Arrow record batches to clients that prefer them.
 
     Raises:
+        MissingExtra: `arrow` needs pyarrow, of the extra "arrow".
         ConfigurationError: the path or the engine does not fit the feed, the feed lacks what
             another way of reading it needs, or a shared cache would give to everybody what only
             some may read.
@@ -81,7 +85,8 @@ def feed_routes(
     sending = Sending(capacity)
     source = Source(feed, engine, capacity, sending, partial(observer.waiting, name))
     ahead = ReadAhead(source, KeptPages(capacity))
-    endpoint = Endpoint(source, access, ahead, shared_cache=shared_cache)
+    as_arrow = _arrow_encoder() if arrow else None
+    endpoint = Endpoint(source, access, ahead, shared_cache=shared_cache, as_arrow=as_arrow)
     desk = Desk(name, access, sending, observer)
 
     def route(path: str, kind: str, answer: Answer) -> Route:
@@ -103,6 +108,13 @@ def feed_routes(
         kind = "server-sent-events"
         routes.append(route(f"{below}/{kind}", kind, ServerSentEvents(source, access).answer))
     return routes
+
+
+def _arrow_encoder() -> Callable[[bytes], bytes]:
+    require("pyarrow", extra="arrow", user="A feed that sends Arrow")
+    from zeroeventhub.arrow.page_encoder import encode_page  # noqa: PLC0415 - of another extra
+
+    return encode_page
 
 
 def _need(source: Source, method: str, what: str) -> None:

@@ -132,7 +132,7 @@ class Source:
         """
         if not self.has("read_pages"):
             page = await self._page(question)
-            return [(page, await self.work(page, made, page))]
+            return [(page, await self.work(size_of(page.events), made, page))]
         async with self._line.place():
             place = question.partition, question.cursor, question.limit
             pages = await self._ask("read_pages", *place, count, **dict(question.options))
@@ -190,15 +190,14 @@ class Source:
         request.state.waited = anyio.current_time() - began
         return await self._with_room(page, is_own=is_own)
 
-    async def work(self, page: Page, function: Callable[..., _Made], *arguments: Any) -> _Made:
+    async def work(self, size: int, function: Callable[..., _Made], *arguments: Any) -> _Made:
         """Work on a page where it keeps nobody waiting: in a thread, if the page is large.
 
         Args:
-            page: what there is to work on.
+            size: how many bytes there are to work on.
             function: what to do.
             arguments: given to it.
         """
-        size = size_of(page.events)
         if size < _LARGE:
             return function(*arguments)
         with self._sending.held(size):
