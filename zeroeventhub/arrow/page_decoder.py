@@ -15,7 +15,7 @@ from zeroeventhub.protocol import Page
 
 __all__ = ["ArrowDecoder"]
 
-_REFUSED = (pa.ArrowException, OSError, MemoryError)
+_REFUSED = (pa.ArrowException, OSError, ValueError, MemoryError)
 
 
 class ArrowDecoder:
@@ -117,8 +117,8 @@ class ArrowDecoder:
         self._take_rows(*batch.columns)
 
     def _expect_schema(self, message: pa.Message) -> None:
-        schema = pa.ipc.read_schema(message)
-        if (schema.names, schema.types) != (ROWS.names, ROWS.types):
+        # What is no schema must not be read as one: pyarrow does not look.
+        if message.type != "schema" or not pa.ipc.read_schema(message).equals(ROWS):
             raise ProtocolError("The Arrow stream has other columns than a page has.")
         self._has_schema = True
 

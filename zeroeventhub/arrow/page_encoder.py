@@ -37,7 +37,9 @@ def _split(events: bytes) -> pa.StringArray:
         text = pa.array([events], pa.string())
     except pa.ArrowException as error:
         raise FeedFailure(f"A page cannot be sent as Arrow: {error}") from error
-    return pc.split_pattern(text, BETWEEN_EVENTS.decode()).values
+    lines = pc.split_pattern(text, BETWEEN_EVENTS.decode()).values
+    # As a reader of lines sees it: white space around a value is not of it.
+    return pc.ascii_trim(lines, characters=" \t\r")
 
 
 def _nothing(count: int) -> pa.StringArray:
