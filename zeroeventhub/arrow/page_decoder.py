@@ -96,7 +96,8 @@ class ArrowDecoder:
                 if is_packed(metadata):
                     # What it holds is bounded by nothing before it is unpacked.
                     raise ProtocolError("The Arrow stream is compressed, which no page may be.")
-            message = bytes(self._rest[:end])
+            with memoryview(self._rest) as rest:
+                message = bytes(rest[:end])
             del self._rest[:end]
             self._taken += end
             if end > PREFIX:
@@ -124,7 +125,8 @@ class ArrowDecoder:
 
     def _take_rows(self, data: pa.StringArray, checkpoints: pa.StringArray) -> None:
         start = 0
-        for row in pc.indices_nonzero(checkpoints.is_valid()).to_pylist():
+        has_some = checkpoints.null_count < len(checkpoints)
+        for row in pc.indices_nonzero(checkpoints.is_valid()).to_pylist() if has_some else ():
             self._take_events(data[start : row + 1])
             self._checkpoint = self._read_checkpoint(checkpoints[row].as_py())
             self._settled += self._tail
@@ -133,7 +135,7 @@ class ArrowDecoder:
         self._take_events(data[start:])
 
     def _take_events(self, data: pa.StringArray) -> None:
-        found = data.drop_null()
+        found = data.drop_null() if data.null_count else data
         if len(found):
             self._events += len(found)
             self._tail.append(batch_of(found))
@@ -149,8 +151,9 @@ class ArrowDecoder:
     def _expect_bounds(self, batch: pa.RecordBatch) -> None:
         if self._events + batch.num_rows - batch.column(0).null_count > self._page_events:
             self._refuse_page(f"{self._page_events:,} events", "page_events")
-        longest = max(pc.max(pc.binary_length(column)).as_py() or 0 for column in batch.columns)
-        if longest > self._line_bytes:
+        # No text in few bytes is too long.
+        longest = (pc.max(pc.binary_length(column)).as_py() or 0 for column in batch.columns)
+        if batch.nbytes > self._line_bytes and max(longest) > self._line_bytes:
             raise PageTooLarge(
                 f"An event of the page is longer than {self._line_bytes:,} bytes: to read it, "
                 "raise the client's Limits.line_bytes."

@@ -35,8 +35,8 @@ def parts_of(body: bytes) -> tuple[bytes, bytes]:
     Args:
         body: what `encode_page` has made.
     """
-    events, _, checkpoint = body[:-1].rpartition(b"\n")
-    return events[len(_BEFORE_EVENT) : -len(_BEHIND_EVENT)], checkpoint
+    start = body.rfind(b"\n", 0, -1) + 1  # of the last line
+    return body[len(_BEFORE_EVENT) : max(start - len(_BEHIND_EVENT) - 1, 0)], body[start:-1]
 
 
 def _checkpoint(page: Page) -> bytes:
