@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar
 
 import httpx
 import msgspec
@@ -115,7 +115,12 @@ class Wire(Generic[_Http]):
         http: the caller's httpx client.
         partitions: how many partitions a v1 feed has, which it does not tell itself.
         limits: how much is taken from the feed.
-        compressed: whether to ask for answers in gzip; they are unpacked within the limits.
+        compressed: whether to ask for answers in gzip, or, by the name "zstd", in that; they are
+            unpacked within the limits.
+
+    Raises:
+        ConfigurationError: the URL or the compression is none.
+        MissingExtra: zstd needs zstandard, of the extra "zstd".
     """
 
     def __init__(
@@ -125,7 +130,7 @@ class Wire(Generic[_Http]):
         *,
         partitions: int | None = None,
         limits: Limits = _LIMITS,
-        compressed: bool = False,
+        compressed: bool | Literal["zstd"] = False,
     ) -> None:
         self._http: _Http = http
         try:
@@ -140,7 +145,7 @@ class Wire(Generic[_Http]):
         self._userinfo = httpx.BasicAuth(given.username, given.password) if given.userinfo else None
         self._url = given.copy_with(userinfo=b"", fragment=None)
         self._limits = limits
-        self._coding = "gzip" if compressed else "identity"
+        self._coding = _coding(compressed)
         self._v1 = None if partitions is None else _v1_info(partitions)
         self._info: FeedInfo | None = None
 
@@ -373,6 +378,16 @@ class Wire(Generic[_Http]):
                 f"The connection to {self._address} broke in the middle of a page: {reason}"
             )
         return Unreachable(f"{self._address} cannot be reached: {reason}")
+
+
+def _coding(compressed: bool | Literal["zstd"]) -> str:
+    """Say which coding of answers is asked for."""
+    if compressed == "zstd":
+        require("zstandard", extra="zstd", user="A client that asks for zstd")
+        return "zstd, gzip;q=0.5"
+    if not isinstance(compressed, bool):
+        raise ConfigurationError('A client asks for compressed answers by True or "zstd".')
+    return "gzip" if compressed else "identity"
 
 
 def _arrow_decoder() -> "type[ArrowDecoder]":

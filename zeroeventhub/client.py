@@ -36,7 +36,8 @@ class Client(Wire[httpx.Client]):
             has no authentication, a user and password in `url` are used.
         partitions: how many partitions a v1 feed has, which it does not tell itself.
         limits: how much is taken from the feed before it is given up.
-        compressed: whether to ask for answers in gzip; they are unpacked within the limits.
+        compressed: whether to ask for answers in gzip, or, by the name "zstd", in that; they are
+            unpacked within the limits.
     """
 
     def discover(self) -> FeedInfo:
@@ -209,7 +210,8 @@ class AsyncClient(Wire[httpx.AsyncClient]):
             has no authentication, a user and password in `url` are used.
         partitions: how many partitions a v1 feed has, which it does not tell itself.
         limits: how much is taken from the feed before it is given up.
-        compressed: whether to ask for answers in gzip; they are unpacked within the limits.
+        compressed: whether to ask for answers in gzip, or, by the name "zstd", in that; they are
+            unpacked within the limits.
     """
 
     async def discover(self) -> FeedInfo:

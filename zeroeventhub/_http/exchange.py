@@ -97,7 +97,9 @@ class Exchange:
             self._page = self._arrow_page
         # A hook of the caller's may have read it; httpx has unpacked it then.
         if not answer.is_stream_consumed:
-            self._coding = content_coding(answer.headers.get("content-encoding", ""))
+            asks_zstd = "zstd" in self.headers.get("Accept-Encoding", "")
+            header = answer.headers.get("content-encoding", "")
+            self._coding = content_coding(header, zstd=asks_zstd)
 
     def take(self, chunk: bytes) -> bool:
         """Take the next bytes of the body; tell whether more are of use.

@@ -1,20 +1,18 @@
 """Answer requests of FeedAPI v2 and ZeroEventHub v1, and those of the extensions."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from zeroeventhub.arrow import MEDIA_TYPE as ARROW_TYPE
 from zeroeventhub.errors import Gone
 from zeroeventhub.ndjson import MEDIA_TYPE, encode_info, encode_lag, encode_page_v1
-from zeroeventhub.protocol import ARROW, CURSOR_OF_TIME, LAG, LAST, SPLITS, FeedInfo
+from zeroeventhub.protocol import CURSOR_OF_TIME, LAG, LAST, SPLITS, FeedInfo
 from zeroeventhub.server.access import Access
-from zeroeventhub.server.caching import FRESH, page_response, tag_of_bytes
+from zeroeventhub.server.caching import FRESH
 from zeroeventhub.server.kept_pages import EncodedPage
-from zeroeventhub.server.negotiation import prefers
+from zeroeventhub.server.page_forms import PageForms
 from zeroeventhub.server.parameters import (
     EventsRequest,
     is_v1,
@@ -40,9 +38,9 @@ class Endpoint:
         source: the feed.
         access: knows who may read it.
         ahead: keeps pages, and reads the next ones.
+        forms: sends pages.
         shared_cache: whether caches that serve several clients may keep its immutable pages, if
             everybody may read it.
-        as_arrow: makes an Arrow stream of a page's lines; None if the feed sends lines only.
     """
 
     def __init__(
@@ -50,15 +48,15 @@ class Endpoint:
         source: Source,
         access: Access,
         ahead: ReadAhead,
+        forms: PageForms,
         *,
         shared_cache: bool,
-        as_arrow: Callable[[bytes], bytes] | None,
     ) -> None:
         self._source = source
         self._access = access
         self._shared_cache = shared_cache
         self._ahead = ahead
-        self._as_arrow = as_arrow
+        self._forms = forms
 
     async def discover(self, request: Request, principal: Principal) -> Response:
         """Answer with what the feed says of itself, or with pages of ZeroEventHub v1."""
@@ -66,8 +64,7 @@ class Endpoint:
         if is_v1(request.query_params):
             return await self._events_v1(request, view)
         info = await view.info()
-        if self._as_arrow is not None:
-            info = replace(info, extensions=info.extensions | {ARROW})
+        info = replace(info, extensions=info.extensions | self._forms.extensions)
         return Response(encode_info(info), media_type="application/json", headers=FRESH)
 
     async def events(self, request: Request, principal: Principal) -> Response:
@@ -90,21 +87,8 @@ class Endpoint:
         request.state.events = kept.events
         if question is not None and kept.full and request.method != "HEAD":
             request.state.behind = self._ahead.behind(question, kept)
-        return await self._page_response(request, kept)
-
-    async def _page_response(self, request: Request, page: EncodedPage) -> Response:
-        """Answer with a page in the form that the client would rather have."""
-        media_type = MEDIA_TYPE
-        if self._as_arrow is not None and prefers(request, ARROW_TYPE, MEDIA_TYPE):
-            media_type = ARROW_TYPE
-            body = await self._source.work(len(page.body), self._as_arrow, page.body)
-            tag = None if page.tag is None else tag_of_bytes(page.cursor, body)
-            page = replace(page, body=body, tag=tag)
         shared = self._shared_cache and self._access.is_public(request)
-        response = page_response(request, page.body, page.tag, media_type=media_type, shared=shared)
-        if self._as_arrow is not None:
-            response.headers.add_vary_header("Accept")
-        return response
+        return await self._forms.response(request, kept, shared=shared)
 
     async def _read(
         self,

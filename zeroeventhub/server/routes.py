@@ -12,10 +12,12 @@ from zeroeventhub.feed import AsyncFeed, Feed, FeedSource
 from zeroeventhub.server.access import Access
 from zeroeventhub.server.answering import Answer, Answering, Desk
 from zeroeventhub.server.authorize import Authorize, everybody
+from zeroeventhub.server.content_coding import content_codings
 from zeroeventhub.server.endpoint import Endpoint
 from zeroeventhub.server.http_feed import HttpFeed
 from zeroeventhub.server.kept_pages import KeptPages
 from zeroeventhub.server.observer import Observer
+from zeroeventhub.server.page_forms import PageForms
 from zeroeventhub.server.principal import Quota
 from zeroeventhub.server.read_ahead import ReadAhead
 from zeroeventhub.server.sending import Sending
@@ -39,6 +41,7 @@ def feed_routes(
     http_feed: bool = False,
     server_sent_events: bool = False,
     arrow: bool = False,
+    compressed: bool = False,
 ) -> list[Route]:
     """Return the routes of a feed, for an application of Starlette or FastAPI.
 
@@ -65,6 +68,8 @@ def feed_routes(
             CloudEvents.
         server_sent_events: stream events at `path`/server-sent-events.
         arrow: send pages as Arrow record batches to clients that prefer them.
+        compressed: pack pages of FeedAPI v2 for clients that ask for zstd, where that is installed,
+            or gzip; of a feed that is read over slow networks, with no proxy before it that does.
 
     Raises:
         MissingExtra: `arrow` needs pyarrow, of the extra "arrow".
@@ -85,8 +90,10 @@ def feed_routes(
     sending = Sending(capacity)
     source = Source(feed, engine, capacity, sending, partial(observer.waiting, name))
     ahead = ReadAhead(source, KeptPages(capacity))
-    as_arrow = _arrow_encoder() if arrow else None
-    endpoint = Endpoint(source, access, ahead, shared_cache=shared_cache, as_arrow=as_arrow)
+    forms = PageForms(
+        source, _arrow_encoder() if arrow else None, content_codings() if compressed else ()
+    )
+    endpoint = Endpoint(source, access, ahead, forms, shared_cache=shared_cache)
     desk = Desk(name, access, sending, observer)
 
     def route(path: str, kind: str, answer: Answer) -> Route:
