@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 
 from zeroeventhub import FIRST, AsyncClient, Client, TableFeed, feed_routes
 from zeroeventhub.arrow import MEDIA_TYPE as ARROW
-from zeroeventhub.errors import ConfigurationError, PageTooLarge, TransientError
+from zeroeventhub.errors import ConfigurationError, CutPage, PageTooLarge
 from zeroeventhub.limits import Limits
 from zeroeventhub.ndjson import MEDIA_TYPE as LINES
 
@@ -175,16 +175,20 @@ async def test_clients_read_the_same(url, compressed):
 DISCOVERY = b'{"token":"t","partitions":[{"id":"0"}]}'
 
 
+def _answer(body, length, coding):
+    """An answer, byte by byte."""
+    head = ["HTTP/1.1 200 OK", "Connection: close", f"Content-Length: {length}"]
+    return "\r\n".join([*head, f"Content-Encoding: {coding}", "", ""]).encode() + body
+
+
 @contextmanager
 def publisher(body, coding, *, length=None, limits=None):
     """A client that asks for zstd, and a publisher that answers with this."""
 
     def reply(target):
         if "/events" not in target:
-            return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(DISCOVERY) + DISCOVERY
-        size = len(body) if length is None else length
-        head = f"HTTP/1.1 200 OK\r\nContent-Encoding: {coding}\r\nContent-Length: {size}\r\n\r\n"
-        return head.encode() + body
+            return _answer(DISCOVERY, len(DISCOVERY), "identity")
+        return _answer(body, len(body) if length is None else length, coding)
 
     with answering(reply) as url, httpx.Client() as http:
         yield Client(url, http, compressed="zstd", limits=limits or Limits())
@@ -198,13 +202,13 @@ def test_zstd_that_is_cut_is_a_cut_page(length):
     """Wherever zstd is cut, no shortened page is taken for a whole one."""
     body = zstandard.ZstdCompressor(write_checksum=True).compress(PAGE)
     cuts = 0
-    for end in range(1, len(body), 3):
+    for end in range(1, len(body), 7):
         with publisher(body[:end], "zstd", length=length) as client:
             try:
                 assert len(client.fetch(0, FIRST).events) == 2
-            except TransientError:
+            except CutPage:
                 cuts += 1
-    assert cuts > 5
+    assert cuts > 2
     with publisher(body, "zstd") as client:
         assert client.fetch(0, FIRST).cursor == "a"
 

@@ -17,6 +17,9 @@ from zeroeventhub.server.source import Source
 
 __all__ = ["PageForms"]
 
+LARGE = 32 * 1024
+"""How many bytes are packed for as long as the event loop may be kept."""
+
 
 class PageForms:
     """Send pages in the form that a client would rather have.
@@ -75,5 +78,5 @@ class PageForms:
         tag = None if page.tag is None else edition_of(page.tag, coding.edition)
         if tag is not None and is_held(request, tag):
             return replace(page, tag=tag)
-        body = await self._source.work(len(page.body), coding.pack, page.body)
+        body = await self._source.work(len(page.body), coding.pack, page.body, large=LARGE)
         return replace(page, body=body, tag=tag)

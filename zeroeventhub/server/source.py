@@ -190,15 +190,18 @@ class Source:
         request.state.waited = anyio.current_time() - began
         return await self._with_room(page, is_own=is_own)
 
-    async def work(self, size: int, function: Callable[..., _Made], *arguments: Any) -> _Made:
+    async def work(
+        self, size: int, function: Callable[..., _Made], *arguments: Any, large: int = _LARGE
+    ) -> _Made:
         """Work on a page where it keeps nobody waiting: in a thread, if the page is large.
 
         Args:
             size: how many bytes there are to work on.
             function: what to do.
             arguments: given to it.
+            large: how many bytes keep the event loop for too long.
         """
-        if size < _LARGE:
+        if size < large:
             return function(*arguments)
         with self._sending.held(size):
             return await anyio.to_thread.run_sync(function, *arguments, limiter=self._threads)
