@@ -10,6 +10,7 @@ import time
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
+import httpx
 import pytest
 from harness.shop import metadata, orders, place
 from harness.web import answering
