@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.status import HTTP_200_OK
 
 from zeroeventhub.arrow import MEDIA_TYPE as ARROW_TYPE
 from zeroeventhub.ndjson import MEDIA_TYPE
@@ -63,7 +64,7 @@ class PageForms:
         if coding is not None:
             page = await self._packed(request, page, coding)
         response = page_response(request, page.body, page.tag, media_type=media_type, shared=shared)
-        if coding is not None:
+        if coding is not None and response.status_code == HTTP_200_OK:
             response.headers["Content-Encoding"] = coding.name
         if self._as_arrow is not None:
             response.headers.add_vary_header("Accept")
