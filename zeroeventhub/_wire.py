@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeAlias, TypeVar
 
 import httpx
 import msgspec
@@ -88,6 +88,14 @@ _V1_ANSWERS = {400, 422}
 """What a v1 feed answers to a request without parameters (FeedAPI v2, Protocol negotiation)."""
 
 
+Compressed: TypeAlias = bool | Literal["gzip", "zstd"]
+_CODINGS: dict[Compressed, str] = {
+    False: "identity",
+    True: "gzip",
+    "gzip": "gzip",
+    "zstd": "zstd, gzip;q=0.5",
+}
+
 _FOR_EVER = 1_000_000
 
 _LIMITS = Limits()
@@ -115,7 +123,7 @@ class Wire(Generic[_Http]):
         http: the caller's httpx client.
         partitions: how many partitions a v1 feed has, which it does not tell itself.
         limits: how much is taken from the feed.
-        compressed: whether to ask for answers in gzip, or, by the name "zstd", in that; they are
+        compressed: whether to ask for answers in gzip, or in which of "gzip" and "zstd"; they are
             unpacked within the limits.
 
     Raises:
@@ -130,7 +138,7 @@ class Wire(Generic[_Http]):
         *,
         partitions: int | None = None,
         limits: Limits = _LIMITS,
-        compressed: bool | Literal["zstd"] = False,
+        compressed: Compressed = False,
     ) -> None:
         self._http: _Http = http
         try:
@@ -380,14 +388,13 @@ class Wire(Generic[_Http]):
         return Unreachable(f"{self._address} cannot be reached: {reason}")
 
 
-def _coding(compressed: bool | Literal["zstd"]) -> str:
+def _coding(compressed: Compressed) -> str:
     """Say which coding of answers is asked for."""
+    if compressed not in _CODINGS:
+        raise ConfigurationError('A client asks for compressed answers by "zstd" or "gzip".')
     if compressed == "zstd":
         require("zstandard", extra="zstd", user="A client that asks for zstd")
-        return "zstd, gzip;q=0.5"
-    if not isinstance(compressed, bool):
-        raise ConfigurationError('A client asks for compressed answers by True or "zstd".')
-    return "gzip" if compressed else "identity"
+    return _CODINGS[compressed]
 
 
 def _arrow_decoder() -> "type[ArrowDecoder]":

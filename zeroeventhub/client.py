@@ -36,7 +36,7 @@ class Client(Wire[httpx.Client]):
             has no authentication, a user and password in `url` are used.
         partitions: how many partitions a v1 feed has, which it does not tell itself.
         limits: how much is taken from the feed before it is given up.
-        compressed: whether to ask for answers in gzip, or, by the name "zstd", in that; they are
+        compressed: whether to ask for answers in gzip, or in which of "gzip" and "zstd"; they are
             unpacked within the limits.
     """
 
@@ -210,7 +210,7 @@ class AsyncClient(Wire[httpx.AsyncClient]):
             has no authentication, a user and password in `url` are used.
         partitions: how many partitions a v1 feed has, which it does not tell itself.
         limits: how much is taken from the feed before it is given up.
-        compressed: whether to ask for answers in gzip, or, by the name "zstd", in that; they are
+        compressed: whether to ask for answers in gzip, or in which of "gzip" and "zstd"; they are
             unpacked within the limits.
     """
 

@@ -234,6 +234,16 @@ def test_only_feeds_that_say_so_send_arrow(small_shop):
         assert "arrow" in httpx.get(url).json()["extensions"]
 
 
+@pytest.mark.parametrize("arrow", [True, False])
+def test_client_asks_for_what_the_feed_announces(small_shop, arrow):
+    """Arrow is asked for only of feeds that list it, and lines as well, as the lesser choice."""
+    seen = []
+    hooks = {"request": [lambda request: seen.append(request.headers["accept"])]}
+    with mounted(FEED, small_shop, arrow=arrow) as url, httpx.Client(event_hooks=hooks) as http:
+        Client(url, http).fetch_arrow(0, FIRST)
+    assert seen[-1] == (f"{ARROW}, {LINES};q=0.5" if arrow else LINES)
+
+
 def test_version_1_sends_lines(url):
     """A request of ZeroEventHub v1 is answered in lines."""
     answer = httpx.get(url, params={"n": 1, "cursor0": FIRST}, headers={"Accept": ARROW})

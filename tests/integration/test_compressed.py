@@ -156,7 +156,7 @@ def test_streams_and_problems_are_not_packed(shop):
             assert next(answer.iter_raw()).startswith(b"id: ")
 
 
-@pytest.mark.parametrize("compressed", [False, True, "zstd"])
+@pytest.mark.parametrize("compressed", [False, True, "gzip", "zstd"])
 @pytest.mark.anyio
 async def test_clients_read_the_same(url, compressed):
     """In whatever coding a client asks for pages, it reads the same of them, in both forms."""
@@ -222,7 +222,7 @@ def test_bomb_is_refused():
         client.fetch(0, FIRST)
 
 
-@pytest.mark.parametrize("compressed", ["gzip", "br", "", 1, None])
+@pytest.mark.parametrize("compressed", ["br", "", 2, None])
 def test_other_choices_are_refused(compressed):
     """A client asks for what it knows."""
     with pytest.raises(ConfigurationError):
