@@ -13,7 +13,8 @@ from harness.shop import metadata, orders, place
 from harness.web import answering, serving
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import delete, insert
+from sqlalchemy import NullPool, delete, insert
+from sqlalchemy.ext.asyncio import create_async_engine
 from starlette.applications import Starlette
 
 from zeroeventhub import (
@@ -90,7 +91,7 @@ def facts(page):
 
 def both(url, partition, cursor, **options):
     """Fetch a page in both forms; return what it says, which is the same."""
-    with httpx.Client() as http:
+    with httpx.Client(timeout=60) as http:
         client = Client(url, http)
         lines = facts(client.fetch(partition, cursor, **options))
         assert facts(client.fetch_arrow(partition, cursor, **options)) == lines
@@ -147,15 +148,16 @@ def test_any_events_are_the_same_in_both_forms(engine, events, limit):
 
 
 @pytest.mark.anyio
-async def test_async_client_reads_columns(async_engine, shop):
+async def test_async_client_reads_columns(async_url, shop):
     """An asynchronous client reads the same from a feed with an asynchronous engine."""
-    with mounted(FEED, async_engine) as url:
+    # Its connections are of the server's event loop: none is left for another to close.
+    engine = create_async_engine(async_url, poolclass=NullPool)
+    with mounted(FEED, engine) as url:
         async with httpx.AsyncClient() as http:
             client = AsyncClient(url, http)
             expected = facts(await client.fetch(0, FIRST, limit=4))
             assert facts(await client.fetch_arrow(0, FIRST, limit=4)) == expected
             assert len(expected[0]) == 4
-        await async_engine.dispose()
 
 
 class OwnFeed:
@@ -248,7 +250,7 @@ def test_version_1_sends_lines(url):
     """A request of ZeroEventHub v1 is answered in lines."""
     answer = httpx.get(url, params={"n": 1, "cursor0": FIRST}, headers={"Accept": ARROW})
     assert answer.headers["content-type"] == LINES
-    with httpx.Client() as http:
+    with httpx.Client(timeout=60) as http:
         assert len(facts(Client(url, http).fetch_arrow(0, FIRST))[0]) == 10
 
 

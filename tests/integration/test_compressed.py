@@ -160,7 +160,7 @@ def test_streams_and_problems_are_not_packed(shop):
 @pytest.mark.anyio
 async def test_clients_read_the_same(url, compressed):
     """In whatever coding a client asks for pages, it reads the same of them, in both forms."""
-    with httpx.Client() as http:
+    with httpx.Client(timeout=60) as http:
         expected = Client(url, http).fetch(0, FIRST)
         client = Client(url, http, compressed=compressed)
         assert client.fetch(0, FIRST) == expected
