@@ -11,8 +11,8 @@ demo: .venv/demo
 
 # SQLAlchemy 2.1 for all tests, then 2.0 for those that send a database something of their own. Once
 # is torture enough, and what HTTP makes of a page is the same with both.
-ONCE = ordering/test_torture test_authorize test_authorized_streams test_caching test_capacity \
-	test_changing_partitions test_client test_client_extensions test_conformance test_every_cut \
+ONCE = ordering/test_torture test_arrow test_authorize test_authorized_streams test_caching test_capacity \
+	test_changing_partitions test_client test_client_extensions test_compressed test_conformance test_every_cut \
 	test_frameworks test_histories test_kill_points test_killed_publisher test_kills_in_a_change \
 	test_layout_at_every_line test_lease_chaos test_limits test_nginx test_nginx_mtls test_on_trio \
 	test_openapi test_peer test_problem_answers test_proxy_answers test_publisher_metrics \

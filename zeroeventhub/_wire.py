@@ -8,13 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeAlias, TypeVar
 
 import httpx
 import msgspec
 
 from zeroeventhub._http.exchange import Exchange
 from zeroeventhub._http.redaction import Redaction, bare
+from zeroeventhub.arrow import MEDIA_TYPE as ARROW_TYPE
 from zeroeventhub.errors import (
     BadCursor,
     BadRequest,
@@ -33,10 +34,12 @@ from zeroeventhub.errors import (
     Unauthorized,
     Unavailable,
     Unreachable,
+    require,
 )
 from zeroeventhub.limits import Limits
 from zeroeventhub.ndjson import MEDIA_TYPE, PageDecoder, decode_info
 from zeroeventhub.protocol import (
+    ARROW,
     CURSOR_OF_TIME,
     LAG,
     SPLITS,
@@ -46,6 +49,10 @@ from zeroeventhub.protocol import (
     Page,
     TypeFilter,
 )
+
+if TYPE_CHECKING:
+    from zeroeventhub.arrow.arrow_page import ArrowPage
+    from zeroeventhub.arrow.page_decoder import ArrowDecoder
 
 __all__ = ["Wire", "rfc3339"]
 
@@ -81,6 +88,14 @@ _V1_ANSWERS = {400, 422}
 """What a v1 feed answers to a request without parameters (FeedAPI v2, Protocol negotiation)."""
 
 
+Compressed: TypeAlias = bool | Literal["gzip", "zstd"]
+_CODINGS: dict[Compressed, str] = {
+    False: "identity",
+    True: "gzip",
+    "gzip": "gzip",
+    "zstd": "zstd, gzip;q=0.5",
+}
+
 _FOR_EVER = 1_000_000
 
 _LIMITS = Limits()
@@ -108,7 +123,12 @@ class Wire(Generic[_Http]):
         http: the caller's httpx client.
         partitions: how many partitions a v1 feed has, which it does not tell itself.
         limits: how much is taken from the feed.
-        compressed: whether to ask for answers in gzip; they are unpacked within the limits.
+        compressed: whether to ask for answers in gzip, or in which of "gzip" and "zstd"; they are
+            unpacked within the limits.
+
+    Raises:
+        ConfigurationError: the URL or the compression is none.
+        MissingExtra: zstd needs zstandard, of the extra "zstd".
     """
 
     def __init__(
@@ -118,7 +138,7 @@ class Wire(Generic[_Http]):
         *,
         partitions: int | None = None,
         limits: Limits = _LIMITS,
-        compressed: bool = False,
+        compressed: Compressed = False,
     ) -> None:
         self._http: _Http = http
         try:
@@ -133,7 +153,7 @@ class Wire(Generic[_Http]):
         self._userinfo = httpx.BasicAuth(given.username, given.password) if given.userinfo else None
         self._url = given.copy_with(userinfo=b"", fragment=None)
         self._limits = limits
-        self._coding = "gzip" if compressed else "identity"
+        self._coding = _coding(compressed)
         self._v1 = None if partitions is None else _v1_info(partitions)
         self._info: FeedInfo | None = None
 
@@ -155,6 +175,15 @@ class Wire(Generic[_Http]):
             options["auth"] = self._userinfo
         return options
 
+    def _arrow_request(self, *arguments: Any, **options: Any) -> Exchange:
+        """Make a request for a page, as Arrow if the feed has the extension "arrow".
+
+        Raises:
+            MissingExtra: pyarrow is not installed.
+        """
+        require("pyarrow", extra="arrow", user="Client.fetch_arrow")
+        return self._page_request(*arguments, headers=(), as_arrow=True, **options)
+
     def _request(self, url: httpx.URL) -> Exchange:
         """Make a request for an answer that is no page."""
         headers = {"Accept-Encoding": self._coding}
@@ -171,6 +200,7 @@ class Wire(Generic[_Http]):
         types: TypeFilter | None,
         stop: str | None,
         wait: float | None,
+        as_arrow: bool = False,
     ) -> Exchange:
         """Make a request for a page."""
         parameters: dict[str, str | int] = {} if limit is None else {"pagesizehint": limit}
@@ -193,23 +223,31 @@ class Wire(Generic[_Http]):
             parameters["wait"] = _decimal(waits)
         parameters["cursor"] = cursor
         return self._paging(
-            self._url_below(info, "events", partition, parameters), partition, waits
+            self._url_below(info, "events", partition, parameters),
+            partition,
+            waits,
+            as_arrow=as_arrow and ARROW in info.extensions,
         )
 
-    def _paging(self, url: httpx.URL, partition: int, wait: float) -> Exchange:
+    def _paging(
+        self, url: httpx.URL, partition: int, wait: float, *, as_arrow: bool = False
+    ) -> Exchange:
         """Say how a page is asked for, and how much it may be."""
+        bounds = {
+            "page_bytes": self._limits.page_bytes,
+            "page_events": self._limits.page_events,
+            "line_bytes": self._limits.line_bytes,
+        }
+        # Another process of the same feed may have lines only.
+        accepted = f"{ARROW_TYPE}, {MEDIA_TYPE};q=0.5" if as_arrow else MEDIA_TYPE
         return Exchange(
             url,
-            {"Accept-Encoding": self._coding, "Accept": MEDIA_TYPE},
+            {"Accept-Encoding": self._coding, "Accept": accepted},
             _longer(self._http.timeout, wait),
             self._limits,
             wait=wait,
-            page=PageDecoder(
-                partition,
-                page_bytes=self._limits.page_bytes,
-                page_events=self._limits.page_events,
-                line_bytes=self._limits.line_bytes,
-            ),
+            page=PageDecoder(partition, **bounds),
+            arrow_page=_arrow_decoder()(partition, **bounds) if as_arrow else None,
         )
 
     def _extension_url(
@@ -247,11 +285,21 @@ class Wire(Generic[_Http]):
 
     def _understand_page(self, answer: Exchange) -> Page:
         """Return the page of an answer that is a success."""
+        self._expect_page(answer)
+        return answer.page()
+
+    def _understand_arrow(self, answer: Exchange) -> "ArrowPage":
+        """Return the page of an answer that is a success, in columns however it came."""
+        self._expect_page(answer)
+        page = answer.arrow_page()
+        return _arrow_page_of(answer.page()) if page is None else page
+
+    def _expect_page(self, answer: Exchange) -> None:
+        """Refuse an answer that is no page."""
         if answer.status != httpx.codes.OK:
             self._refuse(answer)
         if answer.is_web_page:
             raise Unavailable(f"{self._address} answered with a web page in place of events.")
-        return answer.page()
 
     def _understand_info(self, answer: Exchange) -> FeedInfo:
         """Read the answer to a discovery request."""
@@ -338,6 +386,27 @@ class Wire(Generic[_Http]):
                 f"The connection to {self._address} broke in the middle of a page: {reason}"
             )
         return Unreachable(f"{self._address} cannot be reached: {reason}")
+
+
+def _coding(compressed: Compressed) -> str:
+    """Say which coding of answers is asked for."""
+    if compressed not in _CODINGS:
+        raise ConfigurationError('A client asks for compressed answers by "zstd" or "gzip".')
+    if compressed == "zstd":
+        require("zstandard", extra="zstd", user="A client that asks for zstd")
+    return _CODINGS[compressed]
+
+
+def _arrow_decoder() -> "type[ArrowDecoder]":
+    from zeroeventhub.arrow.page_decoder import ArrowDecoder  # noqa: PLC0415 - of another extra
+
+    return ArrowDecoder
+
+
+def _arrow_page_of(page: Page) -> "ArrowPage":
+    from zeroeventhub.arrow.arrow_page import ArrowPage  # noqa: PLC0415 - of another extra
+
+    return ArrowPage.of(page)
 
 
 def _v1_info(partitions: int) -> FeedInfo:

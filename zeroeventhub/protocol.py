@@ -12,6 +12,7 @@ import msgspec
 from zeroeventhub.errors import ConfigurationError, ProtocolError
 
 __all__ = [
+    "ARROW",
     "CAUGHT_UP",
     "CURSOR_OF_TIME",
     "EVENT_TYPES",
@@ -40,6 +41,9 @@ LAST = "_last"
 
 HIGHEST_PARTITION = 32767
 """The highest partition id that the protocol allows (FeedAPI v2, Discovery endpoint)."""
+
+ARROW = "arrow"
+"""The extension of feeds that send pages as Arrow record batches to who prefers them."""
 
 CAUGHT_UP = "caught-up"
 """The extension of feeds that say when a page held everything that could be read."""

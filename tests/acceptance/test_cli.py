@@ -10,6 +10,7 @@ import time
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
+import httpx
 import pytest
 from harness.shop import metadata, orders, place
 from harness.web import answering
@@ -98,6 +99,26 @@ def test_serve_announces_a_curl_line_that_works(shop, start):
         '{"data":{"id":3,"customer":"c2"}}\n'
         f'{{"cursor":"{cursor}"}}\n'
     )
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=10) in {0, -signal.SIGTERM}
+
+
+def test_serve_sends_other_forms_if_it_is_told_to(shop, start):
+    """With --arrow and --compressed, pages are sent as Arrow and in gzip to who asks for it."""
+    process = start(
+        *("serve", "--database", shop, "--table", "orders", "--position", "id"),
+        *("--arrow", "--compressed", "--port", 0),
+    )
+    url = process.stdout.readline().split()[1]
+    query = {"token": "1", "partition": 0, "cursor": "_first"}
+    accepted = {
+        "Accept": "application/vnd.apache.arrow.stream",
+        "Accept-Encoding": "gzip, identity;q=0",
+    }
+    answer = httpx.get(f"{url}/events", params=query, headers=accepted)
+    assert answer.headers["content-type"] == accepted["Accept"]
+    assert answer.headers["content-encoding"] == "gzip"
+    assert httpx.get(f"{url}/events", params=query).text.endswith("}\n")
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=10) in {0, -signal.SIGTERM}
 

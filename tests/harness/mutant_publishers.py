@@ -6,10 +6,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
+import pyarrow as pa
+import pyarrow.ipc
 from starlette.applications import Starlette
 from starlette.responses import Response
 
 from zeroeventhub import FIRST, LAST, Event, FeedInfo, Page, Partition, feed_routes
+from zeroeventhub.arrow import MEDIA_TYPE as ARROW_TYPE
 from zeroeventhub.errors import BadCursor
 from zeroeventhub.protocol import (
     CAUGHT_UP,
@@ -190,7 +193,7 @@ class Mutant:
 def publisher(mutant: Mutant | None = None) -> Callable[..., Awaitable[None]]:
     """Make an application that publishes at /feed."""
     mutant = mutant or Mutant("")
-    application = Starlette(routes=feed_routes("/feed", mutant.feed()))
+    application = Starlette(routes=feed_routes("/feed", mutant.feed(), arrow=True))
     if mutant.change is None and mutant.ask is None:
         return application
     return Changed(application, mutant.change, mutant.ask)
@@ -503,6 +506,26 @@ def lag_change(old: bytes, new: bytes) -> Callable[[Exchange], None]:
     return apply
 
 
+def arrow_change(change: Callable[[bytes], bytes]) -> Callable[[Exchange], None]:
+    """Change pages that are sent as Arrow."""
+
+    def apply(exchange: Exchange) -> None:
+        if exchange.headers.get("content-type") == ARROW_TYPE and exchange.status == 200:
+            exchange.body = change(exchange.body)
+
+    return apply
+
+
+def without_an_event(body: bytes) -> bytes:
+    """Drop the first event of a page of Arrow."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.open_stream(body) as rows:
+        table = rows.read_all()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table.slice(1 if len(table) > 1 else 0))
+    return sink.getvalue().to_pybytes()
+
+
 def stale_token(exchange: Exchange) -> None:
     if exchange.path == "/feed":
         exchange.body = exchange.body.replace(b'"t1"', b'"t2"')
@@ -610,6 +633,15 @@ MUTANTS = {
     "counts an event behind _last": Mutant("lag-head", HeadIsOneBehind),
     "counts behind what is no cursor": Mutant("lag-malformed", CountsBehindAnything),
     "answers lag unannounced": Mutant("extensions-absent", change=discovery_change(b'"lag",', b"")),
+    "loses an event as Arrow": Mutant("arrow", change=arrow_change(without_an_event)),
+    "cuts Arrow": Mutant("arrow", change=arrow_change(lambda body: body[:-100])),
+    "sends lines that it calls Arrow": Mutant(
+        "arrow", change=arrow_change(lambda _: b'{"cursor":"c1"}\n')
+    ),
+    "knows no Arrow": Mutant("arrow", change=header("content-type", "application/x-ndjson")),
+    "sends Arrow to everybody": Mutant("arrow-others", change=header("content-type", ARROW_TYPE)),
+    "does not say that pages have two forms": Mutant("arrow-caching", change=header("vary", "")),
+    "gives both forms one tag": Mutant("arrow-caching", change=header("etag", '"tag"')),
     "does not wait": Mutant("wait", ask=without("wait")),
     "gives another cursor for the same time": Mutant("cursor-of-time", TimeWanders),
     "gives a cursor behind the time": Mutant("cursor-of-time-before", TimeTooLate),

@@ -93,7 +93,7 @@ def test_our_publisher_conforms(request, fixture):
     metadata.create_all(engine)
     with engine.begin() as connection:
         place(connection, 200)
-    with serving(Starlette(routes=feed_routes("/orders", table_feed(), engine))) as url:
+    with serving(Starlette(routes=feed_routes("/orders", table_feed(), engine, arrow=True))) as url:
         results = check(f"{url}/orders")
     assert outcomes(results, "fail") == {}
     assert outcomes(results, "note") == {}

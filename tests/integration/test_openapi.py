@@ -118,7 +118,7 @@ def publisher(tmp_path_factory):
 
 def all_routes(path, feed):
     """All routes that a feed can have."""
-    return feed_routes(path, feed, http_feed=True, server_sent_events=True)
+    return feed_routes(path, feed, http_feed=True, server_sent_events=True, arrow=True)
 
 
 @schema.parametrize()
@@ -144,7 +144,9 @@ def ask(url, path, query, headers=None):
 
 
 def test_page_of_each_kind_is_answered_as_documented(publisher):
-    """A page of either version, one that may be kept, and one that was kept, are documented."""
+    """A page of either version, one that may be kept, one that was kept, and one as Arrow, are
+    documented.
+    """
     url, (cursor, *_) = publisher
     query = {"n": 2, "cursor0": "_first", "cursor1": cursor, "headers": "_all"}
     assert b'"headers"' in ask(url, "/feed", query).content
@@ -152,6 +154,8 @@ def test_page_of_each_kind_is_answered_as_documented(publisher):
     (tag,) = ask(url, "/feed/events", query).headers["etag"]
     answer = ask(url, "/feed/events", query, {"If-None-Match": tag})
     assert (answer.status_code, answer.content) == (304, b"")
+    arrow = "application/vnd.apache.arrow.stream"
+    assert ask(url, "/feed/events", query, {"Accept": arrow}).headers["content-type"] == [arrow]
 
 
 @pytest.mark.parametrize("error", Refusing.errors, ids=lambda error: type(error).__name__)

@@ -42,7 +42,16 @@ def test_extensions_are_those_of_the_library():
     """The extensions of the specification are those that the library has names for."""
     named = {
         value
-        for name in ("CAUGHT_UP", "CURSOR_OF_TIME", "EVENT_TYPES", "LAG", "SPLITS", "STOP", "WAIT")
+        for name in (
+            "ARROW",
+            "CAUGHT_UP",
+            "CURSOR_OF_TIME",
+            "EVENT_TYPES",
+            "LAG",
+            "SPLITS",
+            "STOP",
+            "WAIT",
+        )
         if (value := getattr(protocol, name))
     }
     section = TEXT.partition("### 9.1 ")[2].partition("### 9.2 ")[0]

@@ -11,6 +11,12 @@ __all__ = ["ContentCoding", "content_coding"]
 PIECE = 64 * 1024
 """Bytes that are unpacked at once."""
 
+STEP = 512
+"""Bytes of zstd that are unpacked at once: at most 128 KiB come of each four of them."""
+
+WINDOW = 8 * 1024 * 1024
+"""How far zstd may look back (RFC 9659)."""
+
 _GZIP_ONLY = 16 + zlib.MAX_WBITS
 
 
@@ -69,6 +75,41 @@ class _Gzip:
             raise ProtocolError("The answer is gzip that is longer than what it holds.")
 
 
+class _Zstd:
+    """Unpack zstd (RFC 8878): one frame or several."""
+
+    def __init__(self) -> None:
+        import zstandard  # noqa: PLC0415 - of another extra
+
+        self._error = zstandard.ZstdError
+        self._unpacker = zstandard.ZstdDecompressor(max_window_size=WINDOW)
+        self._frame = self._unpacker.decompressobj()
+        self._packed = 0
+        self._unpacked = 0
+
+    @property
+    def whole(self) -> bool:
+        return self._frame.eof
+
+    def pieces(self, chunk: bytes) -> Iterator[bytes]:
+        self._packed += len(chunk)
+        for start in range(0, len(chunk), STEP):
+            rest = chunk[start : start + STEP]
+            while rest:
+                if self._frame.eof:
+                    self._frame = self._unpacker.decompressobj()
+                try:
+                    piece = self._frame.decompress(rest)
+                except self._error:
+                    raise ProtocolError("The answer says that it is zstd, and is not.") from None
+                self._unpacked += len(piece)
+                yield piece
+                rest = self._frame.unused_data if self._frame.eof else b""
+        # Frames that are passed over: bytes that a bound of content never counts.
+        if self._packed > 2 * self._unpacked + PIECE:
+            raise ProtocolError("The answer is zstd that is longer than what it holds.")
+
+
 class _Unknown:
     """Refuse a body, if there is one."""
 
@@ -78,13 +119,20 @@ class _Unknown:
         raise ProtocolError("The answer is in a content coding that was not asked for.")
 
 
-def content_coding(header: str) -> ContentCoding:
-    """Choose how a body is unpacked by its Content-Encoding."""
+def content_coding(header: str, *, zstd: bool = False) -> ContentCoding:
+    """Choose how a body is unpacked.
+
+    Args:
+        header: its Content-Encoding.
+        zstd: whether that was asked for.
+    """
     names = [name.strip().lower() for name in header.split(",")]
     match [name for name in names if name not in {"", "identity"}]:
         case []:
             return _Identity()
         case ["gzip" | "x-gzip"]:
             return _Gzip()
+        case ["zstd"] if zstd:
+            return _Zstd()
         case _:
             return _Unknown()

@@ -1,15 +1,20 @@
 """One request and what has come of its answer, within the client's limits; no I/O."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 
 from zeroeventhub._http.content_coding import ContentCoding, content_coding
 from zeroeventhub._http.deadline import Deadline, Patience
+from zeroeventhub.arrow import MEDIA_TYPE as ARROW_TYPE
 from zeroeventhub.errors import CutPage, ProtocolError
 from zeroeventhub.limits import Limits
 from zeroeventhub.ndjson import PageDecoder
 from zeroeventhub.protocol import Page
+
+if TYPE_CHECKING:
+    from zeroeventhub.arrow.arrow_page import ArrowPage
+    from zeroeventhub.arrow.page_decoder import ArrowDecoder
 
 __all__ = ["Exchange"]
 
@@ -44,6 +49,7 @@ class Exchange:
         limits: the client's.
         wait: seconds that the feed was asked to wait.
         page: what to take a page into, where a page was asked for.
+        arrow_page: what to take it into if it comes as Arrow, where that was asked for.
     """
 
     def __init__(
@@ -55,6 +61,7 @@ class Exchange:
         *,
         wait: float = 0.0,
         page: PageDecoder | None = None,
+        arrow_page: "ArrowDecoder | None" = None,
     ) -> None:
         self.url = url
         self.headers = headers
@@ -63,7 +70,8 @@ class Exchange:
         self.status = 0
         self.answer_headers = httpx.Headers()
         self._asks_page = page is not None
-        self._page = page
+        self._page: PageDecoder | ArrowDecoder | None = page
+        self._arrow_page = arrow_page
         self._reading = Patience(self.deadline, self.timeouts["read"])
         self._coding: ContentCoding = content_coding("")
         self._document = bytearray()
@@ -85,9 +93,13 @@ class Exchange:
         self.status, self.answer_headers = answer.status_code, answer.headers
         if self.is_refusal:
             self._page = None
+        elif self._arrow_page is not None and self._media_type == ARROW_TYPE:
+            self._page = self._arrow_page
         # A hook of the caller's may have read it; httpx has unpacked it then.
         if not answer.is_stream_consumed:
-            self._coding = content_coding(answer.headers.get("content-encoding", ""))
+            asks_zstd = "zstd" in self.headers.get("Accept-Encoding", "")
+            header = answer.headers.get("content-encoding", "")
+            self._coding = content_coding(header, zstd=asks_zstd)
 
     def take(self, chunk: bytes) -> bool:
         """Take the next bytes of the body; tell whether more are of use.
@@ -113,14 +125,23 @@ class Exchange:
         return True
 
     def page(self) -> Page:
-        """Return the page that came, up to its last checkpoint.
+        """Return the page that came as lines, up to its last checkpoint.
 
         Raises:
             CutPage: it has none.
         """
-        if self._page is None:
+        if not isinstance(self._page, PageDecoder):
             raise CutPage("There is no page.")
         return self._page.page()
+
+    def arrow_page(self) -> "ArrowPage | None":
+        """Return the page that came as Arrow, up to its last checkpoint; None if it came as lines.
+
+        Raises:
+            CutPage: it has none.
+        """
+        arrow_page = self._arrow_page
+        return arrow_page.page() if arrow_page and arrow_page is self._page else None
 
     @property
     def is_in_page(self) -> bool:
@@ -150,8 +171,12 @@ class Exchange:
     @property
     def is_web_page(self) -> bool:
         """Whether the answer is somebody else's: a proxy's or a login form's."""
-        media_type: str = self.answer_headers.get("content-type", "")
-        return media_type.partition(";")[0].strip().lower() == "text/html"
+        return self._media_type == "text/html"
+
+    @property
+    def _media_type(self) -> str:
+        content_type: str = self.answer_headers.get("content-type", "")
+        return content_type.partition(";")[0].strip().lower()
 
     def _keep(self, piece: bytes) -> None:
         self._document += piece

@@ -21,6 +21,8 @@ __all__ = ["serve"]
 @publish_options
 @click.option("--http-feed", is_flag=True, help="Answer clients of HTTP Feeds as well.")
 @click.option("--server-sent-events", is_flag=True, help="Stream server-sent events as well.")
+@click.option("--arrow", is_flag=True, help="Send pages as Arrow to who prefers them.")
+@click.option("--compressed", is_flag=True, help="Pack pages for who asks for zstd or gzip.")
 @click.option("--metrics", metavar="PATH", help="Where metrics for Prometheus are shown.")
 @click.option("--path", default="/events", show_default=True, help="Where the feed is mounted.")
 @click.option("--host", default="127.0.0.1", show_default=True)
@@ -29,6 +31,8 @@ def serve(
     *,
     http_feed: bool,
     server_sent_events: bool,
+    arrow: bool,
+    compressed: bool,
     metrics: str | None,
     path: str,
     host: str,
@@ -55,6 +59,8 @@ def serve(
         shared_cache=True,
         http_feed=http_feed,
         server_sent_events=server_sent_events,
+        arrow=arrow,
+        compressed=compressed,
         observer=observer,
     )
     application = Starlette(routes=[*shown, *routes])

@@ -8,7 +8,7 @@ __all__ = ["all_checks"]
 # Those that look at everything that came are the last.
 _ORDER = (
     *("discovery", "token", "reading", "v1", "parameters"),
-    *("event_types", "caught_up", "stop", "wait", "cursor_of_time", "splits", "lag"),
+    *("event_types", "caught_up", "stop", "wait", "cursor_of_time", "splits", "lag", "arrow"),
     *("caching", "lines", "problems"),
 )
 

@@ -3,6 +3,7 @@
 from typing import Final
 
 __all__ = [
+    "ARROW",
     "CACHING",
     "CAUGHT_UP",
     "CLOSED",
@@ -54,6 +55,7 @@ WAIT: Final = "9.5"
 CURSOR_OF_TIME: Final = "9.6"
 SPLITS: Final = "9.7"
 LAG: Final = "9.8"
+ARROW: Final = "9.9"
 PROBLEMS: Final = "10.1"
 KINDS: Final = "10.2"
 CACHING: Final = "11"

@@ -9,9 +9,16 @@ from zeroeventhub.ndjson.documents import (
     encode_lag,
 )
 from zeroeventhub.ndjson.page_decoder import PageDecoder
-from zeroeventhub.ndjson.page_encoder import MEDIA_TYPE, encode_page, encode_page_v1
+from zeroeventhub.ndjson.page_encoder import (
+    BETWEEN_EVENTS,
+    MEDIA_TYPE,
+    encode_page,
+    encode_page_v1,
+    parts_of,
+)
 
 __all__ = [
+    "BETWEEN_EVENTS",
     "MEDIA_TYPE",
     "PageDecoder",
     "decode_cursor",
@@ -22,4 +29,5 @@ __all__ = [
     "encode_lag",
     "encode_page",
     "encode_page_v1",
+    "parts_of",
 ]

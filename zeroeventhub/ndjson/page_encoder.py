@@ -7,9 +7,15 @@ import msgspec
 from zeroeventhub.lines import SEPARATOR, one_line, text_of
 from zeroeventhub.protocol import Page
 
-__all__ = ["MEDIA_TYPE", "encode_page", "encode_page_v1"]
+__all__ = ["BETWEEN_EVENTS", "MEDIA_TYPE", "encode_page", "encode_page_v1", "parts_of"]
 
 MEDIA_TYPE = "application/x-ndjson"
+
+_BEFORE_EVENT = b'{"data":'
+_BEHIND_EVENT = b"}"
+
+BETWEEN_EVENTS = _BEHIND_EVENT + b"\n" + _BEFORE_EVENT
+"""What stands between the data of two events: nothing in the data has a newline."""
 
 _encode = msgspec.json.encode
 
@@ -19,8 +25,18 @@ def encode_page(page: Page) -> bytes:
     checkpoint = b"{%b}\n" % _checkpoint(page)
     if not page.events:
         return checkpoint
-    lines = text_of(page.events).replace(SEPARATOR, b'}\n{"data":')
-    return b"".join((b'{"data":', lines, b"}\n", checkpoint))
+    lines = text_of(page.events).replace(SEPARATOR, BETWEEN_EVENTS)
+    return b"".join((_BEFORE_EVENT, lines, _BEHIND_EVENT, b"\n", checkpoint))
+
+
+def parts_of(body: bytes) -> tuple[bytes, bytes]:
+    """Return the data of a page's events, with what stands between them, and its checkpoint.
+
+    Args:
+        body: what `encode_page` has made.
+    """
+    start = body.rfind(b"\n", 0, -1) + 1  # of the last line
+    return body[len(_BEFORE_EVENT) : max(start - len(_BEHIND_EVENT) - 1, 0)], body[start:-1]
 
 
 def _checkpoint(page: Page) -> bytes:

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from zeroeventhub.protocol import FIRST, LAST, Page
 
-__all__ = ["FRESH", "page_response", "tag_of"]
+__all__ = ["FRESH", "edition_of", "is_held", "page_response", "tag_of", "tag_of_bytes"]
 
 FRESH = {"Cache-Control": "no-store"}
 """Headers of what is true only now."""
@@ -32,16 +32,13 @@ def page_response(
         return Response(body, media_type=media_type, headers=FRESH)
     scope = "public" if shared else "private"
     headers = {"Cache-Control": f"{scope}, max-age={YEAR}, immutable", "ETag": tag}
-    if _matches(request, tag):
+    if is_held(request, tag):
         return Response(status_code=304, headers=headers)
     return Response(body, media_type=media_type, headers=headers)
 
 
 def tag_of(page: Page, cursor: str, body: bytes) -> str | None:
     """Return the entity tag of a page's bytes; None if they may be others another time.
-
-    The last cursor of a page vouches for the history before it, and so for the page; a checksum,
-    which costs little, for how its bytes are made.
 
     Args:
         page: the page.
@@ -50,11 +47,29 @@ def tag_of(page: Page, cursor: str, body: bytes) -> str | None:
     """
     if not page.full or cursor in {FIRST, LAST}:
         return None
-    identity = f"{page.cursor} {len(body)} {crc32(body)}".encode()
+    return tag_of_bytes(page.cursor, body)
+
+
+def tag_of_bytes(cursor: str, body: bytes) -> str:
+    """Return the entity tag of bytes that can never be others.
+
+    The last cursor of a page vouches for the history before it, and so for the page; a checksum,
+    which costs little, for how its bytes are made.
+
+    Args:
+        cursor: the last one.
+        body: the bytes.
+    """
+    identity = f"{cursor} {len(body)} {crc32(body)}".encode()
     return f'"{blake2b(identity, digest_size=16).hexdigest()}"'
 
 
-def _matches(request: Request, tag: str) -> bool:
+def edition_of(tag: str, edition: str) -> str:
+    """Return the entity tag of what has been made of bytes that have a tag."""
+    return f'{tag[:-1]}-{edition}"'
+
+
+def is_held(request: Request, tag: str) -> bool:
     """Tell whether the client holds what has this tag (RFC 9110, If-None-Match)."""
     held = ",".join(request.headers.getlist("if-none-match")).split(",")
     return any(one.strip().removeprefix("W/") in {tag, "*"} for one in held)

@@ -1,5 +1,7 @@
 """Answer requests of FeedAPI v2 and ZeroEventHub v1, and those of the extensions."""
 
+from dataclasses import replace
+
 import msgspec
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
@@ -9,8 +11,9 @@ from zeroeventhub.errors import Gone
 from zeroeventhub.ndjson import MEDIA_TYPE, encode_info, encode_lag, encode_page_v1
 from zeroeventhub.protocol import CURSOR_OF_TIME, LAG, LAST, SPLITS, FeedInfo
 from zeroeventhub.server.access import Access
-from zeroeventhub.server.caching import FRESH, page_response
+from zeroeventhub.server.caching import FRESH
 from zeroeventhub.server.kept_pages import EncodedPage
+from zeroeventhub.server.page_forms import PageForms
 from zeroeventhub.server.parameters import (
     EventsRequest,
     is_v1,
@@ -36,17 +39,25 @@ class Endpoint:
         source: the feed.
         access: knows who may read it.
         ahead: keeps pages, and reads the next ones.
+        forms: sends pages.
         shared_cache: whether caches that serve several clients may keep its immutable pages, if
             everybody may read it.
     """
 
     def __init__(
-        self, source: Source, access: Access, ahead: ReadAhead, *, shared_cache: bool
+        self,
+        source: Source,
+        access: Access,
+        ahead: ReadAhead,
+        forms: PageForms,
+        *,
+        shared_cache: bool,
     ) -> None:
         self._source = source
         self._access = access
         self._shared_cache = shared_cache
         self._ahead = ahead
+        self._forms = forms
 
     async def discover(self, request: Request, principal: Principal) -> Response:
         """Answer with what the feed says of itself, or with pages of ZeroEventHub v1."""
@@ -54,6 +65,7 @@ class Endpoint:
         if is_v1(request.query_params):
             return await self._events_v1(request, view)
         info = await view.info()
+        info = replace(info, extensions=info.extensions | self._forms.extensions)
         return Response(encode_info(info), media_type="application/json", headers=FRESH)
 
     async def events(self, request: Request, principal: Principal) -> Response:
@@ -77,13 +89,8 @@ class Endpoint:
         request.state.events = kept.events
         if question is not None and kept.full and request.method != "HEAD":
             request.state.behind = self._ahead.behind(question, kept)
-        return page_response(
-            request,
-            kept.body,
-            kept.tag,
-            media_type=MEDIA_TYPE,
-            shared=self._shared_cache and self._access.is_public(request),
-        )
+        shared = self._shared_cache and self._access.is_public(request)
+        return await self._forms.response(request, kept, shared=shared)
 
     async def _read(
         self,

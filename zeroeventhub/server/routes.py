@@ -1,20 +1,23 @@
 """The routes of a feed, for an application to mount."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from starlette.routing import Route
 
 from zeroeventhub.capacity import Capacity
-from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.errors import ConfigurationError, require
 from zeroeventhub.feed import AsyncFeed, Feed, FeedSource
 from zeroeventhub.server.access import Access
 from zeroeventhub.server.answering import Answer, Answering, Desk
 from zeroeventhub.server.authorize import Authorize, everybody
+from zeroeventhub.server.content_coding import content_codings
 from zeroeventhub.server.endpoint import Endpoint
 from zeroeventhub.server.http_feed import HttpFeed
 from zeroeventhub.server.kept_pages import KeptPages
 from zeroeventhub.server.observer import Observer
+from zeroeventhub.server.page_forms import PageForms
 from zeroeventhub.server.principal import Quota
 from zeroeventhub.server.read_ahead import ReadAhead
 from zeroeventhub.server.sending import Sending
@@ -37,6 +40,8 @@ def feed_routes(
     shared_cache: bool = False,
     http_feed: bool = False,
     server_sent_events: bool = False,
+    arrow: bool = False,
+    compressed: bool = False,
 ) -> list[Route]:
     """Return the routes of a feed, for an application of Starlette or FastAPI.
 
@@ -62,8 +67,12 @@ def feed_routes(
         http_feed: answer at `path`/http-feed as HTTP Feeds has it; for events that are
             CloudEvents.
         server_sent_events: stream events at `path`/server-sent-events.
+        arrow: send pages as Arrow record batches to clients that prefer them.
+        compressed: pack pages of FeedAPI v2 for clients that ask for zstd, where that is installed,
+            or gzip; of a feed that is read over slow networks, with no proxy before it that does.
 
     Raises:
+        MissingExtra: `arrow` needs pyarrow, of the extra "arrow".
         ConfigurationError: the path or the engine does not fit the feed, the feed lacks what
             another way of reading it needs, or a shared cache would give to everybody what only
             some may read.
@@ -81,7 +90,10 @@ def feed_routes(
     sending = Sending(capacity)
     source = Source(feed, engine, capacity, sending, partial(observer.waiting, name))
     ahead = ReadAhead(source, KeptPages(capacity))
-    endpoint = Endpoint(source, access, ahead, shared_cache=shared_cache)
+    forms = PageForms(
+        source, _arrow_encoder() if arrow else None, content_codings() if compressed else ()
+    )
+    endpoint = Endpoint(source, access, ahead, forms, shared_cache=shared_cache)
     desk = Desk(name, access, sending, observer)
 
     def route(path: str, kind: str, answer: Answer) -> Route:
@@ -103,6 +115,13 @@ def feed_routes(
         kind = "server-sent-events"
         routes.append(route(f"{below}/{kind}", kind, ServerSentEvents(source, access).answer))
     return routes
+
+
+def _arrow_encoder() -> Callable[[bytes], bytes]:
+    require("pyarrow", extra="arrow", user="A feed that sends Arrow")
+    from zeroeventhub.arrow.page_encoder import encode_page  # noqa: PLC0415 - of another extra
+
+    return encode_page
 
 
 def _need(source: Source, method: str, what: str) -> None:

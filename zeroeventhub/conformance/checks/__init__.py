@@ -1,6 +1,7 @@
 """The checks, a module for each part of the protocol."""
 
 from zeroeventhub.conformance.checks import (
+    arrow,
     caching,
     caught_up,
     cursor_of_time,
@@ -19,6 +20,7 @@ from zeroeventhub.conformance.checks import (
 )
 
 __all__ = [
+    "arrow",
     "caching",
     "caught_up",
     "cursor_of_time",
