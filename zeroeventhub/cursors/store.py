@@ -8,6 +8,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Engine,
+    Integer,
     Text,
     Update,
     and_,
@@ -39,7 +40,10 @@ _CREATION = 0x7A65726F  # names the lock; "zero" in ASCII
 _ADDED = {"epoch": "BIGINT NOT NULL DEFAULT 0", "ended": "BOOLEAN NOT NULL DEFAULT FALSE"}
 """Columns that the table of cursors did not always have."""
 
-_CONSUMER, _PARTITION = bindparam("of_consumer"), bindparam("of_partition")
+_CONSUMER, _PARTITION = (
+    bindparam("of_consumer", type_=Text),
+    bindparam("of_partition", type_=Integer),
+)
 _PLACE: Any = Place(bindparam("at", type_=Text), bindparam("right", type_=BigInteger))  # type: ignore[arg-type]
 _NEW = bindparam("new", type_=Text)
 """What a move is told, in a statement for all moves."""
