@@ -5,7 +5,7 @@ import weakref
 
 import pytest
 
-from tests.harness.billing import wait_until
+from harness.billing import wait_until
 from zeroeventhub._follow import Fetch
 from zeroeventhub.consumer.running.ahead import Ahead
 from zeroeventhub.errors import Unavailable
