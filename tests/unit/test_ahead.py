@@ -4,8 +4,8 @@ import threading
 import weakref
 
 import pytest
-
 from harness.billing import wait_until
+
 from zeroeventhub._follow import Fetch
 from zeroeventhub.consumer.running.ahead import Ahead
 from zeroeventhub.errors import Unavailable
