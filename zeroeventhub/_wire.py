@@ -264,11 +264,11 @@ class Wire(Generic[_Http]):
     def _url_below(
         self, info: FeedInfo, name: str, partition: int, parameters: dict[str, str | int]
     ) -> httpx.URL:
-        path, mark, query = self._url.raw_path.partition(b"?")
-        url = self._url.copy_with(raw_path=path.rstrip(b"/") + b"/" + name.encode() + mark + query)
-        return url.copy_merge_params(
+        path = self._url.raw_path.partition(b"?")[0].rstrip(b"/")
+        query = self._url.params.merge(
             {"token": str(info.token), "partition": partition, **parameters}
         )
+        return self._url.copy_with(raw_path=path + f"/{name}?{query}".encode())
 
     def _expect_extension(self, info: FeedInfo, extension: str | None) -> None:
         if extension is not None and extension not in info.extensions:

@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -67,7 +66,7 @@ LAG = "lag"
 """The extension of feeds that count the events behind a cursor."""
 
 
-class Event(msgspec.Struct, frozen=True, dict=True):
+class Event(msgspec.Struct, frozen=True, eq=False, gc=False):
     """Hold one event.
 
     Attributes:
@@ -77,6 +76,8 @@ class Event(msgspec.Struct, frozen=True, dict=True):
 
     raw: bytes
     headers: Mapping[str, str] = msgspec.field(default_factory=dict)
+    # What was decoded is kept in a slot, so that a million events are no garbage to look through.
+    _data: Any = msgspec.UNSET
 
     @classmethod
     def of(cls, data: Any, headers: Mapping[str, str] | None = None) -> "Event":
@@ -95,21 +96,38 @@ class Event(msgspec.Struct, frozen=True, dict=True):
         except (TypeError, ValueError, RecursionError) as error:
             raise ConfigurationError(f"The event's data has no JSON form: {error}") from error
 
-    @cached_property
+    @property
     def data(self) -> Any:
-        """Decode the event's data.
+        """Decode the event's data; done once.
 
         Raises:
             ProtocolError: the data is JSON, but Python cannot hold it exactly: use `raw`.
         """
-        try:
-            return _decode(self.raw)
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise ProtocolError(
-                f"The event's data cannot be decoded ({error}); event.raw has it as it was sent."
-            ) from error
+        if self._data is _UNSET:
+            try:
+                _keep(self, "_data", _decode(self.raw))
+            except (msgspec.DecodeError, RecursionError) as error:
+                raise ProtocolError(
+                    f"The event's data cannot be decoded ({error}); event.raw has it as it was "
+                    "sent."
+                ) from error
+        return self._data
+
+    def __eq__(self, other: object) -> bool:
+        """Compare what was published; whether it was decoded makes no difference."""
+        if not isinstance(other, Event):
+            return NotImplemented
+        return (self.raw, self.headers) == (other.raw, other.headers)
+
+    __hash__ = None  # type: ignore[assignment] # headers have none
+
+    def __repr__(self) -> str:
+        """Show what was published."""
+        return f"Event(raw={self.raw!r}, headers={self.headers!r})"
 
 
+_UNSET = msgspec.UNSET
+_keep = msgspec.structs.force_setattr
 _decode = msgspec.json.Decoder().decode
 
 

@@ -47,9 +47,7 @@ def enter(store, partition, owner, **options):
 
 def move(store, partition, place, new):
     """Move a cursor."""
-    with store.engine.begin() as connection:
-        result = connection.execute(store.move(NAME, partition, place, new))
-        store.confirm(result, NAME, partition)
+    call(store, store.advance, partition, place, new)
 
 
 def end(store, partition, place):

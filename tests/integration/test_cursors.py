@@ -214,6 +214,8 @@ def test_partition_ends_until_its_cursor_moves(store):
     move(store, 0, Place(FIRST), "a")
     assert claim(store, "one", [1]).ended == frozenset()
     end(store, 0, Place("a"))
+    move(store, 0, Place("a"), "a")
+    assert claim(store, "one", [1]).ended == {0}
     call(store, store.set, 0, "a")
     assert claim(store, "one", [1]).ended == frozenset()
     end(store, 0, load(store, 0))

@@ -1,12 +1,13 @@
 """Rows of events in tables of every type of column, on every database."""
 
 import json
+import math
 import uuid
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import (
     JSON,
@@ -15,6 +16,7 @@ from sqlalchemy import (
     Computed,
     Date,
     DateTime,
+    Double,
     Enum,
     Float,
     Integer,
@@ -93,6 +95,18 @@ small = Table(
     mysql_charset="utf8mb4",
     mariadb_charset="utf8mb4",
 )
+flat = Table(
+    "flat",
+    MetaData(),
+    Column("n", Integer, primary_key=True),
+    Column("text", String(200)),
+    Column("amount", Double),
+    Column("price", Numeric(20, 6)),
+    Column("paid", Boolean),
+    Column("due", Date),
+    mysql_charset="utf8mb4",
+    mariadb_charset="utf8mb4",
+)
 stamped = Table(
     "stamped",
     MetaData(),
@@ -113,7 +127,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Dialect sqlite")
 @pytest.fixture
 def tables(engine):
     """Make the tables, on each database."""
-    for table in (orders, small, stamped):
+    for table in (orders, small, flat, stamped):
         table.create(engine)
     return engine
 
@@ -355,3 +369,78 @@ def test_text_and_json_arrive_unchanged(tables, rows):
         connection.execute(delete(small))
     got = inserted(tables, small, [Event.of(row) for row in sent])
     assert got == sent
+
+
+odd_texts = st.sampled_from(
+    [
+        "",
+        " ",
+        "null",
+        "NULL",
+        "\\N",
+        "\\.",
+        '"',
+        '""',
+        "a,b",
+        "],[",
+        "]\n[",
+        "a\r\nb",
+        "\\n",
+        "\t",
+        "\x7f",
+    ]
+)
+flat_rows = st.fixed_dictionaries(
+    {},
+    optional={
+        "text": st.none() | odd_texts | st.lists(odd_texts | texts, max_size=4).map("".join),
+        "amount": st.none() | st.floats(-1e15, 1e15) | st.integers(-(2**53), 2**53),
+        "price": st.none() | st.integers(-(10**9), 10**9).map(lambda number: number / 64),
+        "paid": st.none() | st.booleans(),
+        "due": st.none() | st.dates(date(1000, 1, 1)).map(date.isoformat),
+    },
+)
+
+
+@given(st.lists(flat_rows, max_size=6))
+@example([{"text": 'say "hi" \\ there'}, {"text": "\\", "amount": 1e16}])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_flat_rows_arrive_unchanged(tables, rows):
+    """Rows without documents arrive as they were sent, whatever separates them on the way."""
+    sent = [{"n": number, **row} for number, row in enumerate(rows, start=1)]
+    with tables.begin() as connection:
+        connection.execute(delete(flat))
+    got = inserted(tables, flat, [Event.of(row) for row in sent])
+    absent = dict.fromkeys(("text", "amount", "price", "paid", "due"))
+    due = [row.get("due") and date.fromisoformat(row["due"]) for row in rows]
+    assert got == [{**absent, **row, "due": day} for row, day in zip(sent, due, strict=True)]
+
+
+def test_row_that_a_function_made_is_written_by_the_driver(tables):
+    """What JSON has no word for arrives, where a function has made it."""
+    amount = math.inf if tables.dialect.name == "postgresql" else 2.5
+    made = {"text": "a", "amount": amount, "price": Decimal("1.5"), "due": date(2026, 1, 2)}
+    (row,) = inserted(tables, flat, [Event(b"0")], lambda _: made)
+    assert row == {"n": 1, "paid": None, **made}
+
+
+@pytest.mark.parametrize("paid", ["yes", 2, "t"])
+def test_value_that_is_neither_true_nor_false_is_refused(tables, paid):
+    """A column of booleans takes none of the words that a database might take for one."""
+    with tables.begin() as connection, pytest.raises(ConfigurationError, match="column 'paid'"):
+        insert_events(connection, flat, [Event(b"0")], lambda _: {"paid": paid})
+    with tables.begin() as connection, pytest.raises(ProtocolError, match="Expected `bool"):
+        insert_events(connection, flat, [Event.of({"paid": paid})])
+    assert stored(tables, flat) == []
+
+
+def test_quotes_are_copied_without_the_driver(postgresql, monkeypatch):
+    """Quotes and backslashes do not keep rows from being written all at once."""
+    flat.create(postgresql)
+    rows = []
+    monkeypatch.setattr("psycopg.Copy.write_row", lambda _, row: rows.append(row))
+    (row,) = inserted(postgresql, flat, [Event.of({"text": 'a "b" \\'})])
+    assert row["text"] == 'a "b" \\'
+    assert rows == []

@@ -6,7 +6,7 @@ import pytest
 from harness.billing import async_landed, effects, landed, make_tables, shop
 from harness.shop import metadata, place
 from harness.web import serving
-from sqlalchemy import Connection, create_engine, make_url
+from sqlalchemy import Connection, create_engine, delete, make_url
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
@@ -105,6 +105,26 @@ def test_page_that_was_committed_before_is_not_inserted_twice(engine, client):
     assert landed(store) == [0, 1, 2, 3]
 
 
+def parity(event):
+    """An identity that many events have in common."""
+    return str(event.data["n"] % 2)
+
+
+def test_events_that_were_seen_are_not_inserted(engine, client):
+    """Of a page, those events are inserted that are given; `run` gives those that are unseen."""
+    store = prepared(engine)
+    for page in Consumer(client, store, "billing", follow=False, limit=3, identity=parity):
+        with engine.begin() as connection:
+            page.commit(connection)
+            page.insert_into(effects, connection, events=page.unseen(connection))
+    assert landed(store) == [0, 1]
+    options = {"follow": False, "limit": 3, "identity": parity, "inbox": True}
+    with engine.begin() as connection:
+        connection.execute(delete(effects))
+    Consumer(client, store, "other", **options).run(through_connection)
+    assert landed(store) == [0, 1]
+
+
 def through_connection(connection: Connection, page: PendingPage) -> None:
     """Insert a page."""
     page.insert_into(effects, connection)
@@ -196,6 +216,24 @@ async def test_async_page_is_inserted_through_a_connection_of_psycopg(postgresql
             await page.insert_into(effects, connection)
             await connection.commit()
     assert await async_landed(store) == list(range(10))
+    await engine.dispose()
+
+
+@pytest.mark.anyio
+async def test_events_of_an_async_page_are_chosen(postgresql_url, feed):
+    """Of an async page as well, those events are inserted that are given."""
+    engine = create_async_engine(postgresql_url)
+    store = CursorStore(engine)
+    async with engine.begin() as connection:
+        await connection.run_sync(lambda inner: make_tables(store, inner))
+    async with httpx.AsyncClient() as http:
+        async for page in AsyncConsumer(
+            AsyncClient(feed, http), store, "billing", follow=False, limit=4
+        ):
+            async with engine.begin() as connection:
+                await page.commit(connection)
+                await page.insert_into(effects, connection, events=page.events[:1])
+    assert await async_landed(store) == [0, 4, 8]
     await engine.dispose()
 
 

@@ -81,7 +81,8 @@ class Real:
             self.store.create_tables(connection)
 
     def move(self, partition, place, new):
-        self.write(self.store.move(NAME, partition, place, new), partition)
+        with self.engine.begin() as connection:
+            self.store.advance(connection, NAME, partition, place, new)
 
     def end(self, partition, place):
         self.write(self.store.end(NAME, partition, place), partition)

@@ -1,4 +1,7 @@
+import copy
+import gc
 import json
+import pickle
 
 import pytest
 from hypothesis import given
@@ -90,6 +93,26 @@ def test_data_is_decoded_once():
     event = Event(b'{"a":1}')
     assert event.data == {"a": 1}
     assert event.data is event.data
+
+
+def test_event_that_was_decoded_is_the_event_that_it_was():
+    """Decoding an event changes neither what it equals, nor how it shows, nor a copy of it."""
+    event, other = Event(b'{"a":1}', {"h": "1"}), Event(b'{"a":1}', {"h": "1"})
+    shown = repr(event)
+    assert event.data == {"a": 1}
+    assert event == other
+    assert repr(event) == shown == "Event(raw=b'{\"a\":1}', headers={'h': '1'})"
+    assert pickle.loads(pickle.dumps(event)) == copy.copy(event) == other
+    assert event != Event(b'{"a":1}')
+    assert event != Event(b'{"a":2}', {"h": "1"})
+    assert event != b'{"a":1}'
+
+
+def test_events_are_nothing_to_collect():
+    """The collector of garbage passes over events: there may be many, and none refers to itself."""
+    event = Event(b'{"a":[1]}')
+    assert event.data == {"a": [1]}
+    assert not gc.is_tracked(event)
 
 
 def test_raw_is_kept_byte_for_byte():

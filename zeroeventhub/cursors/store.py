@@ -3,7 +3,20 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Engine, Update, and_, func, inspect, select
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Engine,
+    Integer,
+    Text,
+    Update,
+    and_,
+    bindparam,
+    func,
+    inspect,
+    select,
+)
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.schema import CreateTable
 
@@ -27,6 +40,14 @@ _CREATION = 0x7A65726F  # names the lock; "zero" in ASCII
 _ADDED = {"epoch": "BIGINT NOT NULL DEFAULT 0", "ended": "BOOLEAN NOT NULL DEFAULT FALSE"}
 """Columns that the table of cursors did not always have."""
 
+_CONSUMER, _PARTITION = (
+    bindparam("of_consumer", type_=Text),
+    bindparam("of_partition", type_=Integer),
+)
+_PLACE: Any = Place(bindparam("at", type_=Text), bindparam("right", type_=BigInteger))  # type: ignore[arg-type]
+_NEW = bindparam("new", type_=Text)
+"""What a move is told, in a statement for all moves."""
+
 
 class CursorStore:
     """Keep the cursors of consumers in a SQL database, and what belongs to them.
@@ -49,6 +70,11 @@ class CursorStore:
         self.inbox = Inbox(tables)
         self.dead_letters = DeadLetters(tables)
         self.lanes = Lanes(tables)
+        # Built once, because every page makes a move.
+        self._moves = {
+            goes_on: self._moved(_CONSUMER, _PARTITION, _PLACE, _NEW, goes_on=goes_on)
+            for goes_on in (False, True)
+        }
 
     def create_tables(self, connection: Connection) -> None:
         """Create the tables unless they exist; async: `await connection.run_sync(…)`.
@@ -227,10 +253,7 @@ class CursorStore:
 
         A move to where it is changes nothing, and is fenced all the same.
         """
-        goes_on = {} if new == place.cursor else {"ended": False}
-        return self._at(consumer, partition, place).values(
-            cursor=new, updated_at=Moment(), **goes_on
-        )
+        return self._moved(consumer, partition, place, new, goes_on=new != place.cursor)
 
     def advance(
         self, connection: Connection, consumer: str, partition: int, place: Place, new: str
@@ -247,7 +270,14 @@ class CursorStore:
         Raises:
             Fenced: it is not at its place any more; the transaction has to be rolled back.
         """
-        moved = connection.execute(self.move(consumer, partition, place, new))
+        parameters = {
+            _CONSUMER.key: consumer,
+            _PARTITION.key: partition,
+            _PLACE.cursor.key: place.cursor,
+            _PLACE.epoch.key: place.epoch,
+            _NEW.key: new,
+        }
+        moved = connection.execute(self._moves[new != place.cursor], parameters)
         self.confirm(moved, consumer, partition)
 
     def end(self, consumer: str, partition: int, place: Place) -> Update:
@@ -307,7 +337,15 @@ class CursorStore:
         """
         return reset(connection, self.tables, consumer, partitions, cursor)
 
-    def _at(self, consumer: str, partition: int, place: Place) -> Update:
+    def _moved(
+        self, consumer: Any, partition: Any, place: Place, new: Any, *, goes_on: bool
+    ) -> Update:
+        values = {"ended": False} if goes_on else {}
+        return self._at(consumer, partition, place).values(
+            cursor=new, updated_at=Moment(), **values
+        )
+
+    def _at(self, consumer: Any, partition: Any, place: Place) -> Update:
         columns = self.tables.cursors.c
         return self.tables.cursors.update().where(
             self._is_row(consumer, partition),
@@ -315,7 +353,7 @@ class CursorStore:
             columns.epoch == place.epoch,
         )
 
-    def _is_row(self, consumer: str, partition: int) -> ColumnElement[bool]:
+    def _is_row(self, consumer: Any, partition: Any) -> ColumnElement[bool]:
         columns = self.tables.cursors.c
         return and_(columns.consumer == consumer, columns.partition == partition)
 

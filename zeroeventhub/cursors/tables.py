@@ -4,6 +4,7 @@ from dataclasses import dataclass, fields
 
 from sqlalchemy import (
     BigInteger,
+    BindParameter,
     Boolean,
     Column,
     ColumnElement,
@@ -141,9 +142,9 @@ def tables(metadata: MetaData, *, schema: str | None = None) -> Tables:
     )
 
 
-def is_at(column: ColumnElement[str], cursor: str) -> ColumnElement[bool]:
+def is_at(column: ColumnElement[str], cursor: str | BindParameter[str]) -> ColumnElement[bool]:
     """Compare a cursor, which is ASCII, to the last space, which MariaDB and MySQL overlook."""
-    return and_(column == cursor, func.length(column) == len(cursor))
+    return and_(column == cursor, func.length(column) == func.length(cursor))
 
 
 def _exact(kind: String) -> TypeEngine[str]:

@@ -26,6 +26,9 @@ _FORMS = {bool, int, float, str, Decimal, datetime, date, time, timedelta, bytes
 _SHOWN = {date, datetime, time, Decimal, UUID}
 """What PostgreSQL reads as Python shows it, which takes less than psycopg's own way to write it."""
 
+_WRITTEN = {bool, int, float, str}
+"""What PostgreSQL reads as JSON writes it."""
+
 
 class Presence(Enum):
     """Say what becomes of a row that says nothing of a column."""
@@ -47,6 +50,8 @@ class ColumnForm:
         from_python: the same of a value of Python's.
         bind: makes of a value what the driver takes; None where they are the same.
         is_plain: whether the driver's value is what the database stores, without an expression.
+        is_text: whether PostgreSQL reads values that were read from JSON as JSON writes them; not
+            so where the column holds JSON itself, which would be full of escapes.
     """
 
     column: Column[Any]
@@ -56,6 +61,7 @@ class ColumnForm:
     from_python: Convert | None
     bind: Convert | None
     is_plain: bool
+    is_text: bool = False
 
     @classmethod
     def of(cls, column: Column[Any], dialect: Dialect) -> "ColumnForm":
@@ -78,7 +84,12 @@ class ColumnForm:
         form, bind = _form(column.type), kind.bind_processor(dialect)
         if bind is None and form in _SHOWN and dialect.driver == "psycopg":
             bind = _shown
-        return cls(column, presence, form, convert, convert, bind, is_plain=plain)
+        from_python = convert
+        if form is bool and dialect.supports_native_boolean:
+            # It lets pass what is true or false, and nothing else; what was read is that.
+            from_python, bind = bind, None
+        text = bind is _shown or (bind is None and form in _WRITTEN)
+        return cls(column, presence, form, convert, from_python, bind, is_plain=plain, is_text=text)
 
     @property
     def is_json(self) -> bool:

@@ -1,6 +1,6 @@
 """Rows of events, for any table."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -13,6 +13,8 @@ from zeroeventhub.landing.table_form import TableForm, table_form
 from zeroeventhub.protocol import Event
 
 __all__ = ["insert_events"]
+
+_Rows = list[tuple[Any, ...]]
 
 
 def insert_events(
@@ -35,13 +37,7 @@ def insert_events(
         ConfigurationError: a row that `row` has made does not.
     """
     form = table_form(table, connection.dialect)
-    rows: list[tuple[Any, ...]] = []
-    for number, event in enumerate(events, start=1):
-        made = None if row is None else row(event)
-        try:
-            rows.append(form.read(event.raw) if made is None else form.take(made))
-        except (ValueError, RecursionError) as error:
-            raise _refusal(table, number, str(error), is_made=made is not None) from None
+    rows = _read(form, table, events) if row is None else _made(form, table, events, row)
     for first, columns in _alike(form, rows):
         try:
             for name, values in columns.items():
@@ -49,10 +45,39 @@ def insert_events(
                 columns[name] = converted(
                     column, column.from_json if row is None else column.from_python, values
                 )
-            insert_columns(connection, table, columns)
+            insert_columns(connection, table, columns, are_exact=row is None)
         except Unfit as error:
             number = first + error.place
             raise _refusal(table, number, str(error), is_made=row is not None) from None
+
+
+def _read(form: TableForm, table: Table, events: Sequence[Event]) -> _Rows:
+    """Read the rows that the data of events has."""
+    rows: _Rows = []
+    read, append = form.read, rows.append
+    try:
+        for event in events:
+            append(read(event.raw))
+    except (ValueError, RecursionError) as error:
+        raise _refusal(table, len(rows) + 1, str(error), is_made=False) from None
+    return rows
+
+
+def _made(
+    form: TableForm,
+    table: Table,
+    events: Sequence[Event],
+    row: Callable[[Event], Mapping[str, Any]],
+) -> _Rows:
+    """Make rows of events."""
+    rows: _Rows = []
+    for number, event in enumerate(events, start=1):
+        made = row(event)
+        try:
+            rows.append(form.take(made))
+        except (ValueError, RecursionError) as error:
+            raise _refusal(table, number, str(error), is_made=True) from None
+    return rows
 
 
 def _refusal(
@@ -69,24 +94,24 @@ def _refusal(
     )
 
 
-def _alike(
-    form: TableForm, rows: Sequence[tuple[Any, ...]]
-) -> Iterator[tuple[int, dict[str, Sequence[Any]]]]:
+def _alike(form: TableForm, rows: _Rows) -> Iterator[tuple[int, dict[str, Sequence[Any]]]]:
     """Yield runs of rows that leave out the same columns: where they begin, and their columns."""
-
-    def absent(row: tuple[Any, ...]) -> list[bool]:
-        return [row[place] is ABSENT for place in form.optional]
-
-    names = tuple(form.columns)
-    if rows and not form.optional:
-        yield 1, dict(zip(names, zip(*rows, strict=True), strict=True))
-        return
-    first = 1
-    for left_out, run in groupby(rows, absent):
-        alike = list(run)
-        columns: dict[str, Sequence[Any]] = dict(zip(names, zip(*alike, strict=True), strict=True))
-        for place, is_absent in zip(form.optional, left_out, strict=True):
-            if is_absent:
+    names, optional, first = tuple(form.columns), form.optional, 1
+    for run in _runs(rows, optional):
+        columns: dict[str, Sequence[Any]] = dict(zip(names, zip(*run, strict=True), strict=True))
+        for place in optional:
+            if run[0][place] is ABSENT:
                 del columns[names[place]]
         yield first, columns
-        first += len(alike)
+        first += len(run)
+
+
+def _runs(rows: _Rows, optional: Sequence[int]) -> Iterable[_Rows]:
+    """Divide rows wherever another column is left out than before."""
+    # Mostly they are all alike, which is quickly seen column by column.
+    if all(len({row[place] is ABSENT for row in rows}) == 1 for place in optional):
+        return [rows] if rows else []
+    return (
+        list(run)
+        for _, run in groupby(rows, lambda row: [row[place] is ABSENT for place in optional])
+    )

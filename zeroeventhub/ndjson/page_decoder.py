@@ -6,6 +6,7 @@ over. Lines end in byte 0x0A and in nothing else: U+2028 and U+0085 are data.
 
 import math
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import NoReturn
 
 import msgspec
@@ -54,8 +55,15 @@ class _Line(msgspec.Struct, rename="camel", gc=False):
     headers: dict[str, str] | None = None
 
 
+class _DataAlone(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """What most lines are: an event that says nothing else."""
+
+    data: msgspec.Raw
+
+
 _UNSET = msgspec.UNSET
 _decode_line = msgspec.json.Decoder(_Line).decode
+_decode_data_alone = msgspec.json.Decoder(_DataAlone).decode
 
 
 class PageDecoder:
@@ -108,7 +116,10 @@ class PageDecoder:
             lines = text.split(b"\n")
             # No line of few bytes is too long, and few lines are not too many.
             few = len(text) <= self._line_bytes and self._events + len(lines) <= self._page_events
-            self._take(lines if few else self._bounded(lines), checked=_is_utf_8(text))
+            checked = _is_utf_8(text)
+            if few and checked:
+                lines = lines[self._take_data(lines) :]
+            self._take(lines if few else self._bounded(lines), checked=checked)
         self._rest += rest
         if len(self._rest) > self._line_bytes:
             self._refuse_line()
@@ -166,6 +177,17 @@ class PageDecoder:
             caught_up=whole and bytes(self._checkpoint.caught_up) == b"true",
             stop_reached=bytes(self._checkpoint.stop_reached) == b"true",
         )
+
+    def _take_data(self, lines: Iterable[bytes]) -> int:
+        """Take lines of UTF-8 up to the first that is more than data; return how many they are.
+
+        That is quicker than `_take`, which says what is wrong with the next one, or takes it.
+        """
+        before, append = len(self._tail), self._tail.append
+        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            for line in lines:
+                append(Event(bytes(_decode_data_alone(line).data)))
+        return len(self._tail) - before
 
     def _take(self, lines: Iterable[bytes], *, checked: bool) -> None:
         """Take whole lines.

@@ -82,7 +82,7 @@ class Application:
         if self.decode is None:
             yield page
         elif self.together:
-            yield [self.decode(event) for event in page.events]
+            yield list(map(self.decode, page.events))
         else:
             yield from map(self.decode, page.events)
 

@@ -59,6 +59,8 @@ def divide(
         done: by lane, how many events behind the cursor are decided for it: those before them
             that are its own.
     """
+    if lanes == 1 and not done:
+        return Division((Part(0, 0, tuple(events)),) if events else (), {})
     todo: dict[int, list[Event]] = {}
     for number, event in enumerate(events):
         lane = lane_of(key(event), lanes) if lanes > 1 else 0

@@ -118,6 +118,7 @@ class PendingPage(_Pending):
         transaction: Connection | Session | psycopg.Connection[Any],
         *,
         row: Callable[[Event], Mapping[str, Any]] | None = None,
+        events: Sequence[Event] | None = None,
     ) -> None:
         """Insert a row for each event into a table: by COPY through psycopg, else in bulk.
 
@@ -129,6 +130,8 @@ class PendingPage(_Pending):
             transaction: the one that commits the page, as for `commit`.
             row: makes the row of an event, by the names of columns; by default, each column gets
                 what the event's data has under its name.
+            events: those to insert, as `unseen` returns them; by default all of the page. Errors
+                count among these.
 
         Raises:
             ProtocolError: an event is no object, has no value for a column that needs one, or one
@@ -136,7 +139,7 @@ class PendingPage(_Pending):
             ConfigurationError: the same of what `row` has made.
         """
         with lent(transaction, self._engine) as connection:
-            insert_events(connection, table, self.events, row)
+            insert_events(connection, table, self.events if events is None else events, row)
 
 
 class AsyncPendingPage(_Pending):
@@ -162,7 +165,9 @@ class AsyncPendingPage(_Pending):
         transaction: AsyncConnection | AsyncSession | psycopg.AsyncConnection[Any],
         *,
         row: Callable[[Event], Mapping[str, Any]] | None = None,
+        events: Sequence[Event] | None = None,
     ) -> None:
         """Insert a row for each event into a table; see `PendingPage.insert_into`."""
         async with lent_async(transaction, self._engine) as connection:
-            await connection.run_sync(insert_events, table, self.events, row)
+            chosen = self.events if events is None else events
+            await connection.run_sync(insert_events, table, chosen, row)

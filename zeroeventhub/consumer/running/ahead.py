@@ -3,8 +3,10 @@
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextvars import copy_context
+from functools import partial
+from queue import SimpleQueue
 
 from zeroeventhub._follow import Fetch
 from zeroeventhub.protocol import Page
@@ -22,22 +24,25 @@ class Ahead:
     def __init__(self, fetch: Callable[[Fetch], Page]) -> None:
         self._fetch = fetch
         self._step: Fetch | None = None
+        self._page: Future[Page] | None = None
+        self._orders: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._page: Future[Page] = Future()
 
     def start(self, step: Fetch) -> None:
         """Begin to fetch, unless that has begun: a page at hand may be applied a second time."""
         if step == self._step:
             return
-        self.drop()
+        self._forget()
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=_work,
+                args=(self._orders,),
+                name=f"{threading.current_thread().name}, ahead",
+                daemon=True,
+            )
+            self._thread.start()
         self._step, self._page = step, Future()
-        self._thread = threading.Thread(
-            target=copy_context().run,
-            args=(_fulfil, self._page, self._fetch, step),
-            name=f"{threading.current_thread().name}, ahead",
-            daemon=True,
-        )
-        self._thread.start()
+        self._orders.put(partial(copy_context().run, _fulfil, self._page, self._fetch, step))
 
     def has(self, step: Fetch) -> bool:
         """Tell whether the page of a step is on its way, or here."""
@@ -46,14 +51,28 @@ class Ahead:
     def fetch(self, step: Fetch) -> Page:
         """Return the page of a step, or raise its error: what came ahead, if it was for this."""
         page = self._page if self.has(step) else None
-        self.drop()
+        self._forget()
         return self._fetch(step) if page is None else page.result()
 
     def drop(self) -> None:
-        """Forget what came ahead; what is on its way arrives first, so that memory is bounded."""
+        """Forget what came ahead, and end the thread."""
+        self._forget()
         if self._thread is not None:
+            self._orders.put(None)
             self._thread.join()
-        self._step, self._thread, self._page = None, None, Future()
+            self._thread = None
+
+    def _forget(self) -> None:
+        """Forget what came ahead; what is on its way arrives first, so that memory is bounded."""
+        if self._page is not None:
+            wait([self._page])
+        self._step = self._page = None
+
+
+def _work(orders: SimpleQueue[Callable[[], None] | None]) -> None:
+    for order in iter(orders.get, None):
+        order()
+        del order  # it knows the page, which nobody would forget until the next one
 
 
 def _fulfil(page: Future[Page], fetch: Callable[[Fetch], Page], step: Fetch) -> None:
