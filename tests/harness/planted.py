@@ -295,8 +295,8 @@ PLANTED = (
     Planted(
         "a reader's waiters are counted",
         "server/quotas.py",
-        "            account.waiting -= 1",
-        "            pass",
+        "        self._add(-1)",
+        "        pass",
         _QUOTAS,
     ),
     Planted(
@@ -323,7 +323,7 @@ PLANTED = (
     Planted(
         "a page is kept for its time",
         "server/kept_pages.py",
-        "        if until < anyio.current_time():",
+        "        if until < monotonic():",
         "        if until < 0:",
         _AHEAD,
     ),

@@ -113,7 +113,7 @@ def test_pieces_do_not_matter(page, chance):
 
 def test_page_that_is_cut_is_never_taken_for_a_whole_one():
     """Wherever a page is cut, it is a cut page, or all of it is there."""
-    page = Page(Lines(b'{"n":1}\n{"n":2}\n"\xc3\xa9"', 3), CURSOR, caught_up=True)
+    page = Page(Lines(b'{"n":1}\x1e{"n":2}\x1e"\xc3\xa9"', 3), CURSOR, caught_up=True)
     body = encode_page(encode_lines(page))
     whole = facts(decoded(body))
     assert whole == (['{"n":1}', '{"n":2}', '"é"'], CURSOR, True, False)
