@@ -56,7 +56,9 @@ class Reader:
         begin = self._room.index(b'"', at + 8) + 1
         cursor = self._room[begin : self._room.index(b'"', begin)].decode()
         last = self._room.find(b'"caughtUp":true', begin, end) > 0
-        return self._room.count(b'"data"', start, end), cursor, last
+        # An event in an envelope has data within its data.
+        count, wrapped = (self._room.count(name, start, end) for name in (b'"data"', b'"specv'))
+        return count - wrapped, cursor, last
 
     def answer(self, path: str) -> bytes:
         """Ask for a path; return the answer as it came, with its head."""

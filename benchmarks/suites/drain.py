@@ -20,9 +20,8 @@ Pages of 1,000 events are asked for one behind the other over one connection, wi
 that follows the cursor and decodes nothing. The ceiling is `COPY (SELECT data FROM …) TO STDOUT`
 through psycopg, in no order and to nobody. Every round has new publishers, so that no page comes
 from a cache. Three rows differ in the type of the column: a document that is kept as text is sent
-as it is, and a text has to be quoted; in one more, each document is wrapped. uvicorn runs with
-uvloop and httptools, and in one row
-without them. The peer's run has a tenth of the events."""
+as it is, and a text has to be quoted; in one more, each document is wrapped. uvicorn runs
+with uvloop and httptools, and in one row without them. The peer's run has a tenth of the events."""
 
 
 def drain(stage: Stage) -> Result:
