@@ -68,11 +68,12 @@ def one_line(raw: bytes) -> bytes:
     return raw.replace(b"\n", b" ")
 
 
-def text_of(events: Sequence[Event]) -> bytes:
-    """Return the JSON of events, each on a line, with separators between them."""
+def text_of(events: Sequence[Event], between: bytes) -> bytes:
+    """Return the JSON of events without newlines, and what is to stand between two of them."""
     if isinstance(events, Lines):
-        return events.text
-    return SEPARATOR.join([one_line(event.raw) for event in events])
+        return events.text.replace(SEPARATOR, between)
+    # Who makes events of bytes that are no JSON makes no more of them than there are.
+    return between.join([one_line(event.raw) for event in events])
 
 
 def size_of(events: Sequence[Event]) -> int:

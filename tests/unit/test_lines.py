@@ -58,7 +58,7 @@ def test_parts_are_joined_in_their_order(parts):
 def test_lines_are_sent_as_their_events_are(raws):
     """A page of lines has the same bytes as the page of the events."""
     events = [Event(raw) for raw in raws]
-    assert text_of(lines(raws)) == text_of(events)
+    assert text_of(lines(raws), b",\n") == text_of(events, b",\n")
     assert encode_page(Page(lines(raws), "1-7")) == encode_page(Page(events, "1-7"))
 
 
@@ -67,3 +67,9 @@ def test_events_of_several_lines_are_sent_on_one():
     assert encode_page(Page([Event(b'{"a":\n1}')], "1-7")) == (
         b'{"data":{"a": 1}}\n{"cursor":"1-7"}\n'
     )
+
+
+def test_bytes_that_are_no_json_make_no_further_event():
+    """A separator within an event that is not JSON does not end its line."""
+    page = encode_page(Page([Event(b'"a\x1eb"'), Event(b"2")], "1-7"))
+    assert page == b'{"data":"a\x1eb"}\n{"data":2}\n{"cursor":"1-7"}\n'

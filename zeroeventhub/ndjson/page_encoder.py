@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 import msgspec
 
-from zeroeventhub.lines import SEPARATOR, one_line, text_of
+from zeroeventhub.lines import one_line, text_of
 from zeroeventhub.protocol import Page
 
 __all__ = ["BETWEEN_EVENTS", "MEDIA_TYPE", "encode_page", "encode_page_v1", "parts_of"]
@@ -25,7 +25,7 @@ def encode_page(page: Page) -> bytes:
     checkpoint = b"{%b}\n" % _checkpoint(page)
     if not page.events:
         return checkpoint
-    lines = text_of(page.events).replace(SEPARATOR, BETWEEN_EVENTS)
+    lines = text_of(page.events, BETWEEN_EVENTS)
     return b"".join((_BEFORE_EVENT, lines, _BEHIND_EVENT, b"\n", checkpoint))
 
 

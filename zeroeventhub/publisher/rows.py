@@ -141,7 +141,7 @@ def _check(events: Sequence[Event], last: int, positions: Sequence[int] = ()) ->
         positions: of all of them, if they are known.
     """
     try:
-        if len(_expect_lines(text_of(events).replace(SEPARATOR, b"\n"))) == len(events):
+        if len(_expect_lines(text_of(events, b"\n"))) == len(events):
             return
     except _NOT_JSON:
         pass

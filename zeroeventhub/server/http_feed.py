@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from zeroeventhub.errors import FeedFailure
-from zeroeventhub.lines import SEPARATOR, text_of
+from zeroeventhub.lines import text_of
 from zeroeventhub.protocol import FIRST, Event
 from zeroeventhub.server.access import Access
 from zeroeventhub.server.caching import FRESH
@@ -56,7 +56,7 @@ class HttpFeed:
             cursor = page.cursor
         _expect_cloudevents(page.events[:1])
         request.state.events = len(page.events)
-        body = b"[%b]\n" % text_of(page.events).replace(SEPARATOR, b",\n")
+        body = b"[%b]\n" % text_of(page.events, b",\n")
         return Response(body, media_type=MEDIA_TYPE, headers=FRESH)
 
 
