@@ -88,12 +88,14 @@ class Sending:
     async def _send(self, message: Message, send: Send, patience: anyio.CancelScope) -> None:
         body = message.get("body", b"")
         with self.held(len(body)):  # all of it, for as long as there is some of it left to send
-            pieces = [body[at : at + PIECE] for at in range(0, len(body), PIECE)] or [body]
-            for number, piece in enumerate(pieces[:-1], 1):
+            # Cut one by one: many readers may be slow to take the same page.
+            last = max(len(body) - 1, 0) // PIECE
+            for number in range(last):
+                piece = body[number * PIECE : (number + 1) * PIECE]
                 patience.deadline = anyio.current_time() + self._seconds
                 await send({"type": message["type"], "body": piece, "more_body": True})
-                if number % TURN == 0:  # others go on, whether or not it made us wait
+                if number % TURN == TURN - 1:  # others go on, whether or not it made us wait
                     await anyio.lowlevel.checkpoint()
             patience.deadline = anyio.current_time() + self._seconds
-            await send({**message, "body": pieces[-1]} if body else message)
+            await send({**message, "body": body[last * PIECE :]} if last else message)
         patience.deadline = math.inf  # the next may be long in coming
