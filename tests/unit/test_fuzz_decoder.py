@@ -48,7 +48,8 @@ def test_fuzzer_finds_nothing_in_a_short_run(tmp_path):
         check=False,
     )
     assert shown.returncode == 0, shown.stderr[-2000:]
-    assert f"Done {RUNS} runs" in shown.stderr
+    (runs,) = re.findall(r"Done (\d+) runs", shown.stderr)
+    assert int(runs) >= RUNS
     assert int(re.search(r"DONE +cov: (\d+)", shown.stderr)[1]) > 50
     assert list(tmp_path.iterdir()) == []
 

@@ -2,7 +2,8 @@
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -47,6 +48,14 @@ class Mutant(TableFeed):
         return _Tried(super().bind(engine, capacity))
 
 
+@contextmanager
+def _another_time() -> Iterator[None]:
+    try:
+        yield
+    except FeedFailure as error:
+        raise Unavailable("It went wrong for once.", retry_after=0) from error
+
+
 class _Tried:
     """Try again where a mistake ends in an error, since another time it does not."""
 
@@ -54,10 +63,12 @@ class _Tried:
         self._feed = feed
 
     def read(self, partition: int, cursor: str, limit: int) -> Page:
-        try:
+        with _another_time():
             return self._feed.read(partition, cursor, limit)
-        except FeedFailure as error:
-            raise Unavailable("It went wrong for once.", retry_after=0) from error
+
+    def head(self) -> int:
+        with _another_time():
+            return self._feed.head()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._feed, name)

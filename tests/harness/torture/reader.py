@@ -9,6 +9,7 @@ from harness.torture.schema import PARTITIONS
 from harness.torture.tally import Tally
 from harness.torture.watched import WatchedFeed
 from zeroeventhub import FIRST
+from zeroeventhub.errors import Diverged
 
 LIMITS = (1, 5, 20, 100)
 HASTE = 1000
@@ -32,6 +33,7 @@ class Reader(Thread):
         self.feed = feed
         self.tally = Tally()
         self.stuck = 0
+        self.diverged = 0
         self.failure: str | None = None
         self._dice = random.Random(seed)
         self._cursors = [FIRST] * PARTITIONS
@@ -61,6 +63,7 @@ class Reader(Thread):
         try:
             self._read()
         except Exception as error:  # noqa: BLE001 - the verdict tells it
+            self.diverged = int(isinstance(error, Diverged))
             self.failure = f"{error!r}, caused by {error.__cause__!r}"
 
     def _read(self) -> None:

@@ -18,7 +18,8 @@ class Verdict:
         kinds: how many transactions of each kind came to their end.
         frozen: how often a process was stopped.
         counts: how many events were lost, twice, inverted, invented or hidden, how often a
-            horizon went back or a feed fell silent, each over all readers.
+            horizon went back, a feed fell silent or refused a cursor that it had given, each over
+            all readers.
         complaints: the same in words.
     """
 
@@ -48,6 +49,7 @@ class Verdict:
         self._count(reader.name, "inverted", tally.inverted, tally.examples)
         self._count(reader.name, "invented", tally.invented(truth))
         self._count(reader.name, "stuck", reader.stuck)
+        self._count(reader.name, "diverged", reader.diverged)
         if reader.failure:
             self.complaints.append(f"{reader.name} failed with {reader.failure}")
 
