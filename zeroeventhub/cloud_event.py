@@ -19,6 +19,7 @@ __all__ = [
     "event_key",
     "event_time",
     "event_type",
+    "moment",
     "traceparent",
 ]
 
@@ -70,9 +71,14 @@ def event_time(event: Event) -> datetime | None:
 
     CloudEvents 1.0, Optional Attributes.
     """
+    return moment(_string(attributes(event).get("time")) or "")
+
+
+def moment(text: str) -> datetime | None:
+    """Read a CloudEvent's time, in UTC; None where it has no zone, or is none."""
     try:
-        moment = datetime.fromisoformat(_string(attributes(event).get("time")) or "")
-        return moment.astimezone(UTC) if moment.tzinfo else None
+        time = datetime.fromisoformat(text)
+        return time.astimezone(UTC) if time.tzinfo else None
     except (ValueError, OverflowError):
         return None
 

@@ -13,6 +13,7 @@ from zeroeventhub.errors import ConfigurationError, ProtocolError
 __all__ = [
     "ARROW",
     "CAUGHT_UP",
+    "CURSOR_OF_COUNT",
     "CURSOR_OF_TIME",
     "EVENT_TYPES",
     "FIRST",
@@ -55,6 +56,9 @@ STOP = "stop"
 
 WAIT = "wait"
 """The extension of feeds that hold an answer back until there is something to read."""
+
+CURSOR_OF_COUNT = "cursor-of-count"
+"""The extension of feeds that know the cursor a number of events further on."""
 
 CURSOR_OF_TIME = "cursor-of-time"
 """The extension of feeds that know the cursor of a moment."""

@@ -1,0 +1,171 @@
+"""The events of a range, page by page, as a task reads them."""
+
+import logging
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from zeroeventhub.arrow.arrow_page import ArrowPage
+from zeroeventhub.client import Client
+from zeroeventhub.errors import Gone, ProtocolError, TokenChanged, Unavailable
+from zeroeventhub.protocol import EVENT_TYPES, FeedInfo, Page
+from zeroeventhub.spark.connection import Connection
+from zeroeventhub.spark.loss import Loss
+from zeroeventhub.spark.offsets import Range
+from zeroeventhub.spark.options import Options
+
+__all__ = ["RangePage", "RangeReader"]
+
+_log = logging.getLogger(__name__)
+
+_Page: TypeAlias = ArrowPage | Page
+
+
+@dataclass(frozen=True)
+class RangePage:
+    """Hold a page of a range.
+
+    Attributes:
+        partition: the partition that it was read from.
+        page: its events, as columns or, with their headers, one by one.
+        count: how many of them are of the range, from the first one on.
+        is_filtered: whether it has only events of the types that were asked for.
+    """
+
+    partition: int
+    page: ArrowPage | Page
+    count: int
+    is_filtered: bool
+
+
+class RangeReader:
+    """Read ranges.
+
+    Args:
+        connection: to the feed.
+        options: what is asked of it.
+        with_headers: whether headers of events are wanted.
+    """
+
+    def __init__(self, connection: Connection, options: Options, *, with_headers: bool) -> None:
+        self._connection = connection
+        self._options = options
+        self._with_headers = with_headers
+        self._loss = Loss(fails=options.fails_on_loss)
+        self._info: FeedInfo | None = None
+
+    def pages(self, one: Range) -> Iterator[RangePage]:
+        """Yield the pages of a range; the next one is fetched while one is used.
+
+        Raises:
+            Gone: events of the range are no longer there.
+            TransientError: the feed did not answer, as often as it was asked.
+            ZeroEventHubError: the feed refused.
+        """
+        # A thread of its own, for httpx waits and decoding gives way: two pages are held at most.
+        with ThreadPoolExecutor(1) as ahead:
+            pages = self._read(one)
+            coming = ahead.submit(next, pages, None)
+            while (page := coming.result()) is not None:
+                coming = ahead.submit(next, pages, None)
+                if page.count:
+                    yield page
+
+    def _read(self, one: Range) -> Iterator[RangePage]:
+        """Yield the pages of a range, wherever its partition has gone meanwhile."""
+        patience = self._connection.patience()
+        rest = [one]
+        while rest:
+            current = rest.pop(0)
+            try:
+                for page, left in self._read_partition(current):
+                    patience.failed = 0
+                    current = left
+                    yield page
+            except TokenChanged as error:
+                self._connection.wait_out(patience, error)
+                rest = [*self._heirs(current), *rest]
+
+    def _heirs(self, one: Range) -> list[Range]:
+        """Return where a range is to be found in the layout that the feed has now (SPEC 8.4)."""
+        self._info = info = self._connection.ask(lambda client: client.discover())
+        if any(partition.id == one.partition for partition in info.partitions):
+            return [one]
+        heirs = [heir.id for heir in info.partitions if one.partition in heir.cursor_from]
+        if not heirs or one.count is not None:
+            raise Gone(
+                f"Partition {one.partition} of the feed is gone, and the rest of what was planned "
+                "to be read from it cannot be found in others: start again from other offsets."
+            )
+        return [replace(one, partition=heir) for heir in heirs]
+
+    def _read_partition(self, one: Range) -> Iterator[tuple[RangePage, Range]]:
+        """Yield pages, and what is left of the range behind each."""
+        patience = self._connection.patience()
+        while one.count is None or one.count > 0:
+            page = self._fetch(one)
+            if page is None:
+                return
+            events = len(page.events) if isinstance(page, Page) else _rows(page)
+            if events and page.cursor == one.start:
+                raise ProtocolError(
+                    f"The feed sent events of partition {one.partition} without moving the "
+                    "cursor: they would come again for ever."
+                )
+            if page.cursor == one.start and not page.stop_reached:
+                # What was settled once is there; who answers may not have it yet.
+                self._connection.wait_out(patience, _not_there(one))
+                continue
+            patience.failed = 0
+            taken = events if one.count is None else min(events, one.count)
+            left = None if one.count is None else one.count - taken
+            if left == 0 and taken == events and page.cursor != one.stop:
+                raise ProtocolError(
+                    f"The feed cuts partition {one.partition} at other places than when this was "
+                    "planned. It does not have the extension stop, and so cannot be read again "
+                    "exactly: start again from other offsets."
+                )
+            one = replace(one, start=page.cursor, count=left)
+            yield RangePage(one.partition, page, taken, self._filters), one
+            if page.stop_reached:
+                return
+
+    @property
+    def _filters(self) -> bool:
+        return self._info is not None and EVENT_TYPES in self._info.extensions
+
+    def _fetch(self, one: Range) -> _Page | None:
+        if self._info is None:
+            self._info = self._connection.ask(lambda client: client.discover())
+        types = self._options.types if self._filters else None
+        limit = (
+            self._options.page_size
+            if one.count is None
+            else min(self._options.page_size, one.count)
+        )
+        stop = one.stop if one.count is None else None
+
+        def fetch(client: Client, cursor: str) -> _Page:
+            if self._with_headers:
+                return client.fetch(
+                    one.partition, cursor, limit=limit, headers=["_all"], types=types, stop=stop
+                )
+            return client.fetch_arrow(one.partition, cursor, limit=limit, types=types, stop=stop)
+
+        return self._loss.survive(
+            one.partition,
+            one.start,
+            lambda cursor: self._connection.ask(lambda client: fetch(client, cursor)),
+        )
+
+
+def _rows(page: ArrowPage) -> int:
+    return sum(batch.num_rows for batch in page.batches)
+
+
+def _not_there(one: Range) -> Unavailable:
+    return Unavailable(
+        f"The feed does not have all of partition {one.partition} that it had when this was "
+        "planned."
+    )
