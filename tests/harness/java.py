@@ -34,4 +34,4 @@ def java_home() -> str | None:
 
 
 if __name__ == "__main__":
-    print(java_home() or "")
+    sys.stdout.write(java_home() or "")
