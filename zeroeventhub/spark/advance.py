@@ -18,7 +18,7 @@ def advance(
     """Find the end of a micro-batch in every partition that has been begun, or is begun now.
 
     What some partitions do not have is shared out among the others. A partition that starts after
-    another one is begun when that is closed and read to its end (SPEC 8.3).
+    another one is read on when that is closed and read to its end (SPEC 8.3).
 
     Args:
         places: of the feed.
@@ -63,7 +63,7 @@ def _ready(
         one
         for one in partitions
         if not (one.id in ends and ends[one.id].at_head)
-        and (one.id in ends or one.starts_after not in known - drained)
+        and one.starts_after not in known - drained
         # What is younger than the target is left for another time.
         and (target is None or target.place(one.id, one.cursor_from) not in {None, FIRST})
     ]
