@@ -7,7 +7,17 @@ from zeroeventhub import errors
 from zeroeventhub.client import AsyncClient, Client
 from zeroeventhub.layout import Layout
 from zeroeventhub.limits import Limits
-from zeroeventhub.protocol import FIRST, LAST, Event, FeedInfo, Lag, Page, Partition, TypeFilter
+from zeroeventhub.protocol import (
+    FIRST,
+    LAST,
+    CountedCursor,
+    Event,
+    FeedInfo,
+    Lag,
+    Page,
+    Partition,
+    TypeFilter,
+)
 
 if TYPE_CHECKING:
     from zeroeventhub.consumer import (
@@ -42,6 +52,7 @@ __all__ = [
     "AsyncPendingPage",
     "Client",
     "Consumer",
+    "CountedCursor",
     "CursorStore",
     "Event",
     "ExtendedFeed",

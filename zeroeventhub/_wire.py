@@ -40,6 +40,7 @@ from zeroeventhub.limits import Limits
 from zeroeventhub.ndjson import MEDIA_TYPE, PageDecoder, decode_info
 from zeroeventhub.protocol import (
     ARROW,
+    CURSOR_OF_COUNT,
     CURSOR_OF_TIME,
     LAG,
     SPLITS,
@@ -100,7 +101,12 @@ _FOR_EVER = 1_000_000
 
 _LIMITS = Limits()
 
-_PATHS = {CURSOR_OF_TIME: "cursor", LAG: "lag", SPLITS: "splits"}
+_PATHS = {
+    CURSOR_OF_COUNT: "cursor-of-count",
+    CURSOR_OF_TIME: "cursor",
+    LAG: "lag",
+    SPLITS: "splits",
+}
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,19 @@ import httpx
 
 from zeroeventhub._http.exchange import Exchange
 from zeroeventhub._wire import Wire, rfc3339
-from zeroeventhub.ndjson import decode_cursor, decode_lag, decode_splits
+from zeroeventhub.ndjson import (
+    decode_counted_cursor,
+    decode_cursor,
+    decode_lag,
+    decode_splits,
+)
 from zeroeventhub.protocol import (
+    CURSOR_OF_COUNT,
     CURSOR_OF_TIME,
     FIRST,
     LAG,
     SPLITS,
+    CountedCursor,
     FeedInfo,
     Lag,
     Page,
@@ -179,6 +186,34 @@ class Client(Wire[httpx.Client]):
         info = self._info or self.discover()
         return decode_lag(self._get(self._extension_url(info, LAG, partition, {"cursor": cursor})))
 
+    def cursor_of_count(
+        self, partition: int, cursor: str, events: int, *, stop: str | None = None
+    ) -> CountedCursor:
+        """Ask for the cursor so many events behind another one.
+
+        Read these events by `fetch` from the one cursor, with the other one as `stop`.
+
+        Args:
+            partition: the partition's id.
+            cursor: FIRST, or the cursor of an earlier page.
+            events: how many events are wanted: 1 to 1,000,000.
+            stop: a cursor, behind which no event is counted; None for the head.
+
+        Returns:
+            The cursor, and how many events lie before it: fewer than wanted where it stands at
+            `stop` or at the head. It is the one that was asked for if there are none.
+
+        Raises:
+            ConfigurationError: the feed does not have the extension "cursor-of-count".
+            ZeroEventHubError: as `fetch`.
+        """
+        info = self._info or self.discover()
+        bounds: dict[str, str | int] = {"cursor": cursor, "events": events}
+        if stop is not None:
+            bounds["stop"] = stop
+        url = self._extension_url(info, CURSOR_OF_COUNT, partition, bounds)
+        return decode_counted_cursor(self._get(url))
+
     def _get(self, url: httpx.URL) -> bytes:
         return self._understand(self._ask(self._request(url)))
 
@@ -280,6 +315,17 @@ class AsyncClient(Wire[httpx.AsyncClient]):
         info = self._info or await self.discover()
         url = self._extension_url(info, LAG, partition, {"cursor": cursor})
         return decode_lag(await self._get(url))
+
+    async def cursor_of_count(
+        self, partition: int, cursor: str, events: int, *, stop: str | None = None
+    ) -> CountedCursor:
+        """Ask for the cursor so many events behind another one; see `Client.cursor_of_count`."""
+        info = self._info or await self.discover()
+        bounds: dict[str, str | int] = {"cursor": cursor, "events": events}
+        if stop is not None:
+            bounds["stop"] = stop
+        url = self._extension_url(info, CURSOR_OF_COUNT, partition, bounds)
+        return decode_counted_cursor(await self._get(url))
 
     async def _get(self, url: httpx.URL) -> bytes:
         return self._understand(await self._ask(self._request(url)))

@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from zeroeventhub.capacity import Capacity
-from zeroeventhub.protocol import FeedInfo, Lag, Page, TypeFilter
+from zeroeventhub.protocol import CountedCursor, FeedInfo, Lag, Page, TypeFilter
 
 __all__ = ["AsyncExtendedFeed", "AsyncFeed", "ExtendedFeed", "Feed", "FeedSource"]
 
@@ -160,6 +160,24 @@ class ExtendedFeed(Protocol):
             cursor: FIRST, LAST, or the cursor of an earlier page.
         """
 
+    def cursor_of_count(
+        self, partition: int, cursor: str, events: int, *, stop: str | None = None
+    ) -> CountedCursor:
+        """Return the cursor behind so many of the settled events that follow one (CURSOR_OF_COUNT).
+
+        Args:
+            partition: one of those that `info` names.
+            cursor: FIRST, or the cursor of an earlier page.
+            events: how many events are wanted, from 1 on.
+            stop: a cursor, behind which no event is counted; None for the head.
+
+        Returns:
+            The cursor, which is never FIRST or LAST, and how many events a read from the one asked
+            for brings up to it: fewer than wanted only where it stands at `stop` or at the head.
+            The cursor is the one asked for if there are none, and otherwise `stop` if it stands
+            there.
+        """
+
     def cursor_of(self, event_id: str, partition: int, *, types: TypeFilter | None = None) -> str:
         """Return the cursor behind the event of an id, as an HTTP feed needs it.
 
@@ -220,6 +238,11 @@ class AsyncExtendedFeed(Protocol):
 
     async def lag(self, partition: int, cursor: str) -> Lag:
         """Count the events behind a cursor; see `ExtendedFeed.lag`."""
+
+    async def cursor_of_count(
+        self, partition: int, cursor: str, events: int, *, stop: str | None = None
+    ) -> CountedCursor:
+        """Return the cursor behind so many events; see `ExtendedFeed.cursor_of_count`."""
 
     async def cursor_of(
         self, event_id: str, partition: int, *, types: TypeFilter | None = None

@@ -24,6 +24,7 @@ __all__ = [
     "SPLITS",
     "STOP",
     "WAIT",
+    "CountedCursor",
     "Event",
     "FeedInfo",
     "Lag",
@@ -68,6 +69,9 @@ SPLITS = "splits"
 
 LAG = "lag"
 """The extension of feeds that count the events behind a cursor."""
+
+CURSOR_OF_COUNT = "cursor-of-count"
+"""The extension of feeds that know the cursor so many events behind another one."""
 
 
 class Event(msgspec.Struct, frozen=True, eq=False, gc=False):
@@ -172,6 +176,19 @@ class Lag:
     events: int
     seconds: float | None
     exact: bool = True
+
+
+@dataclass(frozen=True)
+class CountedCursor:
+    """Say where a number of events ends.
+
+    Attributes:
+        cursor: stands behind the last of them.
+        events: how many there are, from the cursor that they were counted from.
+    """
+
+    cursor: str
+    events: int
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from sqlalchemy import MetaData, Table, create_engine, select, text, update
 
 from zeroeventhub import TableFeed
 
-EXTENSIONS = ["caught-up", "event-types", "lag", "splits", "stop", "wait"]
+EXTENSIONS = ["caught-up", "cursor-of-count", "event-types", "lag", "splits", "stop", "wait"]
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 COMMAND = [sys.executable, "-m", "zeroeventhub"]
 

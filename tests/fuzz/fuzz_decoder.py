@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from zeroeventhub.errors import CutPage, ProtocolError
 from zeroeventhub.ndjson import (
     PageDecoder,
+    decode_counted_cursor,
     decode_cursor,
     decode_info,
     decode_lag,
@@ -101,7 +102,8 @@ def check(data: bytes) -> None:
     if expected is not None and whole.error != "depth":
         raw = tuple(strict(event.decode()) for event in whole.data)
         assert whole._replace(data=raw) == expected, f"{whole} is not {expected}"
-    for decode in (decode_info, decode_cursor, decode_lag, decode_splits):
+    documents = (decode_info, decode_cursor, decode_lag, decode_splits, decode_counted_cursor)
+    for decode in documents:
         try:
             decode(body)
         except ProtocolError:

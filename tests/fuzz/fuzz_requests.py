@@ -41,9 +41,9 @@ from zeroeventhub.protocol import TypeFilter
 ALLOWED = {200, 304, 400, 401, 403, 404, 405, 409, 410, 429}
 PATHS = ["/feed", "/feed/events", "/feed/cursor", "/feed/splits", "/feed/http-feed"]
 PATHS += ["/feed/server-sent-events", "/plain", "/plain/events", "/plain/cursor", "/plain/splits"]
-PATHS += ["/feed/lag", "/plain/lag"]
+PATHS += ["/feed/lag", "/plain/lag", "/feed/cursor-of-count", "/plain/cursor-of-count"]
 GUARDED = ["/guarded", "/guarded/events", "/guarded/cursor", "/guarded/splits", "/guarded/lag"]
-GUARDED += ["/guarded/http-feed", "/guarded/server-sent-events"]
+GUARDED += ["/guarded/cursor-of-count", "/guarded/http-feed", "/guarded/server-sent-events"]
 PATHS += GUARDED
 OFTEN = [*PATHS, *GUARDED, *["/guarded", "/guarded/events"] * 3]
 ECHO = "canary~of~a~request"
@@ -74,15 +74,17 @@ READERS = {
 SCHEMES = ["Bearer"] * 20 + ["bearer", "BEARER", "Basic", "", "Bearer Bearer", ECHO]
 NAMES = ["token", "partition", "cursor", "pagesizehint", "event-types", "skip-event-types", "stop"]
 NAMES += ["wait", "time", "count", "n", "cursor0", "cursor1", "cursor2", "headers", "lastEventId"]
-NAMES += ["timeout", "newer", ""]
+NAMES += ["timeout", "events", "newer", ""]
 WANTED = {
     "events": ["token", "partition", "cursor"],
     "cursor": ["token", "partition", "time"],
     "splits": ["token", "partition", "count"],
     "lag": ["token", "partition", "cursor"],
+    "cursor-of-count": ["token", "partition", "cursor", "events"],
     "http-feed": ["partition"],
     "server-sent-events": ["partition"],
 }
+NUMBERED = {"token", "partition", "n", "count", "events", "pagesizehint"}
 NUMBERS = ["0", "1", "2", "3", "007", "10", "1000", "10001", "32768", "9" * 30, "9" * 5000, "-1"]
 NUMBERS += ["+1", "1.5", "1e3", "0x1", " 1", "1_0", "\u0661", "\uff11", "\u00b2", "NaN", "", "\x00"]
 MOMENTS = ["2026-01-31T12:00:10Z", "2026-01-31t12:00:10.123456789z", "2026-01-31T13:00:10+01:00"]
@@ -376,7 +378,7 @@ class Fuzzer:
         choice = self._random
         if choice.random() < 0.04:
             return choice.choice(JUNK)
-        if choice.random() < 0.75 and name in {"token", "partition", "n", "count", "pagesizehint"}:
+        if choice.random() < 0.75 and name in NUMBERED:
             return choice.choice({"partition": "01", "token": "2", "n": "2"}.get(name, "123"))
         match name:
             case "cursor" | "stop" | "cursor0" | "cursor1" | "cursor2":

@@ -17,6 +17,7 @@ GOOD = {
     "/events": {"token": "1", "partition": 0, "cursor": "_first"},
     "/server-sent-events": {},
     "/http-feed": {},
+    "/cursor-of-count": {"token": "1", "partition": 0, "cursor": "_first", "events": 3},
 }
 
 

@@ -30,7 +30,8 @@ from zeroeventhub.errors import (
 )
 from zeroeventhub.server import deny
 
-PATHS = ["", "/events", "/cursor", "/splits", "/lag", "/http-feed", "/server-sent-events"]
+PATHS = ["", "/events", "/cursor", "/splits", "/lag", "/cursor-of-count"]
+PATHS += ["/http-feed", "/server-sent-events"]
 
 
 @pytest.fixture

@@ -130,6 +130,7 @@ def test_what_is_true_only_now_is_not_kept(feed_url):
     for url, parameters in [
         *[(feed_url, {}), (feed_url, v1)],
         *[(f"{feed_url}/splits", splits), (f"{feed_url}/lag", lag)],
+        (f"{feed_url}/cursor-of-count", {**lag, "events": 2}),
     ]:
         answer = httpx.get(url, params=parameters, headers=wildcard)
         assert answer.status_code == 200

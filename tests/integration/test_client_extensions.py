@@ -20,16 +20,20 @@ from zeroeventhub import FIRST, LAST, AsyncClient, Client, TableFeed, TypeFilter
 from zeroeventhub.errors import ConfigurationError, NotFound, ProtocolError, Trimmed, Unreachable
 from zeroeventhub.protocol import (
     CAUGHT_UP,
+    CURSOR_OF_COUNT,
     CURSOR_OF_TIME,
     EVENT_TYPES,
     LAG,
     SPLITS,
     STOP,
     WAIT,
+    CountedCursor,
     Lag,
 )
 
-EVERYTHING = frozenset({CAUGHT_UP, CURSOR_OF_TIME, EVENT_TYPES, LAG, SPLITS, STOP, WAIT})
+EVERYTHING = frozenset(
+    {CAUGHT_UP, CURSOR_OF_COUNT, CURSOR_OF_TIME, EVENT_TYPES, LAG, SPLITS, STOP, WAIT}
+)
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 PAGE = b'{"data":{"n":1}}\n{"cursor":"a"}\n'
 
@@ -239,6 +243,7 @@ def feed(answer=None, *, extensions=()):
         (CURSOR_OF_TIME, "cursor_at", (NOON,), {}),
         (LAG, "lag", (0, FIRST), {}),
         (SPLITS, "splits", (0, 4), {}),
+        (CURSOR_OF_COUNT, "cursor_of_count", (0, FIRST, 4), {}),
     ],
 )
 def test_what_a_feed_does_not_announce_is_refused(call, extension, method, arguments, options):
@@ -473,6 +478,33 @@ def test_lag_is_what_lies_behind_a_cursor(call, url):
     assert call(url, "lag", 1, LAST) == Lag(0, 0.0)
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        *[b"", b"{}", b"[]", b'{"cursor":"a"}', b'{"events":1}', b'{"cursor":"a","events":null}'],
+        *[b'{"cursor":null,"events":1}', b'{"cursor":"","events":1}'],
+        *[b'{"cursor":"_first","events":0}', b'{"cursor":"a","events":-1}'],
+        *[b'{"cursor":"a","events":"1"}', b'{"cursor":"a","events":1.5}'],
+        *[b'{"cursor":"a","events":true}', b'{"cursor":"a","events":1}\xff'],
+    ],
+)
+def test_answer_that_is_no_counted_cursor_is_refused(call, body):
+    """The cursor of a count that is not of the protocol is an error, whatever came."""
+    with feed(http(body), extensions=[CURSOR_OF_COUNT]) as (url, _), pytest.raises(ProtocolError):
+        call(url, "cursor_of_count", 0, FIRST, 4)
+
+
+def test_cursor_of_a_count_ends_a_read(call, url):
+    """A read up to the cursor of a count brings so many events, or what there is before a stop."""
+    ten = call(url, "cursor_of_count", 1, FIRST, 10)
+    assert ten.events == 10
+    page = call(url, "fetch", 1, FIRST, stop=ten.cursor)
+    assert (numbers(page), page.stop_reached) == (list(range(1, 20, 2)), True)
+    assert call(url, "cursor_of_count", 1, FIRST, 30, stop=ten.cursor) == ten
+    rest = call(url, "cursor_of_count", 1, ten.cursor, 1_000_000)
+    assert rest == CountedCursor(call(url, "fetch", 1, LAST).cursor, 40)
+
+
 def test_what_is_asked_for_is_written_as_the_protocol_has_it(call):
     """The requests of the extensions hold a place, and what is asked about it."""
     place = {"token": ["t"], "partition": ["0"]}
@@ -485,6 +517,14 @@ def test_what_is_asked_for_is_written_as_the_protocol_has_it(call):
     with feed(http(b'{"events":7,"more":true,"newer":[]}'), extensions=[LAG]) as (url, asked):
         assert call(url, "lag", 0, "c+") == Lag(7, None, exact=False)
     assert asked == [("/lag", {**place, "cursor": ["c+"]})]
+    with feed(http(b'{"cursor":"d","events":3}'), extensions=[CURSOR_OF_COUNT]) as (url, asked):
+        assert call(url, "cursor_of_count", 0, "c+", 5, stop="s+") == CountedCursor("d", 3)
+        call(url, "cursor_of_count", 0, FIRST, 5)
+    five = {**place, "events": ["5"]}
+    assert asked == [
+        ("/cursor-of-count", {**five, "cursor": ["c+"], "stop": ["s+"]}),
+        ("/cursor-of-count", {**five, "cursor": [FIRST]}),
+    ]
     asked = {**place, "count": ["7"]}
     assert seen == [
         ("/splits", {**asked, "cursor": ["c"], "stop": ["s+"]}),
@@ -517,6 +557,7 @@ V1 = {"feed": {"partitions": 1}}
         ("cursor_at", (NOON,), {}),
         ("splits", (0, 2), {}),
         ("lag", (0, FIRST), {}),
+        ("cursor_of_count", (0, FIRST, 4), {}),
     ],
 )
 def test_first_version_is_not_asked_for_what_it_cannot_do(call, method, arguments, options):

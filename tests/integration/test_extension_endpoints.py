@@ -1,4 +1,4 @@
-"""The endpoints of the cursor of a moment and of the pieces of a partition, over real HTTP."""
+"""The endpoints of the cursors of a moment and of a count, and of pieces, over real HTTP."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -176,11 +176,39 @@ def test_pieces_make_the_whole(feed_url):
     assert here == [bounds[-1]] * 2
 
 
-@pytest.mark.parametrize("endpoint", ["cursor", "splits"])
+def counted(url, **parameters):
+    """Ask for the cursor of a count."""
+    parameters = {**PLACE, "cursor": FIRST, "events": 4, **parameters}
+    return httpx.get(f"{url}/cursor-of-count", params=parameters)
+
+
+def test_portions_make_the_whole(feed_url):
+    """Read each from one cursor of a count to the next, portions hold every event once."""
+    assert "cursor-of-count" in httpx.get(feed_url).json()["extensions"]
+    cursor, portions = FIRST, []
+    for events in (4, 4, 2, 0):
+        answer = counted(feed_url, cursor=cursor)
+        assert answer.status_code == 200, answer.text
+        assert answer.headers["content-type"] == "application/json"
+        assert answer.headers["cache-control"] == "no-store"
+        found = answer.json()
+        assert (found.keys(), found["events"]) == ({"cursor", "events"}, events)
+        portions.append(numbers(feed_url, cursor, stop=found["cursor"]))
+        cursor = found["cursor"]
+    assert portions == [[0, 2, 4, 6], [8, 10, 12, 14], [16, 18], []]
+    middle = counted(feed_url).json()
+    for events in (4, 5, 1_000_000):
+        assert counted(feed_url, events=events, stop=middle["cursor"]).json() == middle
+    behind = counted(feed_url, cursor=cursor, stop=middle["cursor"]).json()
+    assert behind == {"cursor": cursor, "events": 0}
+
+
+@pytest.mark.parametrize("endpoint", ["cursor", "splits", "cursor-of-count"])
 def test_requests_that_cannot_be_served_are_refused(any_feed_url, endpoint):
     """What is missing, there twice or not of its form is a problem document."""
-    whole = {**PLACE, "time": "2026-03-01T12:00:00Z", "count": 3}
-    needed = ["token", "partition", "time" if endpoint == "cursor" else "count"]
+    whole = {**PLACE, "cursor": FIRST, "time": "2026-03-01T12:00:00Z", "count": 3, "events": 3}
+    needs = {"cursor": ["time"], "splits": ["count"], "cursor-of-count": ["cursor", "events"]}
+    needed = ["token", "partition", *needs[endpoint]]
     wrong = [({**whole, name: [whole[name]] * 2}, 400, "bad-request") for name in needed]
     wrong += [
         ({key: whole[key] for key in whole if key != name}, 400, "bad-request") for name in needed
@@ -191,10 +219,14 @@ def test_requests_that_cannot_be_served_are_refused(any_feed_url, endpoint):
         ({**whole, "token": "3"}, 409, "token-changed"),
         ({**whole, "token": ""}, 409, "token-changed"),
     ]
-    if endpoint == "splits":
-        wrong += [({**whole, "count": n}, 400, "bad-request") for n in ("0", "1001", "-1", "x", "")]
+    number, most = {"splits": ("count", 1_000)}.get(endpoint, ("events", 1_000_000))
+    if endpoint != "cursor":
+        wrong += [
+            ({**whole, number: n}, 400, "bad-request") for n in (0, most + 1, "-1", "x", "", "1.0")
+        ]
         wrong += [
             ({**whole, "cursor": ""}, 400, "bad-cursor"),
+            ({**whole, "cursor": "_last"}, 400, "bad-cursor"),
             ({**whole, "cursor": "nonsense"}, 400, "bad-cursor"),
             ({**whole, "stop": FIRST}, 400, "bad-cursor"),
             ({**whole, "cursor": "1-99"}, 410, "diverged"),

@@ -464,6 +464,7 @@ def ways(feed):
         "cursor_at of the other": feed.cursor_at(NOON + timedelta(hours=9), 0),
         "cursor_of": feed.cursor_of("4", 1),
         "splits": feed.splits(1, 3)[-1],
+        "cursor_of_count": feed.cursor_of_count(1, FIRST, 10).cursor,
         "stop": feed.read(1, FIRST, 10, stop=feed.cursor_after(4)).cursor,
     }
 
@@ -480,6 +481,8 @@ def uses(feed, cursor):
         yield lambda p=partition: feed.splits(p, 3, start=cursor)
         yield lambda p=partition: feed.splits(p, 3, stop=cursor)
         yield lambda p=partition: feed.lag(p, cursor)
+        yield lambda p=partition: feed.cursor_of_count(p, cursor, 3)
+        yield lambda p=partition: feed.cursor_of_count(p, FIRST, 3, stop=cursor)
 
 
 def test_cursor_of_any_origin_is_refused(shop):

@@ -63,7 +63,7 @@ def test_discovery_names_the_partitions(feed_url):
         "token": "3",
         "partitions": [{"id": "0"}, {"id": "1"}, {"id": "2"}],
         "exactlyOnce": True,
-        "extensions": ["caught-up", "lag", "splits", "stop", "wait"],
+        "extensions": ["caught-up", "cursor-of-count", "lag", "splits", "stop", "wait"],
     }
 
 

@@ -94,6 +94,7 @@ def cursor_behind(http, count):
         ("/events", PLACE | {"pagesizehint": "2"}, "events", 2),
         ("/lag", PLACE, "lag", 0),
         ("/splits", PLACE | {"count": "2"}, "splits", 0),
+        ("/cursor-of-count", PLACE | {"events": "2"}, "cursor-of-count", 0),
         ("/http-feed", {}, "http-feed", 5),
     ],
 )

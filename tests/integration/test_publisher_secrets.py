@@ -29,7 +29,10 @@ from zeroeventhub.errors import Forbidden, Unauthorized
 from zeroeventhub.publisher import horizon_watch
 
 CANARY = "kanarek"
-ROUTES = ("", "/events", "/cursor", "/splits", "/lag", "/http-feed", "/server-sent-events")
+ROUTES = (
+    *("", "/events", "/cursor", "/splits", "/lag"),
+    *("/cursor-of-count", "/http-feed", "/server-sent-events"),
+)
 PAGE = "/orders/events?token=1&partition=0&cursor=_first"
 
 events = Table(
@@ -118,7 +121,7 @@ def test_hook_that_fails_tells_no_secret(said, hook):
         "X-Request-Id": f"{CANARY};",
     }
     with asking(Own(), authorize=hook) as ask:
-        for route in ROUTES[:5]:
+        for route in ROUTES[:6]:
             status, shown = ask(f"/orders{route}?key={CANARY}", **secrets)
             assert (status, CANARY in shown) == (500, False)
     logged = said()
@@ -273,7 +276,7 @@ def test_good_answers_are_silent(sqlite, said, monkeypatch):
         connection.execute(insert(events), {"data": CANARY})
         assert connection.scalar(select(func.count()).select_from(events)) == 1
     with asking(TableFeed(events, data="data"), sqlite) as ask:
-        for route in ROUTES[:5]:
-            ask(f"/orders{route}?token=1&partition=0&cursor=_first&count=2")
+        for route in ROUTES[:6]:
+            ask(f"/orders{route}?token=1&partition=0&cursor=_first&count=2&events=2")
         assert CANARY in ask(PAGE, Authorization=CANARY)[1]
     assert CANARY not in said()

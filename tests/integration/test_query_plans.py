@@ -91,6 +91,8 @@ def questions(bound):
             yield lambda p=partition, c=cursor: bound.read(p, c, LIMIT, types=RARE), 2 * WINDOW
             yield lambda p=partition, c=cursor: bound.read(p, c, LIMIT, stop=places[ROWS]), LIMIT
         yield lambda p=partition: bound.lag(p, places[ROWS - 5 * FEW]), 5 * FEW
+        for cursor in (FIRST, *places.values()):
+            yield lambda p=partition, c=cursor: bound.cursor_of_count(p, c, LIMIT), LIMIT
         if "cursor-of-time" in bound.info().extensions:
             yield lambda p=partition: bound.cursor_at(LATE, p), FEW
     yield lambda: bound.read(partitions[0], LAST, LIMIT), 1

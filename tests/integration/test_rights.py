@@ -27,8 +27,8 @@ from zeroeventhub import (
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 KINDS = ["placed", "paid", None, "Paid"]
-ROUTES = ["events", "cursor", "splits", "lag", "http-feed", "server-sent-events"]
-TYPED = {"cursor", "splits", "lag"}
+ROUTES = ["events", "cursor", "splits", "lag", "cursor-of-count", "http-feed", "server-sent-events"]
+TYPED = {"cursor", "splits", "lag", "cursor-of-count"}
 """Routes that tell of events of all types."""
 
 READERS = {
@@ -136,6 +136,8 @@ def request_for(route, partition, cursor="_first"):
             return {**place(partition), "time": "2026-03-01T12:00:10Z"}
         case "splits":
             return {**place(partition), "count": 3}
+        case "cursor-of-count":
+            return {**place(partition, cursor), "events": 3}
         case "server-sent-events":
             return {"partition": partition, "cursor": cursor}
     return {"partition": partition}

@@ -411,7 +411,7 @@ def test_feed_of_ones_own_need_not_wait():
         place = {"cursor": "nothing", "stop": "x", "event-types": "a"}
         answer, seconds = get(url, wait=20, **place)
         assert (page(answer)[1]["cursor"], seconds < SOON) == ("nothing", True)
-        for name in ("cursor", "lag", "splits"):
+        for name in ("cursor", "lag", "splits", "cursor-of-count"):
             query = {"token": "1", "partition": 0, "time": "2026-01-01T00:00:00Z", "count": 1}
             assert httpx.get(f"{url}/{name}", params=query).status_code == 404
 

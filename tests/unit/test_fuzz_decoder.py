@@ -13,10 +13,11 @@ from fuzz.fuzz_decoder import SEEDS, TOKENS, check, decoded, seeds, strict
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from zeroeventhub import Event, FeedInfo, Lag, Page
+from zeroeventhub import CountedCursor, Event, FeedInfo, Lag, Page
 from zeroeventhub.errors import CutPage, ProtocolError
 from zeroeventhub.ndjson import (
     PageDecoder,
+    decode_counted_cursor,
     decode_cursor,
     decode_info,
     decode_lag,
@@ -85,6 +86,7 @@ def test_chunks_make_no_difference(body, cuts):
 def test_any_bytes_are_an_answer_or_refused(body):
     """Documents of every kind are read or refused: there is no other exception."""
     kinds = {decode_info: FeedInfo, decode_cursor: str, decode_lag: Lag, decode_splits: list}
+    kinds[decode_counted_cursor] = CountedCursor
     for decode, kind in kinds.items():
         try:
             assert isinstance(decode(body), kind)

@@ -73,6 +73,8 @@ class World:
                 cursor = self.feed.read(0, FIRST, 1000, types=NOTHING).cursor
             case 4:
                 cursor = self.feed.splits(0, 2)[-1]
+            case 5:
+                cursor = self.feed.cursor_of_count(0, FIRST, max(part, 1)).cursor
             case _:
                 cursors = self.feed.read(0, FIRST, 1000, each=True).cursors
                 cursor = cursors[part % len(cursors)] if cursors else FIRST
@@ -106,6 +108,8 @@ class World:
             lambda: self.feed.splits(0, 2, start=cursor),
             lambda: self.feed.splits(0, 2, stop=cursor),
             lambda: self.feed.lag(0, cursor),
+            lambda: self.feed.cursor_of_count(0, cursor, 2),
+            lambda: self.feed.cursor_of_count(0, FIRST, 2, stop=cursor),
         ):
             with pytest.raises(Gone):
                 ask()
@@ -138,7 +142,7 @@ steps = st.lists(
         st.tuples(st.just("append"), st.integers(1, 5)),
         st.tuples(st.just("skip"), st.integers(1, 4)),
         st.tuples(st.just("set_back"), few, st.sampled_from([0, 0, 0, 1, 5])),
-        st.tuples(st.just("take"), st.integers(0, 6), few),
+        st.tuples(st.just("take"), st.integers(0, 7), few),
     ),
     min_size=4,
     max_size=20,

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from zeroeventhub import FIRST, LAST, Event, FeedInfo, Lag, Page, Partition
+from zeroeventhub import FIRST, LAST, CountedCursor, Event, FeedInfo, Lag, Page, Partition
 from zeroeventhub.errors import CutPage, ProtocolError
 from zeroeventhub.ndjson import (
     PageDecoder,
+    decode_counted_cursor,
     decode_cursor,
     decode_info,
     decode_lag,
@@ -187,6 +188,8 @@ def test_cursor_that_cannot_be_read_from_is_refused(cursor):
         decode_cursor(b'{"cursor":%b}' % text)
     with pytest.raises(ProtocolError):
         decode_splits(b'{"cursors":["a",%b]}' % text)
+    with pytest.raises(ProtocolError):
+        decode_counted_cursor(b'{"cursor":%b,"events":1}' % text)
 
 
 @pytest.mark.parametrize(
@@ -200,6 +203,8 @@ def test_document_is_json_in_what_is_passed_over_as_well(value):
         decode_splits(b'{"newer":%b,"cursors":["a","b"]}' % value)
     with pytest.raises(ProtocolError):
         decode_lag(b'{"events":0,"newer":%b}' % value)
+    with pytest.raises(ProtocolError):
+        decode_counted_cursor(b'{"cursor":"a","events":0,"newer":%b}' % value)
     with pytest.raises(ProtocolError):
         decode_info(b'{"token":"a","partitions":[],"newer":%b}' % value)
 
@@ -215,9 +220,10 @@ def test_page_with_a_tail_is_not_caught_up():
 def test_longest_cursor_is_taken():
     """All printable characters of ASCII make cursors, up to 4,096 of them."""
     cursor = (bytes(range(0x20, 0x7F)).decode() * 50)[:4096]
-    body = json.dumps({"cursor": cursor, "cursors": [cursor, cursor]}).encode()
+    body = json.dumps({"cursor": cursor, "cursors": [cursor, cursor], "events": 7}).encode()
     assert decode(body + b"\n").cursor == decode_cursor(body) == cursor
     assert decode_splits(body) == [cursor, cursor]
+    assert decode_counted_cursor(body) == CountedCursor(cursor, 7)
 
 
 @pytest.mark.parametrize("lag", [Lag(0, 0.0), Lag(7, None), Lag(10**6, 1.5, exact=False)])

@@ -11,6 +11,7 @@ from zeroeventhub import FIRST, LAST, FeedInfo, Partition
 from zeroeventhub.errors import BadCursor, BadRequest
 from zeroeventhub.protocol import EVENT_TYPES, STOP, WAIT, TypeFilter
 from zeroeventhub.server.parameters import (
+    CountRequest,
     CursorRequest,
     EventsRequest,
     HttpFeedRequest,
@@ -19,6 +20,7 @@ from zeroeventhub.server.parameters import (
     StreamRequest,
     V1Request,
     is_v1,
+    read_count_request,
     read_cursor_request,
     read_events_request,
     read_http_feed_request,
@@ -291,6 +293,35 @@ def test_splits_request_is_read():
             read_splits(**wrong)
 
 
+def read_count(**parameters):
+    """Read a request for the cursor of a count, with what it needs at least."""
+    whole = {"token": "t", "partition": "0", "cursor": "c", "events": "4"}
+    return read_count_request(query(**whole | parameters))
+
+
+def test_count_request_is_read():
+    """A request for the cursor of a count says from where and how many, and may say up to where."""
+    assert read_count() == CountRequest("t", 0, "c", 4, None)
+    whole = read_count(cursor=FIRST, events="01000000", stop="b")
+    assert whole == CountRequest("t", 0, FIRST, 1_000_000, "b")
+    for wrong in [{"stop": FIRST}, {"stop": LAST}, {"cursor": LAST}, {"cursor": ""}, {"stop": ""}]:
+        with pytest.raises(BadCursor):
+            read_count(**wrong)
+    needed = {"token": "t", "partition": "0", "cursor": "c", "events": "4"}
+    for name in needed:
+        with pytest.raises(BadRequest, match=name):
+            read_count_request(query(**{key: needed[key] for key in needed if key != name}))
+
+
+@pytest.mark.parametrize(
+    "events", ["0", "1000001", "9" * 5000, *HOSTILE_NUMBERS], ids=lambda n: ascii(n[:9])
+)
+def test_number_of_events_is_not_clamped(events):
+    """A number of events that is none, or too large, is a bad request."""
+    with pytest.raises(BadRequest, match="events"):
+        read_count(events=events)
+
+
 def test_lag_request_is_read():
     """A request for a lag has a place, which may be any cursor."""
     whole = {"token": "t", "partition": "0", "cursor": "c"}
@@ -404,6 +435,7 @@ READERS = [
     lambda parameters: read_v1_request(parameters, TWO, 2),
     read_cursor_request,
     read_lag_request,
+    read_count_request,
     read_splits_request,
     read_http_feed_request,
     lambda parameters: read_stream_request(parameters, None),

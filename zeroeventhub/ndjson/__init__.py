@@ -1,6 +1,7 @@
 """Bytes to pages and documents, and back; the only place that knows their form, without any I/O."""
 
 from zeroeventhub.ndjson.documents import (
+    decode_counted_cursor,
     decode_cursor,
     decode_info,
     decode_lag,
@@ -21,6 +22,7 @@ __all__ = [
     "BETWEEN_EVENTS",
     "MEDIA_TYPE",
     "PageDecoder",
+    "decode_counted_cursor",
     "decode_cursor",
     "decode_info",
     "decode_lag",

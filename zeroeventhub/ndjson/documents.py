@@ -6,9 +6,10 @@ import msgspec
 
 from zeroeventhub.errors import ConfigurationError, ProtocolError
 from zeroeventhub.ndjson.expecting import expect_cursor
-from zeroeventhub.protocol import FeedInfo, Lag, Partition
+from zeroeventhub.protocol import CountedCursor, FeedInfo, Lag, Partition
 
 __all__ = [
+    "decode_counted_cursor",
     "decode_cursor",
     "decode_info",
     "decode_lag",
@@ -150,6 +151,21 @@ def decode_lag(body: bytes) -> Lag:
     """
     wire = _decode(body, _WireLag)
     return Lag(wire.events, wire.seconds, exact=bytes(wire.more) != b"true")
+
+
+class _WireCountedCursor(msgspec.Struct):
+    cursor: str
+    events: Annotated[int, msgspec.Meta(ge=0)]
+
+
+def decode_counted_cursor(body: bytes) -> CountedCursor:
+    """Decode the cursor behind so many events.
+
+    Raises:
+        ProtocolError: the body does not hold one, or not how many they are.
+    """
+    wire = _decode(body, _WireCountedCursor)
+    return CountedCursor(expect_cursor(wire.cursor), wire.events)
 
 
 def _decode(body: bytes, form: type[_Document]) -> _Document:

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Engine, event
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from zeroeventhub.capacity import Capacity
-from zeroeventhub.protocol import FIRST, FeedInfo, Lag, Page, TypeFilter
+from zeroeventhub.protocol import FIRST, CountedCursor, FeedInfo, Lag, Page, TypeFilter
 from zeroeventhub.publisher.database_error import explained
 from zeroeventhub.publisher.finding import Finding
 from zeroeventhub.publisher.guest_connection import Guest, PassingBy, guest_for, visiting
@@ -105,6 +105,12 @@ class BoundFeed:
         by when it was given its position.
         """
         return self._ask(self._reader.lag, partition, cursor)
+
+    def cursor_of_count(
+        self, partition: int, cursor: str, events: int, *, stop: str | None = None
+    ) -> CountedCursor:
+        """Return the cursor behind so many events; see `ExtendedFeed.cursor_of_count`."""
+        return self._ask(self._reader.cursor_of_count, partition, cursor, events, stop)
 
     def cursor_of(
         self, event_id: str, partition: int = 0, *, types: TypeFilter | None = None
@@ -241,6 +247,12 @@ class AsyncBoundFeed:
     async def lag(self, partition: int, cursor: str) -> Lag:
         """Count the settled events behind a cursor; see `BoundFeed.lag`."""
         return await self._ask(self._reader.lag, partition, cursor)
+
+    async def cursor_of_count(
+        self, partition: int, cursor: str, events: int, *, stop: str | None = None
+    ) -> CountedCursor:
+        """Return the cursor behind so many events; see `ExtendedFeed.cursor_of_count`."""
+        return await self._ask(self._reader.cursor_of_count, partition, cursor, events, stop)
 
     async def cursor_of(
         self, event_id: str, partition: int = 0, *, types: TypeFilter | None = None

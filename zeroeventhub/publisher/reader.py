@@ -11,8 +11,9 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from zeroeventhub.errors import BadCursor, Diverged, FeedFailure, Gone, Unavailable
-from zeroeventhub.protocol import FIRST, LAST, FeedInfo, Lag, Page, TypeFilter
+from zeroeventhub.protocol import FIRST, LAST, CountedCursor, FeedInfo, Lag, Page, TypeFilter
 from zeroeventhub.publisher.checkup import Checkup
+from zeroeventhub.publisher.count_query import CountQuery
 from zeroeventhub.publisher.cursor import Place
 from zeroeventhub.publisher.finding import Finding
 from zeroeventhub.publisher.history import History
@@ -44,6 +45,7 @@ class Queries:
         splits: cuts a partition into pieces.
         ids: finds an event.
         lags: counts the events behind a place.
+        counts: finds the place behind so many events.
     """
 
     pages: PageQuery
@@ -51,6 +53,7 @@ class Queries:
     splits: SplitQuery
     ids: IdQuery
     lags: LagQuery
+    counts: CountQuery
 
 
 @dataclass(frozen=True)
@@ -328,6 +331,33 @@ class Reader:
         # Afterwards, as with a page.
         self._history.verify(connection, place)
         return found
+
+    def cursor_of_count(
+        self, connection: Connection, partition: int, cursor: str, events: int, stop: str | None
+    ) -> CountedCursor:
+        """Return the cursor behind so many events; see `ExtendedFeed.cursor_of_count`."""
+        place = Place(0) if cursor == FIRST else Place.of(cursor)
+        stop_place = None if stop is None else Place.of(stop)
+        horizon = self._horizon(connection)
+        self._refuse_beyond(horizon, place, stop_place)
+        until = horizon.settled
+        if stop_place is not None:
+            until = min(until, stop_place.position)
+        position, found = self._queries.counts.find(
+            connection, partition, events, after=place.position, until=until
+        )
+        ends = found < events or position == until
+        if not found:
+            end = str(place)
+        elif stop_place is not None and ends and until == stop_place.position:
+            end = str(stop_place)
+        else:
+            end = self._history.cursor_below(connection, position)
+        # Afterwards, as with a page.
+        self._history.verify(connection, place, stop_place)
+        if place.position == 0:
+            self._refuse_restart(connection, until)
+        return CountedCursor(end, found)
 
     def _horizon(self, connection: Connection) -> Horizon:
         if self.check_is_due:

@@ -13,6 +13,7 @@ from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.layout import Layout
 from zeroeventhub.protocol import (
     CAUGHT_UP,
+    CURSOR_OF_COUNT,
     CURSOR_OF_TIME,
     EVENT_TYPES,
     LAG,
@@ -24,6 +25,7 @@ from zeroeventhub.protocol import (
 from zeroeventhub.publisher.bound_feed import AsyncBoundFeed, BoundFeed
 from zeroeventhub.publisher.checkup import Checkup
 from zeroeventhub.publisher.columns import Columns
+from zeroeventhub.publisher.count_query import CountQuery
 from zeroeventhub.publisher.cursor import Seal
 from zeroeventhub.publisher.history import History
 from zeroeventhub.publisher.id_query import IdQuery
@@ -174,7 +176,7 @@ class TableFeed:
         )
         rows = RowQuery(near, self._mapper, dialect, joins=True)
         types = self._types(dialect)
-        extensions = {CAUGHT_UP, LAG, SPLITS, STOP, WAIT}
+        extensions = {CAUGHT_UP, CURSOR_OF_COUNT, LAG, SPLITS, STOP, WAIT}
         if types is not None:
             extensions.add(EVENT_TYPES)
         if isinstance(getattr(time, "type", None), DateTime) or (
@@ -194,6 +196,7 @@ class TableFeed:
                 splits=SplitQuery(near),
                 ids=IdQuery(source, ids, types),
                 lags=LagQuery(near, time),
+                counts=CountQuery(near),
             ),
             Checkup(
                 ordering,

@@ -1,5 +1,6 @@
 """Answer requests of FeedAPI v2 and ZeroEventHub v1, and those of the extensions."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import msgspec
@@ -9,7 +10,7 @@ from starlette.responses import Response
 
 from zeroeventhub.errors import Gone
 from zeroeventhub.ndjson import MEDIA_TYPE, encode_info, encode_lag, encode_page_v1
-from zeroeventhub.protocol import CURSOR_OF_TIME, LAG, LAST, SPLITS, FeedInfo
+from zeroeventhub.protocol import CURSOR_OF_COUNT, CURSOR_OF_TIME, LAG, LAST, SPLITS, FeedInfo
 from zeroeventhub.server.access import Access
 from zeroeventhub.server.caching import FRESH
 from zeroeventhub.server.kept_pages import EncodedPage
@@ -17,6 +18,7 @@ from zeroeventhub.server.page_forms import PageForms
 from zeroeventhub.server.parameters import (
     EventsRequest,
     is_v1,
+    read_count_request,
     read_cursor_request,
     read_events_request,
     read_lag_request,
@@ -150,6 +152,18 @@ class Endpoint:
         found = await view.call("lag", wanted.partition, wanted.cursor)
         return Response(encode_lag(found), media_type="application/json", headers=FRESH)
 
+    async def cursor_of_count(self, request: Request, principal: Principal) -> Response:
+        """Answer with the cursor behind so many events."""
+        view = self._view(principal)
+        info = await view.info()
+        expect_extension(info, CURSOR_OF_COUNT)
+        wanted = read_count_request(request.query_params)
+        expect_partition(info, wanted.token, wanted.partition)
+        found = await view.call(
+            "cursor_of_count", wanted.partition, wanted.cursor, wanted.events, stop=wanted.stop
+        )
+        return _document({"cursor": found.cursor, "events": found.events})
+
     def _view(self, principal: Principal) -> View:
         return View(self._source, self._access, principal)
 
@@ -167,6 +181,6 @@ class Endpoint:
         return Response(b"".join(parts), media_type=MEDIA_TYPE, headers=FRESH)
 
 
-def _document(content: dict[str, str | list[str]]) -> Response:
+def _document(content: Mapping[str, str | int | list[str]]) -> Response:
     body = msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"
     return Response(body, media_type="application/json", headers=FRESH)

@@ -11,8 +11,8 @@ class Answered:
 
     Attributes:
         feed: the name of the feed's routes.
-        route: which of them: "discovery", "events", "cursor", "splits", "lag", "http-feed" or
-            "server-sent-events".
+        route: which of them: "discovery", "events", "cursor", "splits", "lag", "cursor-of-count",
+            "http-feed" or "server-sent-events".
         principal: who asked; empty where nobody is told apart, or nobody was let in.
         status: of the answer.
         events: how many events it has.

@@ -20,6 +20,7 @@ from zeroeventhub.protocol import (
 )
 
 __all__ = [
+    "CountRequest",
     "CursorRequest",
     "EventsRequest",
     "HttpFeedRequest",
@@ -28,6 +29,7 @@ __all__ = [
     "StreamRequest",
     "V1Request",
     "is_v1",
+    "read_count_request",
     "read_cursor_request",
     "read_events_request",
     "read_http_feed_request",
@@ -39,6 +41,7 @@ __all__ = [
 
 MOST_TYPES = 100
 MOST_SPLITS = 1000
+MOST_COUNTED = 1_000_000
 _MOST_DIGITS = 18
 
 _SECONDS_FORM = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?", re.ASCII)
@@ -99,6 +102,17 @@ class LagRequest:
     token: str
     partition: int
     cursor: str
+
+
+@dataclass(frozen=True)
+class CountRequest:
+    """Hold whose cursor is asked for, by how many events lie between it and another one."""
+
+    token: str
+    partition: int
+    cursor: str
+    events: int
+    stop: str | None
 
 
 @dataclass(frozen=True)
@@ -205,6 +219,22 @@ def read_lag_request(query: QueryParams) -> LagRequest:
     """
     token, partition = _place(query)
     return LagRequest(token, partition, _cursor(_required(query, "cursor")))
+
+
+def read_count_request(query: QueryParams) -> CountRequest:
+    """Read a request for the cursor behind so many events.
+
+    Raises:
+        BadRequest: a parameter is missing, there twice, or not of its form.
+    """
+    token, partition = _place(query)
+    events = _number(_required(query, "events"), "events")
+    if not 1 <= events <= MOST_COUNTED:
+        raise BadRequest(f"The parameter events goes from 1 to {MOST_COUNTED}.")
+    cursor = _cursor(_required(query, "cursor"))
+    if cursor == LAST:
+        raise BadCursor("There is nothing to count behind the last event.")
+    return CountRequest(token, partition, cursor, events, _stop(query))
 
 
 def read_http_feed_request(query: QueryParams) -> HttpFeedRequest:

@@ -46,8 +46,8 @@ def feed_routes(
     """Return the routes of a feed, for an application of Starlette or FastAPI.
 
     `path` answers discovery (FeedAPI v2) and pages of ZeroEventHub v1; `path`/events answers
-    pages of FeedAPI v2; `path`/cursor, `path`/splits and `path`/lag answer what discovery
-    announces. Give them to an application as `routes`, or extend its own with them.
+    pages of FeedAPI v2; `path`/cursor, `path`/splits, `path`/lag and `path`/cursor-of-count answer
+    what discovery announces. Give them to an application as `routes`, or extend its own with them.
 
     Args:
         path: where the feed is mounted, such as "/departures".
@@ -106,6 +106,7 @@ def feed_routes(
         route(f"{below}/cursor", "cursor", endpoint.cursor),
         route(f"{below}/splits", "splits", endpoint.splits),
         route(f"{below}/lag", "lag", endpoint.lag),
+        route(f"{below}/cursor-of-count", "cursor-of-count", endpoint.cursor_of_count),
     ]
     if http_feed:
         _need(source, "cursor_of", "An HTTP feed")

@@ -9,6 +9,7 @@ from starlette.requests import Request
 
 from zeroeventhub.errors import BadRequest, FeedFailure
 from zeroeventhub.protocol import (
+    CURSOR_OF_COUNT,
     CURSOR_OF_TIME,
     EVENT_TYPES,
     LAG,
@@ -26,7 +27,7 @@ from zeroeventhub.server.waiting import Question
 
 __all__ = ["View"]
 
-_TELLING = {CURSOR_OF_TIME, LAG, SPLITS}
+_TELLING = {CURSOR_OF_COUNT, CURSOR_OF_TIME, LAG, SPLITS}
 """Extensions whose answers tell of events of all types: how many there are, and when."""
 
 

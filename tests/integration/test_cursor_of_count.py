@@ -1,0 +1,309 @@
+"""The cursor so many events behind another one, and how many they are: on every database."""
+
+import pytest
+from harness.shop import metadata, orders, place
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import create_engine, delete, event, insert, text
+from sqlalchemy.pool import StaticPool
+
+from zeroeventhub import FIRST, LAST, CountedCursor, TableFeed
+from zeroeventhub.errors import BadCursor, Diverged, Trimmed, Unavailable
+from zeroeventhub.publisher import count_query
+from zeroeventhub.publisher.count_query import CountQuery
+from zeroeventhub.publisher.near_rows import NearRows
+from zeroeventhub.publisher.ordering import Events, Source
+
+ORDERINGS = {
+    "sqlite": ["single-writer", "sequenced"],
+    "postgresql": ["observed", "gated", "sequenced"],
+    "mariadb": ["observed", "sequenced"],
+}
+CELLS = [(name, ordering) for name, orderings in ORDERINGS.items() for ordering in orderings]
+TWO = {"partition": "part", "partitions": 2}
+
+
+@pytest.fixture(params=CELLS, ids=" ".join)
+def publishing(request):
+    """Make a feed over orders on each database, in each of its orderings; and its engine."""
+    database, ordering = request.param
+    engine = request.getfixturevalue(database)
+    metadata.create_all(engine)
+
+    def make(**options):
+        publisher = TableFeed(orders, data="data", ordering=ordering, **options)
+        with engine.begin() as connection:
+            publisher.install(connection)
+        return publisher.bind(engine)
+
+    return make, engine
+
+
+@pytest.fixture
+def shop(sqlite):
+    """A feed over nine orders on SQLite, and its engine."""
+    metadata.create_all(sqlite)
+    with sqlite.begin() as connection:
+        place(connection, 9)
+    return TableFeed(orders, data="data").bind(sqlite), sqlite
+
+
+def between(feed, partition, cursor, stop, limit=4):
+    """The numbers of the events that a read up to a stop brings, page by page."""
+    numbers = []
+    while True:
+        page = feed.read(partition, cursor, limit, stop=stop)
+        numbers += [event.data["n"] for event in page.events]
+        cursor = page.cursor
+        if page.stop_reached:
+            assert cursor == stop
+            return numbers
+        assert page.events
+
+
+@pytest.mark.parametrize("options", [{}, TWO], ids=["one partition", "two"])
+@pytest.mark.parametrize("events", [1, 5, 6, 7, 100])
+def test_walk_by_counts_reads_history_once(publishing, monkeypatch, options, events):
+    """Each read up to the cursor of a count brings as many events as it says, none twice."""
+    monkeypatch.setattr(count_query, "AT_ONCE", 3)
+    make, engine = publishing
+    feed = make(**options)
+    partitions = len(feed.info().partitions)
+    with engine.begin() as connection:
+        place(connection, 24, partitions=partitions)
+    for partition in range(partitions):
+        expected = list(range(partition, 24, partitions))
+        cursor, numbers = FIRST, []
+        while True:
+            found = feed.cursor_of_count(partition, cursor, events)
+            assert found.events == min(events, len(expected) - len(numbers))
+            if not found.events:
+                break
+            piece = between(feed, partition, cursor, found.cursor)
+            assert len(piece) == found.events
+            numbers += piece
+            cursor = found.cursor
+        assert numbers == expected
+        # It is that of the head: nothing was left behind, and nothing gives another one.
+        assert found.cursor == cursor == feed.read(partition, FIRST, 100).cursor
+
+
+def test_count_ends_at_its_stop(publishing):
+    """Where fewer events lie before the stop, the cursor is the stop itself, and else before it."""
+    make, engine = publishing
+    feed = make(**TWO)
+    with engine.begin() as connection:
+        place(connection, 24, partitions=2)
+    places = [feed.read(1, FIRST, count).cursor for count in range(1, 13)]
+    other = feed.read(0, FIRST, 7).cursor  # it stands behind 6 events of partition 1
+    assert feed.cursor_of_count(1, places[0], 3, stop=other) == CountedCursor(places[3], 3)
+    assert feed.cursor_of_count(1, places[0], 6, stop=other) == CountedCursor(other, 5)
+    assert feed.cursor_of_count(1, places[0], 5, stop=places[5]) == CountedCursor(places[5], 5)
+    assert feed.cursor_of_count(1, places[0], 9, stop=places[5]) == CountedCursor(places[5], 5)
+    assert between(feed, 1, places[0], other) == [3, 5, 7, 9, 11]
+    five = feed.cursor_of_count(1, places[0], 5, stop=other)
+    assert five.events == 5
+    assert between(feed, 1, places[0], five.cursor) == [3, 5, 7, 9, 11]
+
+
+def test_where_nothing_follows_the_cursor_is_given_back(publishing):
+    """At the head, at a stop, behind it, and right before it there is nothing to count."""
+    make, engine = publishing
+    feed = make(**TWO)
+    start = feed.cursor_of_count(1, FIRST, 7)
+    assert start == CountedCursor(feed.read(1, FIRST, 1).cursor, 0)
+    assert start.cursor not in {FIRST, LAST}
+    with engine.begin() as connection:
+        place(connection, 9, partitions=2)
+    early, late = (feed.read(1, FIRST, count).cursor for count in (2, 3))
+    head = feed.read(1, FIRST, 9).cursor
+    beside = feed.read(0, FIRST, 3).cursor  # behind 2 events of partition 1
+    for cursor, options in [
+        (head, {}),
+        (late, {"stop": late}),
+        (late, {"stop": early}),
+        (early, {"stop": beside}),
+    ]:
+        assert feed.cursor_of_count(1, cursor, 7, **options) == CountedCursor(cursor, 0)
+    assert feed.cursor_of_count(1, FIRST, 7, stop=start.cursor) == start
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 100])
+def test_events_that_are_deleted_are_not_counted(publishing, monkeypatch, at_once):
+    """What can no longer be read is in no count, even if it still has a position."""
+    monkeypatch.setattr(count_query, "AT_ONCE", at_once)
+    make, engine = publishing
+    feed = make(mutable=True, **TWO)
+    with engine.begin() as connection:
+        place(connection, 40, partitions=2)
+    feed.head()
+    stop = feed.read(0, FIRST, 18).cursor
+    gone = [1, 3, 5, 7, 9, 15, 17, 33, 35, 37, 39]
+    with engine.begin() as connection:
+        connection.execute(delete(orders).where(orders.c.id.in_(gone)))
+    left = [number for number in range(0, 40, 2) if number + 1 not in gone]
+    for events in (1, 2, 3, 8, 9, 10):
+        found = feed.cursor_of_count(0, FIRST, events)
+        assert found.events == min(events, len(left))
+        assert between(feed, 0, FIRST, found.cursor, 100) == left[:events]
+    assert feed.cursor_of_count(0, FIRST, 100, stop=stop) == CountedCursor(stop, 9)
+    with engine.begin() as connection:
+        connection.execute(delete(orders))
+    assert feed.cursor_of_count(0, FIRST, 7).events == 0
+    assert feed.cursor_of_count(0, stop, 7) == CountedCursor(stop, 0)
+
+
+def test_what_is_not_settled_is_not_counted(postgresql):
+    """Beside an open writer only the events below its number are counted."""
+    metadata.create_all(postgresql)
+    publisher = TableFeed(orders, data="data", **TWO)
+    with postgresql.begin() as connection:
+        place(connection, 4, partitions=2)
+    feed = publisher.bind(postgresql)
+    before = feed.cursor_of_count(0, FIRST, 100)
+    with postgresql.connect() as slow:
+        place(slow, 1)
+        with postgresql.begin() as connection:
+            place(connection, 6, partitions=2)
+        assert feed.cursor_of_count(0, FIRST, 100) == before
+        slow.commit()
+    assert feed.cursor_of_count(0, FIRST, 100).events == before.events + 4
+
+
+def test_cursor_is_refused_as_that_of_a_read_is(shop):
+    """A cursor or stop of no feed, of another history, or below what is left is refused."""
+    feed, engine = shop
+    cursor, last = feed.read(0, FIRST, 5).cursor, feed.read(0, FIRST, 9).cursor
+    for wrong in ("nonsense", LAST):
+        with pytest.raises(BadCursor):
+            feed.cursor_of_count(0, wrong, 7)
+    for wrong in ("nonsense", FIRST, LAST):
+        with pytest.raises(BadCursor):
+            feed.cursor_of_count(0, FIRST, 7, stop=wrong)
+    with pytest.raises(Diverged):
+        feed.cursor_of_count(0, "1-99", 7)
+    with pytest.raises(Diverged):
+        feed.cursor_of_count(0, FIRST, 7, stop="1-99")
+    with engine.begin() as connection:
+        connection.execute(orders.update().where(orders.c.id == 5).values(data={"n": -1}))
+    with pytest.raises(Diverged):
+        feed.cursor_of_count(0, cursor, 7)
+    with pytest.raises(Diverged):
+        feed.cursor_of_count(0, FIRST, 7, stop=cursor)
+    with engine.begin() as connection:
+        connection.execute(orders.delete().where(orders.c.id < 6))
+    with pytest.raises(Trimmed):
+        feed.cursor_of_count(0, cursor, 7)
+    assert feed.cursor_of_count(0, FIRST, 7) == CountedCursor(last, 4)
+
+
+def test_table_that_is_emptied_while_it_is_counted_is_not_answered_for(shop):
+    """Numbers that start again below the horizon of before are not taken for settled ones."""
+    feed, engine = shop
+
+    @event.listens_for(engine, "before_cursor_execute")
+    def empty(connection, cursor, statement, *_):
+        if "count(*)" in statement:
+            # Through the driver, as another process would do it.
+            cursor.execute("PRAGMA query_only = 0")
+            cursor.execute("DELETE FROM orders")
+            cursor.execute("DELETE FROM sqlite_sequence")
+            cursor.execute("INSERT INTO orders (part, data) VALUES (0, '{}')")
+
+    with pytest.raises(Unavailable, match="emptied while it was read"):
+        feed.cursor_of_count(0, FIRST, 7)
+
+
+@pytest.mark.anyio
+async def test_async_feed_counts_as_well(async_engine):
+    """A feed over an async engine answers the same."""
+    async with async_engine.begin() as connection:
+        await connection.run_sync(metadata.create_all)
+        await connection.run_sync(place, 9, partitions=2)
+    feed = TableFeed(orders, data="data", **TWO).bind(async_engine)
+    third = (await feed.read(1, FIRST, 3)).cursor
+    last = (await feed.read(1, FIRST, 9)).cursor
+    assert await feed.cursor_of_count(1, FIRST, 3) == CountedCursor(third, 3)
+    assert await feed.cursor_of_count(1, FIRST, 5) == CountedCursor(last, 4)
+    assert await feed.cursor_of_count(1, FIRST, 4, stop=third) == CountedCursor(third, 3)
+
+
+@pytest.fixture(params=["with an index", "without"])
+def counting(request, engine):
+    """Count rows of a partition of orders, on each database, with the index of both or without."""
+    metadata.create_all(engine)
+    if request.param == "without":
+        on = " ON orders" if engine.dialect.name == "mariadb" else ""
+        with engine.begin() as connection:
+            connection.execute(text(f"DROP INDEX orders_by_part{on}"))
+    return engine, CountQuery(NearRows(Source.of(Events(orders, (orders.c.id,), orders.c.part))))
+
+
+@given(
+    parts=st.lists(st.sampled_from([0, 0, 1, 2]), max_size=12),
+    gone=st.sets(st.integers(1, 12)),
+    bounds=st.tuples(st.integers(0, 13), st.integers(0, 13)),
+    wanted=st.integers(1, 14),
+)
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_position_agrees_with_a_list(counting, parts, gone, bounds, wanted):
+    """Whatever was deleted, the position found is that of the last of so many events."""
+    engine, query = counting
+    rows = [{"id": n, "part": part} for n, part in enumerate(parts, 1) if n not in gone]
+    after, until = bounds
+    with engine.connect() as connection:
+        if rows:
+            connection.execute(insert(orders), rows)
+        for partition in range(3):
+            places = [row["id"] for row in rows if row["part"] == partition]
+            counted = [position for position in places if after < position <= until][:wanted]
+            found = query.find(connection, partition, wanted, after=after, until=until)
+            assert found == (counted[-1] if counted else after, len(counted))
+
+
+@given(
+    ordering=st.sampled_from(["single-writer", "sequenced"]),
+    parts=st.lists(st.sampled_from([0, 0, 1]), max_size=20),
+    gone=st.sets(st.integers(1, 20)),
+    bounds=st.tuples(st.integers(0, 20), st.none() | st.integers(0, 20)),
+    counts=st.tuples(st.integers(1, 22), st.integers(1, 9)),
+)
+@settings(max_examples=60, deadline=None)
+def test_any_walk_by_counts_is_the_whole(ordering, parts, gone, bounds, counts):
+    """Between any two places of any history, reads up to counted cursors leave nothing out, and
+    bring as many events as each says.
+    """
+    engine = create_engine("sqlite://", poolclass=StaticPool)
+    metadata.create_all(engine)
+    publisher = TableFeed(orders, data="data", ordering=ordering, **TWO)
+    with engine.begin() as connection:
+        publisher.install(connection)
+        rows = [{"id": n, "part": part, "data": {"n": n}} for n, part in enumerate(parts, 1)]
+        if rows:
+            connection.execute(insert(orders), rows)
+    feed = publisher.bind(engine)
+    feed.head()
+    with engine.begin() as connection:
+        connection.execute(delete(orders).where(orders.c.id.in_(gone)))
+    wanted, at_once = counts
+    start, end = (None if at is None else feed.cursor_after(min(at, len(parts))) for at in bounds)
+    for partition in (0, 1):
+        whole = feed.read(partition, start, 100, stop=end)
+        cursor, numbers = start, []
+        while True:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(count_query, "AT_ONCE", at_once)
+                found = feed.cursor_of_count(partition, cursor, wanted, stop=end)
+            assert found.events == min(wanted, len(whole.events) - len(numbers))
+            if not found.events:
+                assert found.cursor == cursor
+                break
+            piece = between(feed, partition, cursor, found.cursor)
+            assert len(piece) == found.events
+            assert end is None or found.events == wanted or found.cursor == end
+            numbers += piece
+            cursor = found.cursor
+        assert numbers == [event.data["n"] for event in whole.events]
+    engine.dispose()
