@@ -168,7 +168,9 @@ def test_problem_of_each_kind_is_answered_as_documented(publisher, error):
     assert answer.status_code == status
 
 
-@pytest.mark.parametrize("path", ["/feed/cursor", "/feed/lag", "/feed/splits"])
+@pytest.mark.parametrize(
+    "path", ["/feed/cursor", "/feed/lag", "/feed/splits", "/feed/cursor-of-count"]
+)
 def test_extension_that_is_not_there_is_answered_as_documented(publisher, path):
     """What a feed does not list is not found."""
     url, _ = publisher

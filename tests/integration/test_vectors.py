@@ -261,6 +261,8 @@ def check(answer, step, known):
         check_page(answer, expected, known)
     elif "json" in expected:
         assert answer.json() == answer.json() | expected["json"]
+        if "cursor" in expected:
+            assert answer.json()["cursor"] == filled(expected["cursor"], known)
     if "cursors" in expected:
         least, most = expected["cursors"]
         assert least <= len(answer.json()["cursors"]) <= most
