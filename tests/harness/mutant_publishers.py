@@ -16,18 +16,22 @@ from zeroeventhub.arrow import MEDIA_TYPE as ARROW_TYPE
 from zeroeventhub.errors import BadCursor
 from zeroeventhub.protocol import (
     CAUGHT_UP,
+    CURSOR_OF_COUNT,
     CURSOR_OF_TIME,
     EVENT_TYPES,
     LAG,
     SPLITS,
     STOP,
     WAIT,
+    CountedCursor,
     Lag,
 )
 
 __all__ = ["MUTANTS", "MemoryFeed", "Mutant", "publisher"]
 
-EVERYTHING = frozenset({CAUGHT_UP, CURSOR_OF_TIME, EVENT_TYPES, LAG, SPLITS, STOP, WAIT})
+EVERYTHING = frozenset(
+    {CAUGHT_UP, CURSOR_OF_COUNT, CURSOR_OF_TIME, EVENT_TYPES, LAG, SPLITS, STOP, WAIT}
+)
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 TYPES = ("order.placed", "order.paid", "order.sent")
 
@@ -123,6 +127,12 @@ class MemoryFeed:
         behind = self.told[partition][self.place(partition, cursor) :]
         age = (datetime.now(UTC) - behind[0].time).total_seconds() if behind else 0.0
         return Lag(len(behind), age)
+
+    def cursor_of_count(self, partition, cursor, events, *, stop=None):
+        first = 0 if cursor == FIRST else self.bound(partition, cursor)
+        last = len(self.told[partition]) if stop is None else self.bound(partition, stop)
+        count = max(0, min(events, last - first))
+        return CountedCursor(f"c{first + count}", count)
 
 
 @dataclass
@@ -376,6 +386,41 @@ class CountsBehindAnything(MemoryFeed):
             return super().lag(partition, cursor)
         except BadCursor:
             return Lag(0, 0.0)
+
+
+class CountOvershoots(MemoryFeed):
+    def cursor_of_count(self, partition, cursor, events, *, stop=None):
+        found = super().cursor_of_count(partition, cursor, events + 1, stop=stop)
+        return replace(found, events=min(events, found.events))
+
+
+class CountFallsShort(MemoryFeed):
+    def cursor_of_count(self, partition, cursor, events, *, stop=None):
+        return super().cursor_of_count(partition, cursor, max(1, events - 1), stop=stop)
+
+
+class CountIsAHint(MemoryFeed):
+    def cursor_of_count(self, partition, cursor, events, *, stop=None):
+        return super().cursor_of_count(partition, cursor, events + 2, stop=stop)
+
+
+class CountPassesStop(MemoryFeed):
+    def cursor_of_count(self, partition, cursor, events, *, stop=None):
+        return super().cursor_of_count(partition, cursor, events)
+
+
+class CountMovesBack(MemoryFeed):
+    def cursor_of_count(self, partition, cursor, events, *, stop=None):
+        found = super().cursor_of_count(partition, cursor, events, stop=stop)
+        return found if found.events or stop is None else replace(found, cursor=stop)
+
+
+class CountsFromAnywhere(MemoryFeed):
+    def cursor_of_count(self, partition, cursor, events, *, stop=None):
+        try:
+            return super().cursor_of_count(partition, cursor, events, stop=stop)
+        except BadCursor:
+            return CountedCursor("c0", 0)
 
 
 class TimeWanders(MemoryFeed):
@@ -632,6 +677,15 @@ MUTANTS = {
     "is behind at the head": Mutant("lag-head", HeadLagsBehind),
     "counts an event behind _last": Mutant("lag-head", HeadIsOneBehind),
     "counts behind what is no cursor": Mutant("lag-malformed", CountsBehindAnything),
+    "counts past its number": Mutant("cursor-of-count", CountOvershoots),
+    "counts short of its number": Mutant("cursor-of-count", CountFallsShort),
+    "takes its number for a hint": Mutant("cursor-of-count", CountIsAHint),
+    "counts past a stop": Mutant("cursor-of-count-stop", CountPassesStop),
+    "moves back to a stop": Mutant("cursor-of-count-nothing", CountMovesBack),
+    "counts from what is no cursor": Mutant("cursor-of-count-malformed", CountsFromAnywhere),
+    "answers counts unannounced": Mutant(
+        "extensions-absent", change=discovery_change(b'"cursor-of-count",', b"")
+    ),
     "answers lag unannounced": Mutant("extensions-absent", change=discovery_change(b'"lag",', b"")),
     "loses an event as Arrow": Mutant("arrow", change=arrow_change(without_an_event)),
     "cuts Arrow": Mutant("arrow", change=arrow_change(lambda body: body[:-100])),

@@ -8,6 +8,7 @@ __all__ = [
     "CAUGHT_UP",
     "CLOSED",
     "CURSORS",
+    "CURSOR_OF_COUNT",
     "CURSOR_OF_TIME",
     "DISCOVERY",
     "EVENT_TYPES",
@@ -56,6 +57,7 @@ CURSOR_OF_TIME: Final = "9.6"
 SPLITS: Final = "9.7"
 LAG: Final = "9.8"
 ARROW: Final = "9.9"
+CURSOR_OF_COUNT: Final = "9.10"
 PROBLEMS: Final = "10.1"
 KINDS: Final = "10.2"
 CACHING: Final = "11"

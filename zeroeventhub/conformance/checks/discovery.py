@@ -107,21 +107,23 @@ def _extensions(subject: Subject) -> None:
         fail("extensions is not a list of strings.", answer)
     if listed != sorted(set(listed)):
         fail("extensions is not sorted, or names one twice.", answer)
-    if "splits" in listed and "stop" not in listed:
-        fail("splits is listed without stop.", answer)
+    for name in ("splits", "cursor-of-count"):
+        if name in listed and "stop" not in listed:
+            fail(f"{name} is listed without stop.", answer)
 
 
 @check("extensions-absent", EXTENSIONS, "What a feed does not list is answered with 404.")
 def _absent(subject: Subject) -> None:
     partition = subject.partitions()[0]
     common = [("token", subject.token), ("partition", str(partition))]
-    for name, suffix, parameter in (
+    for name, suffix, *parameters in (
         ("cursor-of-time", "/cursor", ("time", "2020-01-01T00:00:00Z")),
         ("splits", "/splits", ("count", "2")),
         ("lag", "/lag", ("cursor", FIRST)),
+        ("cursor-of-count", "/cursor-of-count", ("cursor", FIRST), ("events", "2")),
     ):
         if name not in subject.extensions:
-            answer = subject.probe.ask(suffix, [*common, parameter])
+            answer = subject.probe.ask(suffix, [*common, *parameters])
             if answer.status != 404:  # noqa: PLR2004 - the status that is asked for
                 fail(f"{suffix} answers with {answer.status}, but {name} is not listed.", answer)
 
