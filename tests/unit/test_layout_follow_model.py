@@ -2,10 +2,10 @@
 
 from functools import partial
 
+from harness.laid_out_feed import KEYS, LaidOutFeed
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from laid_out_feed import KEYS, LaidOutFeed
 
 from zeroeventhub import FIRST
 from zeroeventhub._follow import Advance, Deliver, Discover, Fetch, Follower, Inherit, Load, Place

@@ -8,6 +8,7 @@ import json
 from contextlib import contextmanager
 
 import pytest
+from harness.laid_out_feed import KEYS, ReadFeed
 from harness.web import serving
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -18,10 +19,9 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from laid_out_feed import KEYS, LaidOutFeed
 from starlette.applications import Starlette
 
-from zeroeventhub import FIRST, LAST, Event, Page, feed_routes
+from zeroeventhub import FIRST, feed_routes
 from zeroeventhub.protocol import CAUGHT_UP, STOP
 
 pytest.importorskip("pyspark", reason="PySpark is not installed: pip install --group spark")
@@ -39,27 +39,6 @@ CHOICES = st.integers(0, 1000)
 LIMITS = st.sampled_from([None, 1, 3, 10])
 MOST = 20
 """How many ids a layout may use up before it is left as it is."""
-
-
-class ReadFeed(LaidOutFeed):
-    """Be a feed of one's own, with the extensions that it was given."""
-
-    def read(self, partition, cursor, limit, *, stop=None):
-        """Read the events that follow a cursor."""
-        if cursor == LAST:
-            return Page([], str(len(self.rows)), caught_up=CAUGHT_UP in self.extensions)
-        after = 0 if cursor == FIRST else int(cursor)
-        if stop is not None and int(stop) <= after:
-            return Page([], str(after), stop_reached=True)
-        until = len(self.rows) if stop is None else int(stop)
-        ahead = self.shown(partition, after)
-        wanted = [(number, key) for number, key in ahead if number <= until]
-        taken = wanted[: min(limit, 4)]
-        events = [Event.of({"key": key, "n": number}) for number, key in taken]
-        stopped = stop is not None and taken == wanted
-        end = int(stop) if stopped else taken[-1][0] if taken else after
-        caught_up = CAUGHT_UP in self.extensions and len(taken) == len(ahead)
-        return Page(events, str(end), caught_up=caught_up, stop_reached=stopped)
 
 
 class Current:
@@ -272,7 +251,7 @@ def test_stream_of_a_layout_that_changes(monkeypatch):
         run_state_machine_as_test(
             kind,
             settings=settings(
-                max_examples=40,
+                max_examples=20,
                 stateful_step_count=30,
                 deadline=None,
                 suppress_health_check=list(HealthCheck),

@@ -4,7 +4,7 @@ Positions rise over the whole feed; an event keeps the partition that it was wri
 layout says where it is shown.
 """
 
-from zeroeventhub import FIRST, Event, FeedInfo, Page
+from zeroeventhub import FIRST, LAST, Event, FeedInfo, Page
 from zeroeventhub.errors import TokenChanged
 from zeroeventhub.layout import Layout, key_hash
 from zeroeventhub.protocol import CAUGHT_UP
@@ -52,3 +52,24 @@ class LaidOutFeed:
         end = ahead[:2][-1][0] if events else after
         caught_up = CAUGHT_UP in self.extensions and len(ahead) <= 2
         return Page(events, str(end), caught_up=caught_up)
+
+
+class ReadFeed(LaidOutFeed):
+    """Be a feed of one's own, with the extensions that it was given."""
+
+    def read(self, partition, cursor, limit, *, stop=None):
+        """Read the events that follow a cursor."""
+        if cursor == LAST:
+            return Page([], str(len(self.rows)), caught_up=CAUGHT_UP in self.extensions)
+        after = 0 if cursor == FIRST else int(cursor)
+        if stop is not None and int(stop) <= after:
+            return Page([], str(after), stop_reached=True)
+        until = len(self.rows) if stop is None else int(stop)
+        ahead = self.shown(partition, after)
+        wanted = [(number, key) for number, key in ahead if number <= until]
+        taken = wanted[: min(limit, 4)]
+        events = [Event.of({"key": key, "n": number}) for number, key in taken]
+        stopped = stop is not None and taken == wanted
+        end = int(stop) if stopped else taken[-1][0] if taken else after
+        caught_up = CAUGHT_UP in self.extensions and len(taken) == len(ahead)
+        return Page(events, str(end), caught_up=caught_up, stop_reached=stopped)
