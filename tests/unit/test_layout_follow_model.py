@@ -1,67 +1,20 @@
-"""A feed whose layout is changed by both methods, and a follower that must not lose or repeat.
-
-Positions rise over the whole feed; an event keeps the partition that it was written to, and the
-layout says where it is shown.
-"""
+"""A feed whose layout is changed by both methods, and a follower that must not lose or repeat."""
 
 from functools import partial
 
+from harness.laid_out_feed import KEYS, LaidOutFeed
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from zeroeventhub import FIRST, Event, FeedInfo, Page
+from zeroeventhub import FIRST
 from zeroeventhub._follow import Advance, Deliver, Discover, Fetch, Follower, Inherit, Load, Place
-from zeroeventhub.errors import Fenced, TokenChanged, ZeroEventHubError
-from zeroeventhub.layout import Layout, key_hash
+from zeroeventhub.errors import Fenced, ZeroEventHubError
 from zeroeventhub.protocol import CAUGHT_UP
 
-KEYS = range(6)
 CHOICES = st.integers(0, 1000)
 MOST = 30
 """How many ids a layout may use up before it is left as it is."""
-
-
-class LaidOutFeed:
-    """Be a feed whose partitions are those of a layout."""
-
-    def __init__(self, partitions, extensions):
-        self.layout = Layout.of(partitions)
-        self.extensions = extensions
-        self.rows = []
-
-    def append(self, key):
-        """Publish an event of a key; its number is its position."""
-        self.rows.append((key, self.layout.partition_of(key)))
-
-    def published(self, key):
-        """The events of a key."""
-        return [number for number, (of, _) in enumerate(self.rows, 1) if of == key]
-
-    def shown(self, partition, after=0):
-        """The events of a partition behind a position: number and key."""
-        return [
-            (number, key)
-            for number, (key, written) in enumerate(self.rows, 1)
-            for share in self.layout.heirs(written)
-            if number > after and share.id == partition and share.holds(key_hash(key))
-        ]
-
-    def info(self):
-        """Describe the feed; the partition that came last comes first."""
-        info = self.layout.info()
-        return FeedInfo(info.partitions[::-1], info.token, extensions=self.extensions)
-
-    def page(self, token, partition, cursor):
-        """Read two events behind a cursor, with the token of some discovery."""
-        if token != self.layout.token:
-            raise TokenChanged("The partitions have changed.")
-        after = 0 if cursor == FIRST else int(cursor)
-        ahead = self.shown(partition, after)
-        events = [Event.of({"key": key, "n": number}) for number, key in ahead[:2]]
-        end = ahead[:2][-1][0] if events else after
-        caught_up = CAUGHT_UP in self.extensions and len(ahead) <= 2
-        return Page(events, str(end), caught_up=caught_up)
 
 
 class FollowedLayout(RuleBasedStateMachine):

@@ -1,7 +1,7 @@
 """How far a micro-batch goes in each partition: events are shared out, and order is kept."""
 
-from collections.abc import Collection
-from dataclasses import replace
+import math
+from collections.abc import Iterable, Mapping
 from functools import partial
 
 from zeroeventhub.protocol import FIRST, Partition
@@ -32,12 +32,16 @@ def advance(
     for one in places.partitions:
         if (cursor := start.place(one.id, one.cursor_from)) is not None:
             ends[one.id] = Reach(cursor, 0, at_head=False)
-    left = limit
-    while (left is None or left > 0) and (ready := _ready(places.partitions, ends, target)):
-        share = None if left is None else max(1, left // len(ready))
-        for one in ready:
-            stop = None if target is None else target.place(one.id, one.cursor_from)
+    left = math.inf if limit is None else limit
+    rest, is_first = _within(places.partitions, target), True
+    while rest and (is_first or left > 0):
+        share = None if limit is None else max(1, int(left) // len(rest))
+        for one in rest:
+            # A busy partition leaves something to one that it stands before.
+            if _waits(one, rest, ends) or not (is_first or left > 0):
+                continue
             before = ends.get(one.id) or Reach(places.first(one.id), 0, at_head=False)
+            stop = None if target is None else target.place(one.id, one.cursor_from)
             found = loss.survive(
                 one.id,
                 before.cursor,
@@ -45,25 +49,28 @@ def advance(
             )
             if found is None:
                 found = Reach(places.head(one.id), 0, at_head=True)
-            ends[one.id] = replace(found, events=before.events + found.events)
-        if limit is not None:
-            left = limit - sum(reach.events for reach in ends.values())
+            left -= found.events
+            ends[one.id] = Reach(found.cursor, before.events + found.events, found.at_head)
+        rest = [one for one in rest if not _is_read(one.id, ends)]
+        is_first = False
     return ends
 
 
-def _ready(
-    partitions: Collection[Partition], ends: dict[int, Reach], target: Offsets | None
-) -> list[Partition]:
-    """Name the partitions in which there may be more to read."""
-    known = {one.id for one in partitions}
-    drained = {
-        one.id for one in partitions if one.closed and one.id in ends and ends[one.id].at_head
-    }
+def _within(partitions: Iterable[Partition], target: Offsets | None) -> list[Partition]:
+    """Leave what is younger than the target for another time."""
     return [
         one
         for one in partitions
-        if not (one.id in ends and ends[one.id].at_head)
-        and one.starts_after not in known - drained
-        # What is younger than the target is left for another time.
-        and (target is None or target.place(one.id, one.cursor_from) not in {None, FIRST})
+        if target is None or target.place(one.id, one.cursor_from) not in {None, FIRST}
     ]
+
+
+def _waits(one: Partition, rest: Iterable[Partition], ends: Mapping[int, Reach]) -> bool:
+    """Tell whether a partition has to wait for one that is not read to its end."""
+    parent = one.starts_after
+    is_there = any(parent == other.id for other in rest)
+    return is_there and parent is not None and not _is_read(parent, ends)
+
+
+def _is_read(partition: int, ends: Mapping[int, Reach]) -> bool:
+    return partition in ends and ends[partition].at_head

@@ -147,7 +147,8 @@ def chains(start: Offsets, end: Offsets) -> list[list[Range]]:
         stop = end.cursors[partition]
         begin = start.place(partition, end.cursor_from.get(partition, ())) or FIRST
         parent = end.starts_after.get(partition, partition)
-        chain = found.setdefault(partition, found.get(parent, []))
+        # Where nothing is read of the parent, nobody waits for it.
+        chain = found.setdefault(partition, found.get(parent) or [])
         count = None
         if partition in end.counts:
             count = end.counts[partition] - start.counts.get(partition, 0)

@@ -139,7 +139,11 @@ class Places:
         page = self._fetch(partition, start, 1, stop)
         if not page.events and (page.stop_reached or reaches_head(page, start)):
             return Reach(start, 0, at_head=True)
-        return Reach(stop or self.head(partition), 1, at_head=True)
+        if stop is None:
+            # Another process may answer, whose head lies before the event, or before the start.
+            stop = self.head(partition)
+            page = self._fetch(partition, start, 1, stop)
+        return Reach(stop if page.events else start, len(page.events), at_head=True)
 
     def _walk(self, partition: int, start: str, events: int | None, stop: str | None) -> Reach:
         """Read through pages, and keep nothing of them but where they end."""

@@ -58,9 +58,13 @@ class Plan:
 
         return self._planned(begin)
 
-    def head(self) -> Offsets:
-        """Return where every partition ends now."""
-        return self._planned(lambda places, info: Offsets.within(info, places.ends(LATEST)))
+    def head(self) -> Offsets | None:
+        """Return where every partition ends now; None for a feed that cannot stop there."""
+
+        def head(places: Places, info: FeedInfo) -> Offsets | None:
+            return Offsets.within(info, places.ends(LATEST)) if places.can_stop else None
+
+        return self._planned(head)
 
     def advance(self, start: Offsets, limit: int | None, target: Offsets | None) -> Offsets:
         """Return where a micro-batch ends.

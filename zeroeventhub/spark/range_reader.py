@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from zeroeventhub.arrow.arrow_page import ArrowPage
 from zeroeventhub.client import Client
-from zeroeventhub.errors import Gone, ProtocolError, TokenChanged, Unavailable
+from zeroeventhub.errors import ProtocolError, TokenChanged, Trimmed, Unavailable
 from zeroeventhub.protocol import EVENT_TYPES, FeedInfo, Page
 from zeroeventhub.spark.connection import Connection
 from zeroeventhub.spark.loss import Loss
@@ -77,7 +77,11 @@ class RangeReader:
         patience = self._connection.patience()
         rest = [one]
         while rest:
-            current = rest.pop(0)
+            # Wherever it is by now, others of the chain come behind it.
+            found, rest = self._found(rest[0]), rest[1:]
+            if not found:
+                continue
+            current, rest = found[0], [*found[1:], *rest]
             try:
                 for page, left in self._read_partition(current):
                     patience.failed = 0
@@ -85,20 +89,24 @@ class RangeReader:
                     yield page
             except TokenChanged as error:
                 self._connection.wait_out(patience, error)
-                rest = [*self._heirs(current), *rest]
+                self._info = None
+                rest = [current, *rest]
 
-    def _heirs(self, one: Range) -> list[Range]:
+    def _found(self, one: Range) -> list[Range]:
         """Return where a range is to be found in the layout that the feed has now (SPEC 8.4)."""
-        self._info = info = self._connection.ask(lambda client: client.discover())
-        if any(partition.id == one.partition for partition in info.partitions):
+        partitions = self._layout().partitions
+        if any(partition.id == one.partition for partition in partitions):
             return [one]
-        heirs = [heir.id for heir in info.partitions if one.partition in heir.cursor_from]
+        heirs = [heir.id for heir in partitions if one.partition in heir.cursor_from]
         if not heirs or one.count is not None:
-            raise Gone(
-                f"Partition {one.partition} of the feed is gone, and the rest of what was planned "
-                "to be read from it cannot be found in others: start again from other offsets."
-            )
+            self._loss.pass_over(one.partition)
+            return []
         return [replace(one, partition=heir) for heir in heirs]
+
+    def _layout(self) -> FeedInfo:
+        if self._info is None:
+            self._info = self._connection.ask(lambda client: client.discover())
+        return self._info
 
     def _read_partition(self, one: Range) -> Iterator[tuple[RangePage, Range]]:
         """Yield pages, and what is left of the range behind each."""
@@ -118,6 +126,7 @@ class RangeReader:
                 self._connection.wait_out(patience, _not_there(one))
                 continue
             patience.failed = 0
+            is_filtered = self._filters and one.count is None
             taken = events if one.count is None else min(events, one.count)
             left = None if one.count is None else one.count - taken
             if left == 0 and taken == events and page.cursor != one.stop:
@@ -127,18 +136,17 @@ class RangeReader:
                     "exactly: start again from other offsets."
                 )
             one = replace(one, start=page.cursor, count=left)
-            yield RangePage(one.partition, page, taken, self._filters), one
+            yield RangePage(one.partition, page, taken, is_filtered), one
             if page.stop_reached:
                 return
 
     @property
     def _filters(self) -> bool:
-        return self._info is not None and EVENT_TYPES in self._info.extensions
+        return EVENT_TYPES in self._layout().extensions
 
     def _fetch(self, one: Range) -> _Page | None:
-        if self._info is None:
-            self._info = self._connection.ask(lambda client: client.discover())
-        types = self._options.types if self._filters else None
+        # What is read by count is counted as it was planned: with all types.
+        types = self._options.types if self._filters and one.count is None else None
         limit = (
             self._options.page_size
             if one.count is None
@@ -153,11 +161,17 @@ class RangeReader:
                 )
             return client.fetch_arrow(one.partition, cursor, limit=limit, types=types, stop=stop)
 
-        return self._loss.survive(
-            one.partition,
-            one.start,
-            lambda cursor: self._connection.ask(lambda client: fetch(client, cursor)),
-        )
+        try:
+            return self._loss.survive(
+                one.partition,
+                one.start,
+                lambda cursor: self._connection.ask(lambda client: fetch(client, cursor)),
+            )
+        except Trimmed:
+            if self._options.fails_on_loss:
+                raise
+            # All of the range is gone, with the place where it ends.
+            return None
 
 
 def _rows(page: ArrowPage) -> int:

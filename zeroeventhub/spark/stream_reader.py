@@ -8,6 +8,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.spark.columns import Columns
 from zeroeventhub.spark.connection import Connection
 from zeroeventhub.spark.log import log, speak
@@ -70,15 +71,14 @@ class StreamReader(DataSourceStreamReader, AvailableNow):
         """
         begin = self._position if start is None else Offsets.of(start)
         if begin is None:
-            # Behind a restart, by a Spark that does not say: all that lies between is planned.
-            return self._moved_to(self._plan().head())
+            return self._moved_to(self._unlimited())
         events = self._options.max_offsets if limit is None else getattr(limit, "max_rows", None)
         if self._stops_at_head and self._target is None:
             self._target = self._plan().head()
         end = begin if self._is_over else self._plan().advance(begin, events, self._target)
         if self._stops_at_head and end.counts:
             # Of a feed that cannot stop, what is there is all that could be read in one go.
-            read = sum(end.counts.values()) - sum(begin.counts.values())
+            read = sum(count - begin.counts.get(one, 0) for one, count in end.counts.items())
             self._is_over = read < (events or WALKED)
         if end.document() == begin.document():
             self._wait()
@@ -107,6 +107,19 @@ class StreamReader(DataSourceStreamReader, AvailableNow):
             speak()
             self._connection = Connection(self._options)
         return Plan(self._connection, self._options)
+
+    def _unlimited(self) -> Offsets:
+        """Return where a micro-batch ends whose start nobody knows, behind a restart.
+
+        Raises:
+            ConfigurationError: the feed has to be read through from the start.
+        """
+        if (head := self._plan().head()) is None:
+            raise ConfigurationError(
+                "This query cannot go on by a PySpark older than 4.2, which does not say where: "
+                "the feed does not have the extension stop."
+            )
+        return head
 
     def _moved_to(self, end: Offsets) -> dict[str, Any]:
         self._position = end

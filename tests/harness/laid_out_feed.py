@@ -1,0 +1,75 @@
+"""A feed whose partitions are those of a layout, which may be another at any time.
+
+Positions rise over the whole feed; an event keeps the partition that it was written to, and the
+layout says where it is shown.
+"""
+
+from zeroeventhub import FIRST, LAST, Event, FeedInfo, Page
+from zeroeventhub.errors import TokenChanged
+from zeroeventhub.layout import Layout, key_hash
+from zeroeventhub.protocol import CAUGHT_UP
+
+KEYS = range(6)
+
+
+class LaidOutFeed:
+    """Be a feed whose partitions are those of a layout."""
+
+    def __init__(self, partitions, extensions):
+        self.layout = Layout.of(partitions)
+        self.extensions = extensions
+        self.rows = []
+
+    def append(self, key):
+        """Publish an event of a key; its number is its position."""
+        self.rows.append((key, self.layout.partition_of(key)))
+
+    def published(self, key):
+        """The events of a key."""
+        return [number for number, (of, _) in enumerate(self.rows, 1) if of == key]
+
+    def shown(self, partition, after=0):
+        """The events of a partition behind a position: number and key."""
+        return [
+            (number, key)
+            for number, (key, written) in enumerate(self.rows, 1)
+            for share in self.layout.heirs(written)
+            if number > after and share.id == partition and share.holds(key_hash(key))
+        ]
+
+    def info(self):
+        """Describe the feed; the partition that came last comes first."""
+        info = self.layout.info()
+        return FeedInfo(info.partitions[::-1], info.token, extensions=self.extensions)
+
+    def page(self, token, partition, cursor):
+        """Read two events behind a cursor, with the token of some discovery."""
+        if token != self.layout.token:
+            raise TokenChanged("The partitions have changed.")
+        after = 0 if cursor == FIRST else int(cursor)
+        ahead = self.shown(partition, after)
+        events = [Event.of({"key": key, "n": number}) for number, key in ahead[:2]]
+        end = ahead[:2][-1][0] if events else after
+        caught_up = CAUGHT_UP in self.extensions and len(ahead) <= 2
+        return Page(events, str(end), caught_up=caught_up)
+
+
+class ReadFeed(LaidOutFeed):
+    """Be a feed of one's own, with the extensions that it was given."""
+
+    def read(self, partition, cursor, limit, *, stop=None):
+        """Read the events that follow a cursor."""
+        if cursor == LAST:
+            return Page([], str(len(self.rows)), caught_up=CAUGHT_UP in self.extensions)
+        after = 0 if cursor == FIRST else int(cursor)
+        if stop is not None and int(stop) <= after:
+            return Page([], str(after), stop_reached=True)
+        until = len(self.rows) if stop is None else int(stop)
+        ahead = self.shown(partition, after)
+        wanted = [(number, key) for number, key in ahead if number <= until]
+        taken = wanted[: min(limit, 4)]
+        events = [Event.of({"key": key, "n": number}) for number, key in taken]
+        stopped = stop is not None and taken == wanted
+        end = int(stop) if stopped else taken[-1][0] if taken else after
+        caught_up = CAUGHT_UP in self.extensions and len(taken) == len(ahead)
+        return Page(events, str(end), caught_up=caught_up, stop_reached=stopped)
