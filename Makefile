@@ -4,10 +4,14 @@
 PYTHON ?= python3
 PIP = -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test check soak bench clean
+.PHONY: demo spark test check soak bench clean
 
 demo: .venv/demo
 	.venv/bin/zeroeventhub demo
+
+# A year of flights, caught up with and followed by Spark, with a Java of its own where there is none.
+spark: .venv/spark
+	JAVA_HOME="$$(.venv/bin/python tests/harness/java.py)" .venv/bin/python examples/spark/flights.py
 
 # SQLAlchemy 2.1 for all tests, then 2.0 for those that send a database something of their own. Once
 # is torture enough, and what HTTP makes of a page is the same with both.
@@ -48,6 +52,12 @@ clean:
 .venv/demo: pyproject.toml
 	$(PYTHON) -m venv .venv
 	.venv/bin/python $(PIP) install --editable '.[demo]'
+	touch $@
+
+.venv/spark: pyproject.toml
+	$(PYTHON) -m venv .venv
+	.venv/bin/python $(PIP) install 'pip>=25.1'
+	.venv/bin/python $(PIP) install --editable '.[demo,spark]' --group spark
 	touch $@
 
 .venv/test: pyproject.toml

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from click.testing import CliRunner
 from harness.shop import metadata, orders, place
+from harness.spark_checkpoint import write_checkpoint
 from harness.stores import NAME, call, claim, enter, load, move, new_store
 from harness.web import serving
 from sqlalchemy import Column, Integer, MetaData, Table, insert, select, text
@@ -254,3 +255,62 @@ def test_names_cannot_talk_to_the_terminal(sqlite, sqlite_url):
         text_shown = (shown.stdout + shown.stderr).removesuffix("\n")
         assert text_shown.isprintable(), text_shown
     assert json.loads(run("list", "--store", sqlite_url, "--json").stdout)[0]["consumer"] == evil
+
+
+def test_set_goes_on_where_a_stream_of_spark_ended(store, of_billing, tmp_path):
+    """All partitions are put where the stream's last committed batch ends, after one question."""
+    ends = [
+        {"cursors": {"0": "k", "2": "m"}, "startsAfter": {"2": "0"}, "cursorFrom": {"2": ["1"]}}
+    ]
+    checkpoint = write_checkpoint(tmp_path, [[{"cursors": {"0": "c"}}], ends])
+    arguments = ("set", *of_billing, "--from-spark-checkpoint", checkpoint)
+    asked = run(*arguments, answer="n\n")
+    assert (asked.exit_code, stands(store)) == (1, {0: "a", 1: "b"})
+    assert "partition 0: a -> k\n  partition 2: none -> m" in asked.stderr
+    done = run(*arguments, "--yes", "--json")
+    assert json.loads(done.stdout)["partitions"] == [
+        {"partition": 0, "before": "a", "cursor": "k"},
+        {"partition": 2, "before": None, "cursor": "m"},
+    ]
+    assert stands(store) == {0: "k", 1: "b", 2: "m"}
+
+
+def test_set_refuses_what_would_leave_events_out(store, of_billing, tmp_path):
+    """A consumer that has been where the stream has not keeps its cursors, unless it is reset."""
+    checkpoint = write_checkpoint(tmp_path, [[None, {"cursors": {"0": "k"}}]])
+    arguments = ("set", *of_billing, "--from-spark-checkpoint", checkpoint, "--yes")
+    unclear = run(*arguments)
+    assert (unclear.exit_code, unclear.stdout) == (2, "")
+    refused = run(*arguments, "--source", 1)
+    assert (refused.exit_code, refused.stdout, stands(store)) == (2, "", {0: "a", 1: "b"})
+    assert "has a cursor in partition 1, which the stream has not begun" in refused.stderr
+    assert run("reset", *of_billing, "--partition", 1, "--yes").exit_code == 0
+    assert run(*arguments, "--source", 1).exit_code == 0
+    assert stands(store) == {0: "k", 1: FIRST}
+
+
+def test_set_from_a_checkpoint_is_all_or_nothing(store, of_billing, tmp_path):
+    """If one of the stream's cursors cannot be put, none is."""
+    checkpoint = write_checkpoint(tmp_path, [[{"cursors": {"0": "k", "1": "l", "40000": "m"}}]])
+    refused = run("set", *of_billing, "--from-spark-checkpoint", checkpoint, "--yes")
+    assert (refused.exit_code, stands(store)) == (2, {0: "a", 1: "b"})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        (),
+        ("--partition", 0),
+        ("k",),
+        ("--partition", 0, "k", "--source", 0),
+        ("--partition", 0, "k", "--from-spark-checkpoint", "x"),
+        ("--partition", 0, "--from-spark-checkpoint", "x"),
+        ("k", "--from-spark-checkpoint", "x"),
+    ],
+)
+def test_set_takes_one_way_at_a_time(sqlite, sqlite_url, wrong):
+    """A partition and its cursor, or a checkpoint: anything else is refused in a sentence."""
+    store = new_store(sqlite)
+    refused = run("set", "--store", sqlite_url, "--consumer", NAME, "--yes", *wrong)
+    assert (refused.exit_code, refused.stdout, stands(store)) == (2, "", {})
+    assert refused.stderr.startswith("Error: Say --partition and a cursor, or --from-spark-check")

@@ -57,7 +57,7 @@ def shop(start, tmp_path):
     engine.dispose()
 
 
-@pytest.mark.parametrize("name", ["publisher", "consumer"])
+@pytest.mark.parametrize("name", ["publisher", "consumer", "spark/orders"])
 def test_code_in_the_readme_is_the_example(name):
     """The README shows the example's file without its docstring, in about ten lines."""
     shown = re.search(rf"<!-- examples/{name}.py -->\n```python\n(.*?)```", README, re.DOTALL)[1]
@@ -141,3 +141,19 @@ def test_every_command_is_in_the_readme():
 
     for name in commands.commands:
         assert f"`{name}`" in README or f"zeroeventhub {name}" in README
+
+
+def test_spark_of_the_readme_reads_every_order_once(shop, start, tmp_path):
+    """Spark's files hold every order of the shop, once."""
+    from harness.spark import prepare
+
+    prepare()
+    process = start(EXAMPLES / "spark" / "orders.py")
+    assert process.wait(timeout=100) == 0, process.stderr.read()
+    import pyarrow.parquet
+
+    found = pyarrow.parquet.ParquetDataset(list((tmp_path / "orders").glob("*.parquet"))).read()
+    assert sorted(found["data"].to_pylist()) == [
+        '{"customer":"ada","amount":12}',
+        '{"customer":"bob","amount":7.5}',
+    ]

@@ -92,6 +92,8 @@ def test_unknown_name_is_an_attribute_error(name):
         ("CursorStore", "greenlet", "sql"),
         ("feed_routes", "starlette", "server"),
         ("lag", "sqlalchemy", "sql"),
+        ("spark.FeedSource", "pyspark", "spark"),
+        ("spark.register", "pyspark", "spark"),
         ("telemetry.OpenTelemetry", "opentelemetry", "opentelemetry"),
         ("telemetry.Prometheus", "prometheus_client", "prometheus"),
         ("telemetry.lag_collector", "prometheus_client", "prometheus"),

@@ -1,7 +1,6 @@
 """`zeroeventhub cursors`: where consumers stand, and how an operator puts them elsewhere."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
@@ -10,6 +9,7 @@ import click
 from sqlalchemy import Engine, delete
 
 from zeroeventhub.cli.options import as_json, feed_options, open_client, reflect
+from zeroeventhub.cli.putting import put, stream_cursors
 from zeroeventhub.cli.store import (
     agreed,
     consumer_option,
@@ -106,27 +106,48 @@ def show(database: str, *, consumer: str, as_json: bool) -> None:
 @cursors.command("set")
 @store_option
 @consumer_option
-@click.option("--partition", type=click.IntRange(0), required=True, help="The partition.")
-@click.argument("cursor", metavar="first|last|CURSOR")
+@click.option("--partition", type=click.IntRange(0), help="The partition.")
+@click.argument("cursor", metavar="[first|last|CURSOR]", required=False)
+@click.option(
+    "--from-spark-checkpoint",
+    "checkpoint",
+    metavar="DIR",
+    help="Go on in all partitions where the committed batches of a stream of Spark end.",
+)
+@click.option(
+    "--source", metavar="SOURCE", help="The stream's source that is the feed, if it has several."
+)
 @agreed
 @as_json
 def set_(
-    database: str, *, consumer: str, partition: int, cursor: str, yes: bool, as_json: bool
+    database: str,
+    *,
+    consumer: str,
+    partition: int | None,
+    cursor: str | None,
+    checkpoint: str | None,
+    source: str | None,
+    yes: bool,
+    as_json: bool,
 ) -> None:
-    """Put a consumer's cursor in a partition elsewhere.
+    """Put a consumer's cursor in a partition elsewhere, or all of them by a stream of Spark.
 
     CURSOR is one that the feed has given for this partition. Where the consumer keeps an inbox,
     events that it has applied are passed over all the same, unless `cursors reset` forgets them.
+
+    DIR is the stream's checkpointLocation. Let the query end before, by Trigger.AvailableNow.
     """
     with open_store(database) as (engine, store):
-        _put(
-            engine,
-            store,
-            consumer,
-            {partition: _NAMES.get(cursor, cursor)},
-            yes=yes,
-            as_json=as_json,
-        )
+        match partition, cursor, checkpoint, source:
+            case int() as number, str() as place, None, None:
+                found = {number: _NAMES.get(place, place)}
+            case None, None, str() as folder, _:
+                found = stream_cursors(engine, store, consumer, folder, source)
+            case _:
+                raise ConfigurationError(
+                    "Say --partition and a cursor, or --from-spark-checkpoint in their place."
+                )
+        put(engine, store, consumer, found, yes=yes, as_json=as_json)
 
 
 @cursors.command()
@@ -169,7 +190,7 @@ def seek(
         with open_client(url, headers, partitions) as client:
             numbers = chosen or [partition.id for partition in client.discover().partitions]
             found = {number: client.cursor_at(time, number) for number in numbers}
-        _put(engine, store, consumer, found, yes=yes, as_json=as_json)
+        put(engine, store, consumer, found, yes=yes, as_json=as_json)
 
 
 @cursors.command()
@@ -233,40 +254,6 @@ def reset(
     click.echo(f"Partitions that start again: {count}")
     for name, rows in deleted.items():
         click.echo(f"Rows deleted from {shown(name)}: {rows:,}")
-
-
-def _put(
-    engine: Engine,
-    store: CursorStore,
-    consumer: str,
-    cursors: Mapping[int, str],
-    *,
-    yes: bool,
-    as_json: bool,
-) -> None:
-    """Ask, and put cursors elsewhere, all or none."""
-    with engine.connect() as connection:
-        before = store.cursors(connection, consumer)
-    lines = [
-        f"  partition {number}: {shown(before.get(number, 'none'))} -> {shown(cursor)}"
-        for number, cursor in sorted(cursors.items())
-    ]
-    go_ahead(
-        f"Consumer {shown(consumer)} will go on elsewhere, so that events are repeated or left "
-        "out:\n" + "\n".join(lines) + "\n",
-        yes=yes,
-    )
-    with engine.begin() as connection:
-        for number, cursor in sorted(cursors.items()):
-            store.set(connection, consumer, number, cursor)
-    if as_json:
-        listed = [
-            {"partition": number, "before": before.get(number), "cursor": cursor}
-            for number, cursor in sorted(cursors.items())
-        ]
-        click.echo(json.dumps({"consumer": consumer, "partitions": listed}))
-    else:
-        click.echo("\n".join(line.strip() for line in lines))
 
 
 def _standings(engine: Engine, store: CursorStore, consumer: str | None) -> list[Standing]:

@@ -6,11 +6,27 @@
 `FeedSource` is a Python data source of Spark; its options are those of `Options`.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from zeroeventhub.errors import require
 
-require("pyspark", extra="spark", user="zeroeventhub.spark")
-require("pyarrow", extra="spark", user="zeroeventhub.spark")
-
-from zeroeventhub.spark.source import FeedSource, register  # noqa: E402 - says first what is missing
+if TYPE_CHECKING:
+    from zeroeventhub.spark.source import FeedSource, register
 
 __all__ = ["FeedSource", "register"]
+
+
+def __dir__() -> list[str]:
+    """List the public names, imported or not."""
+    return __all__
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first asked for: a stream's checkpoint is read without it."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    for package in ("pyspark", "pyarrow"):
+        require(package, extra="spark", user=f"{__name__}.{name}")
+    from zeroeventhub.spark import source  # noqa: PLC0415 - only now, for it needs both
+
+    return getattr(source, name)

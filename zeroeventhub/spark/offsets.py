@@ -93,7 +93,7 @@ class Offsets:
                 },
                 {int(name): int(count) for name, count in document.get("counts", {}).items()},
             )
-        except (AttributeError, TypeError, ValueError):
+        except (AttributeError, OverflowError, TypeError, ValueError):
             raise ConfigurationError(
                 'These are not offsets of a feed, such as {"0":"…","1":"…"} with a cursor by '
                 "partition."

@@ -154,6 +154,9 @@ class Places:
             page = self._fetch(partition, cursor, wanted, stop)
             brings_news(page, partition, cursor)
             at_head = page.stop_reached or reaches_head(page, cursor)
+            if not self.can_stop and 0 < len(page.events) < wanted:
+                # The head may lie further on than the last event, where a task ends by count.
+                page = self._fetch(partition, cursor, len(page.events), stop)
             found, cursor = found + len(page.events), page.cursor
             end = cursor if page.events else end
         return Reach(end, found, at_head)

@@ -20,6 +20,9 @@ FLIGHTS = 336_776
 
 PARTITIONS = 4
 
+_MISSING = {"", "NA"}
+"""What stands for a value that nobody knows."""
+
 
 def read_flights(flights: int, *, first: int = 0, step: int = 1) -> Iterator[dict[str, Any]]:
     """Read flights as rows of the departures table, without their position.
@@ -45,11 +48,12 @@ def read_flights(flights: int, *, first: int = 0, step: int = 1) -> Iterator[dic
                 "partition": crc32(line["carrier"].encode()) % PARTITIONS,
                 "carrier": line["carrier"],
                 "flight": int(line["flight"]),
-                "tail": line["tailnum"] or None,
+                "tail": None if line["tailnum"] in _MISSING else line["tailnum"],
                 "origin": line["origin"],
                 "destination": line["dest"],
                 "miles": int(line["distance"]),
                 "scheduled": _scheduled(line),
+                "delay": None if line["dep_delay"] in _MISSING else int(line["dep_delay"]),
             }
 
 

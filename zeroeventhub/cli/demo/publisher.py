@@ -50,6 +50,7 @@ departures = Table(
     Column("destination", String(3), nullable=False),
     Column("miles", Integer, nullable=False),
     Column("scheduled", DateTime(timezone=True), nullable=False),
+    Column("delay", Integer),
     Index("departures_by_partition", "partition", "id"),
     sqlite_autoincrement=True,
 )
@@ -77,7 +78,10 @@ def publish(database: str, port: int, flights: int, seed: int) -> None:
         departures,
         partition="partition",
         partitions=PARTITIONS,
-        data=["carrier", "flight", "tail", "origin", "destination", "miles", "scheduled"],
+        data=[
+            *("carrier", "flight", "tail", "origin", "destination", "miles"),
+            *("scheduled", "delay"),
+        ],
     )
 
     @asynccontextmanager
