@@ -143,16 +143,30 @@ class Places:
 
     def _walk(self, partition: int, start: str, events: int | None, stop: str | None) -> Reach:
         """Read through pages, and keep nothing of them but where they end."""
-        cursor, end, found, at_head = start, start, 0, False
+        # Some feeds have nothing to say at their head, not even where it is.
+        head = None if self.can_stop else self.head(partition)
+        cursor, end, found, at_head = start, start, 0, start == head
         while not at_head and (events is None or found < events):
             size = self._options.page_size
             wanted = size if events is None else min(size, events - found)
             page = self._fetch(partition, cursor, wanted, stop)
             brings_news(page, partition, cursor)
-            at_head = page.stop_reached or reaches_head(page, cursor)
+            at_head = page.stop_reached or page.cursor == head or reaches_head(page, cursor)
+            if 0 < len(page.events) < wanted and not self.can_stop:
+                end = self._cut(partition, cursor, page)
+            elif page.events:
+                end = page.cursor
             found, cursor = found + len(page.events), page.cursor
-            end = cursor if page.events else end
         return Reach(end, found, at_head)
+
+    def _cut(self, partition: int, start: str, page: Page) -> str:
+        """Return where a page ends if it ends for the number of its events.
+
+        At the head a page may end further on than its last event, at another place each time.
+        """
+        count = len(page.events)
+        again = self._fetch(partition, start, count, None)
+        return again.cursor if len(again.events) == count else page.cursor
 
     def _fetch(self, partition: int, cursor: str, limit: int, stop: str | None) -> Page:
         return self._connection.ask(

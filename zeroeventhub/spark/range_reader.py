@@ -79,17 +79,22 @@ class RangeReader:
         while rest:
             current = rest.pop(0)
             try:
+                current, *others = self._heirs(current)
+                rest = [*others, *rest]
                 for page, left in self._read_partition(current):
                     patience.failed = 0
                     current = left
                     yield page
             except TokenChanged as error:
                 self._connection.wait_out(patience, error)
-                rest = [*self._heirs(current), *rest]
+                self._info = None
+                rest = [current, *rest]
 
     def _heirs(self, one: Range) -> list[Range]:
         """Return where a range is to be found in the layout that the feed has now (SPEC 8.4)."""
-        self._info = info = self._connection.ask(lambda client: client.discover())
+        if self._info is None:
+            self._info = self._connection.ask(lambda client: client.discover())
+        info = self._info
         if any(partition.id == one.partition for partition in info.partitions):
             return [one]
         heirs = [heir.id for heir in info.partitions if one.partition in heir.cursor_from]
@@ -127,18 +132,16 @@ class RangeReader:
                     "exactly: start again from other offsets."
                 )
             one = replace(one, start=page.cursor, count=left)
-            yield RangePage(one.partition, page, taken, self._filters), one
+            yield RangePage(one.partition, page, taken, self._filters(one)), one
             if page.stop_reached:
                 return
 
-    @property
-    def _filters(self) -> bool:
-        return self._info is not None and EVENT_TYPES in self._info.extensions
+    def _filters(self, one: Range) -> bool:
+        """Tell whether the feed leaves out types, which it cannot where all events are counted."""
+        return one.count is None and self._info is not None and EVENT_TYPES in self._info.extensions
 
     def _fetch(self, one: Range) -> _Page | None:
-        if self._info is None:
-            self._info = self._connection.ask(lambda client: client.discover())
-        types = self._options.types if self._filters else None
+        types = self._options.types if self._filters(one) else None
         limit = (
             self._options.page_size
             if one.count is None
