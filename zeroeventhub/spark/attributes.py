@@ -32,15 +32,19 @@ class _Envelope(msgspec.Struct):
     partitionkey: Any = msgspec.UNSET
 
 
-_decode_all = msgspec.json.Decoder(list[_Envelope]).decode
+_decode_all = msgspec.json.Decoder(list[tuple[_Envelope]]).decode
 _decode_one = msgspec.json.Decoder(_Envelope).decode
 
 
 def joined(data: pa.StringArray) -> bytes:
-    """Return one JSON array of the texts."""
+    """Return one JSON array of the texts, each in an array of its own.
+
+    So two halves of an object, which are none by themselves, do not become one; that a text becomes
+    two shows in their number.
+    """
     together = pa.ListArray.from_arrays(pa.array([0, len(data)], pa.int32()), data)
-    text: bytes = pc.binary_join(together, ",")[0].as_buffer().to_pybytes()
-    return b"[" + text + b"]"
+    text: bytes = pc.binary_join(together, "],\n[")[0].as_buffer().to_pybytes()
+    return b"[[" + text + b"]]" if len(data) else b"[]"
 
 
 class Attributes:
@@ -74,9 +78,8 @@ class Attributes:
             found = _decode_all(joined(self._data))
         except (msgspec.DecodeError, RecursionError):
             found = []
-        # Texts that are JSON only together would shift the others.
         if len(found) == len(self._data):
-            return found
+            return [one for (one,) in found]
         return [_envelope(raw.as_buffer()) for raw in self._data]
 
     def _texts(self, name: str) -> list[str | None]:

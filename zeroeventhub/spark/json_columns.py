@@ -46,8 +46,10 @@ class JsonColumns:
             raise ConfigurationError(
                 f"Beside a column {corrupt}, all columns of the events' JSON can be null."
             )
-        self._decode = msgspec.json.Decoder(list[json_type(self._row, str)]).decode  # type: ignore[misc]
-        self._decode_raw = msgspec.json.Decoder(list[json_type(self._row, msgspec.Raw)]).decode  # type: ignore[misc]
+        self._decode = msgspec.json.Decoder(list[tuple[json_type(self._row, str)]]).decode  # type: ignore[misc]
+        self._decode_raw = msgspec.json.Decoder(
+            list[tuple[json_type(self._row, msgspec.Raw)]]
+        ).decode  # type: ignore[misc]
 
     def columns(self, data: pa.StringArray, schema: pa.Schema) -> dict[str, pa.Array]:
         """Return the columns of events.
@@ -101,12 +103,12 @@ class JsonColumns:
         """Decode events that all fit."""
         text = joined(data)
         try:
-            rows: list[dict[str, Any]] = self._decode(text)
+            rows: list[dict[str, Any]] = [row for (row,) in self._decode(text)]
         except msgspec.ValidationError:
             # Something that is read as a text is none.
-            rows = [_with_texts(row, self._row) for row in self._decode_raw(text)]
+            rows = [_with_texts(row, self._row) for (row,) in self._decode_raw(text)]
         if len(rows) != len(data):
-            raise ValueError("Some of the texts are JSON only together.")
+            raise ValueError("A text is not one JSON value.")
         return rows
 
 
