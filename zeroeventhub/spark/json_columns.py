@@ -1,6 +1,6 @@
 """Members of events' JSON as columns of the types that a schema names."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -46,10 +46,8 @@ class JsonColumns:
             raise ConfigurationError(
                 f"Beside a column {corrupt}, all columns of the events' JSON can be null."
             )
-        self._decode = msgspec.json.Decoder(list[tuple[json_type(self._row, str)]]).decode  # type: ignore[misc]
-        self._decode_raw = msgspec.json.Decoder(
-            list[tuple[json_type(self._row, msgspec.Raw)]]
-        ).decode  # type: ignore[misc]
+        self._decode = _decoder(self._row, str)
+        self._decode_raw = _decoder(self._row, msgspec.Raw)
 
     def columns(self, data: pa.StringArray, schema: pa.Schema) -> dict[str, pa.Array]:
         """Return the columns of events.
@@ -110,6 +108,11 @@ class JsonColumns:
         if len(rows) != len(data):
             raise ValueError("A text is not one JSON value.")
         return rows
+
+
+def _decoder(row: StructType, texts: Any) -> Callable[[bytes], list[tuple[dict[str, Any]]]]:
+    kind = json_type(row, texts)
+    return msgspec.json.Decoder(list[tuple[kind]]).decode  # type: ignore[valid-type]
 
 
 def _with_texts(value: Any, kind: DataType, *, optional: bool = True) -> Any:
