@@ -58,9 +58,6 @@ STOP = "stop"
 WAIT = "wait"
 """The extension of feeds that hold an answer back until there is something to read."""
 
-CURSOR_OF_COUNT = "cursor-of-count"
-"""The extension of feeds that know the cursor a number of events further on."""
-
 CURSOR_OF_TIME = "cursor-of-time"
 """The extension of feeds that know the cursor of a moment."""
 

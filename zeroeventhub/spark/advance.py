@@ -7,7 +7,8 @@ from functools import partial
 from zeroeventhub.protocol import FIRST, Partition
 from zeroeventhub.spark.loss import Loss
 from zeroeventhub.spark.offsets import Offsets
-from zeroeventhub.spark.places import Places, Reach
+from zeroeventhub.spark.places import Places
+from zeroeventhub.spark.walk import Reach
 
 __all__ = ["advance"]
 

@@ -29,7 +29,7 @@ class BatchReader(DataSourceReader):
         self._schema = schema
         self._options = options
         # What cannot be made is refused when it is planned, not by a task.
-        Columns(schema, options)
+        self._known = Columns(schema, options).known
 
     def partitions(self) -> list[InputPartition]:
         """Plan the tasks; the end is fixed here."""
@@ -49,5 +49,5 @@ class PushingReader(BatchReader):
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802 - Spark's name
         """Narrow what is asked of the feed; all filters are left to be applied by Spark again."""
-        self._options = narrowed(self._options, filters)
+        self._options = narrowed(self._options, filters, self._known)
         return filters

@@ -53,6 +53,10 @@ class Columns:
         schema: the columns.
         options: what is asked of the feed.
 
+    Attributes:
+        known: the columns that are not members of the events' JSON.
+        with_headers: whether headers are one of them.
+
     Raises:
         ConfigurationError: a column cannot be made.
     """
@@ -72,8 +76,9 @@ class Columns:
             known += [one.name for one in rest]
             rest = []
         _expect_nullable(schema, known)
+        self.known = frozenset(known)
         self.with_headers = "headers" in known
-        self._of_events = {name for name in known if name in ATTRIBUTES}
+        self._of_events = self.known & ATTRIBUTES
         self._json = JsonColumns(rest, corrupt) if rest or corrupt else None
 
     def batches(self, page: RangePage) -> Iterator[pa.RecordBatch]:
@@ -98,7 +103,7 @@ class Columns:
         if self._of_events or filters is not None:
             attributes = Attributes(data)
         if attributes is not None and filters is not None:
-            chosen = pa.array(attributes.chosen(filters))
+            chosen = pa.array(attributes.chosen(filters), pa.bool_())
             data = data.filter(chosen)
             headers = [
                 one for one, is_in in zip(headers, chosen.to_pylist(), strict=False) if is_in

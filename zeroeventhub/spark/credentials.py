@@ -6,6 +6,7 @@ name environment variables and files, which are read where a feed is asked.
 
 import json
 import os
+import re
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,10 @@ import httpx
 from zeroeventhub.errors import ConfigurationError
 
 __all__ = ["Credentials"]
+
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE = re.compile(r"[\t -~]*")
+"""What a header may have (RFC 9110, 5.1 and 5.5), without what is not ASCII."""
 
 _PATIENCE = httpx.Timeout(30.0, connect=10.0)
 
@@ -61,11 +66,14 @@ class Credentials:
         """Read what options name.
 
         Raises:
-            ConfigurationError: two of them name the same.
+            ConfigurationError: two of them name the same, or one needs another.
         """
         for one, other in (("bearerTokenEnv", "bearerTokenFile"), ("headersEnv", "headersFile")):
             if one in options and other in options:
                 raise ConfigurationError(f"Give {one} or {other}, not both.")
+        for one in ("tlsKeyFile", "tlsKeyPasswordEnv"):
+            if one in options and "tlsCertificateFile" not in options:
+                raise ConfigurationError(f"{one} is for the key of a tlsCertificateFile: give it.")
         return cls(*(options.get(name) for name in cls.OPTIONS))
 
     def headers(self) -> dict[str, str]:
@@ -79,6 +87,11 @@ class Credentials:
             headers |= _read_headers(text)
         if token := _found(self.token_variable, self.token_file, "bearerToken"):
             headers["Authorization"] = f"Bearer {token.strip()}"
+        if not all(_NAME.fullmatch(name) and _VALUE.fullmatch(headers[name]) for name in headers):
+            raise ConfigurationError(
+                "A token or a header cannot be sent: HTTP takes names of letters, digits and "
+                "hyphens, and values of one line of ASCII."
+            )
         return headers
 
     def open(self, headers: Mapping[str, str]) -> httpx.Client:
@@ -129,7 +142,7 @@ def _variable(name: str | None, option: str) -> str | None:
     if not (value := os.environ.get(name)):
         raise ConfigurationError(
             f"The environment variable that {option} names is not set on this machine: it has to "
-            f"be set for the driver and, by spark.executorEnv.{name}, for executors."
+            "be set for the driver and, by spark.executorEnv.NAME, for executors."
         )
     return value
 
@@ -137,7 +150,7 @@ def _variable(name: str | None, option: str) -> str | None:
 def _read_headers(text: str) -> dict[str, str]:
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict) or not all(isinstance(one, str) for one in found.values()):
         raise ConfigurationError(

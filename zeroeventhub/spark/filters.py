@@ -1,6 +1,7 @@
 """Filters of a query, as far as a feed can apply them."""
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -15,15 +16,20 @@ _MOST_TYPES = 100
 """Names of types that a feed takes in a request (SPEC 9.3)."""
 
 
-def narrowed(options: Options, filters: Sequence[Any]) -> Options:
+def narrowed(options: Options, filters: Sequence[Any], columns: AbstractSet[str]) -> Options:
     """Narrow what is asked of a feed to what some filters let through, or somewhat more.
 
     Args:
         options: what is asked.
         filters: of `pyspark.sql.datasource`, of which all have to hold.
+        columns: those that the feed knows; others are members of the events' JSON, by whatever
+            names.
     """
     for one in filters:
-        match type(one).__name__, getattr(one, "attribute", None):
+        attribute = getattr(one, "attribute", ())
+        if not columns >= {*attribute}:
+            continue
+        match type(one).__name__, attribute:
             case "EqualTo" | "In", ("partition",):
                 options = _of_partitions(options, _values(one))
             case "EqualTo" | "In", ("type",):

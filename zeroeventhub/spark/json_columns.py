@@ -1,58 +1,18 @@
 """Members of events' JSON as columns of the types that a schema names."""
 
-import datetime as dt
-from collections.abc import Sequence
-from decimal import Decimal
-from typing import Annotated, Any, NotRequired, TypedDict
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from zeroeventhub.errors import ConfigurationError, ProtocolError
 from zeroeventhub.spark.attributes import joined
+from zeroeventhub.spark.json_type import json_type
 
 __all__ = ["JsonColumns"]
 
-
-def _whole(bits: int) -> Any:
-    return Annotated[int, msgspec.Meta(ge=-(2 ** (bits - 1)), le=2 ** (bits - 1) - 1)]
-
-
-_SCALARS: dict[type[DataType], Any] = {
-    BinaryType: bytes,
-    BooleanType: bool,
-    ByteType: _whole(8),
-    DateType: dt.date,
-    DecimalType: Decimal,
-    DoubleType: float,
-    FloatType: float,
-    IntegerType: _whole(32),
-    LongType: _whole(64),
-    ShortType: _whole(16),
-    StringType: str,
-    TimestampNTZType: Annotated[dt.datetime, msgspec.Meta(tz=False)],
-    TimestampType: Annotated[dt.datetime, msgspec.Meta(tz=True)],
-}
 
 _UNFIT = (
     msgspec.DecodeError,
@@ -80,14 +40,14 @@ class JsonColumns:
     """
 
     def __init__(self, fields: Sequence[StructField], corrupt: str | None) -> None:
-        self._names = [field.name for field in fields]
+        self._row = StructType(list(fields))
         self._corrupt = corrupt
         if corrupt and not all(field.nullable for field in fields):
             raise ConfigurationError(
                 f"Beside a column {corrupt}, all columns of the events' JSON can be null."
             )
-        self._decode_all = msgspec.json.Decoder(list[_object(fields)]).decode  # type: ignore[misc]
-        self._decode_one = msgspec.json.Decoder(_object(fields, texts=msgspec.Raw)).decode
+        self._decode = _decoder(self._row, str)
+        self._decode_raw = _decoder(self._row, msgspec.Raw)
 
     def columns(self, data: pa.StringArray, schema: pa.Schema) -> dict[str, pa.Array]:
         """Return the columns of events.
@@ -100,8 +60,7 @@ class JsonColumns:
             ProtocolError: an event does not fit.
         """
         try:
-            rows = self._decode_all(joined(data))
-            found = self._arrays(rows, schema)
+            found = self._arrays(self._rows(data), schema)
         except _UNFIT:
             return self._columns_one_by_one(data, schema)
         if self._corrupt:
@@ -111,18 +70,19 @@ class JsonColumns:
     def _columns_one_by_one(self, data: pa.StringArray, schema: pa.Schema) -> dict[str, pa.Array]:
         rows: list[dict[str, Any]] = []
         unfit: list[str | None] = []
-        for text in data.to_pylist():
+        for place in range(len(data)):
+            one = data.slice(place, 1)
             try:
-                row = _with_texts(self._decode_one(text))
+                (row,) = self._rows(one)
                 self._arrays([row], schema)
             except _UNFIT as error:
                 if self._corrupt is None:
                     raise ProtocolError(
-                        f"An event does not fit the schema that it is read with: {error}. Change "
-                        "the schema, or add a column _corrupt_record STRING for such events."
+                        f"An event does not fit the schema that it is read with{_told(error)}. "
+                        "Change the schema, or add a column _corrupt_record STRING for such events."
                     ) from None
                 rows.append({})
-                unfit.append(text)
+                unfit += one.to_pylist()
             else:
                 rows.append(row)
                 unfit.append(None)
@@ -134,46 +94,52 @@ class JsonColumns:
     def _arrays(self, rows: list[dict[str, Any]], schema: pa.Schema) -> dict[str, pa.Array]:
         return {
             name: pa.array([row.get(name) for row in rows], schema.field(name).type)
-            for name in self._names
+            for name in self._row.names
         }
 
+    def _rows(self, data: pa.StringArray) -> list[dict[str, Any]]:
+        """Decode events that all fit."""
+        text = joined(data)
+        try:
+            rows: list[dict[str, Any]] = [row for (row,) in self._decode(text)]
+        except msgspec.ValidationError:
+            # Something that is read as a text is none.
+            rows = [_with_texts(row, self._row) for (row,) in self._decode_raw(text)]
+        if len(rows) != len(data):
+            raise ValueError("A text is not one JSON value.")
+        return rows
 
-def _object(fields: Sequence[StructField], *, texts: Any = str) -> Any:
-    """Return the type of a JSON object with members for some columns."""
-    members = {}
-    for field in fields:
-        kind = texts if isinstance(field.dataType, StringType) else _type(field.dataType)
-        if texts is msgspec.Raw and kind is texts:
-            members[field.name] = NotRequired[kind] if field.nullable else kind
-        else:
-            members[field.name] = NotRequired[kind | None] if field.nullable else kind
-    return TypedDict("Event", members)  # type: ignore[operator]
+
+def _decoder(row: StructType, texts: Any) -> Callable[[bytes], list[tuple[dict[str, Any]]]]:
+    kind = json_type(row, texts)
+    return msgspec.json.Decoder(list[tuple[kind]]).decode  # type: ignore[valid-type]
 
 
-def _type(kind: DataType) -> Any:
+def _with_texts(value: Any, kind: DataType, *, optional: bool = True) -> Any:
+    """Replace JSON that was left as it came by a text, however deep it stands.
+
+    Raises:
+        ValueError: it is null, which the type does not allow.
+    """
+    if isinstance(value, msgspec.Raw):
+        text = _text(bytes(value))
+        if text is None and not optional:
+            raise ValueError("A text is null.")
+        return text
+    if value is None:
+        return None
     match kind:
-        case ArrayType(elementType=element, containsNull=optional):
-            inner = _type(element)
-            return list[inner | None] if optional else list[inner]  # type: ignore[valid-type]
-        case MapType(keyType=StringType(), valueType=value, valueContainsNull=optional):
-            inner = _type(value)
-            return dict[str, inner | None] if optional else dict[str, inner]  # type: ignore[valid-type]
+        case ArrayType(elementType=element, containsNull=within):
+            return [_with_texts(one, element, optional=within) for one in value]
+        case MapType(valueType=element, valueContainsNull=within):
+            return {name: _with_texts(one, element, optional=within) for name, one in value.items()}
         case StructType(fields=fields):
-            return _object(fields)
-    if type(kind) in _SCALARS:
-        return _SCALARS[type(kind)]
-    raise ConfigurationError(
-        f"Events' JSON cannot be read as {kind.simpleString()}: read the column as STRING, and "
-        "let Spark convert it."
-    )
-
-
-def _with_texts(row: dict[str, Any]) -> dict[str, Any]:
-    """Replace JSON that was left as it came by a text."""
-    return {
-        name: _text(bytes(value)) if isinstance(value, msgspec.Raw) else value
-        for name, value in row.items()
-    }
+            return {
+                one.name: _with_texts(value[one.name], one.dataType, optional=one.nullable)
+                for one in fields
+                if one.name in value
+            }
+    return value
 
 
 def _text(raw: bytes) -> str | None:
@@ -181,3 +147,8 @@ def _text(raw: bytes) -> str | None:
         return None
     decoded: str = msgspec.json.decode(raw, type=str) if raw.startswith(b'"') else raw.decode()
     return decoded
+
+
+def _told(error: Exception) -> str:
+    """Say what a decoder found, which names members and types; others repeat values."""
+    return f": {error}" if isinstance(error, msgspec.DecodeError) else ""

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from typing import Any, TypeAlias
 
@@ -18,6 +18,8 @@ __all__ = ["EARLIEST", "LATEST", "Boundary", "Moments", "Options", "read_options
 
 EARLIEST = "earliest"
 LATEST = "latest"
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _LARGEST_PAGE = 10_000
 """Events of a page, which no feed exceeds (SPEC 16)."""
@@ -217,7 +219,7 @@ def _moments(text: str) -> dict[int, datetime]:
 
 
 def _moment(text: str) -> datetime:
-    return datetime.fromtimestamp(int(text) / 1000, UTC)
+    return _EPOCH + timedelta(milliseconds=int(text))
 
 
 def _positive(text: str) -> int:
@@ -262,7 +264,7 @@ def _read(found: Mapping[str, str], name: str, form: Callable[[str], Any]) -> An
         return None
     try:
         return form(found[name])
-    except (ValueError, TypeError, AttributeError, OverflowError, OSError):
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         expected = [text for end, text in _FORMS.items() if name.endswith(end)]
         expected = expected[-1:] or ["a whole number, 1 or more"]
         raise ConfigurationError(f"The option {name} is {expected[0]}.") from None

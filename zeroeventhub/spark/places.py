@@ -1,9 +1,7 @@
 """Where the driver's cursors come from: beginnings, heads, moments, and places further on."""
 
-from dataclasses import dataclass
-
 from zeroeventhub._follow.layout_order import choose
-from zeroeventhub._follow.page_reading import brings_news, reaches_head
+from zeroeventhub._follow.page_reading import reaches_head
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import (
     CURSOR_OF_COUNT,
@@ -13,32 +11,17 @@ from zeroeventhub.protocol import (
     SPLITS,
     STOP,
     FeedInfo,
-    Page,
     Partition,
 )
 from zeroeventhub.spark.connection import Connection
 from zeroeventhub.spark.offsets import Offsets
 from zeroeventhub.spark.options import EARLIEST, LATEST, Boundary, Moments, Options
+from zeroeventhub.spark.walk import Reach, Walk
 
-__all__ = ["Places", "Reach"]
+__all__ = ["Places"]
 
 _MOST_COUNTED = 1_000_000
 """Events that a feed counts for one answer (SPEC 9.10)."""
-
-
-@dataclass(frozen=True)
-class Reach:
-    """Say how far a read goes from some place.
-
-    Attributes:
-        cursor: where it ends.
-        events: how many events lie between.
-        at_head: whether nothing follows.
-    """
-
-    cursor: str
-    events: int
-    at_head: bool
 
 
 class Places:
@@ -54,6 +37,7 @@ class Places:
         self._connection = connection
         self._options = options
         self._info = info
+        self._walk = Walk(connection, options, can_stop=self.can_stop)
         self.partitions = [
             one
             for one in _parents_first(choose(info, options.partitions))
@@ -121,11 +105,11 @@ class Places:
             stop: where it ends at the latest; None for the head.
         """
         if not self.can_stop:
-            return self._walk(partition, start, events, None)
+            return self._walk.reach(partition, start, events, None)
         if events is None:
             return self._all(partition, start, stop)
         if CURSOR_OF_COUNT not in self._info.extensions:
-            return self._walk(partition, start, events, stop)
+            return self._walk.reach(partition, start, events, stop)
         wanted = min(events, _MOST_COUNTED)
         found = self._connection.ask(
             lambda client: client.cursor_of_count(partition, start, wanted, stop=stop)
@@ -136,35 +120,14 @@ class Places:
 
     def _all(self, partition: int, start: str, stop: str | None) -> Reach:
         """Look whether there is an event, and return where all of them end."""
-        page = self._fetch(partition, start, 1, stop)
+        page = self._walk.page(partition, start, 1, stop)
         if not page.events and (page.stop_reached or reaches_head(page, start)):
             return Reach(start, 0, at_head=True)
         if stop is None:
             # Another process may answer, whose head lies before the event, or before the start.
             stop = self.head(partition)
-            page = self._fetch(partition, start, 1, stop)
+            page = self._walk.page(partition, start, 1, stop)
         return Reach(stop if page.events else start, len(page.events), at_head=True)
-
-    def _walk(self, partition: int, start: str, events: int | None, stop: str | None) -> Reach:
-        """Read through pages, and keep nothing of them but where they end."""
-        cursor, end, found, at_head = start, start, 0, False
-        while not at_head and (events is None or found < events):
-            size = self._options.page_size
-            wanted = size if events is None else min(size, events - found)
-            page = self._fetch(partition, cursor, wanted, stop)
-            brings_news(page, partition, cursor)
-            at_head = page.stop_reached or reaches_head(page, cursor)
-            if not self.can_stop and 0 < len(page.events) < wanted:
-                # The head may lie further on than the last event, where a task ends by count.
-                page = self._fetch(partition, cursor, len(page.events), stop)
-            found, cursor = found + len(page.events), page.cursor
-            end = cursor if page.events else end
-        return Reach(end, found, at_head)
-
-    def _fetch(self, partition: int, cursor: str, limit: int, stop: str | None) -> Page:
-        return self._connection.ask(
-            lambda client: client.fetch(partition, cursor, limit=limit, stop=stop)
-        )
 
     def _given(self, offsets: Offsets) -> dict[int, str]:
         places = {}

@@ -8,7 +8,7 @@ from pyspark.sql.types import StructType
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.spark.batch_reader import BatchReader, PushingReader
 from zeroeventhub.spark.columns import default_schema
-from zeroeventhub.spark.options import Options, read_options
+from zeroeventhub.spark.options import LATEST, Options, read_options
 from zeroeventhub.spark.stream_reader import StreamReader
 
 if TYPE_CHECKING:
@@ -46,7 +46,12 @@ class FeedSource(DataSource):
         Raises:
             ConfigurationError: an option or a column cannot be meant.
         """
-        return StreamReader(schema, self._options())
+        options = self._options()
+        if options.ending != LATEST:
+            raise ConfigurationError(
+                "A stream does not end at an offset: leave it away, or read a batch."
+            )
+        return StreamReader(schema, options)
 
     def _options(self) -> Options:
         return read_options(self.options)
