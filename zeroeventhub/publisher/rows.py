@@ -78,9 +78,12 @@ class Rows:
         count, positions = len(rows), [row[0] for row in rows if row[1] is not None]
         last = rows[-1][0]
         texts = ["" if row[1] is None else row[1] for row in rows]
-        text = SEPARATOR.decode().join(texts)
-        if "\n" in text or texts.count("") > count - len(positions):
-            # In a string a newline would not be white space, and no text is no JSON.
+        between = SEPARATOR.decode()
+        text = between.join(texts)
+        odd = "\n" in text or text.count(between) >= count
+        if odd or texts.count("") > count - len(positions):
+            # In a string a newline would not be white space; a separator is nowhere, and no text
+            # is no JSON.
             for position, one in rows:
                 _expect_value(position, one)
         # A letter has four bytes at most.
