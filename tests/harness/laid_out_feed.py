@@ -7,7 +7,7 @@ layout says where it is shown.
 from zeroeventhub import FIRST, LAST, Event, FeedInfo, Page
 from zeroeventhub.errors import TokenChanged
 from zeroeventhub.layout import Layout, key_hash
-from zeroeventhub.protocol import CAUGHT_UP
+from zeroeventhub.protocol import CAUGHT_UP, CountedCursor
 
 KEYS = range(6)
 
@@ -73,3 +73,11 @@ class ReadFeed(LaidOutFeed):
         end = int(stop) if stopped else taken[-1][0] if taken else after
         caught_up = CAUGHT_UP in self.extensions and len(taken) == len(ahead)
         return Page(events, str(end), caught_up=caught_up, stop_reached=stopped)
+
+    def cursor_of_count(self, partition, cursor, events, *, stop=None):
+        """Find the place so many events behind a cursor."""
+        after = 0 if cursor == FIRST else int(cursor)
+        until = len(self.rows) if stop is None else int(stop)
+        ahead = [number for number, _ in self.shown(partition, after) if number <= until]
+        found = ahead[:events]
+        return CountedCursor(str(found[-1] if found else after), len(found))

@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 from starlette.applications import Starlette
 
 from zeroeventhub import FIRST, feed_routes
-from zeroeventhub.protocol import CAUGHT_UP, STOP
+from zeroeventhub.protocol import CAUGHT_UP, CURSOR_OF_COUNT, STOP
 
 pytest.importorskip("pyspark", reason="PySpark is not installed: pip install --group spark")
 
@@ -55,6 +55,10 @@ class Current:
         """Read a page of it."""
         return self.feed.read(partition, cursor, limit, **options)
 
+    def cursor_of_count(self, partition, cursor, events, **options):
+        """Count in it."""
+        return self.feed.cursor_of_count(partition, cursor, events, **options)
+
 
 class Streamed(RuleBasedStateMachine):
     """Let a layout change by both methods, between any two steps of a stream."""
@@ -64,7 +68,9 @@ class Streamed(RuleBasedStateMachine):
 
     @initialize(
         partitions=st.integers(1, 3),
-        extensions=st.sampled_from([(), (CAUGHT_UP,), (STOP,), (STOP, CAUGHT_UP)]),
+        extensions=st.sampled_from(
+            [(), (CAUGHT_UP,), (STOP,), (STOP, CAUGHT_UP), (STOP, CURSOR_OF_COUNT)]
+        ),
         limit=LIMITS,
     )
     def start(self, partitions, extensions, limit):

@@ -3,12 +3,12 @@
 import random
 import threading
 from contextlib import contextmanager
-from itertools import count
+from itertools import count, repeat
+from urllib.parse import urlsplit
 
 import pytest
 from harness.faults.plan import Fault, Plan
 from harness.faults.proxy import proxying
-from harness.nginx import reserved_port
 from harness.shop import metadata, orders, place
 from harness.spark_queries import Stream, read_all, running, wait_until
 from harness.web import serving
@@ -34,10 +34,16 @@ def feed():
 
 
 @contextmanager
-def served(engine, port=0, **options):
+def served(engine, **options):
     """Serve the orders; yield the feed's URL."""
-    with serving(Starlette(routes=feed_routes("/orders", feed(), engine, **options)), port) as url:
+    with serving(Starlette(routes=feed_routes("/orders", feed(), engine, **options))) as url:
         yield f"{url}/orders"
+
+
+def address(url):
+    """Return host and port."""
+    parts = urlsplit(url)
+    return parts.hostname, parts.port
 
 
 def write(engine, amount, first=0):
@@ -101,19 +107,18 @@ def test_publisher_that_cuts_and_restarts(spark, shop, tmp_path):
     faults = (Fault.REFUSE, Fault.TRUNCATED, Fault.CUT, Fault.RESET, Fault.NONE)
     plans = [Plan(dice.choice(faults), dice.randrange(4000)) for _ in range(15)]
     options = {"maxOffsetsPerTrigger": "200", "attempts": "30", "pageSize": "50"}
-    with reserved_port() as port:
-        with served(shop, port) as url, proxying(url) as (proxy, through):
-            stream = Stream(spark, tmp_path, through, options)
-            proxy.follow(plans)
-            read_all(stream.into_parquet())
-            assert len(proxy.happened) > len(plans)
-        stream.url = url
-        write(shop, 300, first=600)
+    with served(shop) as first, proxying(first) as (proxy, through):
+        stream = Stream(spark, tmp_path, through, options)
+        proxy.follow(plans)
+        read_all(stream.into_parquet())
+        assert len(proxy.happened) > len(plans)
         with running(stream.into_parquet()) as query:
-            with served(shop, port):
-                wait_until(lambda: stream.committed >= 4, query)
-            write(shop, 300, first=900)
-            with served(shop, port):
+            proxy.follow(repeat(Plan(Fault.REFUSE)))
+            write(shop, 300, first=600)
+            wait_until(lambda: len(proxy.happened) > 2, query)
+            with served(shop) as second:
+                proxy.target = address(second)
+                proxy.follow(())
                 query.processAllAvailable()
     assert by_number(stream.rows()) == table(shop)
 
@@ -126,7 +131,7 @@ def test_bearer_token_that_is_replaced(spark, shop, tmp_path):
     def authorize(request):
         if request.headers.get("Authorization") != f"Bearer {accepted[-1]}":
             raise Unauthorized("Who is it?")
-        return Principal("spark")
+        return Principal(name="spark")
 
     with served(shop, authorize=authorize) as url:
         stream = Stream(spark, tmp_path, url, {"bearerTokenFile": str(file)})

@@ -137,7 +137,7 @@ def lose_the_end(feed):
 
 
 @pytest.mark.parametrize(
-    ("lose", "left"), [(lose_the_beginning, range(46, 91)), (lose_the_end, range(31, 51))]
+    ("lose", "left"), [(lose_the_beginning, range(46, 91)), (lose_the_end, range(21, 51))]
 )
 def test_history_that_is_lost(spark, tmp_path, lose, left):
     """A place that is gone ends a stream with advice, or is passed over if that was asked for."""
