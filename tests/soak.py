@@ -35,6 +35,7 @@ from harness.soak_ends import ended
 from harness.soak_histories import KINDS, Histories
 from harness.soak_orderings import verified
 from harness.soak_wire import killed_publishers
+from harness.spark_kills import killed_streams
 from rich.console import Console
 
 ROOT = Path(__file__).parents[1]
@@ -270,11 +271,23 @@ def ends(soak: Soak) -> Iterator[Row]:
     yield Row("R14", "servers ended", "uvicorn", done, 100, wrong, soak.seed, seconds)
 
 
+def spark(soak: Soak) -> Iterator[Row]:
+    """Kill the driver of a stream into Parquet."""
+    if "postgresql" in soak.databases:
+        started = time.monotonic()
+        with soak.databases["postgresql"]() as url, tempfile.TemporaryDirectory() as folder:
+            kills = soak.size(20)
+            found = killed_streams(url, Path(folder), seed=soak.seed, kills=kills, tell=soak.tell)
+        done, wrong = found.counts["kills"], soak.complain(found.complaints)
+        seconds = time.monotonic() - started
+        yield Row("R16", "drivers killed", "postgresql", done, 20, wrong, soak.seed, seconds)
+
+
 PARTS = {
     part.__name__: part
     for part in (
         *(simulation, wire, publishers, histories, payloads, kills, connections, leases),
-        *(restarts, orderings, requests, ends, rules),
+        *(restarts, orderings, requests, ends, spark, rules),
     )
 }
 
