@@ -6,6 +6,7 @@ behind a restart, and asks for the next one when the last one is committed.
 
 import json
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 from harness.laid_out_feed import KEYS, ReadFeed
@@ -46,6 +47,11 @@ class Current:
 
     def __init__(self):
         self.feed = None
+        self.change, self.requests = None, 0
+
+    def change_after(self, requests, change):
+        """Change the feed behind so many requests for pages."""
+        self.change, self.requests = change, requests
 
     def info(self):
         """Describe it."""
@@ -53,7 +59,13 @@ class Current:
 
     def read(self, partition, cursor, limit, **options):
         """Read a page of it."""
-        return self.feed.read(partition, cursor, limit, **options)
+        page = self.feed.read(partition, cursor, limit, **options)
+        if self.change is not None:
+            self.requests -= 1
+            if self.requests < 0:
+                change, self.change = self.change, None
+                change()
+        return page
 
     def cursor_of_count(self, partition, cursor, events, **options):
         """Count in it."""
@@ -76,8 +88,9 @@ class Streamed(RuleBasedStateMachine):
     def start(self, partitions, extensions, limit):
         """Start a query on a feed that is empty yet."""
         self.feed = self.current.feed = ReadFeed(partitions, frozenset(extensions))
+        self.current.change = None
         self.limit = limit
-        self.options = {"url": self.url, "startingoffsets": "earliest", "attempts": "2"}
+        self.options = {"url": self.url, "startingOffsets": "earliest", "attempts": "3"}
         self.reader = None
         self.delivered = {key: [] for key in KEYS}
         self.planned = None
@@ -122,6 +135,15 @@ class Streamed(RuleBasedStateMachine):
         """All partitions are replaced, while nothing is planned that has to be read from them."""
         self.feed.layout = self.feed.layout.redistribute(by=2)
 
+    @rule(choice=CHOICES, requests=st.integers(0, 5))
+    @precondition(lambda self: self.feed.layout.next_id < MOST)
+    def change_under_way(self, choice, requests):
+        """The layout changes between two requests of a plan or of a task."""
+        if STOP in self.feed.extensions and choice % 2:
+            self.current.change_after(requests, self.redistribute)
+        else:
+            self.current.change_after(requests, partial(self.split, choice, 2))
+
     @rule(choice=CHOICES)
     @precondition(lambda self: self.passed)
     def drop(self, choice):
@@ -145,6 +167,7 @@ class Streamed(RuleBasedStateMachine):
     def plan(self):
         """The next batch is planned, and its end kept."""
         found = self.reader.latestOffset(self.committed, read_limit(self.limit))
+        self.least = len(self.feed.layout.partitions)
         self.planned = self.kept(found) if found != self.committed else None
 
     @rule()
@@ -156,8 +179,7 @@ class Streamed(RuleBasedStateMachine):
         assert sum(map(len, keys)) == len(set().union(*keys)), "A key is in two tasks."
         assert self.rows is None or _by_key(self.rows) == _by_key(rows), "It is another batch."
         if self.limit is not None:
-            least = len(self.feed.layout.partitions)
-            assert sum(map(len, rows)) <= max(self.limit, least)
+            assert sum(map(len, rows)) <= max(self.limit, self.least)
         self.rows = rows
 
     def tasks(self):

@@ -109,15 +109,15 @@ class StreamReader(DataSourceStreamReader, AvailableNow):
         return Plan(self._connection, self._options)
 
     def _unlimited(self) -> Offsets:
-        """Return where a micro-batch ends whose start nobody knows, behind a restart.
+        """Return where a micro-batch ends of which a Spark before 4.2 does not say the start.
 
         Raises:
             ConfigurationError: the feed has to be read through from the start.
         """
         if (head := self._plan().head()) is None:
             raise ConfigurationError(
-                "This query cannot go on by a PySpark older than 4.2, which does not say where: "
-                "the feed does not have the extension stop."
+                "This feed cannot be streamed by a PySpark older than 4.2, which does not say "
+                "where to go on: the feed does not have the extension stop."
             )
         return head
 
