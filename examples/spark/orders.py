@@ -2,10 +2,10 @@
 
 from pyspark.sql import SparkSession
 
-from zeroeventhub.spark import FeedSource
+from zeroeventhub.spark import register
 
 spark = SparkSession.builder.getOrCreate()
-spark.dataSource.register(FeedSource)
+register(spark)
 url = "http://127.0.0.1:8000/orders"
 
 orders = spark.read.format("zeroeventhub").schema("customer STRING, amount DOUBLE").load(url)

@@ -6,6 +6,7 @@ import sys
 import threading
 from datetime import UTC, datetime, timedelta
 
+import httpx
 import pytest
 from click.testing import CliRunner
 from harness.shop import metadata, orders, place
@@ -15,10 +16,12 @@ from harness.web import serving
 from sqlalchemy import Column, Integer, MetaData, Table, insert, select, text
 from starlette.applications import Starlette
 
-from zeroeventhub import FIRST, LAST, TableFeed, feed_routes
+from zeroeventhub import FIRST, LAST, Client, Consumer, TableFeed, feed_routes
 from zeroeventhub._follow import Place
 from zeroeventhub.cli.commands import commands
 from zeroeventhub.errors import Fenced
+from zeroeventhub.layout import Layout
+from zeroeventhub.publisher.partition_hash import hash_on_connect, layout_expression
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
@@ -294,6 +297,38 @@ def test_set_from_a_checkpoint_is_all_or_nothing(store, of_billing, tmp_path):
     checkpoint = write_checkpoint(tmp_path, [[{"cursors": {"0": "k", "1": "l", "40000": "m"}}]])
     refused = run("set", *of_billing, "--from-spark-checkpoint", checkpoint, "--yes")
     assert (refused.exit_code, stands(store)) == (2, {0: "a", 1: "b"})
+
+
+def test_consumer_goes_on_where_a_stream_ended_before_a_change(sqlite, sqlite_url, tmp_path):
+    """If partitions were redistributed since, the new ones go on from the cursors of the old."""
+    hash_on_connect(sqlite)
+    metadata.create_all(sqlite)
+    before = Layout.of(2)
+
+    def feed_of(layout):
+        shown = layout_expression(layout, key=orders.c.customer)
+        return TableFeed(orders, data="data", partition=shown, partitions=layout)
+
+    with sqlite.begin() as connection:
+        place(connection, 20)
+    ends = {
+        str(number): feed_of(before).bind(sqlite).read(number, LAST, 1).cursor for number in (0, 1)
+    }
+    checkpoint = write_checkpoint(tmp_path, [[{"cursors": ends, "token": "2"}]])
+    store = new_store(sqlite)
+    command = ("set", "--store", sqlite_url, "--consumer", NAME, "--yes")
+    assert run(*command, "--from-spark-checkpoint", checkpoint).exit_code == 0
+    with sqlite.begin() as connection:
+        place(connection, 20, first=20)
+    routes = feed_routes("/orders", feed_of(before.redistribute(by=2)), sqlite)
+    found = []
+    with serving(Starlette(routes=routes)) as url, httpx.Client() as http:
+        for page in Consumer(Client(f"{url}/orders", http), store, NAME, follow=False):
+            with sqlite.begin() as connection:
+                page.commit(connection)
+            found += [event.data["n"] for event in page.events]
+    assert sorted(found) == list(range(20, 40))
+    assert stands(store).keys() == {2, 3, 4, 5}
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,9 @@ from starlette.applications import Starlette
 
 from zeroeventhub import Client, Consumer, Event, TableFeed, feed_routes
 from zeroeventhub.cli.commands import commands
+from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.layout import Layout
+from zeroeventhub.spark.checkpoint import committed_offsets
 
 HISTORY = 3000
 copied = Table("copied", MetaData(), Column("n", Integer, nullable=False))
@@ -130,3 +132,38 @@ def test_bulk_and_consumer_have_every_event_once(spark, postgresql, end_writers,
     assert sorted(bulk + applied) == sorted(published)
     assert applied
     assert standings == {0: True, 1: False, 2: False, 3: False}
+
+
+@pytest.mark.parametrize("form", ["1", "2"])
+def test_checkpoint_is_read_as_spark_writes_it(spark, sqlite, tmp_path, form):
+    """In either form of Spark's: refused while a batch is under way, and read when it is done."""
+    from pyspark.errors import StreamingQueryException
+
+    metadata.create_all(sqlite)
+    with sqlite.begin() as connection:
+        place(connection, 10)
+    feed = TableFeed(orders, data="data")
+    folder = str(tmp_path / "checkpoint")
+
+    def stream(url, apply):
+        read = spark.readStream.format("zeroeventhub").option("startingOffsets", "earliest")
+        into = read.load(url).writeStream.foreachBatch(apply).trigger(availableNow=True)
+        into.option("checkpointLocation", folder).start().awaitTermination()
+
+    def fail(batch, number):
+        raise ValueError
+
+    spark.conf.set("spark.sql.streaming.offsetLog.formatVersion", form)
+    try:
+        with serving(Starlette(routes=feed_routes("/orders", feed, sqlite))) as base:
+            with pytest.raises(StreamingQueryException, match="ValueError"):
+                stream(f"{base}/orders", fail)
+            with pytest.raises(ConfigurationError, match="is not committed"):
+                committed_offsets(folder)
+            stream(f"{base}/orders", lambda batch, number: None)
+    finally:
+        spark.conf.unset("spark.sql.streaming.offsetLog.formatVersion")
+    assert (tmp_path / "checkpoint" / "offsets" / "0").read_text().startswith(f"v{form}\n")
+    (cursor,) = committed_offsets(folder).cursors.values()
+    page = feed.bind(sqlite).read(0, cursor, 1)
+    assert (page.events, page.caught_up) == ([], True)

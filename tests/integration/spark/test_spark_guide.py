@@ -1,0 +1,114 @@
+"""The guide to Spark does what it says."""
+
+import json
+import re
+from pathlib import Path
+
+import httpx
+import pytest
+from click.testing import CliRunner
+from harness.shop import metadata, orders
+from harness.stores import call, new_store
+from harness.web import serving
+from sqlalchemy import create_engine, insert, text
+from starlette.applications import Starlette
+
+from zeroeventhub import Client, TableFeed, feed_routes
+from zeroeventhub.cli.commands import commands
+from zeroeventhub.spark.options import _NAMES
+
+GUIDE = (Path(__file__).parents[3] / "docs" / "spark.md").read_text()
+INVOICES = [("ada", 12.0), ("bob", 7.5), ("ada", 3.25), ("eve", 8.0)]
+
+
+@pytest.fixture
+def piece(spark, sqlite, tmp_path):
+    """Run a piece of the guide as it stands, beside a shop with some orders; return its names."""
+    metadata.create_all(sqlite)
+    rows = [{"data": {"customer": who, "amount": amount}} for who, amount in INVOICES]
+    with sqlite.begin() as connection:
+        connection.execute(insert(orders), rows)
+    engine = create_engine(f"sqlite:///{tmp_path / 'billing.db'}")
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE applied (batch INTEGER PRIMARY KEY)"))
+        connection.execute(text("CREATE TABLE invoices (customer TEXT, amount NUMERIC)"))
+    routes = feed_routes("/orders", TableFeed(orders, data="data"), sqlite)
+    with serving(Starlette(routes=routes)) as base, httpx.Client() as http:
+        names = {
+            "client": Client(f"{base}/orders", http),
+            "engine": engine,
+            "json": json,
+            "lake": str(tmp_path),
+            "spark": spark,
+            "text": text,
+            "url": f"{base}/orders",
+        }
+
+        def piece(marker):
+            code = re.search(rf"<!-- {marker} -->\n```python\n(.*?)```", GUIDE, re.DOTALL)[1]
+            exec(compile(code, marker, "exec"), names)
+            return names
+
+        yield piece
+    engine.dispose()
+
+
+def test_every_option_is_in_the_guide_and_no_other():
+    """The table of options names those that there are."""
+    table = GUIDE.partition("## Options")[2].partition("\n\n| ")[2].partition("\n\n")[0]
+    named = re.findall(r"`(\w+)`", " ".join(row.partition(" | ")[0] for row in table.splitlines()))
+    assert sorted(named) == sorted(_NAMES)
+
+
+def test_every_column_is_in_the_guide_and_no_other(piece):
+    """The table of columns names those of a frame that has all of them."""
+    table = GUIDE.partition("## Columns")[2].partition("\n\n| ")[2].partition("\n\n")[0]
+    named = re.findall(r"`(\w+)`", " ".join(row.partition(" | ")[0] for row in table.splitlines()))
+    names = piece("batch")
+    reader = names["spark"].read.format("zeroeventhub").option("includeHeaders", "true")
+    assert sorted(named) == sorted(reader.load(names["url"]).columns)
+
+
+def test_every_piece_of_the_guide_is_run_here():
+    """No piece of Python stands in the guide that is not tried."""
+    assert len(re.findall("```python", GUIDE)) == len(re.findall(r"<!-- \w+ -->\n```python", GUIDE))
+    source = Path(__file__).read_text()
+    assert all(f'piece("{name}")' in source for name in re.findall(r"<!-- (\w+) -->", GUIDE))
+
+
+def test_batches_of_the_guide_count_and_add_up(piece):
+    """A batch has all events, and a schema makes columns of what they say."""
+    assert piece("batch")["orders"].count() == len(INVOICES)
+    found = piece("schema")["orders"].groupBy("customer").sum("amount").collect()
+    assert {row[0]: float(row[1]) for row in found} == {"ada": 15.25, "bob": 7.5, "eve": 8.0}
+
+
+def test_stream_of_the_guide_is_handed_over(piece, capsys, tmp_path):
+    """The stream ends when all is in files, and the guide's command takes its checkpoint."""
+    names = piece("stream")
+    assert names["spark"].read.parquet(f"{tmp_path}/orders").count() == len(INVOICES)
+    capsys.readouterr()
+    piece("lag")
+    assert capsys.readouterr().out == "0 0\n"
+    shown = re.search(r"zeroeventhub (cursors set --from-spark-checkpoint .*)", GUIDE)[1].split()
+    store = new_store(names["engine"])
+    places = {
+        "orders.checkpoint": f"{tmp_path}/orders.checkpoint",
+        "sqlite:///billing.db": str(store.engine.url),
+    }
+    command = [places.get(one, one) for one in shown]
+    done = CliRunner().invoke(commands, [*command, "--yes"])
+    assert done.exit_code == 0, done.output
+    assert call(store, store.cursors).keys() == {0}
+
+
+def test_micro_batch_of_the_guide_is_applied_once(piece):
+    """What a stream applies is there once, though it is told again."""
+    names = piece("foreach_batch")
+    names["query"].processAllAvailable()
+    names["query"].stop()
+    again = names["spark"].read.format("zeroeventhub").schema("customer STRING, amount DOUBLE")
+    names["invoice"](again.load(names["url"]), 0)
+    with names["engine"].connect() as connection:
+        found = connection.execute(text("SELECT customer, amount FROM invoices")).all()
+    assert sorted((who, float(amount)) for who, amount in found) == sorted(INVOICES)
