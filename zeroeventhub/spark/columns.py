@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     DataType,
     IntegerType,
@@ -20,6 +19,7 @@ from zeroeventhub.spark.attributes import ATTRIBUTES, Attributes
 from zeroeventhub.spark.json_columns import JsonColumns
 from zeroeventhub.spark.options import Options
 from zeroeventhub.spark.range_reader import RangePage
+from zeroeventhub.spark.versions import arrow_schema
 
 __all__ = ["Columns", "default_schema"]
 
@@ -62,7 +62,7 @@ class Columns:
     """
 
     def __init__(self, schema: StructType, options: Options) -> None:
-        self._schema = to_arrow_schema(schema, timezone="UTC")
+        self._schema = arrow_schema(schema)
         self._types = options.types
         corrupt = options.corrupt_record if options.corrupt_record in schema.names else None
         if corrupt and schema[corrupt].dataType != _TEXT:

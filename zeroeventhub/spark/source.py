@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from pyspark.errors import AnalysisException
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
@@ -59,4 +60,9 @@ class FeedSource(DataSource):
 
 def register(spark: "SparkSession") -> None:
     """Let a session read feeds by `format("zeroeventhub")`."""
-    spark.dataSource.register(FeedSource)
+    try:
+        spark.dataSource.register(FeedSource)
+    except AnalysisException as error:
+        # PySpark 4.0 refuses what it has found by itself.
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise

@@ -1,8 +1,13 @@
-"""What PySpark 4.2 has and 4.0 has not, by one name for both."""
+"""What versions of PySpark have in different forms, by one name for all."""
 
-__all__ = ["AvailableNow", "read_limit"]
+__all__ = ["AvailableNow", "arrow_schema", "read_limit"]
 
+from inspect import signature
 from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -21,3 +26,10 @@ except ImportError:
 def read_limit(events: int | None) -> Any:
     """Return Spark's word for a number of events at most; None for all."""
     return ReadAllAvailable() if events is None else ReadMaxRows(events)
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Return the schema of the record batches that Spark takes for a schema of its own."""
+    # PySpark 4.0 has no other zone than this one.
+    zone: Any = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+    return to_arrow_schema(schema, **zone)

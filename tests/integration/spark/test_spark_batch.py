@@ -109,15 +109,15 @@ def test_schema_leaves_columns_out(spark, url):
     assert found.groupBy("partition").count().collect()[0]["count"] == ROWS // 2
 
 
-def test_end_is_fixed_for_all_actions(spark, url, postgresql, orders):
-    """Rows that come when a frame has been planned are not in it; they are in the next one."""
+def test_end_is_fixed_with_the_plan(spark, url, postgresql, orders):
+    """Rows that come when a read has been planned are not in it; they are in the next one."""
     events = spark.read.format("zeroeventhub").load(url)
     planned = events.rdd
     planned.getNumPartitions()
     assert events.count() == ROWS
     with postgresql.begin() as connection:
         connection.execute(insert(orders), [{"shard": 0, "data": {"order": ROWS}}])
-    assert (planned.count(), events.count()) == (ROWS, ROWS)
+    assert (planned.count(), planned.count()) == (ROWS, ROWS)
     assert spark.read.format("zeroeventhub").load(url).count() == ROWS + 1
 
 
