@@ -28,8 +28,11 @@ def java_home() -> str | None:
     home = Path(sys.prefix) / "java"
     wrapper = home / "bin" / "java"
     wrapper.parent.mkdir(parents=True, exist_ok=True)
-    wrapper.write_text(WRAPPER.format(java=JAVA))
-    wrapper.chmod(0o755)
+    # Another process of the tests may run it just now.
+    new = wrapper.with_name(f"java-{os.getpid()}")
+    new.write_text(WRAPPER.format(java=JAVA))
+    new.chmod(0o755)
+    new.replace(wrapper)
     return str(home)
 
 

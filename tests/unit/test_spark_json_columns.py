@@ -8,7 +8,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -35,6 +34,7 @@ from pyspark.sql.types import (
 
 from zeroeventhub.errors import ConfigurationError, ProtocolError
 from zeroeventhub.spark.json_columns import JsonColumns
+from zeroeventhub.spark.versions import arrow_schema
 
 CORRUPT = "_corrupt_record"
 
@@ -52,7 +52,7 @@ def struct(*, nullable=True, **fields):
 def columns(schema, *texts, corrupt=True):
     """Read events by a schema; return the rows, with the texts that do not fit."""
     made = JsonColumns(schema.fields, CORRUPT if corrupt else None)
-    found = made.columns(pa.array(texts, pa.string()), to_arrow_schema(schema, timezone="UTC"))
+    found = made.columns(pa.array(texts, pa.string()), arrow_schema(schema))
     return pa.table(found).to_pylist()
 
 

@@ -142,7 +142,7 @@ def _variable(name: str | None, option: str) -> str | None:
     if not (value := os.environ.get(name)):
         raise ConfigurationError(
             f"The environment variable that {option} names is not set on this machine: it has to "
-            "be set for the driver and, by spark.executorEnv.NAME, for executors."
+            "be there on the driver and on every executor."
         )
     return value
 

@@ -1,4 +1,4 @@
-"""What PySpark 4.2 has and 4.0 has not, by one name for both."""
+"""What versions of PySpark have in different forms, by one name for all."""
 
 from inspect import signature
 from typing import Any

@@ -1,14 +1,10 @@
 """What a feed wants to be shown: found where options say, sent to the feed, and told to nobody."""
 
 import json
-import ssl
-import threading
-from contextlib import contextmanager
 
 import pytest
 import trustme
-import uvicorn
-from cryptography.hazmat.primitives import serialization
+from harness.tls import certificate_files, serving_tls
 from harness.web import serving
 from starlette.applications import Starlette
 
@@ -126,29 +122,6 @@ def test_variable_that_is_not_there_is_told_without_its_name(feed, name):
     assert CANARY not in str(refused.value)
 
 
-@contextmanager
-def serving_tls(application, authority):
-    """Serve an application to those whose certificate an authority has signed."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("127.0.0.1").configure_cert(context)
-    authority.configure_trust(context)
-    context.verify_mode = ssl.CERT_REQUIRED
-    config = uvicorn.Config(application, port=0, log_level="critical", timeout_graceful_shutdown=1)
-    config.load()
-    config.ssl = context
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        while not server.started:
-            thread.join(0.01)
-        port = server.servers[0].sockets[0].getsockname()[1]
-        yield f"https://127.0.0.1:{port}"
-    finally:
-        server.should_exit = True
-        thread.join()
-
-
 @pytest.fixture(scope="module")
 def authority():
     """The authority that signs certificates of readers, and the server's."""
@@ -158,24 +131,8 @@ def authority():
 @pytest.fixture
 def files(authority, tmp_path, monkeypatch):
     """Files of a reader's certificate, its key, the key under a password, and of the authority."""
-    issued = authority.issue_cert(common_name="billing")
-    key = serialization.load_pem_private_key(issued.private_key_pem.bytes(), None)
-    locked = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.BestAvailableEncryption(CANARY.encode()),
-    )
-    found = {
-        "ca": authority.cert_pem.bytes(),
-        "certificate": issued.cert_chain_pems[0].bytes(),
-        "key": issued.private_key_pem.bytes(),
-        "locked": locked,
-        "both": issued.private_key_and_cert_chain_pem.bytes(),
-    }
-    for name, text in found.items():
-        (tmp_path / name).write_bytes(text)
     monkeypatch.setenv("KEY_PASSWORD", CANARY)
-    return {name: str(tmp_path / name) for name in found}
+    return certificate_files(authority, tmp_path, CANARY)
 
 
 @pytest.mark.parametrize(
