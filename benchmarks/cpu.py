@@ -17,15 +17,15 @@ def of_process(number: int) -> Meter:
 
 
 def of_family(number: int) -> Meter:
-    """Measure a process with its children: those that live, and those that it has waited for."""
-    parent = psutil.Process(number)
+    """Measure a process with all that descend of it, alive or waited for."""
+    process = psutil.Process(number)
+    return lambda: _own(process) + _descended(process)
 
-    def seconds() -> float:
-        times = parent.cpu_times()
-        dead = times.children_user + times.children_system
-        return _own(parent) + dead + sum(_each(parent.children()))
 
-    return seconds
+def of_descendants(number: int) -> Meter:
+    """Measure all that descend of a process, alive or waited for, without itself."""
+    process = psutil.Process(number)
+    return lambda: _descended(process)
 
 
 def of_postgresql(url: str) -> Meter:
@@ -56,8 +56,14 @@ def _own(process: psutil.Process) -> float:
     return float(times.user + times.system)
 
 
+def _descended(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    dead = times.children_user + times.children_system
+    return float(dead) + sum(_each(process.children()))
+
+
 def _each(processes: list[psutil.Process]) -> Iterator[float]:
     for process in processes:
         # Who ends meanwhile is counted with the dead ones the next time.
         with suppress(psutil.NoSuchProcess):
-            yield _own(process)
+            yield _own(process) + _descended(process)

@@ -9,7 +9,10 @@ from pathlib import Path
 import psutil
 from sqlalchemy import create_engine, text
 
-PACKAGES = ("SQLAlchemy", "psycopg", "msgspec", "httpx", "uvicorn", "uvloop", "httptools")
+PACKAGES = (
+    *("SQLAlchemy", "psycopg", "msgspec", "httpx", "uvicorn", "uvloop", "httptools"),
+    *("pyarrow", "pyspark"),
+)
 
 
 def machine(postgresql: str) -> dict[str, str]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-PROCESSES = ("publisher", "client", "database")
+PROCESSES = ("publisher", "client", "JVM", "workers", "database")
 """Whose time is told, in the order of the columns."""
 
 Figure = list[float]

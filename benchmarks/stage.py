@@ -14,6 +14,7 @@ from benchmarks.acting import Actor, acting
 from benchmarks.cpu import Meter, of_postgresql, of_process
 from benchmarks.events import feed_table, fill
 from benchmarks.peer import peer_python
+from benchmarks.servers import postgresql_on_network
 from tests.harness.databases import POSTGRESQL_VARIABLE, new_database, postgresql_server
 
 PAGE = 1_000
@@ -95,6 +96,7 @@ class Stage:
         form: str = "jsonb",
         url: str = "",
         plain: bool = False,
+        arrow: bool = False,
     ) -> Iterator[tuple[Actor, dict[str, Meter]]]:
         """Start a publisher of tables; yield it, and what measures it and its database.
 
@@ -103,11 +105,13 @@ class Stage:
             form: of their data.
             url: of their database; the PostgreSQL by default.
             plain: whether to use the loop and the parser of pure Python.
+            arrow: whether it sends Arrow to those who ask for it.
         """
         task = {
             "database": url or self.postgresql,
             "tables": tables,
             "form": form,
+            "arrow": arrow,
             "loop": "asyncio" if plain else "uvloop",
             "http": "h11" if plain else "httptools",
         }
@@ -124,6 +128,21 @@ class Stage:
         with acting("peer_server", task, python=peer_python()) as publisher:
             meters = {"publisher": of_process(publisher.number), "database": self.backends}
             yield publisher, meters
+
+
+class NetworkStage(Stage):
+    """Provide the same with a database that is reached over TCP."""
+
+    @classmethod
+    def of(cls, stage: Stage) -> "NetworkStage":
+        """Set up such a stage beside another one."""
+        return cls(stage.events, stage.rows, stage.count, stage.tell, stage.stack)
+
+    @cached_property
+    def postgresql(self) -> str:
+        """Return the URL of a PostgreSQL database."""
+        server = self.stack.enter_context(postgresql_on_network())
+        return self.stack.enter_context(new_database(server))
 
 
 def address(publisher: Actor, table: str) -> str:

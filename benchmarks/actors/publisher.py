@@ -40,7 +40,7 @@ def main() -> None:
     for name in wanted["tables"]:
         table = feed_table(name, wanted["form"])
         feed = TableFeed(table, data="data", cloudevents=wanted["form"] == "envelope")
-        routes += feed_routes(f"/{name}", feed, engine, name=name)
+        routes += feed_routes(f"/{name}", feed, engine, name=name, arrow=wanted["arrow"])
         routes.append(writing(engine, table))
     config = uvicorn.Config(
         Starlette(routes=routes),

@@ -34,13 +34,14 @@ def cpu() -> float:
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
-def perform(work: Callable[[Any], dict[str, Any]]) -> None:
+def perform(work: Callable[[Any], dict[str, Any]], **ready: object) -> None:
     """Do a work each time that a line says so, and say how long it took.
 
     Args:
         work: gets what the line says; returns at least how many events there were.
+        ready: what to say first.
     """
-    say({})
+    say(ready)
     while True:
         order = told()
         taken, began = cpu(), time.perf_counter()

@@ -12,6 +12,9 @@ from benchmarks.suites.end_to_end import end_to_end
 from benchmarks.suites.latency import latency
 from benchmarks.suites.many import many
 from benchmarks.suites.memory import memory
+from benchmarks.suites.spark import spark
+from benchmarks.suites.spark_memory import spark_memory
+from benchmarks.suites.spark_tasks import spark_tasks
 from benchmarks.suites.sqlite import sqlite
 from benchmarks.suites.waiters import waiters
 
@@ -24,6 +27,7 @@ SUITES: dict[str, Suite] = {
     for suite in (
         *(drain, cache, end_to_end, apply, sqlite, latency, waiters, many),
         *(depth, memory),
+        *(spark, spark_tasks, spark_memory),
     )
 }
 """In the order of the document."""

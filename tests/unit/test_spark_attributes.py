@@ -11,7 +11,7 @@ from zeroeventhub import Event
 from zeroeventhub.cloud_event import event_id, event_key, event_time, event_type
 from zeroeventhub.errors import ProtocolError
 from zeroeventhub.protocol import TypeFilter
-from zeroeventhub.spark.attributes import ATTRIBUTES, Attributes, joined
+from zeroeventhub.spark.attributes import ATTRIBUTES, Attributes, texts_of
 
 ONE_BY_ONE = {"id": event_id, "type": event_type, "time": event_time, "key": event_key}
 
@@ -115,7 +115,7 @@ def test_types_are_chosen_as_by_a_feed(data, skip):
 
 
 @given(st.lists(documents), st.integers(0, 3), st.integers(0, 3))
-def test_joined_takes_a_part_of_a_column(data, start, count):
-    """Of a slice of a column only its own texts are joined."""
+def test_part_of_a_column_has_its_own_texts(data, start, count):
+    """Of a slice of a column only its own texts are read."""
     column = pa.array(map(json.dumps, data), pa.string()).slice(start, count)
-    assert json.loads(joined(column)) == [[one] for one in data[start : start + count]]
+    assert [json.loads(bytes(one)) for one in texts_of(column)] == data[start : start + count]

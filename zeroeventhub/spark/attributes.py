@@ -1,7 +1,9 @@
 """What events say of themselves, column by column: CloudEvents by the thousand."""
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -11,7 +13,7 @@ import pyarrow.compute as pc
 from zeroeventhub.cloud_event import moment
 from zeroeventhub.protocol import TypeFilter
 
-__all__ = ["ATTRIBUTES", "Attributes", "joined"]
+__all__ = ["ATTRIBUTES", "Attributes", "texts_of"]
 
 ATTRIBUTES = frozenset({"id", "type", "time", "key"})
 """What a CloudEvent may say of itself, as `zeroeventhub.cloud_event` reads it of one event."""
@@ -21,7 +23,9 @@ _FIRST = pa.scalar(datetime.min.replace(tzinfo=UTC), _TIME)
 _LAST = pa.scalar(datetime.max.replace(tzinfo=UTC), _TIME)
 
 
-class _Envelope(msgspec.Struct):
+# No JSON refers to itself: looking for circles in thousands of events would take longer than to
+# decode them.
+class _Envelope(msgspec.Struct, gc=False):
     """Hold the members of a CloudEvent that are columns."""
 
     specversion: Any = msgspec.UNSET
@@ -32,19 +36,18 @@ class _Envelope(msgspec.Struct):
     partitionkey: Any = msgspec.UNSET
 
 
-_decode_all = msgspec.json.Decoder(list[tuple[_Envelope]]).decode
-_decode_one = msgspec.json.Decoder(_Envelope).decode
+_decode = msgspec.json.Decoder(_Envelope).decode
 
 
-def joined(data: pa.StringArray) -> bytes:
-    """Return one JSON array of the texts, each in an array of its own.
-
-    So two halves of an object, which are none by themselves, do not become one; that a text becomes
-    two shows in their number.
-    """
-    together = pa.ListArray.from_arrays(pa.array([0, len(data)], pa.int32()), data)
-    text: bytes = pc.binary_join(together, "],\n[")[0].as_buffer().to_pybytes()
-    return b"[[" + text + b"]]" if len(data) else b"[]"
+def texts_of(data: pa.StringArray) -> Iterator[memoryview]:
+    """Yield the bytes of each text, where they lie."""
+    if not len(data):
+        return
+    _, offsets, values = data.buffers()
+    places = memoryview(offsets).cast("i")[data.offset : data.offset + len(data) + 1]
+    view = memoryview(values or b"")
+    for start, end in pairwise(places):
+        yield view[start:end]
 
 
 class Attributes:
@@ -63,8 +66,8 @@ class Attributes:
         Args:
             name: one of ATTRIBUTES.
         """
-        texts = pa.array(self._texts(name), pa.string())
-        return _moments(texts) if name == "time" else texts
+        found = pa.array(self._texts(name), pa.string())
+        return _moments(found) if name == "time" else found
 
     def chosen(self, types: TypeFilter) -> list[bool]:
         """Tell of every event whether a filter lets it through."""
@@ -73,14 +76,8 @@ class Attributes:
 
     @cached_property
     def _envelopes(self) -> list[_Envelope]:
-        """The events, decoded at once if all of them can be."""
-        try:
-            found = _decode_all(joined(self._data))
-        except (msgspec.DecodeError, RecursionError):
-            found = []
-        if len(found) == len(self._data):
-            return [one for (one,) in found]
-        return [_envelope(raw.as_buffer()) for raw in self._data]
+        """The events, as far as they are objects."""
+        return [*map(_envelope, texts_of(self._data))]
 
     def _texts(self, name: str) -> list[str | None]:
         if name == "key":
@@ -96,10 +93,10 @@ class Attributes:
         ]
 
 
-def _envelope(raw: pa.Buffer) -> _Envelope:
+def _envelope(text: memoryview) -> _Envelope:
     """Decode one event; one that is no object says nothing of itself."""
     try:
-        return _decode_one(raw)
+        return _decode(text)
     except (msgspec.DecodeError, RecursionError):
         return _Envelope()
 

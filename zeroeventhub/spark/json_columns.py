@@ -1,6 +1,6 @@
 """Members of events' JSON as columns of the types that a schema names."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from zeroeventhub.errors import ConfigurationError, ProtocolError
-from zeroeventhub.spark.attributes import joined
+from zeroeventhub.spark.attributes import texts_of
 from zeroeventhub.spark.json_type import json_type
 
 __all__ = ["JsonColumns"]
@@ -46,8 +46,8 @@ class JsonColumns:
             raise ConfigurationError(
                 f"Beside a column {corrupt}, all columns of the events' JSON can be null."
             )
-        self._decode = _decoder(self._row, str)
-        self._decode_raw = _decoder(self._row, msgspec.Raw)
+        self._decode = msgspec.json.Decoder(json_type(self._row, str)).decode
+        self._decode_raw = msgspec.json.Decoder(json_type(self._row, msgspec.Raw)).decode
 
     def columns(self, data: pa.StringArray, schema: pa.Schema) -> dict[str, pa.Array]:
         """Return the columns of events.
@@ -99,20 +99,11 @@ class JsonColumns:
 
     def _rows(self, data: pa.StringArray) -> list[dict[str, Any]]:
         """Decode events that all fit."""
-        text = joined(data)
         try:
-            rows: list[dict[str, Any]] = [row for (row,) in self._decode(text)]
+            return [*map(self._decode, texts_of(data))]
         except msgspec.ValidationError:
             # Something that is read as a text is none.
-            rows = [_with_texts(row, self._row) for (row,) in self._decode_raw(text)]
-        if len(rows) != len(data):
-            raise ValueError("A text is not one JSON value.")
-        return rows
-
-
-def _decoder(row: StructType, texts: Any) -> Callable[[bytes], list[tuple[dict[str, Any]]]]:
-    kind = json_type(row, texts)
-    return msgspec.json.Decoder(list[tuple[kind]]).decode  # type: ignore[valid-type]
+            return [_with_texts(self._decode_raw(text), self._row) for text in texts_of(data)]
 
 
 def _with_texts(value: Any, kind: DataType, *, optional: bool = True) -> Any:
