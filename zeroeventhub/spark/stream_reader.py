@@ -39,6 +39,7 @@ class StreamReader(DataSourceStreamReader, AvailableNow):
         self._connection: Connection | None = None
         self._stops_at_head = False
         self._is_over = False
+        self._is_at_head = False
         self._target: Offsets | None = None
         self._position: Offsets | None = None
         self._looked_at = 0.0
@@ -80,10 +81,16 @@ class StreamReader(DataSourceStreamReader, AvailableNow):
             # Of a feed that cannot stop, what is there is all that could be read in one go.
             read = sum(count - begin.counts.get(one, 0) for one, count in end.counts.items())
             self._is_over = read < (events or WALKED)
+        self._is_at_head = events is None or end.document() == begin.document()
         if end.document() == begin.document():
             self._wait()
             return begin.document() if start is None else start
         return self._moved_to(end)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        """Return where the feed ends now, for the query's progress; None where it cannot say."""
+        head = self._position if self._is_at_head else self._plan().head()
+        return None if head is None else head.document()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the tasks of a micro-batch."""

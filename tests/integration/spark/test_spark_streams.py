@@ -9,7 +9,7 @@ import pytest
 from harness.faults.plan import Fault, Plan
 from harness.faults.proxy import proxying
 from harness.shop import metadata, orders, place
-from harness.spark_queries import Stream, read_all, running, wait_until
+from harness.spark_queries import PATIENCE, Stream, read_all, running, wait_until
 from harness.web import serving
 from sqlalchemy import create_engine, func, select, text
 from starlette.applications import Starlette
@@ -77,6 +77,19 @@ def test_stream_reads_what_is_there_in_batches(spark, shop, tmp_path):
         read_all(stream.into_parquet())
         assert stream.committed == 5
     assert by_number(stream.rows()) == table(shop)
+
+
+def test_progress_says_where_the_feed_ends(spark, shop, tmp_path):
+    """The progress of a micro-batch has the place where it ended, and where the feed did."""
+    write(shop, 100)
+    with served(shop) as url:
+        stream = Stream(spark, tmp_path, url, {"maxOffsetsPerTrigger": "60"})
+        query = stream.into_parquet().trigger(availableNow=True).start()
+        assert query.awaitTermination(PATIENCE)
+        first, *_, last = [one for one in query.recentProgress if one["numInputRows"]]
+    (before,), (after,) = first["sources"], last["sources"]
+    assert before["endOffset"] != before["latestOffset"] == after["endOffset"]
+    assert after["latestOffset"] == after["endOffset"]
 
 
 def test_stream_beside_writers(spark, shop, tmp_path):
