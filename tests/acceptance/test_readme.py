@@ -143,13 +143,14 @@ def test_every_command_is_in_the_readme():
         assert f"`{name}`" in README or f"zeroeventhub {name}" in README
 
 
+@pytest.mark.timeout(300)  # Java starts slowly where many do
 def test_spark_of_the_readme_reads_every_order_once(shop, start, tmp_path):
     """Spark's files hold every order of the shop, once."""
     from harness.spark import prepare
 
     prepare()
     process = start(EXAMPLES / "spark" / "orders.py")
-    assert process.wait(timeout=100) == 0, process.stderr.read()
+    assert process.wait(timeout=280) == 0, process.stderr.read()
     import pyarrow.parquet
 
     found = pyarrow.parquet.ParquetDataset(list((tmp_path / "orders").glob("*.parquet"))).read()

@@ -4,7 +4,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from harness.spark import prepare
+
+pytestmark = pytest.mark.timeout(300)  # Java starts slowly where many do
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "spark" / "flights.py"
 
@@ -14,7 +17,7 @@ def test_flights_are_in_the_files_once(tmp_path):
     prepare()
     command = [sys.executable, str(EXAMPLE), "--flights", "6000"]
     done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
