@@ -17,8 +17,6 @@ from zeroeventhub import Client, TableFeed, feed_routes
 from zeroeventhub.cli.commands import commands
 from zeroeventhub.spark.options import _NAMES
 
-pytestmark = pytest.mark.timeout(300)  # Java starts slowly where many do
-
 GUIDE = (Path(__file__).parents[3] / "docs" / "spark.md").read_text()
 INVOICES = [("ada", 12.0), ("bob", 7.5), ("ada", 3.25), ("eve", 8.0)]
 

@@ -20,8 +20,6 @@ from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.layout import Layout
 from zeroeventhub.spark.checkpoint import committed_offsets
 
-pytestmark = pytest.mark.timeout(300)  # Java starts slowly where many do
-
 HISTORY = 3000
 copied = Table("copied", MetaData(), Column("n", Integer, nullable=False))
 
