@@ -120,14 +120,15 @@ def test_children_are_read_side_by_side():
     assert chains(start, end) == [[Range(0, "a", "b"), Range(2, "c", "e"), Range(3, "d", "f")]]
 
 
+@pytest.mark.parametrize("limit", [6, None])
 @pytest.mark.parametrize("heeds_limits", [True, False])
-def test_range_is_read_as_it_was_planned(feed, heeds_limits):
+def test_range_is_read_as_it_was_planned(feed, heeds_limits, limit):
     """A task has the events of its range, however many have come behind it meanwhile."""
     feed.heeds_limits = heeds_limits
     with planning(feed) as plan:
         start = plan.begin()
         publish(feed, 0, 11)
-        end = plan.advance(start, 6, None)
+        end = plan.advance(start, limit, None)
         expected = [n for n, _ in feed.shown(0) if n <= int(end.cursors[0])]
         publish(feed, 0, 11)
         options = read_options({"url": plan.url})
