@@ -131,12 +131,43 @@ def test_range_is_read_as_it_was_planned(feed, heeds_limits, limit):
         end = plan.advance(start, limit, None)
         expected = [n for n, _ in feed.shown(0) if n <= int(end.cursors[0])]
         publish(feed, 0, 11)
-        options = read_options({"url": plan.url})
-        with Connection.to(options) as connection:
-            reader = RangeReader(connection, options, with_headers=False)
-            pages = [page for one in chains(start, end)[0] for page in reader.pages(one)]
-    found = [json.loads(text)["n"] for page in pages for text in _texts(page)]
+        found = [event["n"] for event in events_of(plan, chains(start, end)[0])]
     assert found == expected
+
+
+@pytest.mark.parametrize(
+    "change", [lambda one: one.redistribute(by=2), lambda one: one.split(1, into=2)]
+)
+def test_partition_that_changes_while_it_is_read(change):
+    """A task goes on in whatever partitions its range is to be found by then, each event once."""
+    feed = ReadFeed(1, frozenset({STOP, CAUGHT_UP}))
+    feed.layout = feed.layout.split(0, into=2)
+    read = feed.read
+
+    def read_and_change(*arguments, **options):
+        page = read(*arguments, **options)
+        if feed.layout.next_id == 3 and len(page.events) > 1:
+            feed.layout = change(feed.layout)
+        return page
+
+    with planning(feed) as plan:
+        start = plan.begin()
+        for key in range(20):
+            feed.append(key)
+        end = plan.advance(start, None, None)
+        feed.read = read_and_change
+        found = [event["n"] for chain in chains(start, end) for event in events_of(plan, chain)]
+    assert feed.layout.next_id > 3
+    assert sorted(found) == list(range(1, 21))
+
+
+def events_of(plan, chain):
+    """Read ranges as a task does."""
+    options = read_options({"url": plan.url})
+    with Connection.to(options) as connection:
+        reader = RangeReader(connection, options, with_headers=False)
+        pages = [page for one in chain for page in reader.pages(one)]
+    return [json.loads(text) for page in pages for text in _texts(page)]
 
 
 def _texts(page):
