@@ -55,7 +55,13 @@ class LaidOutFeed:
 
 
 class ReadFeed(LaidOutFeed):
-    """Be a feed of one's own, with the extensions that it was given."""
+    """Be a feed of one's own, with the extensions that it was given.
+
+    Attributes:
+        heeds_limits: whether a page has no more events than were asked for.
+    """
+
+    heeds_limits = True
 
     def read(self, partition, cursor, limit, *, stop=None):
         """Read the events that follow a cursor."""
@@ -67,7 +73,7 @@ class ReadFeed(LaidOutFeed):
         until = len(self.rows) if stop is None else int(stop)
         ahead = self.shown(partition, after)
         wanted = [(number, key) for number, key in ahead if number <= until]
-        taken = wanted[: min(limit, 4)]
+        taken = wanted[: min(limit, 4) if self.heeds_limits else 4]
         events = [Event.of({"key": key, "n": number}) for number, key in taken]
         stopped = stop is not None and taken == wanted
         end = int(stop) if stopped else taken[-1][0] if taken else after

@@ -1,5 +1,6 @@
 """How far a micro-batch goes: what a limit leaves to whom, and who has to wait."""
 
+import json
 from contextlib import contextmanager
 
 import pytest
@@ -16,6 +17,7 @@ from zeroeventhub.spark.connection import Connection
 from zeroeventhub.spark.offsets import Offsets, Range, chains
 from zeroeventhub.spark.options import read_options
 from zeroeventhub.spark.plan import Plan
+from zeroeventhub.spark.range_reader import RangeReader
 
 EXTENSIONS = [(), (STOP, CAUGHT_UP), (STOP, CURSOR_OF_COUNT)]
 
@@ -32,7 +34,9 @@ def planning(feed, **options):
     with serving(Starlette(routes=feed_routes("/numbers", feed))) as url:
         found = read_options({"url": f"{url}/numbers", "startingOffsets": "earliest", **options})
         with Connection.to(found) as connection:
-            yield Plan(connection, found)
+            plan = Plan(connection, found)
+            plan.url = found.url
+            yield plan
 
 
 def publish(feed, partition, amount):
@@ -114,6 +118,61 @@ def test_children_are_read_side_by_side():
     assert chains(start, end) == [[Range(2, "c", "e")], [Range(3, "d", "f")]]
     end = Offsets({0: "b", 2: "e", 3: "f"}, starts_after=after)
     assert chains(start, end) == [[Range(0, "a", "b"), Range(2, "c", "e"), Range(3, "d", "f")]]
+
+
+@pytest.mark.parametrize("limit", [6, None])
+@pytest.mark.parametrize("heeds_limits", [True, False])
+def test_range_is_read_as_it_was_planned(feed, heeds_limits, limit):
+    """A task has the events of its range, however many have come behind it meanwhile."""
+    feed.heeds_limits = heeds_limits
+    with planning(feed) as plan:
+        start = plan.begin()
+        publish(feed, 0, 11)
+        end = plan.advance(start, limit, None)
+        expected = [n for n, _ in feed.shown(0) if n <= int(end.cursors[0])]
+        publish(feed, 0, 11)
+        found = [event["n"] for event in events_of(plan, chains(start, end)[0])]
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    "change", [lambda one: one.redistribute(by=2), lambda one: one.split(1, into=2)]
+)
+def test_partition_that_changes_while_it_is_read(change):
+    """A task goes on in whatever partitions its range is to be found by then, each event once."""
+    feed = ReadFeed(1, frozenset({STOP, CAUGHT_UP}))
+    feed.layout = feed.layout.split(0, into=2)
+    read = feed.read
+
+    def read_and_change(*arguments, **options):
+        page = read(*arguments, **options)
+        if feed.layout.next_id == 3 and len(page.events) > 1:
+            feed.layout = change(feed.layout)
+        return page
+
+    with planning(feed) as plan:
+        start = plan.begin()
+        for key in range(20):
+            feed.append(key)
+        end = plan.advance(start, None, None)
+        feed.read = read_and_change
+        found = [event["n"] for chain in chains(start, end) for event in events_of(plan, chain)]
+    assert feed.layout.next_id > 3
+    assert sorted(found) == list(range(1, 21))
+
+
+def events_of(plan, chain):
+    """Read ranges as a task does."""
+    options = read_options({"url": plan.url})
+    with Connection.to(options) as connection:
+        reader = RangeReader(connection, options, with_headers=False)
+        pages = [page for one in chain for page in reader.pages(one)]
+    return [json.loads(text) for page in pages for text in _texts(page)]
+
+
+def _texts(page):
+    texts = [text for batch in page.page.batches for text in batch[0].to_pylist()]
+    return texts[: page.count]
 
 
 def test_target_leaves_out_what_is_younger():

@@ -4,7 +4,7 @@ import pytest
 from harness.spark_kills import killed_streams
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)  # it starts Spark four times
 def test_driver_that_is_killed(postgresql_url, tmp_path):
     """A driver that is killed with its JVM at any moment costs no event, and doubles none."""
     findings = killed_streams(postgresql_url, tmp_path, seed=0, kills=3)
