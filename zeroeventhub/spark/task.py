@@ -1,6 +1,5 @@
 """One task of Spark: ranges that are read one after the other, as record batches."""
 
-import logging
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -8,13 +7,12 @@ from pyspark.sql.datasource import InputPartition
 
 from zeroeventhub.spark.columns import Columns
 from zeroeventhub.spark.connection import Connection
+from zeroeventhub.spark.log import log, speak
 from zeroeventhub.spark.offsets import Range
 from zeroeventhub.spark.options import Options
 from zeroeventhub.spark.range_reader import RangeReader
 
 __all__ = ["Task", "read_task", "tasks_of"]
-
-_log = logging.getLogger(__name__)
 
 
 class Task(InputPartition):
@@ -42,6 +40,7 @@ def read_task(
     Raises:
         ZeroEventHubError: the feed refused, failed, or sent what does not fit.
     """
+    speak()
     ranges = partition.ranges if isinstance(partition, Task) else ()
     rows, size = 0, 0
     with Connection.to(options) as connection:
@@ -53,4 +52,4 @@ def read_task(
                     yield batch
     if ranges:
         numbers = ", ".join(str(one.partition) for one in ranges)
-        _log.info("Read partition %s: %s events, %s bytes.", numbers, f"{rows:,}", f"{size:,}")
+        log.info("Read partition %s: %s events, %s bytes.", numbers, f"{rows:,}", f"{size:,}")
