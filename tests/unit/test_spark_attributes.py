@@ -86,6 +86,7 @@ def test_neighbours_make_no_difference(before, after, other):
         ('{"specversion":"1","id":"', '"}'),
         ('{"specversion":"1"', '"id":"a"}'),
         ('{"specversion":"1","id":"a","x":[1', "2]}"),
+        ('{"specversion":"1","id":"a","x":[[1', "2]]}"),
     ],
 )
 @pytest.mark.parametrize("between", [",", "],["])
