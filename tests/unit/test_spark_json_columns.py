@@ -116,7 +116,7 @@ def test_value_is_exact_or_does_not_fit(kind, text, value):
 
 
 @pytest.mark.parametrize(
-    "event", ["7", "null", '"x"', "[]", "[{}]", '{"x":1', "", '{"x":1},{"x":2}']
+    "event", ["7", "null", '"x"', "[]", "[{}]", '{"x":1', "", '{"x":1}],[{"x":2}']
 )
 def test_event_that_is_no_object_does_not_fit(event):
     """Only objects have members; those beside it keep their rows."""
