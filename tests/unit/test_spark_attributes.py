@@ -1,6 +1,8 @@
 """Attributes of events by the thousand, against those of one event at a time."""
 
 import json
+import subprocess
+import sys
 
 import pyarrow as pa
 import pytest
@@ -120,3 +122,15 @@ def test_part_of_a_column_has_its_own_texts(data, start, count):
     """Of a slice of a column only its own texts are read."""
     column = pa.array(map(json.dumps, data), pa.string()).slice(start, count)
     assert [json.loads(bytes(one)) for one in texts_of(column)] == data[start : start + count]
+
+
+def test_planning_waits_for_no_pandas():
+    """Neither the driver's helpers nor tasks import pandas on our account before there is data."""
+    program = """
+import sys
+import pyspark.sql.datasource, pyspark.sql.pandas.types
+before = "pandas" in sys.modules
+import zeroeventhub.spark.source
+sys.exit(not before and "pandas" in sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

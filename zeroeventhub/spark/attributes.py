@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -19,8 +19,6 @@ ATTRIBUTES = frozenset({"id", "type", "time", "key"})
 """What a CloudEvent may say of itself, as `zeroeventhub.cloud_event` reads it of one event."""
 
 _TIME = pa.timestamp("us", "UTC")
-_FIRST = pa.scalar(datetime.min.replace(tzinfo=UTC), _TIME)
-_LAST = pa.scalar(datetime.max.replace(tzinfo=UTC), _TIME)
 
 
 # No JSON refers to itself: looking for circles in thousands of events would take longer than to
@@ -101,10 +99,22 @@ def _envelope(text: memoryview) -> _Envelope:
         return _Envelope()
 
 
+@cache
+def _python_moments() -> tuple[pa.Scalar, pa.Scalar]:
+    """Return the first and the last moment of Python.
+
+    Not before they are asked for: pyarrow imports pandas for the first value that it is given, and
+    who plans a read has none.
+    """
+    first, last = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+    return pa.scalar(first, _TIME), pa.scalar(last, _TIME)
+
+
 def _moments(texts: pa.StringArray) -> pa.Array:
     try:
         found = pc.cast(texts, _TIME)
-        if not pc.any(pc.or_(pc.less(found, _FIRST), pc.greater(found, _LAST))).as_py():
+        first, last = _python_moments()
+        if not pc.any(pc.or_(pc.less(found, first), pc.greater(found, last))).as_py():
             return found
     except pa.ArrowInvalid:
         pass  # Arrow knows fewer forms, and one of them is not of all events.

@@ -109,11 +109,11 @@ class Columns:
                 one for one, is_in in zip(headers, chosen.to_pylist(), strict=False) if is_in
             ]
             attributes = Attributes(data)
-        found = {
-            "partition": pa.repeat(pa.scalar(page.partition, pa.int32()), len(data)),
-            "cursor": pa.repeat(pa.scalar(page.page.cursor, pa.string()), len(data)),
-            "data": data,
-        }
+        found = {"data": data}
+        if "partition" in self._schema.names:
+            found["partition"] = pa.repeat(pa.scalar(page.partition, pa.int32()), len(data))
+        if "cursor" in self._schema.names:
+            found["cursor"] = pa.repeat(pa.scalar(page.page.cursor, pa.string()), len(data))
         if self.with_headers:
             pairs = [list(one.items()) for one in headers]
             found["headers"] = pa.array(pairs, self._schema.field("headers").type)

@@ -10,6 +10,7 @@ import re
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import ClassVar
 
@@ -103,7 +104,7 @@ class Credentials:
         Raises:
             ConfigurationError: a certificate or a key cannot be read.
         """
-        return httpx.Client(headers=headers, verify=self._tls() or True, timeout=_PATIENCE)
+        return httpx.Client(headers=headers, verify=self._tls() or _public_tls(), timeout=_PATIENCE)
 
     def _tls(self) -> ssl.SSLContext | None:
         if not (self.ca_file or self.certificate_file):
@@ -121,6 +122,12 @@ class Credentials:
                 "on this machine as certificates and a key in PEM."
             ) from None
         return context
+
+
+@cache
+def _public_tls() -> ssl.SSLContext:
+    """Return what trusts public authorities, made once: reading them takes a while."""
+    return httpx.create_ssl_context()
 
 
 def _found(variable: str | None, file: str | None, option: str) -> str | None:
