@@ -3,7 +3,7 @@
 What the sync and the async client share: everything but the waiting.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -257,15 +257,20 @@ class Wire(Generic[_Http]):
         )
 
     def _extension_url(
-        self, info: FeedInfo, extension: str, partition: int, parameters: dict[str, str | int]
+        self,
+        info: FeedInfo,
+        extension: str,
+        partition: int,
+        parameters: Mapping[str, str | int | None],
     ) -> httpx.URL:
-        """Build the address of an extension.
+        """Build the address of an extension; parameters that are None are left out.
 
         Raises:
             ConfigurationError: the feed does not have it.
         """
         self._expect_extension(info, extension)
-        return self._url_below(info, _PATHS[extension], partition, parameters)
+        given = {name: value for name, value in parameters.items() if value is not None}
+        return self._url_below(info, _PATHS[extension], partition, given)
 
     def _url_below(
         self, info: FeedInfo, name: str, partition: int, parameters: dict[str, str | int]

@@ -167,10 +167,10 @@ class Client(Wire[httpx.Client]):
             ZeroEventHubError: as `fetch`.
         """
         info = self._info or self.discover()
-        bounds: dict[str, str | int] = {"count": count, "cursor": start}
-        if stop is not None:
-            bounds["stop"] = stop
-        return decode_splits(self._get(self._extension_url(info, SPLITS, partition, bounds)))
+        url = self._extension_url(
+            info, SPLITS, partition, {"count": count, "cursor": start, "stop": stop}
+        )
+        return decode_splits(self._get(url))
 
     def lag(self, partition: int, cursor: str) -> Lag:
         """Ask how many events lie behind a cursor now, and how old the first of them is.
@@ -208,10 +208,9 @@ class Client(Wire[httpx.Client]):
             ZeroEventHubError: as `fetch`.
         """
         info = self._info or self.discover()
-        bounds: dict[str, str | int] = {"cursor": cursor, "events": events}
-        if stop is not None:
-            bounds["stop"] = stop
-        url = self._extension_url(info, CURSOR_OF_COUNT, partition, bounds)
+        url = self._extension_url(
+            info, CURSOR_OF_COUNT, partition, {"cursor": cursor, "events": events, "stop": stop}
+        )
         return decode_counted_cursor(self._get(url))
 
     def _get(self, url: httpx.URL) -> bytes:
@@ -305,10 +304,10 @@ class AsyncClient(Wire[httpx.AsyncClient]):
     ) -> list[str]:
         """Ask for the cursors between pieces; see `Client.splits`."""
         info = self._info or await self.discover()
-        bounds: dict[str, str | int] = {"count": count, "cursor": start}
-        if stop is not None:
-            bounds["stop"] = stop
-        return decode_splits(await self._get(self._extension_url(info, SPLITS, partition, bounds)))
+        url = self._extension_url(
+            info, SPLITS, partition, {"count": count, "cursor": start, "stop": stop}
+        )
+        return decode_splits(await self._get(url))
 
     async def lag(self, partition: int, cursor: str) -> Lag:
         """Ask how many events lie behind a cursor; see `Client.lag`."""
@@ -321,10 +320,9 @@ class AsyncClient(Wire[httpx.AsyncClient]):
     ) -> CountedCursor:
         """Ask for the cursor so many events behind another one; see `Client.cursor_of_count`."""
         info = self._info or await self.discover()
-        bounds: dict[str, str | int] = {"cursor": cursor, "events": events}
-        if stop is not None:
-            bounds["stop"] = stop
-        url = self._extension_url(info, CURSOR_OF_COUNT, partition, bounds)
+        url = self._extension_url(
+            info, CURSOR_OF_COUNT, partition, {"cursor": cursor, "events": events, "stop": stop}
+        )
         return decode_counted_cursor(await self._get(url))
 
     async def _get(self, url: httpx.URL) -> bytes:
