@@ -1,7 +1,8 @@
 """Answer requests of FeedAPI v2 and ZeroEventHub v1, and those of the extensions."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 import msgspec
 from starlette.datastructures import QueryParams
@@ -16,7 +17,11 @@ from zeroeventhub.server.caching import FRESH
 from zeroeventhub.server.kept_pages import EncodedPage
 from zeroeventhub.server.page_forms import PageForms
 from zeroeventhub.server.parameters import (
+    CountRequest,
+    CursorRequest,
     EventsRequest,
+    LagRequest,
+    SplitsRequest,
     is_v1,
     read_count_request,
     read_cursor_request,
@@ -32,6 +37,8 @@ from zeroeventhub.server.view import View
 from zeroeventhub.server.waiting import Question
 
 __all__ = ["Endpoint"]
+
+_Asked = TypeVar("_Asked", CountRequest, CursorRequest, LagRequest, SplitsRequest)
 
 
 class Endpoint:
@@ -123,20 +130,14 @@ class Endpoint:
     async def cursor(self, request: Request, principal: Principal) -> Response:
         """Answer with the cursor of a moment."""
         view = self._view(principal)
-        info = await view.info()
-        expect_extension(info, CURSOR_OF_TIME)
-        wanted = read_cursor_request(request.query_params)
-        expect_partition(info, wanted.token, wanted.partition)
+        wanted = await _asked(view, request, CURSOR_OF_TIME, read_cursor_request)
         cursor = await view.call("cursor_at", wanted.moment, wanted.partition)
         return _document({"cursor": cursor})
 
     async def splits(self, request: Request, principal: Principal) -> Response:
         """Answer with the cursors between pieces of a partition."""
         view = self._view(principal)
-        info = await view.info()
-        expect_extension(info, SPLITS)
-        wanted = read_splits_request(request.query_params)
-        expect_partition(info, wanted.token, wanted.partition)
+        wanted = await _asked(view, request, SPLITS, read_splits_request)
         cursors = await view.call(
             "splits", wanted.partition, wanted.count, start=wanted.cursor, stop=wanted.stop
         )
@@ -145,20 +146,14 @@ class Endpoint:
     async def lag(self, request: Request, principal: Principal) -> Response:
         """Answer with the number of events behind a cursor."""
         view = self._view(principal)
-        info = await view.info()
-        expect_extension(info, LAG)
-        wanted = read_lag_request(request.query_params)
-        expect_partition(info, wanted.token, wanted.partition)
+        wanted = await _asked(view, request, LAG, read_lag_request)
         found = await view.call("lag", wanted.partition, wanted.cursor)
         return Response(encode_lag(found), media_type="application/json", headers=FRESH)
 
     async def cursor_of_count(self, request: Request, principal: Principal) -> Response:
         """Answer with the cursor behind so many events."""
         view = self._view(principal)
-        info = await view.info()
-        expect_extension(info, CURSOR_OF_COUNT)
-        wanted = read_count_request(request.query_params)
-        expect_partition(info, wanted.token, wanted.partition)
+        wanted = await _asked(view, request, CURSOR_OF_COUNT, read_count_request)
         found = await view.call(
             "cursor_of_count", wanted.partition, wanted.cursor, wanted.events, stop=wanted.stop
         )
@@ -179,6 +174,21 @@ class Endpoint:
                 parts.append(encode_page_v1(partition, page, wanted.headers))
                 request.state.events += len(page.events)
         return Response(b"".join(parts), media_type=MEDIA_TYPE, headers=FRESH)
+
+
+async def _asked(
+    view: View, request: Request, extension: str, read: Callable[[QueryParams], _Asked]
+) -> _Asked:
+    """Read a request for something that a feed has beside its events.
+
+    Raises:
+        FeedError: the feed does not have it, or the request is not of its form.
+    """
+    info = await view.info()
+    expect_extension(info, extension)
+    wanted = read(request.query_params)
+    expect_partition(info, wanted.token, wanted.partition)
+    return wanted
 
 
 def _document(content: Mapping[str, str | int | list[str]]) -> Response:
