@@ -5,7 +5,7 @@ from zeroeventhub._follow.steps import Pause
 from zeroeventhub.errors import ProtocolError
 from zeroeventhub.protocol import Page
 
-__all__ = ["LONGEST_WAIT", "brings_news", "pause_at_head", "reaches_head"]
+__all__ = ["LONGEST_WAIT", "brings_news", "moves_cursor", "pause_at_head", "reaches_head"]
 
 LONGEST_WAIT = 5.0
 """Seconds that the feed is asked to wait at its head; a consumer that is stopped waits as long."""
@@ -17,12 +17,21 @@ def brings_news(page: Page, partition: int, cursor: str) -> bool:
     Raises:
         ProtocolError: it holds events and does not move the cursor.
     """
-    if page.events and page.cursor == cursor:
+    return moves_cursor(len(page.events), partition, cursor, page.cursor)
+
+
+def moves_cursor(events: int, partition: int, before: str, after: str) -> bool:
+    """Tell whether a page of so many events moves the cursor.
+
+    Raises:
+        ProtocolError: it holds events and does not move the cursor.
+    """
+    if events and after == before:
         raise ProtocolError(
             f"The feed sent events of partition {partition} without moving the cursor: they "
             "would come again for ever."
         )
-    return page.cursor != cursor
+    return after != before
 
 
 def reaches_head(page: Page, cursor: str) -> bool:

@@ -1,6 +1,5 @@
 """The feed as the driver or a task asks it: again where that may help, with fresh secrets."""
 
-import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from zeroeventhub._follow.backoff import Patience
 from zeroeventhub.client import Client
 from zeroeventhub.errors import TransientError, Unauthorized
 from zeroeventhub.limits import Limits
+from zeroeventhub.spark.log import log
 from zeroeventhub.spark.options import Options
 
 __all__ = ["Connection"]
@@ -18,8 +18,6 @@ __all__ = ["Connection"]
 _Answer = TypeVar("_Answer")
 
 _LIMITS = Limits(page_bytes=64 * 1024 * 1024)
-
-_log = logging.getLogger(__name__)
 
 
 class Connection:
@@ -78,7 +76,7 @@ class Connection:
         """
         for step in patience.wait_out(error):
             if isinstance(step, Pause):
-                _log.warning("%s Asking again in %.1f s.", error, step.seconds)
+                log.warning("%s Asking again in %.1f s.", error, step.seconds)
                 time.sleep(step.seconds)
 
     def close(self) -> None:

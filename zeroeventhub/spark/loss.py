@@ -1,11 +1,11 @@
 """What becomes of a read whose place in history is gone."""
 
-import logging
 from collections.abc import Callable
 from typing import TypeVar
 
 from zeroeventhub.errors import Diverged, Gone, Trimmed
 from zeroeventhub.protocol import FIRST
+from zeroeventhub.spark.log import log
 
 __all__ = ["Loss"]
 
@@ -15,8 +15,6 @@ _Lost = TypeVar("_Lost", Trimmed, Diverged)
 _ADVICE = (
     "Set failOnDataLoss to false to go on with what there is, or start again with a new checkpoint."
 )
-
-_log = logging.getLogger(__name__)
 
 
 class Loss:
@@ -53,7 +51,7 @@ class Loss:
             if self._fails:
                 raise _told(partition, error) from None
             earliest = error.earliest or FIRST
-            _log.warning(
+            log.warning(
                 "Events of partition %d behind the cursor %s are gone, and were not read: the "
                 "feed no longer has them. Going on at the earliest one, %s.",
                 partition,
@@ -63,7 +61,7 @@ class Loss:
         except Diverged as error:
             if self._fails:
                 raise _told(partition, error) from None
-            _log.warning(
+            log.warning(
                 "The cursor %s of partition %d is of a history that the feed no longer has. Going "
                 "on at its head: events before that may be missing.",
                 cursor,
@@ -88,7 +86,7 @@ class Loss:
         )
         if self._fails:
             raise Gone(f"{error} {_ADVICE}")
-        _log.warning("%s It was not read.", error)
+        log.warning("%s It was not read.", error)
 
 
 def _told(partition: int, error: _Lost) -> _Lost:

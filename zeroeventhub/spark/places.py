@@ -1,6 +1,6 @@
 """Where the driver's cursors come from: beginnings, heads, moments, and places further on."""
 
-from zeroeventhub._follow.layout_order import choose
+from zeroeventhub._follow.layout_order import choose, ready
 from zeroeventhub._follow.page_reading import reaches_head
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import (
@@ -160,9 +160,6 @@ class Places:
 def _parents_first(chosen: tuple[Partition, ...]) -> list[Partition]:
     """Sort partitions so that each comes behind the one that it starts after."""
     found: list[Partition] = []
-    rest = list(chosen)
-    while rest:
-        waited_for = {one.id for one in rest}
-        found += [one for one in rest if one.starts_after not in waited_for]
-        rest = [one for one in rest if one.starts_after in waited_for]
+    while len(found) < len(chosen):
+        found += ready(chosen, [one.id for one in found])
     return found

@@ -4,8 +4,9 @@ from collections.abc import Callable, Sized
 from itertools import pairwise
 from typing import TypeVar
 
+from zeroeventhub._follow.layout_order import ready
 from zeroeventhub.errors import ConfigurationError, TokenChanged
-from zeroeventhub.protocol import FeedInfo, Partition
+from zeroeventhub.protocol import FeedInfo
 from zeroeventhub.spark.advance import advance
 from zeroeventhub.spark.connection import Connection
 from zeroeventhub.spark.loss import Loss
@@ -52,7 +53,7 @@ class Plan:
             starts = places.starts(self._options.starting or LATEST)
             if self._options.starting == EARLIEST:
                 # Others are begun when the ones before them are read.
-                starts = {one.id: starts[one.id] for one in _roots(places)}
+                starts = {one.id: starts[one.id] for one in ready(places.partitions, ())}
             counts = {} if places.can_stop else dict.fromkeys(starts, 0)
             return Offsets.within(info, starts, counts)
 
@@ -176,9 +177,3 @@ class Plan:
             return Offsets.within(info, cursors)
         counts = {one: start.counts.get(one, 0) + reach.events for one, reach in ends.items()}
         return Offsets.within(info, cursors, counts)
-
-
-def _roots(places: Places) -> list[Partition]:
-    """Name the partitions that wait for no other."""
-    known = {one.id for one in places.partitions}
-    return [one for one in places.partitions if one.starts_after not in known]

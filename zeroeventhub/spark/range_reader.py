@@ -1,11 +1,11 @@
 """The events of a range, page by page, as a task reads them."""
 
-import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from zeroeventhub._follow.page_reading import moves_cursor
 from zeroeventhub.arrow.arrow_page import ArrowPage
 from zeroeventhub.client import Client
 from zeroeventhub.errors import ProtocolError, TokenChanged, Trimmed, Unavailable
@@ -16,8 +16,6 @@ from zeroeventhub.spark.offsets import Range
 from zeroeventhub.spark.options import Options
 
 __all__ = ["RangePage", "RangeReader"]
-
-_log = logging.getLogger(__name__)
 
 _Page: TypeAlias = ArrowPage | Page
 
@@ -34,7 +32,7 @@ class RangePage:
     """
 
     partition: int
-    page: ArrowPage | Page
+    page: _Page
     count: int
     is_filtered: bool
 
@@ -116,12 +114,8 @@ class RangeReader:
             if page is None:
                 return
             events = len(page.events) if isinstance(page, Page) else _rows(page)
-            if events and page.cursor == one.start:
-                raise ProtocolError(
-                    f"The feed sent events of partition {one.partition} without moving the "
-                    "cursor: they would come again for ever."
-                )
-            if page.cursor == one.start and not page.stop_reached:
+            moved = moves_cursor(events, one.partition, one.start, page.cursor)
+            if not moved and not page.stop_reached:
                 # What was settled once is there; who answers may not have it yet.
                 self._connection.wait_out(patience, _not_there(one))
                 continue

@@ -81,8 +81,9 @@ class StreamReader(DataSourceStreamReader, AvailableNow):
             # Of a feed that cannot stop, what is there is all that could be read in one go.
             read = sum(count - begin.counts.get(one, 0) for one, count in end.counts.items())
             self._is_over = read < (events or WALKED)
-        self._is_at_head = events is None or end.document() == begin.document()
-        if end.document() == begin.document():
+        stands = end == begin
+        self._is_at_head = events is None or stands
+        if stands:
             self._wait()
             return begin.document() if start is None else start
         return self._moved_to(end)
