@@ -13,6 +13,7 @@ from zeroeventhub.protocol import (
     CountedCursor,
     Event,
     FeedInfo,
+    KeyPage,
     Lag,
     Page,
     Partition,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         lag,
     )
     from zeroeventhub.cursors import CursorStore
+    from zeroeventhub.event_log import EventLog, ExpectedVersion, KeptEvent, KeyedTable, NewEvent
     from zeroeventhub.feed import AsyncExtendedFeed, AsyncFeed, ExtendedFeed, Feed
     from zeroeventhub.publisher import TableFeed
     from zeroeventhub.server import (
@@ -55,14 +57,20 @@ __all__ = [
     "CountedCursor",
     "CursorStore",
     "Event",
+    "EventLog",
+    "ExpectedVersion",
     "ExtendedFeed",
     "Failures",
     "Feed",
     "FeedAuthorization",
     "FeedInfo",
+    "KeptEvent",
+    "KeyPage",
+    "KeyedTable",
     "Lag",
     "Layout",
     "Limits",
+    "NewEvent",
     "Observer",
     "Page",
     "Partition",
@@ -87,10 +95,15 @@ _LAZY = {
     "AsyncPendingPage": "consumer",
     "Consumer": "consumer",
     "CursorStore": "cursors",
+    "EventLog": "event_log",
+    "ExpectedVersion": "event_log",
     "ExtendedFeed": "feed",
     "Failures": "consumer",
     "Feed": "feed",
     "FeedAuthorization": "server",
+    "KeptEvent": "event_log",
+    "KeyedTable": "event_log",
+    "NewEvent": "event_log",
     "Observer": "consumer",
     "PendingPage": "consumer",
     "Principal": "server",

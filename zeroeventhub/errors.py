@@ -21,7 +21,9 @@ ZeroEventHubError
 │   │   └── TooManyRequests the caller asks for more than its share
 │   ├── Unreachable         the network or the server did not answer
 │   ├── CutPage             a page ended before its checkpoint
-│   └── StoreUnavailable    the consumer's own database did not answer, or asked to try again
+│   └── StoreUnavailable    the caller's own database did not answer, or asked to try again
+├── Conflict                somebody else has appended to the key: nothing was appended
+├── IdReused                an event of this id is there, and says something else
 ├── Fenced                  the cursor moved since the page was read: nothing was applied
 │   └── LeaseLost           another process of this consumer reads the partition now
 └── Halted                  events could not be applied: their partition stands still
@@ -36,6 +38,7 @@ __all__ = [
     "BadCursor",
     "BadRequest",
     "ConfigurationError",
+    "Conflict",
     "CutPage",
     "Diverged",
     "FeedError",
@@ -44,6 +47,7 @@ __all__ = [
     "Forbidden",
     "Gone",
     "Halted",
+    "IdReused",
     "LeaseLost",
     "MissingExtra",
     "NotFound",
@@ -211,7 +215,25 @@ class CutPage(TransientError):  # noqa: N818 - named for what happened
 
 
 class StoreUnavailable(TransientError):  # noqa: N818 - named for what happened
-    """Say that the consumer's own database did not answer, or asked to try again."""
+    """Say that the caller's own database did not answer, or asked to try again."""
+
+
+class Conflict(ZeroEventHubError):  # noqa: N818 - the field's word for a version that has moved
+    """Say that a key has another version than was expected; nothing was appended.
+
+    Attributes:
+        key: the key.
+        version: the version that it has: that of its last event, 0 where there is none.
+    """
+
+    def __init__(self, message: str, *, key: str | int, version: int) -> None:
+        super().__init__(message)
+        self.key = key
+        self.version = version
+
+
+class IdReused(ZeroEventHubError):  # noqa: N818 - named for what happened
+    """Say that an event of this id is there, and says something else."""
 
 
 class Fenced(ZeroEventHubError):  # noqa: N818 - the field's word for a refused commit

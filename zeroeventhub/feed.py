@@ -16,7 +16,15 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from zeroeventhub.capacity import Capacity
-from zeroeventhub.protocol import CountedCursor, FeedInfo, Lag, Page, TypeFilter
+from zeroeventhub.protocol import (
+    CountedCursor,
+    FeedInfo,
+    KeyPage,
+    Lag,
+    Page,
+    Segments,
+    TypeFilter,
+)
 
 __all__ = ["AsyncExtendedFeed", "AsyncFeed", "ExtendedFeed", "Feed", "FeedSource"]
 
@@ -115,10 +123,10 @@ class ExtendedFeed(Protocol):
         asks again and again while they are sent. Those of other feeds are not kept.
 
         Args:
-            cursors: those behind full pages.
+            cursors: those before and behind full pages.
 
         Raises:
-            Gone: one of them is not of this history any more.
+            Gone: one of them is not of this history any more, or of what is left of it.
         """
 
     def head(self) -> Hashable:
@@ -176,6 +184,49 @@ class ExtendedFeed(Protocol):
             for brings up to it: fewer than wanted only where it stands at `stop` or at the head.
             The cursor is the one asked for if there are none, and otherwise `stop` if it stands
             there.
+        """
+
+    def segments(self, partition: int, cursor: str, *, stop: str | None = None) -> Segments:
+        """Return where the events that follow a cursor lie in files, as far as they do (SEGMENTS).
+
+        Args:
+            partition: one of those that `info` names.
+            cursor: FIRST, or the cursor of an earlier page.
+            stop: a cursor, behind which no event is wanted; None for the head.
+        """
+
+    def read_key(
+        self,
+        key: str,
+        after_version: int,
+        limit: int,
+        *,
+        partitions: Collection[int] | None = None,
+    ) -> KeyPage:
+        """Read the events of a key, in the order of their versions (KEY_HISTORY).
+
+        Args:
+            key: as its JSON has it.
+            after_version: the version behind which to begin, from 0 on.
+            limit: how many events to return at most.
+            partitions: those that the reader may see, where it may not see all; given only then.
+        """
+
+    def register_progress(
+        self, consumer: str, partition: int, cursor: str, *, principal: str
+    ) -> None:
+        """Note how far a consumer has committed, for whoever trims the feed (PROGRESS).
+
+        Args:
+            consumer: its name: not empty, and one line.
+            partition: one of those that `info` names.
+            cursor: the cursor of a page that it has committed.
+            principal: who says so, whose consumers are no one else's; empty where readers are not
+                told apart.
+
+        Raises:
+            BadRequest: the name or the cursor is none.
+            Gone: the feed does not have what lies behind the cursor.
         """
 
     def cursor_of(self, event_id: str, partition: int, *, types: TypeFilter | None = None) -> str:
@@ -243,6 +294,24 @@ class AsyncExtendedFeed(Protocol):
         self, partition: int, cursor: str, events: int, *, stop: str | None = None
     ) -> CountedCursor:
         """Return the cursor behind so many events; see `ExtendedFeed.cursor_of_count`."""
+
+    async def segments(self, partition: int, cursor: str, *, stop: str | None = None) -> Segments:
+        """Return where events lie in files; see `ExtendedFeed.segments`."""
+
+    async def read_key(
+        self,
+        key: str,
+        after_version: int,
+        limit: int,
+        *,
+        partitions: Collection[int] | None = None,
+    ) -> KeyPage:
+        """Read the events of a key; see `ExtendedFeed.read_key`."""
+
+    async def register_progress(
+        self, consumer: str, partition: int, cursor: str, *, principal: str
+    ) -> None:
+        """Note how far a consumer has committed; see `ExtendedFeed.register_progress`."""
 
     async def cursor_of(
         self, event_id: str, partition: int, *, types: TypeFilter | None = None

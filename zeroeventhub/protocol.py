@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -13,23 +13,30 @@ from zeroeventhub.errors import ConfigurationError, ProtocolError
 __all__ = [
     "ARROW",
     "CAUGHT_UP",
+    "COMPACTED",
     "CURSOR_OF_COUNT",
     "CURSOR_OF_TIME",
     "EVENT_TYPES",
     "FIRST",
     "HIGHEST_PARTITION",
+    "KEY_HISTORY",
     "LAG",
     "LAST",
     "NOTHING",
+    "PROGRESS",
+    "SEGMENTS",
     "SPLITS",
     "STOP",
     "WAIT",
     "CountedCursor",
     "Event",
     "FeedInfo",
+    "KeyPage",
     "Lag",
     "Page",
     "Partition",
+    "SegmentPart",
+    "Segments",
     "TypeFilter",
     "is_cursor",
 ]
@@ -48,6 +55,9 @@ ARROW = "arrow"
 
 CAUGHT_UP = "caught-up"
 """The extension of feeds that say when a page held everything that could be read."""
+
+COMPACTED = "compacted"
+"""The extension of feeds that keep the last event of each key, and not always those before."""
 
 EVENT_TYPES = "event-types"
 """The extension of feeds that filter events by their type (FeedAPI v2, Events endpoint)."""
@@ -69,6 +79,15 @@ LAG = "lag"
 
 CURSOR_OF_COUNT = "cursor-of-count"
 """The extension of feeds that know the cursor so many events behind another one."""
+
+PROGRESS = "progress"
+"""The extension of feeds that keep how far consumers say that they have come."""
+
+SEGMENTS = "segments"
+"""The extension of feeds that say where old events lie in files, for readers in bulk."""
+
+KEY_HISTORY = "key-history"
+"""The extension of feeds whose events of one key can be read by themselves."""
 
 
 class Event(msgspec.Struct, frozen=True, eq=False, gc=False):
@@ -186,6 +205,55 @@ class CountedCursor:
 
     cursor: str
     events: int
+
+
+@dataclass(frozen=True)
+class SegmentPart:
+    """Say where some events of a partition lie in a file of Parquet (extension "segments").
+
+    Attributes:
+        url: of the file, from which ranges of bytes can be read. It may hold a signature, with
+            which everybody can read it.
+        size: of the file, in bytes.
+        after: the position behind which the events begin, by the file's column `position`.
+        upto: the position of the last one.
+        cursor: stands behind the last one.
+    """
+
+    url: str = field(repr=False)
+    size: int
+    after: int
+    upto: int
+    cursor: str
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Say where the events behind a cursor lie in files, as far as they do.
+
+    Attributes:
+        parts: the files, in the order of their events.
+        cursor: stands behind the last of these: go on from there; the one that was asked for if
+            there are none.
+    """
+
+    parts: Sequence[SegmentPart]
+    cursor: str
+
+
+@dataclass(frozen=True)
+class KeyPage:
+    """Hold events of one key, in the order of their versions.
+
+    Attributes:
+        events: the events.
+        versions: the version of each: its number within the key.
+        more: whether there may be events behind the last of them, in another page.
+    """
+
+    events: Sequence[Event]
+    versions: Sequence[int]
+    more: bool = False
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,7 @@ class Exchange:
         wait: seconds that the feed was asked to wait.
         page: what to take a page into, where a page was asked for.
         arrow_page: what to take it into if it comes as Arrow, where that was asked for.
+        method: of HTTP.
     """
 
     def __init__(
@@ -62,9 +63,11 @@ class Exchange:
         wait: float = 0.0,
         page: PageDecoder | None = None,
         arrow_page: "ArrowDecoder | None" = None,
+        method: str = "GET",
     ) -> None:
         self.url = url
         self.headers = headers
+        self.method = method
         self.deadline = Deadline(limits, wait)
         self.timeouts = _shared(patience.as_dict(), limits.seconds)
         self.status = 0

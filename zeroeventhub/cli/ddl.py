@@ -5,6 +5,8 @@ from typing import Any
 import click
 
 from zeroeventhub.cli.options import open_ordering, table_options
+from zeroeventhub.publisher.progress import Progress
+from zeroeventhub.publisher.retention import Marks
 
 __all__ = ["ddl"]
 
@@ -12,13 +14,21 @@ __all__ = ["ddl"]
 @click.command()
 @table_options
 @click.option("--uninstall", is_flag=True, help="Print what takes it back.")
-def ddl(*, uninstall: bool, **table: Any) -> None:
+@click.option(
+    "--retention", is_flag=True, help="Print what a feed needs to be trimmed, which stays."
+)
+@click.option("--progress", is_flag=True, help="Print what lets consumers register, which stays.")
+def ddl(*, uninstall: bool, retention: bool, progress: bool, **table: Any) -> None:
     """Print the SQL that an ordering needs; nothing is changed."""
     engine, order = open_ordering(**table)
     with engine.connect() as connection:
         statements = order.ddl(connection)
     engine.dispose()
     parts = [statements.uninstall] if uninstall else [statements.install, statements.backfill]
+    if retention and not uninstall:
+        parts.append(Marks.of(order.source).statements(engine.dialect))
+    if progress and not uninstall:
+        parts.append((Progress.beside(order.source).statement(engine.dialect),))
     if not any(parts):
         click.echo("-- This ordering needs nothing in the database.")
         return

@@ -1,7 +1,7 @@
 """`zeroeventhub lag`: how far a consumer is behind."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 import click
@@ -12,7 +12,7 @@ from zeroeventhub.consumer.lag import lag as find_lag
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import Lag
 
-__all__ = ["lag"]
+__all__ = ["duration", "lag", "table"]
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
@@ -49,15 +49,21 @@ def lag(
         listed = [{"partition": number, **asdict(lag)} for number, lag in found.items()]
         click.echo(json.dumps({"consumer": consumer, "partitions": listed}))
         return
-    click.echo(_table(found))
+    click.echo(table(_rows(found)))
 
 
-def _table(found: Mapping[int, Lag]) -> str:
-    rows = [("partition", "events", "behind")]
-    rows += [
-        (str(number), f"{lag.events:,}{'' if lag.exact else '+'}", _duration(lag.seconds))
-        for number, lag in found.items()
+def _rows(found: Mapping[int, Lag]) -> list[tuple[str, ...]]:
+    return [
+        ("partition", "events", "behind"),
+        *(
+            (str(number), f"{lag.events:,}{'' if lag.exact else '+'}", duration(lag.seconds))
+            for number, lag in found.items()
+        ),
     ]
+
+
+def table(rows: Sequence[tuple[str, ...]]) -> str:
+    """Set rows in columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
@@ -65,7 +71,7 @@ def _table(found: Mapping[int, Lag]) -> str:
     )
 
 
-def _duration(seconds: float | None) -> str:
+def duration(seconds: float | None) -> str:
     """Write a time in the largest unit that it has one of."""
     if seconds is None:
         return "unknown"

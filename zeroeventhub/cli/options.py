@@ -1,7 +1,9 @@
 """Options that several commands share, and what they stand for."""
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from zeroeventhub.publisher import TableFeed
 from zeroeventhub.publisher.ordering import ORDERINGS, Ordering
 
 __all__ = [
+    "age",
     "as_json",
     "feed_options",
     "open_client",
@@ -34,7 +37,20 @@ _DRIVERS = {
 
 PATIENCE = httpx.Timeout(30.0, connect=10.0)
 
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_AGE = re.compile(r"(?P<count>[0-9]{1,6})(?P<unit>[smhdw])", re.ASCII)
+
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
+
+
+def age(_context: click.Context, _option: Any, value: str | None) -> timedelta | None:
+    """Read an age such as 30d, as a callback of an option."""
+    if value is None:
+        return None
+    match = _AGE.fullmatch(value)
+    if match is None:
+        raise click.BadParameter("an age is written as 45s, 90m, 12h, 30d or 8w.")
+    return timedelta(**{_UNITS[match["unit"]]: int(match["count"])})
 
 
 def feed_options(command: Callable[..., Any]) -> Callable[..., Any]:

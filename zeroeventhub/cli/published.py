@@ -1,6 +1,7 @@
 """Options that say how a table is published, and the feed that they make."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import click
@@ -10,6 +11,8 @@ from zeroeventhub.cli.options import open_database, reflect, table_options
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher import TableFeed
 from zeroeventhub.publisher.mapping import resolve
+from zeroeventhub.publisher.progress import Progress
+from zeroeventhub.publisher.retention import Retention
 
 __all__ = ["open_feed", "publish_options"]
 
@@ -17,6 +20,22 @@ __all__ = ["open_feed", "publish_options"]
 def publish_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that name a table and say what its events are."""
     for option in (
+        click.option(
+            "--cache", metavar="FOLDER", help="Where to keep what was fetched of the archive."
+        ),
+        click.option(
+            "--shared",
+            metavar="WAY",
+            help='How readers reach files of the archive: "signed", or what stands before a name.',
+        ),
+        click.option(
+            "--erasable",
+            is_flag=True,
+            help="Events may be erased from the archive, so no page is one that never changes.",
+        ),
+        click.option(
+            "--archive", metavar="PLACE", help="Where old events are kept: a folder, or a URL."
+        ),
         click.option(
             "--mutable",
             is_flag=True,
@@ -52,6 +71,11 @@ def open_feed(
     columns: str | None,
     type_: str | None,
     id_: str | None,
+    archive: str | None,
+    cache: str | None,
+    erasable: bool,
+    shared: str | None,
+    must_have_mark: bool = False,
     **options: Any,
 ) -> tuple[Engine, TableFeed]:
     """Open a database and make the feed of one of its tables.
@@ -65,6 +89,12 @@ def open_feed(
         columns: the columns that make it, with commas between.
         type_: the column of the event's type.
         id_: the column of its id.
+        archive: where old events are kept: a local folder, or the URL of a store.
+        cache: a local folder for what was fetched of it.
+        erasable: whether events may be erased from it.
+        shared: how readers reach its files.
+        must_have_mark: whether the feed is to be told of what was trimmed in any case, and not
+            only where there is a mark.
         options: other options of TableFeed.
 
     Raises:
@@ -74,11 +104,19 @@ def open_feed(
         raise ConfigurationError("An event's data is --data or --columns, not both.")
     if partitions and not partition:
         raise ConfigurationError("--partitions needs --partition, the column to read it from.")
+    if cache and not archive:
+        raise ConfigurationError("--cache is of no use without --archive, of which it keeps parts.")
+    if not archive and (erasable or shared):
+        raise ConfigurationError("--erasable and --shared tell of an archive: give --archive too.")
+    kept = (
+        _open_archive(archive, cache=cache, erasable=erasable, shared=shared) if archive else None
+    )
     engine = open_database(database, must_exist=True)
     events = reflect(engine, table)
     if partition and not partitions:
         partitions = _count_partitions(engine, events, partition)
-    feed = TableFeed(
+    feed = partial(
+        TableFeed,
         events,
         partition=partition,
         partitions=partitions,
@@ -87,7 +125,21 @@ def open_feed(
         id=id_,
         **options,
     )
-    return engine, feed
+    retention, progress = Retention(schema=events.schema), Progress(schema=events.schema)
+    beside: dict[str, Any] = {}
+    with engine.connect() as connection:
+        if progress.is_there(connection):
+            beside["progress"] = progress
+        told = feed(retention=retention, archive=kept)
+        if must_have_mark or kept is not None or told.has_mark(connection):
+            beside |= {"retention": retention, "archive": kept}
+    return engine, feed(**beside)
+
+
+def _open_archive(place: str, **options: Any) -> Any:
+    from zeroeventhub.archive import Archive  # noqa: PLC0415 - of another extra
+
+    return Archive(place, **options)
 
 
 def _count_partitions(engine: Engine, events: Table, partition: str) -> int:

@@ -56,6 +56,11 @@ PATIENCE = 1.0
     show_default=True,
     help="Seconds after which others take over from a process that was killed.",
 )
+@click.option(
+    "--register-progress",
+    is_flag=True,
+    help="Tell the publisher how far this has come, so that it keeps what has not landed.",
+)
 @type_options
 @as_json
 def sync(
@@ -71,6 +76,7 @@ def sync(
     tries: int,
     set_aside: bool,
     lease: float,
+    register_progress: bool,
     only_types: tuple[str, ...],
     skipped_types: tuple[str, ...],
     as_json: bool,
@@ -97,6 +103,7 @@ def sync(
             lease=lease,
             failures=Failures(tries, "set-aside" if set_aside else "halt"),
             observer=watch,
+            register_progress=register_progress,
         )
         if not follow and (info := client.discover()).token is None and not info.exactly_once:
             meters.say("The feed does not promise that it publishes an event only once.")

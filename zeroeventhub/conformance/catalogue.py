@@ -9,7 +9,7 @@ __all__ = ["all_checks"]
 _ORDER = (
     *("discovery", "token", "reading", "v1", "parameters"),
     *("event_types", "caught_up", "stop", "wait", "cursor_of_time", "splits", "lag", "arrow"),
-    "cursor_of_count",
+    *("cursor_of_count", "key_history", "segments"),
     *("caching", "lines", "problems"),
 )
 

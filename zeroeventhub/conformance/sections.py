@@ -15,6 +15,7 @@ __all__ = [
     "EXACTLY_ONCE",
     "EXTENSIONS",
     "JSON",
+    "KEY_HISTORY",
     "KINDS",
     "LAG",
     "LIMITS",
@@ -26,6 +27,7 @@ __all__ = [
     "READING",
     "REPLAY",
     "REQUESTS",
+    "SEGMENTS",
     "SPECIAL_CURSORS",
     "SPLITS",
     "SPLITTING",
@@ -58,6 +60,8 @@ SPLITS: Final = "9.7"
 LAG: Final = "9.8"
 ARROW: Final = "9.9"
 CURSOR_OF_COUNT: Final = "9.10"
+KEY_HISTORY: Final = "9.11"
+SEGMENTS: Final = "9.12"
 PROBLEMS: Final = "10.1"
 KINDS: Final = "10.2"
 CACHING: Final = "11"

@@ -15,6 +15,7 @@ from zeroeventhub.consumer.following import Following
 from zeroeventhub.consumer.running.run import Run
 from zeroeventhub.consumer.running.stopping import stop_on_signals
 from zeroeventhub.consumer.running.tasks import Tasks
+from zeroeventhub.consumer.telling import AsyncTeller
 from zeroeventhub.errors import ZeroEventHubError
 
 __all__ = ["AsyncConsumer"]
@@ -29,11 +30,14 @@ class AsyncConsumer(Following[AsyncClient]):
     async def __aiter__(self) -> AsyncIterator[AsyncPendingPage]:
         """Yield pages that have events, one partition after the other, without leases."""
         access = AsyncAccess(self.client, self._options, self._reading)
+        teller = AsyncTeller(self.client, access, self._options, self._log)
         steps = self._follower().steps()
         bell = asyncio.Event()
         go_on: Callable[[], Step] = partial(next, steps)
         with self._woken_by(bell.set):
             while (step := next_step(go_on)) is not None:
+                if teller.is_due:
+                    await teller.tell()
                 if isinstance(step, Deliver):
                     yield AsyncPendingPage.of(self._options, step)
                     go_on = partial(steps.send, None)
@@ -42,6 +46,7 @@ class AsyncConsumer(Following[AsyncClient]):
                     go_on = partial(steps.send, await self._carry_out(access, step, bell))
                 except ZeroEventHubError as error:
                     go_on = partial(steps.throw, error)
+            await teller.tell()
 
     async def run(
         self,
@@ -61,8 +66,10 @@ class AsyncConsumer(Following[AsyncClient]):
         tasks = Tasks(run, access, apply, sessions)
         loop = asyncio.get_running_loop()
         stop = partial(loop.call_soon_threadsafe, self.stop)
+        teller = AsyncTeller(self.client, access, self._options, self._log)
         with stop_on_signals(stop), self._woken_by(tasks.wake):
-            await tasks.drive()
+            async with teller.beside():
+                await tasks.drive()
 
     async def _carry_out(self, access: AsyncAccess, step: Step, bell: asyncio.Event) -> Any:
         match step:

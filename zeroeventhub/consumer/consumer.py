@@ -15,6 +15,7 @@ from zeroeventhub.consumer.following import Following
 from zeroeventhub.consumer.running.run import Run
 from zeroeventhub.consumer.running.stopping import stop_on_signals
 from zeroeventhub.consumer.running.threads import Threads
+from zeroeventhub.consumer.telling import Teller
 from zeroeventhub.errors import ZeroEventHubError
 
 __all__ = ["Consumer"]
@@ -57,6 +58,8 @@ class Consumer(Following[Client]):
             to publish an event only once.
         inbox_days: how many days the inbox remembers an event.
         observer: is told of the work.
+        register_progress: tell the publisher what has been committed, every ten seconds and at the
+            end, so that trimming waits for it; see docs/retention.md.
 
     Raises:
         ConfigurationError: an option is out of its range.
@@ -65,11 +68,14 @@ class Consumer(Following[Client]):
     def __iter__(self) -> Iterator[PendingPage]:
         """Yield pages that have events, one partition after the other, without leases."""
         access = Access(self.client, self._options, self._reading)
+        teller = Teller(self.client, access, self._options, self._log)
         steps = self._follower().steps()
         bell: SimpleQueue[None] = SimpleQueue()
         go_on: Callable[[], Step] = partial(next, steps)
         with self._woken_by(partial(bell.put, None)):
             while (step := next_step(go_on)) is not None:
+                if teller.is_due:
+                    teller.tell()
                 if isinstance(step, Deliver):
                     yield PendingPage.of(self._options, step)
                     go_on = partial(steps.send, None)
@@ -78,6 +84,7 @@ class Consumer(Following[Client]):
                     go_on = partial(steps.send, self._carry_out(access, step, bell))
                 except ZeroEventHubError as error:
                     go_on = partial(steps.throw, error)
+            teller.tell()
 
     def run(
         self,
@@ -103,7 +110,8 @@ class Consumer(Following[Client]):
         access = Access(self.client, self._options, self._reading)
         run = Run(self._options, self._reading, access.engine, self._is_stopped)
         threads = Threads(run, access, apply, sessions)
-        with stop_on_signals(self.stop), self._woken_by(threads.wake):
+        teller = Teller(self.client, access, self._options, self._log)
+        with stop_on_signals(self.stop), self._woken_by(threads.wake), teller.beside():
             threads.drive()
 
     def _carry_out(self, access: Access, step: Step, bell: SimpleQueue[None]) -> Any:

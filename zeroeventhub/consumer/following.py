@@ -46,6 +46,7 @@ class Following(Generic[_AnyClient]):
         inbox: bool | None = None,
         inbox_days: float = 7.0,
         observer: Observer = Observer(),  # noqa: B008 - it holds nothing
+        register_progress: bool = False,
     ) -> None:
         self.client: _AnyClient = client
         self.store = store
@@ -71,6 +72,7 @@ class Following(Generic[_AnyClient]):
             inbox=inbox,
             inbox_days=inbox_days,
             observer=observer,
+            register_progress=register_progress,
         )
         self._log = Log(self._options)
         self._book = Bookkeeping(self._options, self._reading)

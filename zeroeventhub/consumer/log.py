@@ -55,6 +55,14 @@ class Log:
         _log.debug("Leases are held now: %s", sorted(partitions), extra=self._where(None))
         self._observer.held(self._name, partitions)
 
+    def could_not_tell(self, error: Exception) -> None:
+        """Tell that the publisher was not told what has been committed."""
+        _log.warning(
+            "The publisher was not told how far this consumer has come: %s",
+            _sentence(error),
+            extra=self._where(None),
+        )
+
     def keeps_leases(self, error: Exception) -> None:
         """Tell that leases could not be given back, and so have to run out."""
         _log.warning(

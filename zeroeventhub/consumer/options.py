@@ -33,6 +33,7 @@ class Options:
             does not promise exactly once.
         inbox_days: how long they are remembered.
         observer: is told what happens.
+        register_progress: whether the publisher is told what has been committed.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Options:
     inbox: bool | None
     inbox_days: float
     observer: Observer
+    register_progress: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what cannot work.

@@ -94,8 +94,11 @@ def is_transient(error: BaseException) -> bool:
 
 
 @contextmanager
-def reaching_store() -> Iterator[None]:
+def reaching_store(store: str = "The consumer's database") -> Iterator[None]:
     """Raise StoreUnavailable for what is transient, and all other errors as they are.
+
+    Args:
+        store: what is reached, as the subject of a sentence.
 
     Raises:
         StoreUnavailable: the store did not answer, or asked to try again.
@@ -110,7 +113,7 @@ def reaching_store() -> Iterator[None]:
         # The error's own text may hold statements, values, or an address.
         kind = type(error.orig if isinstance(error, exc.DBAPIError) else error).__name__
         raise StoreUnavailable(
-            f"The consumer's database did not answer, or asked to try again ({kind})."
+            f"{store} did not answer, or asked to try again ({kind})."
         ) from error
 
 

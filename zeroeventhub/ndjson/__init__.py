@@ -4,10 +4,14 @@ from zeroeventhub.ndjson.documents import (
     decode_counted_cursor,
     decode_cursor,
     decode_info,
+    decode_key_page,
     decode_lag,
+    decode_segments,
     decode_splits,
     encode_info,
+    encode_key_page,
     encode_lag,
+    encode_segments,
 )
 from zeroeventhub.ndjson.page_decoder import PageDecoder
 from zeroeventhub.ndjson.page_encoder import (
@@ -25,11 +29,15 @@ __all__ = [
     "decode_counted_cursor",
     "decode_cursor",
     "decode_info",
+    "decode_key_page",
     "decode_lag",
+    "decode_segments",
     "decode_splits",
     "encode_info",
+    "encode_key_page",
     "encode_lag",
     "encode_page",
     "encode_page_v1",
+    "encode_segments",
     "parts_of",
 ]

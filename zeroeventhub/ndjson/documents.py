@@ -1,21 +1,35 @@
 """What a feed answers beside pages, to bytes and back: JSON documents, one an answer."""
 
+from itertools import pairwise
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from zeroeventhub.errors import ConfigurationError, ProtocolError
 from zeroeventhub.ndjson.expecting import expect_cursor
-from zeroeventhub.protocol import CountedCursor, FeedInfo, Lag, Partition
+from zeroeventhub.protocol import (
+    CountedCursor,
+    Event,
+    FeedInfo,
+    KeyPage,
+    Lag,
+    Partition,
+    SegmentPart,
+    Segments,
+)
 
 __all__ = [
     "decode_counted_cursor",
     "decode_cursor",
     "decode_info",
+    "decode_key_page",
     "decode_lag",
+    "decode_segments",
     "decode_splits",
     "encode_info",
+    "encode_key_page",
     "encode_lag",
+    "encode_segments",
 ]
 
 _encode = msgspec.json.encode
@@ -110,6 +124,14 @@ def encode_lag(lag: Lag) -> bytes:
     return msgspec.json.format(_encode(document), indent=2) + b"\n"
 
 
+def encode_key_page(page: KeyPage) -> bytes:
+    """Encode events of a key, one a line."""
+    pairs = zip(page.versions, page.events, strict=True)
+    lines = [b'{"version":%d,"data":%b}' % (version, event.raw) for version, event in pairs]
+    more = b',"more":true' if page.more else b""
+    return b'{"events":[\n%b\n]%b}\n' % (b",\n".join(lines), more)
+
+
 class _WireCursor(msgspec.Struct):
     cursor: str
 
@@ -166,6 +188,89 @@ def decode_counted_cursor(body: bytes) -> CountedCursor:
     """
     wire = _decode(body, _WireCountedCursor)
     return CountedCursor(expect_cursor(wire.cursor), wire.events)
+
+
+def encode_segments(segments: Segments) -> bytes:
+    """Encode where events lie in files."""
+    document = {
+        "segments": [
+            {
+                "url": part.url,
+                "size": part.size,
+                "after": part.after,
+                "upTo": part.upto,
+                "cursor": part.cursor,
+            }
+            for part in segments.parts
+        ],
+        "cursor": segments.cursor,
+    }
+    return msgspec.json.format(_encode(document), indent=2) + b"\n"
+
+
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _WireSegmentPart(msgspec.Struct, rename="camel"):
+    url: str
+    size: _Count
+    after: _Count
+    up_to: _Count
+    cursor: str
+
+
+class _WireSegments(msgspec.Struct):
+    segments: list[_WireSegmentPart]
+    cursor: str
+
+
+def decode_segments(body: bytes) -> Segments:
+    """Decode where events lie in files.
+
+    Raises:
+        ProtocolError: the body does not say it.
+    """
+    wire = _decode(body, _WireSegments)
+    parts = tuple(
+        SegmentPart(one.url, one.size, one.after, one.up_to, expect_cursor(one.cursor))
+        for one in wire.segments
+    )
+    if any(part.after >= part.upto for part in parts):
+        raise ProtocolError("A segment of the answer ends before it begins.")
+    return Segments(parts, expect_cursor(wire.cursor))
+
+
+class _WireVersion(msgspec.Struct):
+    version: Annotated[int, msgspec.Meta(ge=1)]
+    data: msgspec.Raw
+
+
+class _WireKeyPage(msgspec.Struct):
+    events: list[_WireVersion]
+    # Raw, because what is not a flag may be anything.
+    more: msgspec.Raw = msgspec.Raw()
+
+
+def decode_key_page(body: bytes, after_version: int) -> KeyPage:
+    """Decode events of a key.
+
+    Args:
+        body: the answer.
+        after_version: the version behind which they were asked for.
+
+    Raises:
+        ProtocolError: the body does not hold them, their versions do not rise, or there are more
+            and none came.
+    """
+    wire = _decode(body, _WireKeyPage)
+    versions = [entry.version for entry in wire.events]
+    if any(one >= other for one, other in pairwise([after_version, *versions])):
+        raise ProtocolError("The versions of a key do not rise.")
+    more = bytes(wire.more) == b"true"
+    if more and not versions:
+        raise ProtocolError("There are more events of the key, and none came.")
+    # A Raw holds on to the whole answer; a copy does not.
+    return KeyPage([Event(bytes(entry.data)) for entry in wire.events], versions, more)
 
 
 def _decode(body: bytes, form: type[_Document]) -> _Document:

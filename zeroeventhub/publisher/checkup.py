@@ -14,6 +14,7 @@ from zeroeventhub.publisher.near_rows import NearRows
 from zeroeventhub.publisher.needed_index import NeededIndex
 from zeroeventhub.publisher.ordering import Ordering
 from zeroeventhub.publisher.page_query import PageQuery
+from zeroeventhub.publisher.retention import Marks
 
 __all__ = ["Checkup"]
 
@@ -33,6 +34,7 @@ class Checkup:
         partitions: those that there are to read.
         near: what finds rows by indexes for the feed's queries.
         indexes: what those queries need, first the one of pages.
+        marks: knows what was trimmed; None where nobody tells.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class Checkup:
         partitions: Collection[int],
         near: Collection[NearRows],
         indexes: Collection[NeededIndex],
+        marks: Marks | None = None,
     ) -> None:
         self._ordering = ordering
         self._columns = columns
@@ -51,6 +54,7 @@ class Checkup:
         self._partitions = partitions
         self._near = near
         self._indexes = indexes
+        self._marks = marks
 
     def refuse(self, connection: Connection) -> None:
         """Refuse a table that cannot be published.
@@ -61,6 +65,8 @@ class Checkup:
         self._look_at_ordering(connection)
         self._look_at_columns(connection)
         self._look_at_partitions(connection)
+        if self._marks is not None:
+            self._marks.check(connection)
 
     def refuse_changes(self, connection: Connection) -> None:
         """Refuse a table that is another one by now; see `Columns.refuse_changes`."""
@@ -74,6 +80,7 @@ class Checkup:
             "ordering": self._look_at_ordering,
             "partitions": self._look_at_partitions,
             "events": self._look_at_events,
+            **({} if self._marks is None else {"retention": self._look_at_retention}),
         }
         for subject, look in looks.items():
             try:
@@ -122,6 +129,11 @@ class Checkup:
         for partition in self._partitions:
             self._pages.read(connection, partition, after=0, until=HIGHEST_POSITION, limit=1)
         return "The first events have a JSON form."
+
+    def _look_at_retention(self, connection: Connection) -> str:
+        assert self._marks is not None  # noqa: S101 - nobody looks otherwise
+        self._marks.check(connection)
+        return "What was trimmed is known."
 
     @staticmethod
     def _look_at_index(connection: Connection, index: NeededIndex) -> Finding:

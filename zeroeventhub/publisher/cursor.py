@@ -12,7 +12,7 @@ from typing import Any
 
 from zeroeventhub.errors import BadCursor, ConfigurationError
 
-__all__ = ["HIGHEST_POSITION", "Place", "Seal", "digest"]
+__all__ = ["HIGHEST_POSITION", "START", "Place", "Seal", "digest"]
 
 HIGHEST_POSITION = 2**63 - 1
 
@@ -56,6 +56,10 @@ class Place:
         if self.check:
             return f"2-{self.position}-{self.recipe}-{self.check}"
         return f"1-{self.position}"
+
+
+START = str(Place(0))
+"""The cursor before everything."""
 
 
 def digest(content: bytes, *, digits: int) -> str:

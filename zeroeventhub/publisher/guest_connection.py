@@ -104,7 +104,8 @@ class _OnPostgreSQL:
         )
         # Whatever statistics say, what is in the order of an index is read by it and not sorted.
         planning = ", ".join(
-            f"set_config('{name}', 'off', true)" for name in ("enable_sort", "enable_seqscan")
+            f"set_config('{name}', 'off', true)"
+            for name in ("enable_sort", "enable_incremental_sort", "enable_seqscan")
         )
         self._reading = (
             "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY",

@@ -1,23 +1,28 @@
 """Cursors that can be checked: whether a table still has the history that a cursor belongs to."""
 
+from collections.abc import Callable, Collection, Iterable
 from functools import lru_cache
 from hmac import compare_digest
-from typing import Any
+from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, Select, literal_column
+from sqlalchemy import ColumnElement, Connection, Select, bindparam, literal_column
 
-from zeroeventhub.errors import Diverged, Trimmed
-from zeroeventhub.protocol import Event
-from zeroeventhub.publisher.cursor import Place, Seal
-from zeroeventhub.publisher.near_rows import given
+from zeroeventhub.errors import Diverged, Trimmed, Unavailable
+from zeroeventhub.protocol import FIRST, Event
+from zeroeventhub.publisher.archived.tier import Tier
+from zeroeventhub.publisher.cursor import START, Place, Seal
+from zeroeventhub.publisher.near_rows import LIMIT, given
+from zeroeventhub.publisher.retention import NOTHING_TRIMMED, Mark, Marks
 from zeroeventhub.publisher.row_query import RowQuery
 from zeroeventhub.publisher.rows import Row
 from zeroeventhub.publisher.way import Way
 
 __all__ = ["History"]
 
-START = str(Place(0))
-"""The cursor before everything."""
+TRIES = 5
+"""How often the first event is looked for while others are trimmed."""
+
+_Found = TypeVar("_Found")
 
 _ONE: ColumnElement[int] = literal_column("1")
 
@@ -33,23 +38,43 @@ class History:
         seal: makes digests of them.
         mutable: whether events are changed or deleted in place, so that only positions can be
             relied on.
+        compacted: whether events go for which later ones stand.
+        marks: knows what has been trimmed; None where nobody tells.
+        tier: the archive that has it; None where it is lost.
     """
 
-    def __init__(self, rows: RowQuery, seal: Seal, *, mutable: bool = False) -> None:
+    def __init__(
+        self,
+        rows: RowQuery,
+        seal: Seal,
+        *,
+        mutable: bool = False,
+        compacted: bool = False,
+        marks: Marks | None = None,
+        tier: Tier | None = None,
+    ) -> None:
+        self._tier = tier
         self._rows = rows
         self._seal = seal
         self._mutable = mutable
+        self._compacted = compacted
+        self._marks = marks
         # A position of its own outlives its event, and only goes when the event's key comes back;
         # on a standby it may not have come yet.
         self._outlives = rows.source.events is not None
         here = given("position")
         self._at = rows.select(lambda query: query.where(rows.source.position == here), _ONE)
+        several = rows.source.position.in_(bindparam("positions", expanding=True))
+        self._several = rows.select(
+            lambda query: query.where(several).order_by(rows.source.position), LIMIT, each=True
+        )
         self._below = lru_cache(maxsize=2)(self._build_below)
 
     @property
     def is_mutable(self) -> bool:
         """Tell whether what has been read may be another when it is read again."""
-        return self._mutable
+        erases = self._tier is not None and self._tier.erases
+        return self._mutable or self._compacted or erases
 
     def cursor(self, position: int, event: Event | None) -> str:
         """Return the cursor behind an event; None for one that has been deleted."""
@@ -57,29 +82,127 @@ class History:
             return str(Place(position))
         return str(Place(position, self._seal.recipe, self._seal.check(position, event.raw)))
 
-    def cursor_below(self, connection: Connection, position: int) -> str:
-        """Return the cursor behind the last event, of any partition, at or below a position."""
-        if self._mutable:
-            return str(Place(position))
-        row = self._row_below(connection, position)
-        return START if row is None else self.cursor(*row)
+    def cursors(self, positions: Iterable[int], events: Iterable[Event]) -> list[str]:
+        """Return the cursor behind each of some events."""
+        return [self.cursor(*row) for row in zip(positions, events, strict=True)]
 
-    def verify(self, connection: Connection, *places: Place | None) -> None:
-        """Refuse cursors whose events are not the ones that they were given for.
+    def mark(self, connection: Connection) -> Mark:
+        """Return up to where the table has been trimmed."""
+        return NOTHING_TRIMMED if self._marks is None else self._marks.read(connection)
+
+    def from_first(
+        self, connection: Connection, cursor: str, ask: Callable[[str], _Found]
+    ) -> _Found:
+        """Ask a question about what lies behind a cursor, or behind the place of the first event.
+
+        Args:
+            connection: to the feed's database.
+            cursor: FIRST, or one that stands somewhere.
+            ask: asks it of a cursor; again, if that of the first event has been trimmed meanwhile.
 
         Raises:
-            Trimmed: nothing is left at a position and below.
+            Unavailable: the first event is another one each time.
+        """
+        if cursor != FIRST:
+            return ask(cursor)
+        first = self._first(connection)
+        for _ in range(TRIES):
+            try:
+                return ask(first)
+            except Trimmed:
+                before, first = first, self._first(connection)
+                if first == before:
+                    raise
+        raise Unavailable("The first events are being trimmed.", retry_after=1)
+
+    def _first(self, connection: Connection) -> str:
+        """Return the cursor before the first event that can be read."""
+        mark = self.mark(connection)
+        is_kept = self._tier is not None and self._tier.holds(mark.trimmed)
+        return START if is_kept else mark.earliest
+
+    def _lost(self, connection: Connection, position: int) -> Mark:
+        """Return up to where events are lost, for who has read from a position on.
+
+        Raises:
+            NotAtHand: they are in the archive, and were not looked for there.
+        """
+        mark = self.mark(connection)
+        if self._tier is None or self._tier.has_lost(connection, mark.trimmed, position):
+            return mark
+        return NOTHING_TRIMMED
+
+    def cursor_below(self, connection: Connection, position: int) -> str:
+        """Return the cursor behind the last event, of any partition, at or below a position.
+
+        Where that was trimmed, it is the one before the first event that is left.
+        """
+        if self._tier is not None and position <= self._tier.boundary(connection):
+            known = self._tier.cursor_at_end(position)
+            if known is not None:
+                return known
+        row = None if self._mutable else self._row_below(connection, position)
+        if row is not None:
+            return self.cursor(*row)
+        mark = self._lost(connection, 0)
+        return str(Place(position)) if self._mutable and position > mark.trimmed else mark.earliest
+
+    def cursors_at(self, connection: Connection, positions: Collection[int]) -> dict[int, str]:
+        """Return the cursors behind the events at some positions, by position."""
+        cursors = {position: str(Place(position)) for position in positions}
+        values = {"positions": [*positions], "limit": len(positions)}
+        rows = self._rows.read(connection, self._several, values)
+        for position, event in zip(rows.positions, rows.events, strict=True):
+            cursors[position] = self.cursor(position, event)
+        return cursors
+
+    def verify(
+        self, connection: Connection, *places: Place | None, partition: int | None = None
+    ) -> Mark:
+        """Refuse cursors whose events are not the ones that they were given for.
+
+        Args:
+            connection: to the feed's database, from which has been read what lies behind them.
+            places: where the cursors stand.
+            partition: the one that was read; None for all of them.
+
+        Returns:
+            What had been trimmed by then.
+
+        Raises:
+            Trimmed: a place lies below what is left, or nothing is left there and below.
             Diverged: the event at a position is another one, or gone.
         """
-        for place in places:
-            if place is not None and place.check and not self._mutable:
-                self._verify(connection, place)
+        found = [(place, self._at_place(connection, place)) for place in places if place]
+        # Behind all that was read, so that it tells of whatever was missing there.
+        lowest = min((place.position for place, _ in found), default=0)
+        mark = self._lost(connection, lowest)
+        for place, row in found:
+            if place.position > mark.trimmed:
+                self._verify(connection, place, row, mark)
+            elif not mark.spares(place, partition):
+                self._refuse_trimmed(mark)
+        return mark
 
-    def _verify(self, connection: Connection, place: Place) -> None:
-        row = self._row(connection, self._at, place.position)
+    def _refuse_trimmed(self, mark: Mark) -> None:
+        raise Trimmed(
+            "The cursor lies below the history that this feed retains.", earliest=mark.earliest
+        )
+
+    def _at_place(self, connection: Connection, place: Place) -> Row | None:
+        """Return the row at a place that can be checked."""
+        if self._mutable or not place.check:
+            return None
+        if self._tier is not None and place.position <= self._tier.boundary(connection):
+            return self._tier.row_at(place.position)
+        return self._row(connection, self._at, place.position)
+
+    def _verify(self, connection: Connection, place: Place, row: Row | None, mark: Mark) -> None:
+        if self._mutable or not place.check:
+            return
         if row is None:
-            if not self._outlives:
-                self._refuse_missing(connection, place)
+            if not self._outlives and place.position > mark.compacted:
+                self._refuse_missing(connection, place, mark)
         elif not self._same(row[1], place):
             raise Diverged(
                 "The event at this cursor is not the one that it was given for: the feed's "
@@ -94,11 +217,11 @@ class History:
             return True
         return compare_digest(self._seal.check(place.position, event.raw), place.check)
 
-    def _refuse_missing(self, connection: Connection, place: Place) -> None:
+    def _refuse_missing(self, connection: Connection, place: Place, mark: Mark) -> None:
         if self._row_below(connection, place.position) is None:
             raise Trimmed(
                 "The events up to this cursor are no longer there, and perhaps some behind it.",
-                earliest=START,
+                earliest=mark.earliest,
             )
         raise Diverged(
             "The event at this cursor is no longer there: the feed's history is another one, such "
@@ -112,8 +235,17 @@ class History:
         )
 
     def _row_below(self, connection: Connection, position: int) -> Row | None:
-        query = self._below(self._rows.near.way(connection))
-        return self._row(connection, query, position)
+        boundary = 0 if self._tier is None else self._tier.boundary(connection)
+        if position > boundary:
+            query = self._below(self._rows.near.way(connection))
+            row = self._row(connection, query, position)
+            if row is not None:
+                return row
+            if self._lost(connection, 0).trimmed > boundary:
+                return None
+        if self._tier is None or not boundary:
+            return None
+        return self._tier.row_below(min(position, boundary))
 
     def _row(self, connection: Connection, query: Any, position: int) -> Row | None:
         return self._rows.read(connection, query, {"position": position}).last

@@ -27,7 +27,7 @@ from zeroeventhub.publisher.near_rows import NearRows, given
 from zeroeventhub.publisher.ordering import Source
 from zeroeventhub.publisher.type_condition import TypeCondition, exact
 
-__all__ = ["IdQuery"]
+__all__ = ["IdQuery", "same_as", "value_of"]
 
 
 class IdQuery:
@@ -72,9 +72,9 @@ class IdQuery:
             BadCursor: no event of the partition, and of these types, has this id.
             ConfigurationError: ids of this type cannot be looked for.
         """
-        value = self._value(event_id)
+        value = value_of(self._identity, event_id)
         if value is not None:
-            conditions = self._same(value, connection.dialect.name)
+            conditions = same_as(self._identity, value, connection.dialect.name)
             if types is not None and self._types is not None:
                 conditions.append(self._types.condition(types))
             found = self._found(connection, conditions)
@@ -95,35 +95,41 @@ class IdQuery:
             query = query.add_columns(source.partition.label("partition"))
         return query.where(*conditions).subquery("found")
 
-    def _same(self, value: Any, dialect: str) -> list[ColumnElement[bool]]:
-        """Return what holds for the event; the first condition is one that an index serves."""
-        if isinstance(self._identity.type, Integer):
-            return [self._identity == literal(value, BigInteger)]  # larger than the column's, even
-        same = [self._identity == value]
-        if isinstance(self._identity.type, String):
-            same.append(exact(self._identity, dialect) == exact(literal(value, Text), dialect))
-        return same
 
-    def _value(self, event_id: str) -> Any:
-        """Return what the column holds for an id; None if it cannot hold it."""
-        kind = self._identity.type
-        if isinstance(kind, Integer):
-            if not _WHOLE.fullmatch(event_id):
-                return None
-            number = int(event_id)
-            return number if -HIGHEST_POSITION <= number <= HIGHEST_POSITION else None
-        if isinstance(kind, Uuid):
-            try:
-                value = UUID(event_id)
-            except ValueError:
-                return None
-            return value if kind.as_uuid else str(value)
-        if isinstance(kind, String) and not isinstance(kind, Enum):
-            return None if "\0" in event_id else event_id
-        raise ConfigurationError(
-            f"An event is found by an id of text, whole numbers or UUIDs; {self._identity} has the "
-            f"SQL type {kind!r}."
-        )
+def same_as(column: ColumnElement[Any], value: Any, dialect: str) -> list[ColumnElement[bool]]:
+    """Return what holds where a column is a value; the first condition is served by an index."""
+    if isinstance(column.type, Integer):
+        return [column == literal(value, BigInteger)]  # larger than the column's, even
+    same = [column == value]
+    if isinstance(column.type, String):
+        same.append(exact(column, dialect) == exact(literal(value, Text), dialect))
+    return same
+
+
+def value_of(column: ColumnElement[Any], text: str) -> Any:
+    """Return what a column holds for the text of an id or a key; None if it cannot hold it.
+
+    Raises:
+        ConfigurationError: values of its type cannot be looked for.
+    """
+    kind = column.type
+    if isinstance(kind, Integer):
+        if not _WHOLE.fullmatch(text):
+            return None
+        number = int(text)
+        return number if -HIGHEST_POSITION <= number <= HIGHEST_POSITION else None
+    if isinstance(kind, Uuid):
+        try:
+            value = UUID(text)
+        except ValueError:
+            return None
+        return value if kind.as_uuid else str(value)
+    if isinstance(kind, String) and not isinstance(kind, Enum):
+        return None if "\0" in text else text
+    raise ConfigurationError(
+        f"An event is found by an id of text, whole numbers or UUIDs; {column} has the "
+        f"SQL type {kind!r}."
+    )
 
 
 _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,18}", re.ASCII)

@@ -101,6 +101,18 @@ class LagQuery:
 
     def _age(self, connection: Connection, position: int) -> float | None:
         """Return how long ago the event at a position happened, by this machine's clock."""
+        happened = self.happened(connection, position)
+        if happened is None:
+            return None
+        # Clocks differ, and an event may have been given a time to come.
+        return max(0.0, (datetime.now(UTC) - happened).total_seconds())
+
+    def happened(self, connection: Connection, position: int) -> datetime | None:
+        """Return when the event at a position happened; None where nobody knows.
+
+        Raises:
+            FeedFailure: its time is none.
+        """
         if self._time is None:
             return None
         query = (
@@ -112,10 +124,6 @@ class LagQuery:
             told = connection.scalar(query, {"position": position})
             if told is not None and self._time.convert is not None:
                 told = self._time.convert(told)
-            happened = None if told is None else moment(told)
+            return None if told is None else moment(told)
         except (TypeError, ValueError, LookupError) as error:
             raise FeedFailure(f"The event at position {position} has no time: {error}") from error
-        if happened is None:
-            return None
-        # Clocks differ, and an event may have been given a time to come.
-        return max(0.0, (datetime.now(UTC) - happened).total_seconds())

@@ -16,7 +16,7 @@ from zeroeventhub.publisher.cursor import digest
 from zeroeventhub.publisher.event_text import data_text, envelope_text
 from zeroeventhub.publisher.json_form import JsonForm, json_form, timestamp
 
-__all__ = ["CloudEvents", "Data", "Expression", "Mapper", "moment", "resolve"]
+__all__ = ["CloudEvents", "Data", "Expression", "Mapper", "attribute_text", "moment", "resolve"]
 
 Expression = ColumnElement[Any] | Any
 """A column by name, a Column, a mapped attribute of an ORM class, or a SQL expression."""
@@ -159,7 +159,7 @@ class Mapper:
             return Event(
                 _encode(data if self._envelope is None else self._wrap(self._envelope, row, data)),
                 {
-                    name: _text(value)
+                    name: attribute_text(value)
                     for name, get in self._headers.items()
                     if (value := get(row)) is not None
                 },
@@ -210,14 +210,14 @@ class Mapper:
         identity, kind = values.get("id"), values.get("type")
         event: dict[str, Any] = {
             "specversion": "1.0",
-            "id": _text(row[0] if identity in _EMPTY else identity),
+            "id": attribute_text(row[0] if identity in _EMPTY else identity),
             "source": envelope.source,
-            "type": envelope.type if kind in _EMPTY else _text(kind),
+            "type": envelope.type if kind in _EMPTY else attribute_text(kind),
         }
         if (time := values.get("time")) is not None:
             event["time"] = moment(time)
         if (key := values.get("key")) not in _EMPTY:
-            event["partitionkey"] = _text(key)
+            event["partitionkey"] = attribute_text(key)
         return event | {"datacontenttype": "application/json", "data": data}
 
 
@@ -228,7 +228,7 @@ def _name(column: ColumnElement[Any]) -> str:
     return str(name)  # SQLAlchemy's own kind of string has no JSON form
 
 
-def _text(value: Any) -> str:
+def attribute_text(value: Any) -> str:
     """Give an attribute the text that its value has in JSON, without the quotes."""
     if isinstance(value, str):
         return value

@@ -11,6 +11,7 @@ from sqlalchemy import (
     Select,
     bindparam,
     literal_column,
+    select,
 )
 
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION
@@ -28,6 +29,9 @@ HIGHEST: ColumnElement[int] = literal_column(str(HIGHEST_POSITION), BigInteger)
 
 _LOWEST: ColumnElement[int] = literal_column("0", BigInteger)
 """Every position lies above it."""
+
+
+_ONE: ColumnElement[int] = literal_column("1")
 
 
 def given(name: str) -> ColumnElement[int]:
@@ -59,6 +63,24 @@ class NearRows:
         """Look for the way to the rows, by what indexes the table has now."""
         self._way = find_way(connection, self.source)
         return self._way
+
+    def first(self, connection: Connection, partition: int, after: int, until: int) -> int | None:
+        """Return the first position of a partition above one and not above another."""
+        query = self.above(self._positions, self.way(connection), given("after"), given("until"))
+        values = {"partition": partition, "after": after, "until": until}
+        found: int | None = connection.scalar(query.limit(_ONE), values)
+        return found
+
+    def last(self, connection: Connection, partition: int, until: int) -> int | None:
+        """Return the last position of a partition at another one or below it."""
+        query = self.below(self._positions, self.way(connection), given("until"))
+        values = {"partition": partition, "until": until}
+        found: int | None = connection.scalar(query.limit(_ONE), values)
+        return found
+
+    @property
+    def _positions(self) -> Select[Any]:
+        return select(self.source.position).select_from(self.source.table)
 
     def above(
         self, query: Select[Any], way: Way, low: ColumnElement[int], high: ColumnElement[int]

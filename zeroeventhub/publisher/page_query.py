@@ -6,7 +6,15 @@ from functools import lru_cache
 from itertools import accumulate, takewhile
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, literal_column, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Integer,
+    Select,
+    bindparam,
+    literal_column,
+    select,
+)
 
 from zeroeventhub.errors import ConfigurationError, Unavailable
 from zeroeventhub.lines import joined, size_of
@@ -25,6 +33,9 @@ FILTERED_ROWS = 50_000
 """How many rows a page looks at in search of events of certain types, at most."""
 
 _ONE: ColumnElement[int] = literal_column("1")
+
+# Written out, as LIMIT is.
+_BEFORE: ColumnElement[int] = bindparam("before", type_=Integer, literal_execute=True)
 
 
 @dataclass
@@ -107,6 +118,8 @@ class PageQuery:
         limit: int,
         types: TypeFilter | None = None,
         each: bool = False,
+        begun: Stretch | None = None,
+        looked_at: int = 0,
     ) -> Stretch:
         """Read events above one position and not above another, whole.
 
@@ -118,15 +131,19 @@ class PageQuery:
             limit: how many rows to look at, at most.
             types: which events; None for all.
             each: whether the position of each event is wanted.
+            begun: what was read before these; None for nothing.
+            looked_at: how many rows were looked at for it.
         """
+        stretch = Stretch(until) if begun is None else begun
         if after >= until:
-            return Stretch(until)
+            return stretch
         way = self._rows.near.way(connection)
         values = {"partition": partition, "after": after, "until": until}
         if types is not None:
-            end = connection.scalar(self._window(way), values)
-            values["until"] = until = until if end is None else end
-        query, stretch = self._statement(way, types, each), Stretch(until)
+            before = {"before": FILTERED_ROWS - looked_at - 1}
+            end = connection.scalar(self._window(way), values | before)
+            values["until"] = stretch.until = until = until if end is None else end
+        query = self._statement(way, types, each)
         while True:
             portion = self._portions.rows(limit, self._page_bytes - stretch.size)
             rows = self._rows.read(connection, query, {**values, "limit": portion})
@@ -138,10 +155,10 @@ class PageQuery:
                 values["limit"] = fitting
                 rows = self._rows.read(connection, query, values) if fitting else NO_ROWS
             stretch.add(rows)
-            if stretch.full or rows.count < portion or stretch.last is None:
+            if stretch.full or rows.count < portion or rows.last is None:
                 return stretch
             limit -= portion
-            values["after"] = stretch.last[0]
+            values["after"] = rows.last[0]
             if limit == 0 or values["after"] == until:
                 stretch.full = values["after"] < until
                 return stretch
@@ -163,7 +180,7 @@ class PageQuery:
         source, near = self._source, self._rows.near
         query = select(source.position).select_from(source.table)
         query = near.above(query, way, given("after"), given("until"))
-        return query.offset(literal_column(str(FILTERED_ROWS - 1))).limit(_ONE)
+        return query.offset(_BEFORE).limit(_ONE)
 
     def refuse_strays(self, connection: Connection) -> None:
         """Refuse events that no partition would ever show.

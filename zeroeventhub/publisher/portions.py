@@ -1,5 +1,6 @@
 """How many rows of a page are read at once, so that large ones do not fill the host's memory."""
 
+from zeroeventhub.lines import size_of
 from zeroeventhub.publisher.rows import Rows
 
 __all__ = ["Portions"]
@@ -9,6 +10,10 @@ FIRST = 8
 
 GROWTH = 8
 """How many times as many rows as were ever read at once may be read at the next time."""
+
+LARGE = 1024 * 1024
+"""How many bytes are read at once, or nearly: memory for longer texts is mapped anew each time, by
+the database and here, which costs more than the statements that it saves."""
 
 
 class Portions:
@@ -20,6 +25,7 @@ class Portions:
 
     def __init__(self) -> None:
         self._largest = 0
+        self._usual = 1
         self._most = 1
 
     def rows(self, left: int, room: int) -> int:
@@ -36,10 +42,11 @@ class Portions:
         fitting = max(0, room) // self._largest
         if fitting < left:
             fitting = fitting // 4 + 1
-        return min(left, fitting, self._most * GROWTH)
+        return min(left, fitting, self._most * GROWTH, LARGE // self._usual + 1)
 
     def learn(self, rows: Rows) -> None:
         """Take in rows that were read at once; a large one is forgotten by and by."""
         if rows.count:
             self._largest = max(rows.largest, self._largest // 2, 1)
+            self._usual = max(size_of(rows.events) // rows.count, 1)
             self._most = max(self._most, rows.count)

@@ -3,29 +3,42 @@
 import math
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from time import monotonic
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
-from zeroeventhub.errors import BadCursor, Diverged, FeedFailure, Gone, Unavailable
-from zeroeventhub.protocol import FIRST, LAST, CountedCursor, FeedInfo, Lag, Page, TypeFilter
+from zeroeventhub.errors import (
+    BadCursor,
+    ConfigurationError,
+    Diverged,
+    FeedFailure,
+    Gone,
+    Unavailable,
+)
+from zeroeventhub.protocol import (
+    LAST,
+    CountedCursor,
+    FeedInfo,
+    KeyPage,
+    Lag,
+    Page,
+    TypeFilter,
+)
 from zeroeventhub.publisher.checkup import Checkup
-from zeroeventhub.publisher.count_query import CountQuery
 from zeroeventhub.publisher.cursor import Place
 from zeroeventhub.publisher.finding import Finding
 from zeroeventhub.publisher.history import History
 from zeroeventhub.publisher.horizon_watch import HorizonReport, HorizonWatch
-from zeroeventhub.publisher.id_query import IdQuery
-from zeroeventhub.publisher.lag_query import LagQuery
 from zeroeventhub.publisher.ordering import Horizon, Ordering
-from zeroeventhub.publisher.page_query import PageQuery, Stretch
-from zeroeventhub.publisher.split_query import SplitQuery
-from zeroeventhub.publisher.time_query import TimeQuery
+from zeroeventhub.publisher.page_query import Stretch
+from zeroeventhub.publisher.queries import Queries, Wanted
+from zeroeventhub.publisher.retention import Mark
 
-__all__ = ["Queries", "Reader"]
+__all__ = ["Reader"]
 
 CHECK_INTERVAL = 60.0
 """Seconds between two looks at what the feed relies on."""
@@ -33,42 +46,6 @@ CHECK_INTERVAL = 60.0
 QUIET = 1_000
 """How many positions of other partitions pass before a partition without news moves its
 checkpoint: often enough to keep up, and seldom enough that consumers hardly write for it."""
-
-
-@dataclass(frozen=True)
-class Queries:
-    """Hold what is asked of a feed's table.
-
-    Attributes:
-        pages: reads events.
-        times: finds the place of a moment.
-        splits: cuts a partition into pieces.
-        ids: finds an event.
-        lags: counts the events behind a place.
-        counts: finds the place behind so many events.
-    """
-
-    pages: PageQuery
-    times: TimeQuery
-    splits: SplitQuery
-    ids: IdQuery
-    lags: LagQuery
-    counts: CountQuery
-
-
-@dataclass(frozen=True)
-class _Wanted:
-    """Say what pages are to hold."""
-
-    partition: int
-    limit: int
-    types: TypeFilter | None
-    stop: Place | None
-    each: bool = field(kw_only=True)
-
-    def until(self, horizon: Horizon) -> int:
-        """Return the position behind which nothing is read."""
-        return horizon.settled if self.stop is None else min(horizon.settled, self.stop.position)
 
 
 class Reader:
@@ -184,28 +161,39 @@ class Reader:
         each: bool = False,
     ) -> list[Page]:
         """Read pages, one behind the other; see `ExtendedFeed.read_pages`."""
-        place = Place(0) if cursor in {FIRST, LAST} else Place.of(cursor)
         stop_place = None if stop is None else Place.of(stop)
-        horizon = self._horizon(connection)
-        self._refuse_beyond(horizon, place, stop_place)
         if cursor == LAST:
+            horizon = self._horizon(connection)
+            self._refuse_beyond(horizon, stop_place)
             here = self._history.cursor_below(connection, horizon.settled)
             return [Page([], here, caught_up=True)]
-        wanted = _Wanted(partition, limit, types, stop_place, each=each)
-        start = str(place) if cursor == FIRST else cursor
+        wanted = Wanted(partition, limit, types, stop_place, each=each)
+        return self._history.from_first(
+            connection, cursor, partial(self._pages, connection, wanted, count)
+        )
+
+    def _pages(self, connection: Connection, wanted: Wanted, count: int, start: str) -> list[Page]:
+        place = Place.of(start)
+        horizon = self._horizon(connection)
+        self._refuse_beyond(horizon, place, wanted.stop)
         pages = [self._page(connection, wanted, start, place, horizon)]
         while pages[-1].full and len(pages) < count:
             here = pages[-1].cursor
             pages.append(self._page(connection, wanted, here, Place.of(here), horizon))
+        until = wanted.until(horizon)
         # Afterwards, so that no other history can come between the look at it and the pages, or
         # the pages and their checkpoints.
-        self._history.verify(connection, place, stop_place)
-        if place.position == 0:
-            self._refuse_restart(connection, wanted.until(horizon))
+        mark = self._verify(connection, wanted.partition, place, wanted.stop, until)
+        if pages[0].cursor == start and place.position < mark.trimmed <= until:
+            # Nothing has come here since; the place that has been trimmed is not one to stay at.
+            pages[0] = replace(pages[0], cursor=mark.earliest)
+        if place.position < mark.compacted:
+            # What has lost events may lose more.
+            pages = [replace(page, full=False) for page in pages]
         return pages
 
     def _page(
-        self, connection: Connection, wanted: "_Wanted", here: str, place: Place, horizon: Horizon
+        self, connection: Connection, wanted: Wanted, here: str, place: Place, horizon: Horizon
     ) -> Page:
         stop = wanted.stop
         stretch = self._queries.pages.read(
@@ -230,7 +218,7 @@ class Reader:
             caught_up=not stretch.full and stretch.until >= horizon.settled,
             stop_reached=reached,
             full=stretch.full and not self._history.is_mutable,
-            cursors=self._each(stretch) if wanted.each else (),
+            cursors=self._history.cursors(stretch.positions, stretch.events) if wanted.each else (),
         )
 
     def vouch(self, connection: Connection, cursors: Collection[str]) -> None:
@@ -239,8 +227,19 @@ class Reader:
         if not places:
             return
         self._refuse_beyond(self._horizon(connection), places[-1])
-        # The last of them vouches for all before it.
-        self._history.verify(connection, next((one for one in reversed(places) if one.check), None))
+        # The last of them vouches for all before it, unless those were trimmed.
+        last = next((one for one in reversed(places) if one.check), None)
+        self._history.verify(connection, Place(places[0].position), last)
+
+    def settled(self, connection: Connection, *places: Place | None) -> int:
+        """Return the horizon.
+
+        Raises:
+            Diverged: a place lies beyond all that there is.
+        """
+        horizon = self._horizon(connection)
+        self._refuse_beyond(horizon, *places)
+        return horizon.settled
 
     def head(self, connection: Connection) -> int:
         """Return the horizon; see `ExtendedFeed.head`."""
@@ -296,7 +295,14 @@ class Reader:
         self, connection: Connection, partition: int, count: int, start: str, stop: str | None
     ) -> list[str]:
         """Return the cursors between the pieces of a partition; see `ExtendedFeed.splits`."""
-        first = Place(0) if start == FIRST else Place.of(start)
+        return self._history.from_first(
+            connection, start, partial(self._splits, connection, partition, count, stop)
+        )
+
+    def _splits(
+        self, connection: Connection, partition: int, count: int, stop: str | None, start: str
+    ) -> list[str]:
+        first = Place.of(start)
         stop_place = None if stop is None else Place.of(stop)
         horizon = self._horizon(connection)
         self._refuse_beyond(horizon, first, stop_place)
@@ -313,30 +319,43 @@ class Reader:
         if last is None:
             last = self._history.cursor_below(connection, positions[-1])
             if Place.of(last).position <= first.position:
-                last = str(first)
+                last = start
         # Afterwards, as with a page.
-        self._history.verify(connection, first, stop_place)
-        return [*dict.fromkeys([str(first), *inner]), last]
+        self._history.verify(connection, first, stop_place, partition=partition)
+        return [*dict.fromkeys([start, *inner]), last]
 
     def lag(self, connection: Connection, partition: int, cursor: str) -> Lag:
         """Count the events behind a cursor, up to the horizon; see `ExtendedFeed.lag`."""
-        place = Place(0) if cursor in {FIRST, LAST} else Place.of(cursor)
+        if cursor == LAST:
+            self._horizon(connection)
+            return Lag(0, 0.0)
+        return self._history.from_first(
+            connection, cursor, partial(self._lag, connection, partition)
+        )
+
+    def _lag(self, connection: Connection, partition: int, cursor: str) -> Lag:
+        place = Place.of(cursor)
         horizon = self._horizon(connection)
         self._refuse_beyond(horizon, place)
-        if cursor == LAST:
-            return Lag(0, 0.0)
         found = self._queries.lags.count(
             connection, partition, after=place.position, until=horizon.settled
         )
         # Afterwards, as with a page.
-        self._history.verify(connection, place)
+        self._history.verify(connection, place, partition=partition)
         return found
 
     def cursor_of_count(
         self, connection: Connection, partition: int, cursor: str, events: int, stop: str | None
     ) -> CountedCursor:
         """Return the cursor behind so many events; see `ExtendedFeed.cursor_of_count`."""
-        place = Place(0) if cursor == FIRST else Place.of(cursor)
+        return self._history.from_first(
+            connection, cursor, partial(self._count, connection, partition, events, stop)
+        )
+
+    def _count(
+        self, connection: Connection, partition: int, events: int, stop: str | None, cursor: str
+    ) -> CountedCursor:
+        place = Place.of(cursor)
         stop_place = None if stop is None else Place.of(stop)
         horizon = self._horizon(connection)
         self._refuse_beyond(horizon, place, stop_place)
@@ -354,10 +373,24 @@ class Reader:
         else:
             end = self._history.cursor_below(connection, position)
         # Afterwards, as with a page.
-        self._history.verify(connection, place, stop_place)
-        if place.position == 0:
-            self._refuse_restart(connection, until)
+        self._verify(connection, partition, place, stop_place, until)
         return CountedCursor(end, found)
+
+    def read_key(
+        self,
+        connection: Connection,
+        key: str,
+        after_version: int,
+        limit: int,
+        *,
+        partitions: Collection[int] | None = None,
+    ) -> KeyPage:
+        """Read events of a key, settled or not; see `ExtendedFeed.read_key`."""
+        if self._queries.keys is None:
+            raise ConfigurationError("This feed has no versions: give its TableFeed a `version`.")
+        if self.check_is_due:
+            self.check(connection)
+        return self._queries.keys.read(connection, key, after_version, limit, partitions)
 
     def _horizon(self, connection: Connection) -> Horizon:
         if self.check_is_due:
@@ -369,10 +402,22 @@ class Reader:
             self._ends_settled = True
         return horizon
 
-    def _refuse_restart(self, connection: Connection, until: int) -> None:
-        """Refuse a page from the start, which no digest vouches for, if numbers start again."""
-        if self._ordering.horizon(connection).highest < until:
+    def _verify(
+        self, connection: Connection, partition: int, place: Place, stop: Place | None, until: int
+    ) -> Mark:
+        """Refuse what was read from a place, if it is not what lies behind it; return the mark."""
+        mark = self._history.verify(connection, place, stop, partition=partition)
+        if place.position > mark.trimmed:
+            return mark
+        # No row vouches for what was read: there may be another one of its number by now.
+        highest = self._ordering.horizon(connection).highest
+        if highest < mark.trimmed:
+            raise FeedFailure(
+                f"The table's numbers start again below {mark.trimmed}, up to which it was trimmed."
+            )
+        if highest < until:
             raise Unavailable("The table was emptied while it was read.", retry_after=1)
+        return mark
 
     @staticmethod
     def _refuse_beyond(horizon: Horizon, *places: Place | None) -> None:
@@ -394,9 +439,3 @@ class Reader:
             return here
         below = self._history.cursor_below(connection, until)
         return below if Place.of(below).position > after else here
-
-    def _each(self, stretch: Stretch) -> list[str]:
-        return [
-            self._history.cursor(position, event)
-            for position, event in zip(stretch.positions, stretch.events, strict=True)
-        ]

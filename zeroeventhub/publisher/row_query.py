@@ -1,6 +1,6 @@
 """Statements that read rows of a feed: positions, in their order, and the events at them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import (
@@ -38,12 +38,23 @@ class RowQuery:
         dialect: the database, by SQLAlchemy's name for it. PostgreSQL makes the JSON of most events
             by itself.
         joins: whether it joins them to one text, so that there is nothing to do for each of them.
+        also: what else is selected of an event, behind all else.
+        placed: what else is selected of its position, behind that.
     """
 
     def __init__(
-        self, near: NearRows, mapper: Mapper, dialect: str, *, joins: bool = False
+        self,
+        near: NearRows,
+        mapper: Mapper,
+        dialect: str,
+        *,
+        joins: bool = False,
+        also: Sequence[ColumnElement[Any]] = (),
+        placed: Sequence[ColumnElement[Any]] = (),
     ) -> None:
         self.near = near
+        self._also = [each.label(f"a{index}") for index, each in enumerate(also)]
+        self._placed = [each.label(f"p{index}") for index, each in enumerate(placed)]
         self.source = near.source
         self._mapper = mapper
         self._json = mapper.json
@@ -81,19 +92,33 @@ class RowQuery:
         Raises:
             FeedFailure: a row holds what its declared type does not allow.
         """
+        rows = self.fetch(connection, query, values)
+        if self._joins:
+            return Rows.of_joined(rows[0])
+        return Rows.of(rows, self.event) if self._json is None else Rows.of_json(rows)
+
+    @property
+    def is_json(self) -> bool:
+        """Tell whether the database makes the JSON of events by itself."""
+        return self._json is not None
+
+    @staticmethod
+    def fetch(connection: Connection, query: Select[Any], values: Mapping[str, Any]) -> list[Any]:
+        """Read rows as the database has them.
+
+        Raises:
+            FeedFailure: a row holds what its declared type does not allow.
+        """
         try:
-            rows = list(connection.execute(query, values).all())
+            return list(connection.execute(query, values).all())
         except (TypeError, ValueError, LookupError) as error:
             place = values.get("after", values.get("position"))
             raise FeedFailure(
                 f"A row at position {place} or behind it does not hold what its column declares: "
                 f"{error}"
             ) from error
-        if self._joins:
-            return Rows.of_joined(rows[0])
-        return Rows.of(rows, self._event) if self._json is None else Rows.of_json(rows)
 
-    def _event(self, row: Any) -> Event | None:
+    def event(self, row: Any) -> Event | None:
         """Make the event of a row; None of one that has been deleted."""
         if self.source.events is not None and row[-1] is None:
             return None
@@ -109,7 +134,7 @@ class RowQuery:
     ) -> Select[Any]:
         source = self.source
         if source.events is None:
-            query = select(source.position.label("c0"), *self._columns)
+            query = select(source.position.label("c0"), *self._columns, *self._also, *self._placed)
             query = query.select_from(source.table)
             return choose(query if chosen is None else query.where(chosen)).limit(limit)
         # The positions first, so that no plan joins more than these.
@@ -117,7 +142,8 @@ class RowQuery:
         order = [source.position.label("position")]
         if source.partition is not None:
             order.insert(0, source.partition.label("partition"))
-        positions = choose(select(*order, *references).select_from(source.table))
+        chosen_of = select(*order, *references, *self._placed)
+        positions = choose(chosen_of.select_from(source.table))
         if chosen is None:
             positions = positions.limit(limit)
         page = positions.subquery("page")
@@ -136,21 +162,26 @@ class RowQuery:
         """Join events to positions; what has been deleted leaves NULLs."""
         position = page.c.position.label("c0")
         presence = next(iter(self.source.key.values())).label("presence")
-        columns = [*self._columns, presence]
+        columns = [*self._columns, *self._also, presence]
+        placed = [page.c[each.name] for each in self._placed]
         if not self.source.lateral:
-            query = select(position, *self._read(columns)).select_from(self.source.join(page))
+            query = select(position, *self._read(columns, placed))
+            query = query.select_from(self.source.join(page))
             return query if chosen is None else query.where(chosen)
         found = select(*columns).where(self.source.same(page)).limit(1)
         event = (found if chosen is None else found.where(chosen)).lateral("event")
         joined = page.join(event, true(), isouter=chosen is None)
-        return select(position, *self._read([*event.c])).select_from(joined)
+        return select(position, *self._read([*event.c], placed)).select_from(joined)
 
-    def _read(self, columns: list[ColumnElement[Any]]) -> list[ColumnElement[Any]]:
+    def _read(
+        self, columns: Sequence[ColumnElement[Any]], placed: Sequence[ColumnElement[Any]]
+    ) -> list[ColumnElement[Any]]:
         """Choose what is read of an event, whose last column tells whether it is there."""
+        *columns, presence = columns
         if self._json is None:
-            return columns
-        json, presence = columns
-        return [case((presence.is_not(None), json)).label("c1")]
+            return [*columns, *placed, presence]
+        json, *also = columns
+        return [case((presence.is_not(None), json)).label("c1"), *also, *placed]
 
     @staticmethod
     def _together(rows: Subquery, *, each: bool) -> Select[Any]:

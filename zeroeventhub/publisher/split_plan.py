@@ -6,12 +6,12 @@ there, and any hole that the place is in. What lies between two places is taken 
 together as around a third, and where most may be hidden, one looks again.
 """
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from heapq import nlargest
 from itertools import count as count_from
 from typing import NamedTuple
 
-__all__ = ["FEW", "OPENED", "OPENED_A_PIECE", "ROWS", "Look", "Window", "places"]
+__all__ = ["FEW", "OPENED", "OPENED_A_PIECE", "ROWS", "Look", "Part", "Window", "cut", "places"]
 
 ROWS = 100
 """How many rows a look shows on each side: about as many as a leaf of an index holds."""
@@ -55,7 +55,7 @@ class Window(NamedTuple):
         return 0.0 if self.is_whole else (self.rows - 1) / abs(self.far - self.near)
 
 
-class _Part(NamedTuple):
+class Part(NamedTuple):
     """Say how many rows there are, probably, between two positions."""
 
     low: int
@@ -83,22 +83,22 @@ class _Interval:
         if self.unseen_above:
             yield self.above.near, self.look.high, self.above.density, self.right
 
-    def parts(self, *, opened: bool = False) -> Iterator[_Part]:
+    def parts(self, *, opened: bool = False) -> Iterator[Part]:
         """Yield what is in it, except for what has been opened."""
         below, above = self.below, self.above
         # With the hole that the place is in: a place anywhere is as likely in a hole as there are
         # holes, and so this is right in the mean.
         density = (below.rows + above.rows - 1) / max(1, above.far - below.far)
         if not (opened and self.unseen_below):
-            yield _Part(self.look.low, below.far, self.unseen_below * density)
-            yield _Part(below.far, below.near, below.rows)
+            yield Part(self.look.low, below.far, self.unseen_below * density)
+            yield Part(below.far, below.near, below.rows)
         if not (opened and self.unseen_above):
-            yield _Part(above.near, above.far, above.rows)
-            yield _Part(above.far, self.look.high, self.unseen_above * density)
+            yield Part(above.near, above.far, above.rows)
+            yield Part(above.far, self.look.high, self.unseen_above * density)
 
 
 def places(
-    low: int, high: int, count: int
+    low: int, high: int, count: int, before: Sequence[Part] = ()
 ) -> Generator[list[Look], list[tuple[Window, Window]], list[int]]:
     """Find places that cut rows into pieces of nearly equal numbers of rows.
 
@@ -106,6 +106,7 @@ def places(
         low: the position of the first row.
         high: the position of the last one.
         count: how many pieces.
+        before: what is known of rows below the first one, which are cut as well.
 
     Yields:
         Looks, for what is below and above their places.
@@ -113,9 +114,22 @@ def places(
     Returns:
         The places between the pieces, in order; there need not be rows at them.
     """
+    parts = yield from _parts(low, high, count)
+    return cut([*before, *parts], count)
+
+
+def cut(parts: Iterable[Part], count: int) -> list[int]:
+    """Return the places between pieces of nearly equal numbers of rows."""
+    return [*_cut(sorted(part for part in parts if part.rows > 0), count)]
+
+
+def _parts(
+    low: int, high: int, count: int
+) -> Generator[list[Look], list[tuple[Window, Window]], list[Part]]:
+    """Estimate how many rows there are, and where."""
     numbers = count_from(1)
     wanted = [(low, high, 0.0, 0.0)]
-    parts: list[_Part] = []
+    parts: list[Part] = []
     intervals: list[_Interval] = []
     budget = OPENED + OPENED_A_PIECE * count
     while wanted:
@@ -135,7 +149,7 @@ def places(
         wanted = [side for interval in chosen for side in interval.opened()]
     for interval in intervals:
         parts += interval.parts()
-    return list(_cut(sorted(part for part in parts if part.rows > 0), count))
+    return parts
 
 
 def _choose(intervals: list[_Interval], most: int) -> list[_Interval]:
@@ -151,7 +165,7 @@ def _look(low: int, high: int, number: int) -> Look:
     return Look(low, min(low + int((high - low) * share), high - 1), high)
 
 
-def _cut(parts: list[_Part], count: int) -> Iterator[int]:
+def _cut(parts: list[Part], count: int) -> Iterator[int]:
     """Yield the places between pieces of equal numbers of rows."""
     share = sum(part.rows for part in parts) / count
     passed, number = 0.0, 1

@@ -16,7 +16,7 @@ from sqlalchemy import (
 )
 
 from zeroeventhub.publisher.near_rows import HIGHEST, NearRows, given
-from zeroeventhub.publisher.split_plan import FEW, ROWS, Look, Window, places
+from zeroeventhub.publisher.split_plan import FEW, ROWS, Look, Part, Window, cut, places
 from zeroeventhub.publisher.way import Way
 
 __all__ = ["SplitQuery"]
@@ -79,16 +79,43 @@ class SplitQuery:
         if len(few) < FEW:
             count = min(count, len(few))
             return [few[number * len(few) // count - 1] for number in range(1, count)]
-        low, high = few[0], max(self._last(connection, partition, [until]), default=0)
+        return self._last(
+            connection,
+            partition,
+            self._search(connection, partition, count, low=few[0], until=until),
+        )
+
+    def _search(
+        self,
+        connection: Connection,
+        partition: int,
+        count: int,
+        *,
+        low: int,
+        until: int,
+        before: Sequence[Part] = (),
+    ) -> list[int]:
+        """Return places between pieces, at which there need not be rows.
+
+        Args:
+            connection: to the feed's database.
+            partition: one of the feed's.
+            count: how many pieces.
+            low: the position of the first row.
+            until: the last boundary.
+            before: what is known of rows below the first one.
+        """
+        high = max(self._last(connection, partition, [until]), default=0)
         if low >= high:  # somebody is deleting them
-            return []
-        search = places(low, high, count)
+            return cut(before, count) if before else []
+        search = places(low, high, count, before)
         try:
             looks = next(search)
             while True:
                 looks = search.send(self._look(connection, partition, looks))
         except StopIteration as end:
-            return self._last(connection, partition, end.value)
+            found: list[int] = end.value
+            return found
 
     def _few(self, connection: Connection, partition: int, after: int, until: int) -> list[int]:
         """Read the first positions."""

@@ -10,8 +10,25 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from zeroeventhub.errors import Gone
-from zeroeventhub.ndjson import MEDIA_TYPE, encode_info, encode_lag, encode_page_v1
-from zeroeventhub.protocol import CURSOR_OF_COUNT, CURSOR_OF_TIME, LAG, LAST, SPLITS, FeedInfo
+from zeroeventhub.ndjson import (
+    MEDIA_TYPE,
+    encode_info,
+    encode_key_page,
+    encode_lag,
+    encode_page_v1,
+    encode_segments,
+)
+from zeroeventhub.protocol import (
+    CURSOR_OF_COUNT,
+    CURSOR_OF_TIME,
+    KEY_HISTORY,
+    LAG,
+    LAST,
+    PROGRESS,
+    SEGMENTS,
+    SPLITS,
+    FeedInfo,
+)
 from zeroeventhub.server.access import Access
 from zeroeventhub.server.caching import FRESH
 from zeroeventhub.server.kept_pages import EncodedPage
@@ -21,12 +38,17 @@ from zeroeventhub.server.parameters import (
     CursorRequest,
     EventsRequest,
     LagRequest,
+    ProgressRequest,
+    SegmentsRequest,
     SplitsRequest,
     is_v1,
     read_count_request,
     read_cursor_request,
     read_events_request,
+    read_key_request,
     read_lag_request,
+    read_progress_request,
+    read_segments_request,
     read_splits_request,
     read_v1_request,
 )
@@ -38,7 +60,15 @@ from zeroeventhub.server.waiting import Question
 
 __all__ = ["Endpoint"]
 
-_Asked = TypeVar("_Asked", CountRequest, CursorRequest, LagRequest, SplitsRequest)
+_Asked = TypeVar(
+    "_Asked",
+    CountRequest,
+    CursorRequest,
+    LagRequest,
+    ProgressRequest,
+    SegmentsRequest,
+    SplitsRequest,
+)
 
 
 class Endpoint:
@@ -158,6 +188,36 @@ class Endpoint:
             "cursor_of_count", wanted.partition, wanted.cursor, wanted.events, stop=wanted.stop
         )
         return _document({"cursor": found.cursor, "events": found.events})
+
+    async def segments(self, request: Request, principal: Principal) -> Response:
+        """Answer with the files in which events lie."""
+        view = self._view(principal)
+        wanted = await _asked(view, request, SEGMENTS, read_segments_request)
+        found = await view.call("segments", wanted.partition, wanted.cursor, stop=wanted.stop)
+        return Response(encode_segments(found), media_type="application/json", headers=FRESH)
+
+    async def key_history(self, request: Request, principal: Principal) -> Response:
+        """Answer with the events of a key."""
+        view = self._view(principal)
+        expect_extension(await view.info(), KEY_HISTORY)
+        wanted = read_key_request(request.query_params)
+        page = await view.read_key(wanted.key, wanted.after_version, wanted.limit)
+        request.state.events = len(page.events)
+        body = encode_key_page(page)
+        return Response(body, media_type="application/json", headers=FRESH)
+
+    async def progress(self, request: Request, principal: Principal) -> Response:
+        """Note how far a consumer has come, and answer with its cursor."""
+        view = self._view(principal)
+        wanted = await _asked(view, request, PROGRESS, read_progress_request)
+        await view.call(
+            "register_progress",
+            wanted.consumer,
+            wanted.partition,
+            wanted.cursor,
+            principal=principal.name,
+        )
+        return _document({"cursor": wanted.cursor})
 
     def _view(self, principal: Principal) -> View:
         return View(self._source, self._access, principal)

@@ -71,8 +71,9 @@ class KeptPages:
             self._drop(next(iter(self._pages)))
 
     def cursors(self) -> set[str]:
-        """Return where the pages end."""
-        return {page.cursor for _, page in self._pages.values()}
+        """Return where the pages begin and end."""
+        ends = {page.cursor for _, page in self._pages.values()}
+        return ends | {question.cursor for question in self._pages}
 
     def clear(self) -> None:
         """Keep none of them any longer."""

@@ -12,7 +12,7 @@ class Answered:
     Attributes:
         feed: the name of the feed's routes.
         route: which of them: "discovery", "events", "cursor", "splits", "lag", "cursor-of-count",
-            "http-feed" or "server-sent-events".
+            "segments", "key-history", "http-feed" or "server-sent-events".
         principal: who asked; empty where nobody is told apart, or nobody was let in.
         status: of the answer.
         events: how many events it has.

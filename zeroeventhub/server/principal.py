@@ -83,6 +83,11 @@ class Principal:
             raise ConfigurationError("The quota of a Principal is a Quota.")
 
     @property
+    def is_restricted(self) -> bool:
+        """Tell whether there may be anything in the feed that it may not see."""
+        return self.partitions is not None or self.types is not None
+
+    @property
     def is_restricted_to_types(self) -> bool:
         """Tell whether there are types of events that it may not see."""
         return self.types is not None

@@ -46,8 +46,10 @@ def feed_routes(
     """Return the routes of a feed, for an application of Starlette or FastAPI.
 
     `path` answers discovery (FeedAPI v2) and pages of ZeroEventHub v1; `path`/events answers
-    pages of FeedAPI v2; `path`/cursor, `path`/splits, `path`/lag and `path`/cursor-of-count answer
-    what discovery announces. Give them to an application as `routes`, or extend its own with them.
+    pages of FeedAPI v2; `path`/cursor, `path`/splits, `path`/lag, `path`/cursor-of-count,
+    `path`/segments and `path`/key-history answer what discovery announces, and `path`/progress
+    takes in, by PUT, how far consumers have come. Give them to an application as `routes`, or
+    extend its own with them.
 
     Args:
         path: where the feed is mounted, such as "/departures".
@@ -96,9 +98,9 @@ def feed_routes(
     endpoint = Endpoint(source, access, ahead, forms, shared_cache=shared_cache)
     desk = Desk(name, access, sending, observer)
 
-    def route(path: str, kind: str, answer: Answer) -> Route:
+    def route(path: str, kind: str, answer: Answer, method: str = "GET") -> Route:
         known = name if kind == "discovery" else f"{name}:{kind}"
-        return Route(path, Answering(kind, answer, desk), methods=["GET"], name=known)
+        return Route(path, Answering(kind, answer, desk), methods=[method], name=known)
 
     routes = [
         route(path, "discovery", endpoint.discover),
@@ -107,6 +109,9 @@ def feed_routes(
         route(f"{below}/splits", "splits", endpoint.splits),
         route(f"{below}/lag", "lag", endpoint.lag),
         route(f"{below}/cursor-of-count", "cursor-of-count", endpoint.cursor_of_count),
+        route(f"{below}/segments", "segments", endpoint.segments),
+        route(f"{below}/key-history", "key-history", endpoint.key_history),
+        route(f"{below}/progress", "progress", endpoint.progress, "PUT"),
     ]
     if http_feed:
         _need(source, "cursor_of", "An HTTP feed")

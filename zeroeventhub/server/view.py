@@ -12,10 +12,13 @@ from zeroeventhub.protocol import (
     CURSOR_OF_COUNT,
     CURSOR_OF_TIME,
     EVENT_TYPES,
+    KEY_HISTORY,
     LAG,
     LAST,
+    SEGMENTS,
     SPLITS,
     FeedInfo,
+    KeyPage,
     Page,
     Partition,
     TypeFilter,
@@ -27,7 +30,7 @@ from zeroeventhub.server.waiting import Question
 
 __all__ = ["View"]
 
-_TELLING = {CURSOR_OF_COUNT, CURSOR_OF_TIME, LAG, SPLITS}
+_TELLING = {CURSOR_OF_COUNT, CURSOR_OF_TIME, KEY_HISTORY, LAG, SPLITS}
 """Extensions whose answers tell of events of all types: how many there are, and when."""
 
 
@@ -145,6 +148,14 @@ class View:
         cursor: str = await self.call("cursor_of", event_id, partition, **options)
         return cursor
 
+    async def read_key(self, key: str, after_version: int, limit: int | None) -> KeyPage:
+        """Read the events of a key in partitions that the reader may see."""
+        partitions = self._principal.partitions
+        options = {} if partitions is None else {"partitions": partitions}
+        rows = self._source.rows(limit)
+        page: KeyPage = await self.call("read_key", key, after_version, rows, **options)
+        return page
+
     def waiting(self) -> AbstractContextManager[None]:
         """Count a request of the reader's for as long as it waits at the head."""
         return self._access.waiting(self._principal)
@@ -159,6 +170,9 @@ class View:
                     "TableFeed, or give principals without types."
                 )
             extensions -= _TELLING
+        if self._principal.is_restricted:
+            # A file holds events of all partitions and types.
+            extensions -= {SEGMENTS}
         may_read = self._principal.may_read
         partitions = tuple(
             _without(partition, may_read) for partition in info.partitions if may_read(partition.id)

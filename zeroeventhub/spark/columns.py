@@ -18,7 +18,7 @@ from zeroeventhub.protocol import Page
 from zeroeventhub.spark.attributes import ATTRIBUTES, Attributes
 from zeroeventhub.spark.json_columns import JsonColumns
 from zeroeventhub.spark.options import Options
-from zeroeventhub.spark.range_reader import RangePage
+from zeroeventhub.spark.range_page import RangePage
 from zeroeventhub.spark.versions import arrow_schema
 
 __all__ = ["Columns", "default_schema"]

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+import httpx
+
 from zeroeventhub._follow import Pause
 from zeroeventhub._follow.backoff import Patience
 from zeroeventhub.client import Client
@@ -29,6 +31,7 @@ class Connection:
 
     def __init__(self, options: Options) -> None:
         self._options = options
+        self._stranger: httpx.Client | None = None
         self._open()
 
     @classmethod
@@ -79,9 +82,19 @@ class Connection:
                 log.warning("%s Asking again in %.1f s.", error, step.seconds)
                 time.sleep(step.seconds)
 
+    @property
+    def stranger(self) -> httpx.Client:
+        """Return a client for others than the feed, which sends none of the headers."""
+        if self._stranger is None:
+            self._stranger = self._options.credentials.open({})
+        return self._stranger
+
     def close(self) -> None:
         """Close the connection; it may be closed already."""
         self._http.close()
+        if self._stranger is not None:
+            self._stranger.close()
+            self._stranger = None
 
     def _open(self) -> None:
         self._headers = self._options.credentials.headers()

@@ -68,6 +68,7 @@ class Options:
         min_partitions: how many tasks there are to be at least, as far as the feed can be split.
         max_offsets: how many events a micro-batch may have; None for all that there are.
         page_size: how many events to ask for at once.
+        reads_segments: whether to read old events out of files, if the feed has them in such.
         attempts: how often to ask before an error is final that may pass by itself.
         types: the types of events to read; None for all.
         fails_on_loss: whether to stop where events are gone that were not read.
@@ -87,6 +88,7 @@ class Options:
     min_partitions: int = 1
     max_offsets: int | None = None
     page_size: int = _LARGEST_PAGE
+    reads_segments: bool = True
     attempts: int = 10
     types: TypeFilter | None = None
     fails_on_loss: bool = True
@@ -116,6 +118,7 @@ _NAMES = (
     "skipEventTypes",
     "partitions",
     "pageSize",
+    "readSegments",
     "attempts",
     "v1Partitions",
     "filterPushdown",
@@ -144,6 +147,7 @@ def read_options(given: Mapping[str, str]) -> Options:
         min_partitions=_read(found, "minPartitions", _positive) or 1,
         max_offsets=_read(found, "maxOffsetsPerTrigger", _positive),
         page_size=min(_read(found, "pageSize", _positive) or _LARGEST_PAGE, _LARGEST_PAGE),
+        reads_segments=_flag(found, "readSegments", default=True),
         attempts=_read(found, "attempts", _positive) or Options.attempts,
         types=_types(found),
         fails_on_loss=_flag(found, "failOnDataLoss", default=True),

@@ -2,39 +2,20 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from typing import TypeAlias
+from dataclasses import replace
 
 from zeroeventhub._follow.page_reading import moves_cursor
-from zeroeventhub.arrow.arrow_page import ArrowPage
 from zeroeventhub.client import Client
 from zeroeventhub.errors import ProtocolError, TokenChanged, Trimmed, Unavailable
-from zeroeventhub.protocol import EVENT_TYPES, FeedInfo, Page
+from zeroeventhub.protocol import EVENT_TYPES, SEGMENTS, FeedInfo
 from zeroeventhub.spark.connection import Connection
 from zeroeventhub.spark.loss import Loss
 from zeroeventhub.spark.offsets import Range
 from zeroeventhub.spark.options import Options
+from zeroeventhub.spark.range_page import AnyPage, RangePage, events_of
+from zeroeventhub.spark.segment_reader import SegmentReader
 
-__all__ = ["RangePage", "RangeReader"]
-
-_Page: TypeAlias = ArrowPage | Page
-
-
-@dataclass(frozen=True)
-class RangePage:
-    """Hold a page of a range.
-
-    Attributes:
-        partition: the partition that it was read from.
-        page: its events, as columns or, with their headers, one by one.
-        count: how many of them are of the range, from the first one on.
-        is_filtered: whether it has only events of the types that were asked for.
-    """
-
-    partition: int
-    page: _Page
-    count: int
-    is_filtered: bool
+__all__ = ["RangeReader"]
 
 
 class RangeReader:
@@ -51,6 +32,7 @@ class RangeReader:
         self._options = options
         self._with_headers = with_headers
         self._loss = Loss(fails=options.fails_on_loss)
+        self._segments = SegmentReader(connection)
         self._info: FeedInfo | None = None
 
     def pages(self, one: Range) -> Iterator[RangePage]:
@@ -108,12 +90,14 @@ class RangeReader:
 
     def _read_partition(self, one: Range) -> Iterator[tuple[RangePage, Range]]:
         """Yield pages, and what is left of the range behind each."""
+        if self._has_segments(one):
+            one = yield from self._segments.read(one)
         patience = self._connection.patience()
         while one.count is None or one.count > 0:
             page = self._fetch(one)
             if page is None:
                 return
-            events = len(page.events) if isinstance(page, Page) else _rows(page)
+            events = events_of(page)
             moved = moves_cursor(events, one.partition, one.start, page.cursor)
             if not moved and not page.stop_reached:
                 # What was settled once is there; who answers may not have it yet.
@@ -134,11 +118,22 @@ class RangeReader:
             if page.stop_reached:
                 return
 
+    def _has_segments(self, one: Range) -> bool:
+        """Tell whether events of a range may be read out of files."""
+        return (
+            self._options.reads_segments
+            and SEGMENTS in self._layout().extensions
+            and one.count is None
+            # Files do not know of these what the feed would do with them.
+            and self._options.types is None
+            and not self._with_headers
+        )
+
     @property
     def _filters(self) -> bool:
         return EVENT_TYPES in self._layout().extensions
 
-    def _fetch(self, one: Range) -> _Page | None:
+    def _fetch(self, one: Range) -> AnyPage | None:
         # What is read by count is counted as it was planned: with all types.
         types = self._options.types if self._filters and one.count is None else None
         limit = (
@@ -148,7 +143,7 @@ class RangeReader:
         )
         stop = one.stop if one.count is None else None
 
-        def fetch(client: Client, cursor: str) -> _Page:
+        def fetch(client: Client, cursor: str) -> AnyPage:
             if self._with_headers:
                 return client.fetch(
                     one.partition, cursor, limit=limit, headers=["_all"], types=types, stop=stop
@@ -166,10 +161,6 @@ class RangeReader:
                 raise
             # All of the range is gone, with the place where it ends.
             return None
-
-
-def _rows(page: ArrowPage) -> int:
-    return sum(batch.num_rows for batch in page.batches)
 
 
 def _not_there(one: Range) -> Unavailable:

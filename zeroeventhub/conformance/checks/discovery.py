@@ -121,6 +121,8 @@ def _absent(subject: Subject) -> None:
         ("splits", "/splits", ("count", "2")),
         ("lag", "/lag", ("cursor", FIRST)),
         ("cursor-of-count", "/cursor-of-count", ("cursor", FIRST), ("events", "2")),
+        ("key-history", "/key-history", ("key", "conformance")),
+        ("segments", "/segments", ("cursor", FIRST)),
     ):
         if name not in subject.extensions:
             answer = subject.probe.ask(suffix, [*common, *parameters])

@@ -15,6 +15,7 @@ from zeroeventhub.publisher.ordering.port import (
     Events,
     Glancing,
     Horizon,
+    NeedsLastRow,
     Ordering,
     Source,
 )
@@ -26,6 +27,7 @@ __all__ = [
     "Events",
     "Glancing",
     "Horizon",
+    "NeedsLastRow",
     "Ordering",
     "Source",
     "ordering_for",

@@ -9,7 +9,16 @@ from sqlalchemy import ColumnElement, Connection, FromClause, Table, and_
 
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION
 
-__all__ = ["Blocker", "Ddl", "Events", "Glancing", "Horizon", "Ordering", "Source"]
+__all__ = [
+    "Blocker",
+    "Ddl",
+    "Events",
+    "Glancing",
+    "Horizon",
+    "NeedsLastRow",
+    "Ordering",
+    "Source",
+]
 
 
 @dataclass(frozen=True)
@@ -199,3 +208,15 @@ class Glancing(Ordering, Protocol):
         Raises:
             Unavailable: it is not known yet.
         """
+
+
+@runtime_checkable
+class NeedsLastRow(Protocol):
+    """Be an ordering under which the last row may have to stay.
+
+    Attributes:
+        needs_last_row: whether the number of the last row would be given again without it; known
+            once the table has been checked.
+    """
+
+    needs_last_row: bool

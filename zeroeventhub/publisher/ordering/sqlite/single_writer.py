@@ -44,6 +44,11 @@ class SingleWriter:
         self._append_only = events.append_only
         self._autoincrement = False
 
+    @property
+    def needs_last_row(self) -> bool:
+        """Tell whether the number of the last row would be given again without it."""
+        return not self._autoincrement
+
     def check(self, connection: Connection) -> None:
         """Refuse a table whose row ids may be given twice."""
         look = inspect(connection)

@@ -5,33 +5,22 @@ What the sync and the async client share: everything but the waiting.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeAlias, TypeVar
 
 import httpx
-import msgspec
 
 from zeroeventhub._http.exchange import Exchange
 from zeroeventhub._http.redaction import Redaction, bare
+from zeroeventhub._wire.refusal import error_of, problem_in, seconds_in
+from zeroeventhub._wire.writing import decimal, longer
 from zeroeventhub.arrow import MEDIA_TYPE as ARROW_TYPE
 from zeroeventhub.errors import (
-    BadCursor,
-    BadRequest,
     ConfigurationError,
     CutPage,
-    Diverged,
-    FeedError,
-    Forbidden,
-    Gone,
     NotFound,
     PageTooLarge,
     ProtocolError,
-    TokenChanged,
     TooManyRequests,
-    Trimmed,
-    Unauthorized,
     Unavailable,
     Unreachable,
     require,
@@ -42,7 +31,10 @@ from zeroeventhub.protocol import (
     ARROW,
     CURSOR_OF_COUNT,
     CURSOR_OF_TIME,
+    KEY_HISTORY,
     LAG,
+    PROGRESS,
+    SEGMENTS,
     SPLITS,
     STOP,
     WAIT,
@@ -55,35 +47,7 @@ if TYPE_CHECKING:
     from zeroeventhub.arrow.arrow_page import ArrowPage
     from zeroeventhub.arrow.page_decoder import ArrowDecoder
 
-__all__ = ["Wire", "rfc3339"]
-
-_PROBLEMS = {
-    error.problem: error
-    for error in (
-        BadCursor,
-        BadRequest,
-        Diverged,
-        Forbidden,
-        Gone,
-        NotFound,
-        TokenChanged,
-        Trimmed,
-        Unauthorized,
-    )
-}
-_STATUSES: dict[int, type[FeedError]] = {
-    401: Unauthorized,
-    403: Forbidden,
-    404: NotFound,
-    409: TokenChanged,
-    410: Gone,
-}
-_ADVICE: dict[type[FeedError], str] = {
-    Unauthorized: " Give the httpx client the credentials that the feed's owner gave you, such as "
-    "headers={'Authorization': 'Bearer …'}.",
-    Forbidden: " Ask the feed's owner for the right to read it.",
-}
-"""What a reader does who is not let in."""
+__all__ = ["Wire"]
 
 _V1_ANSWERS = {400, 422}
 """What a v1 feed answers to a request without parameters (FeedAPI v2, Protocol negotiation)."""
@@ -97,25 +61,17 @@ _CODINGS: dict[Compressed, str] = {
     "zstd": "zstd, gzip;q=0.5",
 }
 
-_FOR_EVER = 1_000_000
-
 _LIMITS = Limits()
 
 _PATHS = {
     CURSOR_OF_COUNT: "cursor-of-count",
     CURSOR_OF_TIME: "cursor",
+    KEY_HISTORY: "key-history",
     LAG: "lag",
+    PROGRESS: "progress",
+    SEGMENTS: "segments",
     SPLITS: "splits",
 }
-
-
-@dataclass(frozen=True)
-class _Problem:
-    """Hold what a problem document says."""
-
-    kind: str = ""
-    detail: str = ""
-    earliest: str | None = None
 
 
 _Http = TypeVar("_Http", httpx.Client, httpx.AsyncClient)
@@ -190,10 +146,10 @@ class Wire(Generic[_Http]):
         require("pyarrow", extra="arrow", user="Client.fetch_arrow")
         return self._page_request(*arguments, headers=(), as_arrow=True, **options)
 
-    def _request(self, url: httpx.URL) -> Exchange:
+    def _request(self, url: httpx.URL, method: str = "GET") -> Exchange:
         """Make a request for an answer that is no page."""
         headers = {"Accept-Encoding": self._coding}
-        return Exchange(url, headers, self._http.timeout, self._limits)
+        return Exchange(url, headers, self._http.timeout, self._limits, method=method)
 
     def _page_request(
         self,
@@ -226,7 +182,7 @@ class Wire(Generic[_Http]):
             parameters["stop"] = stop
         waits = wait if wait and WAIT in info.extensions else 0.0
         if waits:
-            parameters["wait"] = _decimal(waits)
+            parameters["wait"] = decimal(waits)
         parameters["cursor"] = cursor
         return self._paging(
             self._url_below(info, "events", partition, parameters),
@@ -249,7 +205,7 @@ class Wire(Generic[_Http]):
         return Exchange(
             url,
             {"Accept-Encoding": self._coding, "Accept": accepted},
-            _longer(self._http.timeout, wait),
+            longer(self._http.timeout, wait),
             self._limits,
             wait=wait,
             page=PageDecoder(partition, **bounds),
@@ -272,13 +228,30 @@ class Wire(Generic[_Http]):
         given = {name: value for name, value in parameters.items() if value is not None}
         return self._url_below(info, _PATHS[extension], partition, given)
 
+    def _key_url(
+        self, info: FeedInfo, key: str, after_version: int, limit: int | None
+    ) -> httpx.URL:
+        """Build the address of the events of a key.
+
+        Raises:
+            ConfigurationError: the feed does not have the extension, or no version is below 0.
+        """
+        self._expect_extension(info, KEY_HISTORY)
+        if after_version < 0:
+            raise ConfigurationError("Versions are numbers from 1 on, and 0 is before all of them.")
+        parameters: dict[str, str | int] = {"key": key, "after-version": after_version}
+        return self._below(
+            _PATHS[KEY_HISTORY], parameters | ({} if limit is None else {"pagesizehint": limit})
+        )
+
     def _url_below(
         self, info: FeedInfo, name: str, partition: int, parameters: dict[str, str | int]
     ) -> httpx.URL:
+        return self._below(name, {"token": str(info.token), "partition": partition, **parameters})
+
+    def _below(self, name: str, parameters: dict[str, str | int]) -> httpx.URL:
         path = self._url.raw_path.partition(b"?")[0].rstrip(b"/")
-        query = self._url.params.merge(
-            {"token": str(info.token), "partition": partition, **parameters}
-        )
+        query = self._url.params.merge(parameters)
         return self._url.copy_with(raw_path=path + f"/{name}?{query}".encode())
 
     def _expect_extension(self, info: FeedInfo, extension: str | None) -> None:
@@ -316,7 +289,7 @@ class Wire(Generic[_Http]):
         """Read the answer to a discovery request."""
         if answer.status in _V1_ANSWERS and self._v1 is not None:
             self._info = self._v1
-        elif answer.status in _V1_ANSWERS and not _problem(answer.body).kind:
+        elif answer.status in _V1_ANSWERS and not problem_in(answer.body).kind:
             raise ConfigurationError(
                 f"{self._address} does not answer discovery ({answer.status}); if it is a feed of "
                 "ZeroEventHub v1, say how many partitions it has."
@@ -338,13 +311,13 @@ class Wire(Generic[_Http]):
 
     def _refuse(self, answer: Exchange) -> NoReturn:
         """Raise the error that an answer other than a success stands for."""
-        status, headers, problem = answer.status, answer.answer_headers, _problem(answer.body)
+        status, headers, problem = answer.status, answer.answer_headers, problem_in(answer.body)
         message = self._redaction.text(problem.detail)
         message = message or f"{self._address} answered with status {status}."
         if status in {408, 425, 429} or status >= httpx.codes.INTERNAL_SERVER_ERROR:
             greedy = status == httpx.codes.TOO_MANY_REQUESTS
             unavailable = TooManyRequests if greedy else Unavailable
-            raise unavailable(message, retry_after=_seconds(headers.get("retry-after", "")))
+            raise unavailable(message, retry_after=seconds_in(headers.get("retry-after", "")))
         if 300 <= status < 400:  # noqa: PLR2004 - the class of redirections
             raise NotFound(
                 f"{self._address} has moved{self._destination(headers)}; "
@@ -352,9 +325,7 @@ class Wire(Generic[_Http]):
             )
         if status == httpx.codes.NOT_FOUND and not problem.detail:
             message = f"There is no feed at {self._address}."
-        error = _PROBLEMS.get(problem.kind) or _STATUSES.get(status, BadRequest)
-        message = f"{message}{_ADVICE.get(error, '')}"
-        raise Trimmed(message, earliest=problem.earliest) if error is Trimmed else error(message)
+        raise error_of(problem, status, message)
 
     def _destination(self, headers: httpx.Headers) -> str:
         """Say where a redirection leads, without what may be secret in it."""
@@ -424,64 +395,3 @@ def _v1_info(partitions: int) -> FeedInfo:
     info = FeedInfo.of(partitions)
     # Whether a v1 feed repeats events is in its documentation, not on the wire.
     return FeedInfo(info.partitions, token=None, exactly_once=False)
-
-
-def rfc3339(moment: datetime) -> str:
-    """Write a moment for a request, in UTC.
-
-    Raises:
-        ConfigurationError: it has no time zone, or lies outside of what UTC holds.
-    """
-    if moment.tzinfo is None:
-        raise ConfigurationError("A moment needs a time zone, such as datetime.now(UTC) has.")
-    try:
-        return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
-    except OverflowError:
-        raise ConfigurationError("A moment lies in the years 1 to 9999, in UTC as well.") from None
-
-
-def _decimal(seconds: float) -> str:
-    """Write a time to wait in digits, without an exponent.
-
-    Raises:
-        ConfigurationError: nobody can wait for so long.
-    """
-    if not 0 <= seconds < _FOR_EVER:
-        raise ConfigurationError(f"A feed is asked to wait for 0 to {_FOR_EVER - 1:,} seconds.")
-    return f"{seconds:.3f}".rstrip("0").rstrip(".")
-
-
-def _longer(patience: httpx.Timeout, seconds: float) -> httpx.Timeout:
-    """Wait longer for an answer that was asked to come late."""
-    limits = patience.as_dict()
-    read = limits["read"]
-    return httpx.Timeout(**{**limits, "read": None if read is None else read + seconds})
-
-
-def _problem(body: bytes) -> _Problem:
-    """Read a problem document (RFC 9457); an empty one if the body is something else."""
-    try:
-        document = msgspec.json.decode(body, type=dict[str, object])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return _Problem()
-    kind, detail = document.get("type"), document.get("detail")
-    if not isinstance(kind, str):
-        return _Problem()
-    earliest = document.get("earliestCursor")
-    return _Problem(
-        kind.rpartition("/")[2],
-        detail if isinstance(detail, str) else "",
-        earliest if isinstance(earliest, str) and earliest else None,
-    )
-
-
-def _seconds(retry_after: str) -> float | None:
-    """Read a Retry-After header in seconds; None where it is absent or says nothing."""
-    if retry_after.isascii() and retry_after.isdigit():
-        return float(retry_after)
-    try:
-        moment = parsedate_to_datetime(retry_after)
-    except (ValueError, OverflowError):
-        return None
-    zoned = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return max(0.0, (zoned - datetime.now(UTC)).total_seconds())

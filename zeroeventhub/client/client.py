@@ -1,6 +1,5 @@
-"""Read pages of a feed over HTTP, with the caller's own httpx client."""
+"""Read a feed over HTTP, with the caller's own httpx client."""
 
-import asyncio
 from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -12,7 +11,9 @@ from zeroeventhub._wire import Wire, rfc3339
 from zeroeventhub.ndjson import (
     decode_counted_cursor,
     decode_cursor,
+    decode_key_page,
     decode_lag,
+    decode_segments,
     decode_splits,
 )
 from zeroeventhub.protocol import (
@@ -20,18 +21,22 @@ from zeroeventhub.protocol import (
     CURSOR_OF_TIME,
     FIRST,
     LAG,
+    PROGRESS,
+    SEGMENTS,
     SPLITS,
     CountedCursor,
     FeedInfo,
+    KeyPage,
     Lag,
     Page,
+    Segments,
     TypeFilter,
 )
 
 if TYPE_CHECKING:
     from zeroeventhub.arrow.arrow_page import ArrowPage
 
-__all__ = ["AsyncClient", "Client"]
+__all__ = ["Client"]
 
 
 class Client(Wire[httpx.Client]):
@@ -213,6 +218,61 @@ class Client(Wire[httpx.Client]):
         )
         return decode_counted_cursor(self._get(url))
 
+    def segments(self, partition: int, cursor: str, *, stop: str | None = None) -> Segments:
+        """Ask in which files the events lie that follow a cursor.
+
+        Args:
+            partition: the partition's id.
+            cursor: FIRST, or the cursor of an earlier page.
+            stop: a cursor, behind which no event is wanted; None for the head.
+
+        Returns:
+            The files, and the cursor from which to go on by `fetch`, or to ask again.
+
+        Raises:
+            ConfigurationError: the feed does not have the extension "segments".
+            ZeroEventHubError: as `fetch`.
+        """
+        info = self._info or self.discover()
+        url = self._extension_url(info, SEGMENTS, partition, {"cursor": cursor, "stop": stop})
+        return decode_segments(self._get(url))
+
+    def read_key(self, key: str, *, after_version: int = 0, limit: int | None = None) -> KeyPage:
+        """Ask for the events of one key, in the order of their versions.
+
+        Read on behind the last version of the page while it says that there may be more.
+
+        Args:
+            key: the key, as its JSON has it.
+            after_version: the version behind which to begin.
+            limit: how many events to ask for; a hint.
+
+        Raises:
+            ConfigurationError: the feed does not have the extension "key-history".
+            ZeroEventHubError: as `fetch`.
+        """
+        info = self._info or self.discover()
+        url = self._key_url(info, key, after_version, limit)
+        return decode_key_page(self._get(url), after_version)
+
+    def register_progress(self, consumer: str, partition: int, cursor: str) -> None:
+        """Tell the publisher how far a consumer has committed, so that trimming waits for it.
+
+        Args:
+            consumer: its name; another reader's consumer of this name is another one.
+            partition: the partition's id.
+            cursor: the cursor of the last page that it has committed.
+
+        Raises:
+            ConfigurationError: the feed does not have the extension "progress".
+            ZeroEventHubError: as `fetch`.
+        """
+        info = self._info or self.discover()
+        url = self._extension_url(
+            info, PROGRESS, partition, {"cursor": cursor, "consumer": consumer}
+        )
+        self._understand(self._ask(self._request(url, "PUT")))
+
     def _get(self, url: httpx.URL) -> bytes:
         return self._understand(self._ask(self._request(url)))
 
@@ -221,7 +281,7 @@ class Client(Wire[httpx.Client]):
         with (
             self._reaching(request),
             self._http.stream(
-                "GET",
+                request.method,
                 request.url,
                 headers=request.headers,
                 extensions={"timeout": request.socket_timeouts},
@@ -233,126 +293,3 @@ class Client(Wire[httpx.Client]):
                 if not request.take(chunk):
                     break
         return request
-
-
-class AsyncClient(Wire[httpx.AsyncClient]):
-    """Read a feed page by page, asynchronously.
-
-    Args:
-        url: the feed's address, the one that answers discovery.
-        http: your httpx client, with your authentication and timeouts; yours to close. Where it
-            has no authentication, a user and password in `url` are used.
-        partitions: how many partitions a v1 feed has, which it does not tell itself.
-        limits: how much is taken from the feed before it is given up.
-        compressed: whether to ask for answers in gzip, or in which of "gzip" and "zstd"; they are
-            unpacked within the limits.
-    """
-
-    async def discover(self) -> FeedInfo:
-        """Ask the feed for its partitions; see `Client.discover`."""
-        return self._understand_info(await self._ask(self._request(self._url)))
-
-    async def fetch(
-        self,
-        partition: int,
-        cursor: str,
-        *,
-        limit: int | None = None,
-        headers: Sequence[str] = (),
-        types: TypeFilter | None = None,
-        stop: str | None = None,
-        wait: float | None = None,
-    ) -> Page:
-        """Fetch the page that follows a cursor; see `Client.fetch`."""
-        info = self._info or await self.discover()
-        request = self._page_request(
-            info,
-            partition,
-            cursor,
-            limit=limit,
-            headers=headers,
-            types=types,
-            stop=stop,
-            wait=wait,
-        )
-        return self._understand_page(await self._ask(request))
-
-    async def fetch_arrow(
-        self,
-        partition: int,
-        cursor: str,
-        *,
-        limit: int | None = None,
-        types: TypeFilter | None = None,
-        stop: str | None = None,
-        wait: float | None = None,
-    ) -> "ArrowPage":
-        """Fetch a page as record batches; see `Client.fetch_arrow`."""
-        info = self._info or await self.discover()
-        options = {"limit": limit, "types": types, "stop": stop, "wait": wait}
-        request = self._arrow_request(info, partition, cursor, **options)
-        return self._understand_arrow(await self._ask(request))
-
-    async def cursor_at(self, moment: datetime, partition: int = 0) -> str:
-        """Ask for the cursor before a moment; see `Client.cursor_at`."""
-        info = self._info or await self.discover()
-        url = self._extension_url(info, CURSOR_OF_TIME, partition, {"time": rfc3339(moment)})
-        return decode_cursor(await self._get(url))
-
-    async def splits(
-        self, partition: int, count: int, *, start: str = FIRST, stop: str | None = None
-    ) -> list[str]:
-        """Ask for the cursors between pieces; see `Client.splits`."""
-        info = self._info or await self.discover()
-        url = self._extension_url(
-            info, SPLITS, partition, {"count": count, "cursor": start, "stop": stop}
-        )
-        return decode_splits(await self._get(url))
-
-    async def lag(self, partition: int, cursor: str) -> Lag:
-        """Ask how many events lie behind a cursor; see `Client.lag`."""
-        info = self._info or await self.discover()
-        url = self._extension_url(info, LAG, partition, {"cursor": cursor})
-        return decode_lag(await self._get(url))
-
-    async def cursor_of_count(
-        self, partition: int, cursor: str, events: int, *, stop: str | None = None
-    ) -> CountedCursor:
-        """Ask for the cursor so many events behind another one; see `Client.cursor_of_count`."""
-        info = self._info or await self.discover()
-        url = self._extension_url(
-            info, CURSOR_OF_COUNT, partition, {"cursor": cursor, "events": events, "stop": stop}
-        )
-        return decode_counted_cursor(await self._get(url))
-
-    async def _get(self, url: httpx.URL) -> bytes:
-        return self._understand(await self._ask(self._request(url)))
-
-    async def _ask(self, request: Exchange) -> Exchange:
-        """Send a request and take in its answer."""
-        # The alarm inside: what came before it rings may hold a checkpoint.
-        with self._reaching(request):
-            async with (
-                asyncio.timeout(request.deadline.left) as alarm,
-                self._http.stream(
-                    "GET",
-                    request.url,
-                    headers=request.headers,
-                    extensions={"timeout": request.timeouts},
-                    **self._options,
-                ) as answer,
-            ):
-                request.begin(answer)
-                _wind(alarm, request.deadline.left)
-                consumed = answer.is_stream_consumed
-                async for chunk in answer.aiter_bytes() if consumed else answer.aiter_raw():
-                    if not request.take(chunk):
-                        break
-                    _wind(alarm, request.deadline.left)
-        return request
-
-
-def _wind(alarm: asyncio.Timeout, seconds: float) -> None:
-    """Let an alarm ring after so many seconds, unless it is ringing."""
-    if not alarm.expired():
-        alarm.reschedule(asyncio.get_running_loop().time() + seconds)

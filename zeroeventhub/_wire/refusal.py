@@ -1,0 +1,101 @@
+"""What a feed answers in place of what was asked for: a problem, and when to come back."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+import msgspec
+
+from zeroeventhub.errors import (
+    BadCursor,
+    BadRequest,
+    Diverged,
+    FeedError,
+    Forbidden,
+    Gone,
+    NotFound,
+    TokenChanged,
+    Trimmed,
+    Unauthorized,
+)
+
+__all__ = ["Problem", "error_of", "problem_in", "seconds_in"]
+
+_PROBLEMS = {
+    error.problem: error
+    for error in (
+        BadCursor,
+        BadRequest,
+        Diverged,
+        Forbidden,
+        Gone,
+        NotFound,
+        TokenChanged,
+        Trimmed,
+        Unauthorized,
+    )
+}
+_STATUSES: dict[int, type[FeedError]] = {
+    401: Unauthorized,
+    403: Forbidden,
+    404: NotFound,
+    409: TokenChanged,
+    410: Gone,
+}
+_ADVICE: dict[type[FeedError], str] = {
+    Unauthorized: " Give the httpx client the credentials that the feed's owner gave you, such as "
+    "headers={'Authorization': 'Bearer …'}.",
+    Forbidden: " Ask the feed's owner for the right to read it.",
+}
+"""What a reader does who is not let in."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Hold what a problem document says."""
+
+    kind: str = ""
+    detail: str = ""
+    earliest: str | None = None
+
+
+def error_of(problem: Problem, status: int, message: str) -> FeedError:
+    """Return the error that an answer stands for, and what to do about it.
+
+    Args:
+        problem: its problem document; an empty one if it had none.
+        status: of the answer.
+        message: what the answer says.
+    """
+    error = _PROBLEMS.get(problem.kind) or _STATUSES.get(status, BadRequest)
+    message = f"{message}{_ADVICE.get(error, '')}"
+    return Trimmed(message, earliest=problem.earliest) if error is Trimmed else error(message)
+
+
+def problem_in(body: bytes) -> Problem:
+    """Read a problem document (RFC 9457); an empty one if the body is something else."""
+    try:
+        document = msgspec.json.decode(body, type=dict[str, object])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return Problem()
+    kind, detail = document.get("type"), document.get("detail")
+    if not isinstance(kind, str):
+        return Problem()
+    earliest = document.get("earliestCursor")
+    return Problem(
+        kind.rpartition("/")[2],
+        detail if isinstance(detail, str) else "",
+        earliest if isinstance(earliest, str) and earliest else None,
+    )
+
+
+def seconds_in(retry_after: str) -> float | None:
+    """Read a Retry-After header in seconds; None where it is absent or says nothing."""
+    if retry_after.isascii() and retry_after.isdigit():
+        return float(retry_after)
+    try:
+        moment = parsedate_to_datetime(retry_after)
+    except (ValueError, OverflowError):
+        return None
+    zoned = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return max(0.0, (zoned - datetime.now(UTC)).total_seconds())

@@ -1,0 +1,13 @@
+"""The history of a feed as files in a folder or an object store: sealed once, never changed.
+
+It knows nothing of SQL, and nothing of cursors but their text.
+"""
+
+from zeroeventhub.errors import require
+
+for package in ("obstore", "pyarrow"):
+    require(package, extra="archive", user="An archive")
+
+from zeroeventhub.archive.archive import Archive  # noqa: E402 - after it
+
+__all__ = ["Archive"]

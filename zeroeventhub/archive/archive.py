@@ -1,0 +1,402 @@
+"""An archive: its newest manifest, what has been read of its segments, and how more are added."""
+
+import logging
+from collections.abc import Callable, Collection
+from datetime import UTC, datetime, timedelta
+from hashlib import blake2b
+from pathlib import Path
+from threading import Lock
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from zlib import crc32
+
+import msgspec
+
+from zeroeventhub.archive.cache import DiskCache, Memory
+from zeroeventhub.archive.draft import Draft, Made
+from zeroeventhub.archive.erasing import erase
+from zeroeventhub.archive.group import Footer, Group, Places
+from zeroeventhub.archive.manifest import Erasure, Manifest, Removed, Segment
+from zeroeventhub.archive.manifests import Manifests
+from zeroeventhub.archive.objects import Objects
+from zeroeventhub.errors import ConfigurationError, Unavailable
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+__all__ = ["SIGNED", "Archive"]
+
+_FOLDER = "segments"
+_FILE, _PLACES = ".parquet", ".places"
+
+_log = logging.getLogger("zeroeventhub.archive")
+
+SIGNED = "signed"
+"""Says that files are shared by URLs that the store signs."""
+
+_MEBIBYTE = 1024 * 1024
+
+
+class Archive:
+    """Keep the history of one feed in a folder or an object store.
+
+    Args:
+        store: a local folder, a URL such as `s3://bucket/orders`, or a store of obstore's, which
+            has credentials of its own.
+        cache: a local folder for what was fetched, which the processes of this machine may share;
+            None to fetch everything again that is no longer in memory.
+        cache_bytes: how much of it is kept there, about.
+        memory_bytes: how much is kept in memory, unpacked.
+        grace: how long files that were replaced stay for those who still read them, and how old
+            one has to be that no manifest names before it is taken for left behind.
+        look_seconds: how often one looks for a newer manifest while the archive is read; 1 or more.
+        erasable: whether events may be erased after they were published, so that no page is marked
+            as one that never changes.
+        shared: how those who may read everything reach the files themselves, for reading in bulk:
+            SIGNED for URLs that the store signs, or what stands before a file's name in its URL,
+            such as `https://cdn.example/orders` or `file:///shared/orders`; None if they do not.
+        shared_for: how long a signed URL is good; no longer than the `grace`.
+
+    Raises:
+        ConfigurationError: there is no such store, its files cannot be shared in this way, or one
+                would look too often.
+    """
+
+    def __init__(
+        self,
+        store: "str | Path | ObjectStore | Objects",
+        *,
+        cache: str | Path | None = None,
+        cache_bytes: int = 1024 * _MEBIBYTE,
+        memory_bytes: int = 64 * _MEBIBYTE,
+        grace: timedelta = timedelta(days=1),
+        look_seconds: float = 60.0,
+        erasable: bool = False,
+        shared: str | None = None,
+        shared_for: timedelta = timedelta(hours=1),
+    ) -> None:
+        if look_seconds < 1:
+            raise ConfigurationError("Archive.look_seconds has to be 1 or more.")
+        self.objects = store if isinstance(store, Objects) else Objects(store)
+        """What is in the store."""
+        self._manifests = Manifests(self.objects)
+        self._shared = _reachable(shared, self.objects)
+        self._shared_for = min(shared_for, grace)
+        self._memory = Memory(memory_bytes)
+        # Archives that are given one folder keep apart.
+        own = blake2b(repr(self.objects.store).encode(), digest_size=8).hexdigest()
+        self._disk = None if cache is None else DiskCache(Path(cache) / own, cache_bytes)
+        self._grace = grace
+        self._look_seconds = look_seconds
+        self.erasable = erasable
+        """Whether events may be erased."""
+        self._looked_at: float | None = None
+        self._lock = Lock()
+        self.manifest = Manifest()
+        """The newest manifest that is known."""
+
+    @property
+    def is_stale(self) -> bool:
+        """Tell whether there may be a newer manifest than the one that is known."""
+        return self._looked_at is None or monotonic() - self._looked_at > self._look_seconds
+
+    def look(self) -> Manifest:
+        """Look for the newest manifest.
+
+        Raises:
+            Unavailable: the store did not answer.
+        """
+        known = self.manifest
+        found = self._manifests.newest(known)
+        with self._lock:
+            if found.generation > self.manifest.generation:
+                self.manifest = found
+            self._looked_at = monotonic()
+        self._forget(known, found)
+        return self.manifest
+
+    def refresh(self) -> Manifest:
+        """Look for the newest manifest, and go on with the one that is known if that fails.
+
+        Raises:
+            Unavailable: the store did not answer, and none is known.
+        """
+        try:
+            return self.look()
+        except Unavailable as error:
+            if not self.manifest.generation:
+                raise
+            _log.warning("The archive is read by a manifest that may be old: %s", error)
+            self._looked_at = monotonic()
+            return self.manifest
+
+    @property
+    def is_shared(self) -> bool:
+        """Tell whether readers reach the files themselves."""
+        return self._shared is not None
+
+    def url(self, segment: Segment) -> str:
+        """Return the URL by which readers reach the file of a segment.
+
+        Raises:
+            Unavailable: the store did not answer, which was asked to sign it.
+        """
+        path, _ = _paths(segment.name)
+        if self._shared == SIGNED:
+            return self.objects.signed(path, self._shared_for)
+        return f"{self._shared}/{path}"
+
+    def sealed(self) -> int:
+        """Return the position up to which all events are in the archive, by its newest manifest.
+
+        What is at or below it may be taken out of the table.
+        """
+        return self.look().sealed
+
+    def expect(self, feed: str) -> None:
+        """Refuse to serve a feed from the archive of another one.
+
+        Args:
+            feed: a digest of what makes its events, as the manifest has it.
+
+        Raises:
+            ConfigurationError: the archive is of another feed.
+        """
+        if self.manifest.feed not in {"", feed}:
+            raise ConfigurationError(
+                "The archive belongs to another feed, or to this one when its table, partitions or "
+                "the form of its events were others: give each feed an archive of its own, and a "
+                "new one to a feed whose events are made in another way."
+            )
+
+    def footer(self, segment: Segment) -> Footer | None:
+        """Return the index of a segment, if it is at hand."""
+        found: Footer | None = self._kept(segment.name, "footer")
+        return found
+
+    def group(self, segment: Segment, number: int) -> Group | None:
+        """Return a row group of a segment, if it is at hand."""
+        found: Group | None = self._kept(segment.name, number)
+        return found
+
+    def places(self, segment: Segment) -> Places | None:
+        """Return where the positions of a segment are, if that is at hand."""
+        found: Places | None = self._kept(segment.name, "places")
+        return found
+
+    def load_footer(self, segment: Segment) -> Footer:
+        """Fetch the index of a segment.
+
+        Raises:
+            Unavailable: the store did not answer, or the segment has just been replaced.
+        """
+        start = segment.size - segment.footer
+
+        def fetched() -> bytes:
+            return self._fetched(segment, _FILE, start, segment.footer, segment.footer_check)
+
+        content = self._through_disk(f"{segment.name}.footer", fetched)
+        footer = Footer(content, segment.size)
+        self._memory.keep((segment.name, "footer"), footer)
+        return footer
+
+    def load_group(self, segment: Segment, footer: Footer, number: int) -> Group:
+        """Fetch a row group of a segment.
+
+        Raises:
+            Unavailable: the store did not answer, or the segment has just been replaced.
+        """
+        entry = footer.entries[number]
+
+        def fetched() -> bytes:
+            return self._fetched(segment, _FILE, entry.start, entry.length, entry.check)
+
+        content = self._through_disk(f"{segment.name}.{number}", fetched)
+        group = footer.group(number, content)
+        self._memory.keep((segment.name, number), group)
+        return group
+
+    def load_places(self, segment: Segment) -> Places:
+        """Fetch where the positions of a segment of several partitions are.
+
+        Raises:
+            Unavailable: the store did not answer, or the segment has just been replaced.
+        """
+
+        def fetched() -> bytes:
+            return self._fetched(segment, _PLACES)
+
+        content = self._through_disk(f"{segment.name}.places", fetched)
+        places = Places(content)
+        self._memory.keep((segment.name, "places"), places)
+        return places
+
+    def content(self, segment: Segment) -> bytes:
+        """Fetch the whole file of a segment, past all that is kept."""
+        return self._fetched(segment, _FILE)
+
+    def draft(self) -> Draft:
+        """Begin a segment."""
+        return Draft()
+
+    def add(self, made: Made, feed: str) -> bool:
+        """Add a segment behind the last one.
+
+        Args:
+            made: the segment.
+            feed: the feed whose events are in it, in the digest of `expect`.
+
+        Returns:
+            Whether it was added. If not, somebody else has added what is in it, or a part of that:
+            look where the archive ends now.
+
+        Raises:
+            Unavailable: the store did not answer; the segment was added, or it was not.
+        """
+        self._upload(made)
+        known = self.manifest
+        if made.segment.after == known.sealed and self._advance(
+            segments=(*known.segments, made.segment), feed=feed
+        ):
+            return True
+        return self._has(made)
+
+    def replace(self, made: Made, name: str, events: int) -> bool:
+        """Put a segment in the place of one that covers the same positions.
+
+        Args:
+            made: the new segment.
+            name: of the old one.
+            events: how many events the old one has more.
+
+        Returns:
+            Whether it was replaced; if not, somebody else has replaced it before.
+        """
+        self._upload(made)
+        known = self.manifest
+        segments = tuple(made.segment if one.name == name else one for one in known.segments)
+        now = datetime.now(UTC)
+        if segments != known.segments and self._advance(
+            segments=segments,
+            removed=(*known.removed, Removed(name, now)),
+            erasures=(*known.erasures, Erasure(now, events)),
+        ):
+            return True
+        return self._has(made)
+
+    def _has(self, made: Made) -> bool:
+        """Tell whether the newest manifest names a segment; one that it does not is never named.
+
+        To try again with the same file would be wrong: it may be taken for left behind by now.
+        """
+        if any(made.segment.name == one.name for one in self.look().segments):
+            return True
+        self.objects.delete(_paths(made.segment.name))
+        return False
+
+    def erase(self, ids: Collection[str], keys: Collection[str], bare: Callable[[int], str]) -> int:
+        """Put segments without some events in the place of those that have them; see `erase`."""
+        return erase(self, ids, keys, bare)
+
+    def tidy(self) -> list[str]:
+        """Delete files that nobody needs any more, and return their names.
+
+        These are segments that were replaced and those of sealers that died, once they are older
+        than the grace time, and manifests of long ago.
+        """
+        newest, now = self.look(), datetime.now(UTC)
+        needed = {segment.name for segment in newest.segments}
+        waiting = {one.name for one in newest.removed if one.since > now - self._grace}
+        left = [
+            file
+            for file, created in self.objects.ages(_FOLDER)
+            if file.partition(".")[0] not in needed | waiting and created < now - self._grace
+        ]
+        kept = tuple(one for one in newest.removed if one.name in waiting)
+        # In this order: who was asleep with one of these files finds that its manifest is late.
+        if left and not self._advance(removed=kept):
+            return []
+        self.objects.delete([f"{_FOLDER}/{file}" for file in left])
+        self._manifests.tidy(self.manifest, self._grace)
+        return sorted(left)
+
+    def _advance(self, **changes: Any) -> bool:
+        """Make the next generation of the known manifest; return whether it is the newest now."""
+        known = self.manifest
+        following = msgspec.structs.replace(known, generation=known.generation + 1, **changes)
+        if not self._manifests.create(following):
+            return False
+        with self._lock:
+            self.manifest = following
+        self._forget(known, following)
+        return True
+
+    def _upload(self, made: Made) -> None:
+        """Create the files of a segment, before any manifest names them."""
+        name, places = _paths(made.segment.name)
+        if made.places is not None:
+            self.objects.create(places, made.places)
+        self.objects.create(name, made.content)
+
+    def _forget(self, before: Manifest, now: Manifest) -> None:
+        """Keep nothing of segments that were replaced, also by a process of before."""
+        names = {segment.name for segment in now.segments}
+        gone = {segment.name for segment in before.segments} - names
+        if gone:
+            self._memory.clear()
+        if self._disk is not None and (gone or not before.generation):
+            self._disk.keep_only(names)
+
+    def _kept(self, name: str, part: str | int) -> Any:
+        return self._memory.get((name, part))
+
+    def _through_disk(self, name: str, fetched: Callable[[], bytes]) -> bytes:
+        found = None if self._disk is None else self._disk.get(name)
+        if found is None:
+            found = fetched()
+            if self._disk is not None:
+                self._disk.keep(name, found)
+        return found
+
+    def _fetched(
+        self,
+        segment: Segment,
+        ending: str,
+        start: int = 0,
+        length: int | None = None,
+        check: int | None = None,
+    ) -> bytes:
+        path = f"{_FOLDER}/{segment.name}{ending}"
+        try:
+            content = self.objects.read(path, start, length)
+        except FileNotFoundError:
+            self._looked_at = None
+            raise Unavailable(
+                f"The archive's file {path} is not there: it was replaced just now, or somebody "
+                "has deleted it.",
+                retry_after=1,
+            ) from None
+        if check is not None and crc32(content) != check:
+            raise Unavailable(f"The archive's file {path} is not what was written.", retry_after=60)
+        return content
+
+
+def _reachable(shared: str | None, objects: Objects) -> str | None:
+    """Refuse to share files in a way in which nobody would reach them."""
+    if shared == SIGNED and not objects.signs:
+        raise ConfigurationError(
+            "This store does not sign URLs: share its files by a URL, or not at all."
+        )
+    if shared is None or shared == SIGNED:
+        return shared
+    if urlsplit(shared).scheme not in {"file", "http", "https"}:
+        raise ConfigurationError(
+            f'The files of an archive are shared by a URL of file, http or https, or as "{SIGNED}".'
+        )
+    return shared.rstrip("/")
+
+
+def _paths(name: str) -> list[str]:
+    """Name the files of a segment: that of its events, and the one beside it."""
+    return [f"{_FOLDER}/{name}{_FILE}", f"{_FOLDER}/{name}{_PLACES}"]

@@ -1,0 +1,191 @@
+"""Objects in a folder or an object store, each of which is created once and never overwritten."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any
+
+import obstore
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+)
+from obstore.store import AzureStore, GCSStore, LocalStore, S3Store, from_url
+
+from zeroeventhub.errors import ConfigurationError, Unavailable
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+__all__ = ["Objects"]
+
+_RETRY = 1.0
+"""Seconds after which it is worth to ask again a store that did not answer."""
+
+
+class Objects:
+    """Create, read and list objects.
+
+    Args:
+        store: a store of obstore's, the URL of one, or a local folder.
+
+    Raises:
+        ConfigurationError: there is no such store.
+    """
+
+    def __init__(self, store: "str | Path | ObjectStore") -> None:
+        self.store: Any = _opened(store)
+        """The store of obstore's."""
+        self._create: Callable[[str, bytes], None] = self._put
+        if isinstance(self.store, LocalStore) and self.store.prefix is not None:
+            self._create = _DurableFolder(Path(self.store.prefix)).create
+
+    @property
+    def signs(self) -> bool:
+        """Tell whether the store can sign URLs of its objects."""
+        return isinstance(self.store, AzureStore | GCSStore | S3Store)
+
+    def create(self, path: str, content: bytes) -> bool:
+        """Create an object, whole or not at all; return whether there was none.
+
+        Raises:
+            Unavailable: the store did not answer; the object may be there or not.
+        """
+        with _explained():
+            try:
+                self._create(path, content)
+            except (AlreadyExistsError, FileExistsError):
+                return False
+        return True
+
+    def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        """Read an object, or a part of it.
+
+        Raises:
+            FileNotFoundError: it is not there.
+            Unavailable: the store did not answer.
+        """
+        with _explained():
+            if length is None:
+                return bytes(obstore.get(self.store, path).bytes())
+            return bytes(obstore.get_range(self.store, path, start=start, length=length))
+
+    def signed(self, path: str, lifetime: timedelta) -> str:
+        """Return a URL with which everybody can read an object for some time.
+
+        Raises:
+            Unavailable: the store did not answer.
+        """
+        with _explained():
+            return str(obstore.sign(self.store, "GET", path, lifetime))
+
+    def names(self, folder: str, behind: str = "") -> list[str]:
+        """List the names of objects in a folder, in order, from behind one on."""
+        return sorted(name for name, _ in self.ages(folder, behind))
+
+    def ages(self, folder: str, behind: str = "") -> Iterator[tuple[str, datetime]]:
+        """Yield the names of objects in a folder, in any order, and when each was created."""
+        offset = f"{folder}/{behind}" if behind else None
+        with _explained():
+            for some in obstore.list(self.store, f"{folder}/", offset=offset, chunk_size=1000):
+                for one in some:
+                    yield one["path"].rpartition("/")[2], one["last_modified"]
+
+    def delete(self, paths: Sequence[str]) -> None:
+        """Delete objects, those that are there."""
+        for path in paths:
+            with _explained():
+                try:
+                    obstore.delete(self.store, path)
+                except FileNotFoundError:
+                    continue
+
+    def _put(self, path: str, content: bytes) -> None:
+        obstore.put(self.store, path, content, mode="create")
+
+
+class _DurableFolder:
+    """Create files that are whole as soon as they are seen, and stay if the power fails.
+
+    obstore links a whole file as well, but does not wait for the disk.
+
+    Args:
+        folder: where they are.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def create(self, path: str, content: bytes) -> None:
+        """Create a file.
+
+        Raises:
+            FileExistsError: it is there.
+        """
+        file = self._folder / path
+        self._make(file.parent)
+        # What ends so is not listed by obstore.
+        draft = file.with_name(f"{file.name}#{int(token_hex(7), 16)}")
+        try:
+            with draft.open("xb") as opened:
+                opened.write(content)
+                opened.flush()
+                os.fsync(opened.fileno())
+            os.link(draft, file)
+        finally:
+            draft.unlink(missing_ok=True)
+        _sync(file.parent)
+
+    def _make(self, folder: Path) -> None:
+        if not folder.is_dir():
+            folder.mkdir(parents=True, exist_ok=True)
+            _sync(folder.parent)
+
+
+def _sync(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk, where a folder can be waited for."""
+    if os.name != "posix":
+        return
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def _opened(store: "str | Path | ObjectStore") -> Any:
+    if not isinstance(store, str | Path):
+        return store
+    try:
+        if isinstance(store, str) and "://" in store:
+            return from_url(store)
+        return LocalStore(Path(store).absolute(), mkdir=True)
+    except (BaseError, OSError, ValueError) as error:
+        raise ConfigurationError(f"The archive cannot be opened: {_sentence(error)}") from error
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Raise an error of the store's as one of this library's."""
+    try:
+        yield
+    except (AlreadyExistsError, FileExistsError, FileNotFoundError):
+        raise
+    except (PermissionDeniedError, UnauthenticatedError, PermissionError) as error:
+        raise ConfigurationError(
+            f"The archive's store does not let this process in: {_sentence(error)}"
+        ) from error
+    except (BaseError, OSError) as error:
+        raise Unavailable(
+            f"The archive's store did not answer: {_sentence(error)}", retry_after=_RETRY
+        ) from error
+
+
+def _sentence(error: Exception) -> str:
+    """Return what an error says, without what obstore adds for its own developers."""
+    return str(error).partition("\n")[0]

@@ -1,0 +1,185 @@
+"""Read a feed over HTTP asynchronously, with the caller's own httpx client."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import httpx
+
+from zeroeventhub._http.exchange import Exchange
+from zeroeventhub._wire import Wire, rfc3339
+from zeroeventhub.ndjson import (
+    decode_counted_cursor,
+    decode_cursor,
+    decode_key_page,
+    decode_lag,
+    decode_segments,
+    decode_splits,
+)
+from zeroeventhub.protocol import (
+    CURSOR_OF_COUNT,
+    CURSOR_OF_TIME,
+    FIRST,
+    LAG,
+    PROGRESS,
+    SEGMENTS,
+    SPLITS,
+    CountedCursor,
+    FeedInfo,
+    KeyPage,
+    Lag,
+    Page,
+    Segments,
+    TypeFilter,
+)
+
+if TYPE_CHECKING:
+    from zeroeventhub.arrow.arrow_page import ArrowPage
+
+__all__ = ["AsyncClient"]
+
+
+class AsyncClient(Wire[httpx.AsyncClient]):
+    """Read a feed page by page, asynchronously.
+
+    Args:
+        url: the feed's address, the one that answers discovery.
+        http: your httpx client, with your authentication and timeouts; yours to close. Where it
+            has no authentication, a user and password in `url` are used.
+        partitions: how many partitions a v1 feed has, which it does not tell itself.
+        limits: how much is taken from the feed before it is given up.
+        compressed: whether to ask for answers in gzip, or in which of "gzip" and "zstd"; they are
+            unpacked within the limits.
+    """
+
+    async def discover(self) -> FeedInfo:
+        """Ask the feed for its partitions; see `Client.discover`."""
+        return self._understand_info(await self._ask(self._request(self._url)))
+
+    async def fetch(
+        self,
+        partition: int,
+        cursor: str,
+        *,
+        limit: int | None = None,
+        headers: Sequence[str] = (),
+        types: TypeFilter | None = None,
+        stop: str | None = None,
+        wait: float | None = None,
+    ) -> Page:
+        """Fetch the page that follows a cursor; see `Client.fetch`."""
+        info = self._info or await self.discover()
+        request = self._page_request(
+            info,
+            partition,
+            cursor,
+            limit=limit,
+            headers=headers,
+            types=types,
+            stop=stop,
+            wait=wait,
+        )
+        return self._understand_page(await self._ask(request))
+
+    async def fetch_arrow(
+        self,
+        partition: int,
+        cursor: str,
+        *,
+        limit: int | None = None,
+        types: TypeFilter | None = None,
+        stop: str | None = None,
+        wait: float | None = None,
+    ) -> "ArrowPage":
+        """Fetch a page as record batches; see `Client.fetch_arrow`."""
+        info = self._info or await self.discover()
+        options = {"limit": limit, "types": types, "stop": stop, "wait": wait}
+        request = self._arrow_request(info, partition, cursor, **options)
+        return self._understand_arrow(await self._ask(request))
+
+    async def cursor_at(self, moment: datetime, partition: int = 0) -> str:
+        """Ask for the cursor before a moment; see `Client.cursor_at`."""
+        info = self._info or await self.discover()
+        url = self._extension_url(info, CURSOR_OF_TIME, partition, {"time": rfc3339(moment)})
+        return decode_cursor(await self._get(url))
+
+    async def splits(
+        self, partition: int, count: int, *, start: str = FIRST, stop: str | None = None
+    ) -> list[str]:
+        """Ask for the cursors between pieces; see `Client.splits`."""
+        info = self._info or await self.discover()
+        url = self._extension_url(
+            info, SPLITS, partition, {"count": count, "cursor": start, "stop": stop}
+        )
+        return decode_splits(await self._get(url))
+
+    async def lag(self, partition: int, cursor: str) -> Lag:
+        """Ask how many events lie behind a cursor; see `Client.lag`."""
+        info = self._info or await self.discover()
+        url = self._extension_url(info, LAG, partition, {"cursor": cursor})
+        return decode_lag(await self._get(url))
+
+    async def cursor_of_count(
+        self, partition: int, cursor: str, events: int, *, stop: str | None = None
+    ) -> CountedCursor:
+        """Ask for the cursor so many events behind another one; see `Client.cursor_of_count`."""
+        info = self._info or await self.discover()
+        url = self._extension_url(
+            info, CURSOR_OF_COUNT, partition, {"cursor": cursor, "events": events, "stop": stop}
+        )
+        return decode_counted_cursor(await self._get(url))
+
+    async def segments(self, partition: int, cursor: str, *, stop: str | None = None) -> Segments:
+        """Ask in which files events lie; see `Client.segments`."""
+        info = self._info or await self.discover()
+        url = self._extension_url(info, SEGMENTS, partition, {"cursor": cursor, "stop": stop})
+        return decode_segments(await self._get(url))
+
+    async def read_key(
+        self, key: str, *, after_version: int = 0, limit: int | None = None
+    ) -> KeyPage:
+        """Ask for the events of one key; see `Client.read_key`."""
+        info = self._info or await self.discover()
+        url = self._key_url(info, key, after_version, limit)
+        return decode_key_page(await self._get(url), after_version)
+
+    async def register_progress(self, consumer: str, partition: int, cursor: str) -> None:
+        """Tell the publisher how far a consumer has committed; see `Client.register_progress`."""
+        info = self._info or await self.discover()
+        url = self._extension_url(
+            info, PROGRESS, partition, {"cursor": cursor, "consumer": consumer}
+        )
+        self._understand(await self._ask(self._request(url, "PUT")))
+
+    async def _get(self, url: httpx.URL) -> bytes:
+        return self._understand(await self._ask(self._request(url)))
+
+    async def _ask(self, request: Exchange) -> Exchange:
+        """Send a request and take in its answer."""
+        # The alarm inside: what came before it rings may hold a checkpoint.
+        with self._reaching(request):
+            async with (
+                asyncio.timeout(request.deadline.left) as alarm,
+                self._http.stream(
+                    request.method,
+                    request.url,
+                    headers=request.headers,
+                    extensions={"timeout": request.timeouts},
+                    **self._options,
+                ) as answer,
+            ):
+                request.begin(answer)
+                _wind(alarm, request.deadline.left)
+                consumed = answer.is_stream_consumed
+                async for chunk in answer.aiter_bytes() if consumed else answer.aiter_raw():
+                    if not request.take(chunk):
+                        break
+                    _wind(alarm, request.deadline.left)
+        return request
+
+
+def _wind(alarm: asyncio.Timeout, seconds: float) -> None:
+    """Let an alarm ring after so many seconds, unless it is ringing."""
+    if not alarm.expired():
+        alarm.reschedule(asyncio.get_running_loop().time() + seconds)

@@ -1,0 +1,257 @@
+"""Keys whose events are numbered 1, 2, 3 …, and appended only to the version that was expected.
+
+The versions of a key have no gap and no double. Nobody inserts a version before the one below it
+can be seen, and a unique index lets one insert each. So who inserts the first row of a batch has
+the key for himself until his transaction ends: what follows it cannot be taken by anybody else.
+The first row goes alone, by a statement whose failure leaves the transaction as it was.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Column, Connection, Select, Table, func, select
+from sqlalchemy.engine import RowMapping
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from zeroeventhub.cursors.transience import reaching_store
+from zeroeventhub.errors import ConfigurationError, Conflict, IdReused, StoreUnavailable
+from zeroeventhub.event_log.expected_version import ExpectedVersion, check_expected, is_expected
+from zeroeventhub.event_log.row_insert import (
+    RowInsert,
+    Taken,
+    connected,
+    insert_rows,
+    is_taken,
+    writing,
+)
+from zeroeventhub.event_log.stored import Stored, newest, unseen
+from zeroeventhub.landing.table_form import table_form
+from zeroeventhub.publisher.key_query import expect_unique
+from zeroeventhub.publisher.mapping import resolve
+
+__all__ = ["KeyedTable"]
+
+_TRIES = 20
+"""How often an append to any version is tried while others append to the same key."""
+
+_STORE = "The database of the events"
+
+
+class KeyedTable:
+    """Append to the keys of a table of yours, and read the events of one.
+
+    Args:
+        table: the table, which has a unique constraint or index on key and version.
+        key: the column of keys.
+        version: the column of versions.
+        id: the column of ids that are unique, by which an append is recognized that comes again;
+            None where it is to be a conflict.
+        same: the columns beside the key in which an event is the same if it comes again.
+
+    Raises:
+        ConfigurationError: the table has no such column, or is not declared to have such an index.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        *,
+        key: str = "key",
+        version: str = "version",
+        id: str | None = None,  # noqa: A002 - the name that users know
+        same: Sequence[str] = (),
+    ) -> None:
+        self._table = table
+        self._key, self._version = _column(table, key), _column(table, version)
+        expect_unique(table, self._key, self._version)
+        self._id = None if id is None else _column(table, id)
+        if self._id is not None:
+            expect_unique(table, self._id)
+            compared = (self._key, *(_column(table, each) for each in same))
+            self._stored = Stored(table, self._id, compared, [self._version])
+        self._single = RowInsert(table)
+        self._last = select(func.max(self._version))
+
+    def version(self, handle: Connection | Session, key: str | int) -> int:
+        """Return the version of a key's last event; 0 where there is none."""
+        with reaching_store(_STORE):
+            return self._version_of(connected(handle), self._last, key)
+
+    def read(
+        self,
+        handle: Connection | Session,
+        key: str | int,
+        *,
+        after_version: int = 0,
+        limit: int | None = None,
+    ) -> Sequence[RowMapping]:
+        """Read the events of a key in the order of their versions, by one query.
+
+        Args:
+            handle: a connection or a session of yours.
+            key: the key.
+            after_version: the version behind which to begin.
+            limit: how many to read at most; None for all.
+        """
+        with reaching_store(_STORE):
+            query = self.query(select(self._table), key, after_version, limit)
+            return connected(handle).execute(query).mappings().all()
+
+    def query(
+        self, selected: Select[Any], key: str | int, after_version: int, limit: int | None
+    ) -> Select[Any]:
+        """Let a query find events of a key; see `read`."""
+        mine = selected.where(self._key == key, self._version > after_version)
+        return mine.order_by(self._version).limit(limit)
+
+    def append(
+        self,
+        handle: Connection | Session,
+        key: str | int,
+        rows: Sequence[Mapping[str, Any]],
+        *,
+        expected_version: int | ExpectedVersion,
+    ) -> int:
+        """Append rows to a key, in a transaction of yours.
+
+        Behind a Conflict the transaction is what it was before, and may be committed. To read what
+        the others have appended, begin a new one.
+
+        Args:
+            handle: what the transaction is open on.
+            key: the key.
+            rows: by the names of columns, without key and version; the same columns in each.
+            expected_version: that of the key's last event, or an ExpectedVersion.
+
+        Returns:
+            The version of the last of the rows, also if they have been appended before.
+
+        Raises:
+            Conflict: the key has another version.
+            IdReused: events of these ids are there, and are not these: the transaction has to be
+                rolled back.
+            StoreUnavailable: the database asks to roll back and try again.
+            ConfigurationError: a row does not fit the table.
+        """
+        check_expected(expected_version)
+        connection = writing(handle)
+        ready = [self._ready(connection, key, row) for row in rows]
+        if len({frozenset(row) for row in ready}) > 1:
+            raise ConfigurationError("Give every row values for the same columns.")
+        with reaching_store(_STORE):
+            return self._append(connection, key, ready, expected_version)
+
+    def _append(
+        self,
+        connection: Connection,
+        key: str | int,
+        rows: Sequence[dict[str, Any]],
+        expected: int | ExpectedVersion,
+    ) -> int:
+        version, taken = self._version_of(connection, self._last, key), None
+        for _ in range(_TRIES):
+            if not is_expected(expected, version):
+                if (known := self._known(connection, rows, expected)) is not None:
+                    return known
+                found = self._version_of(connection, newest(connection, self._last), key)
+                if found != version:
+                    version = found
+                    continue
+                raise Conflict(
+                    f"Key {key!r} has version {version}, and not the one that was expected: "
+                    "nothing was appended. Read what was appended behind it, in a new transaction, "
+                    "and decide again.",
+                    key=key,
+                    version=version,
+                ) from taken
+            for number, row in enumerate(rows, version + 1):
+                row[self._version.name] = number
+            try:
+                self._insert(connection, rows)
+            except Taken as error:
+                taken = error
+            else:
+                return version + len(rows)
+            if (known := self._known(connection, rows, expected)) is not None:
+                return known
+            found = self._version_of(connection, newest(connection, self._last), key)
+            if found == version:
+                raise unseen() from taken
+            version = found
+        raise StoreUnavailable(
+            f"Others append to key {key!r} all the time: roll back, and try again."
+        ) from taken
+
+    def _insert(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Insert rows with versions.
+
+        Raises:
+            Taken: the first is there already, by its version or its id, and nothing was inserted.
+            IdReused: another is.
+        """
+        if not rows:
+            return
+        self._single.insert(connection, rows[0])
+        try:
+            insert_rows(connection, self._table, rows[1:])
+        except IntegrityError as error:
+            if not is_taken(error):
+                raise
+            raise IdReused(
+                "Some of these events are there already, and others are not: roll back, and append "
+                "again only what was appended before, or give the new ones ids of their own."
+            ) from error
+
+    def _known(
+        self,
+        connection: Connection,
+        rows: Sequence[Mapping[str, Any]],
+        expected: int | ExpectedVersion,
+    ) -> int | None:
+        """Return the version behind rows that were appended before; None if they were not.
+
+        Raises:
+            IdReused: some of their ids are there, but not these events, one behind the other.
+        """
+        if self._id is None or not rows:
+            return None
+        there = self._stored.find(connection, rows)
+        if not there:
+            return None
+        known = [there.get(row[self._id.name]) for row in rows]
+        # What was appended in a batch has no version.
+        versions = [(one and one[self._version.name]) or 0 for one in known]
+        first, last = versions[0], versions[0] + len(rows) - 1
+        if first and versions == [*range(first, last + 1)] and is_expected(expected, first - 1):
+            return last
+        raise IdReused(
+            "Some of these events were appended before, but not all of them, or not one behind the "
+            "other, or to another version: roll back, and give new events ids of their own."
+        )
+
+    def _version_of(self, connection: Connection, query: Any, key: str | int) -> int:
+        return connection.scalar(query.where(self._key == key)) or 0
+
+    def _ready(
+        self, connection: Connection, key: str | int, row: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return a row with its key, and values as they are inserted."""
+        forms = table_form(self._table, connection.dialect).columns
+        ready: dict[str, Any] = {self._key.name: key}
+        for name, value in row.items():
+            form = forms.get(name)
+            if form is None or form.column in {self._key, self._version}:
+                raise ConfigurationError(
+                    f"A row has the columns of table {self._table.fullname!r} without its key and "
+                    f"version; {name!r} is none of them."
+                )
+            ready[name] = value if form.from_python is None else form.from_python(value)
+        return ready
+
+
+def _column(table: Table, name: str) -> Column[Any]:
+    column = resolve(table, name)
+    if not isinstance(column, Column):
+        raise ConfigurationError(f"{name!r} is not a column of table {table.fullname!r}.")
+    return column

@@ -1,0 +1,195 @@
+"""A log of events: a ready-made table in metadata of yours, appends to it, and its feed."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from sqlalchemy import Connection, MetaData, Table, event, func
+from sqlalchemy.orm import Session
+
+from zeroeventhub.cursors.transience import reaching_store
+from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.event_log.batch import Batch
+from zeroeventhub.event_log.expected_version import ExpectedVersion
+from zeroeventhub.event_log.kept_event import KeptEvent, kept_events
+from zeroeventhub.event_log.keyed_table import KeyedTable
+from zeroeventhub.event_log.log_table import log_table
+from zeroeventhub.event_log.new_event import NewEvent, check_name
+from zeroeventhub.event_log.row_insert import connected, writing
+from zeroeventhub.event_log.stored import Stored
+from zeroeventhub.layout import Layout
+from zeroeventhub.publisher import TableFeed
+from zeroeventhub.publisher.partition_hash import layout_expression
+
+__all__ = ["EventLog"]
+
+_STORE = "The database of the log"
+
+
+class EventLog:
+    """Keep events in a table of this shape, and publish it as a feed.
+
+    The table joins your metadata: create it with the others, or let Alembic find it. Its columns
+    are position, partition, id, key, version, type, time and data. Every method is sync; from
+    async code it is `await connection.run_sync(log.append, events)`, with an AsyncConnection or an
+    AsyncSession.
+
+    Args:
+        metadata: what the table joins.
+        name: the table's name.
+        partitions: among how many partitions events are spread by the hash of their keys, or a
+            Layout of partitions that have changed; see docs/partitions.md.
+        schema: the database schema; None for the connection's default.
+        ordering: as for a TableFeed, by default the first of the database: it costs those who
+            append nothing, and needs nothing beside the table. Where another needs something, such
+            as the triggers of "gated", that is installed when the table is created through
+            `metadata`; from an Alembic migration call `log.feed().install(op.get_bind())`.
+
+    Attributes:
+        table: the table, for queries and migrations of yours.
+
+    Raises:
+        ConfigurationError: there cannot be so many partitions.
+    """
+
+    def __init__(
+        self,
+        metadata: MetaData,
+        name: str,
+        *,
+        partitions: int | Layout = 1,
+        schema: str | None = None,
+        ordering: str | None = None,
+    ) -> None:
+        self._layout = partitions if isinstance(partitions, Layout) else Layout.of(partitions)
+        self._ordering = ordering
+        self.table: Table = log_table(metadata, name, schema, ordering)
+        columns = self.table.c
+        said = (columns.type, columns.key, columns.data)
+        self._batch = Batch(self.table, Stored(self.table, columns.id, said))
+        self._keyed = KeyedTable(self.table, id="id", same=("type", "data"))
+        self._kept = kept_events(self.table)
+        if ordering is not None:
+            event.listen(self.table, "after_create", self._install)
+
+    def append(self, handle: Connection | Session, events: Iterable[NewEvent]) -> None:
+        """Append events in a transaction of yours; those that are there already change nothing.
+
+        Args:
+            handle: what the transaction is open on.
+            events: in their order.
+
+        Raises:
+            ConfigurationError: an event cannot be stored.
+            IdReused: an event of the same id is there, and says something else: the transaction
+                has to be rolled back.
+            StoreUnavailable: the database asks to roll back and try again.
+        """
+        rows = [self._row(one, one.key) | {"key": one.key} for one in _checked(events)]
+        with reaching_store(_STORE):
+            self._batch.append(writing(handle), rows)
+
+    def append_to(
+        self,
+        handle: Connection | Session,
+        key: str,
+        events: Iterable[NewEvent],
+        *,
+        expected_version: int | ExpectedVersion,
+    ) -> int:
+        """Append events to a key, numbered behind those that were appended to it in this way.
+
+        Behind a Conflict the transaction is what it was before, and may be committed. To read what
+        the others have appended, begin a new one.
+
+        Args:
+            handle: what the transaction is open on.
+            key: the key, which the events need not name.
+            events: in their order.
+            expected_version: that of the key's last event, 0 if there may be none, or an
+                ExpectedVersion.
+
+        Returns:
+            The version of the last of the events, also if they have been appended before.
+
+        Raises:
+            Conflict: the key has another version.
+            ConfigurationError: an event cannot be stored, or is one of another key.
+            IdReused: events of these ids are there, and are not these: the transaction has to be
+                rolled back.
+            StoreUnavailable: the database asks to roll back and try again.
+        """
+        check_name("key", key)
+        rows = []
+        for one in _checked(events):
+            if one.key not in {None, key}:
+                raise ConfigurationError(
+                    f"The event {one.id!r} has the key {one.key!r}, and is appended to {key!r}."
+                )
+            # Bytes are JSON already.
+            rows.append(self._row(one, key) | {"data": one.text.encode()})
+        return self._keyed.append(handle, key, rows, expected_version=expected_version)
+
+    def read_key(
+        self,
+        handle: Connection | Session,
+        key: str,
+        *,
+        after_version: int = 0,
+        limit: int | None = None,
+    ) -> list[KeptEvent]:
+        """Read what was appended to a key by `append_to`, in order, by one query.
+
+        Args:
+            handle: a connection or a session of yours.
+            key: the key.
+            after_version: the version behind which to begin.
+            limit: how many events to read at most; None for all.
+        """
+        with reaching_store(_STORE):
+            query = self._keyed.query(self._kept, key, after_version, limit)
+            return [KeptEvent.of(row) for row in connected(handle).execute(query).mappings()]
+
+    def feed(self, *, key_history: bool = False, **options: Any) -> TableFeed:
+        """Return the feed of the log.
+
+        Args:
+            key_history: whether readers may ask for the events of one key; see docs/keys.md.
+            options: those of a TableFeed, such as `cloudevents`; what is not given is the log's
+                own.
+        """
+        columns = self.table.c
+        mapped: dict[str, Any] = {
+            "position": columns.position,
+            "partition": layout_expression(
+                self._layout, key=func.coalesce(columns.key, columns.id), written=columns.partition
+            ),
+            "partitions": self._layout,
+            "data": columns.data,
+            "type": columns.type,
+            "key": columns.key,
+            "version": columns.version,
+            "key_history": key_history,
+            "id": columns.id,
+            "time": columns.time,
+            "ordering": self._ordering,
+        }
+        return TableFeed(self.table, **(mapped | options))
+
+    def _row(self, new: NewEvent, key: str | None) -> dict[str, Any]:
+        """Return the row of an event, but for its key."""
+        return {
+            "partition": self._layout.partition_of(new.id if key is None else key),
+            "id": new.id,
+            "type": new.type,
+            "data": new.text,
+        }
+
+    def _install(self, _: Table, connection: Connection, **__: Any) -> None:
+        self.feed().install(connection)
+
+
+def _checked(events: Iterable[Any]) -> Iterator[NewEvent]:
+    for new in events:
+        if not isinstance(new, NewEvent):
+            raise ConfigurationError(f"A log takes NewEvent(…), not {type(new).__name__}.")
+        yield new

@@ -1,0 +1,73 @@
+"""A visit to a feed's database, and what is the same of it for sync and async feeds."""
+
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec, TypeVar
+
+from sqlalchemy import Connection, Engine, event
+
+from zeroeventhub.errors import ConfigurationError, Unavailable
+from zeroeventhub.publisher.archived.sealer import Sealer
+from zeroeventhub.publisher.guest_connection import Guest, PassingBy, visiting
+from zeroeventhub.publisher.reader import Reader
+
+__all__ = ["PARTS", "expect_archive", "head_of", "on_commit", "too_many_parts", "visit"]
+
+_Asked = ParamSpec("_Asked")
+_Found = TypeVar("_Found")
+
+
+PARTS = 10_000
+"""How many parts of an archive are fetched for one question, at most."""
+
+
+def too_many_parts() -> Unavailable:
+    """Say that an answer would need more parts of the archive than are fetched for one."""
+    return Unavailable("The answer needs too many parts of the archive.", retry_after=60)
+
+
+def expect_archive(sealer: Sealer | None) -> Sealer:
+    """Return what seals a feed.
+
+    Raises:
+        ConfigurationError: the feed has no archive.
+    """
+    if sealer is None:
+        raise ConfigurationError(
+            "This feed has no archive to be sealed into: TableFeed(…, archive=Archive(…))."
+        )
+    return sealer
+
+
+def on_commit(engine: Engine, told: Callable[[], None]) -> None:
+    """Tell of every commit through an engine, while it is under way."""
+    event.listen(engine, "commit", lambda _connection: told())
+
+
+def head_of(connection: Connection, reader: Reader, guest: Guest, seconds: float) -> int:
+    """Return the horizon, in passing where that can be done."""
+    if not reader.may_glance:
+        return visit(connection, reader, guest, reader.head)
+    with reader.doubting(), visiting(connection, PassingBy()):
+        return reader.glance(connection, seconds)
+
+
+def visit(
+    connection: Connection,
+    reader: Reader,
+    guest: Guest,
+    question: Callable[Concatenate[Connection, _Asked], _Found],
+    /,
+    *arguments: _Asked.args,
+    **options: _Asked.kwargs,
+) -> _Found:
+    """Ask the database something, as a guest of its host."""
+    if reader.check_is_due:
+        # Before anything is written: what writes may not be installed.
+        with visiting(connection, guest):
+            reader.check(connection)
+    with (
+        reader.doubting(),
+        visiting(connection, guest, reader.step(connection)),
+        reader.looking_twice(connection),
+    ):
+        return question(connection, *arguments, **options)

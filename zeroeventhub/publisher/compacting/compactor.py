@@ -1,0 +1,166 @@
+"""Delete events that later ones of their keys stand for, some at a time."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    Select,
+    and_,
+    delete,
+    exists,
+    false,
+    literal_column,
+    or_,
+    select,
+)
+
+from zeroeventhub.publisher.near_rows import LIMIT, NearRows, given
+from zeroeventhub.publisher.ordering import Source
+from zeroeventhub.publisher.reader import Reader
+from zeroeventhub.publisher.retention import Marks
+from zeroeventhub.publisher.trimming.deleting import delete_beside
+from zeroeventhub.publisher.way import Way
+
+__all__ = ["Compactor", "Span"]
+
+_ONE: ColumnElement[int] = literal_column("1")
+
+Before = Callable[[Connection, datetime, int], int]
+"""Return the position at and below which all events happened before a moment."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """Say which events are looked at.
+
+    Attributes:
+        after: the position behind which they lie.
+        until: the highest of their positions.
+        settled: the horizon, up to which later events of a key count.
+        tombstones: the position up to which tombstones go.
+    """
+
+    after: int
+    until: int
+    settled: int
+    tombstones: int
+
+
+class Compactor:
+    """Compact a feed.
+
+    Args:
+        reader: knows its horizon.
+        source: where its positions are read.
+        marks: the feed's.
+        before: finds where events of a moment begin.
+        key: the column of keys.
+        tombstone: tells whether an event says that its key is no more; None where none does.
+        keep: how long such events stay.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        source: Source,
+        marks: Marks,
+        before: Before,
+        *,
+        key: Column[Any],
+        tombstone: ColumnElement[bool] | None,
+        keep: timedelta,
+    ) -> None:
+        self._reader = reader
+        self._source = source
+        self._marks = marks
+        self._before = before
+        self._key = key
+        self._tombstone = tombstone
+        self._keep = keep
+        self._near = NearRows(replace(source, partition=None))
+        self._some = lru_cache(maxsize=2)(self._build)
+
+    def span(self, connection: Connection, older_than: timedelta | None) -> Span:
+        """Say which events are looked at: those that are settled, and old enough."""
+        settled, now = self._reader.head(connection), datetime.now(UTC)
+        until, tombstones = settled, 0
+        if older_than is not None:
+            until = min(settled, self._before(connection, now - older_than, settled))
+        if self._tombstone is not None:
+            # The last event of all stays: some databases would give its number again.
+            before = self._before(connection, now - self._keep, settled)
+            tombstones = min(before, until, settled - 1)
+        return Span(self._marks.read(connection).trimmed, until, settled, tombstones)
+
+    def compact(self, connection: Connection, span: Span, after: int, rows: int) -> tuple[int, int]:
+        """Look at some events, and delete those that are not needed, in a transaction of yours.
+
+        Args:
+            connection: in a transaction, each of whose statements sees the last commits.
+            span: what is looked at in all.
+            after: the position behind which to look.
+            rows: how many events to look at, at most.
+
+        Returns:
+            How many events were deleted, and up to where they were looked at.
+        """
+        self._marks.locked(connection)
+        values = {
+            "after": after,
+            "until": span.until,
+            "settled": span.settled,
+            "tombstones": span.tombstones,
+            "limit": rows,
+        }
+        seen = connection.execute(self._some(self._near.way(connection)), values).all()
+        found = [row for row in seen if row.is_gone]
+        deleted = 0
+        if found:
+            connection.execute(self._marks.thinning(int(found[-1].position)))
+            if self._source.events is None:
+                table: Any = self._source.table
+                numbers = [row.position for row in found]
+                connection.execute(delete(table).where(self._source.position.in_(numbers)))
+                deleted = len(found)
+            else:
+                deleted = delete_beside(connection, self._source, found)
+        reached = int(seen[-1].position) if len(seen) == rows else span.until
+        return deleted, reached
+
+    def _build(self, way: Way) -> Select[Any]:
+        """Select events, and whether they are not needed any more."""
+        source = self._source
+        gone = or_(self._is_superseded(), self._is_old_tombstone())
+        columns = [source.position.label("position"), gone.label("is_gone")]
+        columns += [source.table.c[name].label(name) for name in source.key]
+        query = select(*columns).select_from(source.join(source.table))
+        return self._near.above(query, way, given("after"), given("until")).limit(LIMIT)
+
+    def _is_superseded(self) -> ColumnElement[bool]:
+        """Tell whether there is a later event of the same key; of no key there is none."""
+        source = self._source
+        positions: Any = source.table
+        later: Any = positions.alias("later")
+        position = later.c[str(source.position.key)]
+        if source.events is None:
+            rows, key = later, later.c[self._key.key]
+        else:
+            events = source.events.alias("later_event")
+            key = events.c[self._key.key]
+            pairs = [(later.c[name], str(one.key)) for name, one in source.key.items()]
+            rows = later.join(events, and_(*(one == events.c[name] for one, name in pairs)))
+        is_later = and_(position > source.position, position <= given("settled"))
+        query = select(_ONE).select_from(rows).where(key == self._key, is_later)
+        outer = [positions] if source.events is None else [positions, source.events]
+        return exists(query.correlate(*outer))
+
+    def _is_old_tombstone(self) -> ColumnElement[bool]:
+        if self._tombstone is None:
+            return false()
+        return and_(self._tombstone, self._source.position <= given("tombstones"))

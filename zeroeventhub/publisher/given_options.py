@@ -1,0 +1,173 @@
+"""What a caller gives for a feed over a table: found in the table, or refused."""
+
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote
+
+from sqlalchemy import Column, ColumnElement, Integer, Table, inspect
+
+from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.layout import Layout
+from zeroeventhub.publisher.compacting.compaction import Compaction
+from zeroeventhub.publisher.id_query import value_of
+from zeroeventhub.publisher.key_query import expect_unique
+from zeroeventhub.publisher.mapping import CloudEvents, Expression, resolve
+from zeroeventhub.publisher.progress import Progress
+from zeroeventhub.publisher.retention import Retention
+
+if TYPE_CHECKING:
+    from zeroeventhub.archive.archive import Archive
+
+__all__ = [
+    "beside",
+    "compacted_by",
+    "envelope_of",
+    "key_of",
+    "lasting",
+    "partition_of",
+    "table_of",
+    "versions_of",
+]
+
+_Kept = TypeVar("_Kept", Retention, Progress)
+
+
+def table_of(table: Table | type[Any]) -> Table:
+    """Return the table of what a caller gives for one."""
+    mapped = inspect(table, raiseerr=False)
+    found = getattr(mapped, "local_table", mapped)
+    if not isinstance(found, Table):
+        raise ConfigurationError(f"{table!r} is neither a Table nor a class mapped to one.")
+    return found
+
+
+def beside(table: Table, kept: _Kept | None) -> _Kept | None:
+    """Refuse a table about a feed that another one of its name might be taken for."""
+    if kept is not None and kept.table.schema != table.schema:
+        raise ConfigurationError(
+            f"What is known of the feed over table {table.fullname!r} is kept beside it: "
+            f"{type(kept).__name__}(schema={table.schema!r})."
+        )
+    return kept
+
+
+def compacted_by(
+    table: Table,
+    compaction: Compaction,
+    *,
+    key: Expression | None,
+    time: Expression | None,
+    version: Expression | None,
+    retention: Retention | None,
+) -> Column[Any]:
+    """Find the column of keys by which a feed is compacted.
+
+    Raises:
+        ConfigurationError: there is none, or what has to be beside it is not there.
+    """
+    column = None if key is None else resolve(table, key)
+    if not isinstance(column, Column):
+        raise ConfigurationError(
+            "A feed is compacted by its key, which has to be a column of its table: give key."
+        )
+    if version is not None:
+        raise ConfigurationError(
+            "A key's versions are counted on from its events, of which compaction would leave the "
+            "last: leave out version or compaction."
+        )
+    if retention is None:
+        raise ConfigurationError(
+            "A feed that is compacted has to know of it: give it retention=Retention() as well."
+        )
+    if compaction.tombstone is not None and time is None:
+        raise ConfigurationError(
+            "Tombstones are kept for some time: give the column of the time of events."
+        )
+    return column
+
+
+def lasting(
+    archive: "Archive | None", retention: Retention | None, *, mutable: bool
+) -> "Archive | None":
+    """Refuse an archive of what changes, and one that nobody would know to read."""
+    if archive is not None and mutable:
+        raise ConfigurationError(
+            "A feed whose rows are changed or deleted cannot be sealed, for what is in an archive "
+            "stays as it is: leave out mutable or archive."
+        )
+    if archive is not None and retention is None:
+        raise ConfigurationError(
+            "A feed with an archive has to know what was trimmed of its table: give it "
+            "retention=Retention() as well."
+        )
+    return archive
+
+
+def key_of(
+    table: Table, position: Expression | None, ordering: str | None
+) -> tuple[ColumnElement[Any], ...]:
+    """Find the column of positions, or the key of rows whose positions the ordering gives."""
+    key = tuple(table.primary_key.columns)
+    if position is not None:
+        column = table.c.get(getattr(resolve(table, position), "key", ""))
+        if column is None:
+            raise ConfigurationError(f"The position is a column of the table; {position} is not.")
+        key = (column,)
+    if ordering == "sequenced":
+        if not key:
+            raise ConfigurationError(
+                f"Table {table.name!r} has no primary key by which its events could be told apart."
+            )
+        return key
+    if len(key) != 1:
+        raise ConfigurationError(
+            f"Table {table.name!r} has no primary key of one column: say which column is the "
+            "position."
+        )
+    if not isinstance(key[0].type, Integer):
+        raise ConfigurationError(
+            f"The position is a column of whole numbers that the database draws; {key[0]} is not: "
+            "choose another, or the ordering sequenced, which gives positions of its own."
+        )
+    return key
+
+
+def partition_of(
+    table: Table, partition: Expression | None, partitions: int | Layout | None
+) -> ColumnElement[Any] | None:
+    """Find the column of partitions, or the expression of them."""
+    if (partition is None) != (partitions is None):
+        raise ConfigurationError(
+            "A partition column and the number of partitions go together: give both or neither."
+        )
+    if partition is None:
+        return None
+    column = resolve(table, partition)
+    if not isinstance(column.type, Integer):
+        raise ConfigurationError(
+            f"A partition is a whole number from 0; {partition} has the SQL type {column.type!r}."
+        )
+    return column
+
+
+def versions_of(
+    table: Table, key: Expression | None, version: Expression
+) -> tuple[Column[Any], Column[Any]]:
+    """Find the columns of keys and versions, which an index has to serve together."""
+    if key is None:
+        raise ConfigurationError("A version is the number of an event within its key: give both.")
+    found = resolve(table, key), resolve(table, version)
+    if not (isinstance(found[0], Column) and isinstance(found[1], Column)):
+        raise ConfigurationError("Where events have versions, key and version are columns.")
+    if not isinstance(found[1].type, Integer):
+        raise ConfigurationError(f"A version is a whole number; {found[1]} is not.")
+    value_of(found[0], "")
+    expect_unique(table, found[0], found[1])
+    return found[0], found[1]
+
+
+def envelope_of(table: Table, cloudevents: bool | str) -> CloudEvents | None:
+    """Return the envelope of events, if they are to have one."""
+    if not cloudevents:
+        return None
+    source = cloudevents if isinstance(cloudevents, str) else f"/{quote(table.name)}"
+    return CloudEvents(source=source, type=str(table.name))

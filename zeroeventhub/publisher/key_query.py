@@ -1,0 +1,135 @@
+"""The query that reads the events of one key, in the order of their versions."""
+
+from collections.abc import Collection
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ColumnElement,
+    Connection,
+    Index,
+    Integer,
+    Table,
+    UniqueConstraint,
+    bindparam,
+    literal_column,
+    select,
+)
+
+from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.protocol import Event, KeyPage
+from zeroeventhub.publisher.id_query import same_as, value_of
+from zeroeventhub.publisher.mapping import Mapper
+from zeroeventhub.publisher.ordering import Events, Source
+from zeroeventhub.publisher.portions import Portions
+from zeroeventhub.publisher.rows import Rows
+
+__all__ = ["KeyQuery", "expect_unique"]
+
+MOST_BYTES = 4 * 1024 * 1024
+"""How much data a page of a key has at most, unless a single event is larger."""
+
+_AFTER = bindparam("after", type_=BigInteger)
+_LIMIT: ColumnElement[int] = bindparam("limit", type_=Integer)
+
+
+class KeyQuery:
+    """Read the events of a key.
+
+    Args:
+        published: the events.
+        key: the column of keys.
+        version: the column of an event's number within its key.
+        source: where the feed reads positions.
+        mapper: turns rows into events.
+        page_bytes: how much data a page holds at most, unless a single event is larger.
+    """
+
+    def __init__(
+        self,
+        published: Events,
+        key: Column[Any],
+        version: Column[Any],
+        source: Source,
+        mapper: Mapper,
+        *,
+        page_bytes: int,
+    ) -> None:
+        self._key = key
+        self._partition = published.partition
+        self._mapper = mapper
+        self._page_bytes = min(page_bytes, MOST_BYTES)
+        self._portions = Portions()
+        # Without a column of ids, an event has its position for one.
+        position = source.position if source.events is None else literal_column("NULL")
+        query = select(position.label("c0"), *mapper.columns, version.label("version"))
+        query = query.select_from(published.table).where(version > _AFTER)
+        self._query = query.order_by(version).limit(_LIMIT)
+
+    def read(
+        self,
+        connection: Connection,
+        key: str,
+        after_version: int,
+        limit: int,
+        partitions: Collection[int] | None,
+    ) -> KeyPage:
+        """Read events of a key; see `ExtendedFeed.read_key`.
+
+        Raises:
+            FeedFailure: a row holds what its declared type does not allow.
+        """
+        value = value_of(self._key, key)
+        if value is None:
+            return KeyPage([], [])
+        query = self._query.where(*same_as(self._key, value, connection.dialect.name))
+        if partitions is not None:
+            query = query.where(self._of(partitions))
+        events: list[Event] = []
+        versions: list[int] = []
+        room = self._page_bytes
+        while limit and room > 0:
+            portion = self._portions.rows(limit, room)
+            values = {"after": after_version, "limit": portion}
+            rows = list(connection.execute(query, values).all())
+            numbers = [row.version for row in rows]
+            found = Rows.of(rows, self._mapper.event)
+            self._portions.learn(found)
+            for event, number in zip(found.events, numbers, strict=True):
+                room -= len(event.raw)
+                if room < 0 and events:
+                    return KeyPage(events, versions, more=True)
+                events.append(event)
+                versions.append(number)
+            if len(numbers) < portion:
+                return KeyPage(events, versions)
+            limit, after_version = limit - portion, numbers[-1]
+        return KeyPage(events, versions, more=True)
+
+    def _of(self, partitions: Collection[int]) -> ColumnElement[bool]:
+        # Where there is but one, it has no column.
+        partition = literal_column("0") if self._partition is None else self._partition
+        return partition.in_(sorted(partitions))
+
+
+def expect_unique(table: Table, *columns: Column[Any]) -> None:
+    """Refuse a table that is not declared to have a unique index on columns.
+
+    Raises:
+        ConfigurationError: it is not.
+    """
+    parts = [table.primary_key, *table.constraints, *table.indexes]
+    unique = (
+        {*part.columns}
+        for part in parts
+        if part is table.primary_key
+        or isinstance(part, UniqueConstraint)
+        or (isinstance(part, Index) and part.unique)
+    )
+    if {*columns} not in unique:
+        names = ", ".join(f'"{column.name}"' for column in columns)
+        raise ConfigurationError(
+            f"Table {table.fullname!r} is not declared to be unique in ({names}), which keeps two "
+            f"who append at once apart: add UniqueConstraint({names}), and create it."
+        )

@@ -1,0 +1,190 @@
+"""A feed's rows in the table of progress, and what they keep from being trimmed."""
+
+import time
+
+from sqlalchemy import ColumnElement, Connection, delete, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from zeroeventhub.errors import BadCursor, BadRequest, Gone, Trimmed
+from zeroeventhub.protocol import FIRST, LAST
+from zeroeventhub.publisher.cursor import Place
+from zeroeventhub.publisher.near_rows import NearRows
+from zeroeventhub.publisher.ordering import Source
+from zeroeventhub.publisher.progress.progress import NAME_LENGTH, Progress, Registered
+from zeroeventhub.publisher.reader import Reader
+from zeroeventhub.publisher.retention import Mark, Marks
+from zeroeventhub.publisher.retention.marks import key_of
+
+__all__ = ["Registry"]
+
+
+CLOCKS = 60.0
+"""Seconds that the clocks of those who register and of those who trim may be apart."""
+
+
+class Registry:
+    """Note how far consumers of a feed have come.
+
+    Args:
+        progress: holds the table.
+        source: where the feed's positions are read.
+        reader: reads the feed.
+        marks: knows what was trimmed and is read nowhere else; None where nothing is lost.
+    """
+
+    def __init__(
+        self, progress: Progress, source: Source, reader: Reader, marks: Marks | None = None
+    ) -> None:
+        self._table = progress.table
+        self._feed = key_of(source)
+        self._near = NearRows(source)
+        self._reader = reader
+        self._marks = marks
+
+    def checked(self, connection: Connection, consumer: str, partition: int, cursor: str) -> str:
+        """Refuse what cannot be a consumer's place; return its cursor.
+
+        Raises:
+            BadRequest: the name is none.
+            BadCursor: the cursor is none at which a consumer can have committed.
+            Gone: the feed does not have what lies behind it.
+        """
+        if not 0 < len(consumer) <= NAME_LENGTH or not consumer.isprintable():
+            raise BadRequest(
+                f"The name of a consumer is one line of text of 1 to {NAME_LENGTH} characters."
+            )
+        if cursor in {FIRST, LAST}:
+            raise BadCursor("A consumer has committed at a cursor that the feed has given.")
+        self._reader.read(connection, partition, cursor, 1)
+        return cursor
+
+    def note(
+        self, connection: Connection, consumer: str, partition: int, cursor: str, principal: str
+    ) -> None:
+        """Write a consumer's place, in a transaction beside which nothing is trimmed.
+
+        Raises:
+            Trimmed: what lies behind it has been trimmed meanwhile.
+            IntegrityError: somebody has written the first place of this consumer meanwhile.
+        """
+        at = Place.of(cursor)
+        if self._marks is not None:
+            mark = self._marks.locked(connection)
+            if at.position <= mark.trimmed and not mark.spares(at, partition):
+                raise Trimmed("The place has just been trimmed.", earliest=mark.earliest)
+        key = {
+            "feed": self._feed,
+            "principal": principal,
+            "consumer": consumer,
+            "partition": partition,
+        }
+        place = {
+            "cursor": cursor,
+            "position": at.position,
+            "heard_at": time.time(),
+        }
+        columns = self._table.c
+        same = [columns[name] == value for name, value in key.items()]
+        if connection.execute(update(self._table).where(*same).values(place)).rowcount == 0:
+            connection.execute(insert(self._table).values({**key, **place}))
+
+    def note_twice(
+        self, connection: Connection, consumer: str, partition: int, cursor: str, principal: str
+    ) -> None:
+        """Write a consumer's place; again, if another process wrote its first one meanwhile.
+
+        Args:
+            connection: nobody is in a transaction of it.
+            consumer: as for `note`; so are all others.
+            partition: see there.
+            cursor: see there.
+            principal: see there.
+        """
+        for is_last in (False, True):
+            try:
+                self.note(connection, consumer, partition, cursor, principal)
+                connection.commit()
+            except IntegrityError:
+                connection.rollback()
+                if is_last:
+                    raise
+            else:
+                return
+
+    def registered(self, connection: Connection) -> list[Registered]:
+        """Return the places of all consumers, by their names and partitions."""
+        return self._rows(connection)
+
+    def _rows(self, connection: Connection, *conditions: ColumnElement[bool]) -> list[Registered]:
+        columns = self._table.c
+        query = (
+            select(self._table)
+            .where(columns.feed == self._feed, *conditions)
+            .order_by(columns.consumer, columns.principal, columns.partition)
+        )
+        now = time.time()
+        return [
+            Registered(
+                row.consumer,
+                row.principal,
+                row.partition,
+                row.cursor,
+                max(0.0, now - row.heard_at),
+            )
+            for row in connection.execute(query)
+        ]
+
+    def allowed_since(self, connection: Connection, since: float, mark: Mark, until: int) -> int:
+        """Return up to where those let a feed be trimmed that were heard since a moment.
+
+        Args:
+            connection: to the feed's database.
+            since: the moment, in seconds since 1970, by a clock that may be somewhat ahead.
+            mark: what has been trimmed.
+            until: up to where somebody wants it trimmed.
+        """
+        columns = self._table.c
+        for one in self._rows(
+            connection, columns.heard_at >= since - CLOCKS, columns.position < until
+        ):
+            allowed = self.allowed(connection, one, mark, until)
+            until = until if allowed is None else min(until, allowed)
+        return until
+
+    def forget(self, connection: Connection, consumer: str, principal: str | None) -> int:
+        """Forget a consumer, in a transaction; return how many places it had."""
+        columns = self._table.c
+        chosen = [columns.feed == self._feed, columns.consumer == consumer]
+        if principal is not None:
+            chosen.append(columns.principal == principal)
+        return connection.execute(delete(self._table).where(*chosen)).rowcount
+
+    def allowed(
+        self, connection: Connection, one: Registered, mark: Mark, until: int
+    ) -> int | None:
+        """Return up to where a consumer lets a feed be trimmed; None where it is too late for it.
+
+        It goes on behind its place only if that can be checked: where it stands at the last event
+        of its partition, or above all that goes.
+
+        Args:
+            connection: to the feed's database.
+            one: the consumer's place.
+            mark: what has been trimmed.
+            until: up to where somebody wants it trimmed.
+        """
+        place = Place.of(one.cursor)
+        if place.position >= until:
+            return until
+        try:
+            if place.position <= mark.trimmed and not mark.spares(place, one.partition):
+                return None
+        except Gone:
+            return None
+        stands = place.position <= mark.trimmed or (
+            self._near.last(connection, one.partition, place.position) == place.position
+        )
+        if not stands:
+            return place.position
+        following = self._near.first(connection, one.partition, place.position, until)
+        return until if following is None else following - 1

@@ -1,0 +1,106 @@
+"""How a feed with a database behind it is trimmed, sync or async."""
+
+from asyncio import to_thread
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import Engine
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from zeroeventhub.publisher.archived.sealer import Sealer
+from zeroeventhub.publisher.trimming.cut import SILENCE, Cut
+from zeroeventhub.publisher.trimming.driving import async_trim, known, trim
+from zeroeventhub.publisher.trimming.pacing import unheard
+from zeroeventhub.publisher.trimming.plan import TrimPlan
+from zeroeventhub.publisher.trimming.trimmer import Trimmer
+
+__all__ = ["ROWS", "AsyncTrimming", "Trimming"]
+
+ROWS = 1_000
+"""How many events a batch of trimming deletes, at most."""
+
+
+class Trimming:
+    """Trim a feed through a sync engine."""
+
+    _engine: Engine
+    _trimmer: Trimmer | None
+    _sealer: Sealer | None
+    _ask: Callable[..., Any]
+
+    def plan_trim(
+        self,
+        *,
+        older_than: timedelta | None = None,
+        below: int | str | None = None,
+        sealed: int | Callable[[], int] | None = None,
+        silence: timedelta = SILENCE,
+    ) -> TrimPlan:
+        """Say which events would be trimmed, and what holds it back; nothing is changed.
+
+        Args:
+            older_than: events that happened so long ago, if all before them did.
+            below: events below this position, or before this cursor.
+            sealed: events up to this position, which are kept elsewhere; or what tells it. By
+                default what is in the feed's archive, if it has one.
+            silence: for how long a consumer that registers its progress is waited for if it is not
+                heard of.
+
+        Raises:
+            ConfigurationError: nothing is given, or the feed has no `retention`.
+            Unavailable: the horizon is not known yet, or the archive's store did not answer.
+        """
+        cut = Cut(older_than=older_than, below=below, sealed=sealed, silence=silence)
+        if self._sealer is not None and sealed is None:
+            cut = replace(cut, sealed=self._sealer.archive.sealed())
+        plan: TrimPlan = self._ask(known(self._trimmer).plan, cut)
+        return plan
+
+    def trim(
+        self, plan: TrimPlan, *, rows: int = ROWS, told: Callable[[int, int], None] = unheard
+    ) -> int:
+        """Delete what a plan says from the table, in batches; return how many events are gone.
+
+        Each is a transaction with the mark that tells of it: stop anywhere, and plan anew.
+
+        Args:
+            plan: made by `plan_trim`.
+            rows: how many events a batch deletes, at most.
+            told: is called behind each batch with how many events are gone, and up to where.
+
+        Raises:
+            Unavailable: others have kept what is to be deleted locked, however often it was tried.
+        """
+        return trim(known(self._trimmer), self._engine, plan, rows, told)
+
+
+class AsyncTrimming:
+    """Trim a feed through an async engine."""
+
+    _engine: AsyncEngine
+    _trimmer: Trimmer | None
+    _sealer: Sealer | None
+    _ask: Callable[..., Any]
+
+    async def plan_trim(
+        self,
+        *,
+        older_than: timedelta | None = None,
+        below: int | str | None = None,
+        sealed: int | Callable[[], int] | None = None,
+        silence: timedelta = SILENCE,
+    ) -> TrimPlan:
+        """Say which events would be trimmed; see `Trimming.plan_trim`."""
+        cut = Cut(older_than=older_than, below=below, sealed=sealed, silence=silence)
+        if self._sealer is not None and sealed is None:
+            cut = replace(cut, sealed=await to_thread(self._sealer.archive.sealed))
+        plan: TrimPlan = await self._ask(known(self._trimmer).plan, cut)
+        return plan
+
+    async def trim(
+        self, plan: TrimPlan, *, rows: int = ROWS, told: Callable[[int, int], None] = unheard
+    ) -> int:
+        """Delete what a plan says from the table; see `Trimming.trim`."""
+        return await async_trim(known(self._trimmer), self._engine, plan, rows, told)

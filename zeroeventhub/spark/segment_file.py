@@ -1,0 +1,88 @@
+"""The events of a partition in a file of Parquet, whose row groups have one partition each."""
+
+from collections.abc import Iterator, Sequence
+
+import httpx
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import parquet
+
+from zeroeventhub.errors import ProtocolError
+from zeroeventhub.protocol import SegmentPart
+from zeroeventhub.spark.ranged_file import RangedFile, opened
+
+__all__ = ["read_part"]
+
+_COLUMNS = {"position": pa.int64(), "partition": pa.int32(), "data": pa.string()}
+_READ = ["position", "data"]
+_REFUSED = (pa.ArrowException, OSError)
+
+
+def read_part(
+    part: SegmentPart, partition: int, after: int, http: httpx.Client
+) -> Iterator[tuple[int, pa.StringArray]]:
+    """Yield the events of a part, a row group at a time.
+
+    Args:
+        part: says where they are.
+        partition: whose events are wanted.
+        after: the position behind which they have not been read yet.
+        http: sends requests to whoever has the file.
+
+    Yields:
+        The position of the last event, and the JSON of each.
+
+    Raises:
+        ProtocolError: the file is not of the form that a segment has.
+        Unreachable: it cannot be read just now, or no longer by its URL.
+    """
+    after = max(after, part.after)
+    source = RangedFile(opened(part.url, http), part.size)
+    try:
+        with parquet.ParquetFile(source, pre_buffer=True) as file:
+            _expect_columns(file.schema_arrow)
+            for number in _groups(file.metadata, partition, after, part.upto):
+                rows = _between(file.read_row_group(number, _READ), after, part.upto)
+                if len(rows):
+                    data = rows.column("data").drop_null().combine_chunks()
+                    yield rows.column("position")[-1].as_py(), data
+    except _REFUSED as error:
+        raise ProtocolError(f"A file that the feed names is no segment: {error}") from error
+
+
+def _expect_columns(schema: pa.Schema) -> None:
+    for name, kind in _COLUMNS.items():
+        if name not in schema.names or schema.field(name).type != kind:
+            raise ProtocolError(f"A file that the feed names has no column {name} of {kind}.")
+
+
+def _groups(metadata: parquet.FileMetaData, partition: int, after: int, upto: int) -> Sequence[int]:
+    """Return the numbers of the row groups that have such events."""
+    return [
+        number
+        for number in range(metadata.num_row_groups)
+        if _holds(_bounds(metadata, number, "partition"), partition, partition)
+        and _holds(_bounds(metadata, number, "position"), after + 1, upto)
+    ]
+
+
+def _holds(bounds: tuple[int, int], low: int, high: int) -> bool:
+    return bounds[0] <= high and low <= bounds[1]
+
+
+def _bounds(metadata: parquet.FileMetaData, number: int, name: str) -> tuple[int, int]:
+    """Return the lowest and the highest value of a column in a row group."""
+    group = metadata.row_group(number)
+    column = group.column(metadata.schema.names.index(name))
+    found = column.statistics if column.is_stats_set else None
+    if found is None or not found.has_min_max:
+        raise ProtocolError(f"A file that the feed names does not say where its {name} is.")
+    return found.min, found.max
+
+
+def _between(rows: pa.Table, after: int, upto: int) -> pa.Table:
+    """Return the rows above one position and not above another."""
+    at = rows.column("position")
+    if len(at) and at[0].as_py() > after and at[-1].as_py() <= upto:
+        return rows
+    return rows.filter(pc.and_(pc.greater(at, after), pc.less_equal(at, upto)))
