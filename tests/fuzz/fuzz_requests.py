@@ -42,6 +42,7 @@ ALLOWED = {200, 304, 400, 401, 403, 404, 405, 409, 410, 429}
 PATHS = ["/feed", "/feed/events", "/feed/cursor", "/feed/splits", "/feed/http-feed"]
 PATHS += ["/feed/server-sent-events", "/plain", "/plain/events", "/plain/cursor", "/plain/splits"]
 PATHS += ["/feed/lag", "/plain/lag", "/feed/cursor-of-count", "/plain/cursor-of-count"]
+PATHS += ["/feed/key-history", "/plain/key-history"]
 GUARDED = ["/guarded", "/guarded/events", "/guarded/cursor", "/guarded/splits", "/guarded/lag"]
 GUARDED += ["/guarded/cursor-of-count", "/guarded/http-feed", "/guarded/server-sent-events"]
 PATHS += GUARDED
@@ -81,6 +82,7 @@ WANTED = {
     "splits": ["token", "partition", "count"],
     "lag": ["token", "partition", "cursor"],
     "cursor-of-count": ["token", "partition", "cursor", "events"],
+    "key-history": ["key"],
     "http-feed": ["partition"],
     "server-sent-events": ["partition"],
 }

@@ -19,18 +19,34 @@ from zeroeventhub.protocol import (
     CURSOR_OF_COUNT,
     CURSOR_OF_TIME,
     EVENT_TYPES,
+    KEY_HISTORY,
     LAG,
+    SEGMENTS,
     SPLITS,
     STOP,
     WAIT,
     CountedCursor,
+    KeyPage,
     Lag,
+    SegmentPart,
+    Segments,
 )
 
 __all__ = ["MUTANTS", "MemoryFeed", "Mutant", "publisher"]
 
 EVERYTHING = frozenset(
-    {CAUGHT_UP, CURSOR_OF_COUNT, CURSOR_OF_TIME, EVENT_TYPES, LAG, SPLITS, STOP, WAIT}
+    {
+        CAUGHT_UP,
+        CURSOR_OF_COUNT,
+        CURSOR_OF_TIME,
+        EVENT_TYPES,
+        KEY_HISTORY,
+        LAG,
+        SEGMENTS,
+        SPLITS,
+        STOP,
+        WAIT,
+    }
 )
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 TYPES = ("order.placed", "order.paid", "order.sent")
@@ -54,6 +70,7 @@ def cloud_event(partition: int, number: int) -> Told:
         "source": "/orders",
         "type": kind,
         "time": time.isoformat(),
+        "partitionkey": f"{partition}-{number % 3}",
         "data": {"n": number, "text": "line\u2028break"},
     }
     return Told(Event.of(data, {"h": str(number), "g": "x"}), kind, time)
@@ -133,6 +150,28 @@ class MemoryFeed:
         last = len(self.told[partition]) if stop is None else self.bound(partition, stop)
         count = max(0, min(events, last - first))
         return CountedCursor(f"c{first + count}", count)
+
+    def segments(self, partition, cursor, *, stop=None):
+        first = 0 if cursor == FIRST else self.bound(partition, cursor)
+        last = len(self.told[partition]) // 2 if stop is None else self.bound(partition, stop)
+        ends = [end for end in (10, 20) if first < end <= last]
+        parts = tuple(
+            SegmentPart(
+                f"file:///orders/{end}.parquet", 1_000, max(first, end - 10), end, f"c{end}"
+            )
+            for end in ends
+        )
+        return Segments(parts, f"c{max([first, *ends])}")
+
+    def read_key(self, key, after_version, limit, *, partitions=None):
+        events = [
+            told.event
+            for part in self.told
+            for told in part
+            if told.event.data["partitionkey"] == key
+        ][after_version : after_version + limit]
+        versions = [*range(after_version + 1, after_version + 1 + len(events))]
+        return KeyPage(events, versions, more=len(events) == limit)
 
 
 @dataclass
@@ -415,6 +454,55 @@ class CountMovesBack(MemoryFeed):
         return found if found.events or stop is None else replace(found, cursor=stop)
 
 
+class KeyOfAnother(MemoryFeed):
+    def read_key(self, key, after_version, limit, **options):
+        beside = key[:-1] + "1" if key.endswith("0") else key
+        return super().read_key(beside, after_version, limit, **options)
+
+
+class KeyBackwards(MemoryFeed):
+    def read_key(self, key, after_version, limit, **options):
+        page = super().read_key(key, after_version, limit, **options)
+        return replace(page, events=page.events[::-1])
+
+
+class KeyStartsAgain(MemoryFeed):
+    def read_key(self, key, after_version, limit, **options):
+        page = super().read_key(key, after_version, limit, **options)
+        return replace(page, events=super().read_key(key, 0, limit).events[: len(page.events)])
+
+
+class KeyHidesMore(MemoryFeed):
+    def read_key(self, key, after_version, limit, **options):
+        return replace(super().read_key(key, after_version, limit, **options), more=False)
+
+
+class KeyOfAnybody(MemoryFeed):
+    def read_key(self, key, after_version, limit, **options):
+        known = key if key[:1] in {"0", "1"} else "0-0"
+        return super().read_key(known, after_version, limit, **options)
+
+
+class FilesOverlap(MemoryFeed):
+    def segments(self, partition, cursor, *, stop=None):
+        found = super().segments(partition, cursor, stop=stop)
+        return replace(found, parts=tuple(replace(part, after=0) for part in found.parts))
+
+
+class FilesWithoutAnEnd(MemoryFeed):
+    def segments(self, partition, cursor, *, stop=None):
+        found = super().segments(partition, cursor, stop=stop)
+        return found if cursor == FIRST else super().segments(partition, FIRST)
+
+
+class FilesFromAnywhere(MemoryFeed):
+    def segments(self, partition, cursor, *, stop=None):
+        try:
+            return super().segments(partition, cursor, stop=stop)
+        except BadCursor:
+            return Segments((), "c0")
+
+
 class CountsFromAnywhere(MemoryFeed):
     def cursor_of_count(self, partition, cursor, events, *, stop=None):
         try:
@@ -551,6 +639,13 @@ def lag_change(old: bytes, new: bytes) -> Callable[[Exchange], None]:
     return apply
 
 
+def takes_any_key(exchange: Exchange) -> None:
+    """Answer requests for no key as if nothing was there."""
+    if exchange.path == "/feed/key-history" and exchange.status == 400:
+        exchange.status, exchange.body = 200, b'{"events":[]}'
+        exchange.headers["content-type"] = "application/json"
+
+
 def arrow_change(change: Callable[[bytes], bytes]) -> Callable[[Exchange], None]:
     """Change pages that are sent as Arrow."""
 
@@ -683,6 +778,15 @@ MUTANTS = {
     "counts past a stop": Mutant("cursor-of-count-stop", CountPassesStop),
     "moves back to a stop": Mutant("cursor-of-count-nothing", CountMovesBack),
     "counts from what is no cursor": Mutant("cursor-of-count-malformed", CountsFromAnywhere),
+    "shows another key": Mutant("key-history", KeyOfAnother),
+    "shows a key backwards": Mutant("key-history", KeyBackwards),
+    "begins a key again": Mutant("key-history-pages", KeyStartsAgain),
+    "hides that a key has more": Mutant("key-history-pages", KeyHidesMore),
+    "takes what is no key": Mutant("key-history-malformed", change=takes_any_key),
+    "shows some key to whoever asks": Mutant("key-history-nothing", KeyOfAnybody),
+    "names files that overlap": Mutant("segments", FilesOverlap),
+    "names files again and again": Mutant("segments-end", FilesWithoutAnEnd),
+    "names files behind what is no cursor": Mutant("segments-malformed", FilesFromAnywhere),
     "answers counts unannounced": Mutant(
         "extensions-absent", change=discovery_change(b'"cursor-of-count",', b"")
     ),

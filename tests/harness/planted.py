@@ -52,6 +52,8 @@ _STREAMS = ("tests/integration/test_authorized_streams.py",)
 _AHEAD = ("tests/integration/test_read_ahead.py",)
 _FORMS = ("tests/integration/test_json_forms.py",)
 _QUOTAS = ("tests/integration/test_quota_endpoints.py", "tests/unit/test_quotas.py")
+_RETENTION = "tests/integration/test_retention.py"
+_PROGRESS = "tests/integration/test_progress.py"
 
 _COMMIT = "yield Do(lambda connection: connection.connection.commit())"
 """Ends the transaction behind everybody's back."""
@@ -129,7 +131,7 @@ PLANTED = (
     ),
     Planted(
         "the horizon: a feed is read no further than what is settled",
-        "publisher/reader.py",
+        "publisher/queries.py",
         "        return horizon.settled if self.stop is None",
         "        return horizon.highest if self.stop is None",
         ("tests/integration/ordering/test_open_writers.py",),
@@ -361,6 +363,60 @@ PLANTED = (
         ", salt=salt).hexdigest()",
         ").hexdigest()",
         ("tests/unit/test_cursor.py",),
+    ),
+    Planted(
+        "what was trimmed is looked up behind the rows of a page",
+        "publisher/reader.py",
+        """        self._refuse_beyond(horizon, place, wanted.stop)
+        pages =""",
+        """        self._refuse_beyond(horizon, place, wanted.stop)
+        early = self._history.mark(connection)
+        self._history.mark = lambda _: early
+        pages =""",
+        (_RETENTION, "-k", "between_any_two"),
+    ),
+    Planted(
+        "what is trimmed and the mark that tells of it are of one moment",
+        "publisher/trimming/batches.py",
+        """        delete = delete_events""",
+        """        connection.rollback()
+        delete = delete_events""",
+        ("tests/integration/test_trim_kills.py", "-k", "single"),
+    ),
+    Planted(
+        "a cursor at the mark is of the event that was trimmed there",
+        "publisher/retention/mark.py",
+        "if comparable and not",
+        "if False and not",
+        (_RETENTION, "-k", "goes_on and sqlite"),
+    ),
+    Planted(
+        "a cursor below the mark that cannot be checked is refused",
+        "publisher/retention/mark.py",
+        "place.position > last.position and not place.check",
+        "place.position > last.position",
+        (_RETENTION, "-k", "its_partition and sqlite"),
+    ),
+    Planted(
+        "trimming waits for who has registered",
+        "publisher/trimming/trimmer.py",
+        "lowest = min(lowest, allowed)",
+        "pass",
+        (_PROGRESS, "-k", "waits_for_who and sqlite"),
+    ),
+    Planted(
+        "a place is taken between two batches of trimming",
+        "publisher/progress/registry.py",
+        "        if self._marks is not None:",
+        "        if False:",
+        (_PROGRESS, "-k", "carried_out and sqlite"),
+    ),
+    Planted(
+        "nobody moves the consumer of another",
+        "server/endpoint.py",
+        "principal=principal.name,",
+        'principal="",',
+        (_PROGRESS, "-k", "one_principal and sqlite"),
     ),
 )
 """Each rule that consumers and publishers rest on, with what removes it."""

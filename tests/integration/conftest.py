@@ -1,6 +1,7 @@
 """Fixtures of a consumer's database, which tests share and find empty."""
 
 import pytest
+from harness.archives import s3_server
 from harness.databases import new_database
 from harness.deliveries import Shop
 from sqlalchemy import create_engine
@@ -44,3 +45,10 @@ def shop(request, shop_engine, shop_url):
 
 def _async(url):
     return url.replace("sqlite://", "sqlite+aiosqlite://").replace("+pymysql", "+aiomysql")
+
+
+@pytest.fixture(scope="session")
+def s3_url():
+    """The URL of a server that speaks S3."""
+    with s3_server() as url:
+        yield url

@@ -15,7 +15,7 @@ from harness.peer import peer_python, run_peer
 from harness.peer_like import FLAWED_SERVER, KNOWN_OF_GO, KNOWN_OF_PYTHON, go_like
 from harness.shop import metadata, orders
 from harness.web import serving
-from sqlalchemy import create_engine, insert
+from sqlalchemy import MetaData, create_engine, insert
 from sqlalchemy.ext.asyncio import create_async_engine
 from starlette.applications import Starlette
 
@@ -25,6 +25,8 @@ from zeroeventhub import (
     Client,
     Consumer,
     CursorStore,
+    EventLog,
+    NewEvent,
     TableFeed,
     errors,
     feed_routes,
@@ -86,6 +88,18 @@ def table_feed():
     )
 
 
+OF_KEYS = {
+    "key-history",
+    "key-history-pages",
+    "key-history-nothing",
+    "key-history-malformed",
+}
+"""Checks of what only a feed with versions has."""
+
+OF_FILES = {"segments", "segments-end", "segments-malformed"}
+"""Checks of what only a feed has whose archive is shared."""
+
+
 @pytest.mark.parametrize("fixture", ["sqlite", "postgresql"])
 def test_our_publisher_conforms(request, fixture):
     """A table's feed fails no check, and what is skipped is what it does not have."""
@@ -97,7 +111,25 @@ def test_our_publisher_conforms(request, fixture):
         results = check(f"{url}/orders")
     assert outcomes(results, "fail") == {}
     assert outcomes(results, "note") == {}
-    assert set(outcomes(results, "skip")) == {"closed", "token-rotation"}
+    assert set(outcomes(results, "skip")) == {"closed", "token-rotation", *OF_KEYS, *OF_FILES}
+
+
+@pytest.mark.parametrize("fixture", ["sqlite", "postgresql", "mariadb"])
+def test_our_log_conforms(request, fixture):
+    """A log's feed that shows the history of keys fails no check, and none of keys is skipped."""
+    engine, tables = request.getfixturevalue(fixture), MetaData()
+    log = EventLog(tables, "log", partitions=2)
+    tables.create_all(engine)
+    with engine.begin() as connection:
+        for number in range(60):
+            new = NewEvent(f"kind{number % 3}", {"n": number, "half": number / 2})
+            log.append_to(connection, f"k{number % 4}", [new], expected_version=number // 4)
+        log.append(connection, [NewEvent("kind0", {"n": n}, key="k0") for n in range(9)])
+    feed = log.feed(cloudevents=True, key_history=True)
+    with serving(Starlette(routes=feed_routes("/log", feed, engine))) as url:
+        results = check(f"{url}/log")
+    assert outcomes(results, "fail") == {}
+    assert not OF_KEYS & set(outcomes(results, "skip"))
 
 
 def test_our_publisher_conforms_without_events(sqlite):

@@ -13,7 +13,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from zeroeventhub import FIRST, CursorStore, TableFeed, feed_routes
+from zeroeventhub import FIRST, CursorStore, EventLog, TableFeed, feed_routes
 from zeroeventhub.cursors import metadata as cursor_metadata
 from zeroeventhub.cursors import tables
 from zeroeventhub.errors import ConfigurationError
@@ -90,6 +90,18 @@ def test_alembic_sees_the_tables_of_the_store(engine):
         assert {table.name for _, table in differences} == set(cursor_metadata.tables)
         cursor_metadata.create_all(connection)
         assert compare_metadata(context, cursor_metadata) == []
+
+
+def test_alembic_sees_the_table_of_a_log(engine):
+    """A log is a table of its metadata: one to add with its indexes, and then nothing to do."""
+    metadata = MetaData()
+    EventLog(metadata, "orders", partitions=8)
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection)
+        differences = compare_metadata(context, metadata)
+        assert [kind for kind, _ in differences] == ["add_table", "add_index", "add_index"]
+        metadata.create_all(connection)
+        assert compare_metadata(context, metadata) == []
 
 
 @pytest.mark.parametrize(

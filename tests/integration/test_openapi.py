@@ -19,6 +19,7 @@ from sqlalchemy import create_engine
 from starlette.applications import Starlette
 
 from zeroeventhub import FeedInfo, TableFeed, errors, feed_routes
+from zeroeventhub.publisher.progress import Progress
 
 DOCUMENT = yaml.safe_load((SPECIFICATION / "openapi.yaml").read_text())
 PROBLEM = json.loads((SPECIFICATION / "schemas" / "problem.json").read_text())
@@ -63,7 +64,9 @@ class Restless:
         self._looks = count()
 
     def __getattr__(self, name):
-        """Be the feed in all else."""
+        """Be the feed in all else, but for what would be known of it without a look."""
+        if name == "known_info":
+            raise AttributeError(name)
         return getattr(self._feed, name)
 
     def info(self):
@@ -95,9 +98,7 @@ def publisher(tmp_path_factory):
     """The URL of a publisher of three feeds, and cursors of the first."""
     engine = create_engine(f"sqlite:///{tmp_path_factory.mktemp('openapi') / 'test.db'}")
     metadata.create_all(engine)
-    with engine.begin() as connection:
-        place(connection, 30, partitions=2)
-    feed = TableFeed(
+    source = TableFeed(
         orders,
         partition="part",
         partitions=2,
@@ -106,7 +107,12 @@ def publisher(tmp_path_factory):
         time="placed",
         headers={"customer": "customer"},
         cloudevents=True,
-    ).bind(engine)
+        progress=Progress(),
+    )
+    with engine.begin() as connection:
+        source.install(connection)
+        place(connection, 30, partitions=2)
+    feed = source.bind(engine)
     restless = all_routes("/restless/feed", Restless(feed))
     refusing = feed_routes("/refusing/feed", Refusing())
     routes = [*all_routes("/feed", feed), *restless, *refusing]
@@ -241,7 +247,7 @@ def test_kind_of_problem_is_documented_with_its_status(kind, status):
     statuses = {
         code
         for path in DOCUMENT["paths"].values()
-        for code, answer in path["get"]["responses"].items()
+        for code, answer in (path.get("get") or path["put"])["responses"].items()
         if f"urn:zeroeventhub:problem/{kind}" in kinds_of(answer)
     }
     assert str(status) in statuses

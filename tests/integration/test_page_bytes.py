@@ -14,6 +14,7 @@ from sqlalchemy import create_engine, delete, event, insert
 
 from zeroeventhub import FIRST, TableFeed
 from zeroeventhub.capacity import Capacity
+from zeroeventhub.lines import SEPARATOR, Lines
 from zeroeventhub.protocol import TypeFilter
 from zeroeventhub.publisher import portions
 from zeroeventhub.publisher.portions import Portions
@@ -122,6 +123,14 @@ def test_large_rows_are_read_few_at_a_time():
     for _ in range(20):
         known.learn(read(known.rows(10_000, 8_000_000), 100))
     assert known.rows(10_000, 8_000_000) == 10_000
+
+
+def test_many_rows_are_read_about_a_megabyte_at_a_time():
+    """A page of many rows is read by several statements, none for much more than a megabyte."""
+    known, usual = Portions(), Lines(SEPARATOR.join([b"1" * 300] * 2_000), 2_000)
+    for _ in range(4):
+        known.learn(Rows(2_000, None, usual, 300))
+    assert known.rows(10_000, 8_000_000) == portions.LARGE // 300 + 1
 
 
 READ = """

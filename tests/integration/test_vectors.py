@@ -13,10 +13,20 @@ from harness.shop import metadata, orders
 from harness.vectors import content, schema, vectors
 from harness.web import serving
 from jsonschema import Draft202012Validator
-from sqlalchemy import create_engine, delete, func, insert, select
+from sqlalchemy import MetaData, create_engine, delete, func, insert, select
 from starlette.applications import Starlette
 
-from zeroeventhub import FIRST, LAST, Event, FeedInfo, Page, TableFeed, feed_routes
+from zeroeventhub import (
+    FIRST,
+    LAST,
+    Event,
+    EventLog,
+    FeedInfo,
+    NewEvent,
+    Page,
+    TableFeed,
+    feed_routes,
+)
 from zeroeventhub.errors import BadCursor, Trimmed
 from zeroeventhub.protocol import CAUGHT_UP
 
@@ -138,6 +148,13 @@ def publishing(name, folder):
             yield Publisher(f"{url}/feed")
         return
     engine = create_engine(f"sqlite:///{folder / 'vectors.db'}")
+    if name == "keys":
+        with serving(
+            Starlette(routes=feed_routes("/feed", keys(engine, described), engine))
+        ) as url:
+            yield Publisher(f"{url}/feed", engine)
+        engine.dispose()
+        return
     metadata.create_all(engine)
     partitions = {"partition": "part", "partitions": described["partitions"]}
     feed = TableFeed(orders, data="data", type="kind", time="placed", **partitions)
@@ -146,6 +163,21 @@ def publishing(name, folder):
         publisher.append(described["events"])
         yield publisher
     engine.dispose()
+
+
+def keys(engine, described):
+    """Make the feed of a log that has events of keys, some of them with versions."""
+    tables = MetaData()
+    log = EventLog(tables, "log", partitions=described["partitions"])
+    tables.create_all(engine)
+    with engine.begin() as connection:
+        for event in described["events"]:
+            new = NewEvent(event["type"], event["data"], key=event["key"])
+            if (version := event.get("version")) is None:
+                log.append(connection, [new])
+            else:
+                log.append_to(connection, event["key"], [new], expected_version=version - 1)
+    return log.feed(key_history=True)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,387 @@
+"""One key's history over HTTP: what a feed shows of it, to whom, and how it is read to its end."""
+
+import json
+from contextlib import contextmanager
+
+import httpx
+import jsonschema
+import pytest
+from harness.vectors import SPECIFICATION
+from harness.web import answering, serving
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Column,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    UniqueConstraint,
+    event,
+    insert,
+)
+from sqlalchemy.ext.asyncio import create_async_engine
+from starlette.applications import Starlette
+
+from zeroeventhub import (
+    FIRST,
+    AsyncClient,
+    Client,
+    EventLog,
+    ExpectedVersion,
+    NewEvent,
+    Principal,
+    TableFeed,
+    bearer_tokens,
+    feed_routes,
+)
+from zeroeventhub.errors import BadRequest, ConfigurationError, NotFound, ProtocolError
+from zeroeventhub.layout import key_hash
+from zeroeventhub.ndjson import decode_key_page
+from zeroeventhub.publisher import key_query
+
+SCHEMA = json.loads((SPECIFICATION / "schemas" / "key-history-answer.json").read_text())
+ORDERINGS = {
+    "sqlite": [None, "sequenced"],
+    "postgresql": [None, "gated", "sequenced"],
+    "mariadb": [None, "sequenced"],
+}
+CELLS = [(database, ordering) for database, names in ORDERINGS.items() for ordering in names]
+KEYS = ["ada", "Ada", "漢字 & 😀", "a/b?c=d#e%20", "' OR 1=1 --", "17"]
+
+
+@pytest.fixture(params=CELLS, ids=lambda cell: " ".join(filter(None, cell)))
+def log(request):
+    """A log in each ordering of each database, with five events of each key; and its engine."""
+    database, ordering = request.param
+    return filled(request.getfixturevalue(database), ordering)
+
+
+def filled(engine, ordering=None):
+    """Make a log with five events of each key, and an event without a version."""
+    metadata = MetaData()
+    log = EventLog(metadata, "orders", partitions=4, ordering=ordering)
+    metadata.create_all(engine)
+    with engine.begin() as connection:
+        for key in KEYS:
+            events = [
+                NewEvent(f"kind{n % 2}", {"n": n, "of": key}, id=f"{key} {n}") for n in range(1, 6)
+            ]
+            log.append_to(connection, key, events, expected_version=0)
+        log.append(connection, [NewEvent("kind0", {"n": 0}, key="ada")])
+    return log, engine
+
+
+@contextmanager
+def serve(feed, engine=None, **options):
+    """Serve a feed, and yield a client of it and the address of its histories."""
+    routes = feed_routes("/orders", feed, engine, **options)
+    with serving(Starlette(routes=routes)) as url, httpx.Client() as http:
+        yield Client(f"{url}/orders", http), f"{url}/orders/key-history"
+
+
+def whole(client, key, **options):
+    """The versions and numbers of a key, read page by page."""
+    found, after = [], 0
+    while True:
+        page = client.read_key(key, after_version=after, **options)
+        found += [(v, e.data["n"]) for v, e in zip(page.versions, page.events, strict=True)]
+        if not page.more:
+            return found
+        after = page.versions[-1]
+
+
+@pytest.mark.parametrize("limit", [None, 1, 2, 5])
+def test_history_of_a_key_is_read_to_its_end(log, limit):
+    """Pages of any size are the events of the key, and of no other, whatever its letters."""
+    publisher, engine = log
+    with serve(publisher.feed(key_history=True), engine) as (client, _):
+        for key in KEYS:
+            assert whole(client, key, limit=limit) == [(n, n) for n in range(1, 6)]
+        for key in ["nobody", "ADA", "ada ", "", "a\0b", "x" * 5000]:
+            assert whole(client, key) == []
+        page = client.read_key("ada", after_version=3)
+        assert (page.versions, page.more) == ([4, 5], False)
+        assert client.read_key("ada", after_version=10**17).events == []
+
+
+@pytest.mark.parametrize("envelope", [False, "/shop"])
+def test_event_of_a_history_is_the_one_of_the_feed(log, envelope):
+    """The bytes of an event are those of its line in a page."""
+    publisher, engine = log
+    feed = publisher.feed(key_history=True, cloudevents=envelope).bind(engine)
+    shown = {one.raw for part in range(4) for one in feed.read(part, FIRST, 100).events}
+    for key in KEYS:
+        page = feed.read_key(key, 0, 100)
+        assert len(page.events) == 5
+        assert {one.raw for one in page.events} <= shown
+
+
+def test_answer_has_its_schema(sqlite):
+    """The document is that of the specification, empty or not, and nobody keeps it."""
+    log, engine = filled(sqlite)
+    with serve(log.feed(key_history=True), engine) as (client, address):
+        assert client.read_key("ada").versions == [1, 2, 3, 4, 5]
+        for query in ({"key": "ada"}, {"key": "ada", "pagesizehint": 2}, {"key": "nobody"}):
+            answer = httpx.get(address, params=query)
+            jsonschema.validate(answer.json(), SCHEMA)
+            assert answer.headers["cache-control"] == "no-store"
+            assert answer.headers["content-type"] == "application/json"
+        assert answer.json() == {"events": []}
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {},
+        {"key": ["a", "b"]},
+        {"key": "a", "after-version": "-1"},
+        {"key": "a", "after-version": "x"},
+        {"key": "a", "after-version": ["1", "2"]},
+        {"key": "a", "pagesizehint": "x"},
+    ],
+    ids=str,
+)
+def test_request_that_is_malformed_is_refused(sqlite, query):
+    """What is missing, there twice or no number is 400."""
+    log, engine = filled(sqlite)
+    with serve(log.feed(key_history=True), engine) as (_, address):
+        answer = httpx.get(address, params=query)
+    assert answer.status_code == BadRequest.status
+    assert answer.json()["type"].endswith("/bad-request")
+
+
+def test_history_is_off_unless_asked_for(sqlite):
+    """A log's feed shows no keys by themselves before somebody says so."""
+    log, engine = filled(sqlite)
+    with serve(log.feed(), engine) as (client, address):
+        assert "key-history" not in client.discover().extensions
+        answer = httpx.get(address, params={"key": "ada"})
+        assert answer.status_code == NotFound.status
+        with pytest.raises(ConfigurationError, match="key-history"):
+            client.read_key("ada")
+    with serve(log.feed(key_history=True), engine) as (client, address):
+        assert "key-history" in client.discover().extensions
+
+
+def test_bytes_bound_a_page(sqlite, monkeypatch):
+    """A page ends where it would be too large, and has one event at least."""
+    monkeypatch.setattr(key_query, "MOST_BYTES", 60)
+    log, engine = filled(sqlite)
+    with engine.begin() as connection:
+        log.append_to(
+            connection, "ada", [NewEvent("x", {"n": 6, "text": "x" * 100})], expected_version=5
+        )
+    feed = log.feed(key_history=True).bind(engine)
+    sizes, after = [], 0
+    while True:
+        page = feed.read_key("ada", after, 100)
+        sizes.append(len(page.events))
+        if not page.more:
+            break
+        after = page.versions[-1]
+    assert sum(sizes) == 6
+    assert max(sizes) == 3
+    assert min(sizes[:-1]) >= 1
+
+
+READERS = {
+    "all": Principal(name="all"),
+    "typed": Principal(name="typed", types={"kind1"}),
+    **{f"part{n}": Principal(name=f"part{n}", partitions={n}) for n in range(4)},
+    "nowhere": Principal(name="nowhere", partitions=()),
+}
+
+
+def token(name):
+    """The bearer token of a reader."""
+    return f"{name}-0123456789abcdef"
+
+
+def test_reader_sees_keys_of_its_partitions_only(log):
+    """A key in a hidden partition is one that nobody has; types are told by versions, so 404."""
+    publisher, engine = log
+    hook = bearer_tokens({token(name): principal for name, principal in READERS.items()})
+    routes = feed_routes("/orders", publisher.feed(key_history=True), engine, authorize=hook)
+
+    def ask(url, name, key):
+        headers = {"Authorization": f"Bearer {token(name)}"}
+        return httpx.get(f"{url}/orders/key-history", params={"key": key}, headers=headers)
+
+    with serving(Starlette(routes=routes)) as url:
+        assert httpx.get(f"{url}/orders/key-history", params={"key": "ada"}).status_code == 401
+        assert ask(url, "typed", "ada").status_code == 404
+        for key in KEYS:
+            own = key_hash(key) % 4
+            for part in range(4):
+                found = ask(url, f"part{part}", key).json()["events"]
+                assert len(found) == (5 if part == own else 0)
+            assert ask(url, "nowhere", key).json() == {"events": []}
+            assert len(ask(url, "all", key).json()["events"]) == 5
+
+
+def test_reader_of_a_feed_without_partitions(engine):
+    """A feed of one partition shows its keys to those who may read that."""
+    table = own_table()
+    table.create(engine)
+    with engine.begin() as connection:
+        connection.execute(insert(table), [{"account": 7, "nth": 1, "data": {"n": 1}}])
+    feed = TableFeed(table, data="data", key="account", version="nth", key_history=True).bind(
+        engine
+    )
+    assert len(feed.read_key("7", 0, 10, partitions={0}).events) == 1
+    assert feed.read_key("7", 0, 10, partitions={1}).events == []
+    assert feed.read_key("07", 0, 10).events == []
+    assert feed.read_key("seven", 0, 10).events == []
+    assert feed.read_key("9" * 30, 0, 10).events == []
+
+
+def own_table(*parts, key=None, version=None):
+    """A table of somebody's own."""
+    return Table(
+        "movements",
+        MetaData(),
+        Column("number", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+        Column("account", key or Integer),
+        Column("nth", version or Integer),
+        Column("data", JSON),
+        *(parts or [UniqueConstraint("account", "nth")]),
+        sqlite_autoincrement=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("table", "options", "sentence"),
+    [
+        (own_table(), {"version": "nth"}, "give both"),
+        (own_table(), {"key": "account", "version": "nothing"}, "'nothing'"),
+        (own_table(version=String(5)), {"key": "account", "version": "nth"}, "whole number"),
+        (own_table(key=LargeBinary), {"key": "account", "version": "nth"}, "text, whole"),
+        (
+            own_table(UniqueConstraint("nth")),
+            {"key": "account", "version": "nth"},
+            "declared to be unique",
+        ),
+    ],
+)
+def test_table_whose_keys_cannot_be_read_is_refused(table, options, sentence):
+    """What an index does not serve, or what is no version, is refused when the feed is made."""
+    with pytest.raises(ConfigurationError, match=sentence):
+        TableFeed(table, data="data", **options)
+
+
+def test_sequenced_feed_needs_ids_for_its_keys(sqlite):
+    """Where positions are beside the table, they are no ids of the events of a key."""
+    versions = {"key": "account", "version": "nth", "key_history": True}
+    options = versions | {"ordering": "sequenced", "cloudevents": True}
+    with pytest.raises(ConfigurationError, match="ids"):
+        TableFeed(own_table(), data="data", **options).bind(sqlite)
+
+
+def test_page_of_a_key_is_one_query_by_the_index(engine):
+    """Among many others, the events of a key are read by one statement that looks at them only."""
+    log, engine = filled(engine)
+    with engine.begin() as connection:
+        log.append(connection, [NewEvent("x", {}, key=f"k{n % 50}") for n in range(5_000)])
+        for _ in range(3):
+            many = [NewEvent("x", {"n": n}) for n in range(200)]
+            log.append_to(connection, "long", many, expected_version=ExpectedVersion.ANY)
+    feed = log.feed(key_history=True).bind(engine)
+    feed.info()
+    for _ in range(4):
+        feed.read_key("long", 0, 1000)
+    seen = []
+
+    @event.listens_for(engine, "before_cursor_execute")
+    def note(connection, cursor, statement, parameters, *_):
+        if "orders.version" in statement or "`version`" in statement:
+            seen.append((statement, parameters))
+
+    assert len(feed.read_key("long", 100, 100).events) == 100
+    ((statement, parameters),) = seen
+    with engine.connect() as connection:
+        match engine.dialect.name:
+            case "postgresql":
+                connection.exec_driver_sql("SET LOCAL enable_sort = off")
+                plan = connection.exec_driver_sql(f"EXPLAIN {statement}", parameters).scalars()
+                assert "orders_key_version" in "\n".join(plan)
+            case "sqlite":
+                plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)
+                (row,) = plan.all()
+                assert "(key=? AND version>?)" in row.detail
+            case _:
+                (row,) = connection.exec_driver_sql(f"EXPLAIN {statement}", parameters).mappings()
+                assert row["key"] == "orders_key_version"
+                assert "filesort" not in row["Extra"]
+
+
+@pytest.mark.anyio
+async def test_async_client_and_async_engine(engine, async_url):
+    """The async client reads the history that an async engine serves."""
+    log, _ = filled(engine)
+    own = create_async_engine(async_url)
+    routes = feed_routes("/orders", log.feed(key_history=True), own)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(Starlette(routes=routes))) as http:
+        client = AsyncClient("http://shop/orders", http)
+        first = await client.read_key("ada", limit=3)
+        assert (first.versions, first.more) == ([1, 2, 3], True)
+        rest = await client.read_key("ada", after_version=3)
+        assert [one.data["n"] for one in rest.events] == [4, 5]
+        with pytest.raises(ConfigurationError):
+            await client.read_key("ada", after_version=-1)
+    await own.dispose()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b'{"events":[',
+        b'{"events":[{"version":0,"data":1}]}',
+        b'{"events":[{"version":1}]}',
+        b'{"events":[{"version":"1","data":1}]}',
+        b'{"events":[{"version":2,"data":1},{"version":2,"data":1}]}',
+        b'{"events":[{"version":2,"data":1},{"version":1,"data":1}]}',
+        b'{"events":[],"more":true}',
+        b'{"events":[{"version":2,"data":"\xff"}]}',
+    ],
+)
+def test_answer_that_is_no_history_is_refused(body):
+    """A body that was cut, or whose versions do not rise, is never taken for a history."""
+    with pytest.raises(ProtocolError):
+        decode_key_page(body, 0)
+    with pytest.raises(ProtocolError):
+        decode_key_page(b'{"events":[{"version":7,"data":1}]}', 7)
+
+
+def test_client_believes_no_more_than_true():
+    """What is not the flag is taken as absent, and data stays as it was sent."""
+    page = decode_key_page(b'{"events":[{"version":7,"data":{"a": 1.10}, "x": 5}],"more":1}', 6)
+    assert (page.versions, page.more) == ([7], False)
+    assert page.events[0].raw == b'{"a": 1.10}'
+
+
+def test_client_asks_once():
+    """A request says the key, the version behind which to begin, and how much is wanted."""
+    asked = []
+
+    def answer(target):
+        asked.append(target)
+        document = b'{"events":[]}'
+        if "key-history" not in target:
+            info = {"token": "1", "partitions": [{"id": "0"}], "extensions": ["key-history"]}
+            document = json.dumps(info).encode()
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+        return head + b"Content-Length: %d\r\n\r\n" % len(document) + document
+
+    with answering(answer) as url, httpx.Client() as http:
+        client = Client(f"{url}/f?secret=1", http)
+        client.read_key("a b&c", after_version=5, limit=9)
+        client.read_key("x")
+    assert asked[1:] == [
+        "/f/key-history?secret=1&key=a+b%26c&after-version=5&pagesizehint=9",
+        "/f/key-history?secret=1&key=x&after-version=0",
+    ]

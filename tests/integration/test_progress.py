@@ -1,0 +1,423 @@
+"""Consumers that say how far they have come, and what that keeps from being trimmed."""
+
+import time
+from contextlib import contextmanager
+from datetime import timedelta
+
+import anyio
+import httpx
+import pytest
+from harness.shop import metadata, orders, place
+from harness.web import serving
+from sqlalchemy import insert, update
+from starlette.applications import Starlette
+
+from zeroeventhub import (
+    FIRST,
+    LAST,
+    AsyncClient,
+    AsyncConsumer,
+    Client,
+    Consumer,
+    CursorStore,
+    Principal,
+    TableFeed,
+    bearer_tokens,
+    feed_routes,
+)
+from zeroeventhub.consumer import telling
+from zeroeventhub.errors import (
+    BadCursor,
+    BadRequest,
+    ConfigurationError,
+    Diverged,
+    Forbidden,
+    NotFound,
+    TokenChanged,
+    Trimmed,
+)
+from zeroeventhub.publisher.cursor import Place
+from zeroeventhub.publisher.progress import Progress, Registry
+from zeroeventhub.publisher.retention import Retention
+
+TOKENS = {name: f"{name}-0123456789abcdef" for name in ("ada", "bob", "half")}
+PRINCIPALS = {
+    TOKENS["ada"]: Principal(name="ada"),
+    TOKENS["bob"]: Principal(name="bob"),
+    TOKENS["half"]: Principal(name="half", partitions={1}),
+}
+
+
+def source(**options):
+    """Return a feed over orders in two partitions whose consumers may say how far they are."""
+    given = {"data": "data", "partition": "part", "partitions": 2, "type": "kind"}
+    given |= {"retention": Retention(), "progress": Progress()}
+    return TableFeed(orders, **{**given, **options})
+
+
+@pytest.fixture
+def shop(engine):
+    """An engine of a database with twenty orders, the even ones in partition 0."""
+    metadata.create_all(engine)
+    with engine.begin() as connection:
+        source().install(connection)
+        source().install(connection)
+        place(connection, 20, partitions=2)
+    return engine
+
+
+@contextmanager
+def served(engine, **options):
+    """Serve the feed; yield its URL."""
+    with serving(Starlette(routes=feed_routes("/orders", source(), engine, **options))) as url:
+        yield f"{url}/orders"
+
+
+@contextmanager
+def client_of(url, name=None):
+    """Open a client, of a principal if there are any."""
+    headers = {"Authorization": f"Bearer {TOKENS[name]}"} if name else {}
+    with httpx.Client(headers=headers) as http:
+        yield Client(url, http)
+
+
+def heard(feed):
+    """Who has come how far."""
+    return {
+        (one.principal, one.consumer, one.partition): Place.of(one.cursor).position
+        for one in feed.registered()
+    }
+
+
+def age(engine, seconds):
+    """Let all that was heard have been heard so many seconds earlier."""
+    table = Progress().table
+    with engine.begin() as connection:
+        connection.execute(update(table).values(heard_at=table.c.heard_at - seconds))
+
+
+def test_trimming_waits_for_who_has_registered(shop):
+    """What a consumer has not committed stays, and the plan says for whom."""
+    feed = source().bind(shop)
+    plan = feed.plan_trim(below=18)
+    assert (plan.until, plan.held_back) == (17, ())
+    feed.register_progress("billing", 0, feed.cursor_after(5))
+    plan = feed.plan_trim(below=18)
+    # Position 7 holds the next event of partition 0.
+    assert (plan.until, plan.wanted) == (6, 17)
+    assert plan.held_back[0].startswith(
+        "Consumer 'billing' keeps what lies above position 6 in partition 0; last heard of 0:00:0"
+    )
+    feed.register_progress("billing", 1, feed.cursor_after(4))
+    assert feed.plan_trim(below=18).until == 5
+    feed.register_progress("billing", 1, feed.cursor_after(20))
+    feed.register_progress("billing", 0, feed.cursor_after(9))
+    assert feed.trim(feed.plan_trim(below=18)) == 10
+    assert [event.data["n"] for event in feed.read(0, feed.cursor_after(10), 99).events] == [
+        *range(10, 20, 2)
+    ]
+    feed.register_progress("billing", 0, feed.cursor_after(20))
+    assert feed.trim(feed.plan_trim(below=18)) == 7
+
+
+def test_consumer_that_stands_between_events_of_its_partition_is_waited_for(shop):
+    """A place that could not be checked once its event is gone keeps that event; the last event of
+    a quiet partition need not be kept.
+    """
+    feed = source().bind(shop)
+    with shop.begin() as connection:
+        connection.execute(orders.update().where(orders.c.id > 3).values(part=0))
+    between, last = feed.cursor_after(8), feed.cursor_after(2)
+    feed.register_progress("billing", 1, between)
+    assert feed.plan_trim(below=18).until == 8
+    feed.register_progress("billing", 1, last)
+    plan = feed.plan_trim(below=18)
+    assert plan.until == 17
+    feed.trim(plan)
+    assert feed.read(1, last, 10).events == []
+    feed.register_progress("billing", 1, last)
+    assert feed.plan_trim(below=21).until == 20
+
+
+def test_consumer_that_is_silent_is_not_waited_for(shop):
+    """Who has not been heard of for too long holds nothing back, and that is said loudly."""
+    feed = source().bind(shop)
+    feed.register_progress("billing", 0, feed.cursor_after(5))
+    age(shop, 3 * 86_400)
+    assert feed.plan_trim(below=18).until == 6
+    plan = feed.plan_trim(below=18, silence=timedelta(days=2))
+    assert plan.until == 17
+    assert "Consumer 'billing' WILL LOSE EVENTS in partition 0" in str(plan)
+    assert "3 days, 0:00:0" in str(plan)
+    feed.trim(plan)
+    plan = feed.plan_trim(below=20)
+    assert plan.until == 19
+    assert "has lost events already" in str(plan)
+    assert feed.forget_progress("billing") == 1
+    assert feed.plan_trim(below=20).held_back == ()
+
+
+def test_who_registers_while_a_plan_is_carried_out_is_waited_for(shop, monkeypatch):
+    """A place that is taken behind the plan is waited for, also by a batch that has begun, and one
+    that has just been trimmed is refused.
+    """
+    feed = source().bind(shop)
+    plan = feed.plan_trim(below=18)
+    feed.register_progress("billing", 0, feed.cursor_after(5))
+    assert feed.trim(plan) == 6
+    feed.forget_progress("billing")
+    early = feed.cursor_after(9)
+    checked = Registry.checked
+
+    def late(self, *arguments):
+        found = checked(self, *arguments)
+        feed.trim(plan)
+        return found
+
+    monkeypatch.setattr(Registry, "checked", late)
+    with pytest.raises(Trimmed):
+        feed.register_progress("billing", 0, early)
+    assert feed.registered() == []
+    assert feed.plan_trim(below=18).first is None
+
+
+def test_what_cannot_be_a_place_is_refused(shop):
+    """A place is one that the feed has, and a name is a line."""
+    feed = source().bind(shop)
+    early = feed.cursor_after(1)
+    good = feed.cursor_after(12)
+    for consumer, cursor, error in (
+        ("billing", FIRST, BadCursor),
+        ("billing", LAST, BadCursor),
+        ("billing", "nonsense", BadCursor),
+        ("billing", "1-99", Diverged),
+        ("billing", good[:-1] + ("0" if good[-1] != "0" else "1"), Diverged),
+        ("", good, BadRequest),
+        ("x" * 201, good, BadRequest),
+        ("two\nlines", good, BadRequest),
+    ):
+        with pytest.raises(error):
+            feed.register_progress(consumer, 0, cursor)
+    feed.trim(feed.plan_trim(below=5))
+    with pytest.raises(Trimmed):
+        feed.register_progress("billing", 1, early)
+    assert feed.registered() == []
+    with pytest.raises(ConfigurationError, match=r"progress=Progress\(\)"):
+        source(progress=None).bind(shop).register_progress("billing", 0, good)
+    with pytest.raises(ConfigurationError, match=r"Progress\(schema=None\)"):
+        source(progress=Progress(schema="elsewhere"))
+
+
+@pytest.mark.anyio
+async def test_async_feed_notes_the_same(shop, async_engine):
+    """A feed of an async engine is told, tells and forgets as one of a sync engine."""
+    feed = source().bind(async_engine)
+    cursor = await feed.cursor_after(5)
+    await feed.register_progress("billing", 0, cursor, principal="ada")
+    await feed.register_progress("billing", 0, cursor, principal="ada")
+    (one,) = await feed.registered()
+    assert (one.consumer, one.principal, one.partition, one.cursor) == ("billing", "ada", 0, cursor)
+    assert one.heard < 60
+    assert (await feed.plan_trim(below=18)).until == 6
+    assert await feed.forget_progress("billing", principal="bob") == 0
+    assert await feed.forget_progress("billing", principal="ada") == 1
+
+
+# Over HTTP.
+
+
+def test_client_registers(shop):
+    """A client says how far its consumer is, and the feed answers with the cursor."""
+    feed = source().bind(shop)
+    with served(shop) as url, client_of(url) as client:
+        assert "progress" in client.discover().extensions
+        client.register_progress("billing", 0, feed.cursor_after(5))
+        client.register_progress("Zoë & co", 1, feed.cursor_after(6))
+        parameters = {"token": "2", "partition": 0, "cursor": "1-7", "consumer": "billing"}
+        answer = httpx.put(f"{url}/progress", params=parameters)
+        assert (answer.status_code, answer.json()) == (200, {"cursor": "1-7"})
+        assert answer.headers["cache-control"] == "no-store"
+        for error, change in (
+            (BadCursor, {"cursor": FIRST}),
+            (BadRequest, {"consumer": ""}),
+            (BadRequest, {"consumer": "x" * 201}),
+            (BadRequest, {"partition": 7}),
+            (TokenChanged, {"token": "9"}),
+            (Diverged, {"cursor": "1-99"}),
+        ):
+            answer = httpx.put(f"{url}/progress", params={**parameters, **change})
+            assert answer.status_code == error.status
+            assert answer.json()["type"].rpartition("/")[2] == error.problem
+        del parameters["consumer"]
+        assert httpx.put(f"{url}/progress", params=parameters).status_code == 400
+        assert httpx.get(f"{url}/progress", params=parameters).status_code == 405
+    assert heard(feed) == {("", "billing", 0): 7, ("", "Zoë & co", 1): 6}
+
+
+def test_one_principal_does_not_move_the_consumer_of_another(shop):
+    """Consumers belong to who registers them, and only partitions that one may read count."""
+    feed = source().bind(shop)
+    with served(shop, authorize=bearer_tokens(PRINCIPALS)) as url:
+        for name, position in (("ada", 5), ("bob", 19)):
+            with client_of(url, name) as client:
+                client.register_progress("billing", 0, feed.cursor_after(position))
+        with client_of(url, "half") as client:
+            with pytest.raises(BadRequest):
+                client.register_progress("billing", 0, feed.cursor_after(3))
+            client.register_progress("billing", 1, feed.cursor_after(20))
+        assert httpx.put(f"{url}/progress").status_code == 401
+    assert heard(feed) == {
+        ("ada", "billing", 0): 5,
+        ("bob", "billing", 0): 19,
+        ("half", "billing", 1): 20,
+    }
+    assert "Consumer 'billing' of 'ada' keeps" in str(feed.plan_trim(below=18))
+
+
+def test_feed_without_the_extension_says_so(shop):
+    """A feed that keeps no progress does not list it, and answers with 404."""
+    routes = feed_routes("/orders", source(progress=None), shop)
+    with serving(Starlette(routes=routes)) as url, client_of(f"{url}/orders") as client:
+        assert "progress" not in client.discover().extensions
+        with pytest.raises(ConfigurationError, match="extension progress"):
+            client.register_progress("billing", 0, "1-3")
+        assert httpx.put(f"{url}/orders/progress").status_code == NotFound.status
+
+
+# Consumers.
+
+
+@pytest.fixture
+def store(sqlite):
+    """A store of a consumer's own."""
+    store = CursorStore(sqlite)
+    with sqlite.begin() as connection:
+        store.create_tables(connection)
+    return store
+
+
+def follow(client, store, **options):
+    """Make a consumer that reads to the head."""
+    options = {"follow": False, "limit": 4, "register_progress": True, **options}
+    return Consumer(client, store, "billing", **options)
+
+
+@pytest.mark.parametrize("way", ["run", "loop"])
+def test_consumer_registers_what_it_has_committed(postgresql_shop, store, way):
+    """At its end the publisher knows its cursors; of a consumer that was not asked to, nothing."""
+    feed = source().bind(postgresql_shop)
+    with served(postgresql_shop) as url, client_of(url) as client:
+        _consume(follow(client, store, register_progress=False), store, way)
+        assert feed.registered() == []
+        _consume(follow(client, store), store, way)
+    with store.engine.connect() as connection:
+        cursors = store.cursors(connection, "billing")
+    assert {one.partition: one.cursor for one in feed.registered()} == cursors
+    assert feed.plan_trim(below=21).until == 20
+
+
+def _consume(consumer, store, way):
+    if way == "run":
+        consumer.run(lambda _connection, _event: None)
+        return
+    for page in consumer:
+        with store.engine.begin() as connection:
+            page.commit(connection)
+
+
+@pytest.fixture
+def postgresql_shop(postgresql):
+    """A shop on PostgreSQL alone, beside which the consumers have a database of their own."""
+    metadata.create_all(postgresql)
+    with postgresql.begin() as connection:
+        source().install(connection)
+        place(connection, 20, partitions=2)
+    return postgresql
+
+
+def test_consumer_registers_while_it_runs(postgresql_shop, store, monkeypatch):
+    """A consumer that waits at the head has told how far it is, tells of what comes, and is heard
+    of though nothing does.
+    """
+    monkeypatch.setattr(telling, "INTERVAL", 0.05)
+    monkeypatch.setattr(telling, "UNCHANGED", 0.2)
+    feed = source().bind(postgresql_shop)
+    with served(postgresql_shop) as url, client_of(url) as client:
+        consumer = follow(client, store, follow=True)
+        with running(consumer):
+            until(lambda: set(heard(feed).values()) == {19, 20})
+            with postgresql_shop.begin() as connection:
+                connection.execute(insert(orders), {"part": 0, "data": {"n": 20}})
+            until(lambda: heard(feed).get(("", "billing", 0)) == 21)
+            age(postgresql_shop, 3600)
+            until(lambda: all(one.heard < 60 for one in feed.registered()))
+
+
+@contextmanager
+def running(consumer):
+    """Run a consumer in a thread."""
+    with anyio.from_thread.start_blocking_portal() as portal:
+        task = portal.start_task_soon(
+            anyio.to_thread.run_sync, consumer.run, lambda _connection, _event: None
+        )
+        try:
+            yield
+        finally:
+            consumer.stop()
+            task.result(60)
+
+
+def until(condition):
+    """Wait for something to become true."""
+    ending = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < ending
+        time.sleep(0.02)
+
+
+def test_publisher_that_does_not_hear_keeps_nobody_from_consuming(postgresql_shop, store, caplog):
+    """Where registering fails, the consumer goes on, and the log says so."""
+    routes = feed_routes("/orders", source(progress=None), postgresql_shop)
+    with serving(Starlette(routes=routes)) as url, client_of(f"{url}/orders") as client:
+        _consume(follow(client, store), store, "run")
+    with store.engine.connect() as connection:
+        assert len(store.cursors(connection, "billing")) == 2
+    assert caplog.text.count("was not told how far this consumer has come") == 1
+
+
+def test_refusal_to_register_is_logged(postgresql_shop, store, caplog):
+    """Who may read and is refused otherwise goes on as well."""
+
+    class Refused(Client):
+        def register_progress(self, *_):
+            raise Forbidden("Nobody wants to know.")
+
+    with served(postgresql_shop) as url, httpx.Client() as http:
+        _consume(follow(Refused(url, http), store), store, "run")
+    assert "Nobody wants to know." in caplog.text
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("way", ["run", "loop"])
+async def test_async_consumer_registers(postgresql_shop, tmp_path, way):
+    """An async consumer tells what a sync one does."""
+    from sqlalchemy.ext.asyncio import create_async_engine
+
+    engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/async.db")
+    store = CursorStore(engine)
+    async with engine.begin() as connection:
+        await connection.run_sync(store.create_tables)
+    with served(postgresql_shop) as url:
+        async with httpx.AsyncClient() as http:
+            consumer = AsyncConsumer(
+                AsyncClient(url, http), store, "billing", follow=False, register_progress=True
+            )
+            if way == "run":
+                await consumer.run(lambda _connection, _event: None)
+            else:
+                async for page in consumer:
+                    async with engine.begin() as connection:
+                        await page.commit(connection)
+    await engine.dispose()
+    feed = source().bind(postgresql_shop)
+    assert set(heard(feed)) == {("", "billing", 0), ("", "billing", 1)}

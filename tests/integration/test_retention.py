@@ -1,0 +1,524 @@
+"""A feed whose table is trimmed: who comes too late is told, and nobody else is."""
+
+import time
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+
+import httpx
+import pytest
+from harness.log import LOG, Log
+from harness.ordering_table import ALL, SEQUENCING
+from harness.shop import metadata, orders
+from harness.web import serving
+from sqlalchemy import (
+    Column,
+    Integer,
+    MetaData,
+    Table,
+    create_engine,
+    event,
+    func,
+    insert,
+    select,
+    text,
+)
+from starlette.applications import Starlette
+
+from zeroeventhub import FIRST, LAST, TableFeed, TypeFilter, feed_routes
+from zeroeventhub.errors import ConfigurationError, Diverged, FeedFailure, Trimmed
+from zeroeventhub.publisher.cursor import Place
+from zeroeventhub.publisher.retention import Retention
+from zeroeventhub.server.read_ahead import VOUCHED
+
+NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
+PLACED = TypeFilter(frozenset({"placed"}))
+PARTITIONS = 3
+"""Of which the last one is quiet but for one event."""
+
+
+def of_each(*cases):
+    """Run a test for orderings, each on its database."""
+    names = [f"{case.ordering}-{case.database}" for case in cases]
+    return pytest.mark.parametrize("case", cases, ids=names)
+
+
+@pytest.fixture
+def log(request, case):
+    """A log in an empty database."""
+    return Log(request.getfixturevalue(case.database), case)
+
+
+def shop_source(**options):
+    """Return a feed over orders that knows all extensions, and what was trimmed."""
+    given = {"data": "data", "partition": "part", "partitions": PARTITIONS}
+    given |= {"type": "kind", "time": "placed", "retention": Retention()}
+    return TableFeed(orders, **{**given, **options})
+
+
+@pytest.fixture
+def shop(engine):
+    """An engine of a database with twenty orders in three partitions."""
+    metadata.create_all(engine)
+    with engine.begin() as connection:
+        shop_source().install(connection)
+    place_at(engine, range(20))
+    return engine
+
+
+def place_at(engine, minutes):
+    """Append orders of given minutes after noon; only that of minute 4 is in the last partition."""
+    with engine.begin() as connection:
+        for minute in minutes:
+            row = {"kind": "placed" if minute % 3 else "paid", "part": minute % 2}
+            row |= {"part": 2} if minute == 4 else {}
+            row |= {"placed": NOON + timedelta(minutes=minute), "data": {"n": minute}}
+            connection.execute(insert(orders), row)
+
+
+def trim(feed, below, **options):
+    """Trim a feed below a position."""
+    return feed.trim(feed.plan_trim(below=below), **options)
+
+
+def follow(feed, cursor, partition=0, limit=1000):
+    """Read on from a cursor to the end; return the numbers of all events."""
+    seen = []
+    while True:
+        page = feed.read(partition, cursor, limit)
+        seen += [event.data["n"] for event in page.events]
+        if not page.events:
+            return seen
+        cursor = page.cursor
+
+
+def test_cursor_below_the_mark_is_refused_with_the_earliest(shop):
+    """Below the mark every way to use a cursor ends in Trimmed, whatever the cursor holds; from
+    the earliest cursor all goes on that is left.
+    """
+    feed = shop_source().bind(shop)
+    below = [feed.cursor_after(position) for position in (1, 4, 8)] + ["1-0", "1-3", "1-8"]
+    assert trim(feed, 11) == 10
+    earliest = feed.read(2, LAST, 1).cursor
+    for cursor in below:
+        for use in uses(feed, cursor):
+            with pytest.raises(Trimmed) as trimmed:
+                use()
+            earliest = trimmed.value.earliest
+            assert Place.of(earliest).position == 10
+    assert follow(feed, earliest, 0) == [*range(10, 20, 2)]
+    assert follow(feed, earliest, 1) == [*range(11, 20, 2)]
+    with shop.connect() as connection:
+        assert connection.scalar(select(func.min(orders.c.id))) == 11
+
+
+def uses(feed, cursor):
+    """Yield everything that one can do with a cursor of a partition that was trimmed."""
+    for partition in (0, 1):
+        yield lambda p=partition: feed.read(p, cursor, 10)
+        yield lambda p=partition: feed.read(p, cursor, 10, types=PLACED)
+        yield lambda p=partition: feed.read(p, cursor, 10, stop=feed.read(0, LAST, 1).cursor)
+        yield lambda p=partition: feed.read(p, FIRST, 10, stop=cursor)
+        yield lambda p=partition: feed.read_pages(p, cursor, 2, 3)
+        yield lambda p=partition: feed.splits(p, 3, start=cursor)
+        yield lambda p=partition: feed.splits(p, 3, stop=cursor)
+        yield lambda p=partition: feed.lag(p, cursor)
+        yield lambda p=partition: feed.cursor_of_count(p, cursor, 3)
+        yield lambda p=partition: feed.cursor_of_count(p, FIRST, 3, stop=cursor)
+    yield lambda: feed.vouch([cursor])
+    yield lambda: feed.vouch([cursor, feed.read(0, LAST, 1).cursor])
+
+
+def test_cursor_at_the_last_trimmed_event_goes_on(shop):
+    """Behind the last event that was trimmed nothing is missed; of another event there, all is."""
+    feed = shop_source().bind(shop)
+    here = feed.cursor_after(10)
+    trim(feed, 11)
+    assert follow(feed, here, 0) == [*range(10, 20, 2)]
+    assert follow(feed, "1-10", 1) == [*range(11, 20, 2)]
+    other = here[:-1] + ("0" if here[-1] != "0" else "1")
+    for use in [*uses(feed, other)][:-1]:  # of several cursors the last one vouches
+        with pytest.raises(Diverged):
+            use()
+
+
+def test_cursor_at_the_last_trimmed_event_of_its_partition_goes_on(shop):
+    """A partition in which nothing is missed behind a cursor is not refused, and the cursor moves
+    above the mark; one that cannot be checked there is refused.
+    """
+    feed = shop_source().bind(shop)
+    at_4 = feed.cursor_after(5)
+    between, start = feed.cursor_after(7), "1-0"
+    trim(feed, 11)
+    page = feed.read(2, at_4, 10)
+    assert (page.events, Place.of(page.cursor).position) == ([], 10)
+    assert feed.read(2, page.cursor, 10).cursor == page.cursor
+    assert feed.lag(2, at_4).events == 0
+    for cursor, partition in ((between, 2), (start, 2), (at_4, 0), (at_4, 1)):
+        with pytest.raises(Trimmed):
+            feed.read(partition, cursor, 10)
+    other = at_4[:-1] + ("0" if at_4[-1] != "0" else "1")
+    with pytest.raises(Diverged):
+        feed.read(2, other, 10)
+    trim(feed, 15)
+    assert feed.read(2, at_4, 10).events == []
+
+
+def test_partition_that_lost_nothing_takes_every_cursor(shop):
+    """Where nothing was trimmed of a partition, also a cursor from its beginning goes on."""
+    feed = shop_source(partitions=4).bind(shop)
+    before = feed.cursor_after(3)
+    trim(feed, 11)
+    place_at(shop, [30])
+    with shop.begin() as connection:
+        connection.execute(orders.update().where(orders.c.id == 21).values(part=3))
+    for cursor in ("1-0", before, FIRST):
+        assert follow(feed, cursor, 3) == [30]
+    with pytest.raises(Trimmed):
+        feed.read(0, before, 10)
+
+
+def test_other_division_into_partitions_spares_nobody(shop):
+    """What is known of partitions counts only where events are divided in the same way, and where
+    nobody else has trimmed since.
+    """
+    feed = shop_source().bind(shop)
+    at_4 = feed.cursor_after(5)
+    trim(feed, 11)
+    whole = shop_source(partition=None, partitions=None).bind(shop)
+    with pytest.raises(Trimmed):
+        whole.read(0, at_4, 10)
+    trim(whole, 13)
+    with pytest.raises(Trimmed):
+        feed.read(2, at_4, 10)
+    trim(feed, 15)
+    with pytest.raises(Trimmed):
+        feed.read(2, at_4, 10)
+
+
+def test_mark_that_was_raised_by_hand_spares_nobody(shop):
+    """Where somebody has deleted events otherwise and raised the mark, partitions count no more."""
+    feed = shop_source().bind(shop)
+    at_4, at_15 = feed.cursor_after(5), feed.cursor_after(15)
+    trim(feed, 11)
+    assert feed.read(2, at_4, 10).events == []
+    with shop.begin() as connection:
+        connection.execute(orders.delete().where(orders.c.id <= 15))
+        raised = {"trimmed": 15, "earliest": at_15}
+        connection.execute(Retention().table.update().values(raised))
+    with pytest.raises(Trimmed) as trimmed:
+        feed.read(2, at_4, 10)
+    assert trimmed.value.earliest == at_15
+    assert follow(feed, at_15, 1) == [15, 17, 19]
+
+
+def test_first_begins_at_the_mark(shop):
+    """What begins at the first event begins at the first that is left, with a cursor that lasts."""
+    feed = shop_source().bind(shop)
+    trim(feed, 11)
+    mark = feed.cursor_after(0)
+    assert Place.of(mark).position == 10
+    assert feed.cursor_after(7) == mark
+    assert feed.cursor_at(NOON) == mark
+    assert feed.cursor_at(NOON + timedelta(minutes=12)) == feed.cursor_after(12)
+    assert feed.read(2, FIRST, 10).cursor == mark
+    assert follow(feed, FIRST, 0, 2) == [*range(10, 20, 2)]
+    assert feed.splits(0, 2)[0] == mark
+    assert feed.splits(2, 2)[0] == mark
+    assert feed.lag(0, FIRST).events == 5
+    assert feed.cursor_of_count(0, FIRST, 2).cursor == feed.cursor_after(13)
+    assert feed.cursor_of_count(2, FIRST, 2).cursor == mark
+    assert feed.cursor_of("12", 1) == feed.cursor_after(12)
+    trim(feed, 21)
+    last = feed.read(0, LAST, 1).cursor
+    assert Place.of(last).position == 20
+    assert feed.read(1, FIRST, 1).cursor == last
+    place_at(shop, [20, 21])
+    assert follow(feed, last, 0) == [20]
+    assert follow(feed, FIRST, 1) == [21]
+
+
+def test_mutable_feed_is_told_as_well(shop):
+    """Where cursors hold numbers alone, they are refused below what was trimmed all the same."""
+    feed = shop_source(mutable=True).bind(shop)
+    trim(feed, 11)
+    for cursor in ("1-0", "1-8"):
+        with pytest.raises(Trimmed) as trimmed:
+            feed.read(0, cursor, 10)
+        assert trimmed.value.earliest == "1-10"
+    assert feed.cursor_after(3) == "1-10"
+    assert follow(feed, "1-10") == [*range(10, 20, 2)]
+    assert follow(feed, FIRST) == [*range(10, 20, 2)]
+    assert feed.read(2, "1-7", 10).events == []
+
+
+def test_events_that_were_deleted_otherwise_are_noticed(shop):
+    """Above the mark an event that is gone is history that was lost."""
+    feed = shop_source().bind(shop)
+    trim(feed, 11)
+    cursor = feed.cursor_after(15)
+    with shop.begin() as connection:
+        connection.execute(orders.delete().where(orders.c.id == 15))
+    with pytest.raises(Diverged):
+        feed.read(0, cursor, 10)
+
+
+def test_events_that_were_deleted_one_by_one_are_not_missed(shop):
+    """Where it is said that events may be missing, a cursor at one goes on, and no page is said to
+    stay as it is; above, nothing has changed.
+    """
+    source = shop_source()
+    feed = source.bind(shop)
+    cursor, above = feed.cursor_after(13), feed.cursor_after(15)
+    assert feed.read(0, "1-2", 2).full
+    with shop.begin() as connection:
+        connection.execute(orders.delete().where(orders.c.id.in_([3, 13])))
+        source.thin(connection, 13)
+        source.thin(connection, 3)
+    assert follow(feed, cursor, 0) == [14, 16, 18]
+    assert follow(feed, FIRST, 0) == [0, 6, 8, 10, 14, 16, 18]
+    assert [page.full for page in feed.read_pages(0, "1-1", 1, 3)] == [False] * 3
+    assert not feed.read(0, "1-2", 2).full
+    assert feed.read(0, "1-13", 2).full
+    assert trim(feed, 11) == 9
+    assert follow(feed, cursor, 0) == [14, 16, 18]
+    with shop.begin() as connection:
+        connection.execute(orders.delete().where(orders.c.id == 15))
+    with pytest.raises(Diverged):
+        feed.read(0, above, 10)
+    with shop.begin() as connection, pytest.raises(ConfigurationError, match="needs a Retention"):
+        shop_source(retention=None).thin(connection, 15)
+
+
+def test_numbers_that_start_again_below_the_mark_are_refused(sqlite):
+    """Where a table was emptied and its numbers start again, nothing is hidden in silence."""
+    metadata.create_all(sqlite)
+    with sqlite.begin() as connection:
+        shop_source().install(connection)
+    place_at(sqlite, range(20))
+    feed = shop_source().bind(sqlite)
+    mark, at_4 = feed.cursor_after(10), feed.cursor_after(5)
+    trim(feed, 11)
+    with sqlite.begin() as connection:
+        connection.execute(orders.delete())
+        connection.execute(text("DELETE FROM sqlite_sequence"))
+    place_at(sqlite, range(3))
+    for cursor in (mark, FIRST):
+        with pytest.raises(Diverged):
+            feed.read(0, cursor, 10)
+    place_at(sqlite, range(4))
+    with pytest.raises(FeedFailure, match="start again below 10"):
+        feed.read(2, at_4, 10)
+
+
+def test_feed_without_its_row_is_refused(engine):
+    """A feed that would not hear of what is trimmed is refused before it is read, and never
+    trimmed.
+    """
+    metadata.create_all(engine)
+    feed = shop_source().bind(engine)
+    with pytest.raises(ConfigurationError, match=r"has no row of feed 'orders\.id'"):
+        feed.read(0, FIRST, 10)
+    with engine.begin() as connection:
+        Retention().create_tables(connection)
+        Retention().create_tables(connection)
+    with pytest.raises(ConfigurationError, match="has no row"):
+        feed.read(0, FIRST, 10)
+    with pytest.raises(ConfigurationError, match="has no row"):
+        feed.plan_trim(below=3)
+    assert [finding.level for finding in feed.check() if finding.subject == "retention"] == [
+        "error"
+    ]
+    with engine.begin() as connection:
+        shop_source().install(connection)
+        shop_source().install(connection)
+    assert feed.read(0, FIRST, 10).events == []
+
+
+def test_feed_without_retention_is_not_trimmed():
+    """Nobody trims a feed that has no place for the mark, and the place is beside the table."""
+    with pytest.raises(ConfigurationError, match=r"schema=None"):
+        shop_source(retention=Retention(schema="elsewhere"))
+    known = MetaData()
+    assert Retention(known).table is Retention(known).table
+
+
+def test_table_is_part_of_metadata_of_the_callers(engine):
+    """Migrations find the table in the caller's metadata; installing adds the row alone."""
+    own = MetaData()
+    copied = orders.to_metadata(own)
+    source = TableFeed(copied, data="data", retention=Retention(own))
+    own.create_all(engine)
+    with engine.begin() as connection:
+        source.install(connection)
+    feed = source.bind(engine)
+    place_at(engine, range(4))
+    assert trim(feed, 3) == 2
+    assert follow(feed, FIRST) == [2, 3]
+
+
+@pytest.mark.anyio
+async def test_async_feed_is_trimmed_alike(shop, async_engine):
+    """A feed of an async engine plans, trims and refuses as one of a sync engine does."""
+    feed = shop_source().bind(async_engine)
+    below = await feed.cursor_after(3)
+    plan = await feed.plan_trim(below=11)
+    assert (plan.events, plan.until) == (10, 10)
+    heard = []
+    assert await feed.trim(plan, rows=4, told=lambda *progress: heard.append(progress)) == 10
+    assert heard == [(4, 4), (8, 8), (10, 10)]
+    with pytest.raises(Trimmed):
+        await feed.read(0, below, 10)
+
+
+def test_page_of_trimmed_events_is_kept_no_longer(shop):
+    """A page below the mark that was read before is refused soon after."""
+    with serving(Starlette(routes=feed_routes("/orders", shop_source(), shop))) as url:
+        parameters = {"token": "3", "partition": 0, "cursor": "1-2", "pagesizehint": 2}
+        before, again = (httpx.get(f"{url}/orders/events", params=parameters) for _ in range(2))
+        assert before.status_code == 200
+        assert before.content == again.content
+        assert "etag" in before.headers
+        trim(shop_source().bind(shop), 5)
+        time.sleep(2 * VOUCHED)
+        after = httpx.get(
+            f"{url}/orders/events",
+            params=parameters,
+            headers={"If-None-Match": before.headers["etag"]},
+        )
+    assert after.status_code == 410
+    document = after.json()
+    assert document["type"] == "urn:zeroeventhub:problem/trimmed"
+    assert Place.of(document["earliestCursor"]).position == 4
+
+
+@of_each(*ALL)
+def test_every_ordering_goes_on_behind_the_mark(log, case):
+    """With every ordering all may be trimmed, and what is written then is seen, by whoever has
+    read to the end and by whoever begins; nobody else is let through.
+    """
+    source = log.source(retention=Retention())
+    LOG.metadata.create_all(log.engine)
+    with log.engine.begin() as connection:
+        source.install(connection)
+    feed = log.feed = source.bind(log.engine)
+    log.write(*range(6))
+    assert log.news() == [*range(6)]
+    early = feed.read(0, FIRST, 3).cursor
+    assert trim(feed, 3, rows=1) == 2
+    assert follow(feed, early) == [3, 4, 5]
+    with pytest.raises(Trimmed):
+        feed.read(0, "1-1", 10)
+    assert trim(feed, log.cursor) == 4
+    assert log.count("SELECT count(*) FROM log") == 0
+    assert feed.plan_trim(below=log.cursor).first is None
+    with pytest.raises(Trimmed):
+        feed.read(0, early, 10)
+    log.write(6, 7)
+    assert log.news() == [6, 7]
+    assert log.everything() == [6, 7]
+    again = source.bind(log.engine)
+    assert follow(again, FIRST) == [6, 7]
+
+
+@of_each(*SEQUENCING)
+def test_positions_beside_the_events_go_with_them(log, case):
+    """With the ordering sequenced positions are trimmed too, and a key that came back stays."""
+    source = log.source(retention=Retention())
+    LOG.metadata.create_all(log.engine)
+    with log.engine.begin() as connection:
+        source.install(connection)
+    feed = log.feed = source.bind(log.engine)
+    log.write(0, 1, 2, 3)
+    assert log.news() == [0, 1, 2, 3]
+    plan = feed.plan_trim(below=4)
+    log.run("DELETE FROM log WHERE n = 1", "INSERT INTO log (id, n) VALUES (2, 9)")
+    feed.trim(plan)
+    positions = source.ordering(log.database).source.table
+    with log.engine.connect() as connection:
+        found = connection.scalar(select(func.count()).select_from(positions))
+    assert log.count("SELECT count(*) FROM log") == 2
+    assert log.news() == [9]
+    assert log.everything() == [3, 9]
+    assert found <= 2
+
+
+def test_sqlite_without_autoincrement_keeps_its_last_event(sqlite):
+    """Where SQLite would give the number of the last row again, that row stays."""
+    plain = Table(
+        "plain", MetaData(), Column("id", Integer, primary_key=True), Column("n", Integer)
+    )
+    plain.metadata.create_all(sqlite)
+    source = TableFeed(plain, data=["n"], append_only=True, retention=Retention())
+    with sqlite.begin() as connection:
+        source.install(connection)
+        connection.execute(insert(plain), [{"n": number} for number in range(3)])
+    feed = source.bind(sqlite)
+    last = feed.read(0, LAST, 1).cursor
+    plan = feed.plan_trim(below=last)
+    assert (plan.events, plan.until, plan.wanted) == (2, 2, 3)
+    assert "SQLite would give its number again" in str(plan)
+    feed.trim(plan)
+    with sqlite.begin() as connection:
+        connection.execute(insert(plain), {"n": 3})
+    assert follow(feed, last) == [3]
+    assert follow(feed, FIRST) == [2, 3]
+
+
+# A trimmer beside a reader.
+
+
+@pytest.mark.parametrize("limit", [2, 50])
+@pytest.mark.parametrize("cursor", [FIRST, "1-5"])
+def test_trimmed_between_any_two_statements(sqlite, cursor, limit, monkeypatch):
+    """Whenever in the course of a read events are trimmed, the page has all that follow its
+    cursor, or nobody gets it.
+    """
+    monkeypatch.setattr("zeroeventhub.publisher.portions.FIRST", 2)
+    monkeypatch.setattr("zeroeventhub.publisher.portions.GROWTH", 1)
+    metadata.create_all(sqlite)
+    with sqlite.begin() as connection:
+        shop_source().install(connection)
+    own = create_engine(sqlite.url)
+    first, step = 0, 0
+    try:
+        while True:
+            place_at(sqlite, range(first, first + 40))
+            feed = shop_source().bind(sqlite)
+            feed.info()
+            start = cursor if cursor == FIRST else f"1-{first + 5}"
+            beside = shop_source().bind(own)
+            with trimming(sqlite, step, lambda: trim(beside, first + 30, rows=9)) as trimmed:  # noqa: B023 - called in this turn
+                with suppress(*([Trimmed] if cursor != FIRST else [])):
+                    pages = feed.read_pages(0, start, limit, 30)
+                    seen = [event.data["n"] for page in pages for event in page.events]
+                    expected = [n for n in range(seen[0], seen[-1] + 1) if n % 2 == 0 and n != 4]
+                    assert seen == expected, step
+                    assert cursor == FIRST or seen[0] == first + 6, step
+                if not trimmed:
+                    break
+            trim(beside, first + 41)
+            first, step = first + 40, step + 1
+    finally:
+        own.dispose()
+    assert step > 4
+
+
+@contextmanager
+def trimming(engine, step, trim_now):
+    """Trim before a statement of a read."""
+    seen: list[str] = []
+    trimmed: list[int] = []
+
+    def before(connection, cursor, statement, *_):
+        if not statement.startswith("SELECT") or trimmed:
+            return
+        seen.append(statement)
+        if len(seen) == step + 1:
+            trimmed.append(step)
+            trim_now()
+
+    event.listen(engine, "before_cursor_execute", before)
+    try:
+        yield trimmed
+    finally:
+        event.remove(engine, "before_cursor_execute", before)
