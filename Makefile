@@ -15,13 +15,14 @@ spark: .venv/spark
 
 # SQLAlchemy 2.1 for all tests, then 2.0 for those that send a database something of their own. Once
 # is torture enough, and what HTTP makes of a page is the same with both.
-ONCE = ordering/test_torture test_arrow test_authorize test_authorized_streams test_caching test_capacity \
+ONCE = ordering/test_torture test_archive test_arrow test_authorize test_authorized_streams test_caching test_capacity \
 	test_changing_partitions test_client test_client_extensions test_compressed test_conformance test_every_cut \
 	test_frameworks test_histories test_kill_points test_killed_publisher test_kills_in_a_change \
 	test_layout_at_every_line test_lease_chaos test_limits test_nginx test_nginx_mtls test_on_trio \
 	test_openapi test_peer test_problem_answers test_proxy_answers test_publisher_metrics \
 	test_publisher_secrets test_quota_endpoints test_random_faults test_read_ahead \
-	test_reset_while_running test_secrets test_server_sent_events test_shutdown test_vectors test_wait
+	test_reset_while_running test_secrets test_server_sent_events test_shutdown test_trim_kills \
+	test_trim_torture test_vectors test_wait
 
 # As many processes as there are cores, each with database servers of its own.
 PYTEST = -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile

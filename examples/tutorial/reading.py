@@ -1,0 +1,26 @@
+"""What all consumers of the tutorial have in common: a database each, and the shop's feed."""
+
+import os
+
+import httpx
+from sqlalchemy import Engine, create_engine
+
+from zeroeventhub import Client, CursorStore
+
+URL = os.environ.get("SHOP", "http://127.0.0.1:8000/orders")
+LEASE = 3.0
+"""Seconds after which the partitions of a process that died are read by another."""
+
+
+def opened(database: str) -> tuple[Engine, CursorStore]:
+    """Open a consumer's database, and create what its cursors need."""
+    engine = create_engine(f"sqlite:///{database}", connect_args={"timeout": 30})
+    store = CursorStore(engine)
+    with engine.begin() as connection:
+        store.create_tables(connection)
+    return engine, store
+
+
+def client() -> Client:
+    """Return a client of the shop's feed."""
+    return Client(URL, httpx.Client())
