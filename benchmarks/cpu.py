@@ -48,7 +48,9 @@ def of_postgresql(url: str) -> Meter:
 
 def resident(number: int) -> float:
     """Return how many mebibytes of a process are in memory."""
-    return float(psutil.Process(number).memory_info().rss) / 1024**2
+    with suppress(psutil.NoSuchProcess):  # it may have come to its end
+        return float(psutil.Process(number).memory_info().rss) / 1024**2
+    return 0.0
 
 
 def _own(process: psutil.Process) -> float:

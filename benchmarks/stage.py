@@ -30,6 +30,7 @@ class Stage:
         count: how many rounds there are.
         tell: is told how it goes.
         stack: ends what was begun.
+        filled: how many events are in each table.
     """
 
     events: int
@@ -37,7 +38,7 @@ class Stage:
     count: int
     tell: Callable[[str], object]
     stack: ExitStack
-    _filled: dict[str, int] = field(default_factory=dict)
+    filled: dict[str, int] = field(default_factory=dict)
 
     @cached_property
     def folder(self) -> Path:
@@ -82,11 +83,11 @@ class Stage:
 
     def table(self, name: str, form: str, count: int, *, url: str = "", small: bool = False) -> str:
         """Fill a table of events, unless it is there already; return its name."""
-        if self._filled.get(name) != count:
+        if self.filled.get(name) != count:
             self.tell(f"{count:,} events into {name}")
             with self.engine(url or self.postgresql) as engine:
                 fill(engine, feed_table(name, form), count, small=small)
-            self._filled[name] = count
+            self.filled[name] = count
         return name
 
     @contextmanager
@@ -97,6 +98,8 @@ class Stage:
         url: str = "",
         plain: bool = False,
         arrow: bool = False,
+        archive: str | None = None,
+        cache: str | None = None,
     ) -> Iterator[tuple[Actor, dict[str, Meter]]]:
         """Start a publisher of tables; yield it, and what measures it and its database.
 
@@ -106,11 +109,15 @@ class Stage:
             url: of their database; the PostgreSQL by default.
             plain: whether to use the loop and the parser of pure Python.
             arrow: whether it sends Arrow to those who ask for it.
+            archive: the folder of the feed's archive, if it has one.
+            cache: the folder of what is fetched of it.
         """
         task = {
             "database": url or self.postgresql,
             "tables": tables,
             "form": form,
+            "archive": archive,
+            "cache": cache,
             "arrow": arrow,
             "loop": "asyncio" if plain else "uvloop",
             "http": "h11" if plain else "httptools",

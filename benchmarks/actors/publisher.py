@@ -13,7 +13,8 @@ from starlette.routing import Route
 
 from benchmarks.actors.speaking import say, task
 from benchmarks.events import feed_table
-from zeroeventhub import TableFeed, feed_routes
+from benchmarks.publishing import feed_of
+from zeroeventhub import feed_routes
 
 
 def writing(engine: Engine, table: Table) -> Route:
@@ -39,7 +40,7 @@ def main() -> None:
     routes = []
     for name in wanted["tables"]:
         table = feed_table(name, wanted["form"])
-        feed = TableFeed(table, data="data", cloudevents=wanted["form"] == "envelope")
+        feed = feed_of(table, form=wanted["form"], archive=wanted["archive"], cache=wanted["cache"])
         routes += feed_routes(f"/{name}", feed, engine, name=name, arrow=wanted["arrow"])
         routes.append(writing(engine, table))
     config = uvicorn.Config(

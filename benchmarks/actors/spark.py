@@ -23,6 +23,7 @@ def session(wanted: dict[str, Any]) -> SparkSession:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.extraClassPath": wanted.get("driver", ""),
         "spark.driver.host": "127.0.0.1",
+        "spark.driver.extraJavaOptions": wanted["java"],
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
@@ -52,6 +53,9 @@ def main() -> None:
             events = events.select(from_json("data", order["members"]).alias("of")).select("of.*")
         elif "columns" in order:
             events = events.select(*order["columns"])
+        if "sink" in order:
+            events.write.format(order["sink"]).mode("overwrite").save()
+            return {"seconds": time.perf_counter() - began}
         events.write.parquet(str(place))
         seconds = time.perf_counter() - began
         return {"seconds": seconds, "events": spark.read.parquet(str(place)).count()}

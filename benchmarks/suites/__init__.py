@@ -4,7 +4,9 @@ from collections.abc import Callable
 
 from benchmarks.result import Result
 from benchmarks.stage import Stage
+from benchmarks.suites.append import append
 from benchmarks.suites.apply import apply
+from benchmarks.suites.archive import archive
 from benchmarks.suites.cache import cache
 from benchmarks.suites.depth import depth
 from benchmarks.suites.drain import drain
@@ -25,8 +27,8 @@ Suite = Callable[[Stage], Result]
 SUITES: dict[str, Suite] = {
     suite.__name__: suite
     for suite in (
-        *(drain, cache, end_to_end, apply, sqlite, latency, waiters, many),
-        *(depth, memory),
+        *(drain, cache, end_to_end, apply, append, sqlite, latency, waiters, many),
+        *(depth, memory, archive),
         *(spark, spark_tasks, spark_memory),
     )
 }

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from sqlalchemy import make_url
+from sqlalchemy import create_engine, make_url
 
 from benchmarks.acting import Actor, acting
 from benchmarks.cpu import Meter, of_descendants, of_process
+from benchmarks.events import feed_table
 from benchmarks.measuring import Figure, Run, Way, figures, rounds, spread
+from benchmarks.publishing import seal
 from benchmarks.result import Goal, Result, Row
 from benchmarks.stage import NetworkStage, Stage, address
 from zeroeventhub import LAST, Client
@@ -29,7 +31,9 @@ JDBC = "JDBC, data"
 JDBC_MEMBERS = "JDBC, data, five members of it by `from_json`"
 ARROW = "feed, Arrow, data"
 LINES = "feed, lines, data"
+FILES = "feed, files of its archive, data"
 ALL = "feed, Arrow, the default columns"
+ALL_OF_FILES = "feed, files of its archive, the default columns"
 ARROW_MEMBERS = "feed, Arrow, a schema of five members"
 
 OTHERS = (JDBC, JDBC_MEMBERS)
@@ -41,7 +45,8 @@ OF_JDBC = "time, of JDBC's"
 TEXT = f"""\
 A warm Spark of {CORES} cores loads a table of PostgreSQL into Parquet, in {TASKS} tasks: by its own
 JDBC source, which reads the table itself in {TASKS} ranges of its key and {ROWS_AT_ONCE:,} rows
-at once, and from a feed of it, which is one partition in {TASKS} splits. What is written is one
+at once, and from a feed of it, which is one partition in {TASKS} splits: by pages, or out of the
+files of its archive, into which all had been sealed before. What is written is one
 column, the JSON of each event; in one row, the default columns of the source. In the last two rows
 each document is made into five columns, behind JDBC by `from_json`, behind the feed by the source,
 and their ratio is to each other. All reach PostgreSQL over TCP, as Java has to. The publisher and
@@ -54,6 +59,8 @@ def spark(stage: Stage) -> Result:
     """Load a history from a feed, and from its database."""
     stage = NetworkStage.of(stage)
     table = stage.table("events_jsonb", "jsonb", stage.rows)
+    archive = str(stage.folder / "archive")
+    seal(create_engine(stage.postgresql), feed_table(table), archive)
     with spark_session(stage, CORES) as (loader, meters):
         jdbc = partial(loaded_by_jdbc, stage, table, loader, meters)
         feed = partial(loaded_from_feed, stage, table, loader, meters)
@@ -61,7 +68,9 @@ def spark(stage: Stage) -> Result:
             JDBC: partial(jdbc, columns=["data"]),
             ARROW: partial(feed, schema="data STRING"),
             LINES: partial(feed, arrow=False, schema="data STRING"),
+            FILES: partial(feed, archive=archive, schema="data STRING"),
             ALL: feed,
+            ALL_OF_FILES: partial(feed, archive=archive),
             JDBC_MEMBERS: partial(jdbc, members=MEMBERS),
             ARROW_MEMBERS: partial(feed, schema=MEMBERS),
         }
@@ -82,6 +91,7 @@ def spark(stage: Stage) -> Result:
         rows,
         [
             Goal("Spark, by Arrow", ARROW, OF_JDBC, 1.0, at_most=True),
+            Goal("Spark, out of files", FILES, OF_JDBC, 1.0, at_most=True),
             Goal("Spark, by lines", LINES, OF_JDBC, 1.3, at_most=True),
         ],
         size=f"{stage.rows:,} events a run, {stage.count} rounds",
@@ -89,14 +99,22 @@ def spark(stage: Stage) -> Result:
 
 
 @contextmanager
-def spark_session(stage: Stage, cores: int) -> Iterator[tuple[Actor, dict[str, Meter]]]:
+def spark_session(
+    stage: Stage, cores: int, java: str = ""
+) -> Iterator[tuple[Actor, dict[str, Meter]]]:
     """Start Spark; yield it, and what measures it.
 
     Args:
         stage: has the folder for what is loaded.
         cores: how many tasks it works on at once.
+        java: options of Java.
     """
-    task = {"cores": cores, "folder": str(stage.folder), "driver": str(DRIVER)}
+    task = {
+        "cores": cores,
+        "driver": str(DRIVER),
+        "folder": str(stage.folder),
+        "java": java,
+    }
     with acting("spark", task) as loader:
         java = loader.ready["jvm"]
         yield loader, {"JVM": of_process(java), "workers": of_descendants(java)}
@@ -153,10 +171,11 @@ def loaded_from_feed(
     meters: Mapping[str, Meter],
     *,
     arrow: bool = True,
+    archive: str | None = None,
     **more: Any,
 ) -> Run:
     """Load a feed, whose publisher has begun to work before."""
-    with stage.publisher(table, arrow=arrow) as (publisher, publisher_meters):
+    with stage.publisher(table, arrow=arrow, archive=archive) as (publisher, publisher_meters):
         url = address(publisher, table)
         with httpx.Client() as http:
             Client(url, http).fetch(0, LAST)
