@@ -103,7 +103,9 @@ def test_header_is_sent_and_not_shown(good_url):
 
 def answer(status):
     """Answer everything with a status."""
-    return lambda _: f"HTTP/1.1 {status} X\r\nContent-Length: 0\r\n\r\n".encode()
+    return lambda _: (
+        f"HTTP/1.1 {status} X\r\nConnection: close\r\nContent-Length: 0\r\n\r\n".encode()
+    )
 
 
 @pytest.mark.parametrize(

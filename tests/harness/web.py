@@ -26,7 +26,11 @@ def serving(application, port: int = 0) -> Iterator[str]:
 
 @contextmanager
 def answering(answer: Callable[[str], bytes]) -> Iterator[str]:
-    """Answer every connection with raw bytes, chosen by the request's target, then close it."""
+    """Answer every connection with raw bytes, chosen by the request's target, then close it.
+
+    An answer that does not say so with ``Connection: close`` may have its client ask again on a
+    connection that is being closed.
+    """
     listening = socket.create_server(("127.0.0.1", 0))
     stopping = threading.Event()
 

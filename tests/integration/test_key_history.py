@@ -374,7 +374,7 @@ def test_client_asks_once():
         if "key-history" not in target:
             info = {"token": "1", "partitions": [{"id": "0"}], "extensions": ["key-history"]}
             document = json.dumps(info).encode()
-        head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+        head = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: application/json\r\n"
         return head + b"Content-Length: %d\r\n\r\n" % len(document) + document
 
     with answering(answer) as url, httpx.Client() as http:
