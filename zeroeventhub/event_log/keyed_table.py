@@ -9,7 +9,7 @@ The first row goes alone, by a statement whose failure leaves the transaction as
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Column, Connection, Select, Table, func, select
+from sqlalchemy import BindParameter, Column, Connection, Select, Table, bindparam, func, select
 from sqlalchemy.engine import RowMapping
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
@@ -36,6 +36,9 @@ _TRIES = 20
 """How often an append to any version is tried while others append to the same key."""
 
 _STORE = "The database of the events"
+
+_OF: BindParameter[Any] = bindparam("of")
+_AFTER: BindParameter[Any] = bindparam("after")
 
 
 class KeyedTable:
@@ -71,7 +74,8 @@ class KeyedTable:
             compared = (self._key, *(_column(table, each) for each in same))
             self._stored = Stored(table, self._id, compared, [self._version])
         self._single = RowInsert(table)
-        self._last = select(func.max(self._version))
+        self._last = select(func.max(self._version)).where(self._key == _OF)
+        self._rows = self.query(select(table))
 
     def version(self, handle: Connection | Session, key: str | int) -> int:
         """Return the version of a key's last event; 0 where there is none."""
@@ -95,15 +99,13 @@ class KeyedTable:
             limit: how many to read at most; None for all.
         """
         with reaching_store(_STORE):
-            query = self.query(select(self._table), key, after_version, limit)
-            return connected(handle).execute(query).mappings().all()
+            values = {"of": key, "after": after_version}
+            return connected(handle).execute(self._rows.limit(limit), values).mappings().all()
 
-    def query(
-        self, selected: Select[Any], key: str | int, after_version: int, limit: int | None
-    ) -> Select[Any]:
-        """Let a query find events of a key; see `read`."""
-        mine = selected.where(self._key == key, self._version > after_version)
-        return mine.order_by(self._version).limit(limit)
+    def query(self, selected: Select[Any]) -> Select[Any]:
+        """Let a query find the events of a key `of` from behind a version `after` on."""
+        mine = selected.where(self._key == _OF, self._version > _AFTER)
+        return mine.order_by(self._version)
 
     def append(
         self,
@@ -231,7 +233,7 @@ class KeyedTable:
         )
 
     def _version_of(self, connection: Connection, query: Any, key: str | int) -> int:
-        return connection.scalar(query.where(self._key == key)) or 0
+        return connection.scalar(query, {"of": key}) or 0
 
     def _ready(
         self, connection: Connection, key: str | int, row: Mapping[str, Any]

@@ -67,7 +67,7 @@ class EventLog:
         said = (columns.type, columns.key, columns.data)
         self._batch = Batch(self.table, Stored(self.table, columns.id, said))
         self._keyed = KeyedTable(self.table, id="id", same=("type", "data"))
-        self._kept = kept_events(self.table)
+        self._kept = self._keyed.query(kept_events(self.table))
         if ordering is not None:
             event.listen(self.table, "after_create", self._install)
 
@@ -146,8 +146,9 @@ class EventLog:
             limit: how many events to read at most; None for all.
         """
         with reaching_store(_STORE):
-            query = self._keyed.query(self._kept, key, after_version, limit)
-            return [KeptEvent.of(row) for row in connected(handle).execute(query).mappings()]
+            values = {"of": key, "after": after_version}
+            found = connected(handle).execute(self._kept.limit(limit), values)
+            return [KeptEvent.of(row) for row in found.mappings()]
 
     def feed(self, *, key_history: bool = False, **options: Any) -> TableFeed:
         """Return the feed of the log.
