@@ -21,7 +21,7 @@ ONCE = ordering/test_torture test_archive test_arrow test_authorize test_authori
 	test_layout_at_every_line test_lease_chaos test_limits test_nginx test_nginx_mtls test_on_trio \
 	test_openapi test_peer test_problem_answers test_proxy_answers test_publisher_metrics \
 	test_publisher_secrets test_quota_endpoints test_random_faults test_read_ahead \
-	test_reset_while_running test_secrets test_server_sent_events test_shutdown test_trim_kills \
+	test_reset_while_running test_seal_kills test_secrets test_server_sent_events test_shutdown test_trim_kills \
 	test_trim_torture test_vectors test_wait
 
 # As many processes as there are cores, each with database servers of its own.

@@ -1,10 +1,9 @@
 """Feeds that are trimmed beside their readers, and processes that are killed while they trim."""
 
-from multiprocessing import get_context
-
 import pytest
 from sqlalchemy import NullPool, create_engine
 
+from harness.killed import until_killed
 from harness.kills.connecting import arguments
 from harness.kills.points import Points, kill
 from harness.log import LOG
@@ -12,11 +11,6 @@ from zeroeventhub import FIRST, TableFeed
 from zeroeventhub.errors import Trimmed
 from zeroeventhub.publisher.cursor import Place
 from zeroeventhub.publisher.retention import Retention
-
-PATIENCE = 60
-
-_forks = get_context("forkserver")
-_forks.set_forkserver_preload([__name__])
 
 
 def source(ordering):
@@ -36,13 +30,7 @@ def trim_until_killed(url, ordering, below, at):
     Returns:
         Whether it was killed before it had come to its end.
     """
-    life = _forks.Process(target=_trim, args=(url, ordering, below, at))
-    life.start()
-    life.join(PATIENCE)
-    code = life.exitcode
-    life.close()
-    assert code in {0, -9}, code
-    return code == -9
+    return until_killed(_trim, url, ordering, below, at)
 
 
 def _trim(url, ordering, below, at):
