@@ -1,8 +1,8 @@
 """Feeds whose history moves into an archive, and processes that are killed while they move it."""
 
 import sys
+import threading
 from datetime import timedelta
-from pathlib import Path
 
 from sqlalchemy import NullPool, create_engine
 
@@ -11,15 +11,11 @@ from harness.kills.connecting import arguments
 from harness.kills.points import Points, kill
 from harness.log import LOG
 from zeroeventhub import TableFeed
-from zeroeventhub.archive import Archive
-from zeroeventhub.archive.objects import Objects
+from zeroeventhub.archive import Archive, objects
 from zeroeventhub.publisher.retention import Retention
 
 NOW = timedelta(0)
 """A grace time that is over at once."""
-
-FILES = frozenset({"open", "os.link", "os.mkdir", "os.remove"})
-"""What changes a folder, and what Python tells before it does so."""
 
 
 def source(ordering, archive):
@@ -60,6 +56,21 @@ def erase_until_killed(url, ordering, store, ids, at):
     return until_killed(_erase, url, ordering, store, ids, at)
 
 
+def create_until_killed(folder, path, content, at):
+    """Create a file of an archive, in a process that is killed at a point.
+
+    Args:
+        folder: the archive's.
+        path: of the file in it.
+        content: what is in it.
+        at: the number of the point.
+
+    Returns:
+        Whether it was killed before it had come to its end.
+    """
+    return until_killed(_create, folder, path, content, at)
+
+
 def move(feed, archive):
     """Seal all that can be sealed, trim it, and tidy up."""
     feed.seal(segment_events=3)
@@ -81,6 +92,12 @@ def _erase(url, ordering, store, ids, at):
     erase(*_watched(url, ordering, store, at), ids)
 
 
+def _create(folder, path, content, at):
+    store = objects.Objects(folder)
+    _watch_calls_of(objects, Points(at, kill))
+    store.create(path, content)
+
+
 def opened(store):
     """Open the archive in a store, from which events may be erased."""
     return Archive(store, grace=NOW, erasable=True)
@@ -89,41 +106,20 @@ def opened(store):
 def _watched(url, ordering, store, at):
     """Return a feed and its archive, of a process that is killed at a point."""
     points = Points(at, kill)
-    archive = opened(_WatchedObjects(store, points))
+    archive = opened(store)
     engine = create_engine(url, poolclass=NullPool, connect_args=arguments(url))
     feed = source(ordering, archive).bind(engine)
     points.watch(engine)
-    if isinstance(store, Path):
-        sys.addaudithook(
-            lambda name, told: (
-                points.touch() if name in FILES and Path(told[0]).is_relative_to(store) else None
-            )
-        )
+    _watch_calls_of(objects, points)
     return feed, archive
 
 
-class _WatchedObjects(Objects):
-    """Objects of a process, with a point before and behind each of its changes.
+def _watch_calls_of(module, points):
+    """Take the moments before and behind every call by which a module leaves Python."""
 
-    Args:
-        store: where they are.
-        points: counts them.
-    """
+    def passed(frame, event, _):
+        if event in {"c_call", "c_return"} and frame.f_code.co_filename == module.__file__:
+            points.touch()
 
-    def __init__(self, store, points):
-        super().__init__(store)
-        self._points = points
-
-    def create(self, path, content):
-        """Create an object."""
-        self._points.touch()
-        created = super().create(path, content)
-        self._points.touch()
-        return created
-
-    def delete(self, paths):
-        """Delete objects one by one."""
-        for path in paths:
-            self._points.touch()
-            super().delete([path])
-            self._points.touch()
+    threading.setprofile(passed)
+    sys.setprofile(passed)

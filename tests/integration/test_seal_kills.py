@@ -4,7 +4,17 @@ import pytest
 from harness.archives import s3_store
 from harness.log import LOG, Log
 from harness.ordering_table import ALL, SEQUENCED_SQLITE
-from harness.sealed import erase, erase_until_killed, move, move_until_killed, opened, source
+from harness.sealed import (
+    create_until_killed,
+    erase,
+    erase_until_killed,
+    move,
+    move_until_killed,
+    opened,
+    source,
+)
+
+from zeroeventhub.archive.objects import Objects
 
 EVENTS = 5
 EVERY = 17
@@ -67,6 +77,22 @@ class History:
         return [event.data["n"] for event in self.keeper()[0].read(0, "1-0", 10_000).events]
 
 
+def test_killed_at_every_point_of_creating_a_file(tmp_path):
+    """A file is whole as soon as it is seen, whatever is left beside it."""
+    at, found, killed = 0, [], True
+    while killed:
+        at += 1
+        folder = tmp_path / str(at)
+        killed = create_until_killed(folder, "segments/one", b"whole", at)
+        store = Objects(folder)
+        found.append([store.read(f"segments/{name}") for name in store.names("segments")])
+        store.create("segments/one", b"other")
+        assert store.names("segments") == ["one"]
+    assert found.count([]) > 4
+    assert found.count([b"whole"]) > 1
+    assert len(found) == found.count([]) + found.count([b"whole"])
+
+
 @beginning(CELLS)
 def test_killed_at_every_point_of_sealing_and_trimming(history):
     """Before and behind every statement, commit, file and object: each cursor has the same bytes
@@ -109,5 +135,5 @@ def test_killed_at_every_point_of_erasing(history):
         }
         assert len(files) == len(history.keeper()[1].look().segments)
         left = others
-        at += 1
+        at += 7
     assert kills > 8
