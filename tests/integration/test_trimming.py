@@ -18,8 +18,8 @@ from zeroeventhub.errors import (
     Trimmed,
     Unavailable,
 )
+from zeroeventhub.publisher.deleting import pacing
 from zeroeventhub.publisher.retention import Retention
-from zeroeventhub.publisher.trimming import pacing
 
 HOUR = timedelta(hours=1)
 

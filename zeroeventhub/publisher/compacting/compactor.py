@@ -20,11 +20,11 @@ from sqlalchemy import (
     select,
 )
 
+from zeroeventhub.publisher.deleting import Deleted, Step, delete_beside
 from zeroeventhub.publisher.near_rows import LIMIT, NearRows, given
 from zeroeventhub.publisher.ordering import Source
 from zeroeventhub.publisher.reader import Reader
 from zeroeventhub.publisher.retention import Marks
-from zeroeventhub.publisher.trimming.deleting import delete_beside
 from zeroeventhub.publisher.way import Way
 
 __all__ = ["Compactor", "Span"]
@@ -98,18 +98,24 @@ class Compactor:
             tombstones = min(before, until, settled - 1)
         return Span(self._marks.read(connection).trimmed, until, settled, tombstones)
 
-    def compact(self, connection: Connection, span: Span, after: int, rows: int) -> tuple[int, int]:
-        """Look at some events, and delete those that are not needed, in a transaction of yours.
+    def step(self, span: Span, rows: int) -> Step:
+        """Return what looks at some events, and deletes those that are not needed.
 
         Args:
-            connection: in a transaction, each of whose statements sees the last commits.
             span: what is looked at in all.
-            after: the position behind which to look.
             rows: how many events to look at, at most.
-
-        Returns:
-            How many events were deleted, and up to where they were looked at.
         """
+
+        def deleted(connection: Connection, after: int) -> Deleted:
+            events, reached = self._compact(connection, span, after, rows)
+            return Deleted(events, reached, is_last=reached >= span.until)
+
+        return deleted
+
+    def _compact(
+        self, connection: Connection, span: Span, after: int, rows: int
+    ) -> tuple[int, int]:
+        """Look at some events; return how many were deleted, and up to where it was looked."""
         self._marks.locked(connection)
         values = {
             "after": after,

@@ -13,12 +13,12 @@ from sqlalchemy import (
     select,
 )
 
+from zeroeventhub.publisher.deleting import delete_beside, delete_events
 from zeroeventhub.publisher.history import History
 from zeroeventhub.publisher.near_rows import LIMIT, NearRows, given
 from zeroeventhub.publisher.ordering import Source
 from zeroeventhub.publisher.progress.registry import Registry
 from zeroeventhub.publisher.retention import Marks
-from zeroeventhub.publisher.trimming.deleting import delete_beside, delete_events
 from zeroeventhub.publisher.way import Way
 
 __all__ = ["Batches"]

@@ -1,13 +1,12 @@
 """What trims a feed, sync or async: a plan, and batches that carry it out."""
 
 from datetime import UTC, datetime, timedelta
-from time import monotonic
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, func, literal_column, select
 
-from zeroeventhub.errors import ConfigurationError, Unavailable
-from zeroeventhub.publisher.database_error import explained
+from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.publisher.deleting import Deleted, Step
 from zeroeventhub.publisher.near_rows import NearRows, given
 from zeroeventhub.publisher.ordering import NeedsLastRow, Ordering
 from zeroeventhub.publisher.progress.registry import Registry
@@ -16,8 +15,6 @@ from zeroeventhub.publisher.reader import Reader
 from zeroeventhub.publisher.retention import Mark, Marks
 from zeroeventhub.publisher.trimming.batches import Batches
 from zeroeventhub.publisher.trimming.cut import Cut
-from zeroeventhub.publisher.trimming.pacing import Batch
-from zeroeventhub.publisher.trimming.patience import impatient
 from zeroeventhub.publisher.trimming.plan import TrimPlan
 
 __all__ = ["Trimmer"]
@@ -186,22 +183,19 @@ class Trimmer:
         counted = select(func.count()).select_from(some)
         return connection.scalar(counted, {"after": after, "until": until}) or 0
 
-    def batch(self, connection: Connection, plan: TrimPlan, rows: int) -> Batch:
-        """Delete some of the oldest events, in a transaction of their own.
+    def step(self, plan: TrimPlan, rows: int) -> Step:
+        """Return what deletes some of the oldest events.
 
         Args:
-            connection: nobody is in a transaction of it.
             plan: says which.
             rows: how many at most.
         """
-        began = monotonic()
-        try:
-            with explained(), impatient(connection):
-                events, trimmed = self._batches.delete(connection, plan.until, rows, plan.made_at)
-                connection.commit()
-        except Unavailable as error:
-            return Batch(0, 0, monotonic() - began, error)
-        return Batch(events, trimmed, monotonic() - began)
+
+        def deleted(connection: Connection, _: int) -> Deleted:
+            events, trimmed = self._batches.delete(connection, plan.until, rows, plan.made_at)
+            return Deleted(events, trimmed, is_last=trimmed >= plan.until or not events)
+
+        return deleted
 
 
 def _ago(seconds: float) -> str:

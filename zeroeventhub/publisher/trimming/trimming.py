@@ -9,10 +9,10 @@ from typing import Any
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.archived.sealer import Sealer
+from zeroeventhub.publisher.deleting import async_delete_all, delete_all, unheard
 from zeroeventhub.publisher.trimming.cut import SILENCE, Cut
-from zeroeventhub.publisher.trimming.driving import async_trim, known, trim
-from zeroeventhub.publisher.trimming.pacing import unheard
 from zeroeventhub.publisher.trimming.plan import TrimPlan
 from zeroeventhub.publisher.trimming.trimmer import Trimmer
 
@@ -55,7 +55,7 @@ class Trimming:
         cut = Cut(older_than=older_than, below=below, sealed=sealed, silence=silence)
         if self._sealer is not None and sealed is None:
             cut = replace(cut, sealed=self._sealer.archive.sealed())
-        plan: TrimPlan = self._ask(known(self._trimmer).plan, cut)
+        plan: TrimPlan = self._ask(_known(self._trimmer).plan, cut)
         return plan
 
     def trim(
@@ -73,7 +73,8 @@ class Trimming:
         Raises:
             Unavailable: others have kept what is to be deleted locked, however often it was tried.
         """
-        return trim(known(self._trimmer), self._engine, plan, rows, told)
+        step = _known(self._trimmer).step(plan, rows)
+        return delete_all(self._engine, step, 0, told)
 
 
 class AsyncTrimming:
@@ -96,11 +97,22 @@ class AsyncTrimming:
         cut = Cut(older_than=older_than, below=below, sealed=sealed, silence=silence)
         if self._sealer is not None and sealed is None:
             cut = replace(cut, sealed=await to_thread(self._sealer.archive.sealed))
-        plan: TrimPlan = await self._ask(known(self._trimmer).plan, cut)
+        plan: TrimPlan = await self._ask(_known(self._trimmer).plan, cut)
         return plan
 
     async def trim(
         self, plan: TrimPlan, *, rows: int = ROWS, told: Callable[[int, int], None] = unheard
     ) -> int:
         """Delete what a plan says from the table; see `Trimming.trim`."""
-        return await async_trim(known(self._trimmer), self._engine, plan, rows, told)
+        step = _known(self._trimmer).step(plan, rows)
+        return await async_delete_all(self._engine, step, 0, told)
+
+
+def _known(trimmer: Trimmer | None) -> Trimmer:
+    """Refuse to trim a feed that would not know of it."""
+    if trimmer is None:
+        raise ConfigurationError(
+            "Nobody would know what was trimmed of this feed: give it a place to keep that, "
+            "TableFeed(…, retention=Retention())."
+        )
+    return trimmer

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from zeroeventhub.errors import Unavailable
 
-__all__ = ["Batch", "paced", "unheard"]
+__all__ = ["Batch", "Deleted", "paced", "unheard"]
 
 TRIES = 10
 """How often a batch is tried that has to wait too long for somebody's locks."""
@@ -22,31 +22,43 @@ def unheard(events: int, position: int) -> None:
 
 
 @dataclass(frozen=True)
+class Deleted:
+    """Say what a batch has deleted.
+
+    Attributes:
+        events: how many.
+        reached: the position behind which the next batch begins.
+        is_last: whether nothing is left to do.
+    """
+
+    events: int
+    reached: int
+    is_last: bool
+
+
+@dataclass(frozen=True)
 class Batch:
     """Hold what became of a batch.
 
     Attributes:
-        events: how many were deleted.
-        trimmed: where the mark is now.
+        outcome: what it has deleted, or why it could not.
         seconds: how long it took.
-        error: why it could not be; None if it could.
     """
 
-    events: int
-    trimmed: int
+    outcome: Deleted | Unavailable
     seconds: float
-    error: Unavailable | None = None
 
 
-def paced(until: int, told: Callable[[int, int], None]) -> Generator[float, Batch, int]:
+def paced(after: int, told: Callable[[int, int], None]) -> Generator[tuple[float, int], Batch, int]:
     """Decide when to delete batches; they take half of the time, so that others get theirs.
 
     Args:
-        until: the position up to which events are deleted.
-        told: is called behind each batch with how many events are gone, and the mark's position.
+        after: the position behind which the first one begins.
+        told: is called behind each batch with how many events are gone, and up to where.
 
     Yields:
-        Seconds to wait before the next batch, whose outcome is sent back.
+        Seconds to wait before the next batch, and the position behind which it begins; what became
+        of it is sent back.
 
     Returns:
         How many events are gone.
@@ -57,17 +69,17 @@ def paced(until: int, told: Callable[[int, int], None]) -> Generator[float, Batc
     events = tries = 0
     pause = 0.0
     while True:
-        batch = yield pause
-        if batch.error is not None:
+        batch = yield pause, after
+        outcome = batch.outcome
+        if isinstance(outcome, Unavailable):
             tries += 1
             if tries == TRIES:
-                raise batch.error
+                raise outcome
             pause = min(LEAST * 2**tries, LONGEST)
             continue
         tries = 0
-        pause = max(batch.seconds, LEAST)
-        events += batch.events
-        if batch.events:
-            told(events, batch.trimmed)
-        if batch.trimmed >= until or not batch.events:
+        pause, after = max(batch.seconds, LEAST), outcome.reached
+        events += outcome.events
+        told(events, after)
+        if outcome.is_last:
             return events
