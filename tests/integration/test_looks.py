@@ -134,7 +134,7 @@ def test_look_is_no_way_around_the_check(host, monkeypatch):
     with host.begin() as connection:
         sequence = connection.scalar(text("SELECT pg_get_serial_sequence('orders', 'id')"))
         connection.execute(text(f"ALTER SEQUENCE {sequence} CACHE 20"))
-    monkeypatch.setattr("zeroeventhub.publisher.reader.CHECK_INTERVAL", 0)
+    monkeypatch.setattr("zeroeventhub.publisher.checks.CHECK_INTERVAL", 0)
     with pytest.raises(ConfigurationError, match="CACHE 1"):
         feed.head()
 

@@ -14,7 +14,7 @@ from starlette.middleware import Middleware
 
 from zeroeventhub import FIRST, Client, Consumer, CursorStore, Event, TableFeed, feed_routes
 from zeroeventhub.errors import ConfigurationError, Diverged, FeedFailure
-from zeroeventhub.publisher import reader
+from zeroeventhub.publisher import checks
 
 PATIENCE = 60
 FAILED = 500
@@ -203,7 +203,7 @@ def test_consumers_go_on_when_the_schema_is_back(engine, tmp_path, drift):
 @pytest.mark.parametrize("drift", ORDERINGS)
 def test_consumers_go_on_when_the_ordering_is_back(postgresql, tmp_path, monkeypatch, drift):
     """What an ordering needs is missed at the next look at it, and the feed goes on with it."""
-    monkeypatch.setattr(reader, "CHECK_INTERVAL", 0.0)
+    monkeypatch.setattr(checks, "CHECK_INTERVAL", 0.0)
     metadata.create_all(postgresql)
     _, ordering, break_, mend = ORDERINGS[drift]
     feed = source(ordering=ordering)

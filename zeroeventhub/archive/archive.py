@@ -8,7 +8,6 @@ from pathlib import Path
 from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 from zlib import crc32
 
 import msgspec
@@ -20,6 +19,7 @@ from zeroeventhub.archive.group import Footer, Group, Places
 from zeroeventhub.archive.manifest import Erasure, Manifest, Removed, Segment
 from zeroeventhub.archive.manifests import Manifests
 from zeroeventhub.archive.objects import Objects
+from zeroeventhub.archive.sharing import SIGNED, Sharing
 from zeroeventhub.errors import ConfigurationError, Unavailable
 
 if TYPE_CHECKING:
@@ -31,9 +31,6 @@ _FOLDER = "segments"
 _FILE, _PLACES = ".parquet", ".places"
 
 _log = logging.getLogger("zeroeventhub.archive")
-
-SIGNED = "signed"
-"""Says that files are shared by URLs that the store signs."""
 
 _MEBIBYTE = 1024 * 1024
 
@@ -81,8 +78,7 @@ class Archive:
         self.objects = store if isinstance(store, Objects) else Objects(store)
         """What is in the store."""
         self._manifests = Manifests(self.objects)
-        self._shared = _reachable(shared, self.objects)
-        self._shared_for = min(shared_for, grace)
+        self._sharing = Sharing(self.objects, shared, min(shared_for, grace))
         self._memory = Memory(memory_bytes)
         # Archives that are given one folder keep apart.
         own = blake2b(repr(self.objects.store).encode(), digest_size=8).hexdigest()
@@ -134,7 +130,7 @@ class Archive:
     @property
     def is_shared(self) -> bool:
         """Tell whether readers reach the files themselves."""
-        return self._shared is not None
+        return self._sharing.is_on
 
     def url(self, segment: Segment) -> str:
         """Return the URL by which readers reach the file of a segment.
@@ -143,9 +139,7 @@ class Archive:
             Unavailable: the store did not answer, which was asked to sign it.
         """
         path, _ = _paths(segment.name)
-        if self._shared == SIGNED:
-            return self.objects.signed(path, self._shared_for)
-        return f"{self._shared}/{path}"
+        return self._sharing.url(path)
 
     def sealed(self) -> int:
         """Return the position up to which all events are in the archive, by its newest manifest.
@@ -380,21 +374,6 @@ class Archive:
         if check is not None and crc32(content) != check:
             raise Unavailable(f"The archive's file {path} is not what was written.", retry_after=60)
         return content
-
-
-def _reachable(shared: str | None, objects: Objects) -> str | None:
-    """Refuse to share files in a way in which nobody would reach them."""
-    if shared == SIGNED and not objects.signs:
-        raise ConfigurationError(
-            "This store does not sign URLs: share its files by a URL, or not at all."
-        )
-    if shared is None or shared == SIGNED:
-        return shared
-    if urlsplit(shared).scheme not in {"file", "http", "https"}:
-        raise ConfigurationError(
-            f'The files of an archive are shared by a URL of file, http or https, or as "{SIGNED}".'
-        )
-    return shared.rstrip("/")
 
 
 def _paths(name: str) -> list[str]:

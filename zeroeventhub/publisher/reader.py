@@ -1,22 +1,17 @@
 """What the sync and the async feed do once there is a connection."""
 
-import math
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from time import monotonic
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import SQLAlchemyError
 
 from zeroeventhub.errors import (
     BadCursor,
     ConfigurationError,
     Diverged,
     FeedFailure,
-    Gone,
     Unavailable,
 )
 from zeroeventhub.protocol import (
@@ -28,9 +23,9 @@ from zeroeventhub.protocol import (
     Page,
     TypeFilter,
 )
+from zeroeventhub.publisher.checks import Checks
 from zeroeventhub.publisher.checkup import Checkup
 from zeroeventhub.publisher.cursor import Place
-from zeroeventhub.publisher.finding import Finding
 from zeroeventhub.publisher.history import History
 from zeroeventhub.publisher.horizon_watch import HorizonReport, HorizonWatch
 from zeroeventhub.publisher.ordering import Horizon, Ordering
@@ -39,9 +34,6 @@ from zeroeventhub.publisher.queries import Queries, Wanted
 from zeroeventhub.publisher.retention import Mark
 
 __all__ = ["Reader"]
-
-CHECK_INTERVAL = 60.0
-"""Seconds between two looks at what the feed relies on."""
 
 QUIET = 1_000
 """How many positions of other partitions pass before a partition without news moves its
@@ -72,59 +64,13 @@ class Reader:
         self._watch = HorizonWatch(ordering)
         self._history = history
         self._queries = queries
-        self._checkup = checkup
-        self._ready = False
+        self.checks = Checks(checkup)
+        """Look at what the feed relies on, from time to time."""
         self._ends_settled = False
-        self._checked_at = -math.inf
-
-    @property
-    def check_is_due(self) -> bool:
-        """Tell whether the table should be looked at before it is read."""
-        return not self._ready or monotonic() - self._checked_at > CHECK_INTERVAL
-
-    def check(self, connection: Connection) -> None:
-        """Check what the feed relies on.
-
-        Raises:
-            ConfigurationError: the table does not have it.
-        """
-        # Said first, so that readers beside this one do not check as well.
-        last, self._checked_at = self._checked_at, monotonic()
-        try:
-            self._checkup.refuse(connection)
-            if not self._ready:
-                self._checkup.warn(connection)
-        except BaseException:
-            self._checked_at = last
-            raise
-        self._ready = True
-
-    def findings(self, connection: Connection) -> list[Finding]:
-        """Look at all that the feed relies on; see `BoundFeed.check`."""
-        return self._checkup.findings(connection)
-
-    @contextmanager
-    def doubting(self) -> Iterator[None]:
-        """Look at the table again before anything else is read, if a question about it failed."""
-        try:
-            yield
-        except (FeedFailure, SQLAlchemyError):
-            self._checked_at = -math.inf
-            raise
-
-    @contextmanager
-    def looking_twice(self, connection: Connection) -> Iterator[None]:
-        """Say that history is another one only if the table still is what it was."""
-        try:
-            yield
-        except Gone:
-            self._checkup.refuse_changes(connection)
-            raise
 
     def described(self, connection: Connection) -> FeedInfo:
         """Describe the feed once the table has been looked at."""
-        if self.check_is_due:
-            self.check(connection)
+        self.checks.look_if_due(connection)
         return self.info
 
     def step(self, connection: Connection) -> str | None:
@@ -248,7 +194,7 @@ class Reader:
     @property
     def may_glance(self) -> bool:
         """Tell whether the horizon may be asked for in passing, and nothing else need be."""
-        return self._watch.may_glance and self._ends_settled and not self.check_is_due
+        return self._watch.may_glance and self._ends_settled and not self.checks.are_due
 
     def glance(self, connection: Connection, seconds: float) -> int:
         """Return the horizon in passing; see `Glancing`."""
@@ -256,8 +202,7 @@ class Reader:
 
     def horizon(self, connection: Connection) -> HorizonReport:
         """Tell how far the feed may be read, and who holds it back; see `BoundFeed.horizon`."""
-        if self.check_is_due:
-            self.check(connection)
+        self.checks.look_if_due(connection)
         return self._watch.report(connection)
 
     def cursor_after(self, connection: Connection, position: int) -> str:
@@ -388,13 +333,11 @@ class Reader:
         """Read events of a key, settled or not; see `ExtendedFeed.read_key`."""
         if self._queries.keys is None:
             raise ConfigurationError("This feed has no versions: give its TableFeed a `version`.")
-        if self.check_is_due:
-            self.check(connection)
+        self.checks.look_if_due(connection)
         return self._queries.keys.read(connection, key, after_version, limit, partitions)
 
     def _horizon(self, connection: Connection) -> Horizon:
-        if self.check_is_due:
-            self.check(connection)
+        self.checks.look_if_due(connection)
         horizon = self._watch.read(connection)
         if not self._ends_settled:
             # Once is enough: nothing is added to what is closed.

@@ -375,7 +375,7 @@ def test_sequence_that_is_changed_later_is_noticed(feed, postgresql, monkeypatch
     feed.info()
     with postgresql.begin() as connection:
         connection.execute(text("ALTER SEQUENCE orders_id_seq CACHE 20"))
-    monkeypatch.setattr("zeroeventhub.publisher.reader.CHECK_INTERVAL", 0)
+    monkeypatch.setattr("zeroeventhub.publisher.checks.CHECK_INTERVAL", 0)
     with pytest.raises(ConfigurationError, match="CACHE 1"):
         numbers(feed)
 

@@ -130,7 +130,7 @@ def moved(log, server):
 @shows("after a standby was promoted", OBSERVED, GATED, SEQUENCED)
 def test_feed_goes_on_after_promotion(primary, primary_log, case, monkeypatch):
     """Cursors stay good on a promoted standby, and who wrote before it is waited for after it."""
-    monkeypatch.setattr("zeroeventhub.publisher.reader.CHECK_INTERVAL", 0)
+    monkeypatch.setattr("zeroeventhub.publisher.checks.CHECK_INTERVAL", 0)
     monkeypatch.setattr("zeroeventhub.publisher.ordering.postgresql.sequenced.ROUND", 1)
     log = primary_log
     log.publish()
@@ -171,7 +171,7 @@ def test_feed_goes_on_after_promotion(primary, primary_log, case, monkeypatch):
 @shows("after a standby was promoted", OBSERVED_MARIADB, SEQUENCED_MARIADB)
 def test_feed_goes_on_after_promotion_of_a_replica(log, case, monkeypatch):
     """Cursors stay good on a server that is read-only no more, and new events are seen."""
-    monkeypatch.setattr("zeroeventhub.publisher.reader.CHECK_INTERVAL", 0)
+    monkeypatch.setattr("zeroeventhub.publisher.checks.CHECK_INTERVAL", 0)
     log.publish()
     log.write(0)
     assert log.news() == [0]

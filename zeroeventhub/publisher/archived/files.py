@@ -16,7 +16,6 @@ from zeroeventhub.publisher.history import History
 from zeroeventhub.publisher.reader import Reader
 
 if TYPE_CHECKING:
-    from zeroeventhub.archive.archive import Archive
     from zeroeventhub.archive.manifest import Segment
 
 __all__ = ["Files", "Found", "expect_shared"]
@@ -46,14 +45,12 @@ class Files:
     """Find the files in which events are that were asked for.
 
     Args:
-        archive: has them, and is shared.
-        tier: knows which there are.
+        tier: knows which there are, of an archive that is shared.
         reader: knows how far the feed may be read.
         history: checks cursors.
     """
 
-    def __init__(self, archive: "Archive", tier: Tier, reader: Reader, history: History) -> None:
-        self._archive = archive
+    def __init__(self, tier: Tier, reader: Reader, history: History) -> None:
         self._tier = tier
         self._reader = reader
         self._history = history
@@ -73,10 +70,9 @@ class Files:
             start: the cursor behind which their events begin.
             found: what is in which.
         """
+        url = self._tier.archive.url
         parts = tuple(
-            SegmentPart(
-                self._archive.url(one.segment), one.segment.size, one.after, one.upto, one.cursor
-            )
+            SegmentPart(url(one.segment), one.segment.size, one.after, one.upto, one.cursor)
             for one in found
         )
         return Segments(parts, found[-1].cursor if found else start)

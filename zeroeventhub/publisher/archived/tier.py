@@ -46,7 +46,7 @@ class Tier:
     """
 
     def __init__(self, archive: "Archive", feed: str, partitions: Collection[int]) -> None:
-        self._archive = archive
+        self.archive = archive
         self._partitions = partitions
         self._reached = 0
         # A question has a connection of its own, and one boundary.
@@ -56,7 +56,7 @@ class Tier:
     @property
     def erases(self) -> bool:
         """Tell whether events may be erased after they were published."""
-        return self._archive.erasable
+        return self.archive.erasable
 
     def boundary(self, connection: Connection) -> int:
         """Return the position up to which a question is answered from the archive.
@@ -89,10 +89,10 @@ class Tier:
         Raises:
             NotAtHand: there may be a newer manifest, which has it.
         """
-        if self._archive.manifest.sealed >= position:
+        if self.archive.manifest.sealed >= position:
             return True
-        if self._archive.is_stale:
-            raise NotAtHand(self._archive.look)
+        if self.archive.is_stale:
+            raise NotAtHand(self.archive.look)
         return False
 
     def reach(self, position: int) -> None:
@@ -151,9 +151,9 @@ class Tier:
         Raises:
             NotAtHand: it has to be fetched first.
         """
-        found = self._archive.group(place.segment, place.number)
+        found = self.archive.group(place.segment, place.number)
         if found is None:
-            load = self._archive.load_group
+            load = self.archive.load_group
             raise NotAtHand(partial(load, place.segment, place.footer, place.number))
         return found
 
@@ -165,7 +165,7 @@ class Tier:
             footer = self._footer(segment)
             # Who has just read a page asks for its place, which is in what was read.
             for place in self._around(segment, footer, position):
-                held = self._archive.group(segment, place.number)
+                held = self.archive.group(segment, place.number)
                 if held is not None and (index := held.at(position)) is not None:
                     return position, held.event(index)
             row = self._row_below(segment, footer, position)
@@ -187,9 +187,9 @@ class Tier:
     def _row_below(self, segment: "Segment", footer: "Footer", position: int) -> Row | None:
         partitions = footer.partitions
         if len(partitions) > 1:
-            places = self._archive.places(segment)
+            places = self.archive.places(segment)
             if places is None:
-                raise NotAtHand(partial(self._archive.load_places, segment))
+                raise NotAtHand(partial(self.archive.load_places, segment))
             found = places.below(position)
             if found is None:
                 return None
@@ -224,15 +224,15 @@ class Tier:
             NotAtHand: it has to be fetched first.
             ConfigurationError: the archive is of another feed.
         """
-        if self._archive.is_stale:
-            raise NotAtHand(self._archive.refresh)
-        self._archive.expect(self.feed)
-        return self._archive.manifest
+        if self.archive.is_stale:
+            raise NotAtHand(self.archive.refresh)
+        self.archive.expect(self.feed)
+        return self.archive.manifest
 
     def _footer(self, segment: "Segment") -> "Footer":
-        found = self._archive.footer(segment)
+        found = self.archive.footer(segment)
         if found is None:
-            raise NotAtHand(partial(self._archive.load_footer, segment))
+            raise NotAtHand(partial(self.archive.load_footer, segment))
         if strays := [one for one in found.partitions if one not in self._partitions]:
             raise ConfigurationError(
                 f"The archive has events of partition {strays[0]}, which the feed does not have: "

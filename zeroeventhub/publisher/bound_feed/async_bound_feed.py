@@ -73,7 +73,7 @@ class AsyncBoundFeed(AsyncCompacting, AsyncRegistering, AsyncTrimming):
     @property
     def known_info(self) -> FeedInfo | None:
         """Describe the feed, if the database need not be asked for it; see `BoundFeed`."""
-        return None if self._reader.check_is_due else self._reader.info
+        return None if self._reader.checks.are_due else self._reader.info
 
     async def info(self) -> FeedInfo:
         """Describe the feed; see `Feed.info`."""
@@ -172,7 +172,7 @@ class AsyncBoundFeed(AsyncCompacting, AsyncRegistering, AsyncTrimming):
 
         def look(connection: Connection) -> list[Finding]:
             with visiting(connection, self._guest):
-                return self._reader.findings(connection)
+                return self._reader.checks.findings(connection)
 
         with explained():
             async with self._engine.connect() as connection:

@@ -71,7 +71,7 @@ class BoundFeed(Compacting, Registering, Trimming):
     @property
     def known_info(self) -> FeedInfo | None:
         """Describe the feed, if the database need not be asked for it; see `info`."""
-        return None if self._reader.check_is_due else self._reader.info
+        return None if self._reader.checks.are_due else self._reader.info
 
     def info(self) -> FeedInfo:
         """Describe the feed; see `Feed.info`."""
@@ -204,7 +204,7 @@ class BoundFeed(Compacting, Registering, Trimming):
             self._engine.connect() as connection,
             visiting(connection, self._guest),
         ):
-            return self._reader.findings(connection)
+            return self._reader.checks.findings(connection)
 
     def segments(self, partition: int, cursor: str, *, stop: str | None = None) -> Segments:
         """Return the files in which events lie; see `ExtendedFeed.segments`."""

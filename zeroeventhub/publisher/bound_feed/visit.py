@@ -47,7 +47,7 @@ def head_of(connection: Connection, reader: Reader, guest: Guest, seconds: float
     """Return the horizon, in passing where that can be done."""
     if not reader.may_glance:
         return visit(connection, reader, guest, reader.head)
-    with reader.doubting(), visiting(connection, PassingBy()):
+    with reader.checks.doubting(), visiting(connection, PassingBy()):
         return reader.glance(connection, seconds)
 
 
@@ -61,13 +61,13 @@ def visit(
     **options: _Asked.kwargs,
 ) -> _Found:
     """Ask the database something, as a guest of its host."""
-    if reader.check_is_due:
+    if reader.checks.are_due:
         # Before anything is written: what writes may not be installed.
         with visiting(connection, guest):
-            reader.check(connection)
+            reader.checks.look_if_due(connection)
     with (
-        reader.doubting(),
+        reader.checks.doubting(),
         visiting(connection, guest, reader.step(connection)),
-        reader.looking_twice(connection),
+        reader.checks.looking_twice(connection),
     ):
         return question(connection, *arguments, **options)
