@@ -15,8 +15,11 @@ from zeroeventhub.publisher.progress import Progress
 from zeroeventhub.publisher.retention import Retention
 
 PARTITIONS = 3
-MOST = 3_000
-"""How many events a writer writes, at most."""
+HURRIED = 3_000
+"""How many events a writer writes in a hurry; behind them, it waits for the others."""
+
+PATIENCE = 45
+"""Seconds after which a writer ends, at most."""
 
 KEPT = 40
 """How many positions are kept, and less than slow readers need."""
@@ -51,10 +54,10 @@ def opened(url):
 
 def write(url, seed, enough):
     """Write events, and beside them what they were, in transactions of some; give some up."""
-    dice, written = random.Random(seed), 0
+    dice, written, ending = random.Random(seed), 0, time.monotonic() + PATIENCE
     with opened(url) as engine:
-        while written < MOST and not enough():
-            time.sleep(0.005)
+        while time.monotonic() < ending and not enough():
+            time.sleep(0.005 if written < HURRIED else 0.2)
             with engine.connect() as connection:
                 for _ in range(dice.randint(1, 5)):
                     part = dice.choice(PARTS)

@@ -6,6 +6,7 @@ from contextlib import suppress
 from datetime import timedelta
 from io import BytesIO
 
+import obstore
 import pytest
 from harness.archives import KINDS, Died, dying, made, positions_in, store_for
 from obstore.store import S3Store
@@ -164,6 +165,21 @@ def test_number_of_a_manifest_that_was_tidied_away_is_given_to_nobody(store):
     assert not sleeper.add(made(10, 30), "feed")
     assert sleeper.manifest == Archive(store).look()
     assert positions_in(Archive(store)) == [*range(1, 61)]
+
+
+def test_server_that_knows_of_no_offsets_is_understood(store, monkeypatch):
+    """A server may list everything, whatever it was asked to begin behind."""
+    listed = obstore.list
+
+    def everything(store, prefix, *, offset, chunk_size):
+        return listed(store, prefix, chunk_size=chunk_size)
+
+    monkeypatch.setattr(obstore, "list", everything)
+    archive = Archive(store)
+    assert archive.add(made(0, 10), "feed")
+    assert archive.add(made(10, 20), "feed")
+    assert Archive(store).sealed() == 20
+    assert archive.objects.names("manifest", "000000000001.json") == ["000000000002.json"]
 
 
 def test_archive_of_another_feed_is_refused(store):

@@ -94,7 +94,10 @@ class Objects:
         with _explained():
             for some in obstore.list(self.store, f"{folder}/", offset=offset, chunk_size=1000):
                 for one in some:
-                    yield one["path"].rpartition("/")[2], one["last_modified"]
+                    name = one["path"].rpartition("/")[2]
+                    # Some servers do not know of offsets, and list everything.
+                    if name > behind:
+                        yield name, one["last_modified"]
 
     def delete(self, paths: Sequence[str]) -> None:
         """Delete objects, those that are there."""
