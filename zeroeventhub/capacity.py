@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, fields
 
 from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.protocol import LARGEST_PAGE
 
 __all__ = ["Capacity"]
 
@@ -36,7 +37,7 @@ class Capacity:
     queue: int = 1_000
     patience: float = 5.0
     statement_seconds: float = 10.0
-    page_events: int = 10_000
+    page_events: int = LARGEST_PAGE
     page_bytes: int = 8 * _MEBIBYTE
     waiters: int = 10_000
     wait_seconds: float = 30.0

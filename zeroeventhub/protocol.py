@@ -21,7 +21,10 @@ __all__ = [
     "HIGHEST_PARTITION",
     "KEY_HISTORY",
     "LAG",
+    "LARGEST_PAGE",
     "LAST",
+    "MOST_COUNTED",
+    "MOST_SPLITS",
     "NOTHING",
     "PROGRESS",
     "SEGMENTS",
@@ -49,6 +52,15 @@ LAST = "_last"
 
 HIGHEST_PARTITION = 32767
 """The highest partition id that the protocol allows (FeedAPI v2, Discovery endpoint)."""
+
+LARGEST_PAGE = 10_000
+"""How many events a page holds, at most (SPEC 16)."""
+
+MOST_SPLITS = 1_000
+"""Into how many pieces a partition is split, at most (SPEC 16)."""
+
+MOST_COUNTED = 1_000_000
+"""How many events a cursor of a count may lie ahead, at most (SPEC 16)."""
 
 ARROW = "arrow"
 """The extension of feeds that send pages as Arrow record batches to who prefers them."""

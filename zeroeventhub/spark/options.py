@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import httpx
 
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.protocol import TypeFilter
+from zeroeventhub.protocol import LARGEST_PAGE, TypeFilter
 from zeroeventhub.spark.credentials import Credentials
 from zeroeventhub.spark.offsets import Offsets
 
@@ -20,9 +20,6 @@ EARLIEST = "earliest"
 LATEST = "latest"
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-_LARGEST_PAGE = 10_000
-"""Events of a page, which no feed exceeds (SPEC 16)."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +84,7 @@ class Options:
     partitions: tuple[int, ...] | None = None
     min_partitions: int = 1
     max_offsets: int | None = None
-    page_size: int = _LARGEST_PAGE
+    page_size: int = LARGEST_PAGE
     reads_segments: bool = True
     attempts: int = 10
     types: TypeFilter | None = None
@@ -146,7 +143,7 @@ def read_options(given: Mapping[str, str]) -> Options:
         partitions=_read(found, "partitions", _numbers),
         min_partitions=_read(found, "minPartitions", _positive) or 1,
         max_offsets=_read(found, "maxOffsetsPerTrigger", _positive),
-        page_size=min(_read(found, "pageSize", _positive) or _LARGEST_PAGE, _LARGEST_PAGE),
+        page_size=min(_read(found, "pageSize", _positive) or LARGEST_PAGE, LARGEST_PAGE),
         reads_segments=_flag(found, "readSegments", default=True),
         attempts=_read(found, "attempts", _positive) or Options.attempts,
         types=_types(found),

@@ -8,6 +8,7 @@ from zeroeventhub.protocol import (
     CURSOR_OF_TIME,
     FIRST,
     LAST,
+    MOST_COUNTED,
     SPLITS,
     STOP,
     FeedInfo,
@@ -19,9 +20,6 @@ from zeroeventhub.spark.options import EARLIEST, LATEST, Boundary, Moments, Opti
 from zeroeventhub.spark.walk import Reach, Walk
 
 __all__ = ["Places"]
-
-_MOST_COUNTED = 1_000_000
-"""Events that a feed counts for one answer (SPEC 9.10)."""
 
 
 class Places:
@@ -110,7 +108,7 @@ class Places:
             return self._all(partition, start, stop)
         if CURSOR_OF_COUNT not in self._info.extensions:
             return self._walk.reach(partition, start, events, stop)
-        wanted = min(events, _MOST_COUNTED)
+        wanted = min(events, MOST_COUNTED)
         found = self._connection.ask(
             lambda client: client.cursor_of_count(partition, start, wanted, stop=stop)
         )

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from zeroeventhub._follow.layout_order import ready
 from zeroeventhub.errors import ConfigurationError, TokenChanged
-from zeroeventhub.protocol import FeedInfo
+from zeroeventhub.protocol import MOST_SPLITS, FeedInfo
 from zeroeventhub.spark.advance import advance
 from zeroeventhub.spark.connection import Connection
 from zeroeventhub.spark.loss import Loss
@@ -17,9 +17,6 @@ from zeroeventhub.spark.places import Places
 __all__ = ["WALKED", "Plan"]
 
 _Planned = TypeVar("_Planned")
-
-_MOST_PIECES = 1_000
-"""Pieces into which a feed cuts a partition (SPEC 9.7)."""
 
 WALKED = 100_000
 """Events of a micro-batch that the driver has to read through, where nobody set a limit."""
@@ -134,7 +131,7 @@ class Plan:
 
     def _share(self, planned: Sized) -> int:
         """Return into how many pieces each range is cut, so that there are tasks enough."""
-        return min(-(-self._options.min_partitions // max(len(planned), 1)), _MOST_PIECES)
+        return min(-(-self._options.min_partitions // max(len(planned), 1)), MOST_SPLITS)
 
     def _pieces(
         self, places: Places, partition: int, count: int, start: str, stop: str | None

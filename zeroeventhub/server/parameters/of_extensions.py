@@ -6,7 +6,7 @@ from datetime import datetime
 from starlette.datastructures import QueryParams
 
 from zeroeventhub.errors import BadCursor, BadRequest
-from zeroeventhub.protocol import FIRST, LAST
+from zeroeventhub.protocol import FIRST, LAST, MOST_COUNTED, MOST_SPLITS
 from zeroeventhub.server.parameters.values import (
     cursor_in,
     limit_of,
@@ -35,8 +35,6 @@ __all__ = [
     "read_splits_request",
 ]
 
-MOST_SPLITS = 1000
-MOST_COUNTED = 1_000_000
 LONGEST_NAME = 200
 
 
