@@ -1,5 +1,6 @@
 """A feed whose old events are in an archive answers as if all of them were in its table."""
 
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -17,7 +18,8 @@ from harness.shop import metadata, orders
 from harness.web import serving
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import create_engine, delete, func, insert, select, update
+from sqlalchemy import NullPool, create_engine, delete, func, insert, select, update
+from sqlalchemy.ext.asyncio import create_async_engine
 from starlette.applications import Starlette
 
 from zeroeventhub import FIRST, LAST, TableFeed, TypeFilter, feed_routes
@@ -406,6 +408,45 @@ def test_store_that_is_down_keeps_nobody_from_the_table(sqlite, tmp_path):
             feed.read(0, FIRST, 5)
     objects.is_down = False
     assert [event.data["n"] for event in feed.read(0, FIRST, 2).events] == [0, 3]
+
+
+class Hanging(Objects):
+    """Objects in a store that answers late."""
+
+    def __init__(self, store):
+        super().__init__(store)
+        self.answers, self.asked = threading.Event(), 0
+
+    def read(self, *arguments):
+        self.asked += 1
+        assert self.answers.wait(60)
+        return super().read(*arguments)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_store_that_hangs_keeps_nobody_from_the_table(sqlite, tmp_path, is_async):
+    """However many wait for the store, who reads what is in the table does not."""
+    with opened(sqlite, Archive(tmp_path), EVENTS) as feed:
+        feed.seal(segment_events=10)
+        trim(feed, 30)
+    objects = Hanging(tmp_path)
+    engine = sqlite
+    if is_async:
+        url = sqlite.url.set(drivername="sqlite+aiosqlite")
+        engine = create_async_engine(url, poolclass=NullPool)
+    capacity = Capacity(connections=2, patience=1.0)
+    routes = feed_routes("/f", source(Archive(objects)), engine, capacity=capacity)
+    with serving(Starlette(routes=routes)) as url, ThreadPoolExecutor(5) as readers:
+        late = [readers.submit(get, f"{url}/f", cursor=f"1-{at}") for at in range(5)]
+        while objects.asked < 2:
+            time.sleep(0.01)
+        for at in range(30, 36):
+            hot = get(f"{url}/f", cursor=f"1-{at}")
+            assert hot.status_code == 200
+        assert not any(reading.done() and reading.result().status_code == 200 for reading in late)
+        objects.answers.set()
+        found = {reading.result().status_code for reading in late}
+        assert 200 in found <= {200, 503}
 
 
 def test_what_was_trimmed_without_being_sealed_is_gone(sqlite, tmp_path):

@@ -16,6 +16,7 @@ from zeroeventhub.errors import BadRequest, ConfigurationError, NotFound, TokenC
 from zeroeventhub.feed import AsyncFeed, Feed, FeedSource
 from zeroeventhub.lines import size_of
 from zeroeventhub.protocol import EVENT_TYPES, WAIT, FeedInfo, Page, TypeFilter
+from zeroeventhub.publisher.archived.at_hand import NotAtHand, Parts
 from zeroeventhub.server.gathering import Gathering
 from zeroeventhub.server.line import Line
 from zeroeventhub.server.news import News
@@ -31,6 +32,8 @@ _PAGE = 1_000
 """How many events a page has where nobody says how many."""
 
 _BUSY = "The feed is asked more than it can answer just now."
+
+_SLOW = "The feed's archive is asked more than it can answer just now."
 
 _LARGE = 256 * 1024
 """How many bytes of a page keep the event loop for a millisecond, or nearly."""
@@ -63,8 +66,10 @@ class Source:
         self._feed: Any = _bound(feed, engine, capacity)
         self._line = Line(capacity.connections, capacity, _BUSY)
         self._several = Line(capacity.connections, capacity, _BUSY)
+        self._fetching = Line(capacity.connections, capacity, _SLOW)
         # Whoever has a place has a thread: nobody waits for one.
         self._threads = anyio.CapacityLimiter(capacity.connections)
+        self._fetchers = anyio.CapacityLimiter(capacity.connections)
         self._connections = capacity.connections
         self._sending = sending
         self._unbegun: dict[Question, Gathering[Page]] = {}
@@ -92,8 +97,7 @@ class Source:
         """Return a method of the feed's; asking for one that it lacks is the caller's mistake."""
 
         async def late(*arguments: Any, **options: Any) -> Any:
-            async with self._line.place():
-                return await self._ask(method, *arguments, **options)
+            return await self._in_line(partial(self._ask, method, *arguments, **options))
 
         return late
 
@@ -129,11 +133,10 @@ class Source:
         """
         if not self.has("read_pages"):
             return [await self._page(question)]
-        async with self._line.place():
-            place = question.partition, question.cursor, question.limit
-            pages: list[Page] = await self._ask(
-                "read_pages", *place, count, **dict(question.options)
-            )
+        place = question.partition, question.cursor, question.limit
+        options = dict(question.options)
+        read = partial(self._ask, "read_pages", *place, count, **options)
+        pages: list[Page] = await self._in_line(read)
         return pages
 
     async def read(
@@ -234,14 +237,17 @@ class Source:
             question: what to read.
             begun: is called when it is its turn, before anything is read.
         """
-        async with self._line.place():
+
+        async def read() -> tuple[Page, bool]:
             begun()
             is_full = self._sending.is_full
-            page = await self._read(replace(question, limit=1) if is_full else question)
+            return await self._read(replace(question, limit=1) if is_full else question), is_full
+
+        page, is_full = await self._in_line(read)
         if not is_full or not page.events:
             return page
-        async with self._sending.room(), self._line.place():
-            return await self._read(question)
+        async with self._sending.room():
+            return await self._in_line(partial(self._read, question))
 
     async def _read(self, question: Question) -> Page:
         options = dict(question.options)
@@ -249,6 +255,18 @@ class Source:
             "read", question.partition, question.cursor, question.limit, **options
         )
         return page
+
+    async def _in_line(self, ask: Callable[[], Awaitable[_Made]]) -> _Made:
+        """Ask when it is one's turn; nobody waits for what another has to fetch first."""
+        parts = Parts()
+        while True:
+            try:
+                async with self._line.place():
+                    return await ask()
+            except NotAtHand as missing:
+                load = missing.load
+            async with self._fetching.place():
+                parts.keep(await anyio.to_thread.run_sync(load, limiter=self._fetchers))
 
     async def _ask(self, method: str, *arguments: Any, **options: Any) -> Any:
         """Call a method of the feed's without blocking the event loop."""
@@ -312,6 +330,7 @@ def _bound(
         if engine is None:
             raise ConfigurationError("This feed reads from a database: give its engine as well.")
         feed = bind(engine, capacity)
+        feed = getattr(feed, "without_fetching", lambda: feed)()
     elif engine is not None:
         raise ConfigurationError("This feed does not read from a database: give no engine.")
     if not (hasattr(feed, "info") and hasattr(feed, "read")):

@@ -2,8 +2,9 @@
 
 from asyncio import to_thread
 from collections.abc import Callable, Collection
+from copy import copy
 from datetime import datetime, timedelta
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, Self, TypeVar
 
 from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -19,7 +20,7 @@ from zeroeventhub.protocol import (
     Segments,
     TypeFilter,
 )
-from zeroeventhub.publisher.archived.at_hand import NotAtHand
+from zeroeventhub.publisher.archived.at_hand import NotAtHand, Parts
 from zeroeventhub.publisher.archived.driving import async_drive
 from zeroeventhub.publisher.archived.files import expect_shared
 from zeroeventhub.publisher.archived.sealing import (
@@ -31,11 +32,9 @@ from zeroeventhub.publisher.archived.sealing import (
 )
 from zeroeventhub.publisher.bound_feed.roles import Roles
 from zeroeventhub.publisher.bound_feed.visit import (
-    PARTS,
     expect_archive,
     head_of,
     on_commit,
-    too_many_parts,
     visit,
 )
 from zeroeventhub.publisher.compacting import AsyncCompacting
@@ -65,6 +64,14 @@ class AsyncBoundFeed(AsyncCompacting, AsyncRegistering, AsyncTrimming):
         self._engine = engine
         self._guest = guest_for(engine.dialect, capacity.statement_seconds)
         self._seconds = capacity.statement_seconds
+        self.fetches = True
+        """Whether what is not at hand is fetched; else NotAtHand says so."""
+
+    def without_fetching(self) -> Self:
+        """Return the same feed; see `BoundFeed.without_fetching`."""
+        other = copy(self)
+        other.fetches = False
+        return other
 
     def on_commit(self, told: Callable[[], None]) -> None:
         """Tell of every commit through the engine, while it is under way; see `ExtendedFeed`."""
@@ -213,8 +220,8 @@ class AsyncBoundFeed(AsyncCompacting, AsyncRegistering, AsyncTrimming):
         *arguments: _Asked.args,
         **options: _Asked.kwargs,
     ) -> _Found:
-        held: list[object] = []
-        while len(held) < PARTS:
+        parts = Parts()
+        while True:
             try:
                 with explained():
                     async with self._engine.connect() as connection:
@@ -222,5 +229,6 @@ class AsyncBoundFeed(AsyncCompacting, AsyncRegistering, AsyncTrimming):
                             visit, self._reader, self._guest, question, *arguments, **options
                         )
             except NotAtHand as missing:
-                held.append(await to_thread(missing.load))
-        raise too_many_parts()
+                if not self.fetches:
+                    raise
+                parts.keep(await to_thread(missing.load))

@@ -1,8 +1,9 @@
 """A table's feed behind a sync engine."""
 
 from collections.abc import Callable, Collection
+from copy import copy
 from datetime import datetime, timedelta
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, Self, TypeVar
 
 from sqlalchemy import Connection, Engine
 
@@ -17,7 +18,7 @@ from zeroeventhub.protocol import (
     Segments,
     TypeFilter,
 )
-from zeroeventhub.publisher.archived.at_hand import NotAtHand
+from zeroeventhub.publisher.archived.at_hand import NotAtHand, Parts
 from zeroeventhub.publisher.archived.driving import drive
 from zeroeventhub.publisher.archived.files import expect_shared
 from zeroeventhub.publisher.archived.sealing import (
@@ -29,11 +30,9 @@ from zeroeventhub.publisher.archived.sealing import (
 )
 from zeroeventhub.publisher.bound_feed.roles import Roles
 from zeroeventhub.publisher.bound_feed.visit import (
-    PARTS,
     expect_archive,
     head_of,
     on_commit,
-    too_many_parts,
     visit,
 )
 from zeroeventhub.publisher.compacting import Compacting
@@ -63,6 +62,14 @@ class BoundFeed(Compacting, Registering, Trimming):
         self._engine = engine
         self._guest = guest_for(engine.dialect, capacity.statement_seconds)
         self._seconds = capacity.statement_seconds
+        self.fetches = True
+        """Whether what is not at hand is fetched; else NotAtHand says so."""
+
+    def without_fetching(self) -> Self:
+        """Return the same feed, which says by NotAtHand what has to be fetched from its archive."""
+        other = copy(self)
+        other.fetches = False
+        return other
 
     def on_commit(self, told: Callable[[], None]) -> None:
         """Tell of every commit through the engine, while it is under way; see `ExtendedFeed`."""
@@ -268,13 +275,14 @@ class BoundFeed(Compacting, Registering, Trimming):
         *arguments: _Asked.args,
         **options: _Asked.kwargs,
     ) -> _Found:
-        held: list[object] = []
-        while len(held) < PARTS:
+        parts = Parts()
+        while True:
             try:
                 with explained(), self._engine.connect() as connection:
                     return visit(
                         connection, self._reader, self._guest, question, *arguments, **options
                     )
             except NotAtHand as missing:
-                held.append(missing.load())
-        raise too_many_parts()
+                if not self.fetches:
+                    raise
+                parts.keep(missing.load())

@@ -5,24 +5,15 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, Engine, event
 
-from zeroeventhub.errors import ConfigurationError, Unavailable
+from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.archived.sealer import Sealer
 from zeroeventhub.publisher.guest_connection import Guest, PassingBy, visiting
 from zeroeventhub.publisher.reader import Reader
 
-__all__ = ["PARTS", "expect_archive", "head_of", "on_commit", "too_many_parts", "visit"]
+__all__ = ["expect_archive", "head_of", "on_commit", "visit"]
 
 _Asked = ParamSpec("_Asked")
 _Found = TypeVar("_Found")
-
-
-PARTS = 10_000
-"""How many parts of an archive are fetched for one question, at most."""
-
-
-def too_many_parts() -> Unavailable:
-    """Say that an answer would need more parts of the archive than are fetched for one."""
-    return Unavailable("The answer needs too many parts of the archive.", retry_after=60)
 
 
 def expect_archive(sealer: Sealer | None) -> Sealer:
