@@ -142,6 +142,56 @@ def test_who_sleeps_with_a_file_that_was_tidied_away_comes_too_late(store):
     assert positions_in(Archive(store)) == [*range(1, 11)]
 
 
+def test_reader_of_the_same_archive_brings_nothing_back(store):
+    """What others have erased is not forgotten if a reader finds it while a segment is added."""
+    first = made(0, 10, key=["ada"] * 10)
+    assert Archive(store).add(first, "feed")
+
+    class Interrupted(Objects):
+        def create(self, path, content):
+            if path.endswith(".parquet"):
+                Archive(store, erasable=True).erase([], ["ada"], lambda position: f"1-{position}")
+            return super().create(path, content)
+
+    archive = Archive(Interrupted(store))
+    known = archive.look()
+    advance = archive._advance  # noqa: SLF001 - a reader comes between two of its steps
+
+    def interrupted(*arguments, **changes):
+        archive.look()
+        return advance(*arguments, **changes)
+
+    archive._advance = interrupted  # noqa: SLF001
+    assert not archive.add(made(10, 20), "feed")
+    assert archive.manifest.generation > known.generation
+    assert first.segment.name not in {one.name for one in archive.manifest.segments}
+
+
+def test_drafts_of_dead_writers_are_tidied_away(tmp_path):
+    """What somebody has begun to write, and never finished, goes after the grace time."""
+    archive = Archive(tmp_path, grace=NOW)
+    archive.add(made(0, 10), "feed")
+    draft = tmp_path / "segments" / "somebody.parquet#17"
+    draft.write_bytes(b"what is erased by now")
+    Archive(tmp_path).tidy()
+    assert draft.exists()
+    archive.tidy()
+    assert not draft.exists()
+    assert positions_in(Archive(tmp_path)) == [*range(1, 11)]
+
+
+def test_damaged_segment_is_not_written_again(tmp_path):
+    """To erase from a file that is not what was written would make it one that is believed."""
+    archive = Archive(tmp_path, erasable=True)
+    archive.add(made(0, 10, key=["ada", "bob"] * 5), "feed")
+    (file,) = (tmp_path / "segments").glob("*.parquet")
+    content = bytearray(file.read_bytes())
+    content[len(content) // 3] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(Unavailable, match="not what was written"):
+        archive.erase([], ["ada"], lambda position: f"1-{position}")
+
+
 def test_old_manifests_go_and_the_newest_stays(store):
     """A manifest is complete in itself, so that those of long ago are not needed."""
     archive = Archive(store, grace=NOW)

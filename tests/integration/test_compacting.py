@@ -80,6 +80,17 @@ def test_last_event_of_each_key_stays(shop):
     assert bound.compact() == 0
 
 
+def test_later_event_in_another_partition_lets_none_go(shop):
+    """Who reads one partition does not hear what the key has become in another one."""
+    rows = [{"part": part, "customer": "ada", "data": {"n": part}} for part in (0, 1)]
+    with shop.begin() as connection:
+        connection.execute(insert(orders), rows)
+    write(shop, ("bob", "placed", 0))
+    bound = settled(source().bind(shop))
+    assert bound.compact() == 0
+    assert events(bound, 0)[0][0] == {"n": 0}
+
+
 def test_cursors_stay_good(shop):
     """Every cursor that was given goes on, also one at an event that has gone."""
     write(shop, *[(key, "placed", 1) for key in ("ada", "bob") * 6])

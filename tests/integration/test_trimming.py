@@ -168,6 +168,18 @@ def test_batches_are_bounded_and_told(shop):
     assert len(commits) >= 3
 
 
+@of_each(*SEQUENCING)
+def test_batch_of_events_that_are_gone_already_is_not_the_last(log, case):
+    """Positions outlive their events, and are trimmed as well, however many lie side by side."""
+    log.write(*range(30))
+    assert log.news() == [*range(30)]
+    log.run("DELETE FROM log WHERE n < 15")
+    plan = log.feed.plan_trim(below=26)
+    assert log.feed.trim(plan, rows=4) == 10
+    assert log.feed.plan_trim(below=26).first is None
+    assert log.everything() == [*range(25, 30)]
+
+
 def test_trimmed_by_two_at_once(shop):
     """Who trims what somebody else has trimmed meanwhile goes on behind it."""
     feed = shop_source().bind(shop)

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Collection
 from datetime import UTC, datetime, timedelta
-from hashlib import blake2b
+from hashlib import blake2b, sha256
 from pathlib import Path
 from threading import Lock
 from time import monotonic
@@ -227,8 +227,15 @@ class Archive:
         return places
 
     def content(self, segment: Segment) -> bytes:
-        """Fetch the whole file of a segment, past all that is kept."""
-        return self._fetched(segment, _FILE)
+        """Fetch the whole file of a segment, past all that is kept.
+
+        Raises:
+            Unavailable: the store did not answer, or the file is not what was written.
+        """
+        content = self._fetched(segment, _FILE)
+        if sha256(content).hexdigest() != segment.sha256:
+            raise _damaged(_paths(segment.name)[0])
+        return content
 
     def draft(self) -> Draft:
         """Begin a segment."""
@@ -251,7 +258,7 @@ class Archive:
         self._upload(made)
         known = self.manifest
         if made.segment.after == known.sealed and self._advance(
-            segments=(*known.segments, made.segment), feed=feed
+            known, segments=(*known.segments, made.segment), feed=feed
         ):
             return True
         return self._has(made)
@@ -272,6 +279,7 @@ class Archive:
         segments = tuple(made.segment if one.name == name else one for one in known.segments)
         now = datetime.now(UTC)
         if segments != known.segments and self._advance(
+            known,
             segments=segments,
             removed=(*known.removed, Removed(name, now)),
             erasures=(*known.erasures, Erasure(now, events)),
@@ -309,15 +317,20 @@ class Archive:
         ]
         kept = tuple(one for one in newest.removed if one.name in waiting)
         # In this order: who was asleep with one of these files finds that its manifest is late.
-        if left and not self._advance(removed=kept):
+        if left and not self._advance(newest, removed=kept):
             return []
         self.objects.delete([f"{_FOLDER}/{file}" for file in left])
+        self.objects.sweep(_FOLDER, now - self._grace)
         self._manifests.tidy(self.manifest, self._grace)
         return sorted(left)
 
-    def _advance(self, **changes: Any) -> bool:
-        """Make the next generation of the known manifest; return whether it is the newest now."""
-        known = self.manifest
+    def _advance(self, known: Manifest, **changes: Any) -> bool:
+        """Make the next generation of a manifest; return whether it is the newest now.
+
+        Args:
+            known: the one that the changes were made to; readers may have found a newer one since.
+            changes: by name.
+        """
         following = msgspec.structs.replace(known, generation=known.generation + 1, **changes)
         if not self._manifests.create(following):
             return False
@@ -372,8 +385,12 @@ class Archive:
                 retry_after=1,
             ) from None
         if check is not None and crc32(content) != check:
-            raise Unavailable(f"The archive's file {path} is not what was written.", retry_after=60)
+            raise _damaged(path)
         return content
+
+
+def _damaged(path: str) -> Unavailable:
+    return Unavailable(f"The archive's file {path} is not what was written.", retry_after=60)
 
 
 def _paths(name: str) -> list[str]:

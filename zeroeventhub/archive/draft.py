@@ -195,8 +195,8 @@ def _places(seen: Sequence[pa.RecordBatch]) -> bytes:
 
 def _fitting(part: pa.Table) -> int:
     """Count the events that fit into a row group."""
-    sizes = pc.cumulative_sum(pc.fill_null(pc.binary_length(part.column("data")), 0))
-    within = pc.sum(pc.less_equal(pc.cast(sizes, pa.int64()), GROUP_BYTES)).as_py()
+    sizes = pc.cast(pc.fill_null(pc.binary_length(part.column("data")), 0), pa.int64())
+    within = pc.sum(pc.less_equal(pc.cumulative_sum(sizes), GROUP_BYTES)).as_py()
     return max(int(within), 1)
 
 

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from secrets import token_hex
@@ -42,8 +42,10 @@ class Objects:
         self.store: Any = _opened(store)
         """The store of obstore's."""
         self._create: Callable[[str, bytes], None] = self._put
+        self._sweep: Callable[[str, datetime], None] = lambda _folder, _before: None
         if isinstance(self.store, LocalStore) and self.store.prefix is not None:
-            self._create = _DurableFolder(Path(self.store.prefix)).create
+            durable = _DurableFolder(Path(self.store.prefix))
+            self._create, self._sweep = durable.create, durable.sweep
 
     @property
     def signs(self) -> bool:
@@ -108,6 +110,16 @@ class Objects:
                 except FileNotFoundError:
                     continue
 
+    def sweep(self, folder: str, before: datetime) -> None:
+        """Delete what writers that died have left half-written in a folder.
+
+        Args:
+            folder: where it is; a store has nothing of that kind.
+            before: when they began, at the latest.
+        """
+        with _explained():
+            self._sweep(folder, before)
+
     def _put(self, path: str, content: bytes) -> None:
         obstore.put(self.store, path, content, mode="create")
 
@@ -143,6 +155,13 @@ class _DurableFolder:
         finally:
             draft.unlink(missing_ok=True)
         _sync(file.parent)
+
+    def sweep(self, folder: str, before: datetime) -> None:
+        """Delete drafts of those that died, which are of before a moment."""
+        for draft in (self._folder / folder).glob("*#*"):
+            with suppress(FileNotFoundError):
+                if draft.stat().st_mtime < before.timestamp():
+                    draft.unlink()
 
     def _make(self, folder: Path) -> None:
         if not folder.is_dir():

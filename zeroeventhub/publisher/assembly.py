@@ -203,7 +203,7 @@ class Assembly:
             reader=reader,
             history=history,
             times=queries.times,
-            partitions=self._shown,
+            partitions=sorted(defined.ids),
         )
 
     def _compactor(self, reader: Reader, marks: Marks, trimmer: Trimmer) -> Compactor | None:

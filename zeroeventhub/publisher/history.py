@@ -130,7 +130,7 @@ class History:
         mark = self.mark(connection)
         if self._tier is None or self._tier.has_lost(connection, mark.trimmed, position):
             return mark
-        return NOTHING_TRIMMED
+        return Mark(compacted=mark.compacted, moved=mark.trimmed)
 
     def cursor_below(self, connection: Connection, position: int) -> str:
         """Return the cursor behind the last event, of any partition, at or below a position.
@@ -183,6 +183,19 @@ class History:
             elif not mark.spares(place, partition):
                 self._refuse_trimmed(mark)
         return mark
+
+    def vouch_in_table(self, connection: Connection, cursor: str) -> None:
+        """Refuse a cursor whose event is another one in the table, whatever the archive has there.
+
+        Raises:
+            Gone: it is, or it is not there.
+        """
+        place, mark = Place.of(cursor), self.mark(connection)
+        if place.position > mark.trimmed:
+            row = self._row(connection, self._at, place.position)
+            self._verify(connection, place, row, mark)
+        else:
+            mark.spares(place, None)
 
     def _refuse_trimmed(self, mark: Mark) -> None:
         raise Trimmed(

@@ -11,7 +11,6 @@ from zeroeventhub.errors import (
     BadCursor,
     ConfigurationError,
     Diverged,
-    FeedFailure,
     Unavailable,
 )
 from zeroeventhub.protocol import (
@@ -31,7 +30,7 @@ from zeroeventhub.publisher.horizon_watch import HorizonReport, HorizonWatch
 from zeroeventhub.publisher.ordering import Horizon, Ordering
 from zeroeventhub.publisher.page_query import Stretch
 from zeroeventhub.publisher.queries import Queries, Wanted
-from zeroeventhub.publisher.retention import Mark
+from zeroeventhub.publisher.retention import Mark, begun_again
 
 __all__ = ["Reader"]
 
@@ -176,6 +175,15 @@ class Reader:
         # The last of them vouches for all before it, unless those were trimmed.
         last = next((one for one in reversed(places) if one.check), None)
         self._history.verify(connection, Place(places[0].position), last)
+
+    def vouch_in_table(self, connection: Connection, cursor: str) -> None:
+        """Refuse a cursor that is not of the table's own history, whatever an archive has.
+
+        Raises:
+            Gone: it is of another one.
+        """
+        self._refuse_beyond(self._horizon(connection), Place.of(cursor))
+        self._history.vouch_in_table(connection, cursor)
 
     def settled(self, connection: Connection, *places: Place | None) -> int:
         """Return the horizon.
@@ -350,14 +358,13 @@ class Reader:
     ) -> Mark:
         """Refuse what was read from a place, if it is not what lies behind it; return the mark."""
         mark = self._history.verify(connection, place, stop, partition=partition)
-        if place.position > mark.trimmed:
+        gone = max(mark.trimmed, mark.moved)
+        if place.position > gone:
             return mark
         # No row vouches for what was read: there may be another one of its number by now.
         highest = self._ordering.horizon(connection).highest
-        if highest < mark.trimmed:
-            raise FeedFailure(
-                f"The table's numbers start again below {mark.trimmed}, up to which it was trimmed."
-            )
+        if highest < gone:
+            raise begun_again(gone)
         if highest < until:
             raise Unavailable("The table was emptied while it was read.", retry_after=1)
         return mark

@@ -12,10 +12,12 @@ from zeroeventhub.publisher.archived.sealing import Ask, Sealed, SealOptions, Wo
 from zeroeventhub.publisher.cursor import Place
 from zeroeventhub.publisher.history import History
 from zeroeventhub.publisher.reader import Reader
+from zeroeventhub.publisher.retention import begun_again
 from zeroeventhub.publisher.time_query import TimeQuery
 
 if TYPE_CHECKING:
     from zeroeventhub.archive.archive import Archive
+    from zeroeventhub.archive.manifest import Manifest
 
 __all__ = ["Sealer"]
 
@@ -65,9 +67,19 @@ class Sealer:
                 "Pages of this feed are marked as ones that never change, and caches keep them for "
                 "a year: stop that by Archive(…, erasable=True) in all its processes, then erase."
             )
-        self.archive.look()
-        self.archive.expect(self._feed)
+        self.kept()
         return self.archive.erase(ids, keys, lambda position: str(Place(position)))
+
+    def kept(self) -> "Manifest":
+        """Return what the archive has, as it is now.
+
+        Raises:
+            ConfigurationError: it is the archive of another feed.
+            Unavailable: its store did not answer.
+        """
+        manifest = self.archive.look()
+        self.archive.expect(self._feed)
+        return manifest
 
     def sealable(
         self, connection: Connection, last: str | None, sealed: int, older_than: timedelta | None
@@ -82,13 +94,14 @@ class Sealer:
 
         Raises:
             Gone: the archive has another history than the table.
+            FeedFailure: the table has events at numbers at which it was trimmed.
             ConfigurationError: events were trimmed before they were sealed, or the feed does not
                 know times.
         """
         settled = self._reader.head(connection)
         self._refuse_gap(connection, sealed)
         if last is not None:
-            self._reader.vouch(connection, [last])
+            self._reader.vouch_in_table(connection, last)
         if older_than is None:
             return settled
         moment = datetime.now(UTC) - older_than
@@ -108,6 +121,8 @@ class Sealer:
 
     def _refuse_gap(self, connection: Connection, sealed: int) -> None:
         trimmed = self._history.mark(connection).trimmed
+        if self._query.read(connection, 0, trimmed, 1).last is not None:
+            raise begun_again(trimmed)
         if trimmed > sealed:
             raise ConfigurationError(
                 f"The table was trimmed up to {trimmed}, and the archive ends at {sealed}: what "

@@ -19,6 +19,7 @@ from sqlalchemy import (
     or_,
     select,
 )
+from sqlalchemy.sql.visitors import replacement_traverse
 
 from zeroeventhub.publisher.deleting import Deleted, Step, delete_beside
 from zeroeventhub.publisher.near_rows import LIMIT, NearRows, given
@@ -163,10 +164,24 @@ class Compactor:
             rows = later.join(events, and_(*(one == events.c[name] for one, name in pairs)))
         is_later = and_(position > source.position, position <= given("settled"))
         query = select(_ONE).select_from(rows).where(key == self._key, is_later)
+        if source.partition is not None:
+            query = query.where(_of(later, source.partition, positions) == source.partition)
         outer = [positions] if source.events is None else [positions, source.events]
         return exists(query.correlate(*outer))
 
     def _is_old_tombstone(self) -> ColumnElement[bool]:
         if self._tombstone is None:
             return false()
-        return and_(self._tombstone, self._source.position <= given("tombstones"))
+        is_old = self._source.position <= given("tombstones")
+        return and_(self._tombstone, self._key.is_not(None), is_old)
+
+
+def _of(alias: Any, expression: ColumnElement[int], table: Any) -> ColumnElement[int]:
+    """Return what an expression over a table is over an alias of it."""
+
+    def replaced(element: Any, **_: Any) -> Any:
+        is_own = isinstance(element, Column) and element.table is table
+        return alias.c[element.key] if is_own else None
+
+    found: ColumnElement[int] = replacement_traverse(expression, {}, replaced)
+    return found

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hmac import compare_digest
 
-from zeroeventhub.errors import Diverged
+from zeroeventhub.errors import Diverged, FeedFailure
 from zeroeventhub.publisher.cursor import START, Place
 
-__all__ = ["NOTHING_TRIMMED", "Mark"]
+__all__ = ["NOTHING_TRIMMED", "Mark", "begun_again"]
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,7 @@ class Mark:
         trimmed: the position of the last event that was trimmed: there and below, none is left.
         earliest: the cursor behind that event, which stands before the first one that is left.
         compacted: the position up to which events may be missing one by one.
+        moved: the position up to which events are in the feed's archive alone.
         partitions: by partition, the cursor behind the last of its events that was trimmed; one
             that is not named may have lost any up to the mark.
     """
@@ -25,6 +26,7 @@ class Mark:
     trimmed: int = 0
     earliest: str = START
     compacted: int = 0
+    moved: int = 0
     partitions: Mapping[int, str] = field(default_factory=dict)
 
     def spares(self, place: Place, partition: int | None) -> bool:
@@ -60,3 +62,12 @@ class Mark:
 
 
 NOTHING_TRIMMED = Mark()
+
+
+def begun_again(mark: int) -> FeedFailure:
+    """Say that a table has events at numbers at which it was trimmed.
+
+    Args:
+        mark: the position up to which it was.
+    """
+    return FeedFailure(f"The table's numbers start again below {mark}, up to which it was trimmed.")

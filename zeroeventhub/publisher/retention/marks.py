@@ -87,7 +87,7 @@ class Marks:
         row = connection.execute(self._query).first()
         if row is None:
             raise ConfigurationError(self.missing)
-        return Mark(row.trimmed, row.earliest, row.compacted, self._of(row))
+        return Mark(row.trimmed, row.earliest, row.compacted, partitions=self._of(row))
 
     def locked(self, connection: Connection) -> Mark:
         """Return the mark, which nobody else raises before the transaction ends.

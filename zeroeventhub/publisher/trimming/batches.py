@@ -13,7 +13,7 @@ from sqlalchemy import (
     select,
 )
 
-from zeroeventhub.publisher.deleting import delete_beside, delete_events
+from zeroeventhub.publisher.deleting import Deleted, delete_beside, delete_events
 from zeroeventhub.publisher.history import History
 from zeroeventhub.publisher.near_rows import LIMIT, NearRows, given
 from zeroeventhub.publisher.ordering import Source
@@ -47,9 +47,7 @@ class Batches:
         self._registry = registry
         self._oldest = lru_cache(maxsize=2)(self._build)
 
-    def delete(
-        self, connection: Connection, until: int, rows: int, since: float
-    ) -> tuple[int, int]:
+    def delete(self, connection: Connection, until: int, rows: int, since: float) -> Deleted:
         """Delete the oldest events, and raise the mark.
 
         Args:
@@ -58,25 +56,23 @@ class Batches:
             rows: how many events at most.
             since: when consumers were asked how far they are, in seconds since 1970; those that
                 have registered by now are heard as well.
-
-        Returns:
-            How many events were deleted, and where the mark is now.
         """
-        mark = self._marks.locked(connection)
+        mark, wanted = self._marks.locked(connection), until
         if self._registry is not None:
             until = self._registry.allowed_since(connection, since, mark, until)
         way = self._near.way(connection)
         values = {"after": mark.trimmed, "until": until, "limit": rows}
         found = connection.execute(self._oldest(way), values).all()
         if not found:
-            return 0, mark.trimmed
+            return Deleted(0, mark.trimmed, is_last=True)
         last = {row.partition: int(row.position) for row in found}
         trimmed = int(found[-1].position)
         cursors = self._history.cursors_at(connection, {*last.values(), trimmed})
         ends = {partition: cursors[position] for partition, position in last.items()}
         connection.execute(self._marks.raising(mark, trimmed, cursors[trimmed], ends))
         delete = delete_events if self._source.events is None else delete_beside
-        return delete(connection, self._source, found), trimmed
+        events = delete(connection, self._source, found)
+        return Deleted(events, trimmed, is_last=trimmed >= wanted)
 
     def _build(self, way: Way) -> Select[Any]:
         """Select the oldest events that are left."""

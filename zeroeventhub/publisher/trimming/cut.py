@@ -3,9 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION, Place
+
+if TYPE_CHECKING:
+    from zeroeventhub.archive.manifest import Manifest
 
 __all__ = ["SILENCE", "Cut"]
 
@@ -25,6 +29,7 @@ class Cut:
             tells it.
         silence: for how long a consumer that registers its progress may not have been heard of,
             and is waited for all the same.
+        kept: what the feed's archive has; None where it has none.
 
     Raises:
         ConfigurationError: nothing is given, or it cannot be.
@@ -34,6 +39,7 @@ class Cut:
     below: int | str | None = None
     sealed: int | Callable[[], int] | None = None
     silence: timedelta = SILENCE
+    kept: "Manifest | None" = None
 
     def __post_init__(self) -> None:
         """Refuse what says nothing."""
@@ -52,4 +58,6 @@ class Cut:
             until = self.below - 1
         if self.sealed is not None:
             until = min(until, self.sealed() if callable(self.sealed) else self.sealed)
+        if self.kept is not None:
+            until = min(until, self.kept.sealed)
         return max(until, 0)

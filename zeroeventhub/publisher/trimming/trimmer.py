@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, func, literal_column, select
 
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.publisher.deleting import Deleted, Step
+from zeroeventhub.publisher.deleting import Step
 from zeroeventhub.publisher.near_rows import NearRows, given
 from zeroeventhub.publisher.ordering import NeedsLastRow, Ordering
 from zeroeventhub.publisher.progress.registry import Registry
@@ -65,6 +65,8 @@ class Trimmer:
         mark = self._marks.read(connection)
         if isinstance(cut.below, str):
             self._reader.vouch(connection, [cut.below])
+        if cut.kept is not None and cut.kept.last is not None:
+            self._reader.vouch_in_table(connection, cut.kept.last)
         until = wanted = min(cut.until, settled)
         if cut.older_than is not None:
             moment = datetime.now(UTC) - cut.older_than
@@ -190,12 +192,9 @@ class Trimmer:
             plan: says which.
             rows: how many at most.
         """
-
-        def deleted(connection: Connection, _: int) -> Deleted:
-            events, trimmed = self._batches.delete(connection, plan.until, rows, plan.made_at)
-            return Deleted(events, trimmed, is_last=trimmed >= plan.until or not events)
-
-        return deleted
+        return lambda connection, _: self._batches.delete(
+            connection, plan.until, rows, plan.made_at
+        )
 
 
 def _ago(seconds: float) -> str:
