@@ -35,6 +35,7 @@ from zeroeventhub.errors import (
     Unavailable,
     ZeroEventHubError,
 )
+from zeroeventhub.layout import Layout
 from zeroeventhub.publisher import lag_query, page_query
 from zeroeventhub.publisher.cursor import Place
 from zeroeventhub.publisher.retention import Retention
@@ -501,6 +502,20 @@ def test_sealing_leaves_what_is_young_or_too_little(sqlite, tmp_path):
         assert feed.seal(segment_bytes=1, segment_events=4).segments == 2
         assert feed.seal().segments == 0
         assert feed.seal(older_than=timedelta(0)).position == 36
+
+
+def test_young_events_of_partitions_to_come_are_not_sealed(sqlite, tmp_path):
+    """A position is old when all events up to it are, those that nobody can read yet as well."""
+    metadata.create_all(sqlite)
+    layout = Layout.of(1).expecting(Layout.of(1).split(0, into=2))
+    feed = source(Archive(tmp_path), partitions=layout)
+    now = datetime.now(UTC)
+    with sqlite.begin() as connection:
+        feed.install(connection)
+        for part, age in ((0, 3), (1, 0), (0, 2)):
+            row = {"part": part, "placed": now - timedelta(hours=age), "data": {}}
+            connection.execute(insert(orders), row)
+    assert feed.bind(sqlite).seal(older_than=timedelta(hours=1)).position == 1
 
 
 def test_attributes_are_columns_of_segments(sqlite, tmp_path):

@@ -153,6 +153,14 @@ def test_tombstones_go_when_they_are_old(shop):
     assert left(shop) == [5]
 
 
+def test_tombstone_of_no_key_stays(shop):
+    """What says that no key is no more says nothing, and is kept as every event without a key."""
+    write(shop, (None, "gone", 9), ("ada", "gone", 9), ("bob", "placed", 1))
+    compaction = Compaction(tombstone=orders.c.kind == "gone", keep_tombstones=HOUR)
+    assert settled(source(compaction).bind(shop)).compact() == 1
+    assert left(shop) == [1, 3]
+
+
 def test_last_event_of_all_stays(shop):
     """A tombstone behind which nothing lies stays: its number would be given again."""
     write(shop, ("ada", "placed", 9), ("ada", "gone", 8))
