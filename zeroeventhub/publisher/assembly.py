@@ -204,6 +204,7 @@ class Assembly:
             history=history,
             times=queries.times,
             partitions=self._shown,
+            attributes=defined.attributes,
         )
 
     def _compactor(self, reader: Reader, marks: Marks, trimmer: Trimmer) -> Compactor | None:
