@@ -4,9 +4,11 @@ import json
 import re
 import subprocess
 import sys
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import httpx
 import pytest
 from harness.shop import metadata, orders
 from harness.web import serving
@@ -224,3 +226,54 @@ def test_table_is_compacted(shop, database_url):
     found = run("compact", *given, "--tombstone", "kind = 'gone'", "--yes", "--json")
     assert json.loads(found.stdout) == {"deleted": 1}
     assert count(shop) == 12
+
+
+@contextmanager
+def served(*given):
+    """Serve a table by the command, and yield the URL of its feed."""
+    command = [sys.executable, "-m", "zeroeventhub", "serve", *given, "--port", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        yield re.fullmatch(r"Feed: (\S+)\n", process.stdout.readline())[1]
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_table_that_is_compacted_is_served_as_one(shop, database_url):
+    """With --compacted the feed announces it, and no page may be kept for ever; without it, full
+    pages may.
+    """
+    install(shop, database_url)
+    given = [*options(database_url), "--key", "customer"]
+    for more, is_compacted in (
+        ([], False),
+        (["--compacted"], True),
+        (["--compacted", "--tombstone", "kind = 'gone'", "--keep-tombstones", "30d"], True),
+    ):
+        with served(*given, *more) as url:
+            asked = {"token": 2, "partition": 0, "cursor": "1-0", "pagesizehint": 2}
+            page = httpx.get(f"{url}/events", params=asked)
+            assert ("immutable" in page.headers["cache-control"]) is not is_compacted
+            assert ("compacted" in httpx.get(url).json()["extensions"]) is is_compacted
+        for command, *arguments in (
+            ["check"],
+            ["trim", "--below", 1, "--dry-run"],
+            ["compact", "--yes"],
+        ):
+            found = run(command, *given, *more, *arguments)
+            assert found.returncode == 0, found.stderr
+
+
+def test_what_cannot_be_compacted_is_refused(shop, database_url):
+    """A compacted feed has a key and a mark, and one that is not compacted has no tombstones."""
+    given = [*options(database_url), "--key", "customer"]
+    for arguments, complaint in (
+        ([*given, "--compacted"], "has no row of feed 'orders.id'"),
+        ([*options(database_url), "--compacted"], "give key"),
+        ([*given, "--tombstone", "kind = 'gone'"], "give --compacted too"),
+        ([*given, "--keep-tombstones", "30d"], "give --compacted too"),
+    ):
+        found = run("serve", *arguments)
+        assert found.returncode == 2, found.stderr
+        assert complaint in found.stderr

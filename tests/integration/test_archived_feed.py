@@ -706,3 +706,37 @@ def test_pages_of_what_may_be_erased_are_not_kept(sqlite, tmp_path):
     said = source(Archive(tmp_path, erasable=True), id="id", key="customer").bind(sqlite)
     assert not said.read(0, "1-0", 1).full
     assert said.erase(ids=["5"]) == 1
+
+
+def test_event_with_an_empty_id_hides_none_beside_it(sqlite, tmp_path):
+    """Events are erased by their ids also where one of their row group has the empty id."""
+    metadata.create_all(sqlite)
+    feed = source(Archive(tmp_path, erasable=True), id="customer")
+    with sqlite.begin() as connection:
+        feed.install(connection)
+        rows = [{"customer": identity, "data": {}} for identity in ("", "a1", "a2")]
+        connection.execute(insert(orders), rows)
+    bound = feed.bind(sqlite)
+    assert bound.seal().segments == 1
+    assert bound.erase(ids=["a2"]) == 1
+    assert bound.erase(ids=[""]) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "named", "complaint"),
+    [
+        ({"cloudevents": True, "key": "customer"}, {"ids": ["2"]}, "no column of ids.*id=…"),
+        ({"id": "id"}, {"keys": ["c1"]}, "no column of keys.*key=…"),
+        ({"id": "id"}, {"ids": ["2"], "keys": ["c1"]}, "no column of keys.*key=…"),
+    ],
+)
+def test_events_are_not_erased_by_what_their_feed_does_not_have(
+    sqlite, tmp_path, options, named, complaint
+):
+    """A feed without a column of ids, or of keys, erases nothing by those, and says why."""
+    archive = Archive(tmp_path, erasable=True)
+    with opened(sqlite, archive, EVENTS, **options) as feed:
+        feed.seal()
+        with pytest.raises(ConfigurationError, match=complaint):
+            feed.erase(**named)
+    assert archive.look().erasures == ()

@@ -62,8 +62,12 @@ def _named(archive: "Archive", name: str) -> "Segment | None":
 def _may_have(archive: "Archive", segment: "Segment", ids: Collection[str]) -> bool:
     """Tell whether an id lies between the lowest and the highest of a row group."""
     entries = archive.load_footer(segment).entries
-    bounds = [(one.lowest, one.highest) for one in entries if one.lowest and one.highest]
-    return any(low <= identity <= high for low, high in bounds for identity in ids)
+    return any(
+        one.lowest <= identity <= one.highest
+        for one in entries
+        if one.lowest is not None and one.highest is not None
+        for identity in ids
+    )
 
 
 def _without(

@@ -5,14 +5,12 @@ from datetime import timedelta
 from typing import Any
 
 import click
-from sqlalchemy import literal_column
 
 from zeroeventhub.cli.options import age, as_json
 from zeroeventhub.cli.progress import Meters
 from zeroeventhub.cli.published import open_feed, publish_options
 from zeroeventhub.cli.settling import patiently
 from zeroeventhub.cli.store import agreed, go_ahead
-from zeroeventhub.publisher.compacting import Compaction
 
 __all__ = ["compact"]
 
@@ -25,40 +23,17 @@ __all__ = ["compact"]
     metavar="AGE",
     help="Only events older than this, such as 30d or 12h.",
 )
-@click.option(
-    "--tombstone",
-    metavar="SQL",
-    help="What is true for an event which says that its key is no more.",
-)
-@click.option(
-    "--keep-tombstones",
-    callback=age,
-    default="7d",
-    show_default=True,
-    metavar="AGE",
-    help="How long such events stay.",
-)
 @agreed
 @as_json
-def compact(
-    *,
-    older_than: timedelta | None,
-    tombstone: str | None,
-    keep_tombstones: timedelta,
-    yes: bool,
-    as_json: bool,
-    **table: Any,
-) -> None:
+def compact(*, older_than: timedelta | None, yes: bool, as_json: bool, **table: Any) -> None:
     """Delete the events of a table behind which there is a later one of the same key.
 
     Takes the options of `zeroeventhub serve`: give those that the feed has, and --key. It has to
-    know its mark, by what `zeroeventhub ddl --retention` prints. Stopped anywhere, it begins anew.
+    know its mark, by what `zeroeventhub ddl --retention` prints. Whoever serves the table has to
+    say --compacted from before the first time on, or caches keep pages for ever that change here.
+    Stopped anywhere, it begins anew.
     """
-    compaction = Compaction(
-        tombstone=None if tombstone is None else literal_column(f"({tombstone})"),
-        keep_tombstones=keep_tombstones,
-    )
-    engine, feed = open_feed(**table, must_have_mark=True, compaction=compaction)
+    engine, feed = open_feed(**{**table, "compacted": True})
     try:
         bound = feed.bind(engine)
         patiently(bound.head)

@@ -1,15 +1,17 @@
 """Options that say how a table is published, and the feed that they make."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import click
-from sqlalchemy import JSON, Engine, Table, func, select, type_coerce
+from sqlalchemy import JSON, Engine, Table, func, literal_column, select, type_coerce
 
-from zeroeventhub.cli.options import open_database, reflect, table_options
+from zeroeventhub.cli.options import age, open_database, reflect, table_options
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher import TableFeed
+from zeroeventhub.publisher.compacting import Compaction
 from zeroeventhub.publisher.mapping import resolve
 from zeroeventhub.publisher.progress import Progress
 from zeroeventhub.publisher.retention import Retention
@@ -20,6 +22,22 @@ __all__ = ["open_feed", "publish_options"]
 def publish_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that name a table and say what its events are."""
     for option in (
+        click.option(
+            "--keep-tombstones",
+            callback=age,
+            metavar="AGE",
+            help="How long such events stay; by default 7d.",
+        ),
+        click.option(
+            "--tombstone",
+            metavar="SQL",
+            help="What is true for an event which says that its key is no more.",
+        ),
+        click.option(
+            "--compacted",
+            is_flag=True,
+            help="The last event of each key is kept, by `zeroeventhub compact`.",
+        ),
         click.option(
             "--cache", metavar="FOLDER", help="Where to keep what was fetched of the archive."
         ),
@@ -75,6 +93,9 @@ def open_feed(
     cache: str | None,
     erasable: bool,
     shared: str | None,
+    compacted: bool,
+    tombstone: str | None,
+    keep_tombstones: timedelta | None,
     must_have_mark: bool = False,
     **options: Any,
 ) -> tuple[Engine, TableFeed]:
@@ -93,8 +114,11 @@ def open_feed(
         cache: a local folder for what was fetched of it.
         erasable: whether events may be erased from it.
         shared: how readers reach its files.
+        compacted: whether the last event of each key is kept, and others need not be.
+        tombstone: SQL that is true for an event which says that its key is no more.
+        keep_tombstones: how long such events stay; None for the usual time.
         must_have_mark: whether the feed is to be told of what was trimmed in any case, and not
-            only where there is a mark.
+            only where there is a mark; one that is compacted always is.
         options: other options of TableFeed.
 
     Raises:
@@ -108,6 +132,10 @@ def open_feed(
         raise ConfigurationError("--cache is of no use without --archive, of which it keeps parts.")
     if not archive and (erasable or shared):
         raise ConfigurationError("--erasable and --shared tell of an archive: give --archive too.")
+    if not compacted and (tombstone or keep_tombstones is not None):
+        raise ConfigurationError(
+            "--tombstone and --keep-tombstones tell of a compacted feed: give --compacted too."
+        )
     kept = (
         _open_archive(archive, cache=cache, erasable=erasable, shared=shared) if archive else None
     )
@@ -123,6 +151,7 @@ def open_feed(
         data=_data(events, data, columns),
         type=type_,
         id=id_,
+        compaction=_compaction(tombstone, keep_tombstones) if compacted else None,
         **options,
     )
     retention, progress = Retention(schema=events.schema), Progress(schema=events.schema)
@@ -131,7 +160,7 @@ def open_feed(
         if progress.is_there(connection):
             beside["progress"] = progress
         told = feed(retention=retention, archive=kept)
-        if must_have_mark or kept is not None or told.has_mark(connection):
+        if must_have_mark or compacted or kept is not None or told.has_mark(connection):
             beside |= {"retention": retention, "archive": kept}
     return engine, feed(**beside)
 
@@ -140,6 +169,11 @@ def _open_archive(place: str, **options: Any) -> Any:
     from zeroeventhub.archive import Archive  # noqa: PLC0415 - of another extra
 
     return Archive(place, **options)
+
+
+def _compaction(tombstone: str | None, keep_tombstones: timedelta | None) -> Compaction:
+    kept = {} if keep_tombstones is None else {"keep_tombstones": keep_tombstones}
+    return Compaction(tombstone=tombstone and literal_column(f"({tombstone})"), **kept)
 
 
 def _count_partitions(engine: Engine, events: Table, partition: str) -> int:

@@ -204,6 +204,7 @@ class Assembly:
             history=history,
             times=queries.times,
             partitions=sorted(defined.ids),
+            attributes=defined.attributes,
         )
 
     def _compactor(self, reader: Reader, marks: Marks, trimmer: Trimmer) -> Compactor | None:

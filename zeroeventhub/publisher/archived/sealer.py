@@ -33,6 +33,7 @@ class Sealer:
         history: makes cursors, and knows what was trimmed.
         times: finds the place of a moment.
         partitions: those that events may be in.
+        attributes: the names of those of which the feed has a column.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Sealer:
         history: History,
         times: TimeQuery,
         partitions: Collection[int],
+        attributes: Collection[str],
     ) -> None:
         self.archive = archive
         self._feed = feed
@@ -53,6 +55,7 @@ class Sealer:
         self._query = query
         self._times = times
         self._partitions = partitions
+        self._attributes = attributes
 
     def sealing(self, options: SealOptions) -> Generator[Ask | Work, Any, Sealed]:
         """Return the steps of sealing; see `sealing`."""
@@ -67,6 +70,13 @@ class Sealer:
                 "Pages of this feed are marked as ones that never change, and caches keep them for "
                 "a year: stop that by Archive(…, erasable=True) in all its processes, then erase."
             )
+        for name, given in (("id", ids), ("key", keys)):
+            # The archive has what columns hold: not the position that stands in for an id.
+            if given and name not in self._attributes:
+                raise ConfigurationError(
+                    f"This feed has no column of {name}s by which its archive could find events: "
+                    f"give it one, by {name}=…, before events are sealed."
+                )
         self.kept()
         return self.archive.erase(ids, keys, lambda position: str(Place(position)))
 

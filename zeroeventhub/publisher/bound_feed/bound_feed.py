@@ -264,7 +264,8 @@ class BoundFeed(Compacting, Registering, Trimming):
             keys: of more of them.
 
         Raises:
-            ConfigurationError: the feed has no archive, or that of another feed.
+            ConfigurationError: the feed has no archive, or that of another feed, or no column of
+                what is given.
             Unavailable: the archive's store did not answer.
         """
         return expect_archive(self._sealer).erase(ids, keys)
