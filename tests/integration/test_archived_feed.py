@@ -36,7 +36,7 @@ from zeroeventhub.errors import (
     ZeroEventHubError,
 )
 from zeroeventhub.layout import Layout
-from zeroeventhub.publisher import lag_query, page_query
+from zeroeventhub.publisher import lag_query, page_query, portions
 from zeroeventhub.publisher.cursor import Place
 from zeroeventhub.publisher.retention import Retention
 
@@ -85,14 +85,14 @@ def place(connection, *events):
 
 
 @contextmanager
-def opened(engine, archive, events, **options):
+def opened(engine, archive, events, page_bytes=200, **options):
     """Yield a feed of some events, in an empty database."""
     metadata.create_all(engine)
     feed = source(archive, **options)
     with engine.begin() as connection:
         feed.install(connection)
         place(connection, *events)
-    yield feed.bind(engine, Capacity(page_bytes=200))
+    yield feed.bind(engine, Capacity(page_bytes=page_bytes))
 
 
 def trim(feed, below):
@@ -190,6 +190,77 @@ def test_every_answer_is_that_of_the_whole_table(events, segment, sealed, trimme
                 trim(feed, below)
                 assert_same(every_answer(feed, cursors), before)
         engine.dispose()
+
+
+def every_page(feed, cursors):
+    """Read whatever pages there are at every one of some cursors."""
+    asked = product(range(PARTITIONS), cursors, FILTERS, [1, 2, 7, 50])
+    return {
+        (partition, cursor, types, limit): feed.read(
+            partition, cursor, limit, types=types, each=True
+        )
+        for partition, cursor, types, limit in asked
+    }
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    events=st.lists(
+        st.tuples(
+            st.integers(0, PARTITIONS - 1), st.integers(0, 9), st.sampled_from([0, 1, 20, 90])
+        ),
+        min_size=1,
+        max_size=20,
+    ),
+    deleted=st.sets(st.integers(1, 20), min_size=1),
+    page_bytes=st.sampled_from([1, 50, 200]),
+    trimmed=st.integers(1, 25),
+)
+def test_pages_with_deleted_events_are_those_of_the_whole_table(
+    events, deleted, page_bytes, trimmed
+):
+    """Wherever positions outlive their events, pages end in the same places in an archive, and
+    those that have none are not full.
+    """
+    with TemporaryDirectory() as folder:
+        engine = create_engine(f"sqlite:///{folder}/test.db")
+        archive = Archive(Path(folder) / "archive")
+        options = {"ordering": "sequenced", "page_bytes": page_bytes}
+        with opened(engine, archive, events, **options) as feed:
+            cursors = [FIRST, *cursors_of(feed)[1:-4:2]]
+            with engine.begin() as connection:
+                connection.execute(delete(orders).where(orders.c.id.in_(deleted)))
+            before = every_page(feed, cursors)
+            assert all(page.events or not page.full for page in before.values())
+            feed.seal(segment_events=10)
+            trim(feed, trimmed)
+            assert_same(every_page(feed, cursors), before)
+        engine.dispose()
+
+
+SEQUENCED = [case for case in ALL if case.ordering == "sequenced"]
+
+
+@pytest.mark.parametrize("case", SEQUENCED, ids=[case.database for case in SEQUENCED])
+@pytest.mark.parametrize("first", [1, 3, 8])
+def test_page_ends_at_the_event_that_has_no_room(request, monkeypatch, tmp_path, case, first):
+    """On every database deleted events take no room, and those of no type that is asked for."""
+    monkeypatch.setattr(portions, "FIRST", first)
+    engine = request.getfixturevalue(case.database)
+    log = Log(engine, case)
+    events = [(0, number, 0) for number in range(12)]
+    with opened(engine, Archive(tmp_path), events, 55, ordering=log.ordering) as feed:
+        cursors = cursors_of(feed)
+        with engine.begin() as connection:
+            connection.execute(delete(orders).where(orders.c.id.in_([1, 2, 3, 5, 8, 12])))
+        assert [event.data["n"] for event in feed.read(0, FIRST, 50).events] == [3, 5]
+        skipped = feed.read(0, FIRST, 2, types=FILTERS[-1])
+        assert [event.data["n"] for event in skipped.events] == [3, 5]
+        before = every_page(feed, cursors)
+        feed.seal(segment_events=4)
+        for below in (3, 6, 13):
+            trim(feed, below)
+            assert_same(every_page(feed, cursors), before)
 
 
 @pytest.fixture(params=ALL, ids=[f"{case.ordering}-{case.database}" for case in ALL])

@@ -3,7 +3,6 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import accumulate, takewhile
 from typing import Any
 
 from sqlalchemy import (
@@ -150,8 +149,10 @@ class PageQuery:
             self._portions.learn(rows)
             if (room := self._page_bytes - stretch.size) < size_of(rows.events):
                 stretch.full = True
-                # The first event of a page always fits. What is read again is settled.
-                fitting = _fitting(rows.events, room) or (0 if stretch.parts else 1)
+                fitting = rows.fitting(room)
+                if not stretch.parts and len(rows.events[0].raw) > room:
+                    fitting += 1  # The first event of a page always fits.
+                # What is read again is settled.
                 values["limit"] = fitting
                 rows = self._rows.read(connection, query, values) if fitting else NO_ROWS
             stretch.add(rows)
@@ -224,12 +225,6 @@ class PageQuery:
             raise Unavailable(
                 "The last events of a closed partition are not settled yet.", retry_after=1
             )
-
-
-def _fitting(events: Sequence[Event], room: int) -> int:
-    """Count the events that fit into some bytes."""
-    sizes = accumulate(len(event.raw) for event in events)
-    return sum(1 for _ in takewhile(lambda size: size <= room, sizes))
 
 
 def _listed(partitions: list[int]) -> str:

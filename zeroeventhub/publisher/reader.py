@@ -157,13 +157,14 @@ class Reader:
             reached = max(stretch.until, place.position) >= stop.position
             if reached and place.position < stop.position:
                 end = str(stop)
+        events = stretch.events
         return Page(
-            stretch.events,
+            events,
             end,
             caught_up=not stretch.full and stretch.until >= horizon.settled,
             stop_reached=reached,
-            full=stretch.full and not self._history.is_mutable,
-            cursors=self._history.cursors(stretch.positions, stretch.events) if wanted.each else (),
+            full=stretch.full and len(events) > 0 and not self._history.is_mutable,
+            cursors=self._history.cursors(stretch.positions, events) if wanted.each else (),
         )
 
     def vouch(self, connection: Connection, cursors: Collection[str]) -> None:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, takewhile
 from typing import Any
 
 import msgspec
@@ -34,6 +35,7 @@ class Rows:
         events: their events, without those that have been deleted.
         largest: how many bytes the largest of the events has.
         positions: of the events; empty where nobody asked.
+        gaps: which of the rows, counted from 0, have lost their events.
     """
 
     count: int
@@ -41,6 +43,17 @@ class Rows:
     events: Sequence[Event]
     largest: int
     positions: Sequence[int] = ()
+    gaps: Sequence[int] = ()
+
+    def fitting(self, room: int) -> int:
+        """Count the rows before the first event that no longer fits into some bytes."""
+        sizes = accumulate(len(event.raw) for event in self.events)
+        count = sum(1 for _ in takewhile(lambda size: size <= room, sizes))
+        for gap in self.gaps:
+            if gap > count:
+                break
+            count += 1
+        return count
 
     @classmethod
     def of(cls, rows: list[Any], event: Callable[[Any], Event | None]) -> "Rows":
@@ -53,6 +66,7 @@ class Rows:
         count, last = len(rows), None
         found: list[Event] = []
         positions: list[int] = []
+        gaps: list[int] = []
         rows.reverse()
         while rows:
             row = rows.pop()
@@ -60,7 +74,10 @@ class Rows:
             if last[1] is not None:
                 found.append(last[1])
                 positions.append(last[0])
-        return cls(count, last, found, max((len(one.raw) for one in found), default=0), positions)
+            else:
+                gaps.append(count - len(rows) - 1)
+        largest = max((len(one.raw) for one in found), default=0)
+        return cls(count, last, found, largest, positions, gaps)
 
     @classmethod
     def of_json(cls, rows: list[Any]) -> "Rows":
@@ -109,11 +126,16 @@ class Rows:
         raw = one_line(text.encode())
         end = raw[raw.rfind(SEPARATOR) + 1 :]
         row = last, Event(end) if end else None
-        lines = _lines(raw, count, events)
+        gaps: list[int] = []
+        if events < count:
+            parts = raw.split(SEPARATOR)
+            gaps = [index for index, part in enumerate(parts) if not part]
+            raw = SEPARATOR.join(filter(None, parts))
+        lines = Lines(raw, events)
         # Half of a pair of surrogates is nothing that PostgreSQL minds in a column of json.
         if b"\\" in raw and _SURROGATE.search(raw):
             _check(lines, last)
-        return cls(count, row, lines, largest, positions or ())
+        return cls(count, row, lines, largest, positions or (), gaps)
 
 
 NO_ROWS = Rows(0, None, (), 0)
@@ -126,13 +148,6 @@ def _expect_value(position: int, text: str | None) -> None:
             _expect_json(text)
     except _NOT_JSON as error:
         raise _refused(f"The row at position {position}", error) from error
-
-
-def _lines(text: bytes, rows: int, events: int) -> Lines:
-    """Make lines of text that has an empty one for each deleted event."""
-    if events < rows:
-        text = SEPARATOR.join(filter(None, text.split(SEPARATOR)))
-    return Lines(text, events)
 
 
 def _check(events: Sequence[Event], last: int, positions: Sequence[int] = ()) -> None:

@@ -145,8 +145,9 @@ class _Cold:
         taken = rows[: self.limit]
         fitting = group.fitting(taken, self._room - stretch.size)
         if fitting < len(taken):
-            # The first event of a page always fits.
-            taken = taken[: fitting or (0 if stretch.parts else 1)]
+            if not stretch.parts and not any(map(group.is_there, taken[:fitting])):
+                fitting += 1  # The first event of a page always fits.
+            taken = taken[:fitting]
             stretch.full = self.is_done = True
         if not taken:
             return
