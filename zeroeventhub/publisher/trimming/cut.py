@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION, Place
+from zeroeventhub.publisher.progress.registry import CLOCKS
 
 __all__ = ["SILENCE", "Cut"]
 
@@ -25,6 +26,7 @@ class Cut:
             tells it.
         silence: for how long a consumer that registers its progress may not have been heard of,
             and is waited for all the same.
+        archived: they lie at this position or below, which is what the feed's archive has.
 
     Raises:
         ConfigurationError: nothing is given, or it cannot be.
@@ -34,6 +36,7 @@ class Cut:
     below: int | str | None = None
     sealed: int | Callable[[], int] | None = None
     silence: timedelta = SILENCE
+    archived: int = HIGHEST_POSITION
 
     def __post_init__(self) -> None:
         """Refuse what says nothing."""
@@ -41,15 +44,20 @@ class Cut:
             raise ConfigurationError("Say what to trim: older_than, below or sealed.")
         if self.older_than is not None and self.older_than < timedelta(0):
             raise ConfigurationError("No event is older than something that is still to come.")
+        if self.silence.total_seconds() < CLOCKS:
+            raise ConfigurationError(
+                f"Clocks may be {CLOCKS:.0f} seconds apart, so a silence is no shorter than that: "
+                "forget the consumers that are not to be waited for."
+            )
 
     @property
     def until(self) -> int:
         """Return the highest position at which an event may go, whatever its time."""
-        until = HIGHEST_POSITION
+        until = self.archived
         if isinstance(self.below, str):
-            until = Place.of(self.below).position
+            until = min(until, Place.of(self.below).position)
         elif self.below is not None:
-            until = self.below - 1
+            until = min(until, self.below - 1)
         if self.sealed is not None:
             until = min(until, self.sealed() if callable(self.sealed) else self.sealed)
         return max(until, 0)

@@ -43,18 +43,18 @@ class Trimming:
         Args:
             older_than: events that happened so long ago, if all before them did.
             below: events below this position, or before this cursor.
-            sealed: events up to this position, which are kept elsewhere; or what tells it. By
-                default what is in the feed's archive, if it has one.
+            sealed: events up to this position, which are kept elsewhere; or what tells it. What is
+                not in the feed's archive, if it has one, stays in any case.
             silence: for how long a consumer that registers its progress is waited for if it is not
-                heard of.
+                heard of; a minute at least. With an archive nobody is waited for.
 
         Raises:
-            ConfigurationError: nothing is given, or the feed has no `retention`.
+            ConfigurationError: nothing is given, or what cannot be, or the feed has no `retention`.
             Unavailable: the horizon is not known yet, or the archive's store did not answer.
         """
         cut = Cut(older_than=older_than, below=below, sealed=sealed, silence=silence)
-        if self._sealer is not None and sealed is None:
-            cut = replace(cut, sealed=self._sealer.archive.sealed())
+        if self._sealer is not None:
+            cut = replace(cut, archived=self._sealer.archive.sealed())
         plan: TrimPlan = self._ask(_known(self._trimmer).plan, cut)
         return plan
 
@@ -95,8 +95,8 @@ class AsyncTrimming:
     ) -> TrimPlan:
         """Say which events would be trimmed; see `Trimming.plan_trim`."""
         cut = Cut(older_than=older_than, below=below, sealed=sealed, silence=silence)
-        if self._sealer is not None and sealed is None:
-            cut = replace(cut, sealed=await to_thread(self._sealer.archive.sealed))
+        if self._sealer is not None:
+            cut = replace(cut, archived=await to_thread(self._sealer.archive.sealed))
         plan: TrimPlan = await self._ask(_known(self._trimmer).plan, cut)
         return plan
 
