@@ -25,6 +25,7 @@ from zeroeventhub import (
     bearer_tokens,
     feed_routes,
 )
+from zeroeventhub.archive import Archive
 from zeroeventhub.consumer import telling
 from zeroeventhub.errors import (
     BadCursor,
@@ -36,7 +37,8 @@ from zeroeventhub.errors import (
     TokenChanged,
     Trimmed,
 )
-from zeroeventhub.publisher.cursor import Place
+from zeroeventhub.publisher import reader
+from zeroeventhub.publisher.cursor import START, Place
 from zeroeventhub.publisher.progress import Progress, Registry
 from zeroeventhub.publisher.retention import Retention
 
@@ -137,6 +139,71 @@ def test_consumer_that_stands_between_events_of_its_partition_is_waited_for(shop
     assert feed.read(1, last, 10).events == []
     feed.register_progress("billing", 1, last)
     assert feed.plan_trim(below=21).until == 20
+
+
+def test_cursor_at_the_mark_stays_good_until_its_consumer_has_moved_on(shop, monkeypatch):
+    """A place at the event of another partition keeps the mark where it is, for it could not be
+    checked below; one in a partition that lost nothing keeps nothing.
+    """
+    feed = source(partitions=3).bind(shop)
+    with shop.begin() as connection:
+        connection.execute(orders.update().where(orders.c.id > 3).values(part=0))
+    between = feed.cursor_after(8)
+    feed.register_progress("audit", 2, START)
+    feed.register_progress("billing", 1, between)
+    assert feed.trim(feed.plan_trim(below=18)) == 8
+    plan = feed.plan_trim(below=18)
+    assert (plan.first, plan.until, len(plan.held_back)) == (None, 8, 1)
+    assert feed.trim(plan) == 0
+    monkeypatch.setattr(reader, "QUIET", 10)
+    page = feed.read(1, between, 10)
+    assert page.events == []
+    feed.register_progress("billing", 1, page.cursor)
+    plan = feed.plan_trim(below=18)
+    assert (plan.until, plan.held_back) == (17, ())
+    feed.trim(plan)
+    assert feed.read(1, page.cursor, 10).events == feed.read(2, START, 10).events == []
+
+
+def test_nobody_is_waited_for_who_reads_on_from_an_archive(shop, tmp_path):
+    """Where what goes is in an archive, no consumer loses it, be it late or silent, and the plan
+    has nothing to say; what is not in there stays, whatever is said to be kept elsewhere.
+    """
+    feed = source(archive=Archive(str(tmp_path))).bind(shop)
+    feed.seal()
+    with shop.begin() as connection:
+        place(connection, 5, partitions=2)
+    cursor = feed.cursor_after(5)
+    feed.register_progress("billing", 0, cursor)
+    for below in (10, 18):
+        plan = feed.plan_trim(below=below)
+        assert (plan.until, plan.held_back) == (below - 1, ())
+        feed.trim(plan)
+        age(shop, 30 * 86_400)
+    plan = feed.plan_trim(sealed=23)
+    assert (plan.until, plan.held_back) == (20, ())
+    assert len(feed.read(0, cursor, 99).events) == 10
+
+
+@pytest.mark.anyio
+async def test_async_feed_trims_nothing_that_is_not_in_its_archive(shop, async_engine, tmp_path):
+    """What is said to be kept elsewhere stays in the table, unless the archive has it."""
+    feed = source(archive=Archive(str(tmp_path))).bind(async_engine)
+    await feed.seal()
+    with shop.begin() as connection:
+        place(connection, 5, partitions=2)
+    assert (await feed.plan_trim(sealed=23)).until == 20
+
+
+def test_silence_is_longer_than_clocks_may_be_apart(shop):
+    """A plan that would be kept from what it says by who was heard just before is refused."""
+    feed = source().bind(shop)
+    feed.register_progress("billing", 0, feed.cursor_after(5))
+    with pytest.raises(ConfigurationError, match="60 seconds"):
+        feed.plan_trim(below=18, silence=timedelta(seconds=59))
+    age(shop, 61)
+    plan = feed.plan_trim(below=18, silence=timedelta(seconds=60))
+    assert (plan.until, feed.trim(plan)) == (17, 17)
 
 
 def test_consumer_that_is_silent_is_not_waited_for(shop):

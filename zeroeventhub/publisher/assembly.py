@@ -105,13 +105,15 @@ class Assembly:
             registry = Registry(defined.progress, self._source, reader, lost)
         if marks is None:
             return Roles(reader, registry=registry)
+        # Whoever is late reads on from the archive.
+        waited_for = registry if tier is None else None
         trimmer = Trimmer(
             reader,
             self._ordering,
             marks,
             queries,
-            Batches(self._source, history, marks, registry),
-            registry=registry,
+            Batches(self._source, history, marks, waited_for),
+            registry=waited_for,
             version=None if defined.versions is None else defined.versions[1],
         )
         roles = Roles(

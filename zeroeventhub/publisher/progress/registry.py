@@ -1,6 +1,7 @@
 """A feed's rows in the table of progress, and what they keep from being trimmed."""
 
 import time
+from dataclasses import replace
 
 from sqlalchemy import ColumnElement, Connection, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
@@ -15,7 +16,7 @@ from zeroeventhub.publisher.reader import Reader
 from zeroeventhub.publisher.retention import Mark, Marks
 from zeroeventhub.publisher.retention.marks import key_of
 
-__all__ = ["Registry"]
+__all__ = ["CLOCKS", "Registry"]
 
 
 CLOCKS = 60.0
@@ -164,8 +165,8 @@ class Registry:
     ) -> int | None:
         """Return up to where a consumer lets a feed be trimmed; None where it is too late for it.
 
-        It goes on behind its place only if that can be checked: where it stands at the last event
-        of its partition, or above all that goes.
+        It goes on behind its place only if that can be checked even then: where it stands at the
+        last event of its partition, or above all that goes.
 
         Args:
             connection: to the feed's database.
@@ -176,14 +177,19 @@ class Registry:
         place = Place.of(one.cursor)
         if place.position >= until:
             return until
-        try:
-            if place.position <= mark.trimmed and not mark.spares(place, one.partition):
+        if place.position > mark.trimmed:
+            last = self._near.last(connection, one.partition, place.position)
+            stands = last == place.position
+        else:
+            known = {one.partition: mark.earliest} | dict(mark.partitions)
+            raised = replace(mark, trimmed=until, partitions=known)
+            try:
+                if not mark.spares(place, one.partition):
+                    return None
+                # What is good at the mark need not be good below it.
+                stands = raised.spares(place, one.partition)
+            except Gone:
                 return None
-        except Gone:
-            return None
-        stands = place.position <= mark.trimmed or (
-            self._near.last(connection, one.partition, place.position) == place.position
-        )
         if not stands:
             return place.position
         following = self._near.first(connection, one.partition, place.position, until)

@@ -34,7 +34,8 @@ class Batches:
         source: where the feed's positions are read.
         history: gives the cursor of the mark.
         marks: the feed's.
-        registry: knows how far consumers say that they have come; None where nobody does.
+        registry: knows how far consumers say that they have come; None where nobody does, or loses
+            anything.
     """
 
     def __init__(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION, Place
+from zeroeventhub.publisher.progress.registry import CLOCKS
 
 if TYPE_CHECKING:
     from zeroeventhub.archive.manifest import Manifest
@@ -47,6 +48,11 @@ class Cut:
             raise ConfigurationError("Say what to trim: older_than, below or sealed.")
         if self.older_than is not None and self.older_than < timedelta(0):
             raise ConfigurationError("No event is older than something that is still to come.")
+        if self.silence.total_seconds() < CLOCKS:
+            raise ConfigurationError(
+                f"Clocks may be {CLOCKS:.0f} seconds apart, so a silence is no shorter than that: "
+                "forget the consumers that are not to be waited for."
+            )
 
     @property
     def until(self) -> int:

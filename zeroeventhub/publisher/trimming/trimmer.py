@@ -34,7 +34,8 @@ class Trimmer:
         marks: the feed's.
         queries: ask of the feed's table.
         batches: deletes events.
-        registry: knows how far consumers say that they have come; None where nobody does.
+        registry: knows how far consumers say that they have come; None where nobody does, or loses
+            anything.
         version: the column of an event's number within its key; None where there are none.
     """
 

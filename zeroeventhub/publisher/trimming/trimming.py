@@ -46,7 +46,7 @@ class Trimming:
             sealed: events up to this position, which are kept elsewhere; or what tells it. If the
                 feed has an archive, what is not in that stays in any case.
             silence: for how long a consumer that registers its progress is waited for if it is not
-                heard of.
+                heard of; a minute at least. With an archive nobody is waited for.
 
         Raises:
             ConfigurationError: nothing is given, the feed has no `retention`, or its archive is
