@@ -35,6 +35,7 @@ def test_handler_decides_again_when_somebody_was_quicker(piece):
     names = piece("handler")
     orders, engine, cancel = (names[name] for name in ("orders", "engine", "cancel"))
     assert cancel("o1", "c1") == "cancelled"
+    assert cancel("o1", "c1") == "cancelled"
     read, quicker = orders.read_key, []
 
     def meddling(connection, key):
@@ -64,6 +65,7 @@ def test_own_table_is_guarded(piece):
     with engine.begin() as connection:
         start = [{"command": "c0", "amount": 10}]
         accounts.append(connection, "ada", start, expected_version=0)
+        assert withdraw(connection, "ada", "c1", 6) == 2
         assert withdraw(connection, "ada", "c1", 6) == 2
         with pytest.raises(ValueError, match="not enough"):
             withdraw(connection, "ada", "c2", 6)

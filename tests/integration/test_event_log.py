@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import Engine, MetaData, create_engine, event, func, insert, inspect, select, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from zeroeventhub import FIRST, EventLog, Layout, NewEvent
 from zeroeventhub.errors import ConfigurationError, IdReused, StoreUnavailable
@@ -132,7 +132,7 @@ def test_id_of_another_event_is_refused(engine, log, change, size):
 def test_id_that_comes_twice_in_a_batch_is_refused_if_it_says_two_things(engine, log):
     """Two events of a batch with one id are one event, or an error."""
     with pytest.raises(IdReused), engine.begin() as connection:
-        log.append(connection, [NewEvent("placed", 1, "c", "e1"), NewEvent("placed", 2, "c", "e1")])
+        log.append(connection, [NewEvent("placed", {"n": n}, "c", "e1") for n in (1, 2)])
     assert rows(engine, log) == []
 
 
@@ -404,3 +404,41 @@ def test_indexes_are_those_of_the_questions(engine, log):
         ("id",),
         ("key", "version"),
     }
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_schema_that_is_translated_is_that_of_every_row(request, database, count):
+    """However many rows there are, they go where the caller's connection says."""
+    engine = request.getfixturevalue(database)
+    log = made(engine)
+    with engine.connect() as connection:
+        other = {"sqlite": "ATTACH ':memory:' AS other", "postgresql": "CREATE SCHEMA other"}
+        connection.execute(text(other[database]))
+        connection.commit()
+        connection.execution_options(schema_translate_map={None: "other"})
+        log.table.metadata.create_all(connection)
+        log.append(connection, batch(count))
+        log.append_to(
+            connection,
+            "key",
+            [NewEvent("paid", {"n": n}) for n in range(count)],
+            expected_version=0,
+        )
+        assert connection.scalar(select(func.count()).select_from(log.table)) == 2 * count
+        connection.commit()
+    assert rows(engine, log) == []
+
+
+def test_session_is_asked_for_the_connection_of_the_table(sqlite):
+    """A session that knows several databases has one for the log."""
+    log = made(sqlite)
+    with Session(binds={log.table: sqlite}) as session:
+        log.append(session, batch(2))
+        assert log.read_key(session, "c0") == []
+        session.commit()
+    scoped = scoped_session(sessionmaker(sqlite))
+    log.append_to(scoped, "key", [NewEvent("paid", {})], expected_version=0)
+    scoped.commit()
+    scoped.remove()
+    assert len(rows(sqlite, log)) == 3

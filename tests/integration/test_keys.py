@@ -150,7 +150,7 @@ def test_ids_of_other_events_are_refused(engine, log, key, events, expected):
 def test_unguarded_appends_have_no_version(engine, log):
     """What is appended in batches counts for no version, also where it names the key."""
     with engine.begin() as connection:
-        log.append(connection, [NewEvent("counted", {"n": 0}, key="ada"), NewEvent("x", 1)])
+        log.append(connection, [NewEvent("counted", {"n": 0}, key="ada"), NewEvent("x", {})])
     append(engine, log, "ada", happened(2), NONE)
     assert history(engine, log) == [(1, 1), (2, 2)]
 
@@ -307,6 +307,16 @@ def test_table_of_ones_own_with_ids(engine):
     with pytest.raises(IdReused, match="amount"), engine.begin() as connection:
         changed = [*rows[:2], {"command": "c2", "amount": 5}]
         keyed.append(connection, 17, changed, expected_version=0)
+
+
+def test_row_by_which_it_could_not_be_recognized_is_refused(sqlite):
+    """A row without what it would be known by if it came again is told at once."""
+    table = own_table(UniqueConstraint("nth", "account"))
+    table.create(sqlite)
+    keyed = KeyedTable(table, key="account", version="nth", id="command", same=["amount"])
+    for row, missing in (({"amount": 1}, "command"), ({"command": "c1"}, "amount")):
+        with pytest.raises(ConfigurationError, match=missing), sqlite.begin() as connection:
+            keyed.append(connection, 17, [row], expected_version=0)
 
 
 @pytest.mark.parametrize(
@@ -585,9 +595,9 @@ def test_events_with_versions_are_not_trimmed(engine, ordering):
     """What a key's versions are counted on from stays, and so does all that comes behind it."""
     log = made(engine, ordering=ordering)
     with engine.begin() as connection:
-        log.append(connection, [NewEvent("seen", n, id=f"s{n}") for n in range(5)])
+        log.append(connection, [NewEvent("seen", {"n": n}, id=f"s{n}") for n in range(5)])
         log.append_to(connection, "ada", happened(2), expected_version=NONE)
-        log.append(connection, [NewEvent("seen", n, id=f"t{n}") for n in range(5)])
+        log.append(connection, [NewEvent("seen", {"n": n}, id=f"t{n}") for n in range(5)])
     feed = log.feed(retention=Retention())
     with engine.begin() as connection:
         feed.install(connection)

@@ -26,9 +26,11 @@ def test_any_other_name_is_taken(name):
     assert NewEvent(name, {}, key=name, id=name).key == name
 
 
-@pytest.mark.parametrize("data", [float("nan"), {"a": {1, 2}}, "a\0b", {"a\0": 1}])
+@pytest.mark.parametrize(
+    "data", [float("nan"), {"a": {1, 2}}, "a\0b", {"a\0": 1}, 7, -0.5, 10**400, b" 1e2"]
+)
 def test_data_without_a_form_everywhere_is_refused(data):
-    """Data that has no JSON, or JSON that PostgreSQL does not store, is refused."""
+    """Data is refused that has no JSON, or JSON that some database does not keep as it is."""
     with pytest.raises(ConfigurationError):
         _ = NewEvent("placed", data).text
 
@@ -99,5 +101,22 @@ def test_documents_are_the_same_if_their_types_are(one, other):
                 return [typed(each) for each in value]
         return type(value).__name__, value
 
-    texts = [NewEvent("placed", document).text for document in (one, other)]
+    texts = [NewEvent("placed", [document]).text for document in (one, other)]
     assert same(*texts) is (typed(one) == typed(other))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("1.0", "1", True),
+        ("1e2", "100", True),
+        (str(2**53), str(2**53 + 1), False),
+        (str(2**53), str(float(2**53)), True),
+        (str(10**30), str(10**30 + 1), True),
+    ],
+)
+def test_numbers_of_64_bits_are_compared_to_the_last_digit(one, other, same):
+    """What every database keeps exactly is the same only if all of it is."""
+    column = Column("data", JSON)
+    texts = (f'{{"n":[{number}]}}' for number in (one, other))
+    assert same_value(column, *texts) is same

@@ -73,6 +73,7 @@ class KeyedTable:
             expect_unique(table, self._id)
             compared = (self._key, *(_column(table, each) for each in same))
             self._stored = Stored(table, self._id, compared, [self._version])
+        self._told = frozenset(_column(table, each).name for each in (*([id] if id else ()), *same))
         self._single = RowInsert(table)
         self._last = select(func.max(self._version)).where(self._key == _OF)
         self._rows = self.query(select(table))
@@ -80,7 +81,7 @@ class KeyedTable:
     def version(self, handle: Connection | Session, key: str | int) -> int:
         """Return the version of a key's last event; 0 where there is none."""
         with reaching_store(_STORE):
-            return self._version_of(connected(handle), self._last, key)
+            return self._version_of(connected(handle, self._table), self._last, key)
 
     def read(
         self,
@@ -100,7 +101,12 @@ class KeyedTable:
         """
         with reaching_store(_STORE):
             values = {"of": key, "after": after_version}
-            return connected(handle).execute(self._rows.limit(limit), values).mappings().all()
+            return (
+                connected(handle, self._table)
+                .execute(self._rows.limit(limit), values)
+                .mappings()
+                .all()
+            )
 
     def query(self, selected: Select[Any]) -> Select[Any]:
         """Let a query find the events of a key `of` from behind a version `after` on."""
@@ -137,10 +143,14 @@ class KeyedTable:
             ConfigurationError: a row does not fit the table.
         """
         check_expected(expected_version)
-        connection = writing(handle)
+        connection = writing(handle, self._table)
         ready = [self._ready(connection, key, row) for row in rows]
         if len({frozenset(row) for row in ready}) > 1:
             raise ConfigurationError("Give every row values for the same columns.")
+        if ready and (missing := self._told - ready[0].keys()):
+            raise ConfigurationError(
+                f"A row has no {min(missing)!r}, by which it would be recognized if it came again."
+            )
         with reaching_store(_STORE):
             return self._append(connection, key, ready, expected_version)
 

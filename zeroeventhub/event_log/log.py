@@ -86,7 +86,7 @@ class EventLog:
         """
         rows = [self._row(one, one.key) | {"key": one.key} for one in _checked(events)]
         with reaching_store(_STORE):
-            self._batch.append(writing(handle), rows)
+            self._batch.append(writing(handle, self.table), rows)
 
     def append_to(
         self,
@@ -147,7 +147,7 @@ class EventLog:
         """
         with reaching_store(_STORE):
             values = {"of": key, "after": after_version}
-            found = connected(handle).execute(self._kept.limit(limit), values)
+            found = connected(handle, self.table).execute(self._kept.limit(limit), values)
             return [KeptEvent.of(row) for row in found.mappings()]
 
     def feed(self, *, key_history: bool = False, **options: Any) -> TableFeed:

@@ -20,7 +20,7 @@ class NewEvent:
 
     Attributes:
         type: what has happened.
-        data: a dict or a string; what `json.dumps` takes, without NaN and infinities.
+        data: a dict, a list or a string; what `json.dumps` takes, without NaN and infinities.
         key: what it has happened to; events of one key keep their order. None where nothing is to
             be in order with it.
         id: tells it from all others. An event that is appended again under its id is there once, so
@@ -48,9 +48,15 @@ class NewEvent:
         """Return the JSON of the data.
 
         Raises:
-            ConfigurationError: it has none, or has U+0000 in it, which PostgreSQL does not store.
+            ConfigurationError: it has none, has U+0000 in it, which PostgreSQL does not store, or
+                is a bare number, of which SQLite would make another one.
         """
         text = Event.of(self.data).raw.decode()
+        if text.lstrip()[:1] in "-0123456789":
+            raise ConfigurationError(
+                f"The event's data is a bare number, {text[:40]}, which not every database keeps "
+                'as it is: put it into an object, such as {"amount": 12.5}.'
+            )
         if "\\u0000" in text.replace("\\\\", ""):
             raise ConfigurationError("The event's data holds U+0000, which PostgreSQL refuses.")
         return text

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import JSON, Column, Connection, Executable, Table, Text, bindparam, cast, insert
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, scoped_session
 
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.landing.bulk_insert import insert_columns
@@ -82,13 +82,17 @@ def insert_rows(connection: Connection, table: Table, rows: Sequence[Mapping[str
         insert_columns(connection, table, columns)
 
 
-def connected(handle: Any) -> Connection:
-    """Return the connection that a caller's transaction is open on.
+def connected(handle: Any, table: Table) -> Connection:
+    """Return the connection that a caller's transaction is open on for a table.
 
     Raises:
         ConfigurationError: the handle is none of a transaction.
     """
-    connection = handle.connection() if isinstance(handle, Session) else handle
+    if isinstance(handle, scoped_session):
+        handle = handle()
+    if isinstance(handle, Session):
+        handle = handle.connection(bind_arguments={"clause": table})
+    connection = handle
     if not isinstance(connection, Connection):
         raise ConfigurationError(
             f"{type(handle).__name__} is no transaction of yours: give a Connection or a Session, "
@@ -97,14 +101,15 @@ def connected(handle: Any) -> Connection:
     return connection
 
 
-def writing(handle: Any) -> Connection:
+def writing(handle: Any, table: Table) -> Connection:
     """Return the same, to append through.
 
     Raises:
         ConfigurationError: the handle is none of a transaction, or commits each statement.
     """
-    connection = connected(handle)
-    if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
+    connection = connected(handle, table)
+    level = connection.get_execution_options().get("isolation_level", "")
+    if level.upper() == "AUTOCOMMIT":
         raise ConfigurationError(
             "This connection commits each statement, and events are appended in a transaction: "
             "give one without AUTOCOMMIT."

@@ -13,6 +13,9 @@ __all__ = ["Stored", "newest", "same_value", "unseen"]
 
 _Row = Mapping[str, Any]
 
+_EXACT = 19
+"""How many digits a number has that may not fit into 64 bits."""
+
 _AT_ONCE = 500
 """How many ids are looked up by one statement."""
 
@@ -111,8 +114,13 @@ def same_value(column: Column[Any], one: Any, other: Any) -> bool:
 
 def _read(text: str) -> Any:
     # True equals 1 in Python, and a pair of a word and 1 does not.
-    return json.loads(text, parse_int=_number, parse_float=_number)
+    return json.loads(text, parse_int=_whole, parse_float=_real)
 
 
-def _number(digits: str) -> tuple[str, float]:
+def _real(digits: str) -> tuple[str, float]:
     return "number", float(digits)
+
+
+def _whole(digits: str) -> tuple[str, float]:
+    # What has 64 bits is kept to the last digit; of all else databases may keep a double.
+    return "number", int(digits) if len(digits.lstrip("-")) < _EXACT else float(digits)

@@ -55,6 +55,8 @@ def insert_columns(
         return
     is_complete = all(form.column.default is None for form in left_out)
     plain = all(form.is_plain for form in chosen)
+    # Statements that are written out name the table as it was declared.
+    is_complete &= not connection.get_execution_options().get("schema_translate_map")
     if is_complete and plain and dialect.name == "postgresql" and dialect.driver == "psycopg":
         as_text = are_exact and all(form.is_text for form in chosen)
         _copy(connection, chosen, rows, _csv(rows) if as_text else None)
