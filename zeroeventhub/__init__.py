@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from zeroeventhub import errors
+from zeroeventhub.capacity import Capacity
 from zeroeventhub.client import AsyncClient, Client
 from zeroeventhub.layout import Layout
 from zeroeventhub.limits import Limits
@@ -52,6 +53,7 @@ __all__ = [
     "AsyncExtendedFeed",
     "AsyncFeed",
     "AsyncPendingPage",
+    "Capacity",
     "Client",
     "Consumer",
     "CountedCursor",
