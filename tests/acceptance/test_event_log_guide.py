@@ -1,32 +1,20 @@
 """The guide to logs does what it says."""
 
-import re
-from pathlib import Path
-
 import httpx
 import pytest
+from harness.guides import guide
 from harness.web import serving
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from zeroeventhub import FIRST, Client
-
-GUIDE = (Path(__file__).parents[2] / "docs" / "event_log.md").read_text()
 
 
 @pytest.fixture
 def piece(tmp_path, monkeypatch):
     """Run a piece of the guide as it stands, in an empty folder, behind those before it."""
     monkeypatch.chdir(tmp_path)
-    names = {}
-
-    def piece(marker):
-        code = re.search(rf"<!-- {marker} -->\n```python\n(.*?)```", GUIDE, re.DOTALL)[1]
-        exec(compile(code, marker, "exec"), names)
-        return names
-
-    yield piece
-    if "engine" in names:
-        names["engine"].dispose()
+    with guide("event_log.md") as piece:
+        yield piece
 
 
 def told(names):

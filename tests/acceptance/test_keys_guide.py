@@ -1,33 +1,21 @@
 """The guide to keys does what it says."""
 
-import re
-from pathlib import Path
-
 import httpx
 import pytest
+from harness.guides import DOCUMENTS, guide
 from harness.web import serving
 from starlette.applications import Starlette
 
 from zeroeventhub import Client, ExpectedVersion, NewEvent, feed_routes
 from zeroeventhub.errors import Conflict
 
-GUIDE = (Path(__file__).parents[2] / "docs" / "keys.md").read_text()
-
 
 @pytest.fixture
 def piece(tmp_path, monkeypatch):
     """Run a piece of the guide as it stands, in an empty folder, behind those before it."""
     monkeypatch.chdir(tmp_path)
-    names = {}
-
-    def piece(marker):
-        code = re.search(rf"<!-- {marker} -->\n```python\n(.*?)```", GUIDE, re.DOTALL)[1]
-        exec(compile(code, marker, "exec"), names)
-        return names
-
-    yield piece
-    if "engine" in names:
-        names["engine"].dispose()
+    with guide("keys.md") as piece:
+        yield piece
 
 
 def test_handler_decides_again_when_somebody_was_quicker(piece):
@@ -88,4 +76,4 @@ def test_history_over_http(piece):
         query = {"key": "order-17", "after-version": 3}
         shown = http.get(f"{url}/orders/key-history", params=query).text
     assert [event.data for event in found] == [{"n": 0}, {"n": 1}, {"n": 2}, {"paid": 12.5}]
-    assert shown in GUIDE
+    assert shown in (DOCUMENTS / "keys.md").read_text()

@@ -1,0 +1,31 @@
+"""Pieces of documents, which are run as they stand."""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+DOCUMENTS = Path(__file__).parents[2] / "docs"
+
+
+@contextmanager
+def guide(document: str) -> Iterator[Callable[[str], dict[str, Any]]]:
+    """Yield what runs a piece of a guide by its mark, behind those before it.
+
+    Args:
+        document: the guide's name.
+    """
+    text = (DOCUMENTS / document).read_text()
+    names: dict[str, Any] = {}
+
+    def piece(mark: str) -> dict[str, Any]:
+        code = re.search(rf"<!-- {mark} -->\n```python\n(.*?)```", text, re.DOTALL)[1]
+        exec(compile(code, mark, "exec"), names)
+        return names
+
+    try:
+        yield piece
+    finally:
+        if "engine" in names:
+            names["engine"].dispose()
