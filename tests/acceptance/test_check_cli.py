@@ -15,7 +15,7 @@ from sqlalchemy import Index, insert, text
 
 from zeroeventhub import FIRST, TableFeed
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.publisher import reader
+from zeroeventhub.publisher import checks
 from zeroeventhub.publisher.partition_hash import hash_on_connect, partition_expression
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "check.md").read_text()
@@ -185,7 +185,7 @@ def test_index_of_some_rows_is_none(postgresql):
 
 def test_log_hears_of_a_missing_index_once(engine, caplog, monkeypatch):
     """A feed over a large table says what to create when it first looks, and goes on."""
-    monkeypatch.setattr(reader, "CHECK_INTERVAL", 0.0)
+    monkeypatch.setattr(checks, "CHECK_INTERVAL", 0.0)
     metadata.create_all(engine)
     drop(engine)
     source = TableFeed(orders, data="data", partition="part", partitions=2)

@@ -107,7 +107,8 @@ def of_rows(engine, table=log, **options):
 
 def is_made_by_postgresql(table=log, **options):
     """Tell whether PostgreSQL makes the JSON of a feed's events."""
-    mapper = TableFeed(table, **options)._mapper  # noqa: SLF001 - what it says, nobody else does
+    feed = TableFeed(table, **options)
+    mapper = feed._defined.mapper  # noqa: SLF001 - what it says, nobody else does
     return mapper.text(table.c.id) is not None
 
 

@@ -4,6 +4,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,7 @@ from zeroeventhub.capacity import Capacity
 from zeroeventhub.errors import FeedFailure, Unavailable
 from zeroeventhub.protocol import Page
 from zeroeventhub.publisher.bound_feed import BoundFeed
+from zeroeventhub.publisher.definition import Definition
 from zeroeventhub.publisher.ordering import Ordering, mysql, postgresql
 from zeroeventhub.publisher.ordering.mysql.observed import _WRITERS as _MYSQL_WRITERS
 from zeroeventhub.publisher.ordering.mysql.server import is_mariadb
@@ -29,6 +31,17 @@ HASTE = 0.03
 """Seconds at most between what was read too early and the rest."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Mutated(Definition):
+    """Say that a feed has an ordering of one's own."""
+
+    mutant: Callable[[Events], Ordering]
+
+    def ordering(self, dialect: str) -> Ordering:
+        """Make it, whatever the database."""
+        return self.mutant(self.events)
+
+
 class Mutant(TableFeed):
     """Publish a table in an ordering of one's own.
 
@@ -39,10 +52,8 @@ class Mutant(TableFeed):
 
     def __init__(self, table: Table, ordering: Callable[[Events], Ordering]) -> None:
         super().__init__(table, **COLUMNS)
-        self._mutant = ordering
-
-    def ordering(self, dialect: str) -> Ordering:
-        return self._mutant(self._events)
+        told = {one.name: getattr(self._defined, one.name) for one in fields(self._defined)}
+        self._defined = _Mutated(**told, mutant=ordering)
 
     def bind(self, engine: Engine, capacity: Capacity | None = None) -> Any:
         return _Tried(super().bind(engine, capacity))
