@@ -11,12 +11,12 @@ import anyio
 import anyio.to_thread
 from starlette.requests import Request
 
+from zeroeventhub.at_hand import NotAtHand, Parts
 from zeroeventhub.capacity import Capacity
 from zeroeventhub.errors import BadRequest, ConfigurationError, NotFound, TokenChanged
 from zeroeventhub.feed import AsyncFeed, Feed, FeedSource
 from zeroeventhub.lines import size_of
 from zeroeventhub.protocol import EVENT_TYPES, WAIT, FeedInfo, Page, TypeFilter
-from zeroeventhub.publisher.archived.at_hand import NotAtHand, Parts
 from zeroeventhub.server.gathering import Gathering
 from zeroeventhub.server.line import Line
 from zeroeventhub.server.news import News

@@ -5,7 +5,7 @@ from an archive meanwhile: where a part of it is needed that is not at hand, the
 `NotAtHand`, the connection is given back, the part is fetched, and the question is asked again.
 """
 
-from zeroeventhub.publisher.archived.at_hand import NotAtHand
+from zeroeventhub.at_hand import NotAtHand
 from zeroeventhub.publisher.archived.tier import Tier
 
 __all__ = ["NotAtHand", "Tier"]

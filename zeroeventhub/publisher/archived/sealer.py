@@ -109,6 +109,9 @@ class Sealer:
                 know times.
         """
         settled = self._reader.head(connection)
+        trimmed = self._history.mark(connection).trimmed
+        if self._query.read(connection, 0, trimmed, 1).last is not None:
+            raise begun_again(trimmed)
         self._refuse_gap(connection, sealed)
         if last is not None:
             self._reader.vouch_in_table(connection, last)
@@ -131,8 +134,6 @@ class Sealer:
 
     def _refuse_gap(self, connection: Connection, sealed: int) -> None:
         trimmed = self._history.mark(connection).trimmed
-        if self._query.read(connection, 0, trimmed, 1).last is not None:
-            raise begun_again(trimmed)
         if trimmed > sealed:
             raise ConfigurationError(
                 f"The table was trimmed up to {trimmed}, and the archive ends at {sealed}: what "

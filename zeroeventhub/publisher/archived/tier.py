@@ -7,8 +7,8 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection
 
+from zeroeventhub.at_hand import NotAtHand
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.publisher.archived.at_hand import NotAtHand
 from zeroeventhub.publisher.rows import Row
 
 if TYPE_CHECKING:

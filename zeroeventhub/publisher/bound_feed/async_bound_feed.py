@@ -9,6 +9,7 @@ from typing import Concatenate, ParamSpec, Self, TypeVar
 from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from zeroeventhub.at_hand import NotAtHand, Parts
 from zeroeventhub.capacity import Capacity
 from zeroeventhub.protocol import (
     FIRST,
@@ -20,7 +21,6 @@ from zeroeventhub.protocol import (
     Segments,
     TypeFilter,
 )
-from zeroeventhub.publisher.archived.at_hand import NotAtHand, Parts
 from zeroeventhub.publisher.archived.driving import async_drive
 from zeroeventhub.publisher.archived.files import expect_shared
 from zeroeventhub.publisher.archived.sealing import (

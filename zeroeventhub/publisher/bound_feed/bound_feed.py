@@ -7,6 +7,7 @@ from typing import Concatenate, ParamSpec, Self, TypeVar
 
 from sqlalchemy import Connection, Engine
 
+from zeroeventhub.at_hand import NotAtHand, Parts
 from zeroeventhub.capacity import Capacity
 from zeroeventhub.protocol import (
     FIRST,
@@ -18,7 +19,6 @@ from zeroeventhub.protocol import (
     Segments,
     TypeFilter,
 )
-from zeroeventhub.publisher.archived.at_hand import NotAtHand, Parts
 from zeroeventhub.publisher.archived.driving import drive
 from zeroeventhub.publisher.archived.files import expect_shared
 from zeroeventhub.publisher.archived.sealing import (
