@@ -1,12 +1,43 @@
-"""Fixtures that every test may use."""
+"""Fixtures that every test may use, and what a run says of itself."""
+
+from collections import Counter, defaultdict
+from pathlib import Path
 
 import pytest
+import trustme
+from harness import exchanges
 from harness.databases import mariadb_server, new_database, postgresql_server
+from hypothesis import settings
 from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
 
+# The same examples in every run, so that no run fails by chance; `make test-all` draws others.
+settings.register_profile("seeded", deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("random", deadline=None, print_blob=True)
+settings.load_profile("seeded")
+
 # SQLite queues writers without order; the last in the queue needs patience, in seconds.
 PATIENCE = {"timeout": 60}
+
+EVERY_DATABASE = ["sqlite", "postgresql", "mariadb"]
+"""For what is written in SQL that databases understand differently."""
+
+ANY_DATABASE = [
+    "sqlite",
+    pytest.param("postgresql", marks=pytest.mark.test_all),
+    pytest.param("mariadb", marks=pytest.mark.test_all),
+]
+"""For what is the same on every database: one in `make test`, the rest in `make test-all`."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _few_certificates(tmp_path_factory):
+    """Let clients trust one certificate: loading all of the machine's takes 40 ms a client."""
+    file = tmp_path_factory.mktemp("certificates") / "ca.pem"
+    trustme.CA().cert_pem.write_to_path(file)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SSL_CERT_FILE", str(file))
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -43,17 +74,38 @@ def sqlite_url(tmp_path):
     return f"sqlite:///{tmp_path / 'test.db'}"
 
 
-@pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
+@pytest.fixture(params=EVERY_DATABASE)
 def database_url(request):
     """The URL of an empty database, on each database in turn."""
     return request.getfixturevalue(f"{request.param}_url")
 
 
+@pytest.fixture(params=ANY_DATABASE)
+def any_database_url(request):
+    """The URL of an empty database of any kind."""
+    return request.getfixturevalue(f"{request.param}_url")
+
+
+def _engine(url):
+    return create_engine(url, connect_args=PATIENCE if url.startswith("sqlite") else {})
+
+
+def _async_url(url):
+    return url.replace("sqlite://", "sqlite+aiosqlite://").replace("+pymysql", "+aiomysql")
+
+
 @pytest.fixture
 def engine(database_url):
     """An engine of an empty database, on each database in turn."""
-    patience = PATIENCE if database_url.startswith("sqlite") else {}
-    engine = create_engine(database_url, connect_args=patience)
+    engine = _engine(database_url)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def any_engine(any_database_url):
+    """An engine of an empty database of any kind."""
+    engine = _engine(any_database_url)
     yield engine
     engine.dispose()
 
@@ -77,7 +129,7 @@ def mariadb(mariadb_url):
 @pytest.fixture
 def sqlite(sqlite_url):
     """An engine of an empty SQLite database."""
-    engine = create_engine(sqlite_url, connect_args=PATIENCE)
+    engine = _engine(sqlite_url)
     yield engine
     engine.dispose()
 
@@ -85,7 +137,7 @@ def sqlite(sqlite_url):
 @pytest.fixture
 def async_url(database_url):
     """The same database's URL for an async engine."""
-    return database_url.replace("sqlite://", "sqlite+aiosqlite://").replace("+pymysql", "+aiomysql")
+    return _async_url(database_url)
 
 
 @pytest.fixture
@@ -100,3 +152,43 @@ async def async_engine(async_url):
     engine = create_async_engine(async_url)
     yield engine
     await engine.dispose()
+
+
+@pytest.fixture
+async def any_async_engine(any_database_url):
+    """An async engine of an empty database of any kind."""
+    engine = create_async_engine(_async_url(any_database_url))
+    yield engine
+    await engine.dispose()
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_protocol(item):
+    """Forget what the test before this one asked."""
+    exchanges.clear()
+    yield
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item):
+    """Show the last statements and requests of a test that has failed."""
+    outcome = yield
+    report = outcome.get_result()
+    if report.failed:
+        report.sections.extend(exchanges.sections())
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Say for each room how its tests ended, and how many seconds they took."""
+    rooms, seconds = defaultdict(Counter), Counter()
+    for outcome, reports in terminalreporter.stats.items():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                room = str(Path(report.nodeid.split("::")[0]).parent)
+                seconds[room] += report.duration
+                if outcome:
+                    rooms[room][outcome] += 1
+    terminalreporter.section("rooms")
+    for room, outcomes in sorted(rooms.items()):
+        found = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items())
+        terminalreporter.line(f"{room.removeprefix('tests/'):<32} {seconds[room]:6.1f} s  {found}")

@@ -1,5 +1,6 @@
 """A real web server in a thread, and a socket that misbehaves on purpose."""
 
+import asyncio
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -7,20 +8,59 @@ from contextlib import contextmanager, suppress
 
 import uvicorn
 
+from harness.exchanges import noted
+
+
+SHUTDOWN = 1.0
+"""Seconds that requests have to end in when a server is asked to end."""
+
+
+class _Server(uvicorn.Server):
+    """A server that ends as soon as it is asked to, where uvicorn looks ten times a second."""
+
+    async def main_loop(self) -> None:
+        self._loop, self._asked = asyncio.get_running_loop(), asyncio.Event()
+        await self.on_tick(0)
+        self.running.set()
+        await self._asked.wait()
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.running = threading.Event()
+
+    def end(self) -> None:
+        """End the server, from any thread."""
+        self._loop.call_soon_threadsafe(self._asked.set)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for listening in (*self.servers, *(sockets or ())):
+            listening.close()
+        state, ending = self.server_state, self._loop.time() + SHUTDOWN
+        for connection in list(state.connections):
+            connection.shutdown()
+        while (state.connections or state.tasks) and self._loop.time() < ending:
+            await asyncio.sleep(0.001)
+        for task in state.tasks:
+            task.cancel()
+        await self.lifespan.shutdown()
+
 
 @contextmanager
 def serving(application, port: int = 0) -> Iterator[str]:
     """Serve an ASGI application over real HTTP; yield its URL without a slash at the end."""
     with socket.create_server(("127.0.0.1", port)) as listening:
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        config = uvicorn.Config(application, log_level="error", timeout_graceful_shutdown=1)
-        server = uvicorn.Server(config)
+        server = _Server(uvicorn.Config(noted(application), log_level="error"))
+        address = listening.getsockname()
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
+        while not server.running.wait(0.01):
+            if not thread.is_alive():
+                raise RuntimeError("The application did not start.")
         try:
-            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+            yield f"http://127.0.0.1:{address[1]}"
         finally:
-            server.should_exit = True
+            server.end()
             thread.join()
 
 

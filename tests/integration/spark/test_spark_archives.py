@@ -5,7 +5,7 @@ import json
 import pytest
 from harness.shop import metadata, orders, place
 from harness.web import serving
-from reading import planned, rows_of
+from harness.spark_reading import planned, rows_of
 from starlette.applications import Starlette
 
 from zeroeventhub import TableFeed, feed_routes

@@ -1,6 +1,6 @@
 import pytest
-from follow_world import CHANGED, POLL, kinds, of_kind
-from leased_world import LeasedWorld, leased, read
+from harness.follow_world import CHANGED, POLL, kinds, of_kind
+from harness.leased_world import LeasedWorld, leased, read
 
 from zeroeventhub import FIRST, Event, Page, Partition
 from zeroeventhub._follow import (

@@ -14,7 +14,7 @@ from zeroeventhub.conformance.misbehaving import all_scenarios
 from zeroeventhub.conformance.page_text import PageText
 from zeroeventhub.conformance.report import as_document, as_lines, first_bytes, redacted, summary
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 NASTY = bytes(range(256)) + "\ufffe\U0001f600".encode()
 
 

@@ -16,7 +16,7 @@ from sqlalchemy.dialects import mysql, postgresql
 from zeroeventhub import FIRST, TableFeed
 from zeroeventhub.errors import FeedFailure
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "json.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "json.md"
 
 
 class State(enum.Enum):

@@ -166,7 +166,7 @@ def test_stream_is_passed_on_event_by_event(shop, deployment):
 
 def test_guide_explains_what_is_shipped():
     """The settings that the guide explains stand in the example, with the values that it names."""
-    guide = (Path(__file__).parents[2] / "docs" / "nginx.md").read_text()
+    guide = (Path(__file__).parents[3] / "docs" / "nginx.md").read_text()
     rows = re.findall(r"^\| (`[a-z].*?) \|", guide, re.MULTILINE)
     settings = [setting for row in rows for setting in re.findall("`(.*?)`", row)]
     assert len(settings) > 10

@@ -1,5 +1,5 @@
 import pytest
-from follow_world import CHANGED, POLL, World, delivered, follow, kinds, of_kind
+from harness.follow_world import CHANGED, POLL, World, delivered, follow, kinds, of_kind
 
 from zeroeventhub import FIRST, Event, Page, Partition
 from zeroeventhub._follow import Advance, Deliver, Discover, Fetch, Inherit, Load, Pause, Place

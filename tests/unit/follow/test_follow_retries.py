@@ -1,7 +1,7 @@
 import random
 
 import pytest
-from follow_world import CHANGED, Lost, World, delivered, follow, kinds, of_kind
+from harness.follow_world import CHANGED, Lost, World, delivered, follow, kinds, of_kind
 
 from zeroeventhub import Partition
 from zeroeventhub._follow import Advance, Discover, Fetch, Inherit, Load, Pause

@@ -172,7 +172,7 @@ def test_large_rows_do_not_fill_the_memory(engine):
         capture_output=True,
         text=True,
         check=True,
-        cwd=Path(__file__).parents[1],
+        cwd=Path(__file__).parents[2],
         timeout=100,
     )
     events, peak = map(int, found.stdout.split())

@@ -25,7 +25,7 @@ from zeroeventhub.ndjson import (
     encode_page,
 )
 
-SCRIPT = Path(__file__).parents[1] / "fuzz" / "fuzz_decoder.py"
+SCRIPT = Path(__file__).parents[2] / "fuzz" / "fuzz_decoder.py"
 RUNS = 5_000
 
 bodies = st.one_of(

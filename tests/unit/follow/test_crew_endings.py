@@ -1,6 +1,6 @@
 import pytest
-from crew_world import LEASE, CrewWorld, crew, drained
-from follow_world import CHANGED, kinds, of_kind
+from harness.crew_world import LEASE, CrewWorld, crew, drained
+from harness.follow_world import CHANGED, kinds, of_kind
 
 from zeroeventhub import Partition
 from zeroeventhub._follow import (

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from follow_world import POLL, World, drive
+from harness.follow_world import POLL, World, drive
 
 from zeroeventhub import FIRST, Partition
 from zeroeventhub._follow import (

@@ -1,8 +1,8 @@
 from functools import partial
 
 import pytest
-from follow_world import CHANGED, Lost, kinds, of_kind
-from leased_world import leased, read
+from harness.follow_world import CHANGED, Lost, kinds, of_kind
+from harness.leased_world import leased, read
 
 from zeroeventhub._follow import (
     Advance,

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from follow_world import drive
+from harness.follow_world import drive
 
 from zeroeventhub import FeedInfo, Partition
 from zeroeventhub._follow import (

@@ -5,7 +5,7 @@ import sys
 from fractions import Fraction
 
 import pytest
-from follow_world import World, follow, of_kind
+from harness.follow_world import World, follow, of_kind
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule

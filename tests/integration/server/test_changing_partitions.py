@@ -22,7 +22,7 @@ from zeroeventhub.errors import TokenChanged, Unavailable
 from zeroeventhub.layout import Layout, key_hash
 from zeroeventhub.publisher.partition_hash import hash_on_connect
 
-GUIDE = (Path(__file__).parents[2] / "docs" / "partitions.md").read_text()
+GUIDE = (Path(__file__).parents[3] / "docs" / "partitions.md").read_text()
 PATIENCE = 60
 KEYS = [f"customer-{number}" for number in range(12)]
 

@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import pytest
-from follow_world import CHANGED, POLL, World, delivered, follow, follower, kinds, of_kind
+from harness.follow_world import CHANGED, POLL, World, delivered, follow, follower, kinds, of_kind
 
 from zeroeventhub import FIRST, Event, Page, Partition
 from zeroeventhub._follow import Deliver, Discover, Fetch, Load, Pause

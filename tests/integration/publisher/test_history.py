@@ -379,8 +379,8 @@ def test_digests_are_the_same_in_every_process(wide):
     url = wide.url.render_as_string(hide_password=False)
     ran = subprocess.run(
         [sys.executable, "-c", PROCESS, url],
-        cwd=Path(__file__).parents[2],
-        env={"PYTHONHASHSEED": "12345", "PYTHONPATH": str(Path(__file__).parents[2])},
+        cwd=Path(__file__).parents[3],
+        env={"PYTHONHASHSEED": "12345", "PYTHONPATH": str(Path(__file__).parents[3])},
         capture_output=True,
         text=True,
         check=False,
