@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 
 from harness.follow_world import drive
-
 from zeroeventhub import FeedInfo, Partition
 from zeroeventhub._follow import (
     Await,

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 
 from harness.follow_world import POLL, World, drive
-
 from zeroeventhub import FIRST, Partition
 from zeroeventhub._follow import (
     End,

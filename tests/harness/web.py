@@ -10,7 +10,6 @@ import uvicorn
 
 from harness.exchanges import noted
 
-
 SHUTDOWN = 1.0
 """Seconds that requests have to end in when a server is asked to end."""
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 from harness.shop import metadata, orders, place
-from harness.web import serving
 from harness.spark_reading import planned, rows_of
+from harness.web import serving
 from starlette.applications import Starlette
 
 from zeroeventhub import TableFeed, feed_routes

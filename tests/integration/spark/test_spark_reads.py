@@ -10,8 +10,8 @@ from harness.faults.proxy import proxying
 from harness.peer import peer_python, run_peer
 from harness.peer_like import EVENTS, go_like
 from harness.shop import metadata, orders, place
-from harness.web import serving
 from harness.spark_reading import planned, read, rows_of
+from harness.web import serving
 from sqlalchemy import insert, select, update
 from starlette.applications import Starlette
 
