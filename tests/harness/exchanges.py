@@ -15,7 +15,8 @@ _requests: deque[str] = deque(maxlen=SHOWN)
 
 
 @event.listens_for(Engine, "before_cursor_execute")
-def _note_statement(connection, cursor, statement, parameters, context, executemany) -> None:
+def _note_statement(connection, _cursor, statement, parameters, *more) -> None:
+    executemany = more[-1]
     shown = f"{len(parameters)} rows" if executemany else repr(parameters)
     _statements.append(f"{connection.dialect.name}: {statement}  {shown[:BODY]}")
 

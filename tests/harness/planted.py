@@ -1,9 +1,11 @@
 """Rules of the library, each with the change that removes it and the tests that must notice."""
 
 from dataclasses import dataclass
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "zeroeventhub"
+FOLDER = Path(__file__).parents[1] / "planted"
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ _PROGRESS = "tests/integration/test_progress.py"
 _COMMIT = "yield Do(lambda connection: connection.connection.commit())"
 """Ends the transaction behind everybody's back."""
 
-PLANTED = (
+_OLD = (
     Planted(
         "the fence: a commit that moved no cursor is refused",
         "cursors/store.py",
@@ -419,4 +421,17 @@ PLANTED = (
         (_PROGRESS, "-k", "one_principal and sqlite"),
     ),
 )
-"""Each rule that consumers and publishers rest on, with what removes it."""
+
+
+def planted() -> tuple[Planted, ...]:
+    """Return the mistakes of all rooms."""
+    found = list(_OLD)
+    for file in sorted(FOLDER.glob("*.py")):
+        spec = spec_from_file_location(f"planted_{file.stem}", file)
+        module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+        found += module.PLANTED
+    return tuple(found)
+
+
+PLANTED = planted()

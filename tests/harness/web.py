@@ -37,7 +37,8 @@ class _Server(uvicorn.Server):
         state, ending = self.server_state, self._loop.time() + SHUTDOWN
         for connection in list(state.connections):
             connection.shutdown()
-        while (state.connections or state.tasks) and self._loop.time() < ending:
+        # No event of uvicorn says that the last connection is closed.
+        while (state.connections or state.tasks) and self._loop.time() < ending:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         for task in state.tasks:
             task.cancel()
