@@ -34,8 +34,6 @@ def check(*, strict: bool, as_json: bool, **table: Any) -> None:
         findings: list[Finding] = bound.check()
     except Unavailable as error:
         raise click.ClickException(str(error)) from error
-    finally:
-        engine.dispose()
     if as_json:
         click.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:

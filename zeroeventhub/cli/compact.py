@@ -34,14 +34,11 @@ def compact(*, older_than: timedelta | None, yes: bool, as_json: bool, **table: 
     Stopped anywhere, it begins anew.
     """
     engine, feed = open_feed(**{**table, "compacted": True})
-    try:
-        bound = feed.bind(engine)
-        patiently(bound.head)
-        go_ahead("Events behind which there is a later one of their key will go.", yes=yes)
-        with Meters({"deleted": None}) as meters:
-            events = bound.compact(
-                older_than=older_than, told=lambda events, _: meters.show("deleted", events)
-            )
-    finally:
-        engine.dispose()
+    bound = feed.bind(engine)
+    patiently(bound.head)
+    go_ahead("Events behind which there is a later one of their key will go.", yes=yes)
+    with Meters({"deleted": None}) as meters:
+        events = bound.compact(
+            older_than=older_than, told=lambda events, _: meters.show("deleted", events)
+        )
     click.echo(json.dumps({"deleted": events}) if as_json else f"{events:,} events are gone.")

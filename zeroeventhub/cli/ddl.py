@@ -23,7 +23,6 @@ def ddl(*, uninstall: bool, retention: bool, progress: bool, **table: Any) -> No
     engine, order = open_ordering(**table)
     with engine.connect() as connection:
         statements = order.ddl(connection)
-    engine.dispose()
     parts = [statements.uninstall] if uninstall else [statements.install, statements.backfill]
     if retention and not uninstall:
         parts.append(Marks.of(order.source).statements(engine.dialect))

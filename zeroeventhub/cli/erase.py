@@ -32,10 +32,7 @@ def erase(
     if not ids and not keys:
         raise ConfigurationError("Say which events: --event-id or --event-key, once or more.")
     engine, feed = open_feed(**table)
-    try:
-        bound = feed.bind(engine)
-        go_ahead("These events will be erased for good.", yes=yes)
-        events = bound.erase(ids=ids, keys=keys)
-    finally:
-        engine.dispose()
+    bound = feed.bind(engine)
+    go_ahead("These events will be erased for good.", yes=yes)
+    events = bound.erase(ids=ids, keys=keys)
     click.echo(json.dumps({"erased": events}) if as_json else f"{events:,} events were erased.")

@@ -33,7 +33,6 @@ def horizon(*, as_json: bool, **table: Any) -> None:
         except Unavailable:
             pass  # no settled number is known yet; the writers below are why
         blockers = order.blockers(connection)
-    engine.dispose()
     held_back = settled is None or settled < (highest or 0)
     age = max((blocker.age.total_seconds() for blocker in blockers), default=0) if held_back else 0
     if as_json:

@@ -139,6 +139,8 @@ def open_client(url: str, headers: tuple[str, ...], partitions: int | None) -> I
 def open_database(url: str, *, must_exist: bool = False) -> Engine:
     """Make the engine of a database, with the drivers that come with the command line.
 
+    Its connections are closed when the command ends, however it ends.
+
     Args:
         url: as SQLAlchemy has it.
         must_exist: refuse an SQLite file that is not there, which would be created otherwise.
@@ -163,4 +165,6 @@ def open_database(url: str, *, must_exist: bool = False) -> Engine:
     file = engine.url.database
     if must_exist and engine.dialect.name == "sqlite" and file and not Path(file).exists():
         raise ConfigurationError(f"There is no database file {file}.")
+    if (context := click.get_current_context(silent=True)) is not None:
+        context.call_on_close(engine.dispose)
     return engine

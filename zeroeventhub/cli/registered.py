@@ -35,11 +35,8 @@ def list_(*, as_json: bool, **options: Any) -> None:
     Takes the options of `zeroeventhub serve`.
     """
     engine, feed = open_feed(**options)
-    try:
-        bound: Any = feed.bind(engine)
-        found = [(one, _lag(bound, one)) for one in bound.registered()]
-    finally:
-        engine.dispose()
+    bound: Any = feed.bind(engine)
+    found = [(one, _lag(bound, one)) for one in bound.registered()]
     if as_json:
         click.echo(
             json.dumps(
@@ -73,12 +70,9 @@ def forget(
 ) -> None:
     """Forget a consumer that is no more, so that trimming does not wait for it."""
     engine, feed = open_feed(**options)
-    try:
-        bound: Any = feed.bind(engine)
-        go_ahead(f"Trimming will no longer wait for consumer {shown(consumer)}.", yes=yes)
-        places = bound.forget_progress(consumer, principal=principal)
-    finally:
-        engine.dispose()
+    bound: Any = feed.bind(engine)
+    go_ahead(f"Trimming will no longer wait for consumer {shown(consumer)}.", yes=yes)
+    places = bound.forget_progress(consumer, principal=principal)
     if as_json:
         click.echo(json.dumps({"consumer": consumer, "places": places}))
         return

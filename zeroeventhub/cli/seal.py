@@ -57,18 +57,15 @@ def seal(
     if not table["archive"]:
         raise ConfigurationError("Say where to seal it: --archive with a folder, or a URL.")
     engine, feed = open_feed(**table)
-    try:
-        bound = feed.bind(engine)
-        patiently(bound.head)
-        with Meters({"sealed": None}) as meters:
-            found = bound.seal(
-                older_than=older_than,
-                segment_events=segment_events,
-                least=least,
-                told=lambda events: meters.show("sealed", events),
-            )
-    finally:
-        engine.dispose()
+    bound = feed.bind(engine)
+    patiently(bound.head)
+    with Meters({"sealed": None}) as meters:
+        found = bound.seal(
+            older_than=older_than,
+            segment_events=segment_events,
+            least=least,
+            told=lambda events: meters.show("sealed", events),
+        )
     if as_json:
         click.echo(json.dumps(asdict(found)))
         return

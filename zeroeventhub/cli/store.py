@@ -40,13 +40,10 @@ def open_store(url: str) -> Iterator[tuple[Engine, CursorStore]]:
         ConfigurationError: there is none at this address, or one of another version.
     """
     engine = open_database(url, must_exist=True)
-    try:
-        store = CursorStore(engine)
-        with engine.connect() as connection:
-            store.check_tables(connection)
-        yield engine, store
-    finally:
-        engine.dispose()
+    store = CursorStore(engine)
+    with engine.connect() as connection:
+        store.check_tables(connection)
+    yield engine, store
 
 
 def go_ahead(question: str, *, yes: bool) -> None:

@@ -120,7 +120,6 @@ def sync(
             landing.land(connection, page.partition, page.events)
 
         following.run(apply)
-    engine.dispose()
     if as_json:
         counts = {"landed": watch.landed, "set_aside": watch.aside}
         click.echo(json.dumps({**counts, "table": table, "consumer": consumer}))

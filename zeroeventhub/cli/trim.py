@@ -64,23 +64,18 @@ def trim(
     mark, by what `zeroeventhub ddl --retention` prints. Stopped anywhere, it goes on next time.
     """
     engine, feed = open_feed(**table, must_have_mark=True)
-    try:
-        bound = feed.bind(engine)
-        plan = patiently(
-            partial(bound.plan_trim, older_than=older_than, below=below, silence=silence)
-        )
-        if not as_json:
-            click.echo(str(plan))
-        trimmed = None
-        if not dry_run and plan.first is not None:
-            go_ahead("These events will be deleted.", yes=yes)
-            trimmed = _carried_out(bound, plan, rows)
-        if as_json:
-            click.echo(json.dumps({**asdict(plan), "trimmed": trimmed}, default=datetime.isoformat))
-        elif trimmed is not None:
-            click.echo(f"{trimmed:,} events are gone.")
-    finally:
-        engine.dispose()
+    bound = feed.bind(engine)
+    plan = patiently(partial(bound.plan_trim, older_than=older_than, below=below, silence=silence))
+    if not as_json:
+        click.echo(str(plan))
+    trimmed = None
+    if not dry_run and plan.first is not None:
+        go_ahead("These events will be deleted.", yes=yes)
+        trimmed = _carried_out(bound, plan, rows)
+    if as_json:
+        click.echo(json.dumps({**asdict(plan), "trimmed": trimmed}, default=datetime.isoformat))
+    elif trimmed is not None:
+        click.echo(f"{trimmed:,} events are gone.")
 
 
 def _carried_out(bound: Any, plan: TrimPlan, rows: int) -> int:

@@ -1,0 +1,116 @@
+"""`zeroeventhub sync`: into each database, beside other processes, and at events that do not fit."""
+
+import json
+import time
+
+import pytest
+from harness.command_line import invoke
+from harness.shop import orders, place
+from harness.web import answering
+from sqlalchemy import MetaData, Table, insert, inspect, select, text
+
+from zeroeventhub import CursorStore
+
+
+@pytest.fixture
+def sync(feed, database_url):
+    """A function that runs the command into a table `landed` of each database in turn."""
+    into = ("--into", database_url, "--table", "landed", "--consumer", "copy", "--json")
+    return lambda *options: invoke("sync", feed, *into, *options)
+
+
+def landed(engine):
+    """Read what has landed, in order."""
+    table = Table("landed", MetaData(), autoload_with=engine).c
+    query = select(*(table[name] for name in ("partition", "arrival", "id", "type", "key", "data")))
+    with engine.connect() as connection:
+        ordered = query.order_by(table.partition, table.arrival)
+        return [tuple(row) for row in connection.execute(ordered)]
+
+
+def test_sync_lands_every_event_once(sync, engine, shop):
+    """Sync creates its table, lands every event with its attributes, and resumes."""
+    first = sync()
+    assert (first.exit_code, json.loads(first.stdout)["landed"]) == (0, 100), first.stderr
+    rows = landed(engine)
+    assert [row[:2] for row in rows] == [(p, a) for p in range(2) for a in range(1, 51)]
+    assert rows[0][2:5] == ("1", "placed", "c0")
+    with shop.begin() as connection:
+        place(connection, 4, first=100, partitions=2)
+    assert json.loads(sync().stdout)["landed"] == 4
+    assert len(landed(engine)) == 104
+    assert json.loads(sync().stdout)["landed"] == 0
+
+
+def test_sync_lands_the_types_that_it_is_asked_for(feed, any_engine, any_database_url):
+    """Sync lands events of some types, and passes over the others for good."""
+    into = ("--into", any_database_url, "--table", "landed", "--consumer", "copy", "--json")
+    assert json.loads(invoke("sync", feed, *into, "--event-type", "paid").stdout)["landed"] == 10
+    assert {row[3] for row in landed(any_engine)} == {"paid"}
+    skipped = invoke("sync", feed, *into, "--skip-event-type", "paid")
+    assert json.loads(skipped.stdout)["landed"] == 0
+
+
+def test_sync_does_not_begin_in_the_middle(feed, any_engine, any_database_url):
+    """A consumer that has read before is not taken to another table without its history."""
+    into = ("sync", feed, "--into", any_database_url, "--consumer", "copy", "--table")
+    assert invoke(*into, "landed").exit_code == 0
+    refused = invoke(*into, "elsewhere")
+    assert (refused.exit_code, "another --consumer" in refused.stderr) == (2, True)
+    assert not inspect(any_engine).has_table("elsewhere")
+
+
+def test_sync_creates_nothing_where_the_feed_cannot_filter(tmp_path, monkeypatch):
+    """A feed that does not filter by type is refused before a database is created."""
+    monkeypatch.chdir(tmp_path)
+    document = b'{"token":"t","partitions":[{"id":"0"}],"extensions":["stop"]}'
+    into = ("--into", "sqlite:///stray.db", "--table", "t", "--consumer", "c")
+    with answering(lambda _: b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + document) as url:
+        refused = invoke("sync", url, "--event-type", "a", *into)
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_sync_says_that_it_waits_for_a_process_that_died(sync, engine):
+    """Sync names the consumer whose other processes hold the leases, and lands all after them."""
+    store = CursorStore(engine)
+    with engine.begin() as connection:
+        store.create_tables(connection)
+        store.leases.claim(connection, "copy", "dead", range(2), seconds=3, share=True)
+    started = time.monotonic()
+    shown = sync("--lease", 1.5)
+    assert (shown.exit_code, json.loads(shown.stdout)["landed"]) == (0, 100)
+    assert shown.stderr.count("Other processes of consumer 'copy' hold its partitions") == 1
+    assert time.monotonic() - started > 2
+    assert sync().stderr == ""
+
+
+@pytest.fixture
+def poison(shop):
+    """An order that PostgreSQL refuses, for its JSON has U+0000, and four orders after it."""
+    with shop.begin() as connection:
+        connection.execute(insert(orders), [{"part": 0, "data": {"n": 100, "name": "\0"}}])
+        place(connection, 4, first=101, partitions=2)
+
+
+@pytest.mark.usefixtures("poison")
+@pytest.mark.parametrize("sets_aside", [False, True])
+def test_sync_at_an_event_that_cannot_land(feed, postgresql, postgresql_url, sets_aside):
+    """Sync halts the partition and says where, or writes a dead letter and goes on."""
+    into = ("--into", postgresql_url, "--table", "landed", "--consumer", "copy", "--json")
+    shown = invoke("sync", feed, *into, "--tries", 2, *(["--set-aside"] if sets_aside else []))
+    store = CursorStore(postgresql)
+    with postgresql.connect() as connection:
+        in_1 = connection.scalar(text("SELECT count(*) FROM landed WHERE partition = 1"))
+        letters = store.dead_letters.letters(connection, "copy")
+    assert in_1 == 52
+    if sets_aside:
+        assert shown.exit_code == 0, shown.stderr
+        document = json.loads(shown.stdout)
+        assert (document["landed"], document["set_aside"]) == (104, 1)
+        assert shown.stderr.endswith("Events set aside as dead letters: 1\n")
+        assert [letter.event.data["data"]["name"] for letter in letters] == ["\0"]
+    else:
+        assert shown.exit_code == 1
+        assert "Partition 0 stands still" in shown.stderr
+        assert letters == []

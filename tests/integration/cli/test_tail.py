@@ -1,0 +1,76 @@
+"""`zeroeventhub tail`."""
+
+import json
+
+import pytest
+from harness.command_line import invoke
+from harness.shop import metadata, orders
+from harness.web import serving
+from starlette.applications import Starlette
+
+from zeroeventhub import TableFeed, feed_routes
+
+TENS = list(range(9, 100, 10))
+"""The numbers of the orders that are paid."""
+
+
+def numbers(result):
+    """The numbers of the orders that were printed, a line of JSON each."""
+    return [json.loads(line)["data"]["n"] for line in result.stdout.splitlines()]
+
+
+def test_tail_prints_events_and_nothing_else(feed):
+    """Tail prints every event as a line of JSON; nothing else is on stdout or stderr."""
+    shown = invoke("tail", feed)
+    assert sorted(numbers(shown)) == list(range(100))
+    assert (shown.stderr, shown.exit_code) == ("", 0)
+
+
+def test_tail_starts_and_stops_where_it_is_asked_to(feed):
+    """Tail reads one partition, from a cursor, up to a number of events."""
+    cursor = "1-50"
+    assert numbers(invoke("tail", feed, "--partition", 1, "--from", cursor, "--limit", 3)) == [
+        *(51, 53, 55)
+    ]
+    assert numbers(invoke("tail", feed, "--limit", 7)) == list(range(0, 14, 2))
+    assert invoke("tail", feed, "--from", "last").stdout == ""
+    refused = invoke("tail", feed, "--from", cursor)
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "--partition" in refused.stderr
+
+
+def test_tail_prints_the_types_that_it_is_asked_for(feed):
+    """Tail prints events of some types, or all others; case does not matter."""
+    assert sorted(numbers(invoke("tail", feed, "--event-type", "PAID"))) == TENS
+    others = invoke("tail", feed, "--skip-event-type", "paid", "--skip-event-type", "nothing")
+    assert sorted(numbers(others)) == [n for n in range(100) if n not in TENS]
+    both = invoke("tail", feed, "--event-type", "paid", "--event-type", "placed", "--limit", 60)
+    assert len(numbers(both)) == 60
+    assert invoke("tail", feed, "--event-type", "nothing").stdout == ""
+
+
+def test_tail_starts_at_a_moment(feed):
+    """Tail prints what is of a moment or later, in every partition or in one."""
+    shown = invoke("tail", feed, "--since", "2026-01-31T12:01:30Z")
+    assert sorted(numbers(shown)) == list(range(90, 100)), shown.stderr
+    one = invoke("tail", feed, "--since", "2026-01-31T13:01:30+01:00", "--partition", 1)
+    assert numbers(one) == [91, 93, 95, 97, 99]
+    assert invoke("tail", feed, "--since", "2026-02-01T00:00:00Z").stdout == ""
+    assert len(numbers(invoke("tail", feed, "--since", "2020-01-01T00:00:00Z"))) == 100
+
+
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        (("--since", "2026-01-31T12:01:30Z"), "extension cursor-of-time"),
+        (("--event-type", "a"), "This feed does not announce that it filters"),
+    ],
+)
+def test_feed_is_not_asked_for_what_it_does_not_announce(sqlite, option, sentence):
+    """A feed without times or types is not read at all where they are asked for."""
+    metadata.create_all(sqlite)
+    plain = TableFeed(orders, data="data")
+    with serving(Starlette(routes=feed_routes("/orders", plain, sqlite))) as url:
+        refused = invoke("tail", f"{url}/orders", *option)
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert sentence in refused.stderr
