@@ -1,32 +1,59 @@
-"""A feed that is not for everybody, and its readers."""
+"""Feeds that are served over HTTP, and their readers."""
 
+import json
+import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
 
+import anyio
 import httpx
 from starlette.applications import Starlette
 
 from harness.shop import metadata, orders, place
+from harness.waiting import until
 from harness.web import serving
-from zeroeventhub import Principal, TableFeed, feed_routes
+from zeroeventhub import (
+    FIRST,
+    LAST,
+    Event,
+    FeedInfo,
+    Observer,
+    Page,
+    Partition,
+    Principal,
+    TableFeed,
+    feed_routes,
+)
+from zeroeventhub.protocol import WAIT
+
+PATIENCE = 20.0
+"""Seconds after which a reader gives up an answer that does not come."""
 
 READER = Principal(name="reader")
 TOKEN = "canary-0123456789abcdef"
 HEADERS = {"Authorization": f"Bearer {TOKEN}"}
 GOOD = {
     "": {},
-    "/events": {"token": "1", "partition": 0, "cursor": "_first"},
+    "/events": {"token": "1", "partition": 0, "cursor": FIRST},
     "/server-sent-events": {},
     "/http-feed": {},
-    "/cursor-of-count": {"token": "1", "partition": 0, "cursor": "_first", "events": 3},
+    "/cursor-of-count": {"token": "1", "partition": 0, "cursor": FIRST, "events": 3},
 }
 
 
-def fill(engine):
-    """Write ten orders; return the engine."""
+def fill(engine, count=10):
+    """Write orders; return the engine."""
     metadata.create_all(engine)
-    with engine.begin() as connection:
-        place(connection, 10)
+    if count:
+        with engine.begin() as connection:
+            place(connection, count)
     return engine
+
+
+def write(engine, count=1, **options):
+    """Append orders in a transaction of their own."""
+    with engine.begin() as connection:
+        place(connection, count, **options)
 
 
 def routes(shop, authorize=None, path="/orders", **options):
@@ -38,9 +65,48 @@ def routes(shop, authorize=None, path="/orders", **options):
 
 @contextmanager
 def served(shop, authorize=None, **options):
-    """Serve a feed; yield its URL."""
+    """Serve all routes of a feed over the orders; yield its URL."""
     with serving(Starlette(routes=routes(shop, authorize, **options))) as url:
         yield f"{url}/orders"
+
+
+@contextmanager
+def mounted(feed, engine=None, *, beside=(), lifespan=None, middleware=(), **options):
+    """Serve a feed, and other routes of its host's; yield the feed's URL."""
+    own = feed_routes("/orders", feed, engine, **options)
+    host = Starlette(routes=[*own, *beside], lifespan=lifespan, middleware=middleware)
+    with serving(host) as url:
+        yield f"{url}/orders"
+
+
+def page_url(url, **parameters):
+    """Return the URL of a page of FeedAPI v2."""
+    asked = {"token": "1", "partition": 0, "cursor": FIRST, **parameters}
+    return str(httpx.URL(f"{url}/events", params=asked))
+
+
+def get(url, *, method="GET", headers=None, **parameters):
+    """Ask for a page of FeedAPI v2."""
+    address = page_url(url, **parameters)
+    return httpx.request(method, address, headers=headers, timeout=PATIENCE)
+
+
+def cursor_of(answer):
+    """Return the cursor at the end of a page."""
+    assert answer.status_code == 200, answer.text
+    return json.loads(answer.text.splitlines()[-1])["cursor"]
+
+
+def numbers(answer):
+    """Return the numbers of the orders of a page."""
+    assert answer.status_code == 200, answer.text
+    *events, _ = map(json.loads, answer.text.splitlines())
+    return [event["data"]["n"] for event in events]
+
+
+def head_of(url):
+    """Return the cursor behind the last event."""
+    return cursor_of(get(url, cursor=LAST))
 
 
 def kind(answer):
@@ -58,13 +124,120 @@ def raising(error):
     return hook
 
 
-def open_stream(url, stopped, **headers):
+def open_stream(url, stopped, *, headers=None, **parameters):
     """Read a stream until it ends, or until it is told to stop; return what came."""
     received = b""
-    with httpx.stream("GET", f"{url}/server-sent-events", headers=headers, timeout=60) as answer:
-        assert answer.status_code == 200
-        for chunk in answer.iter_bytes():
+    address = f"{url}/server-sent-events"
+    with httpx.stream(
+        "GET", address, params=parameters, headers=headers, timeout=PATIENCE
+    ) as answer:
+        assert answer.status_code == 200, answer.read()
+        for chunk in answer.iter_raw():
             received += chunk
             if stopped(received):
                 break
     return received
+
+
+class Watcher(Observer):
+    """See how many requests wait at the head, and what is answered."""
+
+    def __init__(self):
+        self.counts = [0]
+        self.answers = []
+
+    def waiting(self, feed, requests):
+        """Note how many wait now."""
+        self.counts.append(requests)
+
+    def answered(self, answered):
+        """Note an answer."""
+        self.answers.append(answered)
+
+    def until_waiting(self, count):
+        """Wait until so many requests wait at the head."""
+        until(lambda: self.counts[-1] == count, f"{count} requests wait at the head")
+
+
+class Numbers:
+    """A feed of one's own whose events are the numbers below its count.
+
+    Attributes:
+        count: how many events there are.
+        error: what is raised by all who ask, if anything.
+        reads: the cursors that were read from.
+        looks: how often its head was looked at.
+        inside: how many are asking it now.
+        most: how many have been at once.
+    """
+
+    def __init__(self, count=0):
+        self.count = count
+        self.error = None
+        self.reads = []
+        self.looks = self.inside = self.most = 0
+        self._lock = threading.Lock()
+        self._open = threading.Event()
+        self._open.set()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Let no read end meanwhile."""
+        self._open.clear()
+        try:
+            yield
+        finally:
+            self._open.set()
+
+    def info(self):
+        return FeedInfo((Partition(0),), "1", extensions=frozenset({WAIT}))
+
+    def head(self):
+        self.looks += 1
+        if self.error is not None:
+            raise self.error
+        return self.count
+
+    def read(self, partition, cursor, limit, *, each=False):
+        with self._asked(cursor):
+            count = self.count
+            assert self._open.wait(PATIENCE)
+            return self._page(cursor, limit, count)
+
+    @contextmanager
+    def _asked(self, cursor):
+        with self._lock:
+            self.reads.append(cursor)
+            self.inside += 1
+            self.most = max(self.most, self.inside)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.inside -= 1
+
+    def _page(self, cursor, limit, count):
+        if self.error is not None:
+            raise self.error
+        first = 0 if cursor == FIRST else count if cursor == LAST else int(cursor)
+        end = min(first + limit, max(count, first))
+        events = [Event(b'{"n":%d}' % number) for number in range(first, end)]
+        cursors = [str(number + 1) for number in range(first, end)]
+        return Page(events, str(end), caught_up=end >= count, cursors=cursors)
+
+
+class AsyncNumbers(Numbers):
+    """The same, asynchronous."""
+
+    async def info(self):
+        return super().info()
+
+    async def head(self):
+        return super().head()
+
+    async def read(self, partition, cursor, limit, *, each=False):
+        with self._asked(cursor):
+            count = self.count
+            while not self._open.is_set():  # noqa: ASYNC110 - a thread sets it
+                await anyio.sleep(0.002)
+            return self._page(cursor, limit, count)

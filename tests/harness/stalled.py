@@ -11,13 +11,13 @@ def ask(url: str, *, room: int | None = None) -> socket.socket:
 
     Args:
         url: what to ask for.
-        room: how many bytes the system takes for who does not read; about twice as many.
+        room: how many bytes the system takes for a reader that does not read; about twice as many.
     """
     parts = urlsplit(url)
     connection = socket.socket()
     if room is not None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, room)
-    connection.settimeout(60)
+    connection.settimeout(20)
     connection.connect((parts.hostname, parts.port))
     target = f"{parts.path}?{parts.query}" if parts.query else parts.path
     connection.sendall(f"GET {target} HTTP/1.1\r\nHost: {parts.netloc}\r\n\r\n".encode())
@@ -26,7 +26,7 @@ def ask(url: str, *, room: int | None = None) -> socket.socket:
 
 @contextmanager
 def asking(url: str, count: int, *, room: int | None = None) -> Iterator[list[socket.socket]]:
-    """Hold open requests that nobody reads the answers of."""
+    """Hold open requests whose answers are not read."""
     with ExitStack() as stack:
         yield [stack.enter_context(ask(url, room=room)) for _ in range(count)]
 

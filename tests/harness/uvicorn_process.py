@@ -12,6 +12,8 @@ from pathlib import Path
 
 import httpx
 
+from harness.waiting import until
+
 FOLDER = Path(__file__).parents[1]
 
 
@@ -61,12 +63,9 @@ def uvicorn(application: str, folder: Path, *options: str, **settings: str) -> I
 
 
 def _address(log: Path, process: subprocess.Popen) -> str:
-    ending = time.monotonic() + 60
-    while time.monotonic() < ending and process.poll() is None:
-        for line in log.read_text().splitlines():
-            if "running on " in line:
-                url = line.split("running on ")[1].split()[0]
-                httpx.get(url)
-                return url
-        time.sleep(0.05)
-    raise RuntimeError(f"uvicorn did not start: {log.read_text()}")
+    until(lambda: "running on " in log.read_text() or process.poll() is not None, "uvicorn starts")
+    _, started, rest = log.read_text().partition("running on ")
+    assert started, f"uvicorn did not start: {log.read_text()}"
+    url = rest.split()[0]
+    httpx.get(url)
+    return url

@@ -1,0 +1,224 @@
+"""How the head of a feed is looked at while readers wait, over real HTTP."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, asynccontextmanager
+
+import anyio
+import httpx
+import pytest
+from harness.readers import (
+    PATIENCE,
+    AsyncNumbers,
+    Numbers,
+    Watcher,
+    fill,
+    get,
+    mounted,
+    numbers,
+    page_url,
+)
+from harness.shop import orders, place
+from harness.stalled import answer, ask, asking
+from harness.waiting import until
+from harness.web import serving
+from sqlalchemy.ext.asyncio import create_async_engine
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+from zeroeventhub import Capacity, TableFeed, feed_routes
+
+
+@pytest.fixture
+def watcher():
+    """What sees how many wait."""
+    return Watcher()
+
+
+class Looked(AsyncNumbers):
+    """A feed whose head takes its time.
+
+    Attributes:
+        seconds: how long a look takes.
+        looking: how many look now.
+        most_looking: how many have at once.
+    """
+
+    def __init__(self, seconds=0.0):
+        super().__init__()
+        self.seconds = seconds
+        self.looking = self.most_looking = 0
+
+    async def head(self):
+        self.looks += 1
+        self.looking += 1
+        self.most_looking = max(self.most_looking, self.looking)
+        try:
+            await anyio.sleep(self.seconds)
+        finally:
+            self.looking -= 1
+        return self.count
+
+
+def test_one_looks_for_all_who_wait(watcher):
+    """However many wait one looks at a time, all are woken, and nobody looks for nobody."""
+    feed = Looked(0.002)
+    with mounted(feed, observer=watcher) as url:
+        time.sleep(0.05)
+        assert feed.looks == 0
+        with asking(page_url(url, wait=30), 30) as waiting:
+            watcher.until_waiting(30)
+            until(lambda: feed.looks > 3, "the head is looked at")
+            feed.count = 1
+            assert [answer(one)[2].count(b'"data"') for one in waiting] == [1] * 30
+        looks = feed.looks
+        time.sleep(0.05)
+        assert feed.looks <= looks + 1  # one may have been under way
+    assert feed.most_looking == 1
+
+
+def looks_in(seconds, feeds, **capacity):
+    """Return how often the heads of feeds are looked at together, while each is waited for."""
+    routes, watchers = [], [Watcher() for _ in feeds]
+    for number, feed in enumerate(feeds):
+        options = {"observer": watchers[number], "capacity": Capacity(**capacity)}
+        routes += feed_routes(f"/{number}", feed, name=f"feed{number}", **options)
+    with serving(Starlette(routes=routes)) as url, ExitStack() as stack:
+        for number, watcher in enumerate(watchers):
+            stack.enter_context(ask(page_url(f"{url}/{number}", wait=30)))
+            watcher.until_waiting(1)
+        before = sum(feed.looks for feed in feeds)
+        time.sleep(seconds)
+        return sum(feed.looks for feed in feeds) - before
+
+
+def test_head_is_looked_at_as_often_as_the_capacity_says():
+    """While a reader waits a feed is looked at again and again, and no more often than it may."""
+    assert 2 <= looks_in(0.5, [Looked()], look_seconds=0.05) <= 12
+
+
+def test_looks_are_rarer_where_nothing_comes():
+    """A feed that has been silent for long is looked at up to four times less."""
+    assert looks_in(1.5, [Looked()], look_seconds=0.002) <= 400
+
+
+@pytest.mark.parametrize(("feeds", "most"), [(1, 30), (20, 60)])
+def test_looks_take_a_part_of_the_time(feeds, most):
+    """However slow they are and however many feeds are waited for, all looks have a share."""
+    assert looks_in(0.5, [Looked(0.005) for _ in range(feeds)], look_seconds=0.001) <= most
+
+
+def test_look_that_had_to_wait_does_not_put_off_the_next(watcher):
+    """After one slow look, as of a database that was busy, the next one comes soon."""
+    feed = Looked(0.7)
+    with mounted(feed, observer=watcher) as url, ask(page_url(url, wait=30)) as waiting:
+        until(lambda: feed.looking, "the head is looked at")
+        feed.seconds = 0
+        until(lambda: feed.looks > 1, "it is looked at again", 2)
+        feed.count = 1
+        assert answer(waiting)[2].count(b'"data"') == 1
+
+
+def test_look_is_not_cut_short(watcher):
+    """A look goes on to its end though its reader leaves: a query cut short costs a connection."""
+    ended = []
+
+    class Whole(Looked):
+        async def head(self):
+            found = await super().head()
+            ended.append(found)
+            return found
+
+    feed = Whole(0.3)
+    with mounted(feed, observer=watcher) as url:
+        with ask(page_url(url, wait=30)):
+            until(lambda: feed.looking, "the head is looked at")
+        watcher.until_waiting(0)
+        until(lambda: not feed.looking, "the look ends")
+    assert len(ended) == feed.looks
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_commit_through_the_engine_of_the_feed_is_heard_of(any_engine, kind, watcher):
+    """What the host commits through the feed's engine need not wait for the next look."""
+    fill(any_engine, 0)
+    reading = any_engine
+    if kind == "async":
+        url = any_engine.url.render_as_string(hide_password=False)
+        url = url.replace("sqlite://", "sqlite+aiosqlite://").replace("+pymysql", "+aiomysql")
+        reading = create_async_engine(url)
+
+    async def order(_):
+        if kind == "async":
+            async with reading.begin() as connection:
+                await connection.run_sync(place, 1)
+        else:
+            await anyio.to_thread.run_sync(sync_order)
+        return PlainTextResponse("written")
+
+    def sync_order():
+        with reading.begin() as connection:
+            place(connection, 1)
+
+    @asynccontextmanager
+    async def lifespan(_):
+        yield
+        if kind == "async":
+            await reading.dispose()
+
+    options = {"observer": watcher, "capacity": Capacity(look_seconds=60)}
+    beside = [Route("/order", order)]
+    feed = TableFeed(orders, data="data")
+    with (
+        mounted(feed, reading, beside=beside, lifespan=lifespan, **options) as url,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        assert numbers(get(url)) == []
+        # The first look knows the head; the next would come a minute later.
+        for count in (1, 2):
+            waiting = pool.submit(get, url, cursor=f"1-{count - 1}", wait=15)
+            watcher.until_waiting(1)
+            time.sleep(0.05)
+            address = url.removesuffix("/orders") + "/order"
+            assert httpx.get(address, timeout=PATIENCE).text == "written"
+            assert len(numbers(waiting.result())) == 1
+            watcher.until_waiting(0)
+
+
+class Telling(Numbers):
+    """A feed that tells of commits."""
+
+    def on_commit(self, told):
+        """Remember whom to tell."""
+        self.tell = told
+
+
+def test_commit_is_looked_for_until_it_is_there(watcher):
+    """A commit is told of while it is still under way: it is looked for a moment longer."""
+    feed = Telling()
+    capacity = Capacity(look_seconds=60)
+    with mounted(feed, capacity=capacity, observer=watcher) as url:
+        feed.tell()  # a commit that is told of to nobody
+        with ask(page_url(url, wait=30)) as waiting:
+            watcher.until_waiting(1)
+            ending = time.monotonic() + 10
+            while time.monotonic() < ending and watcher.counts[-1] != 0:
+                feed.tell()
+                time.sleep(0.002)
+                feed.count = 1
+                time.sleep(0.15)
+            assert answer(waiting)[2].count(b'"data"') == 1
+
+
+def test_commits_without_news_are_heard_of_seldom(watcher):
+    """However much is committed elsewhere, the head is not looked at all the time."""
+    feed = Telling()
+    options = {"capacity": Capacity(look_seconds=60), "observer": watcher}
+    with mounted(feed, **options) as url, ask(page_url(url, wait=30)):
+        watcher.until_waiting(1)
+        before, ending = feed.looks, time.monotonic() + 0.6
+        while time.monotonic() < ending:
+            feed.tell()
+            time.sleep(0.001)
+        assert 1 <= feed.looks - before <= 40

@@ -1,0 +1,303 @@
+"""Answers that are held back until there is something to read, over real HTTP."""
+
+import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+from harness.readers import (
+    PATIENCE,
+    AsyncNumbers,
+    Numbers,
+    Watcher,
+    cursor_of,
+    fill,
+    get,
+    head_of,
+    mounted,
+    numbers,
+    page_url,
+    write,
+)
+from harness.shop import orders, place
+from harness.stalled import answer, ask, asking
+from harness.waiting import until
+from sqlalchemy import create_engine, insert
+from sqlalchemy.ext.asyncio import create_async_engine
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware
+
+from zeroeventhub import FIRST, Capacity, FeedInfo, Partition, TableFeed
+from zeroeventhub.errors import Unavailable
+
+FEED = TableFeed(orders, data="data", type="kind")
+WAIT = 10
+"""Seconds that a reader waits for what is sure to come."""
+
+
+@pytest.fixture
+def watcher():
+    """What sees how many wait."""
+    return Watcher()
+
+
+@pytest.fixture
+def shop(sqlite):
+    """An engine of a database with an empty table of orders."""
+    return fill(sqlite, 0)
+
+
+@pytest.fixture
+def pool():
+    """Threads to wait in."""
+    with ThreadPoolExecutor(12) as threads:
+        yield threads
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_event_that_is_committed_ends_the_wait(engine, async_url, kind, watcher, pool):
+    """A reader at the head has an event soon after its commit; what is there comes at once."""
+    fill(engine, 0)
+    reading = create_async_engine(async_url) if kind == "async" else engine
+
+    @asynccontextmanager
+    async def lifespan(_):
+        yield
+        if reading is not engine:
+            await reading.dispose()
+
+    with mounted(FEED, reading, lifespan=lifespan, observer=watcher) as url:
+        assert "wait" in httpx.get(url).json()["extensions"]
+        waiting = pool.submit(get, url, wait=WAIT)
+        watcher.until_waiting(1)
+        with engine.connect() as connection:
+            place(connection, 1)
+            connection.rollback()
+        assert not waiting.done()
+        write(engine)
+        assert numbers(waiting.result()) == [0]
+        assert json.loads(waiting.result().text.splitlines()[-1])["caughtUp"]
+        assert numbers(get(url, wait=WAIT)) == [0]
+        watcher.until_waiting(0)
+    assert [one.waited < WAIT / 2 for one in watcher.answers if one.route == "events"] == [True] * 2
+
+
+def test_wait_ends_in_time(shop, pool):
+    """A reader waits as long as it says and no longer than it may, however busy the feed is."""
+    ended = threading.Event()
+
+    def go_on_writing():
+        while not ended.wait(0.002):
+            write(shop)
+
+    with mounted(FEED, shop, capacity=Capacity(wait_seconds=0.5)) as url:
+        writing = pool.submit(go_on_writing)
+        try:
+            for wait, least, most in (("0.2", 0.2, 4), ("60", 0.5, 5)):
+                began = time.monotonic()
+                page = get(url, cursor="1-0", wait=wait, **{"event-types": "paid"})
+                assert least <= time.monotonic() - began < most
+                assert numbers(page) == []
+                assert json.loads(page.text)["caughtUp"]
+        finally:
+            ended.set()
+            writing.result()
+
+
+def test_head_request_and_request_for_the_head_do_not_wait(shop, watcher):
+    """What is known at once is answered at once, however long the reader would wait."""
+    with mounted(FEED, shop, observer=watcher) as url:
+        assert get(url, method="HEAD", wait=WAIT).status_code == 200
+        assert get(url, cursor="_last", wait=WAIT).status_code == 200
+        assert get(url, cursor="1-0").status_code == 200
+    assert watcher.counts == [0]
+
+
+def test_filtered_wait_goes_on_over_other_events(shop, watcher, pool):
+    """A reader of one type is not answered for others, but learns how far it has come."""
+    with mounted(FEED, shop, observer=watcher) as url:
+        paid = pool.submit(get, url, wait=WAIT, **{"event-types": "paid"})
+        lost = pool.submit(get, url, wait="0.6", **{"event-types": "lost"})
+        watcher.until_waiting(2)
+        for number in range(3):
+            write(shop, first=number)
+            time.sleep(0.03)
+        assert not paid.done()
+        with shop.begin() as connection:
+            connection.execute(insert(orders), {"kind": "paid", "data": {"n": 3}})
+        assert numbers(paid.result()) == [3]
+        assert numbers(lost.result()) == []
+        assert cursor_of(lost.result()).split("-")[1] == cursor_of(paid.result()).split("-")[1]
+
+
+def test_each_partition_is_waited_for(shop, watcher, pool):
+    """An event ends the wait of its partition, and no other's."""
+    feed = TableFeed(orders, data="data", partition="part", partitions=3)
+    with mounted(feed, shop, observer=watcher) as url:
+        waiting = [
+            pool.submit(
+                get, url, token="3", partition=partition, wait=WAIT if partition == 1 else 1
+            )
+            for partition in range(3)
+        ]
+        watcher.until_waiting(3)
+        with shop.begin() as connection:
+            connection.execute(insert(orders), {"part": 1, "data": {"n": 7}})
+        assert numbers(waiting[1].result()) == [7]
+        assert [numbers(waiting[number].result()) for number in (0, 2)] == [[], []]
+
+
+def test_wait_goes_through_middleware(shop, watcher, pool):
+    """A middleware of Starlette's own kind between changes nothing."""
+
+    async def pass_on(request, call_next):
+        return await call_next(request)
+
+    middleware = [Middleware(BaseHTTPMiddleware, dispatch=pass_on)]
+    with mounted(FEED, shop, middleware=middleware, observer=watcher) as url:
+        assert numbers(get(url, wait="0.1")) == []
+        waiting = pool.submit(get, url, wait=WAIT)
+        watcher.until_waiting(1)
+        write(shop)
+        assert numbers(waiting.result()) == [0]
+
+
+def test_so_many_may_wait(shop, watcher):
+    """One waiter more than there may be is refused, while other reads go on."""
+    with mounted(FEED, shop, capacity=Capacity(waiters=3), observer=watcher, name="shop") as url:
+        head = head_of(url)
+        with asking(page_url(url, cursor=head, wait=30), 3) as waiting:
+            watcher.until_waiting(3)
+            for _ in range(3):
+                refused = get(url, cursor=head, wait=30)
+                assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+            assert get(url, cursor=head).status_code == 200
+            write(shop)
+            assert {answer(connection)[0] for connection in waiting} == {200}
+        watcher.until_waiting(0)
+        with asking(page_url(url, cursor=head_of(url), wait=30), 3):
+            watcher.until_waiting(3)
+            assert get(url, cursor=head_of(url), wait=30).status_code == 503
+    assert max(watcher.counts) == 3
+    assert min(watcher.counts) == 0
+
+
+@pytest.mark.parametrize("feed", [Numbers, AsyncNumbers])
+def test_waiters_are_told_when_the_feed_fails(feed, watcher):
+    """If a feed fails while many wait each is answered, and as many may wait again."""
+    feed = feed()
+    with mounted(feed, capacity=Capacity(waiters=4), observer=watcher) as url:
+        for _ in range(2):
+            with asking(page_url(url, wait=30), 4) as waiting:
+                watcher.until_waiting(4)
+                feed.error = Unavailable("The feed is away.", retry_after=7)
+                found = [answer(connection) for connection in waiting]
+                watcher.until_waiting(0)
+                feed.error = None
+            assert [(status, headers["retry-after"]) for status, headers, _ in found] == [
+                (503, "7")
+            ] * 4
+        with asking(page_url(url, wait=30), 4) as waiting:
+            watcher.until_waiting(4)
+            feed.error = ValueError("a mistake")
+            assert [answer(connection)[0] for connection in waiting] == [500] * 4
+            watcher.until_waiting(0)
+
+
+def test_database_that_goes_away_is_told_to_all(tmp_path, watcher):
+    """If the database goes while many wait, each is answered, and told to come back."""
+    folder = tmp_path / "there"
+    folder.mkdir()
+    engine = fill(create_engine(f"sqlite:///{folder / 'test.db'}"), 0)
+    with (
+        mounted(FEED, engine, observer=watcher) as url,
+        asking(page_url(url, wait=30), 5) as waiting,
+    ):
+        watcher.until_waiting(5)
+        folder.rename(tmp_path / "away")
+        engine.dispose()
+        found = [answer(connection) for connection in waiting]
+    assert {(status, headers["retry-after"]) for status, headers, _ in found} == {(503, "1")}
+    engine.dispose()
+
+
+def test_readers_that_go_wait_no_longer(watcher):
+    """A waiter that closes its connection is not counted, and the feed is looked at for nobody."""
+    feed = Numbers()
+    with mounted(feed, capacity=Capacity(waiters=3), observer=watcher) as url:
+        for _ in range(2):
+            waiting = [ask(page_url(url, wait=30)) for _ in range(3)]
+            watcher.until_waiting(3)
+            for left, connection in zip((2, 1, 0), waiting, strict=True):
+                connection.close()
+                watcher.until_waiting(left)
+        looks = feed.looks
+        time.sleep(0.1)
+        assert feed.looks <= looks + 1  # one may have been under way
+
+
+@pytest.mark.parametrize("leaving", [[0], [1], [0, 1], [1, 0]], ids=str)
+def test_who_stays_is_told_whoever_leaves(leaving, watcher):
+    """The readers that stay are answered, whichever of the others close their connections."""
+    feed = Numbers()
+    with mounted(feed, observer=watcher) as url:
+        waiting = []
+        for number in range(3):
+            waiting.append(ask(page_url(url, wait=30)))
+            watcher.until_waiting(number + 1)
+        for left, number in enumerate(leaving, 1):
+            waiting[number].close()
+            watcher.until_waiting(3 - left)
+        feed.count = 1
+        stayed = [one for number, one in enumerate(waiting) if number not in leaving]
+        assert [answer(one)[2].count(b'"data"') for one in stayed] == [1] * len(stayed)
+        for one in stayed:
+            one.close()
+
+
+def test_next_one_looks_when_the_first_has_waited_enough(watcher, pool):
+    """A reader whose time is over leaves the wait to the others."""
+    feed = Numbers()
+    with mounted(feed, observer=watcher) as url:
+        waiting = []
+        for number, seconds in enumerate(("0.3", "0.5", WAIT), 1):
+            waiting.append(pool.submit(get, url, wait=seconds))
+            until(lambda number=number: max(watcher.counts) >= number, f"reader {number} waits")
+        assert [cursor_of(one.result()) for one in waiting[:2]] == ["0", "0"]
+        feed.count = 1
+        assert numbers(waiting[2].result()) == [0]
+
+
+class Silent(Numbers):
+    """A feed of one's own without any extension."""
+
+    def info(self):
+        return FeedInfo((Partition(0),), "1")
+
+
+def test_feed_of_ones_own_need_not_wait(watcher):
+    """A feed that is not waited for answers at once, and passes over what it does not know."""
+    with mounted(Silent(), observer=watcher) as url:
+        assert "extensions" not in httpx.get(url).json()
+        answer = get(url, wait=WAIT, stop="x", **{"event-types": "a"})
+        assert json.loads(answer.text) == {"cursor": "0", "caughtUp": True}
+        for name in ("cursor", "lag", "splits", "cursor-of-count", "segments", "key-history"):
+            query = {"token": "1", "partition": 0, "time": "2026-01-01T00:00:00Z", "count": 1}
+            assert httpx.get(f"{url}/{name}", params=query, timeout=PATIENCE).status_code == 404
+    assert watcher.counts == [0]
+
+
+@pytest.mark.parametrize("feed", [Numbers, AsyncNumbers])
+def test_feed_of_ones_own_can_be_waited_for(feed, watcher, pool):
+    """A feed that has head() and names the extension is waited for."""
+    feed = feed()
+    with mounted(feed, observer=watcher) as url:
+        for count in (1, 2):
+            waiting = pool.submit(get, url, cursor=FIRST if count == 1 else "1", wait=WAIT)
+            watcher.until_waiting(1)
+            feed.count = count
+            assert numbers(waiting.result()) == [count - 1]
+            watcher.until_waiting(0)
