@@ -1,0 +1,185 @@
+"""How far a micro-batch goes: what a limit leaves to whom, and who has to wait."""
+
+from contextlib import contextmanager
+
+import pytest
+from harness.laid_out_feed import ReadFeed
+from harness.spark_reading import Streaming
+from harness.web import serving
+from starlette.applications import Starlette
+
+from zeroeventhub import FIRST, feed_routes
+from zeroeventhub.protocol import CAUGHT_UP, CURSOR_OF_COUNT, STOP
+
+EXTENSIONS = {"plain": (), "stop": (STOP, CAUGHT_UP), "count": (STOP, CURSOR_OF_COUNT)}
+
+
+@pytest.fixture(params=EXTENSIONS.values(), ids=EXTENSIONS.keys())
+def feed(request):
+    """A feed of three partitions, by what it can do."""
+    return ReadFeed(3, frozenset(request.param))
+
+
+@contextmanager
+def streaming(feed, **options):
+    """Yield the driver of a stream of a feed."""
+    with serving(Starlette(routes=feed_routes("/numbers", feed))) as url:
+        driver = Streaming(f"{url}/numbers", **options)
+        yield driver
+        driver.reader.stop()
+
+
+def publish(feed, partition, amount):
+    """Publish events of a key that is in a partition."""
+    key = next(key for key in range(100) if feed.layout.partition_of(key) == partition)
+    for _ in range(amount):
+        feed.append(key)
+
+
+def place(offsets, partition):
+    """The position of a partition in offsets."""
+    cursor = offsets["cursors"].get(str(partition), FIRST)
+    return 0 if cursor == FIRST else int(cursor)
+
+
+def amounts(feed, start, end):
+    """Count the events between two offsets, by partition."""
+    found = {}
+    for partition in map(int, end["cursors"]):
+        ahead = feed.shown(partition, place(start, partition))
+        if inside := [number for number, _ in ahead if number <= place(end, partition)]:
+            found[partition] = len(inside)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("there", "limit", "shares"),
+    [
+        ((20, 20, 20), 30, {0: 10, 1: 10, 2: 10}),
+        ((2, 20, 0), 12, {0: 2, 1: 10}),
+        ((20, 20, 20), 10, {0: 3, 1: 3, 2: 4}),
+        ((20, 20, 20), 1, {0: 1, 1: 1, 2: 1}),
+        ((5, 0, 9), None, {0: 5, 2: 9}),
+    ],
+)
+def test_limit_is_shared_out(feed, there, limit, shares):
+    """What one partition does not have is for others, and no more comes than one of each."""
+    with streaming(feed) as driver:
+        start = driver.begin()
+        for partition, amount in enumerate(there):
+            publish(feed, partition, amount)
+        end = driver.end(start, limit)
+        assert amounts(feed, start, end) == shares
+        assert len(driver.numbers(start, end)) == sum(shares.values())
+
+
+def test_nothing_new_is_no_move(feed):
+    """At the head the end of a batch is its start, letter by letter."""
+    with streaming(feed) as driver:
+        publish(feed, 1, 5)
+        end = driver.end(driver.begin())
+        assert driver.end(end) == end
+        assert driver.end(end, 10) == end
+        assert driver.tasks(end, end) == [[]]
+
+
+def test_child_waits_for_its_parent(feed):
+    """A partition is read when the one before it is at its end, and busy ones do not hinder it."""
+    with streaming(feed) as driver:
+        start = driver.begin()
+        publish(feed, 0, 6)
+        feed.layout = feed.layout.split(0, into=2)
+        publish(feed, 3, 4)
+        publish(feed, 1, 20)
+        end = driver.end(start, 4)
+        assert "3" not in end["cursors"]
+        for _ in range(10):
+            if 3 in amounts(feed, start, end):
+                break
+            start, end = end, driver.end(end, 1)
+        assert amounts(feed, start, end)[3] == 1
+        assert not feed.shown(0, place(end, 0))
+
+
+def test_child_that_was_begun_waits_for_its_parent(feed):
+    """A partition that offsets name is not read on before the one that it starts after."""
+    publish(feed, 0, 6)
+    feed.layout = feed.layout.split(0, into=2)
+    publish(feed, 3, 4)
+    with streaming(feed) as driver:
+        start = {"cursors": dict.fromkeys("01234", "0")}
+        assert amounts(feed, start, driver.end(start, 4)) == {0: 4}
+
+
+@pytest.mark.parametrize("limit", [6, None])
+@pytest.mark.parametrize("heeds_limits", [True, False])
+def test_range_is_read_as_it_was_planned(feed, heeds_limits, limit):
+    """A task has the events of its range, however many have come behind it meanwhile."""
+    feed.heeds_limits = heeds_limits
+    with streaming(feed) as driver:
+        start = driver.begin()
+        publish(feed, 0, 11)
+        end = driver.end(start, limit)
+        expected = [n for n, _ in feed.shown(0) if n <= place(end, 0)]
+        publish(feed, 0, 11)
+        assert driver.numbers(start, end) == expected
+        assert len(expected) >= (limit or 11)
+
+
+@pytest.mark.parametrize(
+    "change", [lambda one: one.redistribute(by=2), lambda one: one.split(1, into=2)]
+)
+def test_partition_that_changes_while_it_is_read(change):
+    """A task goes on in whatever partitions its range is to be found by then, each event once."""
+    feed = ReadFeed(1, frozenset({STOP, CAUGHT_UP}))
+    feed.layout = feed.layout.split(0, into=2)
+    read = feed.read
+
+    def read_and_change(*arguments, **options):
+        page = read(*arguments, **options)
+        if feed.layout.next_id == 3 and len(page.events) > 1:
+            feed.layout = change(feed.layout)
+        return page
+
+    with streaming(feed) as driver:
+        start = driver.begin()
+        for key in range(20):
+            feed.append(key)
+        end = driver.end(start)
+        feed.read = read_and_change
+        found = driver.numbers(start, end)
+    assert feed.layout.next_id > 3
+    assert sorted(found) == list(range(1, 21))
+
+
+def test_what_is_there_now_is_fixed_at_the_first_look():
+    """By Trigger.AvailableNow nothing is read that came later, nor a partition that did."""
+    feed = ReadFeed(3, frozenset({STOP, CAUGHT_UP}))
+    with streaming(feed) as driver:
+        start = driver.begin()
+        publish(feed, 0, 3)
+        driver.reader.prepareForTriggerAvailableNow()
+        some = driver.end(start, 2)
+        publish(feed, 0, 3)
+        feed.layout = feed.layout.split(1, into=2)
+        publish(feed, 3, 3)
+        end = driver.end(some)
+        assert (amounts(feed, start, some), amounts(feed, some, end)) == ({0: 2}, {0: 1})
+        assert "3" not in end["cursors"]
+        assert driver.end(end) == end
+
+
+def test_feed_that_cannot_stop_is_over_when_less_comes_than_is_wanted():
+    """By Trigger.AvailableNow a feed that does not stop is read until a batch is not full."""
+    feed = ReadFeed(1, frozenset())
+    with streaming(feed) as driver:
+        start = driver.begin()
+        publish(feed, 0, 5)
+        driver.reader.prepareForTriggerAvailableNow()
+        full = driver.end(start, 3)
+        assert driver.reader.reportLatestOffset() is None
+        rest = driver.end(full, 3)
+        publish(feed, 0, 5)
+        assert driver.end(rest, 3) == rest
+        assert [full["counts"], rest["counts"]] == [{"0": 3}, {"0": 5}]
+        assert driver.numbers(start, full) + driver.numbers(full, rest) == [1, 2, 3, 4, 5]

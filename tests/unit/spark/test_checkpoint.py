@@ -1,0 +1,143 @@
+"""Checkpoints of Spark's streams: where their committed batches have read a feed to."""
+
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from harness.spark_checkpoint import write_checkpoint
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.spark.checkpoint import committed_offsets
+from zeroeventhub.spark.offsets import Offsets
+
+CURSORS = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=30)
+PARTITIONS = st.integers(0, 32767)
+OFFSETS = st.builds(
+    Offsets,
+    cursors=st.dictionaries(PARTITIONS, CURSORS, min_size=1, max_size=4),
+    token=st.none() | st.text(max_size=5),
+    starts_after=st.dictionaries(PARTITIONS, PARTITIONS, max_size=2),
+    cursor_from=st.dictionaries(
+        PARTITIONS, st.lists(PARTITIONS, min_size=1, max_size=3).map(tuple), max_size=2
+    ),
+    counts=st.dictionaries(PARTITIONS, st.integers(0), max_size=2),
+)
+ORDERS = {"cursors": {"0": "a", "1": "b"}, "token": "7"}
+CLICKS = {"cursors": {"0": "c"}}
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(batch=OFFSETS, version=st.sampled_from(["v1", "v2"]))
+def test_offsets_of_a_batch_come_back(tmp_path, batch, version):
+    """What a stream has committed is read, whatever it is."""
+    checkpoint = write_checkpoint(tmp_path, [[batch.document()]], version=version)
+    assert committed_offsets(checkpoint) == batch
+
+
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.text() | st.binary())
+def test_file_of_any_form_is_read_or_refused(tmp_path, content):
+    """Whatever stands in a batch's file, it is offsets or an error of this library."""
+    checkpoint = write_checkpoint(tmp_path, [[ORDERS]])
+    raw = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
+    for start in (b"", b"v1\n{}\n", b'v2\n{}\n0:{"cursors":'):
+        Path(tmp_path, "offsets", "0").write_bytes(start + raw)
+        with suppress(ConfigurationError):
+            assert isinstance(committed_offsets(checkpoint), Offsets)
+
+
+@pytest.mark.parametrize(
+    ("version", "sources", "source", "expected"),
+    [
+        ("v1", [None, ORDERS], "1", ORDERS),
+        ("v1", [CLICKS, ORDERS], "0", CLICKS),
+        ("v2", [CLICKS, ORDERS], "1", ORDERS),
+        ("v2", {"clicks": CLICKS, "orders": ORDERS}, "orders", ORDERS),
+    ],
+)
+def test_source_is_named_by_its_number_or_name(tmp_path, version, sources, source, expected):
+    """Of several sources, the one that is asked for is read."""
+    checkpoint = write_checkpoint(tmp_path, [sources], version=version)
+    assert committed_offsets(checkpoint, source) == Offsets.of(expected)
+
+
+@pytest.mark.parametrize(
+    ("sources", "source", "sentence"),
+    [
+        ([CLICKS, ORDERS], None, "has 2 sources, 0, 1: say which"),
+        ([ORDERS], "1", "has 1 sources, 0: say which"),
+        ([None], None, "has not read anything from source 0 yet"),
+        ([17], None, "Source 0 of the stream is not a feed"),
+        ([{"orders": {"0": 5}}], None, "Source 0 of the stream is not a feed"),
+        ([{"cursors": {"0": 5}}], None, "partition 0 is not a cursor"),
+    ],
+)
+def test_source_that_is_no_feed_is_refused(tmp_path, sources, source, sentence):
+    """What is not the offsets of one feed is refused, and the error says why."""
+    checkpoint = write_checkpoint(tmp_path, [sources])
+    with pytest.raises(ConfigurationError, match=sentence):
+        committed_offsets(checkpoint, source)
+
+
+def test_batch_under_way_is_refused(tmp_path):
+    """Where a batch was planned and not committed, nobody can say what its sink holds."""
+    checkpoint = write_checkpoint(tmp_path, [[CLICKS], [ORDERS]], committed=1)
+    with pytest.raises(ConfigurationError, match="Batch 1 of the stream was planned"):
+        committed_offsets(checkpoint)
+    write_checkpoint(tmp_path, [[CLICKS], [ORDERS]])
+    assert committed_offsets(checkpoint) == Offsets.of(ORDERS)
+
+
+def test_number_of_a_batch_is_not_its_name(tmp_path):
+    """Batch 10 comes behind batch 9."""
+    checkpoint = write_checkpoint(tmp_path, [[CLICKS]] * 10 + [[ORDERS]])
+    assert committed_offsets(checkpoint) == Offsets.of(ORDERS)
+
+
+@pytest.mark.parametrize("place", ["s3://lake/orders", "hdfs://n:8020/orders", "dbfs:/orders"])
+def test_checkpoint_elsewhere_is_refused(place):
+    """A checkpoint that is not on this machine is said not to be."""
+    with pytest.raises(ConfigurationError, match="not a folder of this machine"):
+        committed_offsets(place)
+
+
+@pytest.mark.parametrize("name", ["missing", "empty", "file"])
+def test_folder_without_a_checkpoint_is_refused(tmp_path, name):
+    """A folder that is not there, or is not a checkpoint, is said to be none."""
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("v1")
+    with pytest.raises(ConfigurationError, match="not the checkpoint of a stream"):
+        committed_offsets(str(tmp_path / name))
+
+
+@pytest.mark.parametrize("name", ["offsets", "commits"])
+def test_file_that_is_not_whole_is_refused(tmp_path, name):
+    """A file that a crash has emptied is no batch."""
+    checkpoint = write_checkpoint(tmp_path, [[ORDERS]])
+    (tmp_path / name / "0").write_bytes(b"")
+    with pytest.raises(ConfigurationError, match="not a whole file"):
+        committed_offsets(checkpoint)
+
+
+def test_form_of_a_later_spark_is_refused(tmp_path):
+    """Offsets in a form that nobody knew yet are not guessed at."""
+    checkpoint = write_checkpoint(tmp_path, [[ORDERS]], version="v3")
+    with pytest.raises(ConfigurationError, match="'v3'"):
+        committed_offsets(checkpoint)
+
+
+def test_checkpoint_is_read_without_spark(tmp_path):
+    """Who hands over from Spark need not have it."""
+    checkpoint = write_checkpoint(tmp_path, [[ORDERS]])
+    code = f"""
+import sys
+sys.modules |= {{"pyspark": None, "pyarrow": None}}
+from zeroeventhub.spark.checkpoint import committed_offsets
+print(committed_offsets({checkpoint!r}).cursors)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("{0: 'a', 1: 'b'}\n", "")

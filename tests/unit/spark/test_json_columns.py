@@ -1,0 +1,247 @@
+"""Members of events' JSON as columns: what fits a schema, what does not, and what is told of it."""
+
+import datetime as dt
+import json
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    CharType,
+    DateType,
+    DayTimeIntervalType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    VarcharType,
+    VariantType,
+)
+
+from zeroeventhub.errors import ConfigurationError, ProtocolError
+from zeroeventhub.spark.json_columns import JsonColumns
+from zeroeventhub.spark.versions import arrow_schema
+
+CORRUPT = "_corrupt_record"
+
+
+TEXT, NUMBER = StringType(), IntegerType()
+CENTS = DecimalType(10, 2)
+HALF_PAST = dt.datetime.fromisoformat("2026-01-01T01:00:00.5")
+
+
+def struct(*, nullable=True, **fields):
+    """A type of objects."""
+    return StructType([StructField(name, kind, nullable) for name, kind in fields.items()])
+
+
+def columns(schema, *texts, corrupt=True):
+    """Read events by a schema; return the rows, with the texts that do not fit."""
+    made = JsonColumns(schema.fields, CORRUPT if corrupt else None)
+    found = made.columns(pa.array(texts, pa.string()), arrow_schema(schema))
+    return pa.table(found).to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        (BooleanType(), "true", True),
+        (BooleanType(), "1", CORRUPT),
+        (ByteType(), "127", 127),
+        (ByteType(), "128", CORRUPT),
+        (ShortType(), "-32768", -32768),
+        (ShortType(), "-32769", CORRUPT),
+        (NUMBER, "2147483647", 2**31 - 1),
+        (NUMBER, "2147483648", CORRUPT),
+        (NUMBER, '"7"', CORRUPT),
+        (NUMBER, "7.5", CORRUPT),
+        (LongType(), "9223372036854775807", 2**63 - 1),
+        (LongType(), "9223372036854775808", CORRUPT),
+        (LongType(), "1" + "0" * 400, CORRUPT),
+        (FloatType(), "0.5", 0.5),
+        (FloatType(), "1e39", CORRUPT),
+        (FloatType(), "-1e39", CORRUPT),
+        (DoubleType(), "7", 7.0),
+        (DoubleType(), "1e999", CORRUPT),
+        (DecimalType(20, 2), "123456789012345678.25", Decimal("123456789012345678.25")),
+        (CENTS, "0.1", Decimal("0.10")),
+        (CENTS, "0.125", CORRUPT),
+        (CENTS, "123456789.0", CORRUPT),
+        (CENTS, '"NaN"', CORRUPT),
+        (TEXT, '"a\\u00e9"', "a\u00e9"),
+        (TEXT, '"\\ud800"', CORRUPT),
+        (TEXT, "7.10", "7.10"),
+        (TEXT, '{"b": [1, 2.0],"a":1}', '{"b": [1, 2.0],"a":1}'),
+        (TEXT, "null", None),
+        (BinaryType(), '"aGk="', b"hi"),
+        (BinaryType(), '"?"', CORRUPT),
+        (DateType(), '"2026-02-28"', dt.date(2026, 2, 28)),
+        (DateType(), '"2026-02-29"', CORRUPT),
+        (TimestampType(), '"2026-01-01T01:00:00+01:00"', dt.datetime(2026, 1, 1, tzinfo=dt.UTC)),
+        (TimestampType(), '"2026-01-01T01:00:00"', CORRUPT),
+        (TimestampType(), "1767225600", CORRUPT),
+        (TimestampNTZType(), '"2026-01-01T01:00:00.5"', HALF_PAST),
+        (TimestampNTZType(), '"2026-01-01T01:00:00Z"', CORRUPT),
+        (ArrayType(NUMBER), "[1,null]", [1, None]),
+        (ArrayType(NUMBER), "1", CORRUPT),
+        (ArrayType(TEXT), '["a",1,{"b":2},null]', ["a", "1", '{"b":2}', None]),
+        (MapType(TEXT, LongType()), '{"a":1,"b":null}', [("a", 1), ("b", None)]),
+        (MapType(TEXT, TEXT), '{"a":1,"b":"c"}', [("a", "1"), ("b", "c")]),
+        (struct(a=NUMBER, b=struct(c=TEXT)), '{"b":{"c":"d"}}', {"a": None, "b": {"c": "d"}}),
+        (struct(a=TEXT), '{"a":[1 ,2]}', {"a": "[1 ,2]"}),
+        (struct(a=NUMBER, nullable=False), "{}", CORRUPT),
+        (struct(a=NUMBER), "null", None),
+        (struct(a=NUMBER), "[]", CORRUPT),
+    ],
+)
+def test_value_is_exact_or_does_not_fit(kind, text, value):
+    """A value is what the JSON says, or the event is told apart: nothing is rounded or guessed."""
+    event = f'{{"x":{text}}}'
+    expected = {"x": None, CORRUPT: event} if value == CORRUPT else {"x": value, CORRUPT: None}
+    assert columns(struct(x=kind), event) == [expected]
+
+
+@pytest.mark.parametrize(
+    "event", ["7", "null", '"x"', "[]", "[{}]", '{"x":1', "", '{"x":1}],[{"x":2}']
+)
+def test_event_that_is_no_object_does_not_fit(event):
+    """Only objects have members; those beside it keep their rows."""
+    assert columns(struct(x=NUMBER), '{"x":1}', event, "{}") == [
+        {"x": 1, CORRUPT: None},
+        {"x": None, CORRUPT: event},
+        {"x": None, CORRUPT: None},
+    ]
+
+
+@pytest.mark.parametrize("event", ["{}", '{"x":null}', '{"x":null,"y":1}'])
+@pytest.mark.parametrize("kind", [TEXT, NUMBER, ArrayType(TEXT), struct(z=TEXT)])
+def test_null_does_not_fit_where_there_is_none(kind, event):
+    """A member that may not be null is there in every event, or the read ends."""
+    with pytest.raises(ProtocolError, match="does not fit"):
+        columns(struct(x=kind, nullable=False), event, corrupt=False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (ArrayType(StringType(), containsNull=False), '["a",null]'),
+        (MapType(StringType(), StringType(), valueContainsNull=False), '{"a":null}'),
+        (StructType([StructField("z", StringType(), nullable=False)]), '{"z":null}'),
+        (ArrayType(IntegerType(), containsNull=False), "[null]"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("beside", ['"text"', "7"])
+def test_null_within_does_not_fit_where_there_is_none(kind, text, beside):
+    """So it is in arrays, maps and structs, also where another member is taken as it comes."""
+    schema = StructType().add("x", kind).add("y", StringType())
+    event = f'{{"x":{text},"y":{beside}}}'
+    assert columns(schema, event) == [{"x": None, "y": None, CORRUPT: event}]
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**30), 10**30) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(
+    values=st.lists(json_values, max_size=4),
+    separators=st.sampled_from([(",", ":"), (", ", ": ")]),
+    ascii_only=st.booleans(),
+)
+@example(values=[[1, 2.50]], separators=(", ", ": "), ascii_only=True)
+def test_string_takes_any_json_as_it_was_published(values, separators, ascii_only):
+    """What is no string is a text of the same bytes, in a column and within arrays."""
+
+    def write(value):
+        return json.dumps(value, separators=separators, ensure_ascii=ascii_only)
+
+    def expected(value):
+        return value if value is None or isinstance(value, str) else write(value)
+
+    texts = [write({"x": value, "y": [value]}) for value in values]
+    found = columns(struct(x=TEXT, y=ArrayType(TEXT)), *texts)
+    assert found == [
+        {"x": expected(value), "y": [expected(value)], CORRUPT: None} for value in values
+    ]
+
+
+@given(
+    st.lists(st.sampled_from(['{"x":1}', '{"x":"a"}', "{}", "[]", '{"x":null}', '{"x":{}}', "{"]))
+)
+def test_event_gives_the_same_row_whatever_stands_beside_it(events):
+    """Rows do not depend on the page in which events came."""
+    for kind in (NUMBER, TEXT):
+        alone = [columns(struct(x=kind), event)[0] for event in events]
+        assert columns(struct(x=kind), *events) == alone
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (NUMBER, '"kanarek"'),
+        (CENTS, "271828.1828"),
+        (CENTS, '"kanarek"'),
+        (TimestampType(), '"kanarek"'),
+        (MapType(TEXT, NUMBER), '{"kanarek":"kanarek"}'),
+        (ArrayType(DateType()), '["kanarek"]'),
+        (TEXT, '"kanarek\\ud800"'),
+    ],
+)
+def test_error_does_not_repeat_the_event(kind, text):
+    """What is told of an event that does not fit is the schema's, for logs are read by others."""
+    with pytest.raises(ProtocolError, match="_corrupt_record") as refused:
+        columns(struct(x=kind), f'{{"x":{text}}}', corrupt=False)
+    assert "kanarek" not in str(refused.value)
+    assert "2718" not in str(refused.value)
+    assert refused.value.__suppress_context__
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        CharType(3),
+        VarcharType(3),
+        VariantType(),
+        DayTimeIntervalType(),
+        MapType(IntegerType(), StringType()),
+        ArrayType(VariantType()),
+    ],
+    ids=str,
+)
+def test_type_without_a_form_in_json_is_refused(kind):
+    """A schema that no event can fit is refused before anything is read."""
+    with pytest.raises(ConfigurationError, match="STRING"):
+        JsonColumns([StructField("x", kind)], None)
+
+
+def test_column_for_what_does_not_fit_needs_others_that_can_be_null():
+    """An event that does not fit has nothing in the other columns."""
+    with pytest.raises(ConfigurationError, match="can be null"):
+        JsonColumns([StructField("x", StringType(), nullable=False)], CORRUPT)
+
+
+def test_only_what_does_not_fit():
+    """A schema of the one column tells events that are no objects."""
+    assert columns(StructType(), "{}", "7") == [{CORRUPT: None}, {CORRUPT: "7"}]
+
+
+def test_no_events_are_no_rows():
+    """A page whose events were all left out gives columns without rows."""
+    assert columns(struct(x=TEXT)) == []

@@ -1,0 +1,147 @@
+"""Places in history that are gone, as a read meets them: told with advice, or passed over."""
+
+import json
+import logging
+from contextlib import contextmanager
+from functools import partial
+
+import pytest
+from harness.laid_out_feed import ReadFeed
+from harness.spark_reading import Streaming, numbers, planned, rows_of
+from harness.web import serving
+from starlette.applications import Starlette
+
+from zeroeventhub import FIRST, LAST, feed_routes
+from zeroeventhub.errors import Diverged, Gone, Trimmed
+from zeroeventhub.layout import Layout
+from zeroeventhub.protocol import CAUGHT_UP, STOP
+
+ADVICE = "Set failOnDataLoss to false"
+PASSING = {"failOnDataLoss": "false"}
+
+
+class LosingFeed(ReadFeed):
+    """Be a feed that can lose its beginning, or its end.
+
+    Attributes:
+        lowest: the position below which nothing is left.
+        tells_earliest: whether it says where its history begins by now.
+    """
+
+    lowest = 0
+    tells_earliest = True
+
+    def read(self, partition, cursor, limit, *, stop=None):
+        """Read the events that follow a cursor, if that is still there."""
+        if cursor not in {FIRST, LAST}:
+            for place in (cursor, stop or cursor):
+                if int(place) < self.lowest:
+                    earliest = str(self.lowest) if self.tells_earliest else None
+                    raise Trimmed("It is gone.", earliest=earliest)
+                if int(place) > len(self.rows):
+                    raise Diverged("It is another history.")
+        start = str(self.lowest) if cursor == FIRST else cursor
+        return super().read(partition, start, limit, stop=stop)
+
+
+@pytest.fixture
+def feed():
+    """A feed of one partition with thirty events."""
+    feed = LosingFeed(1, frozenset({STOP, CAUGHT_UP}))
+    publish(feed)
+    return feed
+
+
+@pytest.fixture
+def url(feed):
+    """The feed's URL."""
+    with serving(Starlette(routes=feed_routes("/numbers", feed))) as url:
+        yield f"{url}/numbers"
+
+
+def publish(feed, count=30):
+    """Publish events of six keys."""
+    for number in range(count):
+        feed.append(number % 6)
+
+
+def lose_the_beginning(feed):
+    """Trim what was not read."""
+    publish(feed)
+    feed.lowest = 45
+
+
+def lose_the_end(feed):
+    """Come back from a backup."""
+    del feed.rows[20:]
+
+
+@contextmanager
+def warned(caplog, sentence):
+    """Expect one warning that says something of partition 0."""
+    caplog.clear()
+    yield
+    said = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
+    assert len(said) == 1
+    assert sentence in said[0]
+    assert "partition 0" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("lose", "error", "left", "sentence"),
+    [
+        (lose_the_beginning, Trimmed, [], "Going on at the earliest one, 45"),
+        (lose_the_end, Diverged, [*range(21, 24)], "Going on at its head"),
+    ],
+)
+def test_stream_whose_place_is_gone(feed, url, caplog, lose, error, left, sentence):  # noqa: PLR0917 - a case
+    """A place that is gone ends a stream with advice, or is passed over with a warning."""
+    driver = Streaming(url)
+    start = driver.end(driver.begin())
+    lose(feed)
+    with pytest.raises(error, match=f"Partition 0 cannot be read on.*{ADVICE}"):
+        driver.end(start)
+    driver.reader.stop()
+    driver = Streaming(url, **PASSING)
+    with warned(caplog, sentence):
+        end = driver.end(start, 100)
+    publish(feed, 3)
+    found = driver.end(end)
+    assert driver.numbers(end, found) == (left or [61, 62, 63])
+    if lose is lose_the_beginning:
+        assert driver.numbers(start, end) == [*range(46, 61)]
+    driver.reader.stop()
+
+
+@pytest.mark.parametrize("tells_earliest", [True, False])
+def test_task_whose_events_are_trimmed(feed, url, caplog, tells_earliest):
+    """What is trimmed after the plan ends a task with advice, or is passed over with a warning."""
+    feed.tells_earliest = tells_earliest
+    begin = json.dumps({"0": "5"})
+    strict = planned(url, startingOffsets=begin)
+    tolerant = planned(url, startingOffsets=begin, **PASSING)
+    feed.lowest = 10
+    with pytest.raises(Trimmed, match=ADVICE) as told:
+        rows_of(*strict)
+    assert told.value.earliest == ("10" if tells_earliest else FIRST)
+    with warned(caplog, "behind the cursor 5 are gone"):
+        assert numbers(rows_of(*tolerant)) == [*range(11, 31)]
+    publish(feed)
+    feed.lowest = 40
+    with warned(caplog, "behind the cursor 5 are gone"):
+        assert rows_of(*tolerant) == []
+    with pytest.raises(Trimmed, match=ADVICE):
+        rows_of(*strict)
+
+
+def test_partition_that_is_gone(feed, url, caplog):
+    """Where no other has taken the place of a partition, that is told, or passed over aloud."""
+    feed.layout = Layout.of(1).split(0, into=1)
+    strict, tolerant = (partial(planned, url, **options) for options in ({}, PASSING))
+    strict, tolerant = strict(), tolerant()
+    feed.layout = feed.layout.drop(0)
+    with pytest.raises(Gone, match=f"Partition 0 of the feed is gone.*{ADVICE}"):
+        rows_of(*strict)
+    assert rows_of(*tolerant) == []
+    assert "Partition 0 of the feed is gone" in caplog.text
+    assert "It was not read." in caplog.text

@@ -1,0 +1,184 @@
+"""Options of the Spark source: what each means, and that what is refused is never repeated."""
+
+import json
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.protocol import TypeFilter
+from zeroeventhub.spark.credentials import Credentials
+from zeroeventhub.spark.offsets import Offsets
+from zeroeventhub.spark.options import EARLIEST, Moments, Options, read_options
+from zeroeventhub.spark.source import FeedSource
+
+URL = "https://shop.example/orders"
+CANARY = "kanarek"
+
+
+def read(**given):
+    """Read options of a feed."""
+    return read_options({"path": URL, **given})
+
+
+def moment(milliseconds):
+    """The moment so many milliseconds after the beginning of 1970."""
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds)
+
+
+def test_url_is_enough():
+    """Without options all of the feed is read, and what that means is said in one place."""
+    assert read() == Options(url=URL)
+    assert read_options({"url": URL}) == Options(url=URL)
+
+
+def test_case_of_names_does_not_matter():
+    """Spark lowers the case of names in some versions and keeps it in others."""
+    one = read(minPartitions="4", STARTINGOFFSETS="Earliest", failondataloss="FALSE")
+    assert (one.min_partitions, one.starting, one.fails_on_loss) == (4, EARLIEST, False)
+
+
+def test_every_option_is_read():
+    """Each option ends up where the readers look for it."""
+    assert read(
+        startingTimestamp="1000",
+        endingOffsets='{"0":"a"}',
+        partitions="1,0",
+        minPartitions="8",
+        maxOffsetsPerTrigger="500",
+        pageSize="20000",
+        attempts="3",
+        eventTypes="Placed; paid;",
+        failOnDataLoss="false",
+        includeHeaders="true",
+        v1Partitions="2",
+        filterPushdown="true",
+        columnNameOfCorruptRecord="odd",
+        bearerTokenEnv="TOKEN",
+        headersFile="/headers",
+    ) == Options(
+        url=URL,
+        starting=Moments(moment(1000), {}),
+        ending=Offsets({0: "a"}),
+        partitions=(1, 0),
+        min_partitions=8,
+        max_offsets=500,
+        page_size=10_000,
+        attempts=3,
+        types=TypeFilter(frozenset({"placed", "paid"})),
+        fails_on_loss=False,
+        with_headers=True,
+        v1_partitions=2,
+        pushes_filters=True,
+        corrupt_record="odd",
+        credentials=Credentials(token_variable="TOKEN", headers_file="/headers"),
+    )
+    assert read(skipEventTypes="a").types == TypeFilter(frozenset({"a"}), skip=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        ({"url": "https://another.example"}, "once"),
+        ({"startingOffset": "latest"}, "Did you mean startingOffsets"),
+        ({"zebra": CANARY}, "no option zebra"),
+        ({"token": CANARY}, "bearerTokenEnv"),
+        ({"password": CANARY}, "bearerTokenEnv"),
+        ({"kafka.ssl.key.password": CANARY}, "bearerTokenEnv"),
+        ({"Authorization": CANARY}, "bearerTokenEnv"),
+        ({"header.X-Api-Key": CANARY}, "headersFile"),
+        ({"startingOffsets": CANARY}, "earliest, latest, or JSON"),
+        ({"startingOffsets": "[" * 100_000}, "earliest, latest, or JSON"),
+        ({"startingOffsets": '["kanarek"]'}, "offsets"),
+        ({"startingOffsets": '{"kanarek":"a"}'}, "offsets"),
+        ({"startingOffsets": '{"0":-2}'}, "not a cursor"),
+        ({"startingOffsets": '{"0":"kanarek\\u00e5"}'}, "not a cursor"),
+        ({"endingOffsets": "earliest"}, "earliest"),
+        ({"startingOffsets": "latest", "startingTimestamp": "1"}, "not both"),
+        ({"endingOffsets": "latest", "endingOffsetsByTimestamp": "{}"}, "not both"),
+        ({"startingTimestamp": CANARY}, "milliseconds"),
+        ({"startingTimestamp": "9" * 400}, "milliseconds"),
+        ({"endingOffsetsByTimestamp": '{"0":"kanarek"}'}, "milliseconds since 1970 by partition"),
+        ({"endingOffsetsByTimestamp": "[1]"}, "milliseconds since 1970 by partition"),
+        ({"minPartitions": "0"}, "1 or more"),
+        ({"pageSize": "-1"}, "1 or more"),
+        ({"attempts": CANARY}, "1 or more"),
+        ({"maxOffsetsPerTrigger": "1.5"}, "1 or more"),
+        ({"v1Partitions": ""}, "1 or more"),
+        ({"partitions": CANARY}, "0,1"),
+        ({"partitions": ""}, "0,1"),
+        ({"failOnDataLoss": CANARY}, "true or false"),
+        ({"includeHeaders": "1"}, "true or false"),
+        ({"eventTypes": " ; "}, "at least one"),
+        ({"eventTypes": "kanarek\u00e5"}, "ASCII"),
+        ({"eventTypes": "a", "skipEventTypes": "b"}, "not both"),
+        ({"bearerTokenEnv": CANARY, "bearerTokenFile": "/a"}, "not both"),
+        ({"headersEnv": CANARY, "headersFile": "/a"}, "not both"),
+        ({"tlsKeyFile": CANARY}, "tlsCertificateFile"),
+        ({"tlsKeyPasswordEnv": CANARY}, "tlsCertificateFile"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_meant_is_refused(given, match):
+    """An option that is wrong is told with what to do, and without its value."""
+    with pytest.raises(ConfigurationError, match=match) as refused:
+        read(**given)
+    assert CANARY not in str(refused.value)
+    assert refused.value.__suppress_context__ or refused.value.__context__ is None
+
+
+@pytest.mark.parametrize(
+    "url", ["https://user:kanarek@shop.example", "https://kanarek@h/", "\x00kanarek"]
+)
+def test_password_in_the_url_is_refused(url):
+    """Spark shows what is loaded, so nothing secret may be in it."""
+    with pytest.raises(ConfigurationError) as refused:
+        read_options({"path": url})
+    assert CANARY not in str(refused.value)
+
+
+@given(
+    st.sampled_from(["startingOffsets", "startingOffsetsByTimestamp", "endingTimestamp"])
+    | st.sampled_from(["partitions", "minPartitions", "failOnDataLoss", "eventTypes", "path"]),
+    st.text(max_size=20) | st.recursive(st.none() | st.integers(), st.lists).map(json.dumps),
+)
+@example("startingOffsets", '{"cursors":{"0":"a"},"cursorFrom":{"0":0}}')
+@example("startingOffsets", '{"cursors":{"0":"a"},"counts":{"0":null}}')
+@example("partitions", "9" * 5000)
+def test_any_text_is_read_or_refused(name, text):
+    """Whatever an option holds, it is understood or refused as all of this library refuses."""
+    with suppress(ConfigurationError):
+        assert isinstance(read(**{name: text}), Options)
+
+
+@given(st.integers(-62_135_596_800_000, 253_402_300_799_999))
+@example(253_402_300_799_999)
+def test_moment_is_exact(milliseconds):
+    """A number of milliseconds is that moment and no other."""
+    assert read(endingTimestamp=str(milliseconds)).ending == Moments(moment(milliseconds), {})
+
+
+def test_moments_of_single_partitions_come_before_that_of_all():
+    """A partition without a moment of its own has that of all, and none is an error."""
+    starting = read(startingTimestamp="1000", startingOffsetsByTimestamp='{"1":2000}').starting
+    assert [starting.of(number) for number in (0, 1)] == [moment(1000), moment(2000)]
+    with pytest.raises(ConfigurationError, match="none for 0"):
+        read(startingOffsetsByTimestamp='{"1":2000}').starting.of(0)
+
+
+@pytest.mark.parametrize(
+    ("method", "given"),
+    [
+        ("reader", {"maxOffsetsPerTrigger": "5"}),
+        ("streamReader", {"endingOffsets": '{"0":"a"}'}),
+        ("streamReader", {"endingTimestamp": "1000"}),
+    ],
+)
+def test_option_of_the_other_kind_of_read_is_refused(method, given):
+    """A limit is for streams and an end is for batches; neither is passed over in silence."""
+    source = FeedSource({"path": URL, **given})
+    with pytest.raises(ConfigurationError, match="stream"):
+        getattr(source, method)(source.schema())

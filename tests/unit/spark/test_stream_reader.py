@@ -1,0 +1,253 @@
+"""Streams of a feed whose layout changes at any time: every event once, and each key in order.
+
+Spark's part is played here: it keeps offsets as JSON before it runs a batch, runs a batch again
+behind a restart, and asks for the next one when the last one is committed.
+"""
+
+import json
+from functools import partial
+
+import pytest
+from harness.laid_out_feed import KEYS, ReadFeed
+from harness.spark_reading import Streaming
+from harness.web import serving
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from starlette.applications import Starlette
+
+from zeroeventhub import FIRST, feed_routes
+from zeroeventhub.protocol import CAUGHT_UP, CURSOR_OF_COUNT, STOP
+
+CHOICES = st.integers(0, 1000)
+LIMITS = st.sampled_from([None, 1, 3, 10])
+MOST = 20
+"""How many ids a layout may use up before it is left as it is."""
+
+
+class Current:
+    """Be whichever feed an example is about."""
+
+    def __init__(self):
+        self.feed = None
+        self.change, self.requests = None, 0
+
+    def change_after(self, requests, change):
+        """Change the feed behind so many requests for pages."""
+        self.change, self.requests = change, requests
+
+    def info(self):
+        """Describe it."""
+        return self.feed.info()
+
+    def read(self, partition, cursor, limit, **options):
+        """Read a page of it."""
+        page = self.feed.read(partition, cursor, limit, **options)
+        if self.change is not None:
+            self.requests -= 1
+            if self.requests < 0:
+                change, self.change = self.change, None
+                change()
+        return page
+
+    def cursor_of_count(self, partition, cursor, events, **options):
+        """Count in it."""
+        return self.feed.cursor_of_count(partition, cursor, events, **options)
+
+
+class Streamed(RuleBasedStateMachine):
+    """Let a layout change by both methods, between any two steps of a stream."""
+
+    current: Current
+    url: str
+
+    @initialize(
+        partitions=st.integers(1, 3),
+        extensions=st.sampled_from(
+            [(), (CAUGHT_UP,), (STOP,), (STOP, CAUGHT_UP), (STOP, CURSOR_OF_COUNT)]
+        ),
+        limit=LIMITS,
+    )
+    def start(self, partitions, extensions, limit):
+        """Start a query on a feed that is empty yet."""
+        self.feed = self.current.feed = ReadFeed(partitions, frozenset(extensions))
+        self.current.change = None
+        self.limit = limit
+        self.driver = None
+        self.delivered = {key: [] for key in KEYS}
+        self.planned = None
+        self.rows = None
+        self.restart()
+        self.committed = self.driver.begin()
+
+    @rule()
+    def restart(self):
+        """The driver is killed and starts again; what was planned is run once more."""
+        if self.driver is not None:
+            self.driver.reader.stop()
+        self.driver = Streaming(self.url, attempts=3)
+
+    @rule(keys=st.lists(st.sampled_from(KEYS), min_size=1, max_size=8))
+    def publish(self, keys):
+        """Events are published."""
+        for key in keys:
+            self.feed.append(key)
+
+    @rule(choice=CHOICES, into=st.integers(1, 3))
+    @precondition(lambda self: self.feed.layout.next_id < MOST)
+    def split(self, choice, into):
+        """A partition is closed, and others go on with its keys."""
+        candidates = [share.id for share in self.feed.layout.partitions if not share.closed]
+        parent = candidates[choice % len(candidates)]
+        self.feed.layout = self.feed.layout.split(parent, into=into)
+
+    @rule()
+    @precondition(lambda self: self.feed.layout.next_id < MOST and STOP in self.feed.extensions)
+    def redistribute(self):
+        """All partitions are replaced."""
+        self.feed.layout = self.feed.layout.redistribute(by=2)
+
+    @rule()
+    @precondition(lambda self: self.feed.layout.next_id < MOST and self.planned is None)
+    def redistribute_between_batches(self):
+        """All partitions are replaced, while nothing is planned that has to be read from them."""
+        self.feed.layout = self.feed.layout.redistribute(by=2)
+
+    @rule(choice=CHOICES, requests=st.integers(0, 5))
+    @precondition(lambda self: self.feed.layout.next_id < MOST)
+    def change_under_way(self, choice, requests):
+        """The layout changes between two requests of a plan or of a task."""
+        if STOP in self.feed.extensions and choice % 2:
+            self.current.change_after(requests, self.redistribute)
+        else:
+            self.current.change_after(requests, partial(self.split, choice, 2))
+
+    @rule(choice=CHOICES)
+    @precondition(lambda self: self.passed)
+    def drop(self, choice):
+        """A closed partition that was read to its end is shown no more."""
+        self.feed.layout = self.feed.layout.drop(self.passed[choice % len(self.passed)])
+
+    @property
+    def passed(self):
+        """The closed partitions of which all events are in committed batches."""
+        cursors = self.committed["cursors"]
+        found = []
+        for share in self.feed.layout.partitions:
+            line = (str(one) for one in (share.id, *share.cursor_from))
+            cursor = next((cursors[one] for one in line if one in cursors), FIRST)
+            if share.closed and cursor != FIRST and not self.feed.shown(share.id, int(cursor)):
+                found.append(share.id)
+        return found
+
+    @rule()
+    @precondition(lambda self: self.planned is None)
+    def plan(self):
+        """The next batch is planned, and its end kept."""
+        found = self.driver.end(self.committed, self.limit)
+        self.least = len(self.feed.layout.partitions)
+        self.planned = found if found != self.committed else None
+
+    @rule()
+    @precondition(lambda self: self.planned is not None)
+    def run_batch(self):
+        """What is planned is run; it may be run again."""
+        tasks = self.driver.tasks(self.committed, self.planned)
+        events = [[json.loads(row["data"]) for row in rows] for rows in tasks]
+        rows = [[(event["key"], event["n"]) for event in task] for task in events]
+        keys = [{key for key, _ in task} for task in rows]
+        assert sum(map(len, keys)) == len(set().union(*keys)), "A key is in two tasks."
+        assert self.rows is None or _by_key(self.rows) == _by_key(rows), "It is another batch."
+        if self.limit is not None:
+            assert sum(map(len, rows)) <= max(self.limit, self.least)
+        self.rows = rows
+
+    @rule()
+    @precondition(lambda self: self.rows is not None)
+    def commit(self):
+        """What was run is committed, and every key has gone on in order."""
+        for task in self.rows:
+            for key, number in task:
+                self.delivered[key].append(number)
+        self.committed, self.planned, self.rows = self.planned, None, None
+        for key, numbers in self.delivered.items():
+            assert numbers == self.feed.published(key)[: len(numbers)]
+
+    @rule(late=st.lists(st.sampled_from(KEYS), max_size=5), splits=st.booleans())
+    def read_what_is_there(self, late, splits):
+        """A query by Trigger.AvailableNow reads what is there when it begins, and ends."""
+        self.restart()
+        self.end_batch()
+        self.driver.reader.prepareForTriggerAvailableNow()
+        there = {key: self.feed.published(key) for key in KEYS}
+        for _ in range(200):
+            self.plan()
+            self.publish(late)
+            if splits and self.feed.layout.next_id < MOST:
+                self.redistribute_between_batches() if self.planned is None else self.split(1, 2)
+            late, splits = [], False
+            if self.planned is None:
+                break
+            self.end_batch()
+        else:
+            raise AssertionError("It does not end.")
+        if STOP in self.feed.extensions:
+            assert self.delivered == there
+        else:
+            assert all(self.delivered[key][: len(there[key])] == there[key] for key in KEYS)
+        self.restart()
+
+    def end_batch(self):
+        """Run what is planned, and commit it."""
+        if self.planned is not None:
+            self.run_batch()
+            self.commit()
+
+    def teardown(self):
+        """In the end every event has been delivered once, and nothing more is planned."""
+        if not hasattr(self, "feed"):
+            return
+        for _ in range(500):
+            self.end_batch()
+            self.plan()
+            if self.planned is None:
+                break
+        assert self.delivered == {key: self.feed.published(key) for key in KEYS}
+        self.plan()
+        assert self.planned is None
+        self.driver.reader.stop()
+
+
+def _by_key(rows):
+    """Return the numbers of each key, in order: what side by side means."""
+    found = {}
+    for task in rows:
+        for key, number in task:
+            found.setdefault(key, []).append(number)
+    return found
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("examples", [10, pytest.param(60, marks=pytest.mark.test_all)])
+def test_stream_of_a_layout_that_changes(monkeypatch, examples):
+    """Every event is in one committed batch, and those of a key in order, whatever happens."""
+    # A driver that has nothing to do lets some time pass, and here it often has nothing to do.
+    monkeypatch.setattr("zeroeventhub.spark.stream_reader._QUIET", 0.0)
+    current = Current()
+    with serving(Starlette(routes=feed_routes("/numbers", current))) as url:
+        kind = type("Streaming", (Streamed,), {"current": current, "url": f"{url}/numbers"})
+        run_state_machine_as_test(
+            kind,
+            settings=settings(
+                max_examples=examples,
+                stateful_step_count=30,
+                deadline=None,
+                suppress_health_check=list(HealthCheck),
+            ),
+        )
