@@ -1,0 +1,77 @@
+"""Which events say the same if their id comes again."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import MetaData, create_engine
+
+from zeroeventhub import EventLog, NewEvent
+from zeroeventhub.errors import IdReused
+
+
+@pytest.fixture(scope="module")
+def appended():
+    """Tell whether a log takes two documents under one id for one event."""
+    metadata = MetaData()
+    log = EventLog(metadata, "orders")
+    engine = create_engine("sqlite://")
+    metadata.create_all(engine)
+
+    def appended(one, other):
+        events = [NewEvent("placed", document, id="e1") for document in (one, other)]
+        with engine.connect() as connection:
+            try:
+                log.append(connection, events)
+            except IdReused:
+                return False
+            return True
+
+    yield appended
+    engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        ({"a": 1, "b": [2]}, {"b": [2], "a": 1}, True),
+        ({"a": 1}, {"a": True}, False),
+        ({"a": 0}, {"a": False}, False),
+        ({"a": 1}, {"a": "1"}, False),
+        ({"a": None}, {}, False),
+        ([1, 2], [2, 1], False),
+        ([1.0], [1], True),
+        ([1e22], [10**22], True),
+        ([2**53], [2**53 + 1], False),
+        ([-(2**53)], [-(2**53) - 1], False),
+        ([10**18 - 1], [10**18 - 2], False),
+        ([2**53], [float(2**53)], True),
+        ([10**30], [10**30 + 1], True),
+    ],
+)
+def test_documents_are_compared_in_what_they_say(appended, one, other, is_same):
+    """The log overlooks the order of names and how a number is written, and no other difference;
+    what every database keeps to the last digit is compared to the last digit.
+    """
+    assert appended(one, other) is is_same
+
+
+documents = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.text("ab", max_size=2),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("ab"), inner),
+    max_leaves=6,
+)
+
+
+@given(documents, documents)
+def test_documents_are_the_same_if_their_types_are(appended, one, other):
+    """The log takes two documents for one if Python's values and their types are the same."""
+
+    def typed(value):
+        match value:
+            case dict():
+                return {name: typed(each) for name, each in value.items()}
+            case list():
+                return [typed(each) for each in value]
+        return type(value).__name__, value
+
+    assert appended([one], [other]) is (typed(one) == typed(other))
