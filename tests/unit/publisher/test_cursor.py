@@ -1,141 +1,179 @@
+"""The cursors of a table's feed: their one form, their digest, and the secret in it."""
+
 import re
+from hashlib import blake2b
 
 import pytest
-from hypothesis import given
+from harness.shop import metadata, orders
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from sqlalchemy import create_engine, delete, insert, update
+from sqlalchemy.pool import StaticPool
 
-from zeroeventhub.errors import BadCursor, ConfigurationError
-from zeroeventhub.protocol import FIRST, LAST
-from zeroeventhub.publisher.cursor import HIGHEST_POSITION, Place, Seal, digest
+from zeroeventhub import FIRST, LAST, TableFeed
+from zeroeventhub.errors import BadCursor, ConfigurationError, Diverged
 
-positions = st.integers(0, HIGHEST_POSITION)
+SECRET = "a secret of sixteen characters or more"
+HIGHEST = 2**63 - 1
+EDGES = [1, 2**31, 2**32, 2**53, HIGHEST - 100]
+
 digits = st.characters(categories=["Nd", "No", "Nl"])
 near_misses = st.builds(
     "{}{}{}{}{}".format,
     st.sampled_from(["", " ", "\n", "v", "-", "+"]),
     st.sampled_from(["0", "1", "2", "01", "11", "\uff11", ""]),
     st.sampled_from(["-", "--", "\u2212", "\u2013", "_", "- ", ""]),
-    positions.map(str) | st.text(digits, max_size=20) | st.text(max_size=5),
-    st.sampled_from(["", " ", "\n", "\r\n", "\x00", "-", ".0", "_0", "e1"]),
+    st.integers(0, HIGHEST + 9).map(str) | st.text(digits, max_size=20) | st.text(max_size=5),
+    st.sampled_from(["", " ", "\n", "\r\n", "\x00", "-", ".0", "_0", "e1", "-0a1b-0123456789"]),
 )
+REFUSED = [
+    *["", " ", "-", "1", "1-", "-1", "1--1", "2-1", "0-1", "11-1", "01-1", "1-1-1", "2-0"],
+    *["2-0-0000-0000000000", "2-1-0000-000000000", "2-1-0000-00000000000", "2-1-000-0000000000"],
+    *["2-1-0000-000000000G", "2-1-0000-000000000A", "2-01-0000-0000000000"],
+    *["2-1-0000-0000000000-", "1-1-0000-0000000000", f"2-{HIGHEST + 1}-0000-0000000000"],
+    *["1-00", "1-01", "1-0000000000000000001", "1-+1", "1--0", "1-1.0", "1-1e3", "1-1_0"],
+    *[" 1-1", "1-1 ", "1- 1", "1 -1", "1-1\n", "\n1-1", "1-1\r\n", "1-1\x00", "1-\x001"],
+    *["1-\uff11", "\uff11-1", "1-\u0661", "1-\u00b2", "1-\u00bd", "1\u22121", "1-\U0001d7cf"],
+    *[f"1-{HIGHEST + 1}", f"1-{2**64}", "1-9999999999999999999", "1-" + "9" * 5000],
+    *["1-" + "0" * 5000, "1-0x10", "1-a", "1-NaN", "1-\ud800", "1-1\u200b", "\ufeff1-1"],
+]
 
 
-hexadecimal = st.text("0123456789abcdef", min_size=4, max_size=4)
-bare = st.builds(Place, positions)
-checked = st.builds(
-    Place,
-    st.integers(1, HIGHEST_POSITION),
-    hexadecimal,
-    st.binary().map(lambda content: digest(content, digits=10)),
-)
+@pytest.fixture(scope="module")
+def memory():
+    """An SQLite database in memory that all examples share."""
+    engine = create_engine("sqlite://", poolclass=StaticPool)
+    metadata.create_all(engine)
+    yield engine
+    engine.dispose()
 
 
-@given(bare | checked)
-def test_cursor_gives_its_place_back(place):
-    """Every place has a cursor, and its cursor is of that place."""
-    assert Place.of(str(place)) == place
+@pytest.fixture(scope="module")
+def feed(memory):
+    """A feed that all examples share."""
+    return TableFeed(orders, data="data").bind(memory)
 
 
-@given(st.integers(0, 100), st.sampled_from([0, 2**31, 2**32, 2**53, 2**63 - 101]))
-def test_cursor_holds_at_the_edges(offset, edge):
-    """Positions around the sizes of numbers are kept exactly."""
-    assert Place.of(str(Place(edge + offset))).position == edge + offset
+def is_taken(feed, cursor):
+    """Tell whether a text is a cursor, be it of this feed's history or of another one's."""
+    try:
+        feed.read(0, cursor, 1)
+    except BadCursor:
+        return False
+    except Diverged:
+        pass
+    return True
 
 
-@given(bare | checked)
-def test_cursor_is_printable_ascii(place):
-    """A cursor is of the characters that ZeroEventHub v1 allows, and needs no escape in a URL."""
-    assert re.fullmatch("[0-9a-f-]{3,40}", str(place))
+@settings(max_examples=30)
+@given(st.sampled_from(EDGES), st.integers(0, 100), st.booleans())
+def test_cursor_keeps_positions_of_any_size(memory, edge, offset, mutable):
+    """A cursor is of characters that no URL escapes, and leads back behind its event."""
+    with memory.begin() as connection:
+        connection.execute(delete(orders))
+        connection.execute(insert(orders), {"id": edge + offset, "data": {}})
+    feed = TableFeed(orders, data="data", mutable=mutable).bind(memory)
+    page = feed.read(0, FIRST, 1)
+    assert len(page.events) == 1
+    assert re.fullmatch("[0-9a-f-]{3,40}", page.cursor)
+    assert page.cursor.split("-")[1] == str(edge + offset)
+    assert feed.read(0, page.cursor, 1).events == []
+    assert feed.read(0, f"1-{edge + offset - 1}", 1).cursor == page.cursor
 
 
 @given(st.text() | near_misses)
-def test_any_text_is_the_cursor_of_its_place_or_refused(text):
-    """A text is a cursor if it is the one that its place has, and else a bad one."""
-    try:
-        place = Place.of(text)
-    except BadCursor:
-        return
-    assert str(place) == text
-    assert 0 <= place.position <= HIGHEST_POSITION
+def test_any_text_is_a_cursor_in_its_one_form_or_refused(feed, text):
+    """The publisher takes whole numbers without zeros in front, alone or with both digests."""
+    form = re.fullmatch(r"1-(0|[1-9]\d*)|2-([1-9]\d*)-[0-9a-f]{4}-[0-9a-f]{10}", text, re.ASCII)
+    known = text in {FIRST, LAST} or (form and int(form[1] or form[2]) <= HIGHEST)
+    assert is_taken(feed, text) is bool(known)
 
 
-@pytest.mark.parametrize(
-    "cursor",
-    [
-        *[
-            "",
-            " ",
-            "-",
-            "1",
-            "1-",
-            "-1",
-            "1--1",
-            "2-1",
-            "0-1",
-            "11-1",
-            "01-1",
-            "1-1-1",
-            "2-0",
-            "2-1",
-            "2-0-0000-0000000000",
-            "2-1-0000-000000000",
-            "2-1-0000-00000000000",
-            "2-1-000-0000000000",
-            "2-1-0000-000000000G",
-            "2-1-0000-000000000A",
-            "2-01-0000-0000000000",
-            "2-1-0000-0000000000-",
-            "1-1-0000-0000000000",
-            "2-9223372036854775808-0000-0000000000",
-            FIRST,
-            LAST,
-        ],
-        *["1-00", "1-01", "1-0000000000000000001", "1-+1", "1--0", "1-1.0", "1-1e3", "1-1_0"],
-        *[" 1-1", "1-1 ", "1- 1", "1 -1", "1-1\n", "\n1-1", "1-1\r\n", "1-1\x00", "1-\x001"],
-        *["1-\uff11", "\uff11-1", "1-\u0661", "1-\u00b2", "1-\u00bd", "1\u22121", "1-\U0001d7cf"],
-        *[
-            f"1-{2**63}",
-            f"1-{2**64}",
-            "1-9999999999999999999",
-            "1-" + "9" * 5000,
-            "1-" + "0" * 5000,
-        ],
-        *["1-0x10", "1-a", "1-NaN", "1-\ud800", "1-1\u200b", "\ufeff1-1"],
-    ],
-    ids=lambda cursor: ascii(cursor[:20]),
-)
-def test_cursor_of_another_form_is_refused(cursor):
+def test_cursor_of_another_form_is_refused(feed):
     """A text that no feed over a table has given is a bad cursor."""
-    with pytest.raises(BadCursor):
-        Place.of(cursor)
+    assert [cursor for cursor in REFUSED if is_taken(feed, cursor)] == []
 
 
-SECRET = "a secret of sixteen characters or more"
+@pytest.fixture
+def shop(sqlite):
+    """An engine of a database with two orders in each of two partitions, the same in both."""
+    metadata.create_all(sqlite)
+    with sqlite.begin() as connection:
+        rows = [{"part": number % 2, "data": {"n": number // 2}} for number in range(4)]
+        connection.execute(insert(orders), rows)
+    return sqlite
 
 
-def test_secret_is_in_the_digest_and_in_the_recipe():
-    """With a secret both are others, and with another secret others again."""
-    plain, sealed = Seal("abcd"), Seal("abcd", SECRET)
-    assert (plain.recipe, plain.check(7, b"{}")) == ("abcd", digest(b"{}", digits=10))
-    others = [Seal("abcd", SECRET + "."), Seal("abcd", SECRET.upper()), plain]
-    assert all(other.recipe != sealed.recipe for other in others)
-    assert all(other.check(7, b"{}") != sealed.check(7, b"{}") for other in others)
-    assert Seal("abcd", SECRET.encode()).check(7, b"{}") == sealed.check(7, b"{}")
-    assert Place.of(str(Place(7, sealed.recipe, sealed.check(7, b"{}")))).position == 7
+def feed_of(engine, secret=SECRET, **options):
+    """A feed of two partitions."""
+    two = {"partition": "part", "partitions": 2}
+    return TableFeed(orders, data="data", cursor_secret=secret, **two, **options).bind(engine)
 
 
-def test_sealed_digest_does_not_show_that_two_events_are_the_same():
-    """Without the position in it, a reader could compare a hidden event with those it sees."""
-    plain, sealed = Seal("abcd"), Seal("abcd", SECRET)
-    assert plain.check(7, b"{}") == plain.check(8, b"{}")
-    assert sealed.check(7, b"{}") != sealed.check(8, b"{}")
+def first_cursor(engine, secret):
+    """The cursor behind the first event."""
+    return feed_of(engine, secret).read(0, FIRST, 1).cursor
+
+
+def change(engine):
+    """Let the first event be another one."""
+    with engine.begin() as connection:
+        connection.execute(update(orders).where(orders.c.id == 1).values(data={"n": 7}))
+
+
+def test_guess_of_a_hidden_event_is_not_confirmed_by_a_cursor(shop):
+    """The cursor of the head stands at an event of another partition, and says nothing of it."""
+    guessed = blake2b(b'{"n": 1}', digest_size=5).hexdigest()
+    assert feed_of(shop, None).read(0, LAST, 1).cursor.endswith(guessed)
+    sealed = feed_of(shop)
+    _, position, recipe, check = sealed.read(0, LAST, 1).cursor.split("-")
+    seen = sealed.read(0, FIRST, 10).cursor
+    # The last events of both partitions are the same, and nothing shows it.
+    assert position == "4"
+    assert check not in {guessed, seen.split("-")[3]}
+    # Nor does trying: what a reader can compute is another history.
+    with pytest.raises(Diverged):
+        sealed.read(0, f"2-4-{recipe}-{guessed}", 1)
+
+
+def test_secret_is_in_both_digests(shop):
+    """With a secret both digests are others, and with another secret others again."""
+    secrets = [None, SECRET, SECRET + ".", SECRET.upper()]
+    found = [first_cursor(shop, secret).split("-")[2:] for secret in secrets]
+    for digests in zip(*found, strict=True):
+        assert len({*digests}) == len(secrets)
+
+
+def test_history_is_checked_as_without_a_secret(shop):
+    """Cursors are the same in all processes of one secret, and refused where the event is not."""
+    cursor = first_cursor(shop, SECRET)
+    assert feed_of(shop).read(0, cursor, 1).events[0].data == {"n": 1}
+    assert first_cursor(shop, SECRET.encode()) == cursor
+    change(shop)
+    with pytest.raises(Diverged):
+        feed_of(shop).read(0, cursor, 1)
+
+
+def test_cursors_outlive_their_secret(shop):
+    """With another secret, or none, or the first one, only the positions are compared."""
+    plain, sealed = (first_cursor(shop, secret) for secret in (None, SECRET))
+    change(shop)
+    for cursor, secret in [(plain, SECRET), (sealed, None), (sealed, SECRET[::-1])]:
+        assert feed_of(shop, secret).read(0, cursor, 1).events[0].data == {"n": 1}
+        with pytest.raises(Diverged):
+            feed_of(shop, secret).read(0, cursor.replace("2-1-", "2-99-"), 1)
+
+
+def test_mutable_feed_needs_no_secret(shop):
+    """Where only positions are compared, a cursor holds nothing else."""
+    assert feed_of(shop, mutable=True).read(0, FIRST, 1).cursor == "1-1"
 
 
 @pytest.mark.parametrize(
-    "secret", ["", b"", "x" * 15, b"x" * 15, 12345678901234567890, bytearray(16)]
+    "secret", ["", b"", "x" * 15, b"x" * 15, 12345678901234567890, bytearray(16)], ids=repr
 )
 def test_secret_that_could_be_guessed_is_refused(secret):
     """A secret has at least sixteen characters; the error does not repeat it."""
     with pytest.raises(ConfigurationError, match="secret") as caught:
-        Seal("abcd", secret)
+        TableFeed(orders, data="data", cursor_secret=secret)
     assert "xxx" not in str(caught.value)

@@ -1,36 +1,103 @@
-"""Rows of a table whose events are JSON already."""
+"""Rows whose events are JSON already: each is one event, or all of them are refused."""
 
 import json
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from sqlalchemy import JSON, Column, Integer, MetaData, Table, create_engine
+from sqlalchemy.pool import StaticPool
 
+from zeroeventhub import LAST, TableFeed
 from zeroeventhub.errors import FeedFailure
-from zeroeventhub.publisher.rows import Rows
 
+LOG = Table(
+    "log",
+    MetaData(),
+    Column("id", Integer, primary_key=True),
+    Column("data", JSON),
+    sqlite_autoincrement=True,
+)
 PIECES = ["{}", '{"n":1}', "1", '"a"', "\x1e", "\n", " ", "", "\\", "null", '"', "\u2028"]
+LONE = '"\\ud800"'
+texts = st.none() | st.lists(st.sampled_from(PIECES), max_size=4).map("".join) | st.just(LONE)
 
 
-@given(st.lists(st.none() | st.lists(st.sampled_from(PIECES), max_size=4).map("".join), min_size=1))
-@example(["1\x1e2", " "])
-@example(['{"a":1}\x1e', '{"c":1}'])
-def test_texts_are_the_events_or_are_refused(texts):
+@pytest.fixture(scope="module", params=[None, "sequenced"], ids=str)
+def memory(request):
+    """A database in memory with an empty table, and a feed over it in each ordering."""
+    engine = create_engine("sqlite://", poolclass=StaticPool)
+    feed = TableFeed(LOG, data="data", ordering=request.param, mutable=True)
+    with engine.begin() as connection:
+        # The column is of text, in which SQLite keeps everything as it is.
+        connection.exec_driver_sql(
+            "CREATE TABLE log (id INTEGER PRIMARY KEY AUTOINCREMENT, data TEXT)"
+        )
+        feed.install(connection)
+    yield engine, feed.bind(engine)
+    engine.dispose()
+
+
+def read_all(feed, cursor, limit):
+    """Read on to the end, in pages of any size."""
+    events = []
+    while True:
+        page = feed.read(0, cursor, limit)
+        events += page.events
+        cursor = page.cursor
+        if page.caught_up:
+            return events
+
+
+@settings(max_examples=60)
+@given(st.lists(texts, min_size=1, max_size=20), st.sets(st.integers(0, 19)), st.integers(1, 25))
+@example(["1\x1e2", " "], set(), 9)
+@example(['{"a":1}\x1e', '{"c":1}'], set(), 9)
+def test_texts_are_the_events_or_are_refused(memory, stored, deleted, limit):
     """Whatever texts rows hold, each is one value of JSON and one event, or all are refused."""
-    rows = list(enumerate(texts, 1))
-    stored = [text for text in texts if text is not None]
-    if all(is_json(text) for text in stored):
-        found = Rows.of_json(rows)
-        assert [json.loads(event.raw) for event in found.events] == list(map(json.loads, stored))
+    engine, feed = memory
+    with engine.begin() as connection:
+        connection.exec_driver_sql("DELETE FROM log")
+    start = feed.read(0, LAST, 1).cursor
+    with engine.begin() as connection:
+        for text in stored:
+            connection.exec_driver_sql("INSERT INTO log (data) VALUES (?)", (text,))
+    feed.head()
+    first = int(start.split("-")[1]) + 1
+    with engine.begin() as connection:
+        for number in deleted:
+            connection.exec_driver_sql("DELETE FROM log WHERE id = ?", (first + number,))
+    left = [text for n, text in enumerate(stored) if n not in deleted]
+    expected = ["null" if text is None else text for text in left]
+    if all(is_json(text) for text in expected):
+        found = read_all(feed, start, limit)
+        assert [json.loads(event.raw) for event in found] == list(map(json.loads, expected))
+        assert not any(b"\n" in event.raw for event in found)
         return
     with pytest.raises(FeedFailure, match="cannot be published"):
-        Rows.of_json(rows)
+        read_all(feed, start, limit)
 
 
 def is_json(text):
-    """Tell whether a text is one value of JSON."""
+    """Tell whether a text is one value of JSON that Unicode can hold."""
     try:
         json.loads(text)
     except ValueError:
         return False
-    return True
+    return text.strip() != LONE
+
+
+@pytest.mark.parametrize("stored", ["1 2", "1,[2", '"a\nb"', LONE, "1\n2", "", "{oops", "NaN"])
+def test_refusal_names_the_position(memory, stored):
+    """Text of two values or of none is named by its position, half a pair by the last one read."""
+    engine, feed = memory
+    with engine.begin() as connection:
+        connection.exec_driver_sql("DELETE FROM log")
+    start = feed.read(0, LAST, 1).cursor
+    position = int(start.split("-")[1]) + 2
+    with engine.begin() as connection:
+        for text in ("{}", stored, "{}"):
+            connection.exec_driver_sql("INSERT INTO log (data) VALUES (?)", (text,))
+    named = position + 1 if stored == LONE else position
+    with pytest.raises(FeedFailure, match=f"position {named} "):
+        feed.read(0, start, 9)
