@@ -1,4 +1,4 @@
-"""`zeroeventhub sync`: into each database, beside other processes, and at events that do not fit."""
+"""`zeroeventhub sync`: each database, other processes, and events that do not fit."""
 
 import json
 import time

@@ -1,14 +1,12 @@
-"""The commands that show cursors and put them elsewhere, as an operator has them."""
+"""`zeroeventhub cursors`: an operator shows cursors and puts them elsewhere."""
 
 import json
-import subprocess
-import sys
 import threading
 from datetime import UTC, datetime, timedelta
 
 import httpx
 import pytest
-from click.testing import CliRunner
+from harness.command_line import invoke
 from harness.shop import metadata, orders, place
 from harness.spark_checkpoint import write_checkpoint
 from harness.stores import NAME, call, claim, enter, load, move, new_store
@@ -18,7 +16,6 @@ from starlette.applications import Starlette
 
 from zeroeventhub import FIRST, LAST, Client, Consumer, TableFeed, feed_routes
 from zeroeventhub._follow import Place
-from zeroeventhub.cli.commands import commands
 from zeroeventhub.errors import Fenced
 from zeroeventhub.layout import Layout
 from zeroeventhub.publisher.partition_hash import hash_on_connect, layout_expression
@@ -27,23 +24,23 @@ NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 
 def run(*arguments, answer=None):
-    """Run a command in this process."""
-    return CliRunner().invoke(commands, ["cursors", *map(str, arguments)], input=answer)
+    """Run a command of the group."""
+    return invoke("cursors", *arguments, answer=answer)
 
 
 @pytest.fixture
-def store(engine):
-    """A store on each database, in which billing stands somewhere in two partitions."""
-    store = new_store(engine)
+def store(any_engine):
+    """A store in which billing stands somewhere in two partitions."""
+    store = new_store(any_engine)
     load(store, 0, start="a")
     load(store, 1, start="b")
     return store
 
 
 @pytest.fixture
-def of_billing(database_url):
+def of_billing(any_database_url):
     """The options that name the store and the consumer."""
-    return ("--store", database_url, "--consumer", NAME)
+    return ("--store", any_database_url, "--consumer", NAME)
 
 
 def stands(store):
@@ -51,31 +48,14 @@ def stands(store):
     return call(store, store.cursors)
 
 
-def test_cursors_as_a_process_of_its_own(sqlite, sqlite_url):
-    """The commands are there for who starts them, and ask before they change anything."""
-    store = new_store(sqlite)
-    load(store, 0, start="a")
-    load(store, 1, start="b")
-    of_billing = ("--store", sqlite_url, "--consumer", NAME)
-    command = [sys.executable, "-m", "zeroeventhub", "cursors", "reset", *of_billing]
-    options = {"capture_output": True, "text": True, "timeout": 60}
-    refused = subprocess.run(command, input="n\n", check=False, **options)
-    assert (refused.returncode, refused.stdout) == (1, "")
-    assert "start again in partition 0, 1" in refused.stderr
-    assert stands(store) == {0: "a", 1: "b"}
-    done = subprocess.run([*command, "--yes"], check=False, **options)
-    assert (done.returncode, done.stdout) == (0, "Partitions that start again: 2\n"), done.stderr
-    assert stands(store) == {0: FIRST, 1: FIRST}
-
-
-def test_list_and_show_say_who_stands_where(store, database_url, of_billing):
+def test_list_and_show_say_where_consumers_stand(store, any_database_url, of_billing):
     """List has a line for each consumer, show one for each partition, JSON the same."""
     call(store, store.load, 0, name="audit")
     claim(store, "host:1", [0])
     enter(store, 0, "host:1")
     with store.engine.begin() as connection:
         store.confirm(connection.execute(store.end(NAME, 1, Place("b"))), NAME, 1)
-    listed = run("list", "--store", database_url).stdout.splitlines()
+    listed = run("list", "--store", any_database_url).stdout.splitlines()
     assert [line.partition(", moved ")[0] for line in listed] == [
         "audit: partitions 1, processes 0",
         "billing: partitions 2, processes 1",
@@ -203,10 +183,10 @@ def test_rebuild_while_a_page_is_applied(sqlite, sqlite_url):
         options = ("reset", "--store", sqlite_url, "--consumer", NAME, "--yes")
         thread = threading.Thread(target=lambda: results.append(run(*options)))
         thread.start()
-        thread.join(timeout=0.5)
+        thread.join(timeout=0.3)
         assert results == []
         connection.commit()
-        thread.join()
+        thread.join(timeout=30)
     assert (results[0].exit_code, stands(store)) == (0, {0: FIRST})
     with pytest.raises(Fenced):
         move(store, 0, Place("b"), "c")

@@ -1,15 +1,14 @@
-"""The command that says whether a table can be published, as a user has it."""
+"""`zeroeventhub check`, and the check of a feed from code: can this table be published?"""
 
 import json
 import logging
 import re
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from harness.command_line import invoke
 from harness.shop import metadata, orders, place
 from sqlalchemy import Index, insert, text
 
@@ -18,19 +17,12 @@ from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher import checks
 from zeroeventhub.publisher.partition_hash import hash_on_connect, partition_expression
 
-GUIDE = (Path(__file__).parents[2] / "docs" / "check.md").read_text()
+GUIDE = (Path(__file__).parents[3] / "docs" / "check.md").read_text()
 
 
-def run(*arguments, **options):
-    """Run the command to its end."""
-    return subprocess.run(
-        [sys.executable, "-m", "zeroeventhub", "check", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        **options,
-    )
+def run(*arguments):
+    """Run the command."""
+    return invoke("check", *arguments)
 
 
 def block(name):
@@ -56,13 +48,14 @@ def create(engine, statement):
         connection.execute(text(statement))
 
 
-def test_guide_shows_what_the_command_prints(tmp_path):
+def test_guide_shows_what_the_command_prints(tmp_path, monkeypatch):
     """The example of the guide is what comes of running it."""
+    monkeypatch.chdir(tmp_path)
     with closing(sqlite3.connect(tmp_path / "shop.db")) as connection:
         connection.executescript(block("table"))
     command, shown = block("check").split("\n", 1)
-    found = run(*command.split()[3:], cwd=tmp_path)
-    assert (found.returncode, found.stderr) == (0, "")
+    found = run(*command.split()[3:])
+    assert (found.exit_code, found.stderr) == (0, "")
     assert found.stdout == shown.replace("3.40.1", sqlite3.sqlite_version)
 
 
@@ -75,18 +68,18 @@ def test_statement_that_is_printed_mends_it(engine, database_url):
     options = ["--database", database_url, "--table", "orders", "--data", "data"]
     options += ["--partition", "part", "--time", "placed", "--id", "customer", "--json"]
     found = run(*options)
-    assert (found.returncode, found.stderr) == (0, "")
+    assert (found.exit_code, found.stderr) == (0, "")
     findings = json.loads(found.stdout)
     warnings = [each for each in findings if each["level"] == "warning"]
     assert len(warnings) == 3
     assert {each["subject"] for each in warnings} == {"index"}
-    assert run(*options, "--strict").returncode == 1
+    assert run(*options, "--strict").exit_code == 1
     for warning in warnings:
         assert ("CONCURRENTLY" in warning["statement"]) == (engine.dialect.name == "postgresql")
         create(engine, warning["statement"])
     found = run(*options, "--strict")
     assert {each["level"] for each in json.loads(found.stdout)} == {"ok"}
-    assert found.returncode == 0
+    assert found.exit_code == 0
 
 
 def test_what_keeps_a_feed_from_answering_is_an_error(engine, database_url):
@@ -96,7 +89,7 @@ def test_what_keeps_a_feed_from_answering_is_an_error(engine, database_url):
         place(connection, 10, partitions=3)
     options = ["--database", database_url, "--table", "orders", "--partition", "part"]
     found = run(*options, "--data", "data", "--partitions", 2)
-    assert found.returncode == 1
+    assert found.exit_code == 1
     line = next(line for line in found.stdout.splitlines() if line.startswith("error"))
     assert "There is an event in partition 2" in line
     assert "\x1b" not in found.stdout
@@ -104,7 +97,7 @@ def test_what_keeps_a_feed_from_answering_is_an_error(engine, database_url):
         connection.execute(insert(orders), [{"data": {}, "part": 1, "customer": "no JSON"}])
         connection.execute(text("DELETE FROM orders WHERE customer <> 'no JSON'"))
     found = run(*options, "--data", "customer", "--partitions", 2)
-    assert found.returncode == 1
+    assert found.exit_code == 1
     assert re.search(r"^error +events +", found.stdout, re.MULTILINE)
 
 
@@ -124,7 +117,7 @@ def test_nothing_to_check_is_misuse(sqlite, sqlite_url, options):
     """What cannot be looked at ends with 2, and a sentence."""
     metadata.create_all(sqlite)
     found = run(*(option.replace("{url}", sqlite_url) for option in options))
-    assert (found.returncode, found.stdout) == (2, "")
+    assert (found.exit_code, found.stdout) == (2, "")
     assert "Traceback" not in found.stderr
 
 

@@ -1,11 +1,10 @@
-"""The command that shows how far a consumer is behind, as a user has it."""
+"""`zeroeventhub lag`."""
 
 import json
-import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from harness.command_line import invoke
 from harness.shop import metadata, orders, place
 from harness.web import serving
 from sqlalchemy import insert
@@ -15,42 +14,36 @@ from zeroeventhub import FIRST, CursorStore, Event, FeedInfo, Page, TableFeed, f
 
 
 def run(*arguments):
-    """Run the command to its end."""
-    return subprocess.run(
-        [sys.executable, "-m", "zeroeventhub", "lag", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    """Run the command."""
+    return invoke("lag", *arguments)
 
 
 @pytest.fixture
-def billing(engine):
+def billing(any_engine):
     """A feed of two partitions, of which billing has read some of the first; its URL."""
-    metadata.create_all(engine)
+    metadata.create_all(any_engine)
     ago = datetime.now(UTC) - timedelta(minutes=90)
-    with engine.begin() as connection:
+    with any_engine.begin() as connection:
         rows = [{"part": n % 2, "placed": ago, "data": {"n": n}} for n in range(2500)]
         connection.execute(insert(orders), rows)
     feed = TableFeed(orders, data="data", time="placed", partition="part", partitions=2)
-    store = CursorStore(engine)
-    cursor = feed.bind(engine).read(0, FIRST, 1248).cursor
-    with engine.begin() as connection:
+    store = CursorStore(any_engine)
+    cursor = feed.bind(any_engine).read(0, FIRST, 1248).cursor
+    with any_engine.begin() as connection:
         store.create_tables(connection)
         store.load(connection, "billing", 0, start=cursor)
-    with serving(Starlette(routes=feed_routes("/orders", feed, engine))) as url:
+    with serving(Starlette(routes=feed_routes("/orders", feed, any_engine))) as url:
         yield f"{url}/orders"
 
 
-def test_lag_is_shown_for_people_and_for_machines(billing, database_url):
+def test_lag_is_shown_for_people_and_for_machines(billing, any_database_url):
     """A table for people has a line for each partition; JSON has the same in numbers."""
-    shown = run(billing, "--store", database_url, "--consumer", "billing")
-    assert (shown.returncode, shown.stderr) == (0, "")
+    shown = run(billing, "--store", any_database_url, "--consumer", "billing")
+    assert (shown.exit_code, shown.stderr) == (0, "")
     assert shown.stdout == (
         "partition  events  behind\n        0       2   1.5 h\n        1   1,250   1.5 h\n"
     )
-    shown = run(billing, "--store", database_url, "--consumer", "billing", "--json")
+    shown = run(billing, "--store", any_database_url, "--consumer", "billing", "--json")
     document = json.loads(shown.stdout)
     assert document["consumer"] == "billing"
     lags = document["partitions"]
@@ -102,6 +95,6 @@ def test_command_ends_in_a_sentence_where_it_cannot_go_on(sqlite, sqlite_url, tm
     ]
     for arguments, code, sentence in cases:
         shown = run(*arguments)
-        assert (shown.returncode, shown.stdout) == (code, "")
+        assert (shown.exit_code, shown.stdout) == (code, "")
         assert sentence in shown.stderr
         assert "Traceback" not in shown.stderr

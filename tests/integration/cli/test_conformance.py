@@ -1,24 +1,17 @@
-"""`zeroeventhub conformance` as a user has it: exit codes, output, files for CI."""
+"""`zeroeventhub conformance`: exit codes, output, files for CI."""
 
 import json
-import signal
-import subprocess
-import sys
 from xml.etree import ElementTree as ET
 
-import httpx
 import pytest
+from harness.command_line import invoke
 from harness.mutant_publishers import MUTANTS, publisher
 from harness.web import answering, serving
 
-COMMAND = [sys.executable, "-m", "zeroeventhub", "conformance"]
-
 
 def run(*arguments):
-    """Run the command to its end."""
-    return subprocess.run(
-        [*COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=100, check=False
-    )
+    """Run the command."""
+    return invoke("conformance", *arguments)
 
 
 @pytest.fixture
@@ -41,7 +34,7 @@ QUICK = ["--only", "lines-strict", "--only", "page-sizes", "--only", "closed"]
 def test_conforming_feed_ends_with_0(good_url):
     """A line for each check and a summary; nothing failed."""
     shown = run(good_url, *QUICK)
-    assert shown.returncode == 0, shown.stdout + shown.stderr
+    assert shown.exit_code == 0, shown.stdout + shown.stderr
     assert shown.stdout.splitlines() == [
         "pass  page-sizes",
         "skip  closed  The feed has no closed partition.",
@@ -53,7 +46,7 @@ def test_conforming_feed_ends_with_0(good_url):
 def test_failed_check_shows_what_was_sent_and_what_came(bad_url):
     """A check that failed says what it found, what is asked for, the request and the answer."""
     shown = run(bad_url, *QUICK)
-    assert shown.returncode == 1
+    assert shown.exit_code == 1
     failed = shown.stdout.partition("fail  ")[2].splitlines()
     assert failed[0] == "lines-strict"
     assert [line[:12].strip() for line in failed[1:5]] == ["found", "asked", "sent", "came"]
@@ -66,7 +59,7 @@ def test_results_come_as_json(bad_url):
     """--json prints one document, and the exit code stays."""
     shown = run(bad_url, *QUICK, "--json")
     document = json.loads(shown.stdout)
-    assert shown.returncode == 1
+    assert shown.exit_code == 1
     assert (document["pass"], document["fail"], document["skip"]) == (1, 1, 1)
     failed = next(entry for entry in document["checks"] if entry["outcome"] == "fail")
     assert failed["answer"]["status"] == 200
@@ -76,7 +69,7 @@ def test_results_come_as_json(bad_url):
 def test_results_are_written_for_ci(bad_url, tmp_path):
     """--junit writes a test suite with a test case a check."""
     file = tmp_path / "results.xml"
-    assert run(bad_url, *QUICK, "--junit", file).returncode == 1
+    assert run(bad_url, *QUICK, "--junit", file).exit_code == 1
     suite = ET.parse(file).getroot().find("testsuite")
     assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("3", "1", "1")
     assert [case.get("name") for case in suite.iter("testcase") if len(case)] == [
@@ -88,7 +81,7 @@ def test_results_are_written_for_ci(bad_url, tmp_path):
 def test_checks_are_listed_without_a_feed():
     """--list prints every check with its section and sentence."""
     shown = run("--list")
-    assert shown.returncode == 0
+    assert shown.exit_code == 0
     assert len(shown.stdout.splitlines()) > 100
     assert shown.stdout.startswith("discovery-document")
 
@@ -97,7 +90,7 @@ def test_header_is_sent_and_not_shown(good_url):
     """What is given by -H and what stands in the URL's own query are not printed."""
     url = good_url.replace("http://", "http://user:canary@") + "?key=canary"
     shown = run(url, *QUICK, "--json", "-H", "Authorization: canary")
-    assert shown.returncode == 0, shown.stderr
+    assert shown.exit_code == 0, shown.stderr
     assert "canary" not in shown.stdout + shown.stderr
 
 
@@ -116,7 +109,7 @@ def test_nothing_to_check_ends_with_2(status, words):
     """Where there is no feed to check, a sentence says what to do."""
     with answering(answer(status)) as url:
         shown = run(url)
-    assert (shown.returncode, shown.stdout) == (2, "")
+    assert (shown.exit_code, shown.stdout) == (2, "")
     assert words in shown.stderr
 
 
@@ -134,25 +127,6 @@ def test_nothing_to_check_ends_with_2(status, words):
 def test_misuse_ends_with_2(arguments, words):
     """What cannot be done is said in a sentence."""
     shown = run(*arguments)
-    assert (shown.returncode, shown.stdout) == (2, "")
+    assert (shown.exit_code, shown.stdout) == (2, "")
     assert words in shown.stderr
     assert "Traceback" not in shown.stderr
-
-
-def test_scenarios_are_served_until_sigint():
-    """--serve prints where the scenarios are, and ends without a word."""
-    process = subprocess.Popen(
-        [*COMMAND, "--serve", "--port", "0"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    url = process.stdout.readline().removeprefix("Scenarios: ").strip()
-    names = [entry["name"] for entry in httpx.get(url).json()]
-    assert "tail" in names
-    assert httpx.get(f"{url}tail").json()["token"] == "1"
-    process.send_signal(signal.SIGINT)
-    assert process.wait(10) == 0
-    assert process.stderr.read() == ""
-    process.stdout.close()
-    process.stderr.close()

@@ -1,0 +1,32 @@
+"""`zeroeventhub horizon`."""
+
+import json
+
+import pytest
+from harness.command_line import invoke
+from harness.shop import metadata, orders, place
+from sqlalchemy import text
+
+from zeroeventhub import TableFeed
+
+
+@pytest.mark.parametrize("ordering", ["observed", "gated"])
+def test_horizon_names_the_writer_that_holds_it_back(postgresql, postgresql_url, ordering):
+    """Horizon shows an open writer, its age, and how long the horizon is held back."""
+    metadata.create_all(postgresql)
+    table = ("--database", postgresql_url, "--table", "orders", "--ordering", ordering)
+    with postgresql.begin() as connection:
+        TableFeed(orders, ordering=ordering).install(connection)
+    with postgresql.connect() as slow:
+        place(slow, 1)
+        pid = slow.scalar(text("SELECT pg_backend_pid()"))
+        shown = invoke("horizon", *table).stdout
+        assert f"pid {pid} of " in shown
+        assert shown.startswith("horizon not known yet") == (ordering == "observed")
+        assert ", held back for at most " in shown
+        document = json.loads(invoke("horizon", *table, "--json").stdout)
+        assert [blocker["pid"] for blocker in document["blockers"]] == [pid]
+        assert document["age"] == document["blockers"][0]["age"] > 0
+        slow.commit()
+    document = json.loads(invoke("horizon", *table, "--json").stdout)
+    assert document == {"settled": 1, "highest": 1, "age": 0, "blockers": []}
