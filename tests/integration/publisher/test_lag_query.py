@@ -3,43 +3,21 @@
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
+from harness.published import EVERY_ORDERING, TWO, published
 from harness.shop import metadata, orders, place
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from sqlalchemy import DateTime, insert, literal_column, null, text, type_coerce
 
 from zeroeventhub import FIRST, LAST, Lag, TableFeed
 from zeroeventhub.errors import BadCursor, Diverged, FeedFailure, Trimmed
 from zeroeventhub.publisher import lag_query
-from zeroeventhub.publisher.lag_query import LagQuery
-from zeroeventhub.publisher.near_rows import NearRows
-from zeroeventhub.publisher.ordering import Events, Source
-
-ORDERINGS = {
-    "sqlite": ["single-writer", "sequenced"],
-    "postgresql": ["observed", "gated", "sequenced"],
-    "mariadb": ["observed", "sequenced"],
-}
-CELLS = [(name, ordering) for name, orderings in ORDERINGS.items() for ordering in orderings]
 
 
-@pytest.fixture(params=CELLS, ids=" ".join)
+@pytest.fixture(params=EVERY_ORDERING)
 def publishing(request):
     """Make a feed over orders on each database, in each of its orderings; and its engine."""
     database, ordering = request.param
     engine = request.getfixturevalue(database)
-    metadata.create_all(engine)
-
-    def make(**options):
-        publisher = TableFeed(orders, data="data", ordering=ordering, **options)
-        with engine.begin() as connection:
-            publisher.install(connection)
-        return publisher.bind(engine)
-
-    return make, engine
-
-
-TWO = {"partition": "part", "partitions": 2}
+    return lambda **options: published(engine, ordering=ordering, **options), engine
 
 
 def counted(feed, cursor, partition=0):
@@ -89,8 +67,7 @@ def test_events_that_are_deleted_are_not_counted(publishing):
     assert feed.lag(0, FIRST) == Lag(0, 0.0)
 
 
-@pytest.mark.parametrize("count", [4, 5, 6])
-def test_count_ends_somewhere(publishing, monkeypatch, count):
+def test_count_ends_somewhere(publishing, monkeypatch):
     """Beyond what is counted at most there are more, and that is said."""
     monkeypatch.setattr(lag_query, "MOST", 5)
     monkeypatch.setattr(lag_query, "MOST_LOOKED_UP", 4)
@@ -98,45 +75,24 @@ def test_count_ends_somewhere(publishing, monkeypatch, count):
     feed = make(**TWO)
     # Where positions lie beside the events, they know when they were given.
     most = 4 if "cursor-of-time" in feed.info().extensions else 5
-    with engine.begin() as connection:
-        place(connection, 2 * count, partitions=2)
-    for partition in (0, 1):
-        lag = feed.lag(partition, FIRST)
-        assert (lag.events, lag.exact) == (min(count, most), count <= most)
+    for count in range(1, 7):
+        with engine.begin() as connection:
+            place(connection, 2, partitions=2)
+        for partition in (0, 1):
+            lag = feed.lag(partition, FIRST)
+            assert (lag.events, lag.exact) == (min(count, most), count <= most)
 
 
 def test_deleted_events_may_hide_others(engine, monkeypatch):
-    """Where nothing but deleted events was looked at, nobody knows what lies behind them."""
+    """Where nothing but deleted events was looked at, what lies behind them is not known."""
     monkeypatch.setattr(lag_query, "MOST_LOOKED_UP", 5)
-    metadata.create_all(engine)
-    publisher = TableFeed(orders, data="data", ordering="sequenced", mutable=True)
+    feed = published(engine, ordering="sequenced", mutable=True)
     with engine.begin() as connection:
-        publisher.install(connection)
         place(connection, 9)
-    feed = publisher.bind(engine)
     assert feed.lag(0, FIRST).events == 5
     with engine.begin() as connection:
         connection.execute(orders.delete().where(orders.c.id < 8))
     assert feed.lag(0, FIRST) == Lag(0, None, exact=False)
-
-
-def test_what_is_not_settled_is_not_counted(postgresql):
-    """Beside an open writer only the events below its number lie behind a cursor."""
-    metadata.create_all(postgresql)
-    for ordering in ("observed", "gated"):
-        publisher = TableFeed(orders, data="data", ordering=ordering, **TWO)
-        with postgresql.begin() as connection:
-            publisher.install(connection)
-            place(connection, 4, partitions=2)
-        feed = publisher.bind(postgresql)
-        before = counted(feed, FIRST)
-        with postgresql.connect() as slow:
-            place(slow, 1)
-            with postgresql.begin() as connection:
-                place(connection, 6, partitions=2)
-            assert counted(feed, FIRST) == before
-            slow.commit()
-        assert counted(feed, FIRST) == before + 4
 
 
 def ages(feed, engine, placed):
@@ -161,7 +117,7 @@ def test_age_is_told_by_the_time_of_the_first_event(publishing):
 
 
 def test_age_needs_a_time(publishing):
-    """Without a time nobody knows, but an ordering that gave the event its position."""
+    """Without a time the age is known to an ordering alone that gave the event its position."""
     make, engine = publishing
     feed = make(mutable=True)
     feed.head()
@@ -225,50 +181,33 @@ def test_lag_of_a_cursor_is_refused_as_a_read_is(sqlite):
         feed.lag(0, cursor)
 
 
-@pytest.mark.anyio
-async def test_async_feed_counts_as_well(async_engine):
-    """A feed over an async engine answers the same."""
-    async with async_engine.begin() as connection:
-        await connection.run_sync(metadata.create_all)
-        await connection.run_sync(place, 9, partitions=2)
-    feed = TableFeed(orders, data="data", **TWO).bind(async_engine)
-    assert (await feed.lag(1, FIRST)) == Lag(4, None)
-    assert (await feed.lag(1, LAST)) == Lag(0, 0.0)
+def test_what_is_not_settled_is_not_counted(postgresql):
+    """Beside an open writer only the events below its number lie behind a cursor."""
+    feed = published(postgresql, **TWO)
+    with postgresql.begin() as connection:
+        place(connection, 4, partitions=2)
+    before = counted(feed, FIRST)
+    with postgresql.connect() as slow:
+        place(slow, 1)
+        with postgresql.begin() as connection:
+            place(connection, 6, partitions=2)
+        assert counted(feed, FIRST) == before
+        slow.commit()
+    assert counted(feed, FIRST) == before + 4
 
 
-@pytest.fixture(params=["with an index", "without"])
-def counting(request, engine):
-    """Count rows of a partition of orders, on each database, with the index of both or without."""
-    metadata.create_all(engine)
-    if request.param == "without":
-        on = " ON orders" if engine.dialect.name == "mariadb" else ""
-        with engine.begin() as connection:
+@pytest.mark.parametrize("is_indexed", [True, False], ids=["with an index", "without"])
+def test_lag_agrees_with_a_count(engine, is_indexed):
+    """Whatever was deleted, as many events are counted as there are behind a position."""
+    feed = published(engine, mutable=True, **TWO)
+    on = " ON orders" if engine.dialect.name == "mariadb" else ""
+    left = {number: (number - 1) % 2 for number in range(1, 31) if number % 7}
+    with engine.begin() as connection:
+        if not is_indexed:
             connection.execute(text(f"DROP INDEX orders_by_part{on}"))
-    query = LagQuery(NearRows(Source.of(Events(orders, (orders.c.id,), orders.c.part))), None)
-
-    def count(connection, partition, after, until):
-        return query.count(connection, partition, after=after, until=until)
-
-    return engine, count
-
-
-@given(
-    parts=st.lists(st.sampled_from([0, 0, 1, 2]), max_size=12),
-    gone=st.sets(st.integers(1, 12)),
-    bounds=st.tuples(st.integers(0, 13), st.integers(0, 13)),
-)
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-def test_lag_agrees_with_a_count(counting, parts, gone, bounds):
-    """Whatever was deleted, as many events are counted as there are between two positions."""
-    engine, count = counting
-    rows = [{"id": n, "part": part} for n, part in enumerate(parts, 1) if n not in gone]
-    after, until = bounds
-    with engine.connect() as connection:
-        if rows:
-            connection.execute(insert(orders), rows)
-        for partition in range(3):
-            places = [row["id"] for row in rows if row["part"] == partition]
-            expected = sum(after < position <= until for position in places)
-            assert count(connection, partition, after, until).events == expected
+        place(connection, 30, partitions=2)
+        connection.execute(orders.delete().where(orders.c.id.not_in(left)))
+    for after in range(0, 31, 3):
+        for partition in (0, 1):
+            behind = [n for n, part in left.items() if n > after and part == partition]
+            assert counted(feed, f"1-{after}", partition) == len(behind)
