@@ -1,10 +1,26 @@
 """Short ways to a store: each call in a transaction of its own."""
 
-from sqlalchemy import Engine, delete, update
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import contextmanager
+from threading import Thread
+from typing import Any
 
+from sqlalchemy import Engine, delete, text, update
+
+from harness.waiting import DEADLINE, until
 from zeroeventhub import CursorStore
+from zeroeventhub.cursors.transience import is_transient
 
 NAME = "billing"
+
+LOCK_WAITS = {
+    "postgresql": "SELECT count(*) FROM pg_stat_activity "
+    "WHERE datname = current_database() AND wait_event_type = 'Lock'",
+    "mariadb": "SELECT variable_value + 0 FROM information_schema.global_status "
+    "WHERE variable_name = 'Innodb_row_lock_current_waits'",
+}
+"""How many transactions wait for a lock; SQLite does not tell."""
 
 
 def new_store(engine: Engine) -> CursorStore:
@@ -45,6 +61,11 @@ def enter(store, partition, owner, **options):
     return call(store, store.enter, partition, owner, **options)
 
 
+def cursor(store, partition):
+    """Return where a consumer stands."""
+    return load(store, partition).cursor
+
+
 def move(store, partition, place, new):
     """Move a cursor."""
     call(store, store.advance, partition, place, new)
@@ -55,6 +76,23 @@ def end(store, partition, place):
     with store.engine.begin() as connection:
         result = connection.execute(store.end(NAME, partition, place))
         store.confirm(result, NAME, partition)
+
+
+def inherit(store, heirs, remaining=None):
+    """Hand cursors over to heirs; the partitions that remain are those, unless told otherwise."""
+    call(store, store.inherit, heirs, heirs if remaining is None else remaining)
+
+
+def advance(store, place, lane, before, after, *, lanes=2, partition=0):
+    """Let a lane come further."""
+    method = store.lanes.advance
+    call(store, method, partition, place, lane=lane, lanes=lanes, before=before, after=after)
+
+
+def progress(store, place, partition=0):
+    """Return among how many lanes a page is divided, and how far each has come; None if none."""
+    found = call(store, store.lanes.progress, partition, place)
+    return found and (found.lanes, found.done)
 
 
 def claim(store, owner, wanted, *, seconds=30.0, share=True):
@@ -69,3 +107,50 @@ def expire(store, *owners):
             connection.execute(
                 update(table).where(table.c.owner.in_(owners)).values(expires_at=1.0)
             )
+
+
+def beside(action: Callable[..., Any], *arguments: Any) -> Future:
+    """Do something in a thread, beside what the test does; ask for its result with `outcome`."""
+    future: Future = Future()
+
+    def act():
+        try:
+            future.set_result(action(*arguments))
+        except BaseException as error:  # noqa: BLE001 - raised where it is asked for
+            future.set_exception(error)
+
+    Thread(target=act, daemon=True).start()
+    return future
+
+
+def outcome(future: Future) -> Any:
+    """Return what was returned or raised beside the test."""
+    return future.exception(DEADLINE) or future.result()
+
+
+@contextmanager
+def kept_waiting(store, action, *arguments):
+    """Take locks in the block, and see that an action waits for its transaction, which commits.
+
+    Yields:
+        the connection of the transaction, and a list with what came of the action behind the block.
+    """
+    with store.engine.connect() as connection:
+        results: list[Any] = []
+        yield connection, results
+        future = beside(action, *arguments)
+        if waits := LOCK_WAITS.get(store.engine.dialect.name):
+            until(lambda: _read(store, waits), "somebody waits for a lock")
+        assert not future.done(), "It has not waited."
+        connection.commit()
+    results.append(outcome(future))
+
+
+def _read(store, query):
+    with store.engine.connect() as connection:
+        return connection.scalar(text(query))
+
+
+def is_refused_for_now(result: Any) -> bool:
+    """Tell whether a result is an error after which the same transaction may succeed."""
+    return isinstance(result, Exception) and is_transient(result)

@@ -2,25 +2,23 @@
 
 import random
 import threading
-import time
-from itertools import product
+from dataclasses import replace
 
-import httpx
 import pytest
 from harness.stores import (
     NAME,
     at,
+    beside,
     call,
     claim,
-    empty_store,
-    end,
     enter,
     expire,
     load,
     move,
     new_store,
+    outcome,
 )
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -28,31 +26,19 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from sqlalchemy import delete, select, text
+from sqlalchemy import create_engine, delete, select, text
 from sqlalchemy.exc import DBAPIError
 
-from zeroeventhub import FIRST, Client, Consumer, Event
-from zeroeventhub._follow import Load, Place
-from zeroeventhub.consumer.bookkeeping import Bookkeeping
+from zeroeventhub import Event
 from zeroeventhub.cursors import leases
-from zeroeventhub.cursors.clock import unix_time
 from zeroeventhub.cursors.transience import is_transient
 from zeroeventhub.errors import ConfigurationError, Fenced, LeaseLost, StoreUnavailable
 
 ALL = (0, 1, 2, 3, 4)
-SERVERS = list(
-    product(["postgresql", "mariadb"], ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
-)
 LOCK_WAIT = {
     "postgresql": "SET lock_timeout = '2s'",
     "mariadb": "SET innodb_lock_wait_timeout = 2",
 }
-
-
-@pytest.fixture
-def store(shop_engine):
-    """A store that holds nothing, on each database in turn."""
-    return empty_store(shop_engine)
 
 
 def release(store, owner, partitions):
@@ -113,27 +99,30 @@ def test_claim_tells_the_epochs_of_what_it_holds(store):
     assert claim(store, "one", (0, 1)).epochs == {0: 2}
 
 
-def test_child_is_not_entered_before_its_parents_end(store):
-    """Also behind a reset: what was read to its end has to be read again first."""
-    claim(store, "one", (0, 2))
-    with pytest.raises(LeaseLost, match="waits for partition 0"):
-        enter(store, 2, "one", after=0)
-    end(store, 0, enter(store, 0, "one"))
-    assert enter(store, 2, "one", after=0) == Place(FIRST, 1)
-    call(store, store.reset)
-    with pytest.raises(LeaseLost, match="waits for partition 0"):
-        enter(store, 2, "one", after=0)
-    # Who was refused has fenced nobody.
-    assert load(store, 2) == Place(FIRST, 2)
+def test_lease_that_has_run_out_lets_no_process_in(store):
+    """Only who holds a lease by the database's clock enters, and a refusal fences no process."""
+    with pytest.raises(LeaseLost):
+        enter(store, 0, "one")
+    claim(store, "one", [0, 1])
+    first = enter(store, 0, "one")
+    for owner, partition in [("two", 0), ("ONE", 0), ("one", 2)]:
+        with pytest.raises(LeaseLost):
+            enter(store, partition, owner)
+    expire(store, "one")
+    with pytest.raises(LeaseLost):
+        enter(store, 0, "one")
+    assert load(store, 0) == first
+    claim(store, "one", [0, 1])
+    assert enter(store, 0, "one") == replace(first, epoch=first.epoch + 1)
 
 
-def test_child_is_loaded_behind_its_parent(store):
-    """What a reading decides about the order of partitions, the store is told."""
-    consumer = Consumer(Client("http://localhost", httpx.Client()), store, NAME)
-    book = Bookkeeping(consumer._options, consumer._reading, "one")  # noqa: SLF001 - what it reads
-    claim(store, "one", (0, 2))
-    with store.engine.connect() as connection, pytest.raises(LeaseLost, match="partition 0"):
-        book.carry_out(connection, Load(2, (0, 2), after=0))
+def test_lease_is_taken_over_when_it_has_run_out_and_not_before(store):
+    """A lease of any length is another's until its end, and free from then on."""
+    claim(store, "one", ALL, seconds=20)
+    assert claim(store, "two", ALL, seconds=0.001).elsewhere.keys() == set(ALL)
+    assert claim(store, "three", ALL, seconds=1000).held == set()
+    expire(store, "one", "two")
+    assert claim(store, "three", ALL).held == set(ALL)
 
 
 def test_leases_of_others_cannot_be_given_back(store):
@@ -169,37 +158,6 @@ def test_pinned_process_takes_what_is_free_of_its_own(store):
     assert claim(store, "one", ALL).surplus == set()
 
 
-def test_leases_run_by_the_clock_of_the_database(store, monkeypatch):
-    """A process whose own clock is a day off sees the same."""
-    claim(store, "one", (0,))
-    with store.engine.connect() as connection:
-        now = unix_time(connection)
-    real = time.time
-    assert abs(now - real()) < 5
-    for name in ("time", "monotonic"):
-        function = getattr(time, name)
-        monkeypatch.setattr(time, name, lambda function=function: function() + 86400)
-    elsewhere = claim(store, "two", (0,)).elsewhere
-    assert 25 < elsewhere[0] - now <= 31
-    assert claim(store, "one", (0,)).held == {0}
-
-
-def test_clock_of_the_database_takes_no_notice_of_time_zones(engine):
-    """The clock is the same in any zone, also while an hour comes twice there."""
-    zone = {
-        "postgresql": "SET TIME ZONE 'Pacific/Kiritimati'",
-        "mysql": "SET time_zone = '+13:00'",
-        "mariadb": "SET time_zone = '+13:00'",
-    }.get(engine.dialect.name)
-    with engine.connect() as connection:
-        if zone:
-            connection.execute(text(zone))
-        assert abs(unix_time(connection) - time.time()) < 5
-        first = unix_time(connection)
-        time.sleep(0.02)
-        assert 0.01 < unix_time(connection) - first < 2
-
-
 @pytest.mark.parametrize("owner", ["", "x" * 201])
 def test_name_of_a_process_fits_its_column(store, owner):
     """A name that stands for nobody, or would be cut, is refused."""
@@ -207,53 +165,50 @@ def test_name_of_a_process_fits_its_column(store, owner):
         claim(store, owner, ALL)
 
 
-@pytest.mark.parametrize(("database", "level"), SERVERS)
-def test_claim_does_not_wait_for_a_page(request, database, level):
+def test_claim_does_not_wait_for_a_page(leveled_store):
     """While pages are applied, and events set aside, leases are renewed and taken."""
-    engine = request.getfixturevalue(database)
-    store = at(new_store(engine), level)
-    for partition in (0, 1):
-        load(store, partition)
+    store = leveled_store
+    limit = text(LOCK_WAIT[store.engine.dialect.name])
+    place, other, event = load(store, 0), load(store, 1), Event.of({})
     claim(store, "one", (0, 1))
-    event, place = Event.of({}), Place(FIRST)
     with store.engine.connect() as page, store.engine.connect() as lane:
         page.execute(store.move(NAME, 0, place, "a"))
         add = store.dead_letters.add
         add(page, NAME, 0, event, key="k", error=ValueError(), tries=1)
         add(page, NAME, 0, event, key="k", error=None, tries=0)
-        store.lanes.advance(lane, NAME, 1, place, lane=0, lanes=2, before=0, after=1)
+        store.lanes.advance(lane, NAME, 1, other, lane=0, lanes=2, before=0, after=1)
         with store.engine.begin() as connection:
-            connection.execute(text(LOCK_WAIT[database]))
+            connection.execute(limit)
             found = store.leases.claim(connection, NAME, "one", (0, 1), seconds=30, share=True)
         assert found.held == {0, 1}
         with store.engine.begin() as connection:
-            connection.execute(text(LOCK_WAIT[database]))
+            connection.execute(limit)
             store.leases.release(connection, NAME, "one", {0})
         page.commit()
         lane.commit()
 
 
-@pytest.mark.parametrize(("database", "level"), SERVERS)
-def test_claim_in_an_older_snapshot_takes_nothing_of_others(request, database, level):
+def test_claim_in_an_older_snapshot_takes_nothing_of_others(leveled_store):
     """A transaction that saw leases free which are taken by now does not take them too."""
-    plain = new_store(request.getfixturevalue(database))
-    store = at(plain, level)
+    store = leveled_store
     claim(store, "one", ALL)
     leave(store, "one")
     with store.engine.connect() as connection:
         connection.execute(select(store.tables.leases.c.partition)).all()
         # Where readers lock, the rival does not even get there.
-        taken = level != "SERIALIZABLE" or database != "mariadb"
-        if taken:
-            claim(at(plain, "READ COMMITTED"), "two", ALL)
+        locked = store.engine.dialect.name == "mariadb" and (
+            connection.get_isolation_level() == "SERIALIZABLE"
+        )
+        if not locked:
+            claim(at(store, "READ COMMITTED"), "two", ALL)
         try:
             found = store.leases.claim(connection, NAME, "one", ALL, seconds=30, share=True)
             connection.commit()
-            assert found.held == (set() if taken else set(ALL))
+            assert found.held == (set(ALL) if locked else set())
         except (DBAPIError, StoreUnavailable) as error:
             assert is_transient(error)  # noqa: PT017 - or there is none
             connection.rollback()
-    if taken:
+    if not locked:
         assert claim(store, "two", ALL).held == set(ALL)
 
 
@@ -272,42 +227,31 @@ def test_claim_that_has_stalled_is_ended_for_the_others(postgresql, monkeypatch)
 class Racers:
     """Processes that claim, enter, commit, release and leave at the same moments.
 
+    Args:
+        store: what they share.
+        seed: decides what each does.
+
     Attributes:
         defects: what should not have happened.
         transient: errors that had to be tried again.
-        rounds: how many claims came to their end.
     """
 
     def __init__(self, store, seed):
-        """Make them.
-
-        Args:
-            store: what they share.
-            seed: decides what each does.
-        """
         self.store = store
         self.seed = seed
         self.defects = []
         self.transient = []
-        self.rounds = 0
         self._holders = {}
         self._guard = threading.Lock()
 
-    def run(self, count, seconds):
-        """Let so many of them work for a time."""
-        until = time.monotonic() + seconds
-        threads = [
-            threading.Thread(target=self._work, args=(f"p{number}", until))
-            for number in range(count)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    def run(self, count, rounds):
+        """Let so many of them work for so many rounds each."""
+        racers = [beside(self._work, f"p{number}", rounds) for number in range(count)]
+        assert [outcome(racer) for racer in racers] == [None] * count
 
-    def _work(self, owner, until):
+    def _work(self, owner, rounds):
         chance = random.Random(f"{self.seed} {owner}")
-        while time.monotonic() < until:
+        for _ in range(rounds):
             try:
                 self._round(owner, chance)
             except Fenced as error:
@@ -318,7 +262,6 @@ class Racers:
     def _round(self, owner, chance):
         found = claim(self.store, owner, ALL)
         self._note(owner, found.held)
-        self.rounds += 1
         given = set(found.surplus) | {one for one in found.held if chance.random() < 0.1}
         for partition in found.held - given:
             place = enter(self.store, partition, owner)
@@ -343,29 +286,31 @@ class Racers:
                     del self._holders[partition]
 
 
-@pytest.mark.parametrize(("database", "level"), [("sqlite", "SERIALIZABLE"), *SERVERS])
-def test_no_two_processes_hold_a_partition(request, database, level):
-    """Processes that come and go at the same moments never overlap, and none waits for long."""
-    racers = Racers(
-        at(new_store(request.getfixturevalue(database)), level), random.randrange(2**32)
-    )
-    racers.run(4, seconds=1.0)
-    assert not racers.defects, f"seed {racers.seed}"
-    assert racers.rounds
-    if level == "READ COMMITTED":
-        # They take turns, rather than get in each other's way and try again.
-        assert not racers.transient, f"seed {racers.seed}"
+def race(store, seed, rounds):
+    """Let processes race; return the errors that had to be tried again."""
+    racers = Racers(store, seed)
+    racers.run(4, rounds)
+    assert not racers.defects, f"seed {seed}"
+    return racers.transient
+
+
+def test_no_two_processes_hold_a_partition(store):
+    """Processes that come and go at the same moments never overlap."""
+    race(store, seed=1, rounds=8)
+
+
+@pytest.mark.test_all
+def test_no_two_processes_hold_a_partition_at_any_level(leveled_store):
+    """They never overlap at any level, and where statements see what is new they take turns."""
+    transient = race(leveled_store, seed=random.randrange(2**32), rounds=40)
+    with leveled_store.engine.connect() as connection:
+        assert not transient or connection.get_isolation_level() != "READ COMMITTED"
 
 
 class Sharing(RuleBasedStateMachine):
     """Processes that come, go, crash and come back, and what each may believe."""
 
     def __init__(self, store):
-        """Begin with nobody.
-
-        Args:
-            store: what they share.
-        """
         super().__init__()
         self.store = store
         self.alive = set()
@@ -433,14 +378,12 @@ class Sharing(RuleBasedStateMachine):
         assert found == {(name, one) for name in self.alive for one in self.held[name]}
 
 
-def test_sharing_of_any_history(store):
+@pytest.mark.parametrize("histories", [10, pytest.param(100, marks=pytest.mark.test_all)])
+def test_sharing_of_any_history(histories):
     """Whatever processes do in whatever order, one holds a partition, and all comes to rest."""
+    engine = create_engine("sqlite://")
+    store = new_store(engine)
     run_state_machine_as_test(
-        lambda: Sharing(store),
-        settings=settings(
-            max_examples=12,
-            stateful_step_count=15,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
+        lambda: Sharing(store), settings=settings(max_examples=histories, stateful_step_count=15)
     )
+    engine.dispose()
