@@ -1,0 +1,290 @@
+"""Pieces of a partition: of nearly equal size, with every event in one of them, found by little."""
+
+from bisect import bisect_right
+from itertools import chain, pairwise
+
+import pytest
+from harness.published import TWO, published
+from harness.shop import metadata, orders, place
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import create_engine, delete, event, insert, select, text
+from sqlalchemy.pool import StaticPool
+
+from zeroeventhub import FIRST, TableFeed
+from zeroeventhub.errors import Diverged, Trimmed
+
+BALANCED = 1.5
+ROWS = 20_000
+
+FILL = """INSERT INTO orders (id, part)
+WITH RECURSIVE digits (d) AS (SELECT 0 UNION ALL SELECT d + 1 FROM digits WHERE d < 199),
+    numbers (n) AS (SELECT 1 + low.d + 200 * high.d FROM digits AS low, digits AS high
+        WHERE high.d < 100),
+    mixed (n, mix) AS (SELECT n, (n % 10007 * 7919 + n % 9973 * 10473) % 1000 FROM numbers)
+SELECT {id}, {part} FROM mixed WHERE {where}"""
+
+DISTRIBUTIONS = {
+    "every number": {},
+    "one in four": {"part": "CASE WHEN mix < 250 THEN 0 ELSE 1 END"},
+    "rollbacks": {"where": "mix >= 200"},
+    "late": {"part": "CASE WHEN n < 15000 THEN 1 ELSE 0 END"},
+    "early": {"part": "CASE WHEN n < 5000 THEN 0 ELSE 1 END"},
+    "jumps": {"id": "n + 10000000000 * (n / 3000)"},
+    "trimmed": {"id": "n + 5000000000"},
+    "deleted ranges": {"where": "n / 200 % 7 > 2"},
+    "thinner and thinner": {"id": "n + n * (n / 20)"},
+    "imports": {"part": "CASE WHEN n / 800 % 5 = 0 THEN 0 ELSE 1 END"},
+}
+UNEVEN = {"part": "CASE WHEN mix < CASE WHEN n < 10000 THEN 10 ELSE 900 END THEN 0 ELSE 1 END"}
+"""From 1 % to 90 %."""
+
+
+def fill(engine, *, id="n", part="0", where="1 = 1"):  # noqa: A002 - the column's name
+    """Fill the table of orders from numbers."""
+    metadata.create_all(engine)
+    integer = "DIV" if engine.dialect.name in {"mariadb", "mysql"} else "/"
+    id, part, where = (each.replace(" / ", f" {integer} ") for each in (id, part, where))  # noqa: A001
+    with engine.begin() as connection:
+        connection.execute(text(FILL.format(id=id, part=part, where=where)))
+        if engine.dialect.name == "postgresql":
+            behind = "SELECT setval('orders_id_seq', (SELECT max(id) FROM orders))"
+            connection.execute(text(behind))
+
+
+def feed_of(engine, **options):
+    """A feed of four partitions whose cursors are positions."""
+    four = {"partition": "part", "partitions": 4, "mutable": True}
+    return TableFeed(orders, **{"data": ["id"], **four, **options}).bind(engine)
+
+
+def split(feed, count, *, partition=0, after=0, until=None):
+    """The positions at which a partition is cut, by default all of it."""
+    stop = None if until is None else f"1-{until}"
+    found = feed.splits(partition, count, start=f"1-{after}", stop=stop)
+    return [int(cursor.split("-")[1]) for cursor in found]
+
+
+def positions(engine, partition=0):
+    """The positions of a partition's events, in order."""
+    with engine.connect() as connection:
+        query = select(orders.c.id).where(orders.c.part == partition).order_by(orders.c.id)
+        return list(connection.scalars(query))
+
+
+def sizes(rows, boundaries):
+    """Count what is in each piece."""
+    ranks = [bisect_right(rows, boundary) for boundary in boundaries]
+    return [upper - lower for lower, upper in pairwise(ranks)]
+
+
+def assert_balanced(rows, boundaries, count):
+    """Show that pieces have all rows, at which they end, and nearly as many each."""
+    pieces = sizes(rows, boundaries)
+    assert boundaries[0] == 0
+    assert {*boundaries[1:-1]} <= {*rows}
+    assert sum(pieces) == len(rows)
+    assert len(pieces) == count
+    assert max(pieces) <= BALANCED * len(rows) / count
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name == "jumps" else pytest.param(name, marks=pytest.mark.test_all)
+        for name in DISTRIBUTIONS
+    ],
+)
+def test_pieces_are_balanced(sqlite, name):
+    """Pieces of some thousand events are nearly equal, and have every event once."""
+    fill(sqlite, **DISTRIBUTIONS[name])
+    rows = positions(sqlite)
+    for count in (2, len(rows) // 1_000):
+        assert_balanced(rows, split(feed_of(sqlite), count), count)
+
+
+def test_uneven_pieces_are_balanced(engine):
+    """Every database finds pieces that are nearly equal where one half has most events."""
+    fill(engine, **UNEVEN)
+    rows = positions(engine)
+    feed = feed_of(engine)
+    for count in (4, 9):
+        assert_balanced(rows, split(feed, count), count)
+    # Boundaries lie between the first and the last that are given, which need not be rows.
+    boundaries = split(feed, 4, after=2_001, until=19_001)
+    pieces = sizes(rows, boundaries)
+    assert (boundaries[0], len(pieces)) == (2_001, 4)
+    assert 18_900 < boundaries[-1] <= 19_001
+    assert max(pieces) <= BALANCED * sum(pieces) / 4
+
+
+@pytest.mark.parametrize("options", [TWO, {}], ids=["two partitions", "one"])
+def test_pieces_of_a_sequenced_feed_are_balanced(engine, options):
+    """Positions that an ordering has given are cut as well, in a table of their own."""
+    feed = published(engine, data=["id"], ordering="sequenced", **options)
+    part = "CASE WHEN n < 5000 AND mix < 900 THEN 1 ELSE 0 END" if options else "0"
+    fill(engine, part=part, where="n <= 8000")
+    given = 0
+    while given < 8_000:
+        given, before = feed.head(), given
+        assert given > before
+    cuts = feed.splits(0, 4)
+    pieces = [
+        [event.data["id"] for event in feed.read(0, start, 9_999, stop=stop).events]
+        for start, stop in pairwise(cuts)
+    ]
+    assert len(pieces) == 4
+    assert sorted(chain(*pieces)) == positions(engine)
+    assert max(map(len, pieces)) <= BALANCED * sum(map(len, pieces)) / 4
+
+
+def test_few_events_are_cut_exactly(engine):
+    """Fewer events than pieces are one to a piece, and none at all are a piece without any."""
+    metadata.create_all(engine)
+    feed = feed_of(engine)
+    assert split(feed, 5) == [0, 0]
+    with engine.begin() as connection:
+        rows = [{"id": 10**number, "part": number % 2} for number in range(8)]
+        connection.execute(insert(orders), rows)
+        if engine.dialect.name == "postgresql":
+            connection.execute(text("SELECT setval('orders_id_seq', 10000000)"))
+    feed = feed_of(engine)
+    assert split(feed, 100) == [0, 1, 100, 10_000, 10**7]
+    assert split(feed, 100, partition=1) == [0, 10, 1_000, 10**5, 10**7]
+    assert split(feed, 2, partition=1) == [0, 1_000, 10**7]
+    assert split(feed, 100, until=100) == [0, 1, 100]
+    assert split(feed, 100, after=100, until=100) == [100, 100]
+    assert split(feed, 1) == [0, 10**7]
+    assert split(feed, 100, partition=3) == [0, 10**7]
+
+
+def test_cut_stays_below_the_horizon(postgresql):
+    """Beside an open writer no piece has an event that cannot be read yet."""
+    feed = published(postgresql)
+    with postgresql.begin() as connection:
+        place(connection, 6)
+    head = feed.read(0, FIRST, 10).cursor
+    with postgresql.connect() as slow:
+        place(slow, 1)
+        with postgresql.begin() as connection:
+            place(connection, 6)
+        for count in (1, 3, 100):
+            found = feed.splits(0, count)
+            assert found[-1] == head
+            assert len(found) == min(count, 6) + 1
+        slow.commit()
+    assert feed.splits(0, 2)[-1] == feed.read(0, FIRST, 100).cursor
+
+
+def test_cut_is_refused_as_a_read_is(sqlite):
+    """A start or stop of another history, or below what is left, is refused."""
+    feed = published(sqlite)
+    with sqlite.begin() as connection:
+        place(connection, 9)
+    cursor = feed.read(0, FIRST, 5).cursor
+    assert feed.splits(0, 2, start=cursor, stop=cursor) == [cursor, cursor]
+    for wrong in ({"start": "1-99"}, {"stop": "1-99"}):
+        with pytest.raises(Diverged):
+            feed.splits(0, 2, **wrong)
+    with sqlite.begin() as connection:
+        connection.execute(orders.delete().where(orders.c.id < 6))
+    for wrong in ({"start": cursor}, {"stop": cursor}):
+        with pytest.raises(Trimmed):
+            feed.splits(0, 2, **wrong)
+
+
+@pytest.mark.parametrize("count", [1_000, 2_000])
+def test_pieces_of_an_event_or_two(any_engine, count):
+    """With hardly more events than pieces wanted, there are fewer pieces, none of them empty."""
+    fill(any_engine, where="n <= 1500")
+    rows = positions(any_engine)
+    pieces = sizes(rows, split(feed_of(any_engine), count))
+    assert min(pieces) >= 1
+    assert max(pieces) <= 3
+    assert sum(pieces) == len(rows)
+
+
+@pytest.mark.parametrize("analyzed", [False, True])
+def test_little_is_read(engine, analyzed):
+    """No more of the table is read than a look shows, although the first half has no such event,
+    and although PostgreSQL has not noticed that an index would do.
+    """
+    fill(engine, part="CASE WHEN n > 10000 AND n % 2 = 0 THEN 3 ELSE n % 3 END")
+    if analyzed:
+        command = "ANALYZE TABLE orders" if engine.dialect.name == "mariadb" else "ANALYZE"
+        with engine.begin() as connection:
+            connection.execute(text(command)).close()
+    feed = feed_of(engine)
+    split(feed, 2, partition=3)
+    lookups, read = [], []
+
+    def note(connection, cursor, statement, *_):
+        if "orders" in statement:
+            lookups.append(statement.count("LIMIT"))
+            read.append(rows_read(connection))
+
+    event.listen(engine, "after_cursor_execute", note)
+    split(feed, 2, partition=3)
+    event.remove(engine, "after_cursor_execute", note)
+    assert 0 < sum(lookups) <= 2_053 + 25 * 2 + 10
+    assert read[-1] - read[0] <= 110 * sum(lookups)
+
+
+def rows_read(connection):
+    """Count the rows that a connection has read; SQLite does not tell."""
+    if connection.dialect.name == "sqlite":
+        return 0
+    with connection.connection.cursor() as cursor:
+        if connection.dialect.name == "postgresql":
+            cursor.execute(
+                "SELECT sum(pg_stat_get_xact_tuples_returned(oid)) FROM pg_class WHERE oid = "
+                "'orders'::regclass OR oid IN (SELECT indexrelid FROM pg_index WHERE indrelid = "
+                "'orders'::regclass)"
+            )
+            return cursor.fetchone()[0]
+        cursor.execute(
+            "SHOW SESSION STATUS WHERE Variable_name IN ('Handler_read_next', "
+            "'Handler_read_prev', 'Handler_read_first', 'Handler_read_last', 'Handler_read_key')"
+        )
+        return sum(int(number) for _, number in cursor.fetchall())
+
+
+GAPS = st.one_of(st.integers(1, 3), st.integers(0, 9).map(lambda digits: 10**digits))
+
+
+@pytest.fixture(scope="module")
+def memory():
+    """A database in memory that all examples share, with the feed over it."""
+    engine = create_engine("sqlite://", poolclass=StaticPool)
+    metadata.create_all(engine)
+    yield engine, feed_of(engine)
+    engine.dispose()
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.lists(st.tuples(GAPS, st.integers(1, 400), st.integers(1, 3)), min_size=1, max_size=15),
+    st.integers(1, 1_000),
+    st.randoms(use_true_random=False),
+)
+def test_joined_pieces_are_the_whole(memory, spread, count, dice):
+    """Pieces have every event between two positions once, and none is empty unless all is."""
+    engine, feed = memory
+    ids, last = [], 0
+    for gap, number, step in spread:
+        ids += range(last + gap, last + gap + number * step, step)
+        last = ids[-1]
+    shares = dice.random()
+    rows = [{"id": each, "part": int(dice.random() < shares)} for each in ids]
+    with engine.begin() as connection:
+        connection.execute(delete(orders))
+        connection.execute(insert(orders), rows)
+    after, until = sorted(dice.choices([0, *ids, ids[0] - 1], k=2))
+    boundaries = split(feed, count, after=after, until=until)
+    own = [row["id"] for row in rows if row["part"] == 0 and after < row["id"] <= until]
+    pieces = sizes(own, boundaries)
+    assert (boundaries[0], boundaries[-1]) == (after, until)
+    assert {*boundaries[1:-1]} <= {*own}
+    assert sum(pieces) == len(own)
+    assert len(pieces) <= count
+    assert len(pieces) == 1 or min(pieces) > 0
