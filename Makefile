@@ -3,8 +3,11 @@
 
 PYTHON ?= python3
 PIP = -m pip --disable-pip-version-check --quiet
+# A process of tests a core; each starts database servers of its own.
+PYTEST = -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadgroup --durations=10
+EVERYTHING = -m "" --hypothesis-profile=random
 
-.PHONY: demo spark test check soak bench clean
+.PHONY: demo spark quick test test-all check coverage mutants soak bench clean
 
 demo: .venv/demo
 	.venv/bin/zeroeventhub demo
@@ -13,30 +16,33 @@ demo: .venv/demo
 spark: .venv/spark
 	JAVA_HOME="$$(.venv/bin/python tests/harness/java.py)" .venv/bin/python examples/spark/flights.py
 
-# SQLAlchemy 2.1 for all tests, then 2.0 for those that send a database something of their own. Once
-# is torture enough, and what HTTP makes of a page is the same with both.
-ONCE = ordering/test_torture test_archive test_arrow test_authorize test_authorized_streams test_caching test_capacity \
-	test_changing_partitions test_client test_client_extensions test_compressed test_conformance test_every_cut \
-	test_frameworks test_histories test_kill_points test_killed_publisher test_kills_in_a_change \
-	test_layout_at_every_line test_lease_chaos test_limits test_nginx test_nginx_mtls test_on_trio \
-	test_openapi test_peer test_problem_answers test_proxy_answers test_publisher_metrics \
-	test_publisher_secrets test_quota_endpoints test_random_faults test_read_ahead \
-	test_reset_while_running test_seal_kills test_secrets test_server_sent_events test_shutdown test_trim_kills \
-	test_trim_torture test_vectors test_wait
+# Unit tests, and integration tests on SQLite: under a minute.
+quick: .venv/test
+	.venv/bin/python $(PYTEST) --quick
 
-# As many processes as there are cores, each with database servers of its own.
-PYTEST = -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile
+# What every change must pass. The tests of one room: make test TESTS='tests/*/consumer'
+test: check
+	.venv/bin/python $(PYTEST) $(TESTS)
 
-test: check .venv-sqlalchemy-2.0/test
-	.venv/bin/python $(PYTEST)
-	.venv-sqlalchemy-2.0/bin/python $(PYTEST) tests/integration $(ONCE:%=--ignore=tests/integration/%.py) \
-		--ignore=tests/integration/spark
+# Every ordering, database, driver and version of SQLAlchemy and Python, long torture, all of Spark.
+test-all: check .venv-sqlalchemy-2.0/test
+	.venv/bin/python $(PYTEST) $(EVERYTHING)
+	.venv-sqlalchemy-2.0/bin/python $(PYTEST) tests/integration --ignore=tests/integration/spark
+	$(PYTHON) tests/interpreters.py
 
 check: .venv/test
 	.venv/bin/ruff format --check
 	.venv/bin/ruff check
 	.venv/bin/mypy
 	.venv/bin/lint-imports
+
+# Which lines and branches tests reach; the pages are in .coverage-html.
+coverage: .venv/test
+	.venv/bin/python $(PYTEST) --cov --cov-report=term:skip-covered --cov-report=html
+
+# Plants mistakes in a copy of the library: the tests have to notice. One room: make mutants ONLY=server
+mutants: .venv/test
+	.venv/bin/python tests/mutation_check.py --only "$(ONLY)"
 
 # Everything that docs/reliability.md reports, to its sizes; some hours. One part: make soak PART=wire
 soak: .venv/test
@@ -48,7 +54,7 @@ bench: .venv-bench/bench
 	.venv-bench/bin/python -m benchmarks $(SUITE) $(OPTIONS)
 
 clean:
-	rm -rf .venv .venv-sqlalchemy-2.0 .venv-peer .venv-bench .venv-bench-peer
+	rm -rf .venv .venv-sqlalchemy-2.0 .venv-python3.* .venv-peer .venv-bench .venv-bench-peer
 
 .venv/demo: pyproject.toml
 	$(PYTHON) -m venv .venv

@@ -30,6 +30,30 @@ ANY_DATABASE = [
 """For what is the same on every database: one in `make test`, the rest in `make test-all`."""
 
 
+SERVERS = ("postgresql", "mariadb", "primary", "spark", "s3", "nginx", "peer")
+"""How the names of fixtures and cases begin that need more than this machine's Python."""
+
+
+def pytest_addoption(parser):
+    """Add what `make quick` asks for."""
+    parser.addoption("--quick", action="store_true", help="unit tests, and integration on SQLite")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leave out what is not quick, where it is asked for."""
+    if config.getoption("--quick"):
+        left_out = [item for item in items if not _is_quick(item)]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if _is_quick(item)]
+
+
+def _is_quick(item):
+    case = item.callspec.id.split("-") if hasattr(item, "callspec") else []
+    needed = [*item.fixturenames, *case]
+    in_process = "acceptance" not in item.path.parts and "spark" not in item.path.parts
+    return in_process and not any(name.startswith(SERVERS) for name in needed)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _few_certificates(tmp_path_factory):
     """Let clients trust one certificate: loading all of the machine's takes 40 ms a client."""

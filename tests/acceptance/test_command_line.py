@@ -146,6 +146,10 @@ def test_commands_end_at_the_head_beside_a_writer_that_never_pauses(feed, tmp_pa
     assert json.loads(shown.stdout)["landed"] == len(landed(into)) >= len(seen)
 
 
+def _has_landed(url, count):
+    return len(landed(url)) >= count
+
+
 def test_syncs_that_are_killed_and_share_the_work_land_every_event_once(feed, any_database_url):
     """Killed between its pages and started again, twice at once, sync lands every event once."""
     into = ("--into", any_database_url, "--table", "landed", "--consumer", "copy", "--lease", 1.0)
