@@ -65,22 +65,23 @@ def test_attributes_are_those_of_a_cloudevent(engine, landing):
     }
 
 
-@pytest.mark.parametrize("data", [{"id": "x", "type": "y"}, "text", {"specversion": 1, "id": 5}])
-def test_attributes_of_other_events_are_null(engine, landing, data):
+def test_attributes_of_other_events_are_null(engine, landing):
     """What is not a CloudEvent, or not a string in one, leaves the attributes NULL."""
+    others = [{"id": "x", "type": "y"}, "text", {"specversion": 1, "id": 5}]
     with engine.begin() as connection:
-        landing.land(connection, 0, [Event.of(data)])
-    (row,) = rows(engine, landing)
-    assert [row[name] for name in ("id", "type", "time", "key")] == [None] * 4
-    assert row["data"] == data
+        landing.land(connection, 0, [Event.of(data) for data in others])
+    found = rows(engine, landing)
+    assert [row["data"] for row in found] == others
+    assert {row[name] for row in found for name in ("id", "type", "time", "key")} == {None}
 
 
-@pytest.mark.parametrize("moment", ["2013-01-01T12:00:00", "2013-01-01", "noon", 5])
-def test_time_that_is_not_a_moment_is_null(engine, landing, moment):
+def test_time_that_is_not_a_moment_is_null(engine, landing):
     """A time without a zone is not read in the zone of whatever machine this is."""
+    moments = ["2013-01-01T12:00:00", "2013-01-01", "noon", 5]
+    events = [Event.of({**CLOUD_EVENT, "time": moment}) for moment in moments]
     with engine.begin() as connection:
-        landing.land(connection, 0, [Event.of({**CLOUD_EVENT, "time": moment})])
-    assert rows(engine, landing)[0]["time"] is None
+        landing.land(connection, 0, events)
+    assert [row["time"] for row in rows(engine, landing)] == [None] * len(moments)
 
 
 def test_numbers_land_with_all_their_digits(engine, landing):
