@@ -19,7 +19,9 @@ from zeroeventhub.ndjson import (
     decode_counted_cursor,
     decode_cursor,
     decode_info,
+    decode_key_page,
     decode_lag,
+    decode_segments,
     decode_splits,
     documents,
     page_decoder,
@@ -42,12 +44,58 @@ TOKENS = [
 ]
 """What lines are made of, whole and in pieces."""
 
+DEPTH = 100_000
+
+HOSTILE = [
+    *[b"NaN", b"Infinity", b"-Infinity", b"01", b"-01", b"+1", b".5", b"1.", b"1e", b"0x1", b"-"],
+    *[b"1_000", "\u0661".encode(), b'"\xff"', b'"\xc0\x80"', b'"\xc0\xaf"', b'"\xed\xa0\x80"'],
+    *[b'"\xf4\x90\x80\x80"', b'"\xe2\x80"', b'"\\ud800"', b'"\\udc00"', b'"\\ud800\\u0041"'],
+    *[b'"\\udc00\\ud800"', b'[["\\udfff"]]', b'{"\\ud800":1}', b'"\x00"', b'"\x01"', b'"\t"'],
+    *[b'"\\x41"', b'"\\u12"', b"'a'", b"tru", b'"open', b"\xa0 1", b"[1,\x0b2]", b"1/*1*/"],
+    *["[1,\u20282]".encode(), "[1,\u00a02]".encode(), b"[1,]", b'{"a":1,}', b"[1 2]", b"{1:2}"],
+    *[b"1 2", b"1}{", b"/**/1", b"]", b"", b"[" * DEPTH, b"[" * DEPTH + b"]" * DEPTH],
+    b'{"a":' * DEPTH + b"1" + b"}" * DEPTH,
+]
+"""Values that are no JSON, or that no reader could hold."""
+
+ODD = [
+    *[b"null", b"false", b"1", b'"true"', b"[true]", b"{}", b"-0", b"-0.0", b"1E+2", b"1e-400"],
+    *[b"1e400", b"9" * 5_000, b"0." + b"1" * 5_000, b"9007199254740993", b'{"a":1,"a":2}'],
+    *[b'{"":{"":1}}', b'{"cursor":"z","data":{"cursor":"y"}}', b'"{\\"cursor\\":\\"z\\"}\\n"'],
+    *[
+        b'"\\ud83d\\ude00"',
+        b'"\\u0000"',
+        b'"\x7f"',
+        '"\u0085\u2028\u2029\ufeff\U0010ffff"'.encode(),
+    ],
+    *['"e\u0301é"'.encode(), b'"\\/"', b' \t{ "a"\r:\t[ 1 , 2 ] } ', b"[" * 100 + b"]" * 100],
+]
+"""Values that are JSON, and that readers get wrong."""
+
+CHECKPOINT = b'{"cursor":"a","caughtUp":true}\n'
+
 SEEDS = [
     b'{"data":{"n":1}}\n{"cursor":"a","caughtUp":true}\n{"data":2}\n',
     b'{"partition":0,"headers":{"h":"v"},"data":[1e9,"\xc3\xa5"]}\r\n{"partition":"0","cursor":"b"}',
     b'{"token":"t","partitions":[{"id":"0","closed":true}],"extensions":["wait",1]}',
     b'{"cursors":["a","b"]}',
+    b"\n" * 100,
+    b'{"cursor":"a"}\n{"data":1}\n{"cursor":"a","cursor":"b"',
+    b'{"data":1}\n{"cursor":"\\u0061\\/"}',
+    b'{"cursor":"a","caughtUp":true,"caughtUp":false}\n',
+    *[b'{"data":%b}\n%b' % (value, CHECKPOINT) for value in ODD],
+    *[b'{"cursor":"a","caughtUp":%b,"stopReached": %b }\n' % (value, value) for value in ODD],
+    *[
+        line + b"\n" + CHECKPOINT
+        for line in (
+            *[b'{"data":1}\r', b'\t{ \t"data" :\t1 } \r', b"\n\r\n \t\n", b'{"d\\u0061ta":1}'],
+            *[b'{"data":1,"data":2}', b'{"DATA":1,"Data":2}', b'{"newer":{"data":1,"cursor":"z"}}'],
+            *[b'{"cursor":null,"data":1}', b'{"cursor":"","data":1}', b'{"cursor":"a","data":2}'],
+            b'{"cursor":"%b"}' % (b"c" * 4096),
+        )
+    ],
 ]
+"""What is right, and hard to get right."""
 
 
 class Number(str):
@@ -102,8 +150,10 @@ def check(data: bytes) -> None:
     if expected is not None and whole.error != "depth":
         raw = tuple(strict(event.decode()) for event in whole.data)
         assert whole._replace(data=raw) == expected, f"{whole} is not {expected}"
-    documents = (decode_info, decode_cursor, decode_lag, decode_splits, decode_counted_cursor)
-    for decode in documents:
+    for decode in (
+        *(decode_info, decode_cursor, decode_lag, decode_splits, decode_counted_cursor),
+        *(decode_segments, lambda text: decode_key_page(text, 0)),
+    ):
         try:
             decode(body)
         except ProtocolError:

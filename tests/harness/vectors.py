@@ -4,6 +4,8 @@ import json
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 SPECIFICATION = Path(__file__).parents[2] / "spec"
 
 
@@ -36,6 +38,11 @@ def _part(part: dict) -> bytes:
         case {"repeat": text, "times": times}:
             return text.encode() * times
     raise AssertionError(f"{part} is not a part of a text.")
+
+
+def named(kind: str) -> list:
+    """List the vectors of a kind as parameters of a test, each by its name."""
+    return [pytest.param(vector, id=ascii(vector["name"])) for vector in vectors(kind)["vectors"]]
 
 
 def alternatives(vector: dict) -> list[dict]:

@@ -1,10 +1,12 @@
 import copy
 import gc
 import json
+import math
 import pickle
 
 import pytest
-from hypothesis import given
+from fuzz.fuzz_decoder import strict
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from zeroeventhub import Event, FeedInfo, Partition
@@ -79,6 +81,57 @@ def test_data_that_python_cannot_hold_is_an_error_and_raw_remains(raw):
     with pytest.raises(ProtocolError, match=r"event\.raw has it"):
         _ = event.data
     assert event.raw == raw
+
+
+EXACT = [
+    (b"1e-400", 0.0),
+    (b"9007199254740993", 2**53 + 1),
+    (b"9223372036854775808", 2**63),
+    (b"18446744073709551616", 2**64),
+    (b"9" * 30, int("9" * 30)),
+    (b"0." + b"1" * 5000, float("0." + "1" * 5000)),
+    (b"-0", 0),
+    (b"-0.0", -0.0),
+    (b"1E+2", 100.0),
+    (b'{"a":1,"a":2}', {"a": 2}),
+    (b'"\\ud83d\\ude00"', "😀"),
+    (b'"\\u0000"', "\x00"),
+    ('"\u0085\u2028\ufeff\U0010ffff"'.encode(), "\u0085\u2028\ufeff\U0010ffff"),
+    ('"e\u0301é"'.encode(), "e\u0301é"),
+    (b' \t{ "a"\r:\t[ 1 , 2 ] } ', {"a": [1, 2]}),
+    (b"null", None),
+]
+
+
+@pytest.mark.parametrize(("raw", "data"), EXACT, ids=lambda value: repr(value)[:20])
+def test_data_is_exact(raw, data):
+    """Numbers and characters that readers get wrong are decoded as they were meant."""
+    found = Event(raw).data
+    assert (type(found), found) == (type(data), data)
+    if isinstance(data, float):
+        assert math.copysign(1, found) == math.copysign(1, data)
+
+
+hostile_numbers = st.from_regex(
+    r"-?(0|[1-9][0-9]{0,40})(\.[0-9]{1,40})?([eE][+-]?[0-9]{1,5})?", fullmatch=True
+)
+
+
+@given(hostile_numbers)
+@example("9" * 5_000)
+@example("-0")
+@settings(max_examples=100)
+def test_number_is_decoded_or_refused(text):
+    """A number that Python cannot hold is an error of the library's, and never another one."""
+    try:
+        found = Event(f'{{"a":[{text}]}}'.encode()).data["a"][0]
+    except ProtocolError:
+        return
+    expected = strict(text)
+    if type(found) is int:
+        assert str(found) == expected or expected == "-0"
+    else:
+        assert found == float(expected)
 
 
 @pytest.mark.parametrize("raw", [b"", b"NaN", b"01", b"[1,]", b'"\\ud800"', b"{} {}"])

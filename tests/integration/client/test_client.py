@@ -1,214 +1,171 @@
-"""The clients against real sockets: good answers, cut ones, and other people's."""
+"""The clients against real feeds, over a table and of one's own."""
 
-import anyio
-import httpx
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
 import pytest
-from harness.web import answering, serving
+from harness.shop import metadata, orders, place
+from harness.web import serving
+from sqlalchemy import insert
 from starlette.applications import Starlette
 
-from zeroeventhub import FIRST, AsyncClient, Client, Event, FeedInfo, Page, feed_routes
-from zeroeventhub.errors import (
-    ConfigurationError,
-    CutPage,
-    Diverged,
-    FeedError,
-    Forbidden,
-    NotFound,
-    ProtocolError,
-    TokenChanged,
-    TooManyRequests,
-    Unauthorized,
-    Unavailable,
-    Unreachable,
-    ZeroEventHubError,
+from zeroeventhub import FIRST, LAST, Event, FeedInfo, Page, TableFeed, TypeFilter, feed_routes
+from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.protocol import (
+    CAUGHT_UP,
+    CURSOR_OF_COUNT,
+    CURSOR_OF_TIME,
+    EVENT_TYPES,
+    LAG,
+    SPLITS,
+    STOP,
+    WAIT,
+    CountedCursor,
+    Lag,
 )
 
-INFO = b'{"token":"t","partitions":[{"id":"0"}],"exactlyOnce":true}'
-PAGE = b'{"data":{"n":1}}\n{"cursor":"a"}\n{"data":{"n":2}}\n{"data":{"n":3}}\n{"cursor":"b"}\n'
+EVERYTHING = {CAUGHT_UP, CURSOR_OF_COUNT, CURSOR_OF_TIME, EVENT_TYPES, LAG, SPLITS, STOP, WAIT}
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 
-def http(body, *, status="200 OK", kind="application/x-ndjson", extra=""):
-    """Write an answer whose end is the end of its connection."""
-    head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nConnection: close\r\n{extra}\r\n"
-    return head.encode() + body
+@pytest.fixture
+def shop(sqlite):
+    """The engine of a shop of 100 orders, one a minute from noon on, of two kinds in turn."""
+    metadata.create_all(sqlite)
+    with sqlite.begin() as connection:
+        connection.execute(
+            insert(orders),
+            [
+                {
+                    "part": number % 2,
+                    "kind": ("placed", "Paid")[number // 2 % 2],
+                    "placed": NOON + timedelta(minutes=number),
+                    "data": {"n": number},
+                }
+                for number in range(100)
+            ],
+        )
+    return sqlite
 
 
-def sync_fetch(url, **options):
-    """Fetch a page with the sync client."""
-    with httpx.Client() as session:
-        return Client(url, session, **options).fetch(0, FIRST)
+@pytest.fixture
+def url(shop):
+    """The URL of the shop's orders, in 2 partitions."""
+    feed = TableFeed(
+        orders, partition="part", partitions=2, data="data", type="kind", time="placed"
+    )
+    with serving(Starlette(routes=feed_routes("/orders", feed, shop))) as root:
+        yield f"{root}/orders"
 
 
-def async_fetch(url, **options):
-    """Fetch a page with the async client."""
-
-    async def fetch():
-        async with httpx.AsyncClient() as session:
-            return await AsyncClient(url, session, **options).fetch(0, FIRST)
-
-    return anyio.run(fetch)
+def numbers(page):
+    """The numbers of a page's orders."""
+    return [event.data["n"] for event in page.events]
 
 
-@pytest.fixture(params=[sync_fetch, async_fetch], ids=["sync", "async"])
-def fetch(request):
-    """A function that fetches the first page of partition 0, with either client."""
-    return request.param
+def test_feed_over_a_table_announces_everything(call, url):
+    """Discovery names what the feed can do."""
+    assert call(url, "discover").extensions == EVERYTHING
 
 
-def served(page):
-    """Answer discovery well, and every page with the bytes given."""
-    return answering(lambda target: page if "/events" in target else http(INFO))
+def test_types_are_chosen_or_skipped(call, url):
+    """Events of the types that were asked for come, whatever the case of their letters, and the
+    checkpoint moves over those that were left out.
+    """
+    paid, other = range(2, 100, 4), range(0, 100, 4)
+    assert numbers(call(url, "fetch", 0, FIRST, types=TypeFilter({"PAID"}))) == list(paid)
+    skipped = TypeFilter(frozenset({"paid", "nothing"}), skip=True)
+    assert numbers(call(url, "fetch", 0, FIRST, types=skipped)) == list(other)
+    both = TypeFilter(frozenset({"paid", "placed"}))
+    assert len(numbers(call(url, "fetch", 0, FIRST, types=both))) == 50
+    nothing = call(url, "fetch", 0, FIRST, types=TypeFilter({"nothing"}))
+    assert (numbers(nothing), nothing.caught_up) == ([], True)
+    assert nothing.cursor == call(url, "fetch", 0, LAST).cursor
 
 
-def test_page_cut_at_any_byte_is_a_whole_page_or_an_error(fetch):
-    """Wherever a body is cut, nothing behind its last checkpoint is taken for an event."""
-    for length in range(0, len(PAGE) + 1, 3):
-        with served(http(PAGE[:length])) as url:
-            try:
-                page = fetch(url)
-            except CutPage:
-                assert b'{"cursor":"a"}' not in PAGE[:length]
-                continue
-        assert (len(page.events), page.cursor) in {(1, "a"), (3, "b")}
+def test_page_says_that_it_was_the_last(call, url):
+    """Only a page that held everything is caught up."""
+    first = call(url, "fetch", 1, FIRST, limit=49)
+    assert not first.caught_up
+    second = call(url, "fetch", 1, first.cursor)
+    assert (numbers(second), second.caught_up) == ([99], True)
+    assert call(url, "fetch", 1, LAST).caught_up
 
 
-def test_broken_connection_keeps_what_has_a_checkpoint(fetch):
-    """A connection that breaks behind a checkpoint yields the page up to it."""
-    with served(http(PAGE[:40], extra="Content-Length: 500\r\n")) as url:
-        page = fetch(url)
-    assert (len(page.events), page.cursor) == (1, "a")
+def test_read_stops_where_it_is_told(call, url):
+    """A read ends at a cursor, in as many pages as it takes, and says so."""
+    stop = call(url, "fetch", 0, FIRST, limit=10).cursor
+    one = call(url, "fetch", 0, FIRST, limit=7, stop=stop)
+    two = call(url, "fetch", 0, one.cursor, limit=7, stop=stop)
+    assert (numbers(one), one.stop_reached) == (list(range(0, 14, 2)), False)
+    assert (numbers(two), two.cursor, two.stop_reached) == ([14, 16, 18], stop, True)
+    nothing = call(url, "fetch", 0, stop, stop=stop)
+    assert (numbers(nothing), nothing.cursor, nothing.stop_reached) == ([], stop, True)
 
 
-def test_broken_connection_without_a_checkpoint_is_a_cut_page(fetch):
-    """A connection that breaks before the first checkpoint is an error to try again."""
-    with (
-        served(http(PAGE[:10], extra="Content-Length: 500\r\n")) as url,
-        pytest.raises(CutPage),
-    ):
-        fetch(url)
+def test_pieces_are_the_whole(call, url):
+    """Between the cursors of splits lies every event once."""
+    cursors = call(url, "splits", 0, 4)
+    assert len(cursors) == 5
+    pieces = [numbers(call(url, "fetch", 0, start, stop=stop)) for start, stop in pairwise(cursors)]
+    assert [number for piece in pieces for number in piece] == list(range(0, 100, 2))
+    inner = call(url, "splits", 0, 3, start=cursors[1], stop=cursors[3])
+    assert (inner[0], inner[-1]) == (cursors[1], cursors[3])
 
 
-@pytest.mark.parametrize(
-    ("answer", "error"),
-    [
-        (http(b"<html>Log in</html>", kind="text/html; charset=utf-8"), Unavailable),
-        (http(b"", status="502 Bad Gateway"), Unavailable),
-        (http(b"", status="429 Too Many Requests"), TooManyRequests),
-        (http(b"", status="401 Unauthorized"), Unauthorized),
-        (http(b"", status="403 Forbidden"), Forbidden),
-        (http(b"", status="404 Not Found"), NotFound),
-        (http(b"", status="409 Conflict"), TokenChanged),
-        (http(b"", status="418 Teapot"), FeedError),
-        (http(b"", status="302 Found", extra="Location: http://127.0.0.1:1/\r\n"), NotFound),
-        (http(b'{"type":"urn:zeroeventhub:problem/diverged"}', status="410 Gone"), Diverged),
-        (http(b'{"type":"https://x/diverged"}', status="410 Gone"), Diverged),
-        (http(b"", status="204 No Content"), FeedError),
-        (http(b'{"data":NaN}\n{"cursor":"1"}\n'), ProtocolError),
-        (http(b"\xff\n"), ProtocolError),
-        (b"garbage\r\n\r\n", Unreachable),
-        (b"", Unreachable),
-    ],
-)
-def test_every_other_answer_is_an_error_of_its_own(fetch, answer, error):
-    """Whatever is not a page raises an exception that says what it was."""
-    with served(answer) as url, pytest.raises(error):
-        fetch(url)
+def test_cursor_of_a_moment_stands_before_it(call, url):
+    """The cursor of a moment is followed by what happened from then on, in each partition."""
+    moment = NOON + timedelta(minutes=50)
+    for partition in range(2):
+        cursor = call(url, "cursor_at", moment, partition)
+        assert numbers(call(url, "fetch", partition, cursor))[0] == 50 + partition
+    assert call(url, "cursor_at", moment) == call(url, "cursor_at", moment, 0)
 
 
-def test_redirection_is_named_and_not_followed(fetch):
-    """A feed that has moved says where to, without the secrets of that address."""
-    answer = http(b"", status="307 Moved", extra="Location: /feed?code=canary\r\n")
-    with served(answer) as url, pytest.raises(NotFound) as caught:
-        fetch(url)
-    assert f"moved to {url}/feed;" in str(caught.value)
+def test_lag_is_what_lies_behind_a_cursor(call, url):
+    """The lag of a cursor is the number of events that follow it, and the age of the first."""
+    cursor = call(url, "fetch", 1, FIRST, limit=20).cursor
+    for where, events, first in [(FIRST, 50, 1), (cursor, 30, 41)]:
+        lag = call(url, "lag", 1, where)
+        age = datetime.now(UTC) - (NOON + timedelta(minutes=first))
+        assert (lag.events, lag.exact) == (events, True)
+        assert abs(age.total_seconds() - lag.seconds) < 10
+    assert call(url, "lag", 1, LAST) == Lag(0, 0.0)
 
 
-@pytest.mark.parametrize("place", ["http://[", "//[x", "http:////% [", "http://a:b/", "\x7f", ""])
-def test_redirection_to_nowhere_is_an_error(fetch, place):
-    """Where a feed has moved to a place that is none, that is an error like any other."""
-    answer = http(b"", status="302 Found", extra=f"Location: {place}\r\n")
-    # Some of these httpx refuses itself, before anybody looks at the status.
-    with served(answer) as url, pytest.raises((NotFound, Unreachable)):
-        fetch(url)
+def test_cursor_of_a_count_ends_a_read(call, url):
+    """A read up to the cursor of a count brings so many events, or what there is before a stop."""
+    ten = call(url, "cursor_of_count", 1, FIRST, 10)
+    assert ten.events == 10
+    page = call(url, "fetch", 1, FIRST, stop=ten.cursor)
+    assert (numbers(page), page.stop_reached) == (list(range(1, 20, 2)), True)
+    assert call(url, "cursor_of_count", 1, FIRST, 30, stop=ten.cursor) == ten
+    rest = call(url, "cursor_of_count", 1, ten.cursor, 1_000_000)
+    assert rest == CountedCursor(call(url, "fetch", 1, LAST).cursor, 40)
 
 
-def test_retry_after_is_passed_on(fetch):
-    """What a feed asks for in Retry-After reaches the caller, in seconds."""
-    answer = http(b"", status="503 Service Unavailable", extra="Retry-After: 7\r\n")
-    with served(answer) as url, pytest.raises(Unavailable) as caught:
-        fetch(url)
-    assert caught.value.retry_after == 7
+def test_feed_waits_at_its_head_until_there_is_news(call, url, shop):
+    """An answer at the head is held back until its time is over or an event is committed, and
+    elsewhere it comes at once.
+    """
+    head = call(url, "fetch", 0, LAST).cursor
+    assert numbers(call(url, "fetch", 0, FIRST, wait=25)) == list(range(0, 100, 2))
+    started = time.monotonic()
+    page = call(url, "fetch", 0, head, wait=0.3)
+    assert (page.events, page.cursor, page.caught_up) == ([], head, True)
+    assert time.monotonic() - started >= 0.3
+    appending = threading.Timer(0.2, append, [shop])
+    appending.start()
+    assert numbers(call(url, "fetch", 0, head, wait=25)) == [100]
+    appending.join(10)
 
 
-def test_nobody_listening_is_unreachable(fetch):
-    """A feed whose server is down is an error to try again."""
-    with pytest.raises(Unreachable):
-        fetch("http://127.0.0.1:1/feed")
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "",
-        "feed",
-        "ftp://host/feed",
-        "http://",
-        "http://host:port/",
-        "http://u:p#w@h/",
-        "http://a\n",
-    ],
-)
-def test_url_of_nothing_is_refused_at_once(url):
-    """What cannot be a feed's address is refused before anything is sent."""
-    with httpx.Client() as session, pytest.raises(ConfigurationError):
-        Client(url, session)
-
-
-def test_secrets_of_a_url_are_in_no_exception(fetch):
-    """Passwords and query parameters of the URL appear in no exception."""
-    answers = [http(b"<html>", kind="text/html"), http(b"", status="500 Oops"), b"garbage"]
-    for answer in answers:
-        with answering(lambda _, answer=answer: answer) as url:
-            secret = url.replace("http://", "http://user:canary@") + "/feed?code=canary"
-            with pytest.raises(ZeroEventHubError) as caught:
-                fetch(secret)
-        shown = "".join(map(str, (caught.value, caught.value.__cause__, caught.value.__dict__)))
-        assert "canary" not in shown
-        assert caught.value.__suppress_context__ or caught.value.__context__ is None
-
-
-def test_query_of_the_url_is_kept(fetch):
-    """Parameters that are part of a feed's URL are sent with every request."""
-    seen = []
-
-    def answer(target):
-        seen.append(target)
-        return http(PAGE if "/events" in target else INFO)
-
-    with answering(answer) as url:
-        fetch(f"{url}/my%2Ffeed?code=1")
-    assert seen == [
-        "/my%2Ffeed?code=1",
-        "/my%2Ffeed/events?code=1&token=t&partition=0&cursor=_first",
-    ]
-
-
-@pytest.mark.parametrize("status", ["400 Bad Request", "422 Unprocessable Entity"])
-def test_v1_feed_is_read_where_its_partitions_are_known(fetch, status):
-    """A feed that refuses discovery is read by v1 if the caller says how many partitions."""
-    seen = []
-
-    def answer(target):
-        seen.append(target)
-        body = b'{"partition":0,"data":{"n":1}}\n{"partition":0,"cursor":"5"}\n'
-        return http(body) if "n=" in target else http(b"", status=status)
-
-    with answering(answer) as url:
-        page = fetch(url, partitions=2)
-        assert [event.data for event in page.events] == [{"n": 1}]
-        with pytest.raises(ConfigurationError, match="partitions"):
-            fetch(url)
-    assert seen[1] == "/?n=2&cursor0=_first"
+def append(engine):
+    """Append an order to partition 0."""
+    with engine.begin() as connection:
+        place(connection, 1, first=100)
 
 
 class Countdown:
@@ -234,14 +191,14 @@ class AsyncCountdown(Countdown):
 
 
 @pytest.mark.parametrize("feed", [Countdown(), AsyncCountdown()], ids=["sync", "async"])
-def test_feed_of_ones_own_making_is_served(fetch, feed):
-    """Any class with info() and read(), sync or async, can be mounted."""
+def test_feed_of_ones_own_making_is_read(call, feed):
+    """Any class with info() and read(), sync or async, can be mounted and read."""
     with serving(Starlette(routes=feed_routes("/", feed))) as url:
-        assert [event.data["n"] for event in fetch(url).events] == list(range(10))
+        assert numbers(call(url)) == list(range(10))
 
 
 def test_mounting_checks_what_is_mounted(sqlite):
-    """What is not a feed, or misses its engine, is refused when the routes are made."""
+    """What is not a feed, or has no use for an engine, is refused when the routes are made."""
     with pytest.raises(ConfigurationError, match="not a feed"):
         feed_routes("/", object())
     with pytest.raises(ConfigurationError, match="no engine"):

@@ -58,7 +58,7 @@ async def test_requests_stand_in_line_wait_and_are_answered():
             async with anyio.create_task_group() as group:
                 for _ in range(30):
                     group.start_soon(ask, 30)
-                await anyio.sleep(0.5)
+                await anyio.sleep(0.2)
                 assert len(answers) == 2
                 feed.count = 2
     assert [len(lines) for lines in answers[2:]] == [3] * 30

@@ -1,0 +1,270 @@
+"""Compressed answers, as they come: in any pieces, cut, broken, and larger than memory."""
+
+import gzip
+import itertools
+import struct
+import tracemalloc
+import zlib
+
+import httpx
+import pytest
+import zstandard
+from harness.calling import INFO, PAGE, answer, raw_feed
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from zeroeventhub import FIRST, Client, Limits
+from zeroeventhub.errors import (
+    ConfigurationError,
+    CutPage,
+    PageTooLarge,
+    ProtocolError,
+    Trimmed,
+    Unreachable,
+)
+
+zstd = zstandard.ZstdCompressor(write_checksum=True).compress
+PACKERS = {"gzip": gzip.compress, "zstd": zstd}
+SETTLED, REST = PAGE[:32], PAGE[32:]
+SKIPPED = struct.pack("<II", 0x184D2A50, 1_000) + bytes(1_000)
+MEBIBYTE = 1024 * 1024
+
+
+def fetched(chunks, coding, *, compressed="zstd", **limits):
+    """Fetch a page whose body comes in these chunks."""
+
+    def reply(request):
+        if "/events" not in request.url.path:
+            return httpx.Response(200, content=INFO)
+        return httpx.Response(200, headers={"Content-Encoding": coding}, content=iter(chunks))
+
+    with httpx.Client(transport=httpx.MockTransport(reply)) as http:
+        client = Client("http://feed/", http, limits=Limits(**limits), compressed=compressed)
+        return client.fetch(0, FIRST)
+
+
+def facts(page):
+    """The numbers of a page's events, and its cursor."""
+    return [event.data["n"] for event in page.events], page.cursor
+
+
+WHOLE, HALF = ([1, 2, 3], "b"), ([1], "a")
+
+
+@pytest.mark.parametrize(
+    ("compressed", "asked"),
+    [
+        (False, "identity"),
+        (True, "gzip"),
+        ("gzip", "gzip"),
+        ("zstd", "zstd, gzip;q=0.5"),
+    ],
+)
+def test_compression_is_asked_for_by_choice(call, compressed, asked):
+    """Answers are asked for as they are, unless the caller wants a coding."""
+    seen = []
+
+    def reply(request):
+        seen.append(request.headers["accept-encoding"])
+        return httpx.Response(200, content=PAGE if "/events" in request.url.path else INFO)
+
+    session = {"transport": httpx.MockTransport(reply)}
+    assert call("http://feed/", session=session, feed={"compressed": compressed}).cursor == "b"
+    assert seen == [asked, asked]
+
+
+def test_compression_that_is_none_is_refused(any_call):
+    """A coding that no client can unpack is refused before anything is sent."""
+    with pytest.raises(ConfigurationError, match="zstd"):
+        any_call("http://feed/", feed={"compressed": "br"})
+
+
+@pytest.mark.parametrize("coding", ["gzip", "GZIP", "x-gzip", "identity, gzip", "zstd"])
+@given(st.lists(st.integers(0, 200), max_size=6))
+@settings(max_examples=15)
+def test_members_come_through_in_any_pieces(coding, cuts):
+    """Members of a coding are unpacked one behind the other, however their bytes are cut up."""
+    pack = PACKERS["zstd" if coding == "zstd" else "gzip"]
+    body = pack(PAGE[:50]) + pack(b"") + pack(PAGE[50:])
+    places = [0, *sorted(min(place, len(body)) for place in cuts), len(body)]
+    assert facts(fetched(map(lambda a, b: body[a:b], places, places[1:]), coding)) == WHOLE
+    one_by_one = (body[place : place + 1] for place in range(len(body)))
+    assert facts(fetched(one_by_one, coding)) == WHOLE
+
+
+@pytest.mark.parametrize("header", ["", "identity", " Identity ", "identity,", ","])
+def test_no_coding_is_passed_on(header):
+    """A body without a coding is a page as it is."""
+    assert facts(fetched([SETTLED, REST], header)) == WHOLE
+
+
+@pytest.mark.parametrize("coding", ["gzip", "zstd"])
+@pytest.mark.parametrize("length", [n * 65_536 + d for n in (1, 2, 3) for d in (-1, 0, 1)])
+def test_page_of_any_length_is_unpacked_to_its_end(coding, length):
+    """However the length of a page falls, its checkpoint at the very end is found."""
+    body = b'{"data":{"n":1}}\n' + b" " * (length - 32) + b'\n{"cursor":"a"}'
+    assert len(body) == length
+    packed = PACKERS[coding](body)
+    assert facts(fetched([packed], coding)) == HALF
+    assert facts(fetched([packed], coding, page_bytes=length)) == HALF
+    with pytest.raises(PageTooLarge):
+        fetched([packed], coding, page_bytes=length - 1)
+
+
+@pytest.mark.parametrize("coding", ["br", "deflate", "gzip, gzip", "gzip, br"])
+def test_other_codings_are_refused(coding):
+    """A coding that was not asked for is an error, and never taken for lines."""
+    with pytest.raises(ProtocolError, match="content coding"):
+        fetched([PAGE], coding)
+
+
+def test_zstd_has_to_be_asked_for():
+    """Zstd is refused by a client that has asked for gzip, and gzip is taken by all."""
+    with pytest.raises(ProtocolError, match="content coding"):
+        fetched([zstd(PAGE)], "zstd", compressed=True)
+    assert facts(fetched([gzip.compress(PAGE)], "gzip", compressed=False)) == WHOLE
+
+
+BROKEN = {
+    "no gzip": ("gzip", PAGE),
+    "zlib": ("gzip", zlib.compress(PAGE)),
+    "gzip of another checksum": ("gzip", gzip.compress(PAGE)[:-8] + b"\0" * 8),
+    "gzip of another length": ("gzip", gzip.compress(PAGE)[:-4] + b"\0" * 4),
+    "gzip with a tail": ("gzip", gzip.compress(PAGE) + b"tail"),
+    "gzip of an endless name": ("gzip", b"\x1f\x8b\x08\x08" + b"\0" * 6 + b"n" * 200_000),
+    "gzip of nothing": ("gzip", gzip.compress(b"") * 10_000),
+    "no zstd": ("zstd", PAGE),
+    "zstd of another checksum": ("zstd", zstd(PAGE)[:-1] + b"\0"),
+    "zstd with a tail": ("zstd", zstd(PAGE) + b"tail"),
+    "zstd of nothing": ("zstd", SKIPPED * 100),
+}
+
+
+@pytest.mark.parametrize(("coding", "body"), BROKEN.values(), ids=BROKEN)
+def test_coding_that_is_broken_is_refused(coding, body):
+    """What cannot be trusted to be what was sent is not taken, in one piece or many."""
+    for size in (len(body), 1_000):
+        chunks = (body[start : start + size] for start in range(0, len(body), size))
+        with pytest.raises(ProtocolError, match=coding):
+            fetched(chunks, coding)
+
+
+def test_window_that_is_too_large_is_refused():
+    """A frame for which more would have to be remembered than RFC 9659 allows is refused."""
+    for log, refused in ((23, False), (24, True)):
+        parameters = zstandard.ZstdCompressionParameters(window_log=log)
+        packer = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+        body = packer.compress(PAGE) + packer.flush()
+        if refused:
+            with pytest.raises(ProtocolError, match="zstd"):
+                fetched([body], "zstd")
+        else:
+            assert facts(fetched([body], "zstd")) == WHOLE
+
+
+@pytest.mark.parametrize("coding", ["gzip", "zstd"])
+def test_page_cut_anywhere_is_what_was_unpacked(coding):
+    """Cut at any byte, a page is what its unpacked checkpoints settle, or a cut page."""
+    if coding == "gzip":
+        packer, unpack = zlib.compressobj(wbits=31), lambda: zlib.decompressobj(31)
+        mode = zlib.Z_SYNC_FLUSH
+    else:
+        packer, unpack = zstandard.ZstdCompressor().compressobj(), _zstd_unpacker
+        mode = zstandard.COMPRESSOBJ_FLUSH_BLOCK
+    lines = PAGE.splitlines(keepends=True)
+    body = b"".join(packer.compress(line) + packer.flush(mode) for line in lines) + packer.flush()
+    for length in range(len(body) + 1):
+        come = unpack().decompress(body[:length]) if length else b""
+        try:
+            found = facts(fetched([body[:length]], coding))
+        except CutPage:
+            assert b'"a"}' not in come
+            continue
+        assert found == (WHOLE if b'"b"}' in come else HALF)
+
+
+def _zstd_unpacker():
+    return zstandard.ZstdDecompressor().decompressobj()
+
+
+@pytest.mark.parametrize("coding", ["gzip", "zstd"])
+def test_document_is_unpacked_whole_or_not_taken(any_call, coding):
+    """Discovery is unpacked as pages are, and one that lacks any bytes is asked for again."""
+    body = PACKERS[coding](INFO)
+    feed = {"compressed": coding}
+    for length in {0, 1, 9, len(body) // 2, len(body) - 8, len(body) - 1, len(body)}:
+        info = answer(body[:length], f"Content-Encoding: {coding}")
+        with raw_feed(info=info) as (url, _):
+            if length == len(body):
+                assert any_call(url, "discover", feed=feed).token == "t"
+                continue
+            with pytest.raises(Unreachable, match="broke off"):
+                any_call(url, "discover", feed=feed)
+
+
+def test_refusal_is_read_if_it_is_gzip(any_call):
+    """A problem document that a proxy has compressed is understood."""
+    body = gzip.compress(b'{"type":"urn:x/trimmed","detail":"Too old."}')
+    refusal = answer(body, "Content-Encoding: gzip", status="410 Gone")
+    with raw_feed(refusal) as (url, _), pytest.raises(Trimmed, match="Too old"):
+        any_call(url)
+
+
+def test_body_that_a_hook_has_read_is_taken(call):
+    """A hook of the caller's that reads answers takes nothing away from the client."""
+
+    def read(response):
+        response.read()
+
+    async def aread(response):
+        await response.aread()
+
+    hook = read if call.__name__ == "sync_call" else aread
+    session = {"event_hooks": {"response": [hook]}}
+    with raw_feed(answer(gzip.compress(PAGE), "Content-Encoding: gzip")) as (url, _):
+        assert facts(call(url, session=session)) == WHOLE
+
+
+def gzip_bomb(unit):
+    """Pack a gibibyte of something into about a megabyte, in pieces."""
+    packer = zlib.compressobj(9, wbits=-15)
+    packed = packer.compress(unit * (MEBIBYTE // len(unit))) + packer.flush(zlib.Z_FULL_FLUSH)
+    yield b"\x1f\x8b\x08" + b"\0" * 7
+    yield packed * 1024
+
+
+def zstd_bomb(unit):
+    """Pack 64 MiB of something into as little as zstd can."""
+    yield zstd(unit * (64 * MEBIBYTE // len(unit)))
+
+
+def flood(unit):
+    """Send a gibibyte of something as it is."""
+    return itertools.repeat(unit * (65_536 // len(unit)), 16 * 1024)
+
+
+@pytest.mark.parametrize(
+    ("bomb", "coding", "most"),
+    [(gzip_bomb, "gzip", 24), (zstd_bomb, "zstd", 40), (flood, "identity", 24)],
+    ids=["gzip", "zstd", "identity"],
+)
+@pytest.mark.parametrize(
+    "unit",
+    [
+        b'{"data":1}\n',
+        pytest.param(b"\n", marks=pytest.mark.test_all),
+        pytest.param(b" ", marks=pytest.mark.test_all),
+        pytest.param(b"x" * 1024, marks=pytest.mark.test_all),
+    ],
+    ids=["events", "newlines", "spaces", "a line"],
+)
+def test_memory_is_bounded(bomb, coding, most, unit):
+    """However much is sent or unpacked, a client holds little more than its cap on a page."""
+    chunks = [*bomb(unit)] if bomb is not flood else bomb(unit)
+    tracemalloc.start()
+    try:
+        with pytest.raises(PageTooLarge):
+            fetched(chunks, coding, page_bytes=MEBIBYTE, line_bytes=MEBIBYTE // 2)
+        assert tracemalloc.get_traced_memory()[1] < most * MEBIBYTE
+    finally:
+        tracemalloc.stop()

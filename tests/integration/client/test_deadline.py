@@ -1,0 +1,212 @@
+"""The clients against feeds that send too slowly, or not at all."""
+
+import shutil
+import ssl
+import threading
+import time
+from functools import partial
+
+import httpx
+import pytest
+from harness.calling import INFO, PAGE, answer, discovery
+from harness.dripping import drip, dripping, make_certificate
+from harness.faults.answer import head
+
+from zeroeventhub import Limits
+from zeroeventhub.errors import CutPage, Unreachable
+
+SETTLED = PAGE[:32]
+SHORT = {"limits": Limits(seconds=0.3, bytes_per_second=0)}
+PATIENT = {"timeout": None}
+SOON = 8.0
+"""Seconds; generous to slow machines, and far from what these feeds would take."""
+
+
+def pages(script):
+    """Discovery at once, and pages by a script."""
+    return lambda request: script() if "/events" in request else [(answer(discovery("wait")), 0.0)]
+
+
+def silent_behind(chunk):
+    """Send something, and then nothing for a long time."""
+    return [(chunk, 20.0)]
+
+
+def slow_headers():
+    """Send headers that never end, byte by byte."""
+    return drip(head("X-Padding: " + "x" * 1000), 0.03)
+
+
+def slow_chunk_size():
+    """Send the length of a chunk byte by byte, so that no byte of the body ever comes."""
+    yield head("Transfer-Encoding: chunked"), 0.0
+    yield from drip(b"5;" + b"x" * 1000, 0.03)
+
+
+def slow_interim():
+    """Send one interim answer after the other."""
+    while True:
+        yield b"HTTP/1.1 103 Early Hints\r\n\r\n", 0.03
+
+
+def slow_body(start=b""):
+    """Send a body that never ends, byte by byte."""
+    yield head() + start, 0.0
+    yield from drip(b" " * 1000, 0.02)
+
+
+SLOW = {
+    "headers": (slow_headers, Unreachable),
+    "interim answers": (slow_interim, Unreachable),
+    "silence": (partial(silent_behind, b""), Unreachable),
+    "silence in the status": (partial(silent_behind, b"HTTP/1.1 200"), Unreachable),
+    "length of a chunk": (slow_chunk_size, CutPage),
+    "silence behind the headers": (partial(silent_behind, head()), CutPage),
+    "silence in a line": (partial(silent_behind, head() + PAGE[:20]), CutPage),
+    "blank lines": (slow_body, CutPage),
+    "a line": (partial(slow_body, b'{"data":"'), CutPage),
+}
+TWICE = {"silence in the status", "silence in a line", "blank lines"}
+"""Shown by another case as well; blocking sockets wait for whole seconds."""
+
+
+@pytest.mark.parametrize(
+    ("script", "error"),
+    [
+        pytest.param(*case, id=name, marks=pytest.mark.test_all if name in TWICE else ())
+        for name, case in SLOW.items()
+    ],
+)
+def test_whole_answer_has_a_deadline(call, script, error):
+    """However an answer is slow, it is given up at the deadline, and no thread is left."""
+    threads = threading.active_count()
+    with dripping(pages(script)) as url:
+        start = time.monotonic()
+        with pytest.raises(error, match=r"longer than 0\.3 seconds"):
+            call(url, session=PATIENT, feed=SHORT)
+        assert 0.25 < time.monotonic() - start < SOON
+    assert threading.active_count() == threads
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        lambda: slow_body(SETTLED + PAGE[32:40]),
+        lambda: [(head("Transfer-Encoding: chunked") + b"20\r\n" + SETTLED + b"\r\n", 20.0)],
+    ],
+    ids=["slow", "silent"],
+)
+def test_slow_page_counts_up_to_its_checkpoint(call, script):
+    """What stands before a checkpoint counts when the deadline is over."""
+    with dripping(pages(script)) as url:
+        page = call(url, session=PATIENT, feed=SHORT)
+    assert ([event.data for event in page.events], page.cursor) == ([{"n": 1}], "a")
+
+
+@pytest.mark.parametrize("script", [slow_headers, slow_body])
+def test_other_answers_have_a_deadline_as_well(any_call, script):
+    """A feed that answers discovery byte by byte is given up."""
+    with dripping(lambda _: script()) as url, pytest.raises(Unreachable, match=r"than 0\.3 sec"):
+        any_call(url, session=PATIENT, feed=SHORT)
+
+
+@pytest.mark.parametrize(
+    "script", [slow_body, lambda: silent_behind(head() + b" ")], ids=["slow", "silent"]
+)
+def test_body_has_a_least_rate(call, script):
+    """A body that comes too slowly is given up long before the deadline, behind a grace."""
+    limits = Limits(bytes_per_second=10_000, grace=0.3)
+    with dripping(pages(script)) as url:
+        start = time.monotonic()
+        with pytest.raises(CutPage, match="fewer than 10000 bytes a second"):
+            call(url, session=PATIENT, feed={"limits": limits})
+        assert 0.25 < time.monotonic() - start < SOON
+
+
+def test_body_that_keeps_the_rate_is_read(any_call):
+    """What a body has brought so far earns it time, up to the deadline."""
+    script = [(head(), 0.0), *drip(b" " * 60_000, 0.2, step=15_000), (PAGE, 0.0)]
+    limits = Limits(bytes_per_second=10_000, grace=0.6)
+    with dripping(pages(lambda: script)) as url:
+        assert any_call(url, session=PATIENT, feed={"limits": limits}).cursor == "b"
+
+
+def test_wait_comes_on_top_of_the_deadline(call):
+    """A feed that was asked to wait may take so much longer, for headers and for the body."""
+    script = [(b"", 0.6), (head(), 0.6), (PAGE, 0.0)]
+    feed = {"limits": Limits(seconds=0.5, bytes_per_second=1e5, grace=0.1)}
+    with dripping(pages(lambda: script)) as url:
+        assert call(url, wait=10, session=PATIENT, feed=feed).cursor == "b"
+        with pytest.raises((CutPage, Unreachable), match=r"longer than 0\.5 seconds"):
+            call(url, session=PATIENT, feed=feed)
+
+
+@pytest.mark.parametrize("patience", [0.2, httpx.Timeout(5, read=0.2)], ids=str)
+@pytest.mark.parametrize("wait", [None, 0, 0.1])
+def test_timeout_of_the_callers_own_client_holds(call, patience, wait):
+    """The timeout of the caller's httpx client holds, beside what the feed was asked to wait."""
+    with dripping(pages(lambda: [(b"", 0.7), (answer(PAGE), 0.0)])) as url:
+        with pytest.raises(Unreachable, match=r"timed out|ReadTimeout"):
+            call(url, wait=wait, session={"timeout": patience})
+        assert call(url, wait=5, session={"timeout": patience}).cursor == "b"
+
+
+@pytest.mark.parametrize("patience", [None, httpx.Timeout(5, read=None), httpx.Timeout(1.9)])
+def test_client_is_as_patient_as_its_caller(call, patience):
+    """A feed that is late within the caller's patience is waited for, to fractions of a second."""
+    with dripping(pages(lambda: [(b"", 1.1), (answer(PAGE), 0.0)])) as url:
+        assert call(url, session={"timeout": patience}).cursor == "b"
+
+
+def test_deadline_holds_over_other_transports(any_call):
+    """A transport of the caller's own that knows no timeouts is held to the deadline as well."""
+
+    def body():
+        while True:
+            time.sleep(0.01)
+            yield b" "
+
+    async def async_body():
+        for chunk in body():
+            yield chunk
+
+    def handler(request):
+        if "/events" not in request.url.path:
+            return httpx.Response(200, content=INFO)
+        return httpx.Response(
+            200, content=body() if any_call.__name__ == "sync_call" else async_body()
+        )
+
+    session = {"transport": httpx.MockTransport(handler)}
+    start = time.monotonic()
+    with pytest.raises(CutPage, match=r"longer than 0\.3 seconds"):
+        any_call("http://feed/", session=session, feed=SHORT)
+    assert time.monotonic() - start < SOON
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    """A certificate for this machine, which its clients trust."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed on this machine")
+    return make_certificate(tmp_path_factory.mktemp("tls") / "certificate.pem")
+
+
+@pytest.mark.parametrize(
+    ("script", "slow"),
+    [
+        (slow_chunk_size, {}),
+        (lambda: [(answer(INFO), 5.0)], {"records": (1, 0.02)}),
+        (slow_headers, {"records": (1, 0.02), "slow_handshake": True}),
+    ],
+    ids=["chunk", "record", "handshake"],
+)
+def test_deadline_holds_over_tls(call, certificate, script, slow):
+    """A body, a record and a handshake whose bytes drip over TLS are given up as well."""
+    session = {"verify": ssl.create_default_context(cafile=certificate), **PATIENT}
+    chosen = pages(script) if not slow else lambda _: script()
+    with dripping(chosen, certificate=certificate, **slow) as url:
+        start = time.monotonic()
+        with pytest.raises((Unreachable, CutPage)):
+            call(url, session=session, feed=SHORT)
+        assert time.monotonic() - start < SOON

@@ -1,0 +1,131 @@
+"""The clients against feeds that send too much, and what becomes of answers that are no page."""
+
+import pytest
+from harness.calling import INFO, PAGE, answer, discovery, raw_feed
+from harness.web import answering
+
+from zeroeventhub import Limits
+from zeroeventhub.errors import (
+    Gone,
+    NotFound,
+    PageTooLarge,
+    ProtocolError,
+    TransientError,
+    Unavailable,
+    Unreachable,
+)
+
+SETTLED = PAGE[:32]
+LONG = b'{"data":"' + b"x" * 5000 + b'"}\n'
+DOCUMENT_BYTES = 8_388_608
+
+
+@pytest.mark.parametrize(
+    ("body", "limits"),
+    [
+        (PAGE, {"page_bytes": 31}),
+        (b"\n" * 50_000 + PAGE, {"page_bytes": 40_000}),
+        (LONG + PAGE, {"line_bytes": 5010}),
+        (LONG[:-2], {"line_bytes": 5008}),
+        (b'{"data":1}\n' * 11 + PAGE, {"page_events": 10}),
+    ],
+    ids=range(5),
+)
+def test_page_that_is_too_much_is_refused_for_good(any_call, body, limits):
+    """A page beyond a bound says which one to raise, and trying again would not help; what stands
+    before a checkpoint counts, so that the next page begins behind it.
+    """
+    (name,) = limits
+    feed = {"limits": Limits(**limits)}
+    with (
+        raw_feed(answer(body)) as (url, _),
+        pytest.raises(PageTooLarge, match=f"Limits.{name}") as caught,
+    ):
+        any_call(url, feed=feed)
+    assert not isinstance(caught.value, TransientError)
+    if limits != {"page_bytes": 31}:
+        with raw_feed(answer(SETTLED + body)) as (url, _):
+            page = any_call(url, feed=feed)
+        assert ([event.data for event in page.events], page.cursor) == ([{"n": 1}], "a")
+
+
+def test_page_of_just_the_bounds_is_taken(call):
+    """A page, its lines and its events may be as many as the bounds say."""
+    bounds = {"page_bytes": len(PAGE), "line_bytes": 16, "page_events": 3}
+    with raw_feed() as (url, _):
+        assert call(url, feed={"limits": Limits(**bounds)}).cursor == "b"
+        for less in ({"page_bytes": len(PAGE) - 2}, {"page_events": 2}):
+            assert call(url, feed={"limits": Limits(**bounds | less)}).cursor == "a"
+        with pytest.raises(PageTooLarge, match="line_bytes"):
+            call(url, feed={"limits": Limits(line_bytes=15)})
+
+
+def test_other_answers_are_bounded(any_call):
+    """What is no page may have 8 MiB, whatever the limits of pages are, and no byte more."""
+    for method, arguments, start in (
+        ("discover", (), discovery("splits")[:-1] + b',"newer":"'),
+        ("splits", (0, 2), b'{"cursors":["a","b"],"newer":"'),
+    ):
+        body = start + b"x" * (DOCUMENT_BYTES - len(start) - 2) + b'"}'
+        assert len(body) == DOCUMENT_BYTES
+        whole, longer = answer(body), answer(body + b" ")
+        for sent in (whole, longer):
+            info = sent if method == "discover" else answer(discovery("splits"))
+            with raw_feed(sent, info=info) as (url, _):
+                if sent is whole:
+                    assert any_call(url, method, *arguments)
+                    continue
+                with pytest.raises(ProtocolError, match="8,388,608"):
+                    any_call(url, method, *arguments)
+
+
+@pytest.mark.parametrize(
+    "fields", [(), ("Content-Encoding: gzip",), ("Content-Encoding: br",)], ids=str
+)
+def test_refusal_is_known_by_its_status_whatever_its_body_is(any_call, fields):
+    """A body that is endless, no gzip, or unreadable does not hide what the status says."""
+    body = b'{"type":"' + b"x" * 1_000_000
+    with raw_feed(answer(body, *fields, status="410 Gone")) as (url, _), pytest.raises(Gone):
+        any_call(url)
+    missing = answer(body, *fields, status="404 No")
+    with answering(lambda _: missing) as url, pytest.raises(NotFound):
+        any_call(url)
+
+
+def test_refusal_is_read_up_to_64_kibibytes(any_call):
+    """A problem document tells its detail if it has 64 KiB, and is not read if it has more."""
+    for more in (0, 1):
+        start = b'{"type":"urn:x/gone","detail":"Too old.","newer":"'
+        body = start + b"x" * (65_536 - len(start) - 2 + more) + b'"}'
+        with raw_feed(answer(body, status="410 Gone")) as (url, _), pytest.raises(Gone) as caught:
+            any_call(url)
+        assert str(caught.value).startswith(url if more else "Too old.")
+
+
+def test_refusal_that_is_cut_is_tried_again(any_call):
+    """What a refusal would have said is not guessed from half of it."""
+    cut = answer(b'{"ty', "Content-Length: 50", status="410 Gone")
+    with raw_feed(cut) as (url, _), pytest.raises(Unreachable):
+        any_call(url)
+
+
+def test_web_page_is_not_read(any_call):
+    """Of a login form, however long, nothing is kept."""
+    form = answer(b"<p>" * 1_000_000, kind="text/html")
+    with raw_feed(form) as (url, _), pytest.raises(Unavailable):
+        any_call(url)
+
+
+def test_connection_that_breaks_keeps_what_is_settled(call):
+    """A connection that breaks behind a checkpoint yields the page up to it."""
+    for length in (32, 40):
+        with raw_feed(answer(PAGE[:length], "Content-Length: 500")) as (url, _):
+            page = call(url)
+        assert (len(page.events), page.cursor) == (1, "a")
+
+
+def test_document_that_breaks_off_is_unreachable(any_call):
+    """A discovery document that is cut is asked for again, wherever it is cut."""
+    broken = answer(INFO[:-1], f"Content-Length: {len(INFO)}")
+    with raw_feed(info=broken) as (url, _), pytest.raises(Unreachable):
+        any_call(url, "discover")

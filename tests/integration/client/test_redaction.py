@@ -1,0 +1,299 @@
+"""A canary in every place where a secret may be, looked for in all that is said."""
+
+import base64
+import logging
+import traceback
+from types import SimpleNamespace
+
+import httpx
+import pytest
+from harness.calling import INFO, PAGE, answer, async_call, sync_call
+from harness.dripping import dripping
+
+from zeroeventhub import Client
+from zeroeventhub.errors import ConfigurationError, ZeroEventHubError
+
+CANARY = "kanarek"
+HIDDEN = "[hidden]"
+
+# Each secret is of its own, so that none is hidden because it is a part of another.
+PLACES = {
+    "password": ("http://user:kanarek-1@{host}/feed", {}),
+    "user alone": ("http://kanarek-2@{host}/feed", {}),
+    "escapes": ("http://user:k%61narek-3%2Fkanarek-4@{host}/feed", {}),
+    "query": ("http://{host}/feed?code=kanarek-5", {}),
+    "bare query": ("http://{host}/feed?kanarek-6", {}),
+    "query in escapes": ("http://{host}/feed?token=kanarek-7&code=kanarek%26+kanarek-8", {}),
+    "fragment": ("http://{host}/feed#kanarek-9", {}),
+    "everything": (
+        "http://user:kanarek-10@{host}/feed?code=kanarek-11&kanarek-12#kanarek-13",
+        {
+            "headers": {"Authorization": "Bearer kanarek-14", "X-API-Key": "kanarek-15"},
+            "cookies": {"session": "kanarek-16"},
+            "params": {"code": "kanarek-17"},
+        },
+    ),
+    "authentication": ("http://{host}/feed", {"auth": ("user", "kanarek-18")}),
+}
+
+
+def echo(request):
+    """A problem document that repeats all of the request."""
+    text = request.replace("\\", "").replace('"', "").replace("\r\n", " ")
+    return ('{"type":"urn:x/bad-request","detail":"' + text + '"}').encode()
+
+
+def good(request):
+    """What a feed answers."""
+    return answer(PAGE if "/events" in request else INFO)
+
+
+FAILURES = {
+    "web page": lambda _: answer(b"<html>", kind="text/html"),
+    "no feed": lambda _: answer(b"[]"),
+    "no gzip": lambda _: answer(b"[]", "Content-Encoding: gzip"),
+    "coding": lambda _: answer(b"[]", "Content-Encoding: br"),
+    "server error": lambda _: answer(status="500 No"),
+    "bad request": lambda _: answer(status="400 No"),
+    "echo": lambda request: answer(echo(request), status="422 No"),
+    "busy echo": lambda request: answer(echo(request), status="503 No"),
+    "moved": lambda request: answer(
+        b"", f"Location: {request.split(' ')[1]}&again", status="302 Found"
+    ),
+    "moved with a password": lambda _: answer(
+        b"", "Location: http://u:kanarek-20@h/moved?kanarek-21", status="302 Found"
+    ),
+    "moved nowhere": lambda _: answer(b"", "Location: http://u:kanarek-20@[/", status="302 Found"),
+    "unauthorized": lambda _: answer(status="401 No"),
+    "not found": lambda _: answer(status="404 No"),
+    "garbage": lambda _: b"garbage",
+    "nothing": lambda _: b"",
+    "broken off": lambda _: answer(b"[", "Content-Length: 9"),
+    "long": lambda _: answer(b" " * 9_000_000),
+    "good": good,
+}
+ECHOING = {"echo", "moved", "good"}
+"""Failures that are shown for each place by itself."""
+
+
+def answering(reply):
+    """Answer every request with the bytes chosen by all of its text."""
+    return dripping(lambda request: [(reply(request), 0.0)])
+
+
+@pytest.fixture
+def said(caplog):
+    """A function that returns all that was logged so far, of all loggers at all levels."""
+    caplog.set_level(logging.DEBUG)
+
+    def text():
+        return "\n".join(f"{r.name} {r.getMessage()} {r.args!r}" for r in caplog.records)
+
+    return text
+
+
+def told(error):
+    """Every text of an exception and of all that it is shown with."""
+    seen = "".join(traceback.format_exception(error))
+    while error is not None:
+        seen += f"{error!r} {error} {error.args!r} {vars(error)!r}"
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return seen
+
+
+@pytest.fixture(scope="module")
+def feed():
+    """A server that answers as the test says just then: its host, what to answer, what it saw."""
+    now = SimpleNamespace(host="", reply=None, seen=[])
+
+    def reply(request):
+        now.seen.append(request)
+        return now.reply(request)
+
+    with answering(reply) as url:
+        now.host = url.removeprefix("http://")
+        yield now
+
+
+def _cases():
+    for failure in FAILURES:
+        for place in PLACES:
+            for call in (sync_call, async_call):
+                chosen = place == "everything" or (failure in ECHOING and call is sync_call)
+                quick = chosen and (call is sync_call or failure in ECHOING)
+                marks = () if quick else pytest.mark.test_all
+                name = f"{failure}-{place}-{call.__name__}"
+                yield pytest.param(call, failure, place, id=name, marks=marks)
+
+
+@pytest.mark.parametrize(("call", "failure", "place"), [*_cases()])
+def test_secret_is_told_nowhere(call, said, feed, failure, place):
+    """Whatever goes wrong, secrets are in no exception, in no log record and in no repr."""
+    address, session = PLACES[place]
+    feed.reply = FAILURES[failure]
+    feed.seen.clear()
+    try:
+        shown = repr(call(address.format(host=feed.host), session={"timeout": 2, **session}))
+    except ZeroEventHubError as error:
+        shown = told(error)
+    assert feed.seen, "nothing was asked"
+    assert said(), "nothing was logged"
+    logged = said()
+    if failure.startswith("moved "):
+        # This server has a canary of its own, in a header that httpcore logs.
+        logged = "\n".join(line for line in logged.splitlines() if "Location" not in line)
+    assert CANARY not in shown
+    assert CANARY not in logged
+
+
+def test_credentials_of_a_url_are_sent(call):
+    """User and password of a URL are sent as httpx would have, and are not in the target."""
+    seen = []
+
+    def reply(request):
+        seen.append(request)
+        return good(request)
+
+    with answering(reply) as url:
+        call(url.replace("//", "//us%20er:pass%3Aword@"))
+        assert len(seen) == 2
+        basic = base64.b64encode(b"us er:pass:word").decode()
+        assert all(f"Authorization: Basic {basic}" in request for request in seen)
+        assert all("user" not in request.split(" HTTP")[0] for request in seen)
+        seen.clear()
+        call(url.replace("//", "//a:b@"), session={"auth": ("mine", "own")})
+        basic = base64.b64encode(b"mine:own").decode()
+        assert all(f"Authorization: Basic {basic}" in request for request in seen)
+
+
+def test_log_of_httpx_is_left_alone_where_nothing_is_secret(call, caplog):
+    """What the protocol asks for stands in httpx's log, and so do requests of others."""
+    caplog.set_level(logging.INFO, logger="httpx")
+    with answering(good) as url:
+        call(f"{url}/feed")
+        call(f"{url}/feed?code=1")
+        with httpx.Client(headers={"X-API-Key": "other"}) as given:
+            given.get(f"{url}/other?x=1")
+    addresses = [record.getMessage().split(" ")[3] for record in caplog.records]
+    assert addresses == [
+        f"{url}/feed",
+        f"{url}/feed/events?token=t&partition=0&cursor=_first",
+        f"{url}/feed",
+        f"{url}/feed/events",
+        f"{url}/other?x=1",
+    ]
+
+
+LOGGERS = [
+    *["httpx", "httpcore.connection", "httpcore.http11", "httpcore.http2", "httpcore.proxy"],
+    *["httpcore.socks", "hpack.hpack", "hpack.table"],
+]
+
+
+def test_records_are_rewritten_only_while_a_feed_is_asked(caplog):
+    """Secrets are hidden in the records of a request by httpx and its parts, and no other record
+    is touched.
+    """
+    caplog.set_level(logging.DEBUG)
+
+    def log(name):
+        logging.getLogger(name).debug("Adding %r of %s", b"kanarek", "others")
+        logging.getLogger(name).debug("%(a)s", {"a": "kanarek"})
+
+    def reply(request):
+        caplog.clear()
+        for name in LOGGERS:
+            log(name)
+        log("others")
+        inside.extend(record.getMessage() for record in caplog.records)
+        return httpx.Response(200, content=INFO)
+
+    inside = []
+    transport = httpx.MockTransport(reply)
+    with httpx.Client(headers={"X-API-Key": CANARY}, transport=transport) as given:
+        Client("http://h/f", given).discover()
+        caplog.clear()
+        log("httpx")
+    assert inside == [
+        *[f"Adding b'{HIDDEN}' of others", HIDDEN] * len(LOGGERS),
+        *["Adding b'kanarek' of others", "kanarek"],
+    ]
+    assert [record.getMessage() for record in caplog.records] == inside[-2:]
+
+
+class KeyInQuery(httpx.Auth):
+    """An authentication of the caller's that adds to the query."""
+
+    def auth_flow(self, request):
+        request.url = request.url.copy_merge_params({"key": "kanarek"})
+        yield request
+
+
+def test_what_the_callers_authentication_adds_is_not_logged(call, said):
+    """A key that is put into the query of a request on its way is in no log record."""
+    with answering(good) as url:
+        call(url, session={"auth": KeyInQuery()})
+    assert "HTTP Request" in said()
+    assert CANARY not in said()
+
+
+def test_short_password_of_a_url_is_not_logged(call, said):
+    """A password in the URL is kept out of it from the beginning, however short it is."""
+    with answering(good) as url:
+        call(url.replace("//", "//:pw@"))
+    assert "HTTP Request" in said()
+    assert "pw" not in said()
+
+
+def test_short_values_are_no_secrets(any_call):
+    """A value of fewer than four characters, found in any text, is not hidden in it."""
+    detail = b'{"type":"urn:x/gone","detail":"1 table of abcd"}'
+    with (
+        answering(lambda _: answer(detail, status="410 No")) as url,
+        pytest.raises(ZeroEventHubError) as caught,
+    ):
+        any_call(f"{url}/f?v=1&w=abl&key=abcd")
+    assert str(caught.value) == f"1 table of {HIDDEN}"
+
+
+def test_secret_in_the_path_of_a_redirection_is_hidden(any_call):
+    """Where a feed has moved is told without the secrets that it was asked with."""
+    moved = answer(b"", "Location: /login/kanarek", status="302 Found")
+    with answering(lambda _: moved) as url, pytest.raises(ZeroEventHubError) as caught:
+        any_call(url, session={"headers": {"X-API-Key": CANARY}})
+    assert "/login/" in str(caught.value)
+    assert CANARY not in told(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *[
+            "user:kanarek@host/feed",
+            "kanarek",
+            "ftp://user:kanarek@host/",
+            "http://u:can#kanarek@h/",
+        ],
+        *["http://user:kanarek@/feed", "http://user:kanarek@host:port/?kanarek"],
+    ],
+)
+def test_address_that_is_none_is_not_repeated(url):
+    """What is refused as an address may be a secret, all of it."""
+    with httpx.Client() as given, pytest.raises(ConfigurationError) as caught:
+        Client(url, given)
+    assert CANARY not in told(caught.value)
+
+
+def test_header_that_cannot_be_sent_is_not_repeated(call):
+    """A header that is not of HTTP's form is an error without its value."""
+    with answering(lambda _: b"") as url:
+        for value in (b"kanarek\n", b"kanarek\x00"):
+            with pytest.raises(ZeroEventHubError) as caught:
+                call(url, session={"headers": {"Authorization": value}})
+            assert CANARY not in told(caught.value)
+
+
+def test_client_shows_where_it_reads():
+    """A client's repr is the feed's address without its secrets."""
+    with httpx.Client() as given:
+        assert repr(Client("http://u:p@h/f?c=1#d", given)) == "Client('http://h/f')"

@@ -1,0 +1,600 @@
+"""What the clients ask of a feed, and what they make of any answer: a feed's, or a proxy's."""
+
+import gzip
+import itertools
+import json
+from datetime import UTC, datetime, timedelta, timezone
+from email.utils import format_datetime
+
+import httpx
+import pytest
+from harness.calling import INFO, PAGE, answer, discovery, raw_feed
+from harness.faults.account import Account
+from harness.faults.answer import head
+from harness.web import answering
+
+from zeroeventhub import FIRST, Client, TypeFilter
+from zeroeventhub.errors import (
+    BadCursor,
+    BadRequest,
+    ConfigurationError,
+    CutPage,
+    Diverged,
+    Forbidden,
+    Gone,
+    NotFound,
+    ProtocolError,
+    TokenChanged,
+    TooManyRequests,
+    Trimmed,
+    Unauthorized,
+    Unavailable,
+    Unreachable,
+)
+from zeroeventhub.protocol import (
+    CAUGHT_UP,
+    CURSOR_OF_COUNT,
+    CURSOR_OF_TIME,
+    KEY_HISTORY,
+    LAG,
+    PROGRESS,
+    SEGMENTS,
+    SPLITS,
+    STOP,
+    WAIT,
+    CountedCursor,
+    Event,
+    KeyPage,
+    Lag,
+    Page,
+    Segments,
+)
+
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+HTML = b"<html><body><h1>502 Bad Gateway</h1><hr>nginx</body></html>"
+FIRST_PAGE, REST = PAGE[:32], PAGE[32:]
+PACKED = gzip.compress(PAGE, mtime=0)
+
+
+def html(status, *fields):
+    """Answer with a page for people, as a proxy does."""
+    return answer(HTML, f"Content-Length: {len(HTML)}", *fields, status=status, kind="text/html")
+
+
+def chunked(*chunks, end=b"0\r\n\r\n"):
+    """Answer in chunks."""
+    body = b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks)
+    return head("Transfer-Encoding: chunked") + body + end
+
+
+def problem(kind, *, status="410 Gone", **members):
+    """Answer with a problem document."""
+    document = {"type": f"urn:zeroeventhub:problem/{kind}", **members}
+    return answer(json.dumps(document).encode(), status=status, kind="application/problem+json")
+
+
+# Answers that are no page.
+
+AGAIN = {
+    "502": (html("502 Bad Gateway"), Unavailable),
+    "503": (html("503 Service Unavailable"), Unavailable),
+    "500": (html("500 Internal Server Error"), Unavailable),
+    "520 of one proxy alone": (html("520 "), Unavailable),
+    "408": (html("408 Request Timeout"), Unavailable),
+    "425": (html("425 Too Early"), Unavailable),
+    "429": (html("429 Too Many Requests"), TooManyRequests),
+    "a login form": (html("200 OK"), Unavailable),
+    "a page for people, in capitals": (answer(HTML, kind="TEXT/HTML ; charset=x"), Unavailable),
+    "events as a page for people": (answer(PAGE, kind="text/html"), Unavailable),
+    "nothing, said to be nothing": (answer(b"", "Content-Length: 0"), CutPage),
+    "nothing, and the end": (answer(), CutPage),
+    "nothing, in no chunk": (chunked(), CutPage),
+    "nothing but an event": (answer(b'{"data":1}\n'), CutPage),
+    "an error as JSON": (answer(b'{"error":"upstream"}\n', kind="application/json"), CutPage),
+    "an error's text, cut": (answer(b"upstream request timeout"), CutPage),
+    "a length too short": (answer(PAGE, "Content-Length: 20"), CutPage),
+    "a length too long": (answer(PAGE[:20], "Content-Length: 50"), CutPage),
+    "two lengths": (answer(PAGE, "Content-Length: 64", "Content-Length: 65"), Unreachable),
+    "a length that is none": (answer(PAGE, "Content-Length: many"), Unreachable),
+    "a length below nothing": (answer(PAGE, "Content-Length: -1"), Unreachable),
+    "chunks that are none": (head("Transfer-Encoding: chunked") + PAGE, CutPage),
+    "a framing that nobody asked for": (answer(PAGE, "Transfer-Encoding: gzip"), Unreachable),
+    "an answer of another protocol": (b"SSH-2.0-OpenSSH_9.6\r\n", Unreachable),
+    "an answer without an end of its head": (b"HTTP/1.1 200 OK\r\nX: y\r\n", Unreachable),
+    "nothing at all": (b"", Unreachable),
+}
+
+
+@pytest.mark.parametrize(("sent", "error"), AGAIN.values(), ids=AGAIN)
+def test_answer_that_may_be_better_the_next_time_is_transient(any_call, sent, error):
+    """What a proxy answers when the feed is away leads to another try."""
+    with raw_feed(sent) as (url, _), pytest.raises(error) as caught:
+        any_call(url)
+    assert type(caught.value) is error
+
+
+FINAL = {
+    "text behind a page": (answer(PAGE + b"upstream timed out\n"), ProtocolError),
+    "a byte order mark": (answer(b"\xef\xbb\xbf" + PAGE), ProtocolError),
+    "another encoding": (answer(PAGE.decode().encode("utf-16")), ProtocolError),
+    "a coding of no letters": (answer(PAGE, "Content-Encoding: \xff"), ProtocolError),
+    "NaN": (answer(b'{"data":NaN}\n{"cursor":"1"}\n'), ProtocolError),
+    "203": (answer(PAGE, status="203 Non-Authoritative Information"), BadRequest),
+    "204": (answer(status="204 No Content"), BadRequest),
+    "206": (answer(PAGE[:40], status="206 Partial Content"), BadRequest),
+    "304": (answer(status="304 Not Modified"), NotFound),
+    "400": (html("400 Bad Request"), BadRequest),
+    "401": (html("401 Unauthorized"), Unauthorized),
+    "403": (html("403 Forbidden"), Forbidden),
+    "404": (html("404 Not Found"), NotFound),
+    "407": (html("407 Proxy Authentication Required"), BadRequest),
+    "409": (html("409 Conflict"), TokenChanged),
+    "410": (html("410 Gone"), Gone),
+    "418": (html("418 Teapot"), BadRequest),
+    "bad cursor": (problem("bad-cursor", status="400 No"), BadCursor),
+    "diverged": (problem("diverged"), Diverged),
+    "trimmed": (problem("trimmed"), Trimmed),
+    "trimmed, elsewhere": (answer(b'{"type":"https://x/trimmed"}', status="400 No"), Trimmed),
+    "an unknown problem": (problem("newer"), Gone),
+}
+
+
+@pytest.mark.parametrize(("sent", "error"), FINAL.values(), ids=FINAL)
+def test_answer_that_will_not_be_better_ends_the_reading(any_call, sent, error):
+    """What no waiting mends is an error that is raised, and nothing of the answer is applied."""
+    with raw_feed(sent) as (url, _), pytest.raises(error) as caught:
+        any_call(url)
+    assert type(caught.value) is error
+
+
+def test_server_that_is_down_is_unreachable(call):
+    """A feed whose server is down is an error to try again."""
+    with pytest.raises(Unreachable):
+        call("http://127.0.0.1:1/feed")
+
+
+WHOLE = {
+    "text/plain": answer(PAGE, kind="text/plain"),
+    "JSON": answer(PAGE, kind="application/json; charset=utf-8"),
+    "nothing": b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + PAGE,
+    "HTTP/1.0": answer(PAGE).replace(b"HTTP/1.1", b"HTTP/1.0"),
+    "one length twice": answer(PAGE, *[f"Content-Length: {len(PAGE)}"] * 2),
+    "chunks and a length": chunked(PAGE).replace(b"\r\n", b"\r\nContent-Length: 3\r\n", 1),
+    "chunks with extensions": chunked(PAGE).replace(b"\r\n\r\n50\r\n", b"\r\n\r\n50;a=b\r\n", 1),
+    "chunks of a byte": chunked(*[PAGE[n : n + 1] for n in range(len(PAGE))]),
+    "chunks without their end": chunked(PAGE, end=b""),
+    "a length too long": answer(PAGE, "Content-Length: 1000"),
+    "news before it": b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n" + answer(PAGE),
+    "lines of others": answer(b'\r\n \t\n{"comment":"proxied"}\n' + PAGE + b"\n\n"),
+    "packed, though nobody asked": answer(PACKED, "Content-Encoding: gzip"),
+    "an age": answer(PAGE, "Age: 100", "X-Cache: HIT", "Via: 1.1 proxy"),
+}
+
+
+@pytest.mark.parametrize("sent", WHOLE.values(), ids=WHOLE)
+def test_page_is_a_page_whatever_a_proxy_says_beside_it(any_call, sent):
+    """Media types, lengths and headers that a proxy changes keep no event from the consumer."""
+    with raw_feed(sent) as (url, _):
+        found = any_call(url)
+    assert ([event.data["n"] for event in found.events], found.cursor) == ([1, 2, 3], "b")
+
+
+def test_length_that_ends_behind_a_checkpoint_is_a_shorter_page(any_call):
+    """A buffering proxy that passes half of an answer on as the whole costs another request."""
+    for cut in (len(FIRST_PAGE) - 1, len(FIRST_PAGE), len(FIRST_PAGE) + 9):
+        for sent in (answer(PAGE, f"Content-Length: {cut}"), chunked(PAGE[:cut])):
+            with raw_feed(sent) as (url, _):
+                found = any_call(url)
+            assert ([event.data["n"] for event in found.events], found.cursor) == ([1], "a")
+
+
+# What a refusal says.
+
+
+@pytest.mark.parametrize(
+    ("members", "earliest"),
+    [({"earliestCursor": "2-17"}, "2-17"), ({}, None), ({"earliestCursor": ""}, None)]
+    + [({"earliestCursor": odd}, None) for odd in (None, 17, ["2-17"])],
+)
+def test_trimmed_tells_where_history_begins(any_call, members, earliest):
+    """Where the feed says which cursor can still be read from, the exception has it."""
+    gone = problem("trimmed", detail="Too old.", **members)
+    with raw_feed(gone) as (url, _), pytest.raises(Trimmed, match="Too old") as caught:
+        any_call(url)
+    assert caught.value.earliest == earliest
+
+
+@pytest.mark.parametrize("detail", [None, 7, ["a"], {}, ""])
+def test_detail_of_another_form_is_passed_over(any_call, detail):
+    """A problem whose detail is no text is told in the client's own words."""
+    with raw_feed(problem("trimmed", detail=detail)) as (url, _), pytest.raises(Trimmed) as caught:
+        any_call(url)
+    assert str(caught.value) == f"{url} answered with status 410."
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *[b'{"type":"\xff"}', b'{"type":"x/trimmed","detail":"\xff"}', b"[" * 10_000, b"\xff"],
+        *[b'["type"]', b'{"type":7}', b"null", b'{"type":["x/trimmed"]}'],
+    ],
+    ids=lambda body: repr(body[:20]),
+)
+def test_problem_that_cannot_be_read_is_known_by_its_status(any_call, body):
+    """What is no problem document in an answer's body never hides the answer."""
+    missing = answer(body, status="404 Not Found")
+    with raw_feed(missing) as (url, _), pytest.raises(NotFound, match="There is no feed"):
+        any_call(url)
+
+
+def test_reader_who_is_not_let_in_is_advised(any_call):
+    """Who is not known or not allowed is told what the feed says, and what to do."""
+    for kind, status, error, advice in (
+        ("unauthorized", "401 No", Unauthorized, "Give the httpx client the credentials"),
+        ("forbidden", "403 No", Forbidden, "Ask the feed's owner"),
+    ):
+        refusal = problem(kind, status=status, detail="Not you.")
+        with raw_feed(refusal) as (url, _), pytest.raises(error, match="Not you") as caught:
+            any_call(url)
+        assert advice in str(caught.value)
+
+
+def http_date(**difference):
+    """Write an HTTP date from the moment on at which the test runs."""
+    return format_datetime(datetime.now(UTC) + timedelta(**difference), usegmt=True)
+
+
+RETRY_AFTER = {
+    "7": 7,
+    "0": 0,
+    "007": 7,
+    "1000000000": 1e9,
+    "9" * 400: float("inf"),
+    "Wed, 21 Oct 2015 07:28:00 GMT": 0,
+    "Wed, 21 Oct 2015 07:28:00 -0000": 0,
+    "Wed, 21 Oct 2015 07:28:00": 0,
+    **dict.fromkeys(["", "soon", "-5", "+5", "1.5", "1e3", "0x7", "1,000", "-", "--", "5, 9"]),
+    **dict.fromkeys(["-0000", "+0000", "0 0 0 0", "\u0667", "\xb2", "Wed", "Wed, 21 Oct 2099"]),
+    **dict.fromkeys(["Wed, 99 Feb 2026 25:61:61 GMT", "Mon, 1 Jan 10000 00:00:00 GMT"]),
+    **dict.fromkeys(["21 Oct 2099 07:28 +2500", "5\r\nRetry-After: 9"]),
+}
+
+
+@pytest.mark.parametrize("value", RETRY_AFTER, ids=lambda value: ascii(value[:30]))
+def test_retry_after_is_seconds_or_nothing(any_call, value):
+    """Seconds and dates of Retry-After reach the caller as seconds, and other forms as nothing."""
+    busy = answer(b"", f"Retry-After: {value}", status="503 Busy")
+    with raw_feed(busy) as (url, _), pytest.raises(Unavailable) as caught:
+        any_call(url)
+    assert caught.value.retry_after == RETRY_AFTER[value]
+
+
+@pytest.mark.parametrize("zone", ["GMT", "-0000", ""])
+def test_retry_after_of_a_date_counts_from_now(any_call, zone):
+    """A date to come is as many seconds as there are until then, in UTC without a zone as well."""
+    date = http_date(seconds=1000).replace("GMT", zone).strip()
+    for status, error in (("429 No", TooManyRequests), ("503 No", Unavailable)):
+        busy = answer(b"", f"Retry-After: {date}", status=status)
+        with raw_feed(busy) as (url, _), pytest.raises(error) as caught:
+            any_call(url)
+        assert 900 < caught.value.retry_after <= 1000
+
+
+def test_refusal_without_retry_after_says_nothing_of_it(any_call):
+    """A feed that does not say when to come back leaves that to the caller."""
+    with raw_feed(html("503 Busy")) as (url, _), pytest.raises(Unavailable) as caught:
+        any_call(url)
+    assert caught.value.retry_after is None
+
+
+# Redirections.
+
+
+@pytest.mark.parametrize("status", ["301", "307", "308"])
+@pytest.mark.parametrize("where", ["discovery", "page"])
+def test_credentials_go_nowhere_else(call, where, status):
+    """A redirection is an error that says where to, and no request goes there."""
+    elsewhere = []
+    with answering(lambda target: elsewhere.append(target) or answer(INFO)) as away:
+        moved = answer(b"", f"Location: {away}/feed?code=canary", status=f"{status} Moved")
+        info = moved if where == "discovery" else None
+        secret = {
+            "auth": ("user", "canary"),
+            "headers": {"X-API-Key": "canary"},
+            "cookies": {"session": "canary"},
+            "follow_redirects": True,
+        }
+        with (
+            raw_feed(moved, info=info) as (url, _),
+            pytest.raises(NotFound, match=f"has moved to {away}/feed;"),
+        ):
+            call(url, session=secret)
+    assert elsewhere == []
+
+
+def test_redirection_is_told_from_where_it_stands(any_call):
+    """A destination without a host is one of the feed's own."""
+    moved = answer(b"", "Location: /feed?code=canary", status="302 Found")
+    with raw_feed(moved) as (url, _), pytest.raises(NotFound) as caught:
+        any_call(url)
+    assert f"moved to {url}/feed;" in str(caught.value)
+
+
+@pytest.mark.parametrize("place", ["http://[", "//[x", "http:////% [", "http://a:b/", "\x7f", ""])
+def test_redirection_to_nowhere_is_an_error(any_call, place):
+    """Where a feed has moved to a place that is none, that is an error like any other."""
+    moved = answer(b"", f"Location: {place}", status="302 Found")
+    # Some of these httpx refuses itself, before anybody looks at the status.
+    with raw_feed(moved) as (url, _), pytest.raises((NotFound, Unreachable)):
+        any_call(url)
+
+
+# Requests.
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "feed",
+        "ftp://host/feed",
+        "http://",
+        "http://host:port/",
+        "http://u:p#w@h/",
+        "http://a\n",
+    ],
+)
+def test_url_of_nothing_is_refused_at_once(url):
+    """What cannot be a feed's address is refused before anything is sent."""
+    with httpx.Client() as session, pytest.raises(ConfigurationError):
+        Client(url, session)
+
+
+def test_query_of_the_url_is_kept(any_call):
+    """Parameters and escapes that are part of a feed's URL are sent with every request."""
+    seen = []
+
+    def reply(target):
+        seen.append(target)
+        return answer(PAGE if "/events" in target else INFO)
+
+    with answering(reply) as url:
+        any_call(f"{url}/my%2Ffeed?code=1")
+    assert seen == [
+        "/my%2Ffeed?code=1",
+        "/my%2Ffeed/events?code=1&token=t&partition=0&cursor=_first",
+    ]
+
+
+HERE = {"token": ["t"], "partition": ["0"]}
+SPLIT, KEY = b'{"cursors":["a","b"]}', b'{"events":[{"version":3,"data":1}]}'
+ASKED = [
+    # What a client is asked for, and the request; the answer, and what is returned.
+    (
+        (CURSOR_OF_TIME, "cursor_at", (NOON,), {}),
+        ("/cursor", {**HERE, "time": ["2026-01-31T12:00:00Z"]}),
+        (b'{"cursor":"a"}', "a"),
+    ),
+    (
+        (SPLITS, "splits", (0, 7), {}),
+        ("/splits", {**HERE, "count": ["7"], "cursor": [FIRST]}),
+        (SPLIT, ["a", "b"]),
+    ),
+    (
+        (SPLITS, "splits", (0, 7), {"start": "c", "stop": "s+"}),
+        ("/splits", {**HERE, "count": ["7"], "cursor": ["c"], "stop": ["s+"]}),
+        (SPLIT, ["a", "b"]),
+    ),
+    (
+        (LAG, "lag", (0, "c+"), {}),
+        ("/lag", {**HERE, "cursor": ["c+"]}),
+        (b'{"events":7,"more":true}', Lag(7, None, exact=False)),
+    ),
+    (
+        (CURSOR_OF_COUNT, "cursor_of_count", (0, "c", 5), {"stop": "s+"}),
+        ("/cursor-of-count", {**HERE, "cursor": ["c"], "events": ["5"], "stop": ["s+"]}),
+        (b'{"cursor":"d","events":3}', CountedCursor("d", 3)),
+    ),
+    (
+        (SEGMENTS, "segments", (0, "c"), {"stop": "s"}),
+        ("/segments", {**HERE, "cursor": ["c"], "stop": ["s"]}),
+        (b'{"segments":[],"cursor":"d"}', Segments((), "d")),
+    ),
+    (
+        (KEY_HISTORY, "read_key", ("k+",), {"after_version": 2, "limit": 9}),
+        ("/key-history", {"key": ["k+"], "after-version": ["2"], "pagesizehint": ["9"]}),
+        (KEY, KeyPage([Event(b"1")], [3])),
+    ),
+    (
+        (PROGRESS, "register_progress", ("c1", 0, "c"), {}),
+        ("/progress", {**HERE, "cursor": ["c"], "consumer": ["c1"]}),
+        (b"", None),
+    ),
+    (
+        (STOP, "fetch", (0, "c"), {"stop": "s+", "limit": 9}),
+        ("/events", {**HERE, "cursor": ["c"], "stop": ["s+"], "pagesizehint": ["9"]}),
+        (b'{"cursor":"d"}', Page([], "d")),
+    ),
+]
+
+
+@pytest.mark.parametrize("asked", ASKED, ids=[f"{one[0][1]}-{len(one[0][3])}" for one in ASKED])
+def test_extension_is_asked_as_the_protocol_has_it(call, asked):
+    """A request of an extension says what is asked where, its answer is returned, and a feed that
+    does not announce the extension is not asked.
+    """
+    (extension, method, arguments, options), request, (body, expected) = asked
+    with raw_feed(answer(body), info=answer(discovery(extension))) as (url, seen):
+        assert call(url, method, *arguments, **options) == expected
+    assert seen == [request]
+    everything = {one[0][0] for one in ASKED} | {CAUGHT_UP, WAIT}
+    others = discovery(*sorted(everything - {extension}))
+    with (
+        raw_feed(answer(body), info=answer(others)) as (url, seen),
+        pytest.raises(ConfigurationError, match=f"extension {extension}:"),
+    ):
+        call(url, method, *arguments, **options)
+    assert seen == []
+
+
+def test_version_below_nothing_is_refused(any_call):
+    """No event of a key has a version below 1."""
+    info = answer(discovery(KEY_HISTORY))
+    with raw_feed(info=info) as (url, seen), pytest.raises(ConfigurationError, match="from 1 on"):
+        any_call(url, "read_key", "k", after_version=-1)
+    assert seen == []
+
+
+def test_types_are_asked_for_in_any_case(call):
+    """FeedAPI v2 has filters of its own, and feeds of it announce nothing."""
+    with raw_feed() as (url, seen):
+        call(url, "fetch", 0, FIRST, types=TypeFilter({"B", "a"}))
+        call(url, "fetch", 0, FIRST, types=TypeFilter({"c"}, skip=True))
+    assert [query.get("event-types") for _, query in seen] == [["a;b"], None]
+    assert [query.get("skip-event-types") for _, query in seen] == [None, ["c"]]
+
+
+WAITS = [(5, "5"), (0.5, "0.5"), (10.0, "10"), (0.00001, "0"), (123456.7891, "123456.789")]
+
+
+@pytest.mark.parametrize(("wait", "written"), [*WAITS, (0, None), (None, None)])
+def test_wait_is_written_in_digits(any_call, wait, written):
+    """Seconds are sent without an exponent, and only to a feed that waits."""
+    for extension, expected in ((WAIT, written and [written]), (CAUGHT_UP, None)):
+        with raw_feed(info=answer(discovery(extension))) as (url, seen):
+            any_call(url, "fetch", 0, FIRST, wait=wait)
+        assert seen[0][1].get("wait") == expected
+
+
+@pytest.mark.parametrize("wait", [-1, -0.1, float("inf"), float("nan"), 1e6])
+def test_wait_that_is_no_time_is_refused(any_call, wait):
+    """What cannot be waited for is not sent."""
+    refused = pytest.raises(ConfigurationError, match="wait for 0 to 999,999 seconds")
+    with raw_feed(info=answer(discovery(WAIT))) as (url, seen), refused:
+        any_call(url, "fetch", 0, FIRST, wait=wait)
+    assert seen == []
+
+
+@pytest.mark.parametrize(
+    ("moment", "written"),
+    [
+        (NOON.astimezone(timezone(timedelta(hours=5, minutes=30))), "2026-01-31T12:00:00Z"),
+        (NOON.replace(microsecond=7), "2026-01-31T12:00:00.000007Z"),
+        (NOON.replace(tzinfo=None), None),
+        (datetime.min.replace(tzinfo=timezone(timedelta(hours=1))), None),
+        (datetime.max.replace(tzinfo=timezone(timedelta(hours=-1))), None),
+    ],
+)
+def test_moment_is_written_in_utc(any_call, moment, written):
+    """A moment of any zone is sent in UTC, and one that UTC does not have is refused."""
+    with raw_feed(answer(b'{"cursor":"a"}'), info=answer(discovery(CURSOR_OF_TIME))) as (url, seen):
+        if written is None:
+            with pytest.raises(ConfigurationError, match="moment"):
+                any_call(url, "cursor_at", moment)
+            assert seen == []
+            return
+        any_call(url, "cursor_at", moment)
+    assert seen[0][1]["time"] == [written]
+
+
+# ZeroEventHub v1.
+
+V1 = {"feed": {"partitions": 2}}
+V1_PAGE = answer(b'{"partition":0,"data":{"n":1}}\n{"partition":0,"cursor":"5"}\n')
+
+
+def v1_feed(status, seen, body=b""):
+    """Answer as a feed of v1, which does not know discovery."""
+
+    def reply(target):
+        seen.append(target)
+        return V1_PAGE if "n=" in target else answer(body, status=status)
+
+    return answering(reply)
+
+
+@pytest.mark.parametrize("status", ["400 Bad Request", "422 Unprocessable Entity"])
+def test_v1_feed_is_read_where_its_partitions_are_known(call, status):
+    """A feed that refuses discovery is read by v1 if the caller says how many partitions."""
+    seen = []
+    with v1_feed(status, seen) as url:
+        page = call(url, wait=5, **V1)
+        assert [event.data for event in page.events] == [{"n": 1}]
+        call(url, "fetch", 0, FIRST, limit=3, headers=["a", "b"], **V1)
+        with pytest.raises(ConfigurationError, match="partitions"):
+            call(url)
+    assert seen[1::2] == [
+        "/?n=2&cursor0=_first",
+        "/?pagesizehint=3&n=2&cursor0=_first&headers=a%2Cb",
+    ]
+
+
+def test_problem_of_discovery_is_not_taken_for_v1(any_call):
+    """A feed that says what is wrong with the request is not one of v1."""
+    info = problem("bad-request", status="400 No", detail="No.")
+    with raw_feed(info=info) as (url, _), pytest.raises(BadRequest, match=r"^No\."):
+        any_call(url, "discover")
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "options"),
+    [
+        ("fetch", (0, FIRST), {"types": TypeFilter({"a"})}),
+        ("fetch", (0, FIRST), {"stop": "5"}),
+        ("cursor_at", (NOON,), {}),
+        ("splits", (0, 2), {}),
+        ("lag", (0, FIRST), {}),
+    ],
+)
+def test_first_version_is_not_asked_for_what_it_cannot_do(any_call, method, arguments, options):
+    """A feed of ZeroEventHub v1 has no extensions, and no filter."""
+    seen = []
+    with v1_feed("400 No", seen) as url, pytest.raises(ConfigurationError):
+        any_call(url, method, *arguments, **options, **V1)
+    assert seen == ["/"]
+
+
+# Whole consumers.
+
+
+@pytest.fixture(scope="module")
+def account(tmp_path_factory):
+    """A consumer's database."""
+    account = Account(tmp_path_factory.mktemp("account") / "consumer.db")
+    yield account
+    account.dispose()
+
+
+names = (f"consumer {number}" for number in itertools.count())
+
+
+def test_tail_behind_the_head_is_read_in_the_same_run(account):
+    """A checkpoint that is the head's is not, where a cut left events behind it."""
+    hasty = FIRST_PAGE.replace(b'"a"', b'"a","caughtUp":true')
+    answers = iter([hasty + b'{"data":{"n":2}}\n{"cur', REST])
+    name = next(names)
+    with (
+        raw_feed(lambda _: answer(next(answers, b'{"cursor":"b"}\n'))) as (url, _),
+        httpx.Client() as session,
+    ):
+        account.read_in_turn(Client(url, session), name)
+    assert account.seen(name) == {0: [1, 2, 3]}
+
+
+def test_consumer_outlives_a_proxy_that_answers_in_the_place_of_its_feed(account):
+    """Behind whatever a proxy answered meanwhile, each event takes effect once."""
+    for number, (fault, _) in enumerate(AGAIN.values()):
+        answers = iter([fault, answer(FIRST_PAGE), fault, answer(REST), fault])
+        if number % 5:
+            continue
+        name = next(names)
+        with (
+            raw_feed(lambda _, left=answers: next(left, answer(b'{"cursor":"b"}\n'))) as (url, _),
+            httpx.Client() as session,
+        ):
+            client = Client(url, session)
+            for _ in range(3):
+                with pytest.raises((Unavailable, Unreachable, CutPage)):
+                    account.read_in_turn(client, name)
+            account.read_in_turn(client, name)
+        assert account.seen(name) == {0: [1, 2, 3]}

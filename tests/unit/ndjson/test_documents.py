@@ -1,0 +1,266 @@
+import json
+
+import msgspec
+import pytest
+from fuzz.fuzz_decoder import HOSTILE
+from harness.vectors import content, named
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from zeroeventhub import FIRST, LAST, CountedCursor, Event, FeedInfo, Lag, Partition
+from zeroeventhub.errors import ProtocolError
+from zeroeventhub.ndjson import (
+    decode_counted_cursor,
+    decode_cursor,
+    decode_info,
+    decode_key_page,
+    decode_lag,
+    decode_segments,
+    decode_splits,
+    encode_info,
+    encode_key_page,
+    encode_lag,
+    encode_segments,
+)
+from zeroeventhub.protocol import KeyPage, SegmentPart, Segments
+
+SPECIAL = ["\u2028", "\u0000", "\r", "\ufeff", "\U0001f600"]
+PART = {"url": "file:///a", "size": 9, "after": 0, "upTo": 2, "cursor": "a"}
+
+text = st.text(max_size=8) | st.sampled_from(SPECIAL)
+partition_ids = st.integers(0, 32767)
+partitions = st.builds(
+    Partition,
+    partition_ids,
+    st.booleans(),
+    st.none() | partition_ids,
+    st.lists(partition_ids, max_size=3).map(tuple),
+)
+layouts = st.lists(partitions, max_size=5, unique_by=lambda partition: partition.id).map(tuple)
+infos = st.builds(FeedInfo, layouts, text, st.booleans(), st.frozensets(text, max_size=3))
+
+
+def decode_key(body):
+    """Decode events of a key behind its third version."""
+    return decode_key_page(body, 3)
+
+
+@pytest.mark.parametrize("vector", named("discovery"))
+def test_discovery_document_is_decoded_as_the_vector_says(vector):
+    """A discovery document gives the description or the error that the specification says."""
+    try:
+        got = described(decode_info(content(vector["body"])))
+    except ProtocolError:
+        got = {"error": "protocol"}
+    assert got == vector["expect"]
+
+
+def described(info):
+    """What a feed says of itself, in the words of the vectors."""
+    return {
+        "token": info.token,
+        "partitions": [
+            {
+                "id": partition.id,
+                "closed": partition.closed,
+                "startsAfterPartition": partition.starts_after,
+                "cursorFromPartitions": list(partition.cursor_from),
+            }
+            for partition in info.partitions
+        ],
+        "exactlyOnce": info.exactly_once,
+        "extensions": sorted(info.extensions),
+    }
+
+
+@given(infos)
+def test_discovery_document_survives_the_wire(info):
+    """What a feed says of itself is the same behind the wire, whether ids are texts or numbers."""
+    body = encode_info(info)
+    assert decode_info(body) == info
+    document = json.loads(body)
+    assert document["token"] == info.token
+    for entry in document["partitions"]:
+        entry["id"] = int(entry["id"])
+        for name in {"startsAfterPartition"} & entry.keys():
+            entry[name] = int(entry[name])
+        for name in {"cursorFromPartitions"} & entry.keys():
+            entry[name] = [int(number) for number in entry[name]]
+    assert decode_info(msgspec.json.encode(document)) == info
+
+
+HOSTILE_IDS = [
+    *[b"-1", b"32768", b"99999", b"1.0", b"1e400", b"true", b"{}", b"[]", b"1" * 5000],
+    *[b'"-1"', b'"32768"', b'""', b'" 1"', b'"1 "', b'"+1"', b'"1.0"', b'"0x1"', b'"1\\n"'],
+    *['"\uff11"'.encode(), '"²"'.encode(), '"\u0661"'.encode(), b'"' + b"1" * 5000 + b'"'],
+]
+PLACES = [b'"id":%b', b'"id":1,"startsAfterPartition":%b', b'"id":1,"cursorFromPartitions":[%b]']
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_id_that_cannot_be_a_partition_is_refused(place):
+    """A number outside of 0 to 32767, or in other than ASCII digits, is no partition's id."""
+    for number in HOSTILE_IDS:
+        with pytest.raises(ProtocolError):
+            decode_info(b'{"token":"a","partitions":[{%b}]}' % (place % number))
+    assert decode_info(b'{"token":"a","partitions":[{%b}]}' % (place % b"32767")).partitions
+
+
+@pytest.mark.parametrize(
+    ("decode", "good"),
+    [
+        (decode_info, b'{"token":"a","partitions":[{"id":1}]'),
+        (decode_cursor, b'{"cursor":"a"'),
+        (decode_splits, b'{"cursors":["a","b"]'),
+        (decode_lag, b'{"events":0'),
+        (decode_counted_cursor, b'{"cursor":"a","events":0'),
+        (decode_key, b'{"events":[]'),
+        (decode_segments, b'{"segments":[],"cursor":"a"'),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_document_is_json_in_what_is_passed_over_as_well(decode, good):
+    """Fields of a newer protocol are passed over, and are JSON in UTF-8 like all others."""
+    assert decode(good + b',"newer":[{"a":1e999}]}')
+    for value in HOSTILE:
+        with pytest.raises(ProtocolError):
+            decode(good + b',"newer":%b}' % value)
+    for body in (good, good + b"}}", good + b"}\xff", b"\xef\xbb\xbf" + good + b"}"):
+        with pytest.raises(ProtocolError):
+            decode(body)
+
+
+@pytest.mark.parametrize(
+    "cursor",
+    [FIRST, LAST, "", "å", "\u007f", "a\n", "\t", "a" * 4097],
+    ids=lambda it: ascii(it[:9]),
+)
+def test_cursor_that_cannot_be_read_from_is_refused(cursor):
+    """A cursor of other characters, a longer one, and a name for no place are refused anywhere."""
+    part = PART | {"cursor": cursor}
+    for decode, document in (
+        (decode_cursor, {"cursor": cursor}),
+        (decode_splits, {"cursors": ["a", cursor]}),
+        (decode_counted_cursor, {"cursor": cursor, "events": 1}),
+        (decode_segments, {"segments": [], "cursor": cursor}),
+        (decode_segments, {"segments": [part], "cursor": "a"}),
+    ):
+        with pytest.raises(ProtocolError):
+            decode(json.dumps(document).encode())
+
+
+def test_longest_cursor_is_taken():
+    """All printable characters of ASCII make cursors, up to 4,096 of them."""
+    cursor = (bytes(range(0x20, 0x7F)).decode() * 50)[:4096]
+    body = json.dumps({"cursor": cursor, "cursors": [cursor, cursor], "events": 7}).encode()
+    assert decode_cursor(body) == cursor
+    assert decode_splits(body) == [cursor, cursor]
+    assert decode_counted_cursor(body) == CountedCursor(cursor, 7)
+
+
+REFUSED = [
+    (decode_cursor, [b"{}", b'{"cursor":null}', b'{"cursor":"\xff"}', b'["a"]']),
+    (
+        decode_splits,
+        [
+            b"{}",
+            b'{"cursors":[]}',
+            b'{"cursors":["a"]}',
+            b'{"cursors":["a",1]}',
+            b'{"cursors":"ab"}',
+        ],
+    ),
+    (
+        decode_lag,
+        [
+            *[b"{}", b"[]", b'{"events":null}', b'{"events":-1}', b'{"events":"1"}'],
+            *[b'{"events":1.5}', b'{"events":true}', b'{"events":1,"seconds":-0.1}'],
+            *[b'{"events":1,"seconds":"1"}', b'{"events":1,"seconds":NaN}'],
+        ],
+    ),
+    (
+        decode_counted_cursor,
+        [
+            *[b"{}", b'{"cursor":"a"}', b'{"events":1}', b'{"cursor":null,"events":1}'],
+            *[b'{"cursor":"a","events":%b}' % value for value in (b"null", b"-1", b'"1"', b"1.5")],
+        ],
+    ),
+    (
+        decode_key,
+        [
+            *[b"{}", b'{"events":[{"version":4}]}', b'{"events":[{"data":1}]}'],
+            *[b'{"events":[{"version":%b,"data":1}]}' % value for value in (b"0", b"3", b'"4"')],
+            b'{"events":[{"version":4,"data":1},{"version":4,"data":1}]}',
+            b'{"events":[{"version":5,"data":1},{"version":4,"data":1}]}',
+            b'{"events":[],"more":true}',
+        ],
+    ),
+    (
+        decode_segments,
+        [
+            *[b"{}", b'{"segments":[]}', b'{"segments":[{}],"cursor":"a"}'],
+            *[
+                json.dumps({"segments": [PART | wrong], "cursor": "a"}).encode()
+                for wrong in ({"after": 2}, {"after": 3}, {"size": -1}, {"after": -1}, {"url": 1})
+            ],
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize(("decode", "bodies"), REFUSED, ids=lambda it: getattr(it, "__name__", ""))
+def test_answer_that_is_not_what_was_asked_for_is_refused(decode, bodies):
+    """What lacks a field, or has it in another form, is an error."""
+    for body in bodies:
+        with pytest.raises(ProtocolError):
+            decode(body)
+
+
+@pytest.mark.parametrize("lag", [Lag(0, 0.0), Lag(7, None), Lag(10**6, 1.5, exact=False)])
+def test_lag_survives_the_wire(lag):
+    """A lag is the same behind the wire, and says nothing of what is not known."""
+    assert decode_lag(encode_lag(lag)) == lag
+    said = {"events": lag.events, "seconds": lag.seconds, "more": not lag.exact or None}
+    assert json.loads(encode_lag(lag)) == {
+        name: value for name, value in said.items() if value is not None
+    }
+
+
+@pytest.mark.parametrize(
+    "page", [KeyPage([], []), KeyPage([Event(b"1"), Event(b'{"a": 2}')], [4, 9], more=True)]
+)
+def test_events_of_a_key_survive_the_wire(page):
+    """Events of a key are the same behind the wire, with their versions."""
+    assert decode_key(encode_key_page(page)) == page
+
+
+def test_segments_survive_the_wire():
+    """Places in files are the same behind the wire."""
+    part = SegmentPart("file:///a", 9, 1, 2, "a")
+    for segments in (Segments((), "b"), Segments((part, part), "b")):
+        assert decode_segments(encode_segments(segments)) == segments
+
+
+@pytest.mark.parametrize("value", [b"null", b"false", b"1", b'"true"', b"[true]", b"{}", b"1e999"])
+def test_flag_that_is_not_true_is_passed_over(value):
+    """A value of another type in a flag's place counts as absent."""
+    assert decode_lag(b'{"events":1,"more":%b}' % value).exact
+    assert not decode_key(b'{"events":[],"more":%b}' % value).more
+    info = decode_info(b'{"token":"a","partitions":[],"extensions":[%b,"wait"]}' % value)
+    assert info.extensions == {"wait"} | ({"true"} if value == b'"true"' else set())
+    assert not decode_info(b'{"token":"a","partitions":[],"extensions":%b}' % value).extensions
+
+
+@given(st.binary() | st.binary().map(lambda junk: b'{"token":"a","partitions":[' + junk + b"]}"))
+@example(b'{"events":0,"seconds":1e999}')
+@example(b'{"token":"t","partitions":[],"extensions":["\xff"]}')
+def test_any_bytes_are_an_answer_or_refused(body):
+    """Whatever comes is read or refused: there is no other exception."""
+    for decode in (
+        *(decode_info, decode_cursor, decode_lag, decode_splits, decode_counted_cursor),
+        *(decode_key, decode_segments),
+    ):
+        try:
+            decode(body)
+        except ProtocolError:
+            continue

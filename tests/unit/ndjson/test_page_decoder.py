@@ -1,0 +1,282 @@
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from fuzz.fuzz_decoder import HOSTILE, ODD, SEEDS, TOKENS, check, decoded, seeds
+from harness.vectors import alternatives, content, named
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from zeroeventhub import FIRST, LAST, Event, Page
+from zeroeventhub.errors import CutPage, PageTooLarge, ProtocolError
+from zeroeventhub.ndjson import PageDecoder, encode_page
+
+SCRIPT = Path(__file__).parents[2] / "fuzz" / "fuzz_decoder.py"
+RUNS = 2_000
+LONGEST_BYTE_BY_BYTE = 8192
+
+
+def decode(*chunks, partition=0, **bounds):
+    """Decode the page that comes in these chunks."""
+    decoder = PageDecoder(partition, **bounds)
+    for chunk in chunks:
+        decoder.feed(chunk)
+    return decoder.page()
+
+
+def raw(page):
+    """The page's data, as it was sent, and its cursor."""
+    return [event.raw for event in page.events], page.cursor
+
+
+def cut(body, cuts):
+    """Cut a body up at some places, wherever they are."""
+    places = [0, *sorted(min(place, len(body)) for place in cuts), len(body)]
+    return [body[start:end] for start, end in pairwise(places)]
+
+
+def outcome(chunks, partition):
+    """What the decoder makes of chunks, in the words of the vectors."""
+    try:
+        page = decode(*chunks, partition=partition)
+    except CutPage:
+        return {"error": "cut"}
+    except ProtocolError:
+        return {"error": "protocol"}
+    return {
+        "events": [event.raw for event in page.events],
+        "headers": [dict(event.headers) for event in page.events],
+        "count": len(page.events),
+        "cursor": page.cursor,
+        "caughtUp": page.caught_up,
+        "stopReached": page.stop_reached,
+    }
+
+
+def expected_of(vector):
+    """What may be expected of a vector, with its texts put together and its defaults filled in."""
+    for expected in alternatives(vector):
+        if "error" in expected:
+            yield expected
+            continue
+        page = {"caughtUp": False, "stopReached": False, **expected}
+        page["cursor"] = content(page["cursor"]).decode()
+        if "events" in page:
+            page["events"] = [content(event) for event in page["events"]]
+        yield page
+
+
+@pytest.mark.parametrize("vector", named("decode"))
+def test_body_is_decoded_as_the_vector_says(vector):
+    """A body gives the page or the error that the specification says, in whatever chunks."""
+    body = content(vector["body"])
+    ways = [[body], cut(body, vector.get("cuts", ()))]
+    if len(body) <= LONGEST_BYTE_BY_BYTE:
+        ways.append(cut(body, range(1, len(body))))
+    for chunks in ways:
+        got = outcome(chunks, vector["partition"])
+        assert any(
+            got == got | one for one in expected_of(vector) if ("error" in got) == ("error" in one)
+        )
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("atheris") is None, reason="atheris is not installed on this machine"
+)
+@pytest.mark.test_all
+def test_fuzzer_finds_nothing_in_a_short_run(tmp_path):
+    """The fuzzer of tests/fuzz runs, and a few thousand inputs show no fault."""
+    shown = subprocess.run(
+        [sys.executable, SCRIPT, f"-runs={RUNS}", "-seed=1"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert shown.returncode == 0, shown.stderr[-2000:]
+    (runs,) = re.findall(r"Done (\d+) runs", shown.stderr)
+    assert int(runs) >= RUNS
+    assert int(re.search(r"DONE +cov: (\d+)", shown.stderr)[1]) > 50
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_reference_agrees_on_the_seeds():
+    """What readers get wrong is read by the decoder as by Python's JSON, and so are the vectors."""
+    for seed in seeds():
+        check(seed)
+
+
+bodies = st.one_of(
+    st.binary(max_size=200),
+    st.lists(st.sampled_from(TOKENS), max_size=40).map(b"".join),
+    st.lists(st.sampled_from(SEEDS) | st.binary(max_size=5), max_size=4).map(b"".join),
+)
+any_number = st.integers(0, 400)
+
+
+@given(bodies.map(lambda body: b"\x00" + body))
+@settings(max_examples=300)
+def test_reference_agrees_on_any_bytes(data):
+    """Any bytes are a page, a cut page or refused, in any chunks, just as Python's JSON says."""
+    check(data)
+
+
+@given(bodies, st.lists(any_number, max_size=10))
+@settings(max_examples=150)
+def test_chunks_make_no_difference(body, cuts):
+    """However bytes are cut up, they are the same page or the same error."""
+    assert decoded(cut(body, cuts)) == decoded([body])
+
+
+@given(st.lists(st.sampled_from(ODD), max_size=4), st.booleans(), st.booleans())
+@settings(max_examples=50)
+def test_hostile_json_comes_through_byte_for_byte(texts, caught_up, stop_reached):
+    """Numbers, names and characters that no language likes come through as they were sent."""
+    page = Page([Event(text.strip(b" \t\r")) for text in texts], "c", caught_up, stop_reached)
+    assert decode(encode_page(page)) == page
+
+
+@pytest.mark.parametrize("field", [b"data", b"cursor", b"headers", b"partition", b"newer"])
+def test_value_that_is_not_json_is_refused(field):
+    """What is not JSON is refused in every field, also in one that would be passed over."""
+    for value in HOSTILE:
+        line = b'{"%b":%b}\n' % (field, value)
+        with pytest.raises(ProtocolError):
+            decode(line, b'{"cursor":"1-1"}\n')
+        with pytest.raises(ProtocolError):
+            decode(b'{"data":1}\n' + line + b'{"cursor":"1-1"}\n')
+
+
+REFUSED_LINES = [
+    *[b"[1]", b'["data"]', b"1", b"null", b'"data"', b"data", b"\x00", b"<html>", b"}{", b"\x0c"],
+    *[b'{"data":1} x', b'{"data":1}{"data":2}', b'{"data":1,}', b"{data:1}", b'{"data"}'],
+    *[b'\xef\xbb\xbf{"data":1}', b'\xff\xfe{"data":1}', b'{"data":1}\x00', b'{"\xff":1}'],
+    *[b'{"data":1}\r{"data":2}', '{"data":1}\u2028{"data":2}'.encode(), b'{"data":[1,\n2]}'],
+    *[b'{"cursor":1}', b'{"cursor":["a"]}', b'{"cursor":true}', b'{"cursor":"\\ud800"}'],
+    *[b'{"data":1,"partition":0.0}', b'{"data":1,"partition":true}', b'{"partition":1e400}'],
+    *[b'{"data":1,"headers":[]}', b'{"data":1,"headers":{"a":1}}', b'{"headers":"a"}'],
+    *[
+        b'{"cursor":%b}' % json.dumps(cursor).encode()
+        for cursor in (FIRST, LAST, "å", "\u007f", "a\n", "\t", "a\x01", "a" * 4097)
+    ],
+]
+
+
+def test_line_that_is_not_of_the_protocol_is_refused():
+    """A line that is not an object of the protocol's fields is refused, behind a checkpoint too."""
+    for line in REFUSED_LINES:
+        with pytest.raises(ProtocolError):
+            decode(b'{"cursor":"a"}\n' + line + b'\n{"cursor":"1-1"}\n')
+
+
+@pytest.mark.parametrize("partition", [b"1", b'"1"', b'"00"', b'""', b"-1", b"1" * 50])
+def test_line_of_another_partition_is_refused(partition):
+    """A line that says it is of another partition is refused."""
+    with pytest.raises(ProtocolError, match="in a page of partition 0"):
+        decode(b'{"partition":%b,"data":1}\n{"cursor":"1-1"}\n' % partition)
+
+
+SEVERAL_CHECKPOINTS = (
+    b'{"data":{"n":1}}\n{"data":"\xc3\xa5"}\n{"cursor":"1-2"}\n{"data":3}\n{"cursor":"1-3"}\n'
+    b'{"data":[4, 4]}\n{"data":5,"cursor":"1-5","caughtUp":true}\n{"data":6}\n'
+)
+
+
+def test_page_cut_at_any_byte_ends_at_its_last_checkpoint():
+    """A page that is cut anywhere is what its last whole checkpoint settles, with or without the
+    newline behind that, or a cut page.
+    """
+    data = [b'{"n":1}', '"å"'.encode(), b"3", b"[4, 4]", b"5"]
+    for length in range(len(SEVERAL_CHECKPOINTS) + 1):
+        body = SEVERAL_CHECKPOINTS[:length]
+        ends = [body.find(end) >= 0 for end in (b'"1-2"}', b'"1-3"}', b'"1-5","caughtUp":true}')]
+        decoder = PageDecoder(0)
+        decoder.feed(body)
+        assert decoder.has_checkpoint is (b'"1-2"}\n' in body)
+        if not any(ends):
+            with pytest.raises(CutPage):
+                decoder.page()
+            continue
+        page = decoder.page()
+        count = (2, 3, 5)[sum(ends) - 1]
+        assert raw(page) == (data[:count], f"1-{count}")
+        assert page.caught_up is (count == 5 and length < len(SEVERAL_CHECKPOINTS) - 1)
+
+
+def test_flags_are_those_of_the_last_checkpoint():
+    """What an earlier checkpoint says means nothing, and a tail means that more is there."""
+    flags = b'"caughtUp":true,"stopReached":true}\n'
+    for body, expected in {
+        b'{"cursor":"a",' + flags: (True, True),
+        b'{"cursor":"a",' + flags + b'{"cursor":"b"}\n': (False, False),
+        b'{"cursor":"a"}\n{"cursor":"b",' + flags: (True, True),
+        b'{"cursor":"a",' + flags + b'{"data":1}\n': (False, True),
+        b'{"cursor":"a",' + flags + b'{"command":"new"}\n': (True, True),
+    }.items():
+        page = decode(body)
+        assert (page.caught_up, page.stop_reached) == expected
+
+
+# Bounds.
+
+LINES = [b'{"data":1}\n', b'{"data":"%b"}\n' % (b"x" * 30), b'{"cursor":"a"}\n', b"\n", b"{}\n"]
+
+bounded_bodies = st.lists(st.sampled_from([*LINES, b'{"data"', b"oops\n"]), max_size=12)
+bounds = st.fixed_dictionaries(
+    {
+        "page_bytes": st.integers(0, 200),
+        "page_events": st.integers(0, 6),
+        "line_bytes": st.integers(0, 50),
+    }
+)
+
+
+def taken(chunks, bounds):
+    """What stands of a body that comes in chunks, and the error that ended it."""
+    decoder = PageDecoder(0, **bounds)
+    error = None
+    try:
+        for chunk in chunks:
+            decoder.feed(chunk)
+    except (PageTooLarge, ProtocolError) as refused:
+        error = str(refused)
+    if error is not None and not decoder.has_checkpoint:
+        return error
+    try:
+        return error, *raw(decoder.page())
+    except (CutPage, ProtocolError) as refused:
+        return str(refused)
+
+
+@given(bounded_bodies.map(b"".join), st.lists(any_number, max_size=8), bounds)
+@example(LINES[2] + LINES[1], [20], {"page_bytes": 90, "page_events": 9, "line_bytes": 40})
+@settings(max_examples=300)
+def test_bounds_do_not_depend_on_chunks(body, cuts, bounds):
+    """However bytes are cut up, a bound is broken at the same place, and what stands is within."""
+    whole = taken([body], bounds)
+    assert taken(cut(body, cuts), bounds) == whole
+    assert taken(cut(body, range(1, len(body))), bounds) == whole
+    if isinstance(whole, tuple):
+        _, events, _ = whole
+        assert len(events) <= bounds["page_events"]
+        assert all(len(raw) <= bounds["line_bytes"] for raw in events)
+        assert sum(map(len, events)) <= bounds["page_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("name", "least"), [("page_bytes", 36), ("page_events", 2), ("line_bytes", 14)]
+)
+@pytest.mark.parametrize("size", [1, 11, 36], ids="in chunks of {} bytes".format)
+def test_bound_is_kept_to_the_last_byte_and_event(name, least, size):
+    """A page of just the bounds is taken and one beyond is not, in however many chunks it comes."""
+    body = b'{"data":1}\n{"data":2}\n{"cursor":"a"}'
+    chunks = cut(body, range(size, len(body), size))
+    assert raw(decode(*chunks, **{name: least})) == ([b"1", b"2"], "a")
+    with pytest.raises(PageTooLarge, match=f"Limits.{name}"):
+        decode(*chunks, **{name: least - 1})

@@ -1,0 +1,143 @@
+"""The package as it is imported: its public names, its command line, and what needs an extra."""
+
+import subprocess
+import sys
+from ast import literal_eval
+
+import pytest
+
+import zeroeventhub
+
+OPTIONAL = ["click", "greenlet", "psycopg", "pyspark", "rich", "sqlalchemy", "starlette", "uvicorn"]
+
+
+def python(code, *arguments, without=()):
+    """Run code in a Python of its own, in which some packages are not installed."""
+    hide = f"import sys; sys.modules.update(dict.fromkeys({list(without)!r}))\n"
+    command = [sys.executable, "-W", "error", "-c", hide + code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def run_module(*arguments, without=()):
+    """Run `python -m zeroeventhub`, as above."""
+    code = "import runpy; runpy.run_module('zeroeventhub', run_name='__main__', alter_sys=True)"
+    return python(code, *arguments, without=without)
+
+
+def test_import_needs_no_extra():
+    """The package is imported without any package of an optional extra."""
+    # httpx itself loads click and rich where they are installed, for its own command line.
+    code = (
+        "import httpx; before = {*sys.modules};"
+        "import zeroeventhub, zeroeventhub.client, zeroeventhub.ndjson;"
+        "print({*sys.modules} - before)"
+    )
+    result = python(code)
+    assert result.stderr == ""
+    loaded = {name.partition(".")[0] for name in literal_eval(result.stdout)}
+    assert "zeroeventhub" in loaded
+    assert not loaded & {*OPTIONAL, "pyarrow"}
+
+
+def test_client_needs_no_extra():
+    """A client and a page's decoder work where no optional extra is installed."""
+    code = """
+import httpx
+from zeroeventhub import Client, Event, Feed, FeedInfo, Page, errors
+from zeroeventhub.ndjson import encode_info, encode_page
+def answer(request):
+    page = request.url.path.endswith("/events")
+    return httpx.Response(200, content=encode_page(Page([Event.of("a")], "1-1")) if page
+                          else encode_info(FeedInfo.of(1)))
+with httpx.Client(transport=httpx.MockTransport(answer)) as http:
+    print(Client("http://localhost/feed", http).fetch(0, "_first").events[0].data)
+"""
+    result = python(code, without=OPTIONAL)
+    assert (result.stdout, result.stderr) == ("a\n", "")
+
+
+def test_public_names_are_sorted():
+    """The public names stand once each, in order: constants, then classes, then the rest."""
+    names = zeroeventhub.__all__
+    order = {True: 0, False: 1}
+    assert names == sorted(
+        set(names), key=lambda name: (order[name.isupper()], name[0].islower(), name)
+    )
+
+
+def test_public_names_can_be_got():
+    """Every public name is the one of its module, by attribute and by `import *`."""
+    space = {}
+    exec("from zeroeventhub import *", space)
+    for name in zeroeventhub.__all__:
+        value = getattr(zeroeventhub, name)
+        assert getattr(value, "__name__", name).rpartition(".")[2] == name
+        assert space[name] is value
+
+
+@pytest.mark.parametrize("name", ["Publisher", "tablefeed", "__path_of_nothing__", ""])
+def test_unknown_name_is_an_attribute_error(name):
+    """A name that the package does not have raises AttributeError, as of any module."""
+    with pytest.raises(AttributeError, match="zeroeventhub"):
+        getattr(zeroeventhub, name)
+    assert name not in dir(zeroeventhub)
+
+
+NEEDED = [
+    ("zeroeventhub", "TableFeed", "sqlalchemy", "sql"),
+    ("zeroeventhub", "TableFeed", "greenlet", "sql"),
+    ("zeroeventhub", "CursorStore", "sqlalchemy", "sql"),
+    ("zeroeventhub", "CursorStore", "greenlet", "sql"),
+    ("zeroeventhub", "lag", "sqlalchemy", "sql"),
+    ("zeroeventhub", "feed_routes", "starlette", "server"),
+    ("zeroeventhub.spark", "FeedSource", "pyspark", "spark"),
+    ("zeroeventhub.spark", "register", "pyspark", "spark"),
+    ("zeroeventhub.telemetry", "OpenTelemetry", "opentelemetry", "opentelemetry"),
+    ("zeroeventhub.telemetry", "Prometheus", "prometheus_client", "prometheus"),
+    ("zeroeventhub.telemetry", "lag_collector", "prometheus_client", "prometheus"),
+]
+
+
+def test_missing_package_is_named_with_its_extra():
+    """What needs a package that is not installed says which extra to install."""
+    code = f"""
+from importlib import import_module
+from zeroeventhub.errors import ConfigurationError, MissingExtra
+for module, member, package, extra in {NEEDED!r}:
+    sys.modules[package] = None
+    try:
+        getattr(import_module(module), member)
+    except MissingExtra as error:
+        assert isinstance(error, ConfigurationError) and isinstance(error, ImportError)
+        text = f"needs the package {{package}}: pip install 'zeroeventhub[{{extra}}]'"
+        assert text in str(error), (member, error)
+        print(member)
+    del sys.modules[package]
+"""
+    result = python(code)
+    assert result.stderr == ""
+    assert result.stdout.split() == [member for _, member, _, _ in NEEDED]
+
+
+@pytest.mark.parametrize(
+    "package",
+    [
+        "sqlalchemy",
+        *(pytest.param(each, marks=pytest.mark.test_all) for each in ("click", "rich", "uvicorn")),
+    ],
+)
+def test_command_line_without_its_extra_says_so(package):
+    """Without a package that it needs, the command line says in a sentence what to install."""
+    result = run_module("--help", without=[package])
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert result.stderr == (
+        f"Error: The command line needs the package {package}: pip install 'zeroeventhub[cli]'\n"
+    )
+
+
+def test_command_line_runs_as_a_module():
+    """`python -m zeroeventhub` is the command line."""
+    result = run_module("--help")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "Usage:" in result.stdout
