@@ -1,0 +1,371 @@
+"""Reading a table's feed: pages, their checkpoints and stops, over HTTP and on every database."""
+
+import json
+import time
+
+import httpx
+import pytest
+from harness.published import EVERY_ORDERING, published
+from harness.shop import metadata, orders, place
+from harness.web import serving
+from sqlalchemy import create_engine, event, insert, text
+from starlette.applications import Starlette
+
+from zeroeventhub import FIRST, LAST, TableFeed, TypeFilter, feed_routes
+from zeroeventhub.errors import BadCursor, Diverged, Unavailable
+from zeroeventhub.publisher import reader
+
+PATIENCE = 10
+THREE = {"partition": "part", "partitions": 3}
+PLACED = TypeFilter(frozenset({"placed"}))
+PAID = TypeFilter(frozenset({"paid"}))
+
+
+def write(engine, count, *, first=0, partitions=1):
+    """Append events in a transaction of their own."""
+    with engine.begin() as connection:
+        place(connection, count, first=first, partitions=partitions)
+
+
+def numbers(page):
+    """The numbers of a page's events."""
+    return [event.data["n"] for event in page.events]
+
+
+@pytest.fixture(params=EVERY_ORDERING)
+def shop(request):
+    """A feed of three partitions in each ordering of each database, and its engine."""
+    database, ordering = request.param
+    engine = request.getfixturevalue(database)
+    return published(engine, ordering=ordering, type="kind", **THREE), engine
+
+
+@pytest.fixture
+def feed(any_engine):
+    """A feed of one partition over an empty table of orders."""
+    return published(any_engine, type="kind")
+
+
+# Pages.
+
+
+def test_pages_lead_to_the_head(shop):
+    """Pages hold a partition's events in order, each once; the last alone has caught up."""
+    feed, engine = shop
+    write(engine, 31, partitions=3)
+    cursor, seen = FIRST, []
+    while not seen or not seen[-1][1]:
+        page = feed.read(1, cursor, 4)
+        cursor = page.cursor
+        seen.append((numbers(page), page.caught_up, page.full))
+    assert seen == [
+        ([1, 4, 7, 10], False, True),
+        ([13, 16, 19, 22], False, True),
+        ([25, 28], True, False),
+    ]
+    assert feed.read(1, cursor, 4).cursor == cursor
+    write(engine, 1, first=34)
+    assert feed.read(1, cursor, 4).cursor == cursor
+    write(engine, 3, first=33, partitions=3)
+    assert numbers(feed.read(1, cursor, 4)) == [34]
+    pages = feed.read_pages(1, FIRST, 4, 2)
+    assert [numbers(page) for page in pages] == [[1, 4, 7, 10], [13, 16, 19, 22]]
+    assert feed.read(1, FIRST, 8).cursor == pages[1].cursor
+
+
+def test_page_that_is_exactly_full_has_caught_up(feed, any_engine):
+    """A page that holds all that is left has caught up, even where it has as many as it may."""
+    write(any_engine, 6)
+    pages = feed.read_pages(0, FIRST, 2, 9)
+    assert [(numbers(page), page.caught_up, page.full) for page in pages] == [
+        ([0, 1], False, True),
+        ([2, 3], False, True),
+        ([4, 5], True, False),
+    ]
+    assert feed.read(0, FIRST, 5).caught_up is False
+    assert feed.read(0, FIRST, 6).caught_up is True
+
+
+def test_cursors_of_each_event_are_those_of_pages(shop):
+    """A read of each event's cursor gives those at which pages of one event end."""
+    feed, engine = shop
+    write(engine, 30, partitions=3)
+    page = feed.read(2, FIRST, 9, each=True)
+    cursor, found = FIRST, []
+    for _ in range(9):
+        cursor = feed.read(2, cursor, 1).cursor
+        found.append(cursor)
+    assert list(page.cursors) == found
+    assert page.cursor == found[-1]
+    assert len(feed.read(2, FIRST, 9).cursors) == 0
+
+
+def test_head_has_a_cursor(shop):
+    """The last cursor stands behind all settled events, of an empty feed as well."""
+    feed, engine = shop
+    assert (feed.read(0, LAST, 1).cursor, feed.head()) == ("1-0", 0)
+    write(engine, 7, partitions=3)
+    cursors = {feed.read(partition, LAST, 1).cursor for partition in range(3)}
+    (cursor,) = cursors
+    assert feed.head() == 7
+    assert feed.cursor_after(7) == cursor
+    assert [feed.read(partition, cursor, 9).events for partition in range(3)] == [[]] * 3
+    for wrong in (-1, 8):
+        with pytest.raises(BadCursor, match="0 to 7"):
+            feed.cursor_after(wrong)
+
+
+def test_quiet_partition_moves_on(any_engine, monkeypatch):
+    """A partition without news moves its checkpoint once so many positions of others passed."""
+    monkeypatch.setattr(reader, "QUIET", 5)
+    feed = published(any_engine, **THREE)
+    write(any_engine, 2, partitions=3)
+    here = feed.read(1, FIRST, 9).cursor
+    write(any_engine, 4)
+    assert feed.read(1, here, 9).cursor == here
+    write(any_engine, 1)
+    page = feed.read(1, here, 9)
+    assert (page.events, page.caught_up) == ([], True)
+    assert page.cursor == feed.cursor_after(7)
+
+
+def test_numbers_that_start_again_under_a_page_are_noticed(postgresql):
+    """A table emptied between horizon and page, with numbers that start again, gives no page."""
+    published(postgresql)
+    write(postgresql, 50)
+    reading = create_engine(postgresql.url)
+    feed = TableFeed(orders, data="data").bind(reading)
+    assert len(feed.read(0, FIRST, 100).events) == 50
+
+    @event.listens_for(reading, "before_cursor_execute")
+    def empty(connection, cursor, statement, *_):
+        if "ORDER BY orders.id" in statement:
+            with postgresql.begin() as writer:
+                writer.execute(text("DELETE FROM orders"))
+                writer.execute(text("SELECT setval('orders_id_seq', 1, false)"))
+                place(writer, 2)
+
+    with pytest.raises(Unavailable, match="emptied while it was read"):
+        feed.read(0, FIRST, 100)
+    reading.dispose()
+
+
+# Stops.
+
+
+def test_page_ends_at_its_stop(shop):
+    """A page ends with the event at its stop, of any partition, and its checkpoint is the stop."""
+    feed, engine = shop
+    write(engine, 24, partitions=3)
+    known = [feed.cursor_after(position) for position in range(25)]
+    for stop in (0, 1, 2, 5, 17, 24):
+        for start in (0, 2, 4, 17, 24):
+            page = feed.read(1, known[start], 99, stop=known[stop])
+            assert numbers(page) == [n for n in range(1, 24, 3) if start <= n < stop]
+            assert page.cursor == known[max(start, stop)]
+            assert page.stop_reached
+            assert page.caught_up is (24 in {start, stop} and stop == 24)
+
+
+def test_bounded_pages_end_exactly(feed, any_engine):
+    """Pages of any size lead to the stop, and only the last of them says that it is reached."""
+    write(any_engine, 9)
+    stop = feed.cursor_after(7)
+    for size in (1, 3, 6, 7, 8):
+        pages = feed.read_pages(0, FIRST, size, 99, stop=stop)
+        assert sum(map(numbers, pages), []) == list(range(7))  # noqa: RUF017 - of few
+        assert pages[-1].cursor == stop
+        reached = [page.stop_reached for page in pages]
+        assert reached == [False] * (len(pages) - 1) + [True]
+        assert len(pages) == -(-7 // size)
+
+
+def test_stop_and_types_go_together(shop):
+    """With a filter, a page reaches its stop over events that it does not hold."""
+    feed, engine = shop
+    with engine.begin() as connection:
+        kinds = ["placed"] * 3 + ["paid"] * 3
+        rows = [{"kind": kind, "data": {"n": n}} for n, kind in enumerate(kinds)]
+        connection.execute(insert(orders), rows)
+    stop = feed.cursor_after(5)
+    for types, expected in [
+        (PLACED, [0, 1, 2]),
+        (PAID, [3, 4]),
+        (TypeFilter(PLACED.names, skip=True), [3, 4]),
+        (TypeFilter(frozenset({"lost"})), []),
+    ]:
+        page = feed.read(0, FIRST, 99, types=types, stop=stop)
+        assert (numbers(page), page.cursor, page.stop_reached) == (expected, stop, True)
+
+
+def test_page_that_is_cut_for_its_bytes_has_not_reached_its_stop(sqlite):
+    """Where large events end a page early, it has not caught up, nor reached a stop behind it."""
+    feed = published(sqlite)
+    with sqlite.begin() as connection:
+        large = [{"data": {"n": n, "blob": "x" * 3_000_000}} for n in range(3)]
+        connection.execute(insert(orders), large)
+    first = feed.read(0, FIRST, 3)
+    second = feed.read(0, first.cursor, 3)
+    assert (len(first.events), first.caught_up, first.full) == (2, False, True)
+    assert (len(second.events), second.caught_up, second.full) == (1, True, False)
+    bounded = feed.read(0, FIRST, 3, stop=second.cursor)
+    assert (len(bounded.events), bounded.stop_reached) == (2, False)
+
+
+def test_replay_stays_the_same_while_events_are_written(feed, any_engine):
+    """A read between two cursors gives the same events, whatever is written meanwhile."""
+    write(any_engine, 20)
+    start, stop = feed.cursor_after(3), feed.cursor_after(15)
+    replay = feed.read(0, start, 99, stop=stop)
+    assert numbers(replay) == list(range(3, 15))
+    for number in range(20, 28):
+        write(any_engine, 1, first=number)
+        again = feed.read(0, start, 99, stop=stop)
+        assert [one.raw for one in again.events] == [one.raw for one in replay.events]
+        assert (again.cursor, again.stop_reached, again.caught_up) == (stop, True, False)
+
+
+def test_stop_is_looked_at_as_a_cursor_is(feed, any_engine):
+    """A stop is a cursor that the feed has given, of a history that it still has."""
+    write(any_engine, 3)
+    third = feed.cursor_after(3)
+    forged = third[:-1] + ("0" if third[-1] != "0" else "1")
+    for stop in (FIRST, LAST, "", "1-x", "\u00e5"):
+        with pytest.raises(BadCursor):
+            feed.read(0, FIRST, 9, stop=stop)
+    for stop in ("1-4", "2-99-0000-0000000000", forged):
+        with pytest.raises(Diverged):
+            feed.read(0, FIRST, 9, stop=stop)
+
+
+# The same over HTTP.
+
+
+@pytest.fixture
+def feed_url(sqlite):
+    """The URL of a feed of three partitions over an empty table of orders."""
+    metadata.create_all(sqlite)
+    headers = {"customer": orders.c.customer, "kind": "kind"}
+    feed = TableFeed(orders, data="data", headers=headers, **THREE)
+    with serving(Starlette(routes=feed_routes("/orders", feed, sqlite))) as url:
+        yield f"{url}/orders"
+
+
+def get(url, **parameters):
+    """Get a page of FeedAPI v2."""
+    parameters = {"token": "3", "partition": 0, "cursor": FIRST, **parameters}
+    return httpx.get(f"{url}/events", params=parameters, timeout=PATIENCE)
+
+
+def test_discovery_names_the_partitions(feed_url):
+    """A request without parameters is answered with the feed's partitions."""
+    answer = httpx.get(feed_url)
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.json() == {
+        "token": "3",
+        "partitions": [{"id": "0"}, {"id": "1"}, {"id": "2"}],
+        "exactlyOnce": True,
+        "extensions": ["caught-up", "cursor-of-count", "lag", "splits", "stop", "wait"],
+    }
+
+
+def test_answer_holds_events_and_a_checkpoint(feed_url, sqlite):
+    """A page is a line for each event, and ends with a checkpoint."""
+    write(sqlite, 6, partitions=3)
+    answer = get(feed_url, partition=1)
+    assert answer.headers["content-type"] == "application/x-ndjson"
+    cursor = json.loads(answer.text.splitlines()[-1])["cursor"]
+    assert answer.text == (
+        f'{{"data":{{"n": 1}}}}\n{{"data":{{"n": 4}}}}\n{{"cursor":"{cursor}","caughtUp":true}}\n'
+    )
+    assert get(feed_url, partition=1, cursor=cursor).text == (
+        f'{{"cursor":"{cursor}","caughtUp":true}}\n'
+    )
+    stop = get(feed_url, partition=1, stop=cursor).text.splitlines()[-1]
+    assert json.loads(stop) == {"cursor": cursor, "stopReached": True}
+
+
+def test_size_of_a_page_is_a_hint(feed_url, sqlite):
+    """The hint is brought into the range that the feed serves."""
+    write(sqlite, 20)
+    for hint, events in {"0": 1, "1": 1, "7": 7, "9" * 5000: 20}.items():
+        assert get(feed_url, pagesizehint=hint).text.count('{"data":') == events
+
+
+def test_what_cannot_be_served_is_a_problem_document(feed_url):
+    """A request that cannot be served is answered with a problem document that echoes nothing."""
+    for parameters, status, problem in [
+        ({"token": "2"}, 409, "token-changed"),
+        ({"partition": "3"}, 400, "bad-request"),
+        ({"partition": "\u0660"}, 400, "bad-request"),
+        ({"pagesizehint": "-1"}, 400, "bad-request"),
+        ({"cursor": "1-01"}, 400, "bad-cursor"),
+        ({"cursor": "x' OR '1'='1"}, 400, "bad-cursor"),
+        ({"cursor": "1-99"}, 410, "diverged"),
+        ({"cursor": ["_first", "_last"]}, 400, "bad-request"),
+        ({"cursor": ""}, 400, "bad-cursor"),
+        ({"stop": FIRST}, 400, "bad-cursor"),
+        ({"stop": ["1-0", "1-0"]}, 400, "bad-request"),
+        ({"stop": "1-4"}, 410, "diverged"),
+    ]:
+        answer = get(feed_url, **parameters)
+        assert answer.status_code == status, parameters
+        assert answer.headers["content-type"] == "application/problem+json"
+        document = answer.json()
+        assert document["type"] == f"urn:zeroeventhub:problem/{problem}"
+        assert document["status"] == status
+        assert "OR" not in answer.text
+
+
+def test_read_does_not_wait_at_its_stop(feed_url, sqlite):
+    """A read that has reached its stop is answered at once, however long it would wait."""
+    write(sqlite, 2)
+    last = json.loads(get(feed_url).text.splitlines()[-1])["cursor"]
+    began = time.monotonic()
+    answer = get(feed_url, cursor=last, stop=last, wait=8)
+    assert json.loads(answer.text)["stopReached"]
+    assert time.monotonic() - began < 4
+
+
+def test_v1_serves_several_cursors_and_headers(feed_url, sqlite):
+    """A v1 request reads several partitions at once, with the headers it names."""
+    write(sqlite, 6, partitions=3)
+    parameters = {"n": 3, "cursor0": "_first", "cursor2": "1-3", "headers": "customer,nothing"}
+    lines = httpx.get(feed_url, params=parameters).text.splitlines()
+    assert lines[:2] == [
+        '{"partition":0,"headers":{"customer":"c0"},"data":{"n": 0}}',
+        '{"partition":0,"headers":{"customer":"c3"},"data":{"n": 3}}',
+    ]
+    assert lines[2].startswith('{"partition":0,"cursor":"2-4-')
+    assert lines[3] == '{"partition":2,"headers":{"customer":"c5"},"data":{"n": 5}}'
+    assert lines[4].startswith('{"partition":2,"cursor":"2-6-')
+    request = {"n": 3, "cursor0": "_first"}
+    everything = httpx.get(feed_url, params={**request, "headers": "_all"}).text
+    assert '"headers":{"customer":"c0","kind":"placed"}' in everything
+    assert "headers" not in httpx.get(feed_url, params=request).text
+
+
+def test_v1_divides_the_hint(feed_url, sqlite):
+    """The v1 page size hint is the number of events in the whole answer."""
+    write(sqlite, 30, partitions=3)
+    cursors = {f"cursor{partition}": "_first" for partition in range(3)}
+    answer = httpx.get(feed_url, params={"n": 3, "pagesizehint": 6, **cursors})
+    assert answer.text.count('"data":') == 6
+
+
+def test_v1_refuses_what_does_not_fit(feed_url):
+    """A v1 request with another number of partitions, or without a cursor, is a 400."""
+    for parameters in [{"n": 4, "cursor0": "_first"}, {"n": 3}, {"n": "x"}]:
+        assert httpx.get(feed_url, params=parameters).status_code == 400
+
+
+def test_event_outside_of_the_partitions_is_loud(engine):
+    """A row whose partition no consumer would see makes the feed fail, not fall silent."""
+    metadata.create_all(engine)
+    with engine.begin() as connection:
+        connection.execute(insert(orders), {"part": 5, "data": {}})
+    feed = TableFeed(orders, data="data", **THREE)
+    with serving(Starlette(routes=feed_routes("/", feed, engine))) as url:
+        answer = httpx.get(url)
+    assert answer.status_code == 500
+    assert "part" not in answer.json()["detail"]
