@@ -1,0 +1,243 @@
+"""What a task reads: the events that it was planned for, once, whatever happens meanwhile."""
+
+import json
+
+import pytest
+from harness.faults.plan import Fault, Plan
+from harness.faults.proxy import proxying
+from harness.peer import peer_python, run_peer
+from harness.peer_like import EVENTS, go_like
+from harness.shop import orders
+from harness.spark_reading import numbers, planned, read, rows_of
+from harness.web import serving
+from sqlalchemy import select, update
+from starlette.applications import Starlette
+
+from zeroeventhub import FIRST, LAST, Event, FeedInfo, Page, TableFeed, errors, feed_routes
+from zeroeventhub.layout import Layout
+from zeroeventhub.protocol import EVENT_TYPES, STOP
+
+__all__ = ["peer_python"]
+
+
+class Shelf:
+    """Publish events by a layout that may change; cursors are places among all events.
+
+    Attributes:
+        failing: how many requests for pages fail from now on.
+        asked: how many requests for pages there have been.
+    """
+
+    def __init__(self, *extensions, events=500):
+        self.layout = Layout.of(2)
+        self.extensions = frozenset(extensions)
+        self.keys = [f"customer-{number % 17}" for number in range(events)]
+        self.between = lambda: None
+        self.failing = self.asked = 0
+
+    def info(self):
+        """Describe the layout of this moment, by which a request is answered."""
+        self.between()
+        info = self.layout.info()
+        return FeedInfo(info.partitions, info.token, extensions=self.extensions)
+
+    def read(self, partition, cursor, limit, *, stop=None):
+        """Read events; a page at the head ends at the head of all partitions."""
+        self.asked += 1
+        if self.failing:
+            self.failing -= 1
+            raise errors.Unavailable("Not now.")
+        end = len(self.keys) if stop is None else int(stop)
+        if cursor == LAST:
+            return Page([], str(end))
+        found = []
+        for number in range(0 if cursor == FIRST else int(cursor), end):
+            if self.layout.partition_of(self.keys[number]) == partition:
+                found.append(Event.of({"n": number}))
+                if len(found) == limit:
+                    return Page(found, str(number + 1), stop_reached=str(number + 1) == stop)
+        return Page(found, str(end), stop_reached=stop is not None)
+
+
+def shelved(shelf):
+    """Serve a shelf; yield the feed's URL."""
+    return serving(Starlette(routes=feed_routes("", shelf)))
+
+
+@pytest.mark.parametrize("requests", [0, 1, 4, 8])
+def test_layout_changes_before_and_in_a_task(requests):
+    """What a partition still had to give is read from those that took its place, once."""
+    shelf = Shelf(STOP)
+    with shelved(shelf) as url:
+        reader, tasks = planned(url, pageSize=50)
+        left = [requests]
+
+        def change():
+            left[0] -= 1
+            if left[0] == -1:
+                shelf.layout = shelf.layout.redistribute(by=2).redistribute(by=3)
+
+        shelf.between = change
+        if requests == 0:
+            change()
+        assert sorted(numbers(rows_of(reader, tasks))) == list(range(500))
+        assert left[0] < 0
+
+
+@pytest.mark.parametrize("size", [1000, 50, pytest.param(7, marks=pytest.mark.test_all)])
+def test_feed_that_cannot_stop_is_read_by_count(size):
+    """A feed that only describes itself and gives pages is read up to where it was planned."""
+    shelf = Shelf()
+    with shelved(shelf) as url:
+        reader, tasks = planned(url, pageSize=size, minPartitions=4)
+        # The head of a partition moves on with events of others.
+        shelf.keys += ["customer-0"] * 30
+        for _ in range(2):
+            assert sorted(numbers(rows_of(reader, tasks))) == list(range(500))
+        with pytest.raises(errors.ConfigurationError, match="extension stop"):
+            planned(url, endingOffsets=json.dumps({"0": "7", "1": "7"}))
+
+
+def test_feed_that_cuts_elsewhere_is_told():
+    """Where a count no longer leads to the same place, the events may be others."""
+    shelf = Shelf()
+    with shelved(shelf) as url:
+        reader, tasks = planned(url)
+        shelf.keys.insert(0, shelf.keys[0])
+        with pytest.raises(errors.ProtocolError, match="other places"):
+            rows_of(reader, tasks)
+
+
+def test_partition_by_count_is_not_looked_for_in_others():
+    """The events of a partition that is gone cannot be counted in those that took its place."""
+    shelf = Shelf()
+    with shelved(shelf) as url:
+        reader, tasks = planned(url)
+        shelf.layout = shelf.layout.redistribute(by=2)
+        with pytest.raises(errors.Gone, match="Partition 0"):
+            rows_of(reader, tasks)
+
+
+def test_feed_is_asked_again_as_often_as_options_say():
+    """Failures are counted from one answer to the next, and the last one ends the task."""
+    shelf = Shelf(STOP, events=40)
+    shelf.layout = Layout.of(1)
+    with shelved(shelf) as url:
+        reader, (task,) = planned(url, pageSize=10, attempts=2)
+        shelf.failing = 1
+        batches = reader.read(task)
+        rows = next(batches).to_pylist()
+        shelf.failing = 1
+        rows += [row for batch in batches for row in batch.to_pylist()]
+        assert numbers(rows) == list(range(40))
+        shelf.failing, shelf.asked = 9, 0
+        with pytest.raises(errors.Unavailable):
+            rows_of(reader, [task])
+    assert shelf.asked == 2
+
+
+def test_publisher_that_is_behind_is_asked_again():
+    """A process that does not have yet what was planned is asked again; no event is left out."""
+    shelf = Shelf(STOP, events=40)
+    shelf.layout = Layout.of(1)
+    whole = shelf.read
+    behind = [1]
+
+    def read_or_not(partition, cursor, limit, *, stop=None):
+        if cursor == "20" and behind:
+            behind.pop()
+            return Page([], cursor)
+        return whole(partition, cursor, limit, stop=stop)
+
+    with shelved(shelf) as url:
+        reader, tasks = planned(url, pageSize=10, attempts=2)
+        shelf.read = read_or_not
+        assert numbers(rows_of(reader, tasks)) == list(range(40))
+        assert not behind
+        behind += [1] * 9
+        with pytest.raises(errors.Unavailable, match="does not have all of partition 0"):
+            rows_of(reader, tasks)
+
+
+@pytest.mark.timeout(600)  # the first run installs the peer
+def test_published_peer_is_read_once(peer_python):
+    """A feed of ZeroEventHub v1 is read with its headers, however small the pages are."""
+    process = run_peer(peer_python, "server.py")
+    try:
+        url = f"http://127.0.0.1:{process.stdout.readline().strip()}/feed/v1"
+        for size in (4, 100):
+            rows = read(url, v1Partitions=2, pageSize=size, includeHeaders="true")
+            found = sorted((row["partition"], json.loads(row["data"])["n"]) for row in rows)
+            assert found == [(part, n) for part in range(2) for n in range(25)]
+            assert all(dict(row["headers"]) for row in rows)
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+
+
+def test_peer_that_is_silent_at_its_head_is_read_once():
+    """A feed that answers with nothing at its head ends where its last event does."""
+    with serving(go_like()) as base:
+        rows = read(f"{base}/testfeed", attempts=2, pageSize=25)
+    found = sorted((row["partition"], json.loads(row["data"])["Cursor"]) for row in rows)
+    assert found == [(part, number) for part in range(3) for number in range(EVENTS)]
+
+
+@pytest.mark.parametrize("arrow", [True, pytest.param(False, marks=pytest.mark.test_all)])
+def test_publisher_that_cuts_answers(shop, publish, arrow):
+    """Answers that are cut, broken or refused are asked for again, and no event comes twice."""
+    faults = [Fault.CUT, Fault.REFUSE, Fault.RESET, Fault.TRUNCATED, Fault.HALF_CLOSE]
+    with publish(shop, routes={"arrow": arrow}) as url, proxying(url) as (proxy, through):
+        reader, tasks = planned(through, minPartitions=4)
+        proxy.follow([Plan(fault, at) for at in (0, 300, 1000) for fault in faults])
+        assert sorted(numbers(rows_of(reader, tasks))) == list(range(200))
+        assert len(proxy.happened) >= 15
+
+
+def test_publisher_that_restarts_in_the_middle(shop, publish):
+    """A task goes on where it was when the publisher is there again."""
+    with publish(shop) as url:
+        reader, (task, *_) = planned(url, pageSize=20)
+        batches = reader.read(task)
+        rows = next(batches).to_pylist()
+    with publish(shop, port=int(url.rsplit(":", 1)[1])):
+        rows += [row for batch in batches for row in batch.to_pylist()]
+    assert numbers(rows) == list(range(0, 200, 2))
+
+
+@pytest.mark.parametrize("extensions", [None, (), (EVENT_TYPES,)], ids=["all", "none", "types"])
+def test_types_are_chosen_by_the_feed_or_here(shop, extensions):
+    """Events of other types are left out, whether the feed can do that or not."""
+    with shop.begin() as connection:
+        connection.execute(update(orders).where(orders.c.id % 3 == 0).values(kind="paid"))
+        connection.execute(update(orders).where(orders.c.id % 3 == 1).values(kind=None))
+        kinds = dict(connection.execute(select(orders.c.id, orders.c.kind)).all())
+    feed = TableFeed(
+        orders, partition="part", partitions=2, type="kind", cloudevents="/shop", data="data"
+    ).bind(shop)
+    shown = feed if extensions is None else Bare(feed, extensions)
+    with serving(Starlette(routes=feed_routes("", shown))) as url:
+        for option, names, wanted in [
+            ("eventTypes", "PAID", {"paid"}),
+            ("skipEventTypes", "paid;other", {"placed", None}),
+        ]:
+            rows = read(url, **{option: names}, minPartitions=4)
+            expected = [str(identity) for identity, kind in kinds.items() if kind in wanted]
+            assert sorted(row["id"] for row in rows) == sorted(expected)
+
+
+class Bare:
+    """Publish what another feed has, with few extensions."""
+
+    def __init__(self, bound, extensions):
+        self.bound = bound
+        self.extensions = frozenset(extensions)
+
+    def info(self):
+        """Describe the feed."""
+        info = self.bound.info()
+        return FeedInfo(info.partitions, info.token, extensions=self.extensions)
+
+    def read(self, partition, cursor, limit, **given):
+        """Read a page."""
+        return self.bound.read(partition, cursor, limit, **given)

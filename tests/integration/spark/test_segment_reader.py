@@ -1,0 +1,349 @@
+"""Ranges whose events lie in files: read past the publisher, and each event once all the same."""
+
+import json
+from datetime import UTC, datetime
+from itertools import product
+from pathlib import Path
+
+import httpx
+import pytest
+from harness.laid_out_feed import ReadFeed
+from harness.spark_reading import numbers, planned, read
+from harness.web import serving
+from starlette.applications import Starlette
+from starlette.responses import FileResponse, Response
+from starlette.routing import Route
+
+from zeroeventhub import FIRST, Principal, feed_routes
+from zeroeventhub.archive.draft import Draft
+from zeroeventhub.errors import ConfigurationError, ProtocolError, Unavailable, Unreachable
+from zeroeventhub.protocol import EVENT_TYPES, SEGMENTS, STOP, SegmentPart, Segments
+
+MOMENT = datetime(2026, 11, 21, tzinfo=UTC)
+
+
+class FiledFeed(ReadFeed):
+    """Be a feed with files.
+
+    Args:
+        partitions: how many there are.
+        folder: where the files lie.
+
+    Attributes:
+        base: what stands before the name of a file in its URL.
+        parts_at_once: how many files an answer names at most.
+        asked: from which cursors files were asked for.
+        read_from: from which cursors pages were.
+        sizes: of files, where they are not what they are said to be.
+        splits_at: the question for files at which partition 1 is split; 0 for none.
+    """
+
+    def __init__(self, partitions: int, folder: Path) -> None:
+        super().__init__(partitions, frozenset({STOP, SEGMENTS}))
+        self.folder = folder
+        self.base = folder.as_uri()
+        self.files: list[tuple[str, int, int]] = []
+        self.parts_at_once = 100
+        self.asked: list[str] = []
+        self.read_from: list[str] = []
+        self.splits_at = 0
+        self.sizes: dict[str, int] = {}
+
+    def seal(self) -> None:
+        """Put into a file what is in none yet."""
+        after, upto = self.sealed, len(self.rows)
+        draft = Draft()
+        shown = sorted(
+            (number, share.id, key)
+            for share in self.layout.partitions
+            for number, key in self.shown(share.id, after)
+        )
+        draft.add(
+            {
+                "position": [number for number, _, _ in shown],
+                "partition": [partition for _, partition, _ in shown],
+                "id": [None for _ in shown],
+                "type": [None for _ in shown],
+                "time": [MOMENT for _ in shown],
+                "key": [str(key) for _, _, key in shown],
+                "headers": [None for _ in shown],
+                "data": [f'{{"key":{key},"n":{number}}}' for number, _, key in shown],
+            }
+        )
+        name = f"{after}-{upto}.parquet"
+        (self.folder / name).write_bytes(draft.make(after, upto, str(upto)).content)
+        self.files.append((name, after, upto))
+
+    @property
+    def sealed(self) -> int:
+        """The position up to which events are in files."""
+        return self.files[-1][2] if self.files else 0
+
+    def read(self, partition, cursor, limit, *, stop=None):
+        """Read a page."""
+        self.read_from.append(cursor)
+        return super().read(partition, cursor, limit, stop=stop)
+
+    def segments(self, partition, cursor, *, stop=None):
+        """Name the files behind a cursor."""
+        self.asked.append(cursor)
+        if len(self.asked) == self.splits_at:
+            self.layout = self.layout.split(1, into=2)
+        after = 0 if cursor == FIRST else int(cursor)
+        until = self.sealed if stop is None else min(self.sealed, int(stop))
+        parts = [
+            SegmentPart(
+                f"{self.base}/{name}",
+                self.sizes.get(name) or (self.folder / name).stat().st_size,
+                max(after, start),
+                min(until, end),
+                str(min(until, end)),
+            )
+            for name, start, end in self.files
+            if max(after, start) < min(until, end)
+        ][: self.parts_at_once]
+        return Segments(parts, parts[-1].cursor if parts else str(after))
+
+
+class Store:
+    """Give the files of a folder over HTTP, and fail first as often as it is told.
+
+    Args:
+        folder: where they are.
+
+    Attributes:
+        failures: statuses to answer with before anything is given.
+        ranges: what was asked for.
+        headers: the headers of all requests.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.failures: list[int] = []
+        self.ranges: list[str] = []
+        self.headers: list[dict[str, str]] = []
+
+    async def answer(self, request):
+        """Answer with a range of a file."""
+        self.headers.append(dict(request.headers))
+        self.ranges.append(request.headers["range"])
+        if self.failures:
+            return Response(status_code=self.failures.pop(0))
+        return FileResponse(self._folder / request.path_params["name"])
+
+
+def application(feed: FiledFeed, store: Store, **options) -> Starlette:
+    """Serve a feed, and its files beside it."""
+    files = Route("/files/{name}", store.answer)
+    return Starlette(routes=[*feed_routes("/feed", feed, **options), files])
+
+
+@pytest.fixture
+def feed(tmp_path):
+    """A feed of two partitions with 40 events, of which 30 lie in two files."""
+    feed = FiledFeed(2, tmp_path)
+    publish(feed, 15)
+    feed.seal()
+    publish(feed, 15)
+    feed.seal()
+    publish(feed, 10)
+    return feed
+
+
+@pytest.fixture
+def store(tmp_path):
+    """Gives the files over HTTP."""
+    return Store(tmp_path)
+
+
+@pytest.fixture
+def url(feed, store):
+    """The feed's URL, whose files are given by HTTP."""
+    with serving(application(feed, store)) as url:
+        feed.base = f"{url}/files"
+        yield f"{url}/feed"
+
+
+def publish(feed, count):
+    """Publish events of six keys."""
+    for _ in range(count):
+        feed.append(len(feed.rows) % 6)
+
+
+def of_range(partition, start=FIRST, stop="40"):
+    """Options of a batch that is one range."""
+    return {
+        "partitions": partition,
+        "startingOffsets": json.dumps({partition: str(start)}),
+        "endingOffsets": json.dumps({partition: str(stop)}),
+        "attempts": 3,
+    }
+
+
+def found(url, partition, start=FIRST, stop="40", **options):
+    """The numbers of the events of a range."""
+    return numbers(read(url, **of_range(partition, start, stop) | options))
+
+
+def wanted(feed, partition, after=0, until=40):
+    """The numbers of the events that there are."""
+    return [number for number, _ in feed.shown(partition, after) if number <= until]
+
+
+def test_ranges_are_whole_wherever_they_begin_and_end(feed, url):
+    """A range of files, of pages, or of both holds every event of its partition once."""
+    for partition, start, stop in product((0, 1), (0, 7, 15, 22, 30), (15, 22, 40)):
+        if start < stop:
+            expected = wanted(feed, partition, start, stop)
+            assert found(url, partition, start or FIRST, stop) == expected
+
+
+def test_publisher_reads_nothing_that_lies_in_files(feed, url):
+    """No page is asked for before the end of the files."""
+    assert found(url, 0) == wanted(feed, 0)
+    assert min(map(int, feed.read_from)) == 30
+
+
+def test_files_are_asked_for_until_all_are_named(feed, url):
+    """An answer that names few files is followed by another question."""
+    feed.parts_at_once = 1
+    assert found(url, 1) == wanted(feed, 1)
+    assert feed.asked == [FIRST, "15", "30"]
+
+
+def test_folder_that_is_shared_is_read(feed, store, url):
+    """A file's URL may be one of a folder."""
+    feed.base = feed.folder.as_uri()
+    assert found(url, 0) == wanted(feed, 0)
+    assert not store.ranges
+
+
+@pytest.mark.parametrize(
+    ("base", "error", "sentence"),
+    [
+        ("file:///nowhere", Unreachable, "readSegments be false"),
+        ("ftp://host", ConfigurationError, "neither in a folder nor behind HTTP"),
+    ],
+)
+def test_file_that_cannot_be_had_here_is_told(feed, url, base, error, sentence):
+    """A folder that is not here, or an address of another kind, is told with what to do."""
+    feed.base = base
+    with pytest.raises(error, match=sentence):
+        found(url, 0, attempts=1)
+
+
+@pytest.mark.parametrize("status", [403, 404, 503])
+def test_file_that_is_not_given_is_asked_for_anew(feed, store, url, status):
+    """Where a file cannot be had any more, the feed is asked where it is now."""
+    store.failures = [status]
+    assert found(url, 0) == wanted(feed, 0)
+    assert feed.asked[:2] == [FIRST, FIRST]
+
+
+def test_answer_that_is_no_range_is_refused(store, url):
+    """A store that answers with something else than a part of the file is not believed."""
+    store.failures = [200]
+    with pytest.raises(ProtocolError, match="status 200"):
+        found(url, 0)
+
+
+@pytest.fixture
+def rest(feed, url, monkeypatch):
+    """A reader and a task of a file of which an executor gets two events at a time."""
+    monkeypatch.setattr("zeroeventhub.archive.draft.GROUP_EVENTS", 2)
+    publish(feed, 20)
+    feed.seal()
+    return planned(url, **of_range(0, 30, 60))
+
+
+def test_events_of_a_file_come_once_though_it_is_begun_anew(feed, store, rest):
+    """What was read of a file is not read again when the rest of it is."""
+    reader, (task,) = rest
+    rows = []
+    for batch in reader.read(task):
+        rows += batch.to_pylist()
+        if len(rows) in {2, 6, 10}:
+            store.failures = [503]
+    assert numbers(rows) == wanted(feed, 0, 30, 60)
+    # More failures than attempts, but not one behind the other.
+    assert feed.asked.count("30") == 4
+
+
+@pytest.mark.parametrize("partition", [0, 1])
+@pytest.mark.parametrize("question", [1, 2, 3])
+def test_partitions_may_change_between_files(feed, url, question, partition):
+    """Wherever a read is when the partitions change, each event of its range comes once."""
+    feed.parts_at_once, feed.splits_at = 1, question
+    assert found(url, partition) == wanted(feed, partition)
+
+
+def test_partitions_may_not_change_within_a_file(feed, store, rest):
+    """Where it is not known any more what of a file was read, the read ends with an error."""
+    reader, (task,) = rest
+    batches = reader.read(task)
+    next(batches)
+    store.failures, feed.splits_at = [503] * 9, 2
+    with pytest.raises(Unavailable, match="partitions"):
+        list(batches)
+
+
+def test_file_that_stays_away_ends_the_read(store, url):
+    """A store that never answers is an error, which tells nothing of the file's address."""
+    store.failures = [503] * 9
+    with pytest.raises(Unreachable) as caught:
+        found(url, 0)
+    assert "/files/" not in str(caught.value)
+    assert len(store.ranges) == 3
+
+
+def test_file_that_was_cut_is_not_read(feed, url):
+    """A file that is shorter than the feed says is an error, and not the end of its events."""
+    feed.base = feed.folder.as_uri()
+    file = feed.folder / "0-15.parquet"
+    content = file.read_bytes()
+    feed.sizes = {"0-15.parquet": len(content)}
+    file.write_bytes(content[: len(content) // 2])
+    with pytest.raises(Unreachable, match="shorter"):
+        found(url, 0)
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1 and nothing else PAR1", b"x" * 500])
+def test_what_is_no_segment_is_refused(feed, url, content):
+    """A file of another form is an error of the feed's."""
+    (feed.folder / "0-15.parquet").write_bytes(content)
+    with pytest.raises(ProtocolError):
+        found(url, 0)
+
+
+def test_credentials_of_the_feed_are_not_shown_to_the_store(store, url, monkeypatch):
+    """A store of files is sent none of the headers that the feed is."""
+    monkeypatch.setenv("FEED_TOKEN", "only-for-the-feed")
+    found(url, 0, bearerTokenEnv="FEED_TOKEN")
+    assert store.headers
+    assert "only-for-the-feed" not in str(store.headers)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"readSegments": "false"}, {"eventTypes": "placed"}, {"includeHeaders": "true"}],
+    ids=["off", "types", "headers"],
+)
+def test_files_are_passed_by(feed, store, url, options):
+    """Nothing is read out of files by a reader that wants none, or what is not in them."""
+    found(url, 0, **options)
+    assert not feed.asked
+    assert not store.ranges
+
+
+@pytest.mark.parametrize("limits", [{"partitions": [0]}, {"types": ["placed"]}])
+def test_files_are_for_readers_of_everything(feed, store, limits):
+    """A reader that may not see all of a feed does not hear of files that have all of it."""
+    feed.extensions |= {EVENT_TYPES}
+
+    def authorize(request):
+        return Principal(name="ada", **limits)
+
+    with serving(application(feed, store, authorize=authorize)) as url, httpx.Client() as http:
+        assert SEGMENTS not in http.get(f"{url}/feed").json()["extensions"]
+        query = {"token": feed.info().token, "partition": 0, "cursor": FIRST}
+        assert http.get(f"{url}/feed/segments", params=query).status_code == 404
