@@ -15,8 +15,8 @@ from zeroeventhub import FIRST, TableFeed, feed_routes
 from zeroeventhub.capacity import Capacity
 from zeroeventhub.ndjson import PageDecoder
 
-EVENTS = 8_000
-SMALL, LARGE = 1_000, 2_000
+EVENTS = 2_000
+SMALL, LARGE = 250, 500
 """Sizes of pages; what a page costs by itself is taken out by comparing the two."""
 
 PUBLISHED = {"postgresql": 5.0, "sqlite": 40.0, "mariadb": 40.0}
