@@ -6,8 +6,8 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 
 from harness.clusters import Cluster, cluster
+from harness.faults.findings import Findings
 from harness.kills.chaos import Chaos
-from harness.kills.findings import Findings
 from harness.kills.lives import KINDS, Kind
 from harness.kills.pursuit import by_dice, each_point, pursue
 from harness.kills.rounds import lost_commits, restarts, starts, terminations, zombie
@@ -79,13 +79,13 @@ class Line:
     @property
     def done(self) -> int:
         """How much of what is counted was done."""
-        return sum(self.found.deeds[deed] for deed in self.torment.deeds)
+        return sum(self.found.counts[deed] for deed in self.torment.deeds)
 
     def add(self, kind: str, found: Findings) -> None:
         """Add a round."""
         seed = self.first_seed + self.rounds
         complaints = [f"{kind}, seed {seed}: {complaint}" for complaint in found.complaints]
-        self.found.add(Findings(found.deeds, found.events, complaints))
+        self.found.add(Findings(found.counts, complaints))
         self.rounds += 1
 
 
@@ -128,7 +128,7 @@ def _chaos(here: Scene, kind: Kind, seed: int) -> Findings:
         kind.life(here, rest=rest, clock=clock, options=options) for clock in (0, DAY, -DAY, 0)
     ]
     found = Chaos(here, lives, seed=seed).run(CHAOS)
-    found.deeds["second"] = CHAOS
+    found.counts["second"] = CHAOS
     return found
 
 

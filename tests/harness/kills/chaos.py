@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from harness.kills.findings import Findings
+from harness.faults.findings import Findings
 from harness.kills.scene import ENDLESS, Scene
 from harness.kills.ways import Life
 
@@ -84,7 +84,7 @@ class Chaos:
     def _do(self, deed: str, worker: _Worker) -> None:
         if not worker.pid or worker.frozen_until or worker.told:
             return
-        self._scene.found.deeds[deed] += 1
+        self._scene.found.counts[deed] += 1
         os.kill(worker.pid, DEEDS[deed])
         if deed == "freeze":
             seconds = self._dice.uniform(0, 3 * self._lease)
@@ -130,7 +130,7 @@ class Chaos:
             worker.frozen_until for worker in self._workers
         ):
             return
-        self._scene.found.deeds["look"] += 1
+        self._scene.found.counts["look"] += 1
         self._scene.look(self._workers[0].life)
 
     def _await_end(self) -> None:

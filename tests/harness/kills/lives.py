@@ -27,8 +27,9 @@ class Kind:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def points(self, most: int) -> range:
-        """Return the points of a page, or as many of them as asked for."""
-        return range(1, self.page + 1, -(-self.page // most))
+        """Return the points of a page, or as many of them as asked for, up to the last one."""
+        step = -(-self.page // most)
+        return range(1 + (self.page - 1) % step, self.page + 1, step)
 
     def life(self, scene: Scene, *, options: Mapping[str, Any] | None = None, **named: Any) -> Life:
         """Say how it lives in a scene, and what else is to be said of it there."""

@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from harness.kills.findings import Findings
+from harness.faults.findings import Findings
 from harness.kills.scene import ENDLESS, Scene
 from harness.kills.ways import Life
 
@@ -42,7 +42,7 @@ def pursue(scene: Scene, life: Life, strikes: Iterable[Strike]) -> Findings:
         end = scene.mother.run(replace(life, **how))
         where = f"kill {number}, at {strike}"
         if end.killed:
-            scene.found.deeds["kill"] += 1
+            scene.found.counts["kill"] += 1
         else:
             scene.complain(f"{where}: it ended before; {end.error}")
         scene.look(life, where)

@@ -12,9 +12,9 @@ from sqlalchemy import create_engine, event
 from starlette.applications import Starlette
 
 from harness.faults.account import hurry
+from harness.faults.findings import Findings
 from harness.faults.layouts import FACTOR, Change, Publisher, Shown
 from harness.kills.connecting import arguments
-from harness.kills.findings import Findings
 from harness.kills.ledger import Ledger
 from harness.kills.script import PLAIN
 from harness.kills.ways import Life
@@ -100,7 +100,7 @@ class Reshaping:
         third = self._live(life, name, publisher, found)
         if third or self._arrived() != publisher.written:
             found.complaints.append(f"{name}: it came to {self._arrived()}")
-        found.deeds["kill"] += first + second
+        found.counts["kill"] += first + second
         return first
 
     def _life(self, way: str) -> Life:

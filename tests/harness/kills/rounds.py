@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from harness.clusters import Cluster
-from harness.kills.findings import Findings
+from harness.faults.findings import Findings
 from harness.kills.proxy import CommitProxy
 from harness.kills.scene import ENDLESS, Scene
 from harness.kills.ways import Life
@@ -38,7 +38,7 @@ def terminations(scene: Scene, life: Life, *, events: int) -> Findings:
     end = scene.mother.run(replace(life, strike="terminate", hurried=True))
     scene.hear(end)
     scene.look_at_end(life)
-    scene.found.deeds["termination"] += end.strikes
+    scene.found.counts["termination"] += end.strikes
     return scene.found
 
 
@@ -49,7 +49,7 @@ def lost_commits(scene: Scene, life: Life, *, events: int, seed: str) -> Finding
     with proxy.listening() as url:
         scene.hear(scene.mother.run(replace(life, database=url, hurried=True)))
     scene.look_at_end(life)
-    scene.found.deeds += proxy.fates
+    scene.found.counts += proxy.fates
     return scene.found
 
 
@@ -70,7 +70,7 @@ def restarts(
     for _ in range(times):
         before = await_progress(scene, 0)
         cluster.restart(mode := dice.choice(["fast", "immediate"]))
-        scene.found.deeds[f"{mode} restart"] += 1
+        scene.found.counts[f"{mode} restart"] += 1
         scene.look(life)
         await_progress(scene, before)
         time.sleep(dice.uniform(0, 0.1))
@@ -102,7 +102,7 @@ def starts(scene: Scene, lives: Sequence[Life], *, events: int, dice: random.Ran
     for pid in pids:
         scene.hear(scene.mother.wait(pid))
     scene.look_at_end(lives[0])
-    scene.found.deeds["start"] += len(lives)
+    scene.found.counts["start"] += len(lives)
     return scene.found
 
 
@@ -119,7 +119,7 @@ def reset_at_head(scene: Scene, life: Life, *, events: int) -> Findings:
     due = scene.feed.script.partitions * events
     await_progress(scene, due - 1)
     scene.ledger.reset()
-    scene.found.deeds["reset"] += 1
+    scene.found.counts["reset"] += 1
     await_progress(scene, due - 1)
     os.kill(pid, signal.SIGTERM)
     scene.hear(scene.mother.wait(pid))
@@ -161,13 +161,13 @@ def zombie(scene: Scene, life: Life, *, events: int) -> Findings:
     ending = time.monotonic() + (TAKING_OVER if free else 2 * lease + 1)
     while (over := scene.mother.poll(second)) is None and time.monotonic() < ending:
         time.sleep(0.01)
-    scene.found.deeds["waited for" if over is None else "taken over"] += 1
+    scene.found.counts["waited for" if over is None else "taken over"] += 1
     if over is not None:
         scene.look_at_end(life)
     os.kill(first, signal.SIGCONT)
     thawed = scene.mother.wait(first)
     scene.hear(thawed)
-    scene.found.deeds["fenced"] += thawed.fenced
+    scene.found.counts["fenced"] += thawed.fenced
     scene.hear(over or scene.mother.wait(second))
     scene.look_at_end(life)
     return scene.found

@@ -7,8 +7,8 @@ from typing import Any
 from sqlalchemy import create_engine
 from starlette.applications import Starlette
 
+from harness.faults.findings import Findings
 from harness.kills.connecting import arguments
-from harness.kills.findings import Findings
 from harness.kills.ledger import Ledger
 from harness.kills.script import Script, ScriptedFeed
 from harness.kills.ways import Life
@@ -71,7 +71,6 @@ class Scene:
         state = self.ledger.state()
         if state.counts != self.due:
             self.complain(f"came to {dict(state.counts)} of {self.feed.end}")
-        self.found.events += sum(map(len, (*state.applied.values(), *state.letters.values())))
 
     @property
     def due(self) -> dict[int, int]:
