@@ -1,60 +1,20 @@
-"""A feed inside other people's applications, tables, models and migrations."""
+"""A feed over other people's models, and its tables in their migrations."""
 
-import httpx
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.operations import Operations
-from fastapi import FastAPI
 from harness.shop import metadata, orders, place
-from harness.web import serving
 from sqlalchemy import MetaData, String, create_engine, inspect
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
-from starlette.applications import Starlette
-from starlette.routing import Mount
 
-from zeroeventhub import FIRST, CursorStore, EventLog, TableFeed, feed_routes
+from zeroeventhub import FIRST, CursorStore, EventLog, TableFeed
 from zeroeventhub.cursors import metadata as cursor_metadata
 from zeroeventhub.cursors import tables
 from zeroeventhub.errors import ConfigurationError
 
 
-def fastapi_from_the_start(routes):
-    """Give the routes to FastAPI when it is made."""
-    return FastAPI(routes=routes)
-
-
-def fastapi_later(routes):
-    """Add the routes to a FastAPI application that has its own."""
-    application = FastAPI()
-    application.router.routes.extend(routes)
-    return application
-
-
-def starlette_mount(routes):
-    """Mount the routes below a path of Starlette."""
-    return Starlette(routes=[Mount("/api", routes=routes)])
-
-
-@pytest.mark.parametrize(
-    ("build", "prefix"),
-    [(fastapi_from_the_start, ""), (fastapi_later, ""), (starlette_mount, "/api")],
-)
-def test_routes_fit_the_frameworks(sqlite, build, prefix):
-    """The same routes work in FastAPI and below a Mount, and answer without a redirect."""
-    metadata.create_all(sqlite)
-    with sqlite.begin() as connection:
-        place(connection, 2)
-    routes = feed_routes("/orders", TableFeed(orders, data="data"), sqlite)
-    with serving(build(routes)) as url, httpx.Client(base_url=url + prefix) as session:
-        assert session.get("/orders").json()["token"] == "1"
-        assert session.head("/orders").status_code == 200
-        query = {"token": "1", "partition": 0, "cursor": FIRST}
-        assert session.get("/orders/events", params=query).text.count("data") == 2
-        assert session.post("/orders").status_code == 405
-
-
-def test_orm_class_is_published(engine):
+def test_orm_class_is_published(any_engine):
     """A class mapped by the ORM is published like its table, columns named by attribute."""
 
     class Base(DeclarativeBase):
@@ -67,8 +27,8 @@ def test_orm_class_is_published(engine):
         part: Mapped[int]
         customer: Mapped[str] = mapped_column(String(40))
 
-    Base.metadata.create_all(engine)
-    with Session(engine) as session, session.begin():
+    Base.metadata.create_all(any_engine)
+    with Session(any_engine) as session, session.begin():
         session.add(Order(part=1, customer="c1"))
     feed = TableFeed(
         Order,
@@ -77,7 +37,7 @@ def test_orm_class_is_published(engine):
         partitions=2,
         data={"who": Order.customer, "loud": Order.customer + "!"},
     )
-    (event,) = feed.bind(engine).read(1, FIRST, 10).events
+    (event,) = feed.bind(any_engine).read(1, FIRST, 10).events
     assert event.data == {"who": "c1", "loud": "c1!"}
 
 

@@ -434,12 +434,15 @@ class Fuzzer:
 
 def fuzz(count: int, seed: int) -> Counter[tuple[str, int]]:
     """Make so many requests; return how often each path gave each status."""
-    logging.getLogger("zeroeventhub").setLevel(logging.CRITICAL)
+    log = logging.getLogger("zeroeventhub")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
     fuzzer = Fuzzer(seed)
     try:
         asyncio.run(fuzzer.run(count))
     finally:
         fuzzer.close()
+        log.setLevel(level)
     return fuzzer.answers
 
 

@@ -24,7 +24,8 @@ from zeroeventhub import (
     TableFeed,
     feed_routes,
 )
-from zeroeventhub.protocol import WAIT
+from zeroeventhub.errors import Diverged, FeedFailure
+from zeroeventhub.protocol import EVENT_TYPES, WAIT
 
 PATIENCE = 20.0
 """Seconds after which a reader gives up an answer that does not come."""
@@ -72,9 +73,9 @@ def served(shop, authorize=None, **options):
 
 @contextmanager
 def mounted(feed, engine=None, *, beside=(), lifespan=None, middleware=(), **options):
-    """Serve a feed, and other routes of its host's; yield the feed's URL."""
+    """Serve a feed in an application that shows errors to everybody; yield its URL."""
     own = feed_routes("/orders", feed, engine, **options)
-    host = Starlette(routes=[*own, *beside], lifespan=lifespan, middleware=middleware)
+    host = Starlette(debug=True, routes=[*own, *beside], lifespan=lifespan, middleware=middleware)
     with serving(host) as url:
         yield f"{url}/orders"
 
@@ -241,3 +242,50 @@ class AsyncNumbers(Numbers):
             while not self._open.is_set():  # noqa: ASYNC110 - a thread sets it
                 await anyio.sleep(0.002)
             return self._page(cursor, limit, count)
+
+
+class Book:
+    """A feed of pages with one event each, whose cursors are their numbers.
+
+    Attributes:
+        asked: the pages that were read.
+        last: the page at the head, which has no events.
+        held: a page whose readers wait until the book is turned.
+        broken: a page that cannot be read.
+        gone: a page of another history.
+    """
+
+    def __init__(self, last=9):
+        self.asked = []
+        self.last = last
+        self.held = self.broken = self.gone = None
+        self.turned = threading.Event()
+
+    def info(self):
+        return FeedInfo((Partition(0),), "1", extensions=frozenset({EVENT_TYPES}))
+
+    def vouch(self, cursors):
+        """Have one history for ever."""
+
+    def read(self, partition, cursor, limit, *, types=None):
+        number = 0 if cursor == FIRST else int(cursor)
+        self.asked.append(number)
+        if number == self.held:
+            self.turned.wait(PATIENCE)
+        if number == self.broken:
+            raise FeedFailure("A page is torn.")
+        if number == self.gone:
+            raise Diverged("This is another book.")
+        if number == self.last:
+            return Page([], cursor, caught_up=True)
+        return Page([Event(b"%d" % number)], str(number + 1), full=number + 1 < self.last)
+
+    @contextmanager
+    def holding(self, number):
+        """Let no read of a page end meanwhile."""
+        self.turned.clear()
+        self.held = number
+        try:
+            yield
+        finally:
+            self.turned.set()

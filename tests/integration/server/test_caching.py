@@ -1,5 +1,7 @@
 """Which pages may be kept, and that those never change, over real HTTP."""
 
+from itertools import product
+
 import httpx
 import pytest
 from harness.shop import metadata, orders, place
@@ -56,13 +58,11 @@ def test_full_page_is_kept_for_ever(feed_url, shop):
     assert (filtered.content, filtered.headers["etag"]) == (first.content, tag)
 
 
-@pytest.mark.parametrize(
-    "held", ["{}", "W/{}", '"other", {}', '"other",W/{}', '{} , W/"x"', "*", '"a","b",{}']
-)
-def test_page_that_the_client_has_is_not_sent_again(feed_url, held):
-    """Who names the tag of a full page is told that it is still the same, without a body."""
+def test_page_that_the_client_has_is_not_sent_again(feed_url):
+    """A client that names the tag of a full page is told that it is the same, without a body."""
     tag = get(feed_url, pagesizehint=4).headers["etag"]
-    for method in ("GET", "HEAD"):
+    lists = ["{}", "W/{}", '"other", {}', '"other",W/{}', '{} , W/"x"', "*", '"a","b",{}']
+    for held, method in product(lists, ("GET", "HEAD")):
         answer = get(
             feed_url,
             method=method,
@@ -74,13 +74,13 @@ def test_page_that_the_client_has_is_not_sent_again(feed_url, held):
         assert answer.headers["cache-control"] == f"private, {KEPT}"
 
 
-@pytest.mark.parametrize("held", ['"other"', 'W/"other"', "", ",", "no tag", '"{}'])
-def test_page_that_the_client_does_not_have_is_sent(feed_url, held):
-    """Who names other tags gets the page."""
+def test_page_that_the_client_does_not_have_is_sent(feed_url):
+    """A client that names other tags gets the page."""
     tag = get(feed_url, pagesizehint=4).headers["etag"]
-    headers = {"If-None-Match": held.format(tag.strip('"'))}
-    answer = get(feed_url, pagesizehint=4, headers=headers)
-    assert (answer.status_code, answer.text.count('"data":')) == (200, 4)
+    for held in ('"other"', 'W/"other"', "", ",", "no tag", '"{}'):
+        headers = {"If-None-Match": held.format(tag.strip('"'))}
+        answer = get(feed_url, pagesizehint=4, headers=headers)
+        assert (answer.status_code, answer.text.count('"data":')) == (200, 4), held
 
 
 def test_tags_may_come_in_several_headers(feed_url):

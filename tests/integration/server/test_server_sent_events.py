@@ -4,46 +4,55 @@ import json
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
+from itertools import count
 
 import httpx
 import pytest
-from harness.shop import metadata, orders, place
-from harness.web import serving
-from sqlalchemy import event as sqlalchemy_event
+from harness.readers import (
+    PATIENCE,
+    READER,
+    TOKEN,
+    Watcher,
+    fill,
+    get,
+    mounted,
+    open_stream,
+    write,
+)
+from harness.shop import orders
+from harness.stalled import ask
+from harness.waiting import until
 from sqlalchemy import insert
-from sqlalchemy.ext.asyncio import create_async_engine
-from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 
-from zeroeventhub import FIRST, Event, FeedInfo, TableFeed, feed_routes
-from zeroeventhub.errors import Unavailable
+from zeroeventhub import FIRST, Event, FeedInfo, Principal, TableFeed
+from zeroeventhub.errors import Forbidden, Unauthorized, Unavailable
 from zeroeventhub.protocol import WAIT, Page, Partition
 from zeroeventhub.server import server_sent_events
 
-SOON = 2.0
+FEED = TableFeed(orders, data="data", type="kind")
 _LINE = re.compile("\r\n|\r|\n")
-
-
-@contextmanager
-def mounted(feed, engine=None, **application):
-    """Serve a feed; yield its URL."""
-    routes = feed_routes("/orders", feed, engine, server_sent_events=True)
-    with serving(Starlette(routes=routes, **application)) as url:
-        yield f"{url}/orders"
 
 
 @pytest.fixture
 def shop(sqlite):
     """An engine of a database with an empty table of orders."""
-    metadata.create_all(sqlite)
-    return sqlite
+    return fill(sqlite, 0)
 
 
-def write(engine, count=1, **options):
-    """Append events in a transaction of their own."""
-    with engine.begin() as connection:
-        place(connection, count, **options)
+@pytest.fixture
+def watcher():
+    """What sees how many wait."""
+    return Watcher()
+
+
+@contextmanager
+def streaming(feed, engine=None, **options):
+    """Serve a feed with its streams; yield its URL."""
+    with mounted(feed, engine, server_sent_events=True, **options) as url:
+        yield url
 
 
 def parse(stream):
@@ -69,25 +78,9 @@ def parse(stream):
     return events, known
 
 
-def stream(url, enough, *, headers=None, **parameters):
-    """Read a stream until it is enough, or at its end; return its bytes."""
-    received = b""
-    with httpx.stream(
-        "GET", f"{url}/server-sent-events", params=parameters, headers=headers, timeout=20
-    ) as answer:
-        assert answer.status_code == 200, answer.read()
-        assert answer.headers["content-type"].startswith("text/event-stream")
-        assert answer.headers["cache-control"] == "no-store"
-        for chunk in answer.iter_raw():
-            received += chunk
-            if enough(received):
-                break
-    return received
-
-
 def events(url, count, **parameters):
     """Read a number of events from a stream; return their ids and numbers."""
-    received = stream(url, lambda so_far: len(parse(so_far)[0]) >= count, **parameters)
+    received = open_stream(url, lambda so_far: len(parse(so_far)[0]) >= count, **parameters)
     return [(key, json.loads(data)["n"]) for key, _, data in parse(received)[0]]
 
 
@@ -96,40 +89,37 @@ def numbers(found):
     return [number for _, number in found]
 
 
-@pytest.mark.parametrize("kind", ["sync", "async"])
-def test_stream_brings_what_there_is_and_what_comes(engine, async_url, kind):
+def test_stream_brings_what_there_is_and_what_comes(any_engine, watcher):
     """A stream goes on with what is committed later, and its ids are cursors of the feed."""
-    metadata.create_all(engine)
-    write(engine, 5)
-    reading = create_async_engine(async_url) if kind == "async" else engine
-
-    @asynccontextmanager
-    async def lifespan(_):
-        yield
-        if reading is not engine:
-            await reading.dispose()
-
-    feed = TableFeed(orders, data="data")
-    with mounted(feed, reading, lifespan=lifespan) as url, ThreadPoolExecutor(1) as pool:
+    fill(any_engine, 5)
+    with (
+        streaming(FEED, any_engine, observer=watcher) as url,
+        ThreadPoolExecutor(1) as pool,
+    ):
         reader = pool.submit(events, url, 7)
-        time.sleep(0.4)
-        write(engine, 2, first=5)
-        committed = time.monotonic()
-        found = reader.result()
-        assert time.monotonic() - committed < SOON
+        watcher.until_waiting(1)
+        write(any_engine, 2, first=5)
+        found = reader.result(PATIENCE)
         assert numbers(found) == list(range(7))
         for key, number in found[::3]:
-            place_ = {"token": "1", "partition": 0, "cursor": key}
-            answer = httpx.get(f"{url}/events", params=place_)
-            rest = [json.loads(line)["data"]["n"] for line in answer.text.splitlines()[:-1]]
-            assert rest == list(range(number + 1, 7))
+            rest = [json.loads(line) for line in get(url, cursor=key).text.splitlines()[:-1]]
+            assert [event["data"]["n"] for event in rest] == list(range(number + 1, 7))
+        watcher.until_waiting(0)
+
+
+def test_headers_of_a_stream(shop):
+    """A stream is of its media type, and neither kept nor held back on the way."""
+    with streaming(FEED, shop) as url, httpx.stream("GET", f"{url}/server-sent-events") as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert answer.headers["cache-control"] == "no-store"
+        assert answer.headers["x-accel-buffering"] == "no"
 
 
 def test_stream_that_is_cut_goes_on_where_it_was(shop):
     """Wherever a stream is cut, its client goes on without a loss and without a repetition."""
     write(shop, 6)
-    with mounted(TableFeed(orders, data="data", type="kind"), shop) as url:
-        whole = stream(url, lambda received: len(parse(received)[0]) == 6)
+    with streaming(FEED, shop) as url:
+        whole = open_stream(url, lambda received: len(parse(received)[0]) == 6)
         resumed = {}
         for end in range(len(whole) + 1):
             seen, last_id = parse(whole[:end])
@@ -141,48 +131,45 @@ def test_stream_that_is_cut_goes_on_where_it_was(shop):
         assert len(resumed) == 7
 
 
-def test_where_a_stream_starts(shop):
+def test_where_a_stream_starts(shop, watcher):
     """A stream starts at a cursor, at the head, or where its client was cut off."""
     write(shop, 4)
-    with mounted(TableFeed(orders, data="data"), shop) as url, ThreadPoolExecutor(1) as pool:
+    with streaming(FEED, shop, observer=watcher) as url, ThreadPoolExecutor(1) as pool:
         found = events(url, 4)
         assert numbers(events(url, 2, cursor=found[1][0])) == [2, 3]
         headers = {"Last-Event-ID": found[2][0]}
         assert numbers(events(url, 1, cursor=found[0][0], headers=headers)) == [3]
-        assert numbers(events(url, 4, cursor="_first", headers={"Last-Event-ID": ""})) == [
-            0,
-            1,
-            2,
-            3,
-        ]
+        empty = {"Last-Event-ID": ""}
+        assert numbers(events(url, 4, cursor="_first", headers=empty)) == [0, 1, 2, 3]
+        watcher.until_waiting(0)
         reader = pool.submit(events, url, 1, cursor="_last")
-        time.sleep(0.4)
+        watcher.until_waiting(1)
         write(shop, first=4)
-        assert numbers(reader.result()) == [4]
+        assert numbers(reader.result(PATIENCE)) == [4]
 
 
-def test_stream_of_certain_types(shop):
+def test_stream_of_certain_types(shop, watcher):
     """A filtered stream brings events of its types, and moves its id on over the others."""
-    feed = TableFeed(orders, data="data", type="kind")
     write(shop, 3)
-    with mounted(feed, shop) as url, ThreadPoolExecutor(1) as pool:
-        received = stream(url, lambda so_far: b"\n\n" in so_far, **{"event-types": "paid"})
+    with streaming(FEED, shop, observer=watcher) as url, ThreadPoolExecutor(1) as pool:
+        received = open_stream(url, lambda so_far: b"\n\n" in so_far, **{"event-types": "paid"})
         found, last_id = parse(received)
         assert (found, last_id[:4]) == ([], "2-3-")
+        watcher.until_waiting(0)
         options = {"event-types": "Paid", "headers": {"Last-Event-ID": last_id}}
         reader = pool.submit(events, url, 1, **options)
-        time.sleep(0.3)
+        watcher.until_waiting(1)
         write(shop, 2, first=3)
         with shop.begin() as connection:
             connection.execute(insert(orders), {"kind": "paid", "data": {"n": 9}})
-        assert numbers(reader.result()) == [9]
+        assert numbers(reader.result(PATIENCE)) == [9]
         assert numbers(events(url, 1, **{"skip-event-types": "placed"})) == [9]
 
 
 def test_partitions_are_streamed_one_by_one(shop):
     """Of several partitions a request names one."""
     write(shop, 6, partitions=2)
-    with mounted(TableFeed(orders, data="data", partition="part", partitions=2), shop) as url:
+    with streaming(TableFeed(orders, data="data", partition="part", partitions=2), shop) as url:
         assert numbers(events(url, 3, partition=1)) == [1, 3, 5]
         assert httpx.get(f"{url}/server-sent-events").status_code == 400
 
@@ -192,18 +179,18 @@ def test_silence_is_broken_by_comments(shop, monkeypatch):
     monkeypatch.setattr(server_sent_events, "HEARTBEAT", 0.1)
     write(shop, 1)
     began = time.monotonic()
-    with mounted(TableFeed(orders, data="data"), shop) as url:
-        received = stream(url, lambda so_far: so_far.count(b":\n\n") >= 3)
+    with streaming(FEED, shop) as url:
+        received = open_stream(url, lambda so_far: so_far.count(b":\n\n") >= 3)
         assert 0.2 <= time.monotonic() - began < 5
         assert len(parse(received)[0]) == 1
-        received = stream(url, lambda so_far: so_far.count(b":\n\n") >= 2, cursor="_last")
+        received = open_stream(url, lambda so_far: so_far.count(b":\n\n") >= 2, cursor="_last")
         assert parse(received)[0] == []
 
 
 def test_what_is_wrong_is_said_before_the_stream(shop):
     """A request that cannot be served is answered with a problem document."""
     write(shop, 2)
-    with mounted(TableFeed(orders, data="data"), shop) as url:
+    with streaming(FEED, shop) as url:
         for parameters, headers, status in [
             ({"cursor": "nonsense"}, {}, 400),
             ({"cursor": "1-99"}, {}, 410),
@@ -223,30 +210,16 @@ def test_what_is_wrong_is_said_before_the_stream(shop):
                 assert "content-length" not in answer.headers
 
 
-def test_client_that_goes_is_not_served_any_longer(shop):
-    """For a client that has closed its connection nobody looks any longer."""
-    statements = []
-    sqlalchemy_event.listen(shop, "before_cursor_execute", lambda *_: statements.append(1))
-    with mounted(TableFeed(orders, data="data"), shop) as url:
-        stream(url, lambda so_far: b":" in so_far)
-        ending = time.monotonic() + 5
-        before = -1
-        while before != len(statements):
-            assert time.monotonic() < ending
-            before = len(statements)
-            time.sleep(0.2)
-
-
-def test_server_stops_while_streams_are_open(shop):
-    """Streams that are open do not keep a server from stopping, if it is told not to wait long."""
-    with ThreadPoolExecutor(3) as pool:
-        with mounted(TableFeed(orders, data="data"), shop) as url:
-            open_ = [pool.submit(stream, url, lambda _: False) for _ in range(3)]
-            time.sleep(0.5)
-            began = time.monotonic()
-        assert time.monotonic() - began < 6
-        for one in open_:
-            assert isinstance(one.exception(timeout=5), httpx.RemoteProtocolError | None)
+def test_client_that_goes_is_not_served_any_longer(shop, watcher):
+    """A stream whose client has closed its connection waits for nothing more."""
+    with streaming(FEED, shop, observer=watcher) as url:
+        with ask(f"{url}/server-sent-events"):
+            watcher.until_waiting(1)
+        watcher.until_waiting(0)
+        before = len(watcher.counts)
+        write(shop, 1)
+        time.sleep(0.05)
+        assert len(watcher.counts) == before
 
 
 class Own:
@@ -277,32 +250,106 @@ class Own:
 
 def test_event_is_one_message_however_it_is_laid_out():
     """Lines within the JSON of an event do not end it."""
-    with mounted(Own()) as url:
-        received = stream(url, lambda so_far: len(parse(so_far)[0]) == 2)
+    with streaming(Own()) as url:
+        received = open_stream(url, lambda so_far: len(parse(so_far)[0]) == 2)
     found = [(key, json.loads(data)) for key, _, data in parse(received)[0]]
     assert found == [("1", {"n": 0, "text": "a\nb"}), ("2", {"n": 1})]
 
 
 @pytest.mark.parametrize("change", ["token", "failure"])
-def test_stream_ends_when_the_feed_changes(change, monkeypatch):
+def test_stream_ends_when_the_feed_changes(change, watcher, monkeypatch):
     """A feed that fails, or whose partitions change, ends its streams: clients come back."""
     monkeypatch.setattr(server_sent_events, "HEARTBEAT", 0.2)
     feed = Own()
-    with mounted(feed) as url, ThreadPoolExecutor(1) as pool:
-        reader = pool.submit(stream, url, lambda _: False)
-        time.sleep(0.4)
-        assert not reader.done()
+    with streaming(feed, observer=watcher) as url, ThreadPoolExecutor(1) as pool:
+        reader = pool.submit(open_stream, url, lambda _: False)
+        until(lambda: max(watcher.counts) == 1, "the stream waits")
         if change == "token":
             feed.told = replace(feed.told, token="2")
         else:
             feed.is_down = True
-        found, last_id = parse(reader.result(timeout=SOON))
+        found, last_id = parse(reader.result(PATIENCE))
         assert (len(found), last_id) == (2, "2")
+        watcher.until_waiting(0)
 
 
 def test_feed_that_cannot_be_waited_for_is_not_streamed():
     """A feed that does not name the extension is not asked over and over."""
     feed = Own()
     feed.told = replace(feed.told, extensions=frozenset())
-    with mounted(feed) as url:
+    with streaming(feed) as url:
         assert httpx.head(f"{url}/server-sent-events").status_code == 404
+
+
+class Directory:
+    """A hook whose mind can be changed; it counts how often it is asked."""
+
+    def __init__(self):
+        self.answer = READER
+        self.asked = 0
+
+    async def __call__(self, request):
+        """Say what it was told to say."""
+        self.asked += 1
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+CHANGES = {
+    "refused": Unauthorized(f"Nobody knows {TOKEN}."),
+    "forbidden": Forbidden(f"Not {TOKEN}."),
+    "refused by the host": HTTPException(403, TOKEN),
+    "nothing": None,
+    "broken": KeyError(TOKEN),
+    "other rights": Principal(name="reader", types={"paid"}),
+    "another reader": Principal(name="other"),
+}
+
+
+@contextmanager
+def open_stream_of(url, directory):
+    """Open a stream; yield what it will have received when it ends, which it does at last."""
+    with ThreadPoolExecutor(1) as pool:
+        received = pool.submit(open_stream, url, lambda _: False)
+        try:
+            yield received
+        finally:
+            directory.answer = None
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_open_stream_ends_with_the_rights_of_its_reader(shop, change, monkeypatch, caplog):
+    """A stream asks again who reads, and ends when that one may not, or may see something else."""
+    monkeypatch.setattr(server_sent_events, "HEARTBEAT", 0.1)
+    write(shop, 10)
+    directory = Directory()
+    with (
+        streaming(FEED, shop, authorize=directory) as url,
+        open_stream_of(url, directory) as received,
+    ):
+        until(lambda: directory.asked >= 3 or received.done(), "it is asked again who reads")
+        assert not received.done()
+        directory.answer = change
+        assert received.result(5).count(b"data: ") == 10
+    assert TOKEN not in caplog.text
+
+
+def test_busy_stream_asks_again_from_time_to_time(shop, monkeypatch):
+    """A stream that always has something to send asks who reads no more often than an idle one."""
+    monkeypatch.setattr(server_sent_events, "HEARTBEAT", 0.3)
+    directory, numbers_, began = Directory(), count(), time.monotonic()
+    with streaming(FEED, shop, authorize=directory) as url:
+        with open_stream_of(url, directory) as received:
+
+            def asked(times):
+                write(shop, first=next(numbers_))
+                return directory.asked >= times or received.done()
+
+            until(lambda: asked(3), "it is asked again who reads")
+            assert directory.asked <= (time.monotonic() - began) / 0.3 + 2
+            directory.answer = None
+            until(lambda: write(shop, first=next(numbers_)) or received.done(), "it ends", 5)
+        write(shop, first=-1)
+        assert b'"n": 0}' in received.result()
+        assert b'"n":-1}' not in received.result().replace(b" ", b"")

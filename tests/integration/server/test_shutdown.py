@@ -1,17 +1,14 @@
 """A server that is told to end while readers wait, stream, or do not read."""
 
-import json
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
-from harness.shop import metadata, orders
+from harness.readers import Numbers, Watcher, get, head_of, mounted, open_stream, page_url
 from harness.stalled import answer, ask, asking, everything
 from harness.uvicorn_process import uvicorn
-from harness.web import serving
-from starlette.applications import Starlette
 
-from zeroeventhub import FIRST, LAST, TableFeed, feed_routes
 from zeroeventhub.server import end_waits, shutdown
 
 APPLICATION = "harness.waiting_application:application"
@@ -19,25 +16,19 @@ SOON = 10.0
 """Seconds in which a server has to be gone."""
 
 
-def page_url(url, path="orders", **parameters):
-    """Return the URL of a page."""
-    asked = {"token": "1", "partition": 0, "cursor": FIRST, **parameters}
-    return str(httpx.URL(f"{url}/{path}/events", params=asked))
-
-
 @pytest.fixture
 def server(tmp_path, sqlite_url):
     """Run a server that does not wait for stalled readers for ever."""
     with uvicorn(
-        APPLICATION, tmp_path, "--timeout-graceful-shutdown", "5", DATABASE=sqlite_url
+        APPLICATION, tmp_path, "--timeout-graceful-shutdown", "3", DATABASE=sqlite_url
     ) as server:
         yield server
 
 
 def test_waiters_are_answered_at_once(server):
-    """Two hundred who wait get a whole, empty page, and the server is gone."""
-    cursor = json.loads(httpx.get(page_url(server.url, cursor=LAST)).text)["cursor"]
-    with asking(page_url(server.url, cursor=cursor, wait=30), 200) as waiting:
+    """Fifty who wait get a whole, empty page, and the server is gone."""
+    cursor = head_of(f"{server.url}/orders")
+    with asking(page_url(f"{server.url}/orders", cursor=cursor, wait=30), 50) as waiting:
         httpx.get(server.url)
         assert server.end() < SOON / 2
         found = [answer(connection) for connection in waiting]
@@ -61,10 +52,10 @@ def test_streams_end(server):
 
 def test_reader_that_does_not_read_keeps_nobody_else(server):
     """A reader that takes nothing is left behind; those who wait are answered before."""
-    cursor = json.loads(httpx.get(page_url(server.url, cursor=LAST)).text)["cursor"]
+    cursor = head_of(f"{server.url}/orders")
     with (
-        ask(page_url(server.url, "large"), room=4096) as stalled,
-        asking(page_url(server.url, cursor=cursor, wait=30), 20) as waiting,
+        ask(page_url(f"{server.url}/large"), room=4096) as stalled,
+        asking(page_url(f"{server.url}/orders", cursor=cursor, wait=30), 20) as waiting,
         asking(f"{server.url}/orders/server-sent-events", 2),
     ):
         httpx.get(server.url)
@@ -75,7 +66,7 @@ def test_reader_that_does_not_read_keeps_nobody_else(server):
 
 @pytest.mark.parametrize("told", [True, False])
 def test_server_that_would_wait_for_ever_is_warned_of(tmp_path, sqlite_url, told):
-    """Whoever does not say how long stalled readers are waited for is told, once."""
+    """A server that does not say how long stalled readers are waited for is warned of, once."""
     options = ["--timeout-graceful-shutdown", "5"] if told else []
     with uvicorn(APPLICATION, tmp_path, *options, DATABASE=sqlite_url) as server:
         for _ in range(3):
@@ -84,17 +75,21 @@ def test_server_that_would_wait_for_ever_is_warned_of(tmp_path, sqlite_url, told
         assert server.log.read_text().count("--timeout-graceful-shutdown") == (0 if told else 1)
 
 
-def test_other_servers_say_it_themselves(monkeypatch, sqlite):
-    """Where no server of uvicorn's is to be seen, whoever runs another one says that it ends."""
-    metadata.create_all(sqlite)
-    routes = feed_routes("/orders", TableFeed(orders, data="data"), sqlite)
-    with serving(Starlette(routes=routes)) as url:  # in a thread, which no signal reaches
-        cursor = json.loads(httpx.get(page_url(url, cursor=LAST)).text)["cursor"]
-        with asking(page_url(url, cursor=cursor, wait=30), 20) as waiting:
-            httpx.get(url)
-            began = time.monotonic()
-            monkeypatch.setattr(shutdown.PROCESS, "ending", False)  # and set back behind it
-            end_waits()
-            assert {answer(connection)[0] for connection in waiting} == {200}
-            httpx.get(page_url(url, cursor=cursor, wait=30))
-            assert time.monotonic() - began < SOON
+def test_other_servers_say_it_themselves(monkeypatch):
+    """A host whose server is not uvicorn's says that it ends, and waits are over at once."""
+    feed, watcher = Numbers(), Watcher()
+    with (
+        mounted(feed, observer=watcher, server_sent_events=True) as url,  # which no signal reaches
+        asking(page_url(url, wait=30), 20) as waiting,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        stream = pool.submit(open_stream, url, lambda _: False)
+        watcher.until_waiting(21)
+        began = time.monotonic()
+        monkeypatch.setattr(shutdown.PROCESS, "ending", False)  # and set back behind it
+        end_waits()
+        assert {answer(connection)[0] for connection in waiting} == {200}
+        assert stream.result(SOON).endswith(b":\n\n")
+        assert get(url, wait=30).status_code == 200
+        assert time.monotonic() - began < SOON
+    assert watcher.counts[-1] == 0

@@ -64,45 +64,45 @@ def get(url, accepted, *, path="events", method="GET", headers=None, **parameter
     return answer
 
 
-@pytest.mark.parametrize(
-    ("accepted", "coding"),
-    [
-        ("", None),
-        ("identity", None),
-        ("*", None),
-        ("br, deflate", None),
-        ("gzip", "gzip"),
-        ("GZip;Q=0.3", "gzip"),
-        ("zstd", "zstd"),
-        ("gzip, deflate, br, zstd", "zstd"),
-        ("zstd;q=0.5, gzip", "gzip"),
-        ("zstd, gzip;q=0.5", "zstd"),
-        ("gzip;q=0.5, identity", None),
-        ("gzip, identity;q=0.5", "gzip"),
-        ("gzip, identity", "gzip"),
-        ("gzip;q=0", None),
-        ("gzip;q=0, *", None),
-        ("gzip;q=x", None),
-        ("identity;q=0", None),  # nothing else is wanted: better than no answer
-        ("identity;q=0, *", "zstd"),
-        ("identity;q=0, zstd;q=0, *", "gzip"),
-        ("*;q=0", None),
-        ("*;q=0, gzip;q=0.1", "gzip"),
-    ],
-)
+CODINGS = [
+    ("", None),
+    ("identity", None),
+    ("*", None),
+    ("br, deflate", None),
+    ("gzip", "gzip"),
+    ("GZip;Q=0.3", "gzip"),
+    ("zstd", "zstd"),
+    ("gzip, deflate, br, zstd", "zstd"),
+    ("zstd;q=0.5, gzip", "gzip"),
+    ("zstd, gzip;q=0.5", "zstd"),
+    ("gzip;q=0.5, identity", None),
+    ("gzip, identity;q=0.5", "gzip"),
+    ("gzip, identity", "gzip"),
+    ("gzip;q=0", None),
+    ("gzip;q=0, *", None),
+    ("gzip;q=x", None),
+    ("identity;q=0", None),  # nothing else is wanted: better than no answer
+    ("identity;q=0, *", "zstd"),
+    ("identity;q=0, zstd;q=0, *", "gzip"),
+    ("*;q=0", None),
+    ("*;q=0, gzip;q=0.1", "gzip"),
+]
+
+
 @pytest.mark.parametrize("accept", [LINES, ARROW])
-def test_coding_is_what_the_client_asks_for(url, accepted, coding, accept):
+def test_coding_is_what_the_client_asks_for(url, accept):
     """A page is packed for who names a coding, or takes nothing else; its bytes are the same, and
     caches are told.
     """
     whole = get(url, "identity", headers={"Accept": accept}, pagesizehint=50)
-    answer = get(url, accepted, headers={"Accept": accept}, pagesizehint=50)
-    assert answer.headers.get("content-encoding") == coding
-    assert UNPACKED[coding](answer.raw) == whole.raw
-    assert answer.headers["content-type"] == accept
-    assert int(answer.headers["content-length"]) == len(answer.raw)
-    assert (len(answer.raw) < len(whole.raw)) is (coding is not None)
-    assert answer.headers["vary"] == "Accept, Accept-Encoding"
+    for accepted, coding in CODINGS:
+        answer = get(url, accepted, headers={"Accept": accept}, pagesizehint=50)
+        assert answer.headers.get("content-encoding") == coding, accepted
+        assert UNPACKED[coding](answer.raw) == whole.raw
+        assert answer.headers["content-type"] == accept
+        assert int(answer.headers["content-length"]) == len(answer.raw)
+        assert (len(answer.raw) < len(whole.raw)) is (coding is not None)
+        assert answer.headers["vary"] == "Accept, Accept-Encoding"
 
 
 def test_small_pages_are_sent_as_they_are(url):
@@ -160,7 +160,7 @@ def test_streams_and_problems_are_not_packed(shop):
 @pytest.mark.anyio
 async def test_clients_read_the_same(url, compressed):
     """In whatever coding a client asks for pages, it reads the same of them, in both forms."""
-    with httpx.Client(timeout=60) as http:
+    with httpx.Client(timeout=20) as http:
         expected = Client(url, http).fetch(0, FIRST)
         client = Client(url, http, compressed=compressed)
         assert client.fetch(0, FIRST) == expected

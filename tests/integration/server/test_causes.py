@@ -2,9 +2,13 @@
 
 import http.client
 import logging
-from contextlib import contextmanager
+import sqlite3
+from contextlib import closing, contextmanager
+from itertools import product
 from urllib.parse import quote
 
+import psycopg
+import pymysql
 import pytest
 from harness.web import serving
 from sqlalchemy import (
@@ -25,7 +29,7 @@ from sqlalchemy import (
 from starlette.applications import Starlette
 
 from zeroeventhub import Event, FeedInfo, Page, TableFeed, feed_routes
-from zeroeventhub.errors import Forbidden, Unauthorized
+from zeroeventhub.errors import FeedFailure, Forbidden, Unauthorized
 from zeroeventhub.publisher import horizon_watch
 
 CANARY = "kanarek"
@@ -46,21 +50,18 @@ events = Table(
 )
 
 
-class Own:
-    """A feed of one's own, which is well."""
+class Failing:
+    """A feed of one's own that calls what a test says."""
+
+    def __init__(self, fail=lambda: None):
+        self.fail = fail
 
     def info(self):
         return FeedInfo.of(1)
 
     def read(self, partition, cursor, limit):
+        self.fail()
         return Page([Event.of("data")], "1")
-
-
-class Broken(Own):
-    """A feed of one's own, which says more than it should."""
-
-    def read(self, partition, cursor, limit):
-        raise ExceptionGroup(CANARY, [KeyError(CANARY), OSError(CANARY)])
 
 
 @pytest.fixture
@@ -72,6 +73,12 @@ def said(caplog, capfd):
         records = "".join(f"{vars(record)!r} {record.getMessage()}" for record in caplog.records)
         return records + caplog.text + "".join(capfd.readouterr())
 
+    def records():
+        found = [one for one in caplog.records if one.name.startswith("zeroeventhub")]
+        caplog.clear()
+        return found
+
+    said.records = records
     return said
 
 
@@ -120,7 +127,7 @@ def test_hook_that_fails_tells_no_secret(said, hook):
         "X-API-Key": CANARY,
         "X-Request-Id": f"{CANARY};",
     }
-    with asking(Own(), authorize=hook) as ask:
+    with asking(Failing(), authorize=hook) as ask:
         for route in ROUTES[:6]:
             status, shown = ask(f"/orders{route}?key={CANARY}", **secrets)
             assert (status, CANARY in shown) == (500, False)
@@ -132,33 +139,32 @@ def test_hook_that_fails_tells_no_secret(said, hook):
 @pytest.mark.parametrize("error", [Unauthorized, Forbidden])
 def test_words_of_a_refusal_are_not_logged(said, error):
     """What a hook says to a reader may repeat its token, and is for the reader alone."""
-    with asking(Own(), authorize=raising(error)) as ask:
+    with asking(Failing(), authorize=raising(error)) as ask:
         assert ask(PAGE, Authorization=f"Bearer {CANARY}")[0] == error.status
     logged = said()
     assert f"problem={error.problem}" in logged
     assert CANARY not in logged
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("token", "partition", "cursor", "pagesizehint", "wait", "eventTypes", "stop", "time"),
-        *("count", "n", "cursor0", "headers", "lastEventId", "timeout", "types"),
-    ],
+PARAMETERS = (
+    *("token", "partition", "cursor", "pagesizehint", "wait", "eventTypes", "stop", "time"),
+    *("count", "n", "cursor0", "headers", "lastEventId", "timeout", "types"),
 )
-def test_parameters_are_repeated_nowhere(sqlite, said, name):
+
+
+def test_parameters_are_repeated_nowhere(sqlite, said):
     """Whatever is asked for, no answer and no record repeats it."""
     events.metadata.create_all(sqlite)
     feed = TableFeed(events, data="data", time="at", type="kind", cloudevents=True)
     well = {"token": "1", "partition": "0", "cursor": "_first"}
     with asking(feed, sqlite, http_feed=True, server_sent_events=True) as ask:
-        for route in ROUTES:
-            for value in (CANARY, f"2-1-{CANARY}", f'"{CANARY}\n'):
-                parameters = {**well, name: value}
-                if route == "/server-sent-events" and name not in {"cursor", "partition"}:
-                    continue  # a stream that has no end
-                query = "&".join(f"{key}={quote(text)}" for key, text in parameters.items())
-                assert CANARY not in ask(f"/orders{route}?{query}")[1]
+        for route, name in product(ROUTES, PARAMETERS):
+            if route == "/server-sent-events" and name not in {"cursor", "partition"}:
+                continue  # a stream that has no end
+            value = f'"2-1-{CANARY}\n' if name == "time" else f"2-1-{CANARY}"
+            parameters = {**well, name: value}
+            query = "&".join(f"{key}={quote(text)}" for key, text in parameters.items())
+            assert CANARY not in ask(f"/orders{route}?{query}")[1], (route, name)
     assert CANARY not in said()
 
 
@@ -258,14 +264,137 @@ def test_password_that_is_refused_is_not_told(mariadb, said):
     engine.dispose()
 
 
-def test_feed_of_ones_own_that_fails_tells_no_secret(said):
-    """What a feed of the host's raises is told by its kinds."""
-    with asking(Broken()) as ask:
-        status, shown = ask(PAGE)
-    logged = said()
-    assert (status, CANARY in shown) == (500, False)
-    assert "because of builtins.ExceptionGroup" in logged
-    assert CANARY not in logged
+def causing(cause, said="The row at position 7 cannot be published"):
+    """A failure of a feed that repeats what caused it."""
+
+    def fail():
+        try:
+            raise cause
+        except type(cause) as error:
+            raise FeedFailure(f"{said}: {error}") from error
+
+    return fail
+
+
+def raise_(error):
+    """Raise an error."""
+    raise error
+
+
+def insert_twice():
+    """Break a rule of SQLite's."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute("CREATE TABLE t (c UNIQUE)")
+        for _ in range(2):
+            connection.execute("INSERT INTO t VALUES (?)", [CANARY])
+
+
+def hide():
+    """Raise an error that hides another one."""
+    try:
+        int("x")
+    except ValueError:
+        raise KeyError(CANARY) from None
+
+
+def chain(length):
+    """An error at the end of a long chain that bites its tail."""
+    first = last = ValueError(CANARY)
+    for _ in range(length):
+        last.__cause__ = ValueError(CANARY)
+        last = last.__cause__
+    last.__cause__ = first
+    return first
+
+
+def recurse():
+    """Call oneself for ever."""
+    recurse()
+
+
+class StrangeError(Exception):
+    """An error whose code is somebody else's text."""
+
+    sqlstate = f"{CANARY} and more"
+
+
+CODES = {
+    "psycopg.errors.UniqueViolation (23505)": psycopg.errors.UniqueViolation(CANARY),
+    "pymysql.err.ProgrammingError (1146)": pymysql.err.ProgrammingError(1146, CANARY),
+    "pymysql.err.InterfaceError": pymysql.err.InterfaceError(CANARY),
+    "builtins.ConnectionRefusedError (ECONNREFUSED)": ConnectionRefusedError(111, CANARY),
+    "builtins.KeyError": KeyError(4_111_111),
+    "builtins.OSError": OSError(CANARY),
+    f"{__name__}.StrangeError": StrangeError(),
+}
+
+
+@pytest.fixture
+def told(said):
+    """A function that returns the lines by which the log tells of a failing feed."""
+
+    def told(fail):
+        with asking(Failing(fail)) as ask:
+            status, shown = ask(PAGE)
+        (record,) = said.records()
+        assert (status, CANARY in shown + said() + record.getMessage()) == (500, False)
+        return record.getMessage().splitlines()
+
+    return told
+
+
+@pytest.mark.parametrize("name", CODES)
+def test_codes_of_drivers_are_told(told, name):
+    """What a driver or the system calls an error by a code is told, and a number of data is not."""
+    assert f"because of {name}" in told(lambda: raise_(CODES[name]))
+
+
+def test_failure_is_told_by_kinds_and_places(told):
+    """Types, places and the library's own sentence are told, and other people's texts are not."""
+    _, first, *rest = told(causing(ValueError(f"no JSON: {CANARY}")))
+    assert first == (
+        "zeroeventhub.errors.FeedFailure: The row at position 7 cannot be published: ValueError"
+    )
+    assert any(line.startswith(f"    {__file__}:") for line in rest)
+    assert any(line.endswith(" in causing.<locals>.fail") for line in rest)
+    assert "because of builtins.ValueError" in rest
+
+
+def test_kinds_of_errors_are_followed(told):
+    """Names of SQLite's, members of groups and hidden errors are told as they are."""
+    assert "because of sqlite3.IntegrityError (SQLITE_CONSTRAINT_UNIQUE)" in told(insert_twice)
+    group = ExceptionGroup(CANARY, [ValueError(CANARY), KeyError(CANARY)])
+    lines = told(lambda: raise_(group))
+    assert [line for line in lines if line.startswith("because")] == [
+        "because of builtins.ExceptionGroup",
+        "because of builtins.ValueError",
+        "because of builtins.KeyError",
+    ]
+    assert not any("ValueError" in line for line in told(hide))
+
+
+def test_long_chains_are_cut(told):
+    """Neither a long chain that bites its tail, nor a deep place, is told to its end."""
+    lines = told(lambda: raise_(chain(100)))
+    assert 5 <= sum(line.startswith("because") for line in lines) <= 10
+    assert 5 <= len(told(recurse)) <= 40
+
+
+def test_causes_are_told_apart_by_their_kinds_and_places(said):
+    """Failures of one kind at one place are told once, whatever they are about, and others anew."""
+    feed = Failing()
+    with asking(feed) as ask:
+        for fail, expected in [
+            (causing(ValueError("a"), said="a"), 1),
+            (causing(ValueError("b"), said="b"), 0),
+            (causing(KeyError("a")), 1),
+            (lambda: raise_(KeyError("a")), 1),
+            (hide, 1),
+            (hide, 0),
+        ]:
+            feed.fail = fail
+            assert ask(PAGE)[0] == 500
+            assert len(said.records()) == expected
 
 
 def test_good_answers_are_silent(sqlite, said, monkeypatch):

@@ -18,11 +18,11 @@ PLACE = {"token": "2", "partition": 0}
 
 
 @pytest.fixture
-def shop(engine):
+def shop(any_engine):
     """An engine of a database with an order every second from noon, in two partitions."""
-    metadata.create_all(engine)
-    write(engine, 20)
-    return engine
+    metadata.create_all(any_engine)
+    write(any_engine, 20)
+    return any_engine
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def feed_url(shop):
 
 
 @pytest.fixture
-def any_feed_url(sqlite):
+def sqlite_feed_url(sqlite):
     """The same on SQLite alone, for what does not reach the database."""
     metadata.create_all(sqlite)
     write(sqlite, 20)
@@ -122,7 +122,7 @@ def test_moment_is_written_in_many_ways(feed_url):
         assert len(numbers(feed_url, cursor)) == count, time
 
 
-def test_moment_that_is_none_is_refused(any_feed_url):
+def test_moment_that_is_none_is_refused(sqlite_feed_url):
     """What is not of RFC 3339, or has no zone, is a bad request."""
     for time in [
         "",
@@ -151,7 +151,7 @@ def test_moment_that_is_none_is_refused(any_feed_url):
         "\u0662026-03-01T12:00:00Z",
         "2026-03-01T12:00:00Z\n",
     ]:
-        assert problem(moment(any_feed_url, time)) == (400, "bad-request"), time
+        assert problem(moment(sqlite_feed_url, time)) == (400, "bad-request"), time
 
 
 def splits(url, **parameters):
@@ -204,7 +204,7 @@ def test_portions_make_the_whole(feed_url):
 
 
 @pytest.mark.parametrize("endpoint", ["cursor", "splits", "cursor-of-count"])
-def test_requests_that_cannot_be_served_are_refused(any_feed_url, endpoint):
+def test_requests_that_cannot_be_served_are_refused(sqlite_feed_url, endpoint):
     """What is missing, there twice or not of its form is a problem document."""
     whole = {**PLACE, "cursor": FIRST, "time": "2026-03-01T12:00:00Z", "count": 3, "events": 3}
     needs = {"cursor": ["time"], "splits": ["count"], "cursor-of-count": ["cursor", "events"]}
@@ -233,9 +233,9 @@ def test_requests_that_cannot_be_served_are_refused(any_feed_url, endpoint):
             ({**whole, "stop": "1-99"}, 410, "diverged"),
         ]
     for parameters, status, kind in wrong:
-        answer = httpx.get(f"{any_feed_url}/{endpoint}", params=parameters)
+        answer = httpx.get(f"{sqlite_feed_url}/{endpoint}", params=parameters)
         assert problem(answer) == (status, kind), parameters
-    assert httpx.post(f"{any_feed_url}/{endpoint}", params=whole).status_code == 405
+    assert httpx.post(f"{sqlite_feed_url}/{endpoint}", params=whole).status_code == 405
 
 
 def test_feed_without_times_does_not_answer(sqlite):

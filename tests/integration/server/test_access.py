@@ -1,0 +1,202 @@
+"""Who is let in: what hooks of the host's may say of a request."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import anyio
+import httpx
+import pytest
+from fastapi import HTTPException as FastAPIException
+from harness.readers import (
+    GOOD,
+    HEADERS,
+    PATIENCE,
+    READER,
+    TOKEN,
+    fill,
+    kind,
+    raising,
+    routes,
+    served,
+)
+from harness.waiting import until
+from harness.web import serving
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+
+from zeroeventhub import Capacity, FeedAuthorization, Principal, everybody
+from zeroeventhub.errors import (
+    ConfigurationError,
+    Forbidden,
+    TooManyRequests,
+    Unauthorized,
+    Unavailable,
+)
+
+PATHS = ["", "/events", "/cursor", "/splits", "/lag", "/cursor-of-count", "/segments"]
+PATHS += ["/key-history", "/http-feed", "/server-sent-events"]
+
+
+@pytest.fixture
+def shop(sqlite):
+    """An engine of a database with ten orders."""
+    return fill(sqlite)
+
+
+async def async_hook(request):
+    """Know a reader."""
+    await anyio.sleep(0.001)
+    return READER
+
+
+class Caller:
+    """A hook that is an object."""
+
+    async def __call__(self, request):
+        """Know a reader."""
+        return READER
+
+
+HOOKS = {
+    "sync": lambda request: READER,
+    "async": async_hook,
+    "an object": Caller(),
+    "sync that returns an awaitable": lambda request: async_hook(request),  # noqa: PLW0108
+    "everybody": everybody,
+}
+
+
+@pytest.mark.parametrize("hook", HOOKS.values(), ids=HOOKS)
+def test_hook_lets_in(shop, hook):
+    """A hook may be sync or async, a function or an object."""
+    with served(shop, hook) as url:
+        for path, parameters in GOOD.items():
+            assert httpx.head(url + path, params=parameters).status_code == 200
+        page = httpx.get(f"{url}/events", params=GOOD["/events"])
+        assert page.text.count('"data"') == 20
+
+
+REFUSALS = {
+    "unauthorized": (raising(Unauthorized("Who are you?")), 401, "unauthorized"),
+    "forbidden": (raising(Forbidden("Not you.")), 403, "forbidden"),
+    "too many": (raising(TooManyRequests("Later.", retry_after=7)), 429, "too-many-requests"),
+    "unavailable": (raising(Unavailable("The directory is away.")), 503, "unavailable"),
+    "None": (lambda request: None, 500, "failed"),
+    "True": (lambda request: True, 500, "failed"),
+    "a name": (lambda request: "reader", 500, "failed"),
+    "a class": (lambda request: Principal, 500, "failed"),
+    "a coroutine of nothing": (lambda request: anyio.sleep(0.001), 500, "failed"),
+    "an error": (raising(KeyError(TOKEN)), 500, "failed"),
+    "no principal": (lambda request: Principal(name="a\nb"), 500, "failed"),
+    "an end": (raising(StopIteration()), 500, "failed"),
+    "a failed assertion": (raising(AssertionError(TOKEN)), 500, "failed"),
+}
+
+
+@pytest.mark.parametrize(("hook", "status", "problem"), REFUSALS.values(), ids=REFUSALS)
+def test_what_is_no_principal_lets_nobody_in(shop, hook, status, problem):
+    """Whatever a hook does but return a Principal keeps everybody out, on every route."""
+    with served(shop, hook) as url:
+        for path in PATHS:
+            answer = httpx.get(url + path, params=GOOD.get(path), headers=HEADERS)
+            assert (answer.status_code, kind(answer)) == (status, problem)
+            assert answer.headers["cache-control"] == "no-store"
+            assert answer.headers["vary"] == "Authorization"
+            assert "canary" not in answer.text
+            challenge = answer.headers.get("www-authenticate")
+            assert challenge == ("Bearer" if status == 401 else None)
+        assert answer.headers.get("retry-after") == {429: "7", 503: "1"}.get(status)
+        assert httpx.put(f"{url}/progress").status_code == status
+        head = httpx.head(url)
+        assert (head.status_code, head.content) == (status, b"")
+
+
+class NoReaders(dict):
+    """A hook that holds its readers, of which there are none."""
+
+    async def __call__(self, request):
+        """Know nobody."""
+        raise Forbidden("Nobody may read this feed.")
+
+
+def test_hook_of_no_readers_is_a_hook(shop):
+    """A hook that Python takes for nothing, such as an empty collection, keeps everybody out."""
+    with served(shop, NoReaders()) as url:
+        assert httpx.get(url).status_code == 403
+    with serving(FeedAuthorization(Starlette(routes=routes(shop)), NoReaders())) as url:
+        assert httpx.get(f"{url}/orders").status_code == 403
+
+
+def test_failing_hook_is_told_to_the_operator(shop, caplog):
+    """A hook that is wrong is in the log, with what it has to do."""
+    with served(shop, lambda request: True) as url:
+        httpx.get(url)
+    assert "returned bool" in caplog.text
+    assert "return a Principal" in caplog.text
+
+
+@pytest.mark.parametrize("exception", [HTTPException, FastAPIException])
+def test_exceptions_of_the_host_are_for_its_own_handlers(shop, exception):
+    """What the host's hook raises as the host does elsewhere is answered as elsewhere."""
+
+    async def handler(request, error):
+        return JSONResponse({"own": error.detail}, error.status_code)
+
+    hook = raising(exception(418, "the host's own"))
+    application = Starlette(routes=routes(shop, hook), exception_handlers={418: handler})
+    with serving(application) as url:
+        answer = httpx.get(f"{url}/orders")
+        assert (answer.status_code, answer.json()) == (418, {"own": "the host's own"})
+
+
+def test_hook_that_takes_too_long_is_given_up(shop):
+    """A hook has as much time as a request that stands in line, or nobody is let in."""
+
+    async def slow(request):
+        await anyio.sleep(PATIENCE)
+        return READER
+
+    with served(shop, slow, capacity=Capacity(patience=0.1)) as url:
+        answer = httpx.get(url)
+        assert (answer.status_code, kind(answer)) == (503, "unavailable")
+
+
+def test_hook_that_blocks_does_not_block_the_application(shop):
+    """Hooks that are not async wait in threads of the feed's own, four of them."""
+    running, most, lock, proceed = 0, 0, threading.Lock(), threading.Event()
+
+    def hook(request):
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        proceed.wait(PATIENCE)
+        with lock:
+            running -= 1
+        return READER
+
+    def status(_):
+        return httpx.get(url, timeout=PATIENCE).status_code
+
+    own = routes(shop, everybody, path="/own", name="own")
+    application = Starlette(routes=[*routes(shop, hook, capacity=Capacity(patience=60)), *own])
+    with serving(application) as host, ThreadPoolExecutor(10) as pool:
+        url = f"{host}/orders"
+        try:
+            found = pool.map(status, range(10))
+            until(lambda: running == 4, "four hooks run")
+            assert httpx.get(f"{host}/own", timeout=PATIENCE).status_code == 200
+        finally:
+            proceed.set()
+        assert [*found] == [200] * 10
+    assert most == 4
+
+
+def test_what_is_no_hook_is_refused(shop):
+    """A hook that cannot be called is refused when the feed is mounted."""
+    for wrong in ("everybody", True, READER, {}):
+        with pytest.raises(ConfigurationError, match="authorize"):
+            routes(shop, wrong)
+        with pytest.raises(ConfigurationError, match="authorize"):
+            FeedAuthorization(Starlette(), wrong)

@@ -1,0 +1,112 @@
+"""Readers known by a bearer token."""
+
+import hmac
+import logging
+
+import httpx
+import pytest
+from harness.readers import HEADERS, TOKEN, fill, served
+
+from zeroeventhub import Principal, bearer_tokens
+from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.server import tokens
+
+
+@pytest.fixture
+def shop(sqlite):
+    """An engine of a database with ten orders."""
+    return fill(sqlite)
+
+
+def test_bearer_token_lets_in(shop):
+    """A token is shown in one header Authorization, whatever the case of the scheme."""
+    with served(shop, bearer_tokens({TOKEN: "reader", "b" * 16: "other"})) as url:
+        for scheme in ("Bearer", "bearer", "BEARER"):
+            for blank in (" ", "   "):
+                header = {"Authorization": f"{scheme}{blank}{TOKEN}"}
+                assert httpx.get(url, headers=header).status_code == 200
+        for wrong in (
+            {},
+            {"Authorization": TOKEN},
+            {"Authorization": "Basic cmVhZGVyOnNlY3JldA=="},
+            {"Authorization": ""},
+            [("Authorization", f"Bearer {TOKEN}"), ("Authorization", f"Bearer {TOKEN}")],
+            {"X-Authorization": f"Bearer {TOKEN}"},
+        ):
+            answer = httpx.get(url, headers=wrong)
+            assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+        for wrong in (TOKEN[:-1], f"{TOKEN}x", TOKEN.upper(), "b" * 15, "\xe5" * 20):
+            answer = httpx.get(url, headers={"Authorization": f"Bearer {wrong}".encode("latin-1")})
+            challenge = answer.headers["www-authenticate"]
+            assert (answer.status_code, challenge) == (401, 'Bearer error="invalid_token"')
+            assert wrong not in answer.text
+        parameters = {"access_token": TOKEN, "token": TOKEN}
+        assert httpx.get(url, params=parameters).status_code == 401
+
+
+def test_tokens_are_in_no_log(shop, caplog):
+    """What a reader shows as a token is logged nowhere, whether it is known or not."""
+    caplog.set_level(logging.DEBUG)
+    logging.getLogger("httpcore").setLevel(logging.WARNING)
+    with served(shop, bearer_tokens({TOKEN: "reader"})) as url:
+        httpx.get(url, headers=HEADERS)
+        httpx.get(url, headers={"Authorization": "Bearer canary-canary-canary"})
+        httpx.get(url, headers={"Authorization": f"Basic {TOKEN}"})
+    assert "canary" not in caplog.text
+
+
+def test_every_token_stands_for_its_reader(shop):
+    """However many tokens there are, each lets in its own reader, old and new ones alike."""
+    names = [f"{letter}-0123456789abcdef" for letter in "abcde"]
+    known = {name: Principal(name=name, partitions={0} if name[0] < "c" else ()) for name in names}
+    with served(shop, bearer_tokens(known)) as url:
+        for name in names:
+            document = httpx.get(url, headers={"Authorization": f"Bearer {name}"}).json()
+            assert len(document["partitions"]) == (name[0] < "c")
+
+
+def test_every_token_is_compared_in_constant_time(shop, monkeypatch):
+    """Whichever token is shown, each known one is compared, by digests of one length."""
+    compared = []
+
+    def compare(one, other):
+        compared.append((len(one), len(other)))
+        return hmac.compare_digest(one, other)
+
+    monkeypatch.setattr(tokens, "compare_digest", compare)
+    names = [f"{letter}-0123456789abcdef" for letter in "abcde"]
+    with served(shop, bearer_tokens({name: name for name in names})) as url:
+        for shown in (*names, "unknown-0123456789", "x"):
+            compared.clear()
+            status = httpx.get(url, headers={"Authorization": f"Bearer {shown}"}).status_code
+            assert status == (200 if shown in names else 401)
+            assert compared == [(64, 64)] * len(names)
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        "",
+        "short",
+        "x" * 15,
+        f"{TOKEN} ",
+        f"{TOKEN}\n",
+        f"a {TOKEN}",
+        f"{TOKEN}å",
+        None,
+        7,
+        b"x" * 16,
+    ],
+)
+def test_token_that_could_be_guessed_or_never_shown_is_refused(token):
+    """A token has sixteen characters or more, of those of RFC 6750; no error repeats it."""
+    with pytest.raises(ConfigurationError, match="token") as caught:
+        bearer_tokens({token: "reader"})
+    assert "canary" not in str(caught.value)
+
+
+def test_tokens_are_not_kept():
+    """Nothing that a hook holds, and nothing that it shows of itself, is a token."""
+    hook = bearer_tokens({TOKEN: "reader"})
+    assert TOKEN not in repr(hook)
+    assert TOKEN not in repr(vars(hook))
