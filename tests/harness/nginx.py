@@ -6,13 +6,13 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
 from harness.databases import PROGRAMS, give_up, has_engine
+from harness.waiting import until
 
 __all__ = ["Nginx", "example", "nginx", "reserved_port"]
 
@@ -75,10 +75,7 @@ class Nginx:
             self._running = _Contained(self._folder, command)
         else:
             give_up("no nginx is to be had: apt-get install nginx-light, or start Docker")
-        ending = time.monotonic() + PATIENCE
-        while not self._listens():
-            assert time.monotonic() < ending, self.log
-            time.sleep(0.005)
+        until(self._listens, f"nginx listens: {self.log}", PATIENCE)
 
     def reload(self) -> None:
         """Let it read its configuration anew, as after a renewed certificate."""

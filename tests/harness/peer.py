@@ -12,6 +12,9 @@ REQUIREMENTS = ["zeroeventhub==0.2.3", "uvicorn"]
 SCRIPTS = Path(__file__).parent / "peer_scripts"
 CACHE = Path(__file__).parents[2] / ".venv-peer"
 
+ENVIRONMENT = dict(os.environ)
+"""As it was before the tests began, which let clients trust no certificate of the network's."""
+
 
 @pytest.fixture(scope="session")
 def peer_python():
@@ -25,6 +28,7 @@ def peer_python():
             check=True,
             timeout=600,
             stdout=sys.stderr,
+            env=ENVIRONMENT,
         )
         complete.touch()
     return python

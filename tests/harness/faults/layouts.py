@@ -198,10 +198,15 @@ class Changing:
             yield changing
             changing.account.dispose()
 
-    def behind_every_line(self, change: Change) -> Findings:
-        """Change a feed behind its first line; a new one behind its second line; and so on."""
+    def behind_every_line(self, change: Change, *, every: int = 1) -> Findings:
+        """Change a feed behind its first line; a new one behind its second line; and so on.
+
+        Args:
+            change: what happens.
+            every: of how many lines one is taken; an odd number, so that both ways are shown.
+        """
         findings = Findings()
-        for line in count(1):
+        for line in count(1, every):
             # Both ways to read are shown, each at every other line.
             name = f"layouts, {change.name}, behind line {line}"
             with naming(name):

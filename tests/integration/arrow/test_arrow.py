@@ -1,6 +1,8 @@
-"""Pages as Arrow record batches over real HTTP: who gets them, and that they are the same pages."""
+"""Pages as Arrow record batches: who gets them, that they are the same, and what is refused."""
 
 import json
+import random
+import struct
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -9,11 +11,12 @@ import httpx
 import pyarrow as pa
 import pyarrow.ipc
 import pytest
+from harness.calling import answer, discovery, raw_feed
 from harness.shop import metadata, orders, place
-from harness.web import answering, serving
-from hypothesis import HealthCheck, given, settings
+from harness.web import serving
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import NullPool, delete, insert
+from sqlalchemy import NullPool, insert
 from sqlalchemy.ext.asyncio import create_async_engine
 from starlette.applications import Starlette
 
@@ -24,20 +27,22 @@ from zeroeventhub import (
     Client,
     Event,
     FeedInfo,
+    Limits,
     Page,
     TableFeed,
     TypeFilter,
     feed_routes,
 )
 from zeroeventhub.arrow import MEDIA_TYPE as ARROW
-from zeroeventhub.arrow.page_encoder import encode_page
-from zeroeventhub.errors import CutPage, ProtocolError
-from zeroeventhub.limits import Limits
+from zeroeventhub.errors import CutPage, PageTooLarge, ProtocolError
 from zeroeventhub.ndjson import MEDIA_TYPE as LINES
-from zeroeventhub.ndjson import encode_page as encode_lines
+from zeroeventhub.ndjson import encode_page
 
 FEED = TableFeed(orders, data="data", type="kind")
 CURSOR = "2-1-38b7-0123456789"
+LINE = f'{{"cursor":"{CURSOR}"}}'
+ROWS = pa.schema([("data", pa.string()), ("checkpoint", pa.string())])
+EVENTS = pa.schema([pa.field("data", pa.string(), nullable=False)])
 
 
 @contextmanager
@@ -49,27 +54,21 @@ def mounted(feed, engine=None, *, arrow=True, **options):
 
 
 @pytest.fixture
-def shop(engine):
-    """An engine of a database with ten orders, on each database in turn."""
-    metadata.create_all(engine)
-    with engine.begin() as connection:
+def shop(any_engine):
+    """An engine of a database with ten orders."""
+    metadata.create_all(any_engine)
+    with any_engine.begin() as connection:
         place(connection, 10)
-    return engine
+    return any_engine
 
 
 @pytest.fixture
-def small_shop(sqlite):
-    """An engine of a database with ten orders."""
+def url(sqlite):
+    """The URL of a feed of ten orders that sends Arrow."""
     metadata.create_all(sqlite)
     with sqlite.begin() as connection:
         place(connection, 10)
-    return sqlite
-
-
-@pytest.fixture
-def url(small_shop):
-    """The URL of a feed that sends Arrow."""
-    with mounted(FEED, small_shop) as url:
+    with mounted(FEED, sqlite) as url:
         yield url
 
 
@@ -85,21 +84,25 @@ def facts(page):
     if isinstance(page, Page):
         data = [event.raw.decode() for event in page.events]
     else:
+        assert all(batch.schema == EVENTS for batch in page.batches)
         data = [row["data"] for batch in page.batches for row in batch.to_pylist()]
     return data, page.cursor, page.caught_up, page.stop_reached
 
 
 def both(url, partition, cursor, **options):
     """Fetch a page in both forms; return what it says, which is the same."""
-    with httpx.Client(timeout=60) as http:
+    with httpx.Client() as http:
         client = Client(url, http)
         lines = facts(client.fetch(partition, cursor, **options))
         assert facts(client.fetch_arrow(partition, cursor, **options)) == lines
     return lines
 
 
+# Publishers.
+
+
 def test_pages_are_the_same_in_both_forms(shop):
-    """On each database, a page of whatever was asked for says the same as Arrow and as lines."""
+    """A page of whatever was asked for says the same as Arrow and as lines."""
     with mounted(FEED, shop) as url:
         data, cursor, *flags = both(url, 0, FIRST, limit=4)
         assert ([json.loads(text)["n"] for text in data], flags) == ([0, 1, 2, 3], [False, False])
@@ -113,145 +116,138 @@ def test_pages_are_the_same_in_both_forms(shop):
         assert both(url, 0, FIRST, types=none) == ([], end, True, False)
 
 
-json_values = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**53), 2**53)
-    | st.text(st.characters(codec="utf-8")),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text("ab\né"), inner, max_size=3)
-    ),
-    max_leaves=5,
-)
-
-
-@settings(
-    max_examples=15,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-@given(st.lists(json_values, min_size=1, max_size=30), st.integers(1, 12))
-def test_any_events_are_the_same_in_both_forms(engine, events, limit):
-    """On each database, whatever the events hold, all pages have them byte for byte."""
-    metadata.create_all(engine)
-    # PostgreSQL has no text with NUL in it.
-    texts = [json.dumps(event).replace("\\u0000", "") for event in events]
-    with engine.begin() as connection:
-        connection.execute(delete(orders))
-        connection.execute(insert(orders), [{"data": json.loads(text)} for text in texts])
-    with mounted(FEED, engine) as url:
-        found, cursor, caught_up = [], FIRST, False
-        while not caught_up:
-            data, cursor, caught_up, _ = both(url, 0, cursor, limit=limit)
-            found += data
-    assert [json.loads(text) for text in found] == [json.loads(text) for text in texts]
+@pytest.mark.anyio
+async def test_async_client_reads_columns(url):
+    """An asynchronous client reads the same columns as lines."""
+    async with httpx.AsyncClient() as http:
+        client = AsyncClient(url, http)
+        expected = facts(await client.fetch(0, FIRST, limit=4))
+        assert facts(await client.fetch_arrow(0, FIRST, limit=4)) == expected
+        assert len(expected[0]) == 4
 
 
 @pytest.mark.anyio
-async def test_async_client_reads_columns(async_url, shop):
-    """An asynchronous client reads the same from a feed with an asynchronous engine."""
+@pytest.mark.test_all
+async def test_feed_with_an_asynchronous_engine_sends_columns(async_url, shop):
+    """A feed with an asynchronous engine sends the same columns as lines."""
     # Its connections are of the server's event loop: none is left for another to close.
-    engine = create_async_engine(async_url, poolclass=NullPool)
-    with mounted(FEED, engine) as url:
-        async with httpx.AsyncClient() as http:
-            client = AsyncClient(url, http)
-            expected = facts(await client.fetch(0, FIRST, limit=4))
-            assert facts(await client.fetch_arrow(0, FIRST, limit=4)) == expected
-            assert len(expected[0]) == 4
+    with mounted(FEED, create_async_engine(async_url, poolclass=NullPool)) as url:
+        assert len(both(url, 0, FIRST, limit=4)[0]) == 4
 
 
 class OwnFeed:
-    """A feed of one's own making, whose events may be anything."""
+    """A feed of one's own making, of one page that may be anything."""
 
     def __init__(self, *events):
-        self._events = [Event(event) for event in events]
+        self.page = Page([Event(event) for event in events], CURSOR)
 
     def info(self):
         return FeedInfo.of(1)
 
     def read(self, partition, cursor, limit):
-        return Page(self._events if cursor == FIRST else [], CURSOR)
+        return self.page if cursor == FIRST else Page([], CURSOR)
+
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+pages = st.builds(
+    Page,
+    st.lists(st.builds(Event.of, json_values), max_size=12),
+    st.sampled_from([CURSOR, "a b~", '"\\']),
+    caught_up=st.booleans(),
+    stop_reached=st.booleans(),
+)
+
+
+def test_any_page_is_the_same_in_both_forms():
+    """Whatever the events are, columns hold the same bytes as lines, each time the same."""
+    own = OwnFeed()
+    with mounted(own) as url, httpx.Client() as http:
+        client = Client(url, http)
+
+        @given(pages)
+        @settings(max_examples=40)
+        def is_the_same(page):
+            own.page = page
+            expected = facts(page)
+            assert facts(client.fetch(0, FIRST)) == expected
+            assert facts(client.fetch_arrow(0, FIRST)) == expected
+            one, other = (get(url, accept=ARROW, cursor=FIRST).content for _ in range(2))
+            assert one == other
+
+        is_the_same()
 
 
 def test_feed_of_ones_own_sends_arrow():
     """A feed that only yields events sends them as Arrow, without white space around them."""
     with mounted(OwnFeed(b'{"a":\n1}', b" 2\r", b"null")) as url:
-        assert both(url, 0, FIRST) == (['{"a": 1}', "2", "null"], CURSOR, False, False)
+        assert both(url, 0, FIRST)[0] == ['{"a": 1}', "2", "null"]
         assert both(url, 0, CURSOR) == ([], CURSOR, False, False)
 
 
 def test_event_that_is_not_text_is_a_problem():
-    """What a feed of one's own holds is found out before the status is sent."""
+    """An event of a feed of one's own that is not UTF-8 is found out before the status is sent."""
     with mounted(OwnFeed(b'"\xff"')) as url:
         assert get(url, accept=ARROW, cursor=FIRST).status_code == 500
 
 
-@pytest.mark.parametrize(
-    ("accept", "sent"),
-    [
-        (None, LINES),
-        ("", LINES),
-        ("*/*", LINES),
-        ("application/*", LINES),
-        (LINES, LINES),
-        ("text/html", LINES),
-        (ARROW, ARROW),
-        (ARROW.upper(), ARROW),
-        (f"{ARROW};q=0.1", ARROW),
-        (f"{ARROW}, {LINES}", ARROW),
-        (f"{LINES}, {ARROW}", ARROW),
-        (f"{ARROW}, {LINES};q=0.5", ARROW),
-        (f"{ARROW};q=0.5, {LINES}", LINES),
-        (f"{ARROW};q=0.5, */*;q=0.1", ARROW),
-        (f"{ARROW};q=0.5, */*", LINES),
-        (f"{ARROW};q=0.5, application/*, {LINES};q=0.2", ARROW),
-        (f"{ARROW} ; Q=0.9 , application/* ; q=0.8", ARROW),
-        (f"{ARROW};q=0", LINES),
-        (f"{ARROW};q=0, */*", LINES),
-        (f"{ARROW};q=nan", LINES),
-        (f"{ARROW};q=2", LINES),
-        (f"{ARROW};q=x", LINES),
-        ("application/vnd.apache.arrow.file", LINES),
-        (",,;q=1,", LINES),
+ACCEPTED = {
+    LINES: [
+        *[None, "", "*/*", "application/*", LINES, "text/html", f"{ARROW};q=0.5, {LINES}"],
+        *[f"{ARROW};q=0.5, */*", f"{ARROW};q=0", f"{ARROW};q=0, */*", f"{ARROW};q=nan"],
+        *[f"{ARROW};q=2", f"{ARROW};q=x", "application/vnd.apache.arrow.file", ",,;q=1,"],
     ],
-)
-def test_form_is_what_the_client_prefers(url, accept, sent):
+    ARROW: [
+        *[ARROW, ARROW.upper(), f"{ARROW};q=0.1", f"{ARROW}, {LINES}", f"{LINES}, {ARROW}"],
+        *[f"{ARROW}, {LINES};q=0.5", f"{ARROW};q=0.5, */*;q=0.1"],
+        f"{ARROW};q=0.5, application/*, {LINES};q=0.2",
+        f"{ARROW} ; Q=0.9 , application/* ; q=0.8",
+    ],
+}
+
+
+@pytest.mark.parametrize("sent", ACCEPTED)
+def test_form_is_what_the_client_prefers(url, sent):
     """Arrow is sent to who names it and names no lines that it likes better; lines to all others,
     and caches are told.
     """
-    answer = get(url, accept=accept)
-    assert (answer.status_code, answer.headers["content-type"]) == (200, sent)
-    assert answer.headers["vary"] == "Accept"
-
-
-def test_only_feeds_that_say_so_send_arrow(small_shop):
-    """A feed that is mounted without it sends lines, whatever is preferred, and is silent of it."""
-    with mounted(FEED, small_shop, arrow=False) as url:
-        answer = get(url, accept=ARROW)
-        assert answer.headers["content-type"] == LINES
-        assert "vary" not in answer.headers
-        assert "arrow" not in httpx.get(url).json()["extensions"]
-        assert len(both(url, 0, FIRST)[0]) == 10
-    with mounted(FEED, small_shop) as url:
-        assert "arrow" in httpx.get(url).json()["extensions"]
+    for accept in ACCEPTED[sent]:
+        found = get(url, accept=accept)
+        assert (found.status_code, found.headers["content-type"]) == (200, sent), accept
+        assert found.headers["vary"] == "Accept"
 
 
 @pytest.mark.parametrize("arrow", [True, False])
-def test_client_asks_for_what_the_feed_announces(small_shop, arrow):
-    """Arrow is asked for only of feeds that list it, and lines as well, as the lesser choice."""
+def test_only_feeds_that_say_so_send_arrow(sqlite, arrow):
+    """A feed that is mounted without Arrow is silent of it and sends lines, whatever is preferred;
+    a client asks for Arrow only where it is announced, and for lines as the lesser choice.
+    """
+    metadata.create_all(sqlite)
     seen = []
     hooks = {"request": [lambda request: seen.append(request.headers["accept"])]}
-    with mounted(FEED, small_shop, arrow=arrow) as url, httpx.Client(event_hooks=hooks) as http:
-        Client(url, http).fetch_arrow(0, FIRST)
+    with mounted(FEED, sqlite, arrow=arrow) as url, httpx.Client(event_hooks=hooks) as http:
+        assert ("arrow" in httpx.get(url).json()["extensions"]) is arrow
+        found = get(url, accept=ARROW)
+        assert found.headers["content-type"] == (ARROW if arrow else LINES)
+        assert ("vary" in found.headers) is arrow
+        assert Client(url, http).fetch_arrow(0, FIRST).caught_up
     assert seen[-1] == (f"{ARROW}, {LINES};q=0.5" if arrow else LINES)
 
 
 def test_version_1_sends_lines(url):
     """A request of ZeroEventHub v1 is answered in lines."""
-    answer = httpx.get(url, params={"n": 1, "cursor0": FIRST}, headers={"Accept": ARROW})
-    assert answer.headers["content-type"] == LINES
-    with httpx.Client(timeout=60) as http:
-        assert len(facts(Client(url, http).fetch_arrow(0, FIRST))[0]) == 10
+    found = httpx.get(url, params={"n": 1, "cursor0": FIRST}, headers={"Accept": ARROW})
+    assert found.headers["content-type"] == LINES
 
 
 def test_each_form_has_a_tag_of_its_own(url):
@@ -260,44 +256,33 @@ def test_each_form_has_a_tag_of_its_own(url):
     tags = lines.headers["etag"], arrow.headers["etag"]
     assert len({*tags}) == 2
     assert lines.headers["cache-control"] == arrow.headers["cache-control"]
-    for accept, answer, own in ((LINES, lines, tags[0]), (ARROW, arrow, tags[1])):
+    for accept, found, own in ((LINES, lines, tags[0]), (ARROW, arrow, tags[1])):
         for tag in tags:
             again = get(url, accept=accept, pagesizehint=4, headers={"If-None-Match": tag})
             assert again.status_code == (304 if tag == own else 200)
-            assert again.content == (b"" if tag == own else answer.content)
+            assert again.content == (b"" if tag == own else found.content)
             assert (again.headers["etag"], again.headers["vary"]) == (own, "Accept")
     last = get(url, accept=ARROW)
     assert (last.headers["cache-control"], "etag" in last.headers) == ("no-store", False)
-
-
-def test_kept_pages_are_sent_in_both_forms(small_shop):
-    """A reader of columns gets the pages that were kept or read ahead for one of lines."""
-    with small_shop.begin() as connection:
-        place(connection, 490, first=10)
-    with mounted(FEED, small_shop) as url:
-        cursor, caught_up, count = FIRST, False, 0
-        while not caught_up:
-            data, cursor, caught_up, _ = both(url, 0, cursor, limit=20)
-            count += len(data)
-        assert count == 500
-
-
-def test_large_pages_are_sent(small_shop):
-    """Pages of megabytes, which are made in a thread, are the same."""
-    with small_shop.begin() as connection:
-        rows = [{"data": {"n": n, "text": "x" * 2_000}} for n in range(1_000)]
-        connection.execute(insert(orders), rows)
-    with mounted(FEED, small_shop) as url:
-        assert len(both(url, 0, FIRST, limit=1_000)[0]) == 1_000
-
-
-def test_head_is_answered_like_get(url):
-    """HEAD has the header fields of the form that GET would be answered in."""
-    whole = get(url, accept=ARROW)
-    answer = get(url, accept=ARROW, method="HEAD")
-    assert (answer.status_code, answer.content) == (200, b"")
+    head = get(url, accept=ARROW, method="HEAD")
+    assert (head.status_code, head.content) == (200, b"")
     for name in ("content-type", "content-length", "vary"):
-        assert answer.headers[name] == whole.headers[name]
+        assert head.headers[name] == last.headers[name]
+
+
+def test_kept_and_large_pages_are_sent_in_both_forms(url, sqlite):
+    """A reader of columns gets the pages that were read ahead for one of lines, and pages of
+    megabytes, which are made in a thread.
+    """
+    with sqlite.begin() as connection:
+        rows = [{"data": {"n": n, "text": "x" * 2_000}} for n in range(10, 800)]
+        connection.execute(insert(orders), rows)
+    assert len(both(url, 0, FIRST, limit=1_000)[0]) == 800
+    cursor, caught_up, count = FIRST, False, 0
+    while not caught_up:
+        data, cursor, caught_up, _ = both(url, 0, cursor, limit=40)
+        count += len(data)
+    assert count == 800
 
 
 def test_any_reader_of_arrow_reads_it(url):
@@ -310,77 +295,230 @@ def test_any_reader_of_arrow_reads_it(url):
     assert json.loads(rows[-1]["checkpoint"])["caughtUp"] is True
 
 
-# The client against publishers that do not do as they should.
-
-DISCOVERY = b'{"token":"t","partitions":[{"id":"0"}],"extensions":["arrow"]}'
+# Clients, of publishers that do not do as they should.
 
 
-def http(body, media_type, length=None):
-    """An answer, byte by byte."""
-    length = len(body) if length is None else length
-    head = ["HTTP/1.1 200 OK", "Connection: close", f"Content-Length: {length}"]
-    return "\r\n".join([*head, f"Content-Type: {media_type}", "", ""]).encode() + body
+def stream(*batches, schema=ROWS, options=None):
+    """Write batches of rows, each a list of data and checkpoints."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema, options=options) as writer:
+        for rows in batches:
+            columns = [list(column) for column in zip(*rows, strict=True)] or [[], []]
+            arrays = [
+                pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)
+            ]
+            writer.write_batch(pa.record_batch(arrays, schema=schema))
+    return sink.getvalue().to_pybytes()
 
 
-@contextmanager
-def publisher(answer):
-    """A client of a publisher that announces Arrow, and answers requests for events like this."""
+def decoded(*chunks, kind=ARROW, method="fetch_arrow", **bounds):
+    """Fetch a page that comes in these chunks."""
 
-    def reply(target):
-        return answer if "/events" in target else http(DISCOVERY, "application/json")
+    def reply(request):
+        if "/events" not in request.url.path:
+            return httpx.Response(200, content=discovery("arrow"))
+        return httpx.Response(200, headers={"Content-Type": kind}, content=iter(chunks))
 
-    with answering(reply) as url, httpx.Client() as client:
-        yield Client(url, client, limits=Limits(page_bytes=2**20))
+    with httpx.Client(transport=httpx.MockTransport(reply)) as http:
+        return getattr(Client("http://feed/", http, limits=Limits(**bounds)), method)(0, FIRST)
 
 
-PAGE = encode_lines(Page([Event(b'{"n":1}'), Event(b'{"n":2}')], CURSOR, caught_up=True))
+BODY = stream(
+    [('{"n":1}', None), ('{"n":2}', None), ('"é"', None)],
+    [(None, f'{{"cursor":"{CURSOR}","caughtUp":true}}')],
+)
+WHOLE = (['{"n":1}', '{"n":2}', '"é"'], CURSOR, True, False)
+
+
+@pytest.mark.parametrize("size", [1, 3, 40, 500, len(BODY)])
+def test_pieces_do_not_matter(size):
+    """However an answer is cut into pieces, it is the same page."""
+    pieces = (BODY[start : start + size] for start in range(0, len(BODY), size))
+    assert facts(decoded(*pieces)) == WHOLE
+
+
+def test_page_that_is_cut_is_never_taken_for_a_whole_one():
+    """Wherever a page is cut, it is a cut page, or all of it is there."""
+    cuts = 0
+    for end in range(0, len(BODY) + 1, 4):
+        try:
+            assert facts(decoded(BODY[:end])) == WHOLE
+        except CutPage:
+            cuts += 1
+    assert cuts == (len(BODY) - 8) // 4  # what follows the checkpoint is the end of the stream
+    broken = answer(BODY[:-9], f"Content-Length: {len(BODY)}", kind=ARROW)
+    info = answer(discovery("arrow"))
+    with raw_feed(broken, info=info) as (url, _), httpx.Client() as http, pytest.raises(CutPage):
+        Client(url, http).fetch_arrow(0, FIRST)
+
+
+def test_rows_are_events_checkpoints_both_or_neither():
+    """Rows mean what lines mean: several pages count up to the last checkpoint, and a tail is
+    dropped; a row with nothing is passed over.
+    """
+    body = stream(
+        [("1", None), (None, None), ("2", '{"cursor":"a"}')],
+        [],
+        [("3", None)],
+        [("4", None), (None, '{"partition":0,"cursor":"b","caughtUp":true}'), ("5", None)],
+    )
+    assert facts(decoded(body)) == (["1", "2", "3", "4"], "b", False, False)
 
 
 def test_lines_that_come_in_place_of_arrow_are_taken():
-    """Another process of the feed may not know Arrow: its lines are made into columns."""
-    with publisher(http(PAGE, LINES)) as client:
-        page = client.fetch_arrow(0, FIRST)
-        assert facts(page) == (['{"n":1}', '{"n":2}'], CURSOR, True, False)
+    """Another process of the feed may not know Arrow: its lines are made into columns, where the
+    answer says so; and who asked for lines does not take columns.
+    """
+    page = Page([Event(b'{"n":1}'), Event(b'{"n":2}')], CURSOR, caught_up=True)
+    lines = encode_page(page)
+    assert facts(decoded(lines, kind=LINES)) == (['{"n":1}', '{"n":2}'], CURSOR, True, False)
+    assert decoded(encode_page(Page([], CURSOR)), kind=LINES).batches == []
+    for wrong in ({"chunks": lines}, {"chunks": BODY, "method": "fetch"}):
+        with pytest.raises(ProtocolError):
+            decoded(wrong.pop("chunks"), **wrong)
 
 
-def test_arrow_that_was_not_asked_for_is_not_taken():
-    """A client that asked for lines does not take columns for a page."""
-    with publisher(http(encode_page(PAGE), ARROW)) as client, pytest.raises(ProtocolError):
-        client.fetch(0, FIRST)
+@pytest.mark.parametrize(
+    "checkpoint",
+    [
+        *["", "{}", "[]", '{"cursor":""}', '{"cursor":null}', '{"cursor":1}'],
+        *['{"cursor":"_first"}', '{"cursor":"a"', '{"cursor":"a"}\n{"cursor":"b"}}'],
+        *['{"cursor":"a","partition":1}', '{"cursor":"a","data":1}'],
+    ],
+)
+def test_checkpoint_that_is_none_is_refused(checkpoint):
+    """A checkpoint is as strict as the line that it is."""
+    with pytest.raises(ProtocolError):
+        decoded(stream([("1", None)], [(None, checkpoint)]))
 
 
-def test_connection_that_breaks_is_a_cut_page():
-    """Wherever the connection breaks, no shortened page is taken for a whole one."""
-    body = encode_page(PAGE)
-    for end in range(0, len(body) + 1, 40):
-        with publisher(http(body[:end], ARROW, len(body))) as client:
-            if end < len(body) - 8:
-                with pytest.raises(CutPage):
-                    client.fetch_arrow(0, FIRST)
-            else:
-                assert facts(client.fetch_arrow(0, FIRST))[1:] == (CURSOR, True, False)
+@pytest.mark.parametrize(
+    "columns",
+    [
+        [("data", pa.string())],
+        [("checkpoint", pa.string()), ("data", pa.string())],
+        [("data", pa.binary()), ("checkpoint", pa.string())],
+        [("data", pa.large_string()), ("checkpoint", pa.string())],
+        [("data", pa.dictionary(pa.int8(), pa.string())), ("checkpoint", pa.string())],
+        [("data", pa.string()), ("checkpoint", pa.string()), ("more", pa.string())],
+    ],
+    ids=lambda columns: " ".join(map(str, columns[0])),
+)
+def test_other_columns_are_refused(columns):
+    """A stream of another schema is no page."""
+    with pytest.raises(ProtocolError, match="other columns"):
+        decoded(stream(schema=pa.schema(columns)))
 
 
-def test_answer_that_is_no_arrow_is_refused():
-    """What says that it is Arrow, and is not, is told so."""
-    with publisher(http(PAGE, ARROW)) as client, pytest.raises(ProtocolError):
-        client.fetch_arrow(0, FIRST)
+@pytest.mark.parametrize("codec", ["lz4", "zstd"])
+def test_packed_batches_are_refused(codec):
+    """What is packed could be of any size once it is unpacked, and is not looked at."""
+    options = pa.ipc.IpcWriteOptions(compression=codec)
+    body = stream([(f'"{"x" * 100_000}"', None), (None, LINE)], options=options)
+    with pytest.raises(ProtocolError, match="compressed"):
+        decoded(body)
 
 
-_WITHOUT = """
+def test_other_bytes_are_refused():
+    """What is no Arrow stream, or has its schema elsewhere than once at the beginning, is told."""
+    length = struct.unpack_from("<i", BODY, 4)[0]
+    schema, batches = BODY[: 8 + length], BODY[8 + length :]
+    for wrong in (b"<html></html>", b"\xff" * 40, b"\x10" * 40, batches, schema + schema + batches):
+        with pytest.raises(ProtocolError):
+            decoded(wrong)
+
+
+def test_limits_hold():
+    """More bytes or events than a client takes, and an event that is too long, are refused; what
+    was read before that stands.
+    """
+    first = [("1", None), ("2", None), (None, '{"cursor":"a"}')]
+    body = stream(first, [("3", None), (f'"{"x" * 900}"', None), (None, '{"cursor":"b"}')])
+    exact = {"page_events": 4, "line_bytes": 902, "page_bytes": len(body)}
+    second = body.index(b"\xff\xff\xff\xff", len(stream(first)) - 8)
+    for chunks in ([body], [body[:second], body[second:]]):
+        assert decoded(*chunks, **exact).cursor == "b"
+        for name, most in exact.items():
+            # The end of the stream is 8 bytes that need not be there.
+            less = most - 1 if name != "page_bytes" else most - 9
+            assert facts(decoded(*chunks, **exact | {name: less})) == (
+                ["1", "2"],
+                "a",
+                False,
+                False,
+            )
+            with pytest.raises(PageTooLarge, match=name):
+                decoded(stream([("1", None)] * 5, [(f'"{"x" * 2000}"', LINE)]), **{name: 4})
+
+
+def test_length_that_nothing_could_have_is_refused():
+    """A message that says that it is longer than a page may be is not waited for."""
+    with pytest.raises(PageTooLarge):
+        decoded(BODY[:4] + struct.pack("<i", 2**31 - 1) + BODY[8:], page_bytes=1_000_000)
+
+
+def mutants(chance, count):
+    """Yield streams that are broken in a few places."""
+    whole = [
+        stream([(f'{{"n":{n}}}', None) for n in range(size)], [(None, LINE)])
+        for size in (0, 1, 5, 40)
+    ]
+    numbers = [("<i", n) for n in (0, 1, -1, 8, 16, 2**31 - 1, -(2**31))]
+    numbers += [("<q", n) for n in (0, 1, -1, 2**31, 2**40, 2**62, 2**63 - 1, -(2**63))]
+    for _ in range(count):
+        body = bytearray(chance.choice(whole))
+        for _ in range(chance.choice((1, 1, 2, 5))):
+            place = chance.randrange(len(body) - 8)
+            match chance.randrange(4):
+                case 0:
+                    body[place] ^= 1 << chance.randrange(8)
+                case 1:
+                    form, number = chance.choice(numbers)
+                    struct.pack_into(form, body, place & ~3, number)
+                case 2:
+                    body[place] = chance.randrange(256)
+                case _:
+                    body[place:place] = chance.randbytes(chance.randrange(1, 20))
+        yield bytes(body)
+
+
+READING = """
+import sys
+from zeroeventhub.arrow.page_decoder import ArrowDecoder
+from zeroeventhub.errors import CutPage, ProtocolError
+
+bodies = sys.stdin.buffer.read()
+while bodies:
+    length = int.from_bytes(bodies[:4], "big")
+    body, bodies = bodies[4 : 4 + length], bodies[4 + length :]
+    decoder = ArrowDecoder(0, page_bytes=1 << 20, page_events=1_000, line_bytes=1 << 20)
+    try:
+        decoder.feed(body)
+        page = decoder.page()
+    except (CutPage, ProtocolError):
+        continue
+    for batch in page.batches:
+        batch.to_pylist()
+"""
+
+
+@pytest.mark.parametrize("seed", [1, pytest.param(None, marks=pytest.mark.test_all)])
+def test_broken_streams_are_refused_and_nothing_worse(seed):
+    """Whatever is broken of a stream, it is refused or is a page: no other error, and no crash."""
+    seed = random.randrange(10**6) if seed is None else seed
+    bodies = mutants(random.Random(seed), 500 if seed == 1 else 4_000)
+    framed = b"".join(len(body).to_bytes(4, "big") + body for body in bodies)
+    done = subprocess.run(
+        [sys.executable, "-c", READING], check=False, capture_output=True, input=framed
+    )
+    assert done.returncode == 0, (seed, done.returncode, done.stderr.decode())
+
+
+WITHOUT = """
 import sys
 
-class Blocked:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "pyarrow":
-            raise ModuleNotFoundError(name)
-
-sys.meta_path.insert(0, Blocked())
 sys.modules["pyarrow"] = None
 
-import httpx
-from sqlalchemy import create_engine
-from sqlalchemy.pool import StaticPool
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 from zeroeventhub import Client, Event, FIRST, FeedInfo, Page, feed_routes
@@ -394,12 +532,12 @@ class Own:
         return Page([Event(b"1")], "c1")
 
 client = TestClient(Starlette(routes=feed_routes("/feed", Own())))
-answer = client.get(
+found = client.get(
     "/feed/events?token=1&partition=0&cursor=_first",
     headers={"Accept": "application/vnd.apache.arrow.stream"},
 )
-assert answer.headers["content-type"] == "application/x-ndjson", answer.headers
-assert b'"data":1' in answer.content
+assert found.headers["content-type"] == "application/x-ndjson", found.headers
+assert b'"data":1' in found.content
 assert "extensions" not in client.get("/feed").json()
 for call in (
     lambda: feed_routes("/feed", Own(), arrow=True),
@@ -413,20 +551,16 @@ for call in (
         raise AssertionError("no MissingExtra")
 assert len(Client("http://testserver/feed", client).fetch(0, FIRST).events) == 1
 """
+UNASKED = (
+    "import sys, zeroeventhub.server, zeroeventhub.client, zeroeventhub.cli;"
+    "assert 'pyarrow' not in sys.modules"
+)
 
 
-def test_without_pyarrow_feeds_send_lines():
-    """Where pyarrow is not installed, lines are sent and read, and what needs it says so."""
-    arguments = [sys.executable, "-c", _WITHOUT]
-    done = subprocess.run(arguments, check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-
-
-def test_pyarrow_is_imported_only_when_it_is_asked_for():
-    """Who serves or reads lines does not pay for pyarrow, though it is installed."""
-    code = (
-        "import sys, zeroeventhub.server, zeroeventhub.client, zeroeventhub.cli;"
-        "assert 'pyarrow' not in sys.modules"
-    )
+@pytest.mark.parametrize("code", [WITHOUT, UNASKED], ids=["not installed", "not asked for"])
+def test_lines_need_no_pyarrow(code):
+    """Where pyarrow is not installed, lines are sent and read, and what needs it says so; where it
+    is, it is imported only when it is asked for.
+    """
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -5,7 +5,6 @@ import re
 import signal
 import socket
 import threading
-import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from harness.faults.publishers import Publishers
 from harness.nginx import example, nginx, reserved_port
 from harness.nginx_paths import Deployment, deployed, shipped
 from harness.shop import metadata, orders, place
+from harness.waiting import until
 from harness.web import serving
 from sqlalchemy import create_engine, insert
 from starlette.applications import Starlette
@@ -92,9 +92,12 @@ def get(url, path="/events", headers=None, **parameters):
 
 def get_in_the_end(url, **parameters):
     """Get a page, as soon as there are not too many requests of ours."""
-    while (answer := get(url, **parameters)).status_code == httpx.codes.TOO_MANY_REQUESTS:
-        time.sleep(0.05)
-    return answer
+
+    def let_in():
+        answer = get(url, **parameters)
+        return answer if answer.status_code != httpx.codes.TOO_MANY_REQUESTS else None
+
+    return until(let_in, "a request is let in")
 
 
 # What the example is for.
@@ -127,6 +130,7 @@ def test_page_that_is_held_is_not_sent_again(shop):
         assert (again.status_code, again.content) == (304, b"")
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("compressed", [False, True])
 def test_reader_that_waits_hears_of_an_event_when_it_comes(shop, compressed):
     """An answer that was held back at the head is passed on as soon as the publisher gives it."""
@@ -138,15 +142,16 @@ def test_reader_that_waits_hears_of_an_event_when_it_comes(shop, compressed):
     ):
         cursor = client.fetch(0, LAST).cursor
         waiting = pool.submit(client.fetch, 0, cursor, wait=25)
-        time.sleep(0.5)
-        assert not waiting.done()
+        with pytest.raises(TimeoutError):
+            waiting.result(0.3)
         write(shop, first=1)
-        written = time.monotonic()
-        assert [event.data["n"] for event in waiting.result().events] == [1]
-        assert time.monotonic() - written < SOON
+        assert [event.data["n"] for event in waiting.result(SOON).events] == [1]
 
 
-@pytest.mark.parametrize("deployment", [Deployment.PACKED, Deployment.BUFFERED])
+@pytest.mark.parametrize(
+    "deployment",
+    [Deployment.PACKED, pytest.param(Deployment.BUFFERED, marks=pytest.mark.test_all)],
+)
 def test_stream_is_passed_on_event_by_event(shop, deployment):
     """Server-sent events arrive when they happen, also through an nginx that nobody has told, and
     at a client that would take gzip.
@@ -181,8 +186,9 @@ def test_timeouts_are_longer_than_any_wait(name):
     assert int(seconds) >= 2 * max(Capacity().wait_seconds, HEARTBEAT)
 
 
+@pytest.mark.test_all
 def test_slow_reader_does_not_hold_up_the_publisher(shop):
-    """A page that nobody takes from nginx is off the publisher's hands."""
+    """A publisher has sent a page to nginx before the reader takes it."""
     with shop.begin() as connection:
         rows = [{"data": {"n": number, "text": "x" * 16_000}} for number in range(1500)]
         connection.execute(insert(orders), rows)
@@ -207,6 +213,7 @@ def test_slow_reader_does_not_hold_up_the_publisher(shop):
         assert sent.wait(SOON)
 
 
+@pytest.mark.test_all
 def test_headers_are_nginx_s_own(shop):
     """The publisher hears of the request's id and address from nginx, whatever a client says."""
     heard = []
@@ -231,6 +238,7 @@ def test_headers_are_nginx_s_own(shop):
     assert len({dict(headers)["x-request-id"] for headers in heard}) == 2
 
 
+@pytest.mark.test_all
 def test_requests_of_one_client_are_limited(shop):
     """Beyond what one address may have under way, it is asked to come again later."""
     limited = {"limit_conn readers 32;": "limit_conn readers 2;"}
@@ -241,9 +249,7 @@ def test_requests_of_one_client_are_limited(shop):
     ):
         cursor = client.fetch(0, LAST).cursor
         waiting = [pool.submit(get_in_the_end, url, cursor=cursor, wait=20) for _ in range(2)]
-        ending = time.monotonic() + PATIENCE
-        while get(url).status_code == httpx.codes.OK:
-            assert time.monotonic() < ending
+        until(lambda: get(url).status_code != httpx.codes.OK, "a request is one too many")
         with pytest.raises(TransientError):
             client.fetch(0, FIRST)
         write(shop)
@@ -303,15 +309,12 @@ def consume_beside(account, url, waits, *, limit=None):
 
 def await_first(waits):
     """Return the first error that a consumer waits out."""
-    ending = time.monotonic() + PATIENCE
-    while not waits.seen:
-        assert time.monotonic() < ending
-        time.sleep(0.01)
-    return waits.seen[0]
+    return until(lambda: waits.seen, "the consumer waits")[0]
 
 
+@pytest.mark.test_all
 def test_publisher_that_is_down(publishers, account):
-    """Who is told by nginx that there is nobody (502) waits, and goes on when there is."""
+    """A consumer waits while nginx finds no publisher (502), and goes on when there is one."""
     waits = Waits()
     with behind(publishers.url) as (_, url):
         assert get(url).status_code == 502
@@ -323,8 +326,9 @@ def test_publisher_that_is_down(publishers, account):
     assert account.seen("patient") == {0: list(range(30))}
 
 
+@pytest.mark.test_all
 def test_publisher_that_hangs(publishers, account):
-    """Who is told by nginx that nobody answered in time (504) waits, and goes on."""
+    """A consumer waits while the publisher does not answer nginx in time (504), and goes on."""
     waits = Waits()
     with (
         behind(publishers.url, {"proxy_read_timeout 75s;": "proxy_read_timeout 1s;"}) as (_, url),
@@ -343,6 +347,7 @@ SLOW = {"limit_conn readers 32;": "limit_rate 15k;"}
 """Let a page take a second, and nginx be killed in the middle of it."""
 
 
+@pytest.mark.test_all
 def test_nginx_killed_in_the_middle_of_answers(publishers, account):
     """An nginx that is killed while it answers costs time, and no event."""
     with publishers.publishing(), behind(publishers.url, SLOW) as (server, url):
@@ -361,8 +366,9 @@ def test_nginx_killed_in_the_middle_of_answers(publishers, account):
             assert account.seen(f"{number}") == {0: list(range(30))}
 
 
+@pytest.mark.test_all
 def test_nginx_that_reads_its_configuration_anew(publishers, account):
-    """A reload, as for a renewed certificate, is not even noticed."""
+    """A consumer does not notice a reload, as for a renewed certificate."""
     with publishers.publishing(), behind(publishers.url) as (server, url):
         for number in range(5):
             server.reload()

@@ -17,15 +17,15 @@ __all__ = ["peer_python"]
 pytestmark = pytest.mark.timeout(600)  # the first run installs the peer
 
 
-def test_client_of_the_peer_drains_our_feed(peer_python, engine):
+def test_client_of_the_peer_drains_our_feed(peer_python, any_engine):
     """The peer's client reads every event of our feed once, with its headers."""
-    metadata.create_all(engine)
-    with engine.begin() as connection:
+    metadata.create_all(any_engine)
+    with any_engine.begin() as connection:
         place(connection, 50, partitions=3)
     feed = TableFeed(
         orders, partition="part", partitions=3, data="data", headers={"customer": "customer"}
     )
-    with serving(Starlette(routes=feed_routes("/orders", feed, engine))) as url:
+    with serving(Starlette(routes=feed_routes("/orders", feed, any_engine))) as url:
         process = run_peer(peer_python, "client.py", f"{url}/orders", 3)
         lines, _ = process.communicate(timeout=60)
     assert process.returncode == 0
@@ -57,6 +57,7 @@ def test_our_client_drains_the_feed_of_the_peer(peer_url):
     assert page.cursor == "3"
 
 
+@pytest.mark.test_all
 def test_our_consumer_follows_the_feed_of_the_peer(peer_url, tmp_path):
     """Our consumer reads all partitions of the peer's feed to their end, each event once."""
     engine = create_engine(f"sqlite:///{tmp_path / 'consumer.db'}")

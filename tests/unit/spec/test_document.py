@@ -76,3 +76,10 @@ def test_schema_has_the_partitions_that_there_are(number, more):
         assert not 0 <= number <= protocol.HIGHEST_PARTITION
     else:
         assert FeedInfo((Partition(number),), "t")
+
+
+@pytest.mark.parametrize("kind", ["decode", "discovery", "requests"])
+def test_vectors_are_named_once(kind):
+    """A vector is known by its name."""
+    names = [vector["name"] for vector in vectors(kind)["vectors"]]
+    assert len(names) == len(set(names))

@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 import httpx
 import pytest
 from harness.shop import metadata, orders
-from harness.vectors import content, schema, vectors
+from harness.vectors import content, named, schema, vectors
 from harness.web import serving
 from jsonschema import Draft202012Validator
 from sqlalchemy import MetaData, create_engine, delete, func, insert, select
@@ -206,10 +206,7 @@ def publisher(request, shared, tmp_path):
         yield own
 
 
-@pytest.mark.parametrize(
-    "vector",
-    [pytest.param(vector, id=ascii(vector["name"])) for vector in DOCUMENT["vectors"]],
-)
+@pytest.mark.parametrize("vector", named("requests"))
 def test_publisher_answers_as_the_vector_says(vector, publisher):
     """A publisher answers as the specification says."""
     known = {"token": httpx.get(publisher.url).json()["token"]}
