@@ -3,22 +3,31 @@
 import socket
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 
 import httpx
 from obstore.store import MemoryStore, S3Store
+from sqlalchemy import insert
 
+from harness.shop import metadata, orders
+from harness.waiting import until
+from zeroeventhub import TableFeed
 from zeroeventhub.archive import Archive
-from zeroeventhub.archive.draft import Draft
 from zeroeventhub.archive.objects import Objects
-
-KINDS = ("folder", "memory", "s3")
+from zeroeventhub.capacity import Capacity
+from zeroeventhub.publisher.retention import Retention
 
 PATIENCE = 60
 """Seconds in which a server starts."""
+
+PARTITIONS = 3
+KINDS = ["placed", "Paid", None, "sent", ""]
+BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
+EVENTS = [(number % PARTITIONS, number, number % 5) for number in range(36)]
+"""Thirty-six orders, each with a partition, a number for its type, and a length."""
 
 
 @contextmanager
@@ -31,18 +40,15 @@ def s3_server() -> Iterator[str]:
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}"
     try:
-        deadline = time.monotonic() + PATIENCE
-        while not _answers(url):
-            if server.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError("The server that speaks S3 did not start.")
-            time.sleep(0.1)
+        until(lambda: _answers(url, server), "the server that speaks S3 answers", PATIENCE)
         yield url
     finally:
         server.terminate()
         server.wait(PATIENCE)
 
 
-def _answers(url: str) -> bool:
+def _answers(url: str, server: subprocess.Popen[bytes]) -> bool:
+    assert server.poll() is None, "the server that speaks S3 has ended"
     try:
         return httpx.get(url).status_code < 500
     except httpx.TransportError:
@@ -66,7 +72,7 @@ def s3_store(url: str) -> S3Store:
 
 
 def store_for(kind, request):
-    """Return an empty store of one of KINDS, or the folder of one."""
+    """Return an empty store: in memory, on a server that speaks S3, or the path of a folder."""
     if kind == "folder":
         return request.getfixturevalue("tmp_path") / "archive"
     if kind == "memory":
@@ -76,7 +82,7 @@ def store_for(kind, request):
 
 def made(after, upto, partitions=1, **columns):
     """Make a segment with an event at each position."""
-    draft = Draft()
+    draft = Archive(MemoryStore()).draft()
     positions = range(after + 1, upto + 1)
     given = {"position": positions, "partition": [one % partitions for one in positions]}
     given["data"] = [f'{{"n":{one}}}' for one in positions]
@@ -128,12 +134,44 @@ def dying(store, step, **options) -> Archive:
 
 def positions_in(archive) -> list[int]:
     """Read the positions of all events that an archive has, in the order of its segments."""
-    archive.look()
     found = []
-    for segment in archive.manifest.segments:
+    for segment in archive.look().segments:
         footer = archive.load_footer(segment)
         own = []
         for number in range(len(footer.entries)):
             own += archive.load_group(segment, footer, number).positions
         found += sorted(own)
     return found
+
+
+def source(archive, **options):
+    """Return a feed over orders, with all that an event can have."""
+    given = {"data": "data", "partition": "part", "partitions": PARTITIONS}
+    given |= {"type": "kind", "time": "placed", "retention": Retention(), "archive": archive}
+    return TableFeed(orders, **{**given, **options})
+
+
+def place(connection, *events):
+    """Append orders, each with a partition, a number for its type, and a length."""
+    rows = [
+        {
+            "part": part,
+            "kind": KINDS[kind % len(KINDS)],
+            "customer": f"c{number % 4}",
+            "placed": BEGAN + timedelta(minutes=number - kind % 3),
+            "data": {"n": number, "text": "é" * length},
+        }
+        for number, (part, kind, length) in enumerate(events)
+    ]
+    if rows:
+        connection.execute(insert(orders), rows)
+
+
+def opened(engine, archive, events=EVENTS, page_bytes=200, **options):
+    """Return a feed of some events, in a database that is empty."""
+    metadata.create_all(engine)
+    feed = source(archive, **options)
+    with engine.begin() as connection:
+        feed.install(connection)
+        place(connection, *events)
+    return feed.bind(engine, Capacity(page_bytes=page_bytes))

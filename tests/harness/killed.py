@@ -1,25 +1,114 @@
-"""Processes that are killed at a point of what they do."""
+"""Processes that trim, seal and erase, and are killed at a point of it."""
 
+import sys
+import threading
+from datetime import timedelta
 from multiprocessing import get_context
 
+from sqlalchemy import NullPool, create_engine
+
+from harness.kills.connecting import arguments
+from harness.kills.points import Points, kill
+from harness.log import LOG
+from zeroeventhub import TableFeed
+from zeroeventhub.archive import Archive, objects
+from zeroeventhub.publisher.retention import Retention
+
 PATIENCE = 60
+"""Seconds that a process may take."""
 
 _forks = get_context("forkserver")
 # What they do, imported once for all of them.
-_forks.set_forkserver_preload(["harness.trimmed", "harness.sealed"])
+_forks.set_forkserver_preload(["harness.killed"])
+
+
+def source(ordering, archive=None):
+    """Return the feed of a log that is trimmed, and moved into its archive if there is one."""
+    return TableFeed(
+        LOG, data=["n"], id="id", ordering=ordering, retention=Retention(), archive=archive
+    )
+
+
+def opened(store):
+    """Open the archive in a store, from which events may be erased, and files go at once."""
+    return Archive(store, grace=timedelta(0), erasable=True)
+
+
+def move(feed, archive):
+    """Seal all that can be sealed, trim it, and tidy up."""
+    feed.seal(segment_events=3)
+    feed.trim(feed.plan_trim(sealed=archive.sealed), rows=2)
+    archive.tidy()
+
+
+def erase(feed, archive, ids):
+    """Erase events of an archive, and tidy up."""
+    feed.erase(ids=ids)
+    archive.tidy()
 
 
 def until_killed(do, *arguments):
-    """Do something in a process of its own, which kills itself; return whether it did.
+    """Do something in a process of its own, which kills itself at a point.
 
     Args:
-        do: a function of a module.
-        arguments: what it is given.
+        do: a function of this module.
+        arguments: what it is given; the last one is the number of the point.
+
+    Returns:
+        Whether it was killed before it had come to its end.
     """
     life = _forks.Process(target=do, args=arguments)
     life.start()
     life.join(PATIENCE)
     code = life.exitcode
     life.close()
-    assert code in {0, -9}, code
+    assert code in {0, -9}, f"the process ended with {code}"
     return code == -9
+
+
+def trimming(url, ordering, below, at):
+    """Trim a log in batches of two."""
+    engine = create_engine(url, poolclass=NullPool, connect_args=arguments(url))
+    feed = source(ordering).bind(engine)
+    plan = feed.plan_trim(below=below)
+    Points(at, kill).watch(engine)
+    feed.trim(plan, rows=2)
+
+
+def moving(url, ordering, store, at):
+    """Move a log into its archive."""
+    move(*_watched(url, ordering, store, at))
+
+
+def erasing(url, ordering, store, ids, at):
+    """Erase events of a log's archive."""
+    erase(*_watched(url, ordering, store, at), ids)
+
+
+def creating(folder, path, content, at):
+    """Create a file of an archive."""
+    store = Archive(folder).objects
+    _watch_calls_of(objects, Points(at, kill))
+    store.create(path, content)
+
+
+def _watched(url, ordering, store, at):
+    """Return a feed and its archive, of a process that is killed at a point."""
+    points = Points(at, kill)
+    archive = opened(store)
+    engine = create_engine(url, poolclass=NullPool, connect_args=arguments(url))
+    feed = source(ordering, archive).bind(engine)
+    points.watch(engine)
+    _watch_calls_of(objects, points)
+    return feed, archive
+
+
+def _watch_calls_of(module, points):
+    """Take the moments before and behind every call by which a module leaves Python."""
+
+    def passed(frame, event, _):
+        if event in {"c_call", "c_return"} and frame.f_code.co_filename == module.__file__:
+            points.touch()
+
+    threading.setprofile(passed)
+    sys.setprofile(passed)

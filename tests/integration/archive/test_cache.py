@@ -1,0 +1,177 @@
+"""What was fetched from an archive is kept in memory and on the disk, within bounds."""
+
+import os
+
+import pytest
+from harness.archives import made
+
+from zeroeventhub.archive import Archive
+from zeroeventhub.archive.objects import Objects
+
+EVENTS = 10_000
+
+
+class Counting(Objects):
+    """Objects that count how often something is fetched."""
+
+    fetched = 0
+
+    def read(self, path, start=0, length=None):
+        """Read, and count it."""
+        self.fetched += path.startswith("segments")
+        return super().read(path, start, length)
+
+
+@pytest.fixture
+def cached(tmp_path):
+    """An archive of ten thousand events that keeps what it fetched, and its segment."""
+    archive = Archive(tmp_path / "archive", cache=tmp_path / "cache")
+    archive.add(made(0, EVENTS), "feed")
+    (segment,) = archive.look().segments
+    return archive, segment
+
+
+def load(archive, segment):
+    """Load the first row group of a segment."""
+    return archive.load_group(segment, archive.load_footer(segment), 0)
+
+
+def reopened(tmp_path, **options):
+    """Return the archive as another process has it, and what it fetches from."""
+    objects = Counting(tmp_path / "archive")
+    archive = Archive(objects, cache=tmp_path / "cache", **options)
+    archive.look()
+    return archive, objects
+
+
+def test_what_was_fetched_is_found_by_other_processes(cached, tmp_path):
+    """The cache outlives its process, and the store is not asked again."""
+    archive, segment = cached
+    before = load(archive, segment)
+    other, objects = reopened(tmp_path)
+    after = load(other, segment)
+    assert objects.fetched == 0
+    assert after.events(range(3)) == before.events(range(3))
+
+
+def test_archives_that_share_a_folder_keep_apart(cached, tmp_path):
+    """An archive finds nothing in its cache that was fetched from another store."""
+    archive, segment = cached
+    load(archive, segment)
+    other = Archive(tmp_path / "other", cache=tmp_path / "cache")
+    other.look()
+    reopened(tmp_path)
+    assert len([*(tmp_path / "cache").glob("*/*")]) == 2
+
+
+@pytest.mark.parametrize("harm", ["cut", "changed", "empty", "gone", "folder"])
+def test_broken_cache_is_no_error(cached, tmp_path, harm):
+    """A file of the cache that is not as it was written is fetched again."""
+    archive, segment = cached
+    load(archive, segment)
+    for file in (tmp_path / "cache").glob("*/*"):
+        content = file.read_bytes()
+        match harm:
+            case "cut":
+                file.write_bytes(content[:-1])
+            case "changed":
+                file.write_bytes(content[:50] + bytes([content[50] ^ 1]) + content[51:])
+            case "empty":
+                file.write_bytes(b"")
+            case "gone":
+                file.unlink()
+            case "folder":
+                file.unlink()
+                file.mkdir()
+    other, objects = reopened(tmp_path)
+    assert [*load(other, segment).positions] == [*range(1, EVENTS + 1)]
+    assert objects.fetched == 2
+
+
+def test_cache_keeps_what_was_used_last_within_its_bound(tmp_path):
+    """What was not used for the longest goes first, and the bound holds."""
+    archive = Archive(tmp_path / "archive", cache=tmp_path / "cache", cache_bytes=30_000)
+    for after in range(0, 6 * EVENTS, EVENTS):
+        archive.add(made(after, after + EVENTS), "feed")
+    segments = archive.look().segments
+    for hour, segment in enumerate(segments):
+        load(archive, segment)
+        (folder,) = (tmp_path / "cache").iterdir()
+        for file in folder.glob(f"{segment.name}.*"):
+            os.utime(file, (hour * 3_600, hour * 3_600))
+        load(archive, segments[0])
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 30_000 * 17 / 16
+    other, objects = reopened(tmp_path)
+    load(other, segments[0])
+    load(other, segments[-1])
+    assert objects.fetched == 0
+    load(other, segments[1])
+    assert objects.fetched > 0
+
+
+def test_memory_keeps_what_was_used_last_within_its_bound(tmp_path):
+    """A row group is at hand as long as there is room, and as long as somebody uses it."""
+    Archive(tmp_path).add(made(0, 4 * EVENTS), "feed")
+    archive = Archive(tmp_path)
+    (segment,) = archive.look().segments
+    footer = archive.load_footer(segment)
+    weight = archive.load_group(segment, footer, 0).weight
+    archive = Archive(tmp_path, memory_bytes=int(3.5 * weight))
+    archive.look()
+
+    def at_hand():
+        return [archive.group(segment, number) is not None for number in range(4)]
+
+    for number in range(3):
+        archive.load_group(segment, footer, number)
+    assert at_hand() == [True, True, True, False]
+    for number in (1, 2, 0, 0):
+        archive.load_group(segment, footer, number)
+        assert archive.group(segment, number) is not None
+    used = archive.group(segment, 2)
+    for number in (1, 0):
+        assert archive.group(segment, number) is not None
+    archive.load_group(segment, footer, 3)
+    assert at_hand() == [True, True, True, True]
+    del used
+    assert at_hand() == [True, True, False, True]
+    archive.load_group(segment, footer, 2)
+    assert archive.group(segment, 2) is not None
+
+
+def test_nothing_is_kept_of_segments_that_were_replaced(tmp_path):
+    """What was erased is in no cache, of this process and of others, once they have looked."""
+    archives = [
+        Archive(tmp_path / "archive", cache=tmp_path / name, erasable=True) for name in "ab"
+    ]
+    archives[0].add(made(0, 10, key=["ada", "bob"] * 5), "feed")
+    archives[0].add(made(10, 20), "feed")
+    for archive in archives:
+        segments = archive.look().segments
+        for segment in segments:
+            load(archive, segment)
+    old, kept = segments
+    assert archives[0].erase([], ["ada"], lambda position: f"1-{position}") == 5
+    archives[1].look()
+    for archive, name in zip(archives, "ab", strict=True):
+        assert archive.group(old, 0) is None
+        names = {file.name.partition(".")[0] for file in (tmp_path / name).glob("*/*")}
+        assert old.name not in names
+        assert kept.name in names
+        new, _ = archive.look().segments
+        assert [load(archive, new).event(index) is None for index in (0, 1)] == [True, False]
+
+
+def test_process_that_comes_later_keeps_nothing_of_what_was_replaced(tmp_path):
+    """A process that begins removes from its cache what another one has kept of replaced
+    segments.
+    """
+    before = Archive(tmp_path / "archive", cache=tmp_path / "cache")
+    before.add(made(0, 10, key=["ada", "bob"] * 5), "feed")
+    (segment,) = before.look().segments
+    load(before, segment)
+    eraser = Archive(tmp_path / "archive", erasable=True)
+    assert eraser.erase([], ["ada"], lambda position: f"1-{position}") == 5
+    assert [*(tmp_path / "cache").glob("*/*")]
+    reopened(tmp_path)
+    assert [*(tmp_path / "cache").glob("*/*")] == []

@@ -1,0 +1,196 @@
+"""Events that are erased from an archive are gone, and nothing else is."""
+
+from contextlib import suppress
+from datetime import timedelta
+
+import pytest
+from harness.archives import (
+    EVENTS,
+    PARTITIONS,
+    Died,
+    dying,
+    made,
+    opened,
+    place,
+    positions_in,
+    source,
+)
+from harness.shop import metadata, orders
+from harness.trimmed import numbers, trim
+from sqlalchemy import insert
+
+from zeroeventhub import FIRST, LAST
+from zeroeventhub.archive import Archive
+from zeroeventhub.archive.objects import Objects
+from zeroeventhub.errors import BadCursor, ConfigurationError
+
+ATTRIBUTES = {"id": "id", "key": "customer"}
+
+
+def erasable(engine, archive):
+    """Return a bound feed of thirty-six events with ids and keys, all of them in its archive."""
+    feed = opened(engine, archive, **ATTRIBUTES)
+    feed.seal(segment_events=10)
+    trim(feed, 37)
+    return feed
+
+
+def data_of(archive):
+    """The data of all events by position, None for those that are gone, past all caches."""
+    found = {}
+    for segment in archive.look().segments:
+        footer = archive.load_footer(segment)
+        for number in range(len(footer.entries)):
+            group = archive.load_group(segment, footer, number)
+            for index, position in enumerate(group.positions):
+                event = group.event(index)
+                found[position] = event and event.data["n"]
+    return found
+
+
+@pytest.mark.parametrize("named", ["ids", "keys"])
+def test_each_event_is_found_by_its_id_and_by_its_key(tmp_path, named):
+    """Every event of every segment and row group can be erased alone, the first and the last ones
+    as well, and every other one stays.
+    """
+    archive = Archive(tmp_path, erasable=True)
+    names = [f"{number:02}" for number in range(1, 13)]
+    for after in (0, 4, 8):
+        own = names[after : after + 4]
+        archive.add(made(after, after + 4, partitions=2, id=own, key=own), "feed")
+    left = {number: number for number in range(1, 13)}
+    for number, name in enumerate(names, 1):
+        given = {"ids": [], "keys": []} | {named: [name, "none"]}
+        assert archive.erase(**given, bare=lambda position: f"1-{position}") == 1
+        assert archive.erase(**given, bare=lambda position: f"1-{position}") == 0
+        left[number] = None
+        assert data_of(archive) == left
+    assert [segment.last for segment in archive.manifest.segments] == ["1-4", "1-8", "1-12"]
+    assert [segment.events for segment in archive.manifest.segments] == [0, 0, 0]
+    assert sum(erasure.events for erasure in archive.manifest.erasures) == 12
+
+
+def test_erased_events_are_gone_and_their_cursors_stay(sqlite, tmp_path):
+    """Nothing of them is left in any file once the grace time is over; every reader reads on."""
+    archive = Archive(tmp_path / "archive", erasable=True)
+    feed = erasable(sqlite, archive)
+    reading = Archive(tmp_path / "archive", erasable=True)
+    other = source(reading, **ATTRIBUTES).bind(sqlite)
+    pages = [feed.read(0, FIRST, count) for count in range(1, 12)]
+    assert numbers(other) == numbers(feed) == [*range(0, 36, 3)]
+    # The first, the last, and every fourth from the second on.
+    assert feed.erase(ids=["1", "36"], keys=["c1"]) == 11
+    assert feed.erase(ids=["1", "36"], keys=["c1"]) == 0
+    reading.look()  # as it does once a minute
+    left = [number for number in range(1, 35) if number % 4 != 1]
+    for one in (feed, other):
+        for partition in range(PARTITIONS):
+            assert numbers(one, partition) == [
+                number for number in left if number % PARTITIONS == partition
+            ]
+        for page in pages:
+            assert numbers(one, 0, page.cursor) == [
+                number for number in range(3 * len(page.events), 36, 3) if number in left
+            ]
+        assert one.read(0, LAST, 1).cursor == "1-36"
+        assert one.cursor_of("3", 2) == feed.cursor_of("3", 2)
+        with pytest.raises(BadCursor):
+            one.cursor_of("1", 0)
+    gone = Archive(tmp_path / "archive", grace=timedelta(0))
+    assert len(gone.tidy()) == 8
+    files = [file.read_bytes() for file in (tmp_path / "archive" / "segments").iterdir()]
+    assert len(files) == 8
+    assert numbers(source(gone, **ATTRIBUTES).bind(sqlite)) == [
+        number for number in left if number % PARTITIONS == 0
+    ]
+    with sqlite.begin() as connection:
+        place(connection, (0, 0, 0))
+    assert feed.seal().events == 1
+
+
+def test_death_at_any_step_of_erasing_loses_nothing_else(sqlite, tmp_path):
+    """Wherever the eraser dies, what is to stay stays, and the next one finishes."""
+    feed = erasable(sqlite, Archive(tmp_path, erasable=True))
+    there, step, died = set(range(36)), 0, True
+    while died:
+        first, second = sorted(there)[1], sorted(there)[-2]
+        dead = source(dying(tmp_path, step, erasable=True), **ATTRIBUTES).bind(sqlite)
+        died = True
+        with suppress(Died):
+            dead.erase(ids=[str(first + 1), str(second + 1)])
+            died = False
+        after = source(Archive(tmp_path, erasable=True), **ATTRIBUTES).bind(sqlite)
+        found = {number for partition in range(3) for number in numbers(after, partition)}
+        assert there - {first, second} <= found
+        feed.erase(ids=[str(first + 1), str(second + 1)])
+        there -= {first, second}
+        assert {n for partition in range(3) for n in numbers(feed, partition)} == there
+        step += 2
+    assert step > 6
+
+
+def test_erasing_beside_sealing_keeps_what_both_did(sqlite, tmp_path):
+    """A segment that comes while another is rewritten is not lost, and nothing comes back."""
+    feed = erasable(sqlite, Archive(tmp_path, erasable=True))
+    with sqlite.begin() as connection:
+        place(connection, *EVENTS)
+
+    class Busy(Objects):
+        def create(self, path, content):
+            if path.startswith("segments"):
+                feed.seal(segment_events=5)
+            return super().create(path, content)
+
+    eraser = source(Archive(Busy(tmp_path), erasable=True), **ATTRIBUTES).bind(sqlite)
+    assert eraser.erase(ids=["5"]) == 1
+    archive = Archive(tmp_path)
+    assert archive.sealed() == 72
+    assert positions_in(archive) == [*range(1, 73)]
+    assert numbers(source(archive, **ATTRIBUTES).bind(sqlite), 1).count(4) == 1
+
+
+def test_pages_of_what_may_be_erased_are_not_kept(sqlite, tmp_path):
+    """The feed says of no page that it never changes, and without that nothing is erased."""
+    feed = erasable(sqlite, Archive(tmp_path))
+    assert feed.read(0, "1-0", 1).full
+    with pytest.raises(ConfigurationError, match="erasable=True"):
+        feed.erase(ids=["5"])
+    with pytest.raises(ConfigurationError, match="as lists"):
+        feed.erase(ids="5")
+    said = source(Archive(tmp_path, erasable=True), **ATTRIBUTES).bind(sqlite)
+    assert not said.read(0, "1-0", 1).full
+    assert said.erase(ids=["5"]) == 1
+
+
+def test_event_with_an_empty_id_hides_none_beside_it(sqlite, tmp_path):
+    """Events are erased by their ids also where one of their row group has the empty id."""
+    metadata.create_all(sqlite)
+    feed = source(Archive(tmp_path, erasable=True), id="customer")
+    with sqlite.begin() as connection:
+        feed.install(connection)
+        rows = [{"customer": identity, "data": {}} for identity in ("", "a1", "a2")]
+        connection.execute(insert(orders), rows)
+    bound = feed.bind(sqlite)
+    assert bound.seal().segments == 1
+    assert bound.erase(ids=["a2"]) == 1
+    assert bound.erase(ids=[""]) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "named", "complaint"),
+    [
+        ({"cloudevents": True, "key": "customer"}, {"ids": ["2"]}, "no column of ids.*id=…"),
+        ({"id": "id"}, {"keys": ["c1"]}, "no column of keys.*key=…"),
+        ({"id": "id"}, {"ids": ["2"], "keys": ["c1"]}, "no column of keys.*key=…"),
+    ],
+)
+def test_events_are_not_erased_by_what_their_feed_does_not_have(
+    sqlite, tmp_path, options, named, complaint
+):
+    """A feed without a column of ids, or of keys, erases nothing by those, and says why."""
+    archive = Archive(tmp_path, erasable=True)
+    feed = opened(sqlite, archive, **options)
+    feed.seal()
+    with pytest.raises(ConfigurationError, match=complaint):
+        feed.erase(**named)
+    assert archive.look().erasures == ()

@@ -1,0 +1,125 @@
+"""Objects are created once, whole or not at all, in folders, in memory and on servers."""
+
+import os
+import time
+from datetime import UTC, datetime, timedelta
+
+import obstore
+import pytest
+from harness.archives import made, store_for
+from harness.killed import creating, until_killed
+from obstore.store import S3Store
+
+from zeroeventhub.archive import Archive
+from zeroeventhub.errors import ConfigurationError, Unavailable
+
+
+@pytest.fixture(params=["folder", "memory", "s3"])
+def objects(request):
+    """The objects of an archive in an empty store, of each kind in turn."""
+    return Archive(store_for(request.param, request)).objects
+
+
+def test_object_is_created_once(objects):
+    """A store has what came first under a name; it reads whole objects and parts of them."""
+    assert objects.create("segments/one", b"first")
+    assert not objects.create("segments/one", b"second")
+    assert objects.create("segments/two", b"2")
+    assert objects.create("manifest/1", b"3")
+    assert objects.read("segments/one") == b"first"
+    assert objects.read("segments/one", 1, 3) == b"irs"
+    assert objects.names("segments") == ["one", "two"]
+    assert objects.names("segments", "one") == ["two"]
+    assert objects.names("nothing") == []
+    (age,) = [created for name, created in objects.ages("manifest")]
+    assert abs(age - datetime.now(UTC)) < timedelta(minutes=1)
+    objects.delete(["segments/one", "segments/none"])
+    assert objects.names("segments") == ["two"]
+    with pytest.raises(FileNotFoundError):
+        objects.read("segments/one")
+
+
+def test_server_that_knows_of_no_offsets_is_understood(objects, monkeypatch):
+    """A server may list everything, whatever it was asked to begin behind."""
+    listed = obstore.list
+
+    def everything(store, prefix, *, offset, chunk_size):
+        return listed(store, prefix, chunk_size=chunk_size)
+
+    monkeypatch.setattr(obstore, "list", everything)
+    for name in "abc":
+        objects.create(f"manifest/{name}", b"")
+    assert objects.names("manifest", "a") == ["b", "c"]
+
+
+def test_store_that_does_not_answer_is_unavailable(tmp_path):
+    """A store that is gone can be asked again; one that cannot be opened is refused."""
+    gone = S3Store(
+        "bucket",
+        endpoint="http://127.0.0.1:9",
+        region="us-east-1",
+        access_key_id="any",
+        secret_access_key="any",
+        client_options={"allow_http": True},
+        retry_config={"max_retries": 0},
+    )
+    with pytest.raises(Unavailable, match="did not answer"):
+        Archive(gone).look()
+    with pytest.raises(ConfigurationError, match="cannot be opened"):
+        Archive("nonsense://bucket")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigurationError, match="cannot be opened"):
+        Archive(tmp_path / "file")
+
+
+def test_store_that_lets_nobody_in_is_refused(tmp_path, monkeypatch):
+    """A folder in which one may not write is no store that may answer later."""
+    objects = Archive(tmp_path).objects
+
+    def refused(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("os.link", refused)
+    with pytest.raises(ConfigurationError, match="does not let this process in"):
+        objects.create("segments/one", b"")
+    assert objects.names("segments") == []
+
+
+def test_half_written_files_are_nothing(tmp_path):
+    """What a machine was writing when its power failed is not taken for an object."""
+    archive = Archive(tmp_path)
+    archive.add(made(0, 10), "feed")
+    (tmp_path / "manifest" / "000000000002.json#123").write_bytes(b'{"generation": 2, ')
+    assert archive.objects.names("manifest") == ["000000000001.json"]
+    assert Archive(tmp_path).sealed() == 10
+
+
+def test_drafts_of_dead_writers_are_swept(tmp_path):
+    """What a writer has begun goes if it was begun before a moment, and nothing else does."""
+    objects = Archive(tmp_path).objects
+    objects.create("segments/one", b"whole")
+    old, young = (tmp_path / "segments" / f"two#{number}" for number in (1, 2))
+    for draft in (old, young):
+        draft.write_bytes(b"half")
+    long_ago = time.time() - 100
+    os.utime(old, (long_ago, long_ago))
+    os.utime(tmp_path / "segments" / "one", (long_ago, long_ago))
+    objects.sweep("segments", datetime.now(UTC) - timedelta(seconds=90))
+    assert {file.name for file in (tmp_path / "segments").iterdir()} == {"one", young.name}
+
+
+@pytest.mark.parametrize("stride", [8, pytest.param(1, marks=pytest.mark.test_all)])
+def test_killed_at_points_of_creating_a_file(tmp_path, stride):
+    """A file is whole as soon as it is seen, wherever its writer is killed."""
+    at, found, killed = 1, [], True
+    while killed:
+        folder = tmp_path / str(at)
+        killed = until_killed(creating, folder, "segments/one", b"whole", at)
+        objects = Archive(folder).objects
+        found.append([objects.read(f"segments/{name}") for name in objects.names("segments")])
+        objects.create("segments/one", b"other")
+        assert objects.names("segments") == ["one"]
+        at += stride
+    assert found.count([])
+    assert found.count([b"whole"])
+    assert len(found) == found.count([]) + found.count([b"whole"])

@@ -1,0 +1,461 @@
+"""Events move from a feed's table into its archive: nothing is lost or repeated on the way, and
+what is not of both is neither sealed, trimmed nor shown.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from harness.archives import (
+    BEGAN,
+    EVENTS,
+    PARTITIONS,
+    Died,
+    dying,
+    opened,
+    place,
+    positions_in,
+    s3_store,
+    source,
+)
+from harness.killed import erase, erasing, move, moving, until_killed
+from harness.killed import opened as opened_store
+from harness.killed import source as log_source
+from harness.log import LOG, Log, append
+from harness.ordering_table import ALL, SEQUENCED_SQLITE, SINGLE_WRITER
+from harness.shop import metadata, orders
+from harness.trimmed import numbers, trim
+from sqlalchemy import delete, insert, text, update
+
+from zeroeventhub import FIRST, LAST, TableFeed
+from zeroeventhub.archive import Archive
+from zeroeventhub.capacity import Capacity
+from zeroeventhub.errors import ConfigurationError, Diverged, FeedFailure, Trimmed, Unavailable
+from zeroeventhub.layout import Layout
+from zeroeventhub.publisher.archived import sealing
+from zeroeventhub.publisher.retention import Retention
+
+
+def test_sealing_leaves_what_is_young_or_too_little(sqlite, tmp_path):
+    """Only what is older is sealed, and only if it is worth a segment; the caller hears of it."""
+    archive = Archive(tmp_path)
+    feed = opened(sqlite, archive)
+    assert feed.seal(least=37).segments == 0
+    heard = []
+    found = feed.seal(segment_events=10, least=10, told=heard.append)
+    assert (found.segments, found.events, found.position) == (3, 30, 30)
+    assert found.size == sum(segment.size for segment in archive.manifest.segments)
+    assert heard == [10, 20, 30, 36]
+    assert feed.seal(segment_bytes=1, segment_events=4).segments == 2
+    assert feed.seal().segments == 0
+    assert feed.seal(older_than=timedelta(0)).position == 36
+
+
+@pytest.mark.parametrize("at_once", [1, 4, 7])
+def test_segments_are_those_that_were_asked_for_however_rows_are_read(
+    sqlite, tmp_path, monkeypatch, at_once
+):
+    """A segment ends with so many events, or with so many bytes and what is read at once."""
+    monkeypatch.setattr(sealing, "AT_ONCE", at_once)
+    archive = Archive(tmp_path)
+    feed = opened(sqlite, archive)
+    before = pages_of(feed)
+    assert feed.seal(segment_events=8).segments == 5
+    assert [segment.places for segment in archive.manifest.segments] == [8, 8, 8, 8, 4]
+    with sqlite.begin() as connection:
+        place(connection, *[(0, 0, 0)] * 8)
+    feed.seal(segment_bytes=1)
+    # Its size may be that of one step before.
+    assert max(segment.places for segment in archive.manifest.segments[5:]) <= 2 * at_once
+    assert positions_in(archive) == [*range(1, 45)]
+    trim(feed, 37)
+    assert pages_of(feed)[:4] == before[:4]
+
+
+def test_young_events_of_partitions_to_come_are_not_sealed(sqlite, tmp_path):
+    """A position is old when all events up to it are, those that nobody can read yet as well."""
+    metadata.create_all(sqlite)
+    layout = Layout.of(1).expecting(Layout.of(1).split(0, into=2))
+    feed = source(Archive(tmp_path), partitions=layout)
+    now = datetime.now(UTC)
+    with sqlite.begin() as connection:
+        feed.install(connection)
+        for part, age in ((0, 3), (1, 0), (0, 2)):
+            row = {"part": part, "placed": now - timedelta(hours=age), "data": {}}
+            connection.execute(insert(orders), row)
+    assert feed.bind(sqlite).seal(older_than=timedelta(hours=1)).position == 1
+
+
+def test_attributes_are_columns_of_segments(engine, tmp_path):
+    """A segment has id, type, time and key of each event beside its JSON, and its headers."""
+    archive = Archive(tmp_path)
+    given = {"headers": {"customer": "customer"}, "cloudevents": True, "id": "id"}
+    feed = opened(engine, archive, EVENTS[:4], key="customer", **given)
+    page = feed.read(0, FIRST, 9)
+    feed.seal()
+    trim(feed, 5)
+    assert feed.read(0, FIRST, 9) == page
+    assert [event.headers for event in page.events] == [{"customer": "c0"}]
+    (segment,) = archive.look().segments
+    footer = archive.load_footer(segment)
+    group = archive.load_group(segment, footer, footer.groups(2)[0])
+    found = [column[0].as_py() for column in group.columns("id", "type", "time", "key")]
+    assert found == ["3", "orders", BEGAN, "c2"]
+
+
+def test_feeds_that_cannot_be_sealed_are_refused(sqlite, tmp_path):
+    """What could not be kept is refused when the feed is made, or at the first look."""
+    with pytest.raises(ConfigurationError, match="mutable or archive"):
+        source(Archive(tmp_path), mutable=True)
+    with pytest.raises(ConfigurationError, match="retention"):
+        source(Archive(tmp_path), retention=None)
+    with pytest.raises(ConfigurationError, match="no archive"):
+        source(None).bind(sqlite).seal()
+    feed = opened(sqlite, Archive(tmp_path))
+    feed.seal()
+    for name in ("least", "segment_events", "segment_bytes"):
+        with pytest.raises(ConfigurationError, match=f"{name} has to be above zero"):
+            feed.seal(**{name: 0})
+    for options in ({"data": ["id"]}, {"partitions": 4}, {"ordering": "sequenced"}):
+        other = source(Archive(tmp_path), **options)
+        with sqlite.begin() as connection:
+            other.install(connection)
+        with pytest.raises(ConfigurationError, match="belongs to another feed"):
+            other.bind(sqlite).seal()
+
+
+def pages_of(feed):
+    """Read all pages of all partitions."""
+    return [
+        page
+        for partition in range(PARTITIONS)
+        for cursor in (FIRST, "1-11", "1-23")
+        for page in feed.read_pages(partition, cursor, 3, 9)
+    ]
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        step if step in {3, 7, 12} else pytest.param(step, marks=pytest.mark.test_all)
+        for step in range(26)
+    ],
+)
+def test_death_at_any_step_of_sealing_loses_and_repeats_nothing(sqlite, tmp_path, step):
+    """Wherever the sealer dies, what is trimmed then is in the archive, once, as it was."""
+    feed = opened(sqlite, Archive(tmp_path))
+    before = pages_of(feed)
+    dead = source(dying(tmp_path, step)).bind(sqlite)
+    with suppress(Died):
+        dead.seal(segment_events=9)
+    trim(feed, 37)
+    assert pages_of(feed) == before
+    feed.seal(segment_events=7)
+    trim(feed, 37)
+    assert pages_of(feed) == before
+    assert positions_in(Archive(tmp_path)) == [*range(1, 37)]
+
+
+def test_feeds_that_seal_and_trim_at_once_keep_everything(postgresql, tmp_path):
+    """Workers seal, trim and read one table, and each page is what it was all the time."""
+    feed = opened(postgresql, Archive(tmp_path))
+    before = pages_of(feed)
+
+    def work(number):
+        own = source(Archive(tmp_path)).bind(postgresql, Capacity(page_bytes=200))
+        for below in range(number, 40, 12):
+            own.seal(segment_events=3)
+            with suppress(Unavailable):  # another one deletes the same events just now
+                trim(own, below + 1)
+            assert pages_of(own) == before
+
+    with ThreadPoolExecutor(4) as workers:
+        for worker in [workers.submit(work, 4 * number) for number in range(4)]:
+            worker.result(60)
+    assert positions_in(Archive(tmp_path)) == [*range(1, 37)]
+    trim(feed, 37)
+    assert pages_of(feed) == before
+
+
+# A table and an archive that are not of one history.
+
+
+def test_what_was_trimmed_without_being_sealed_is_gone(sqlite, tmp_path):
+    """Where neither table nor archive has the events, a reader is told, and nothing is sealed."""
+    archive = Archive(tmp_path)
+    feed = opened(sqlite, archive)
+    feed.seal(older_than=datetime.now(UTC) - (BEGAN + timedelta(minutes=9)))
+    assert 5 < archive.sealed() < 15
+    first = feed.read(0, FIRST, 1).cursor
+    trim(feed, 5)
+    assert feed.read(0, FIRST, 1).cursor == first
+    trim(source(None).bind(sqlite), 20)
+    for cursor in (first, "1-0"):
+        with pytest.raises(Trimmed):
+            feed.read(0, cursor, 5)
+    assert feed.read(0, FIRST, 1).events[0].data["n"] == 21
+    with pytest.raises(ConfigurationError, match="in neither"):
+        feed.seal()
+    last = feed.read(0, LAST, 1).cursor
+    trim(source(None).bind(sqlite), 37)
+    assert feed.read(0, LAST, 1).cursor == last
+
+
+def test_history_that_is_another_is_not_sealed_behind_the_archive(sqlite, tmp_path):
+    """A table that was restored and went on otherwise never gets into the archive of before."""
+    archive = Archive(tmp_path)
+    feed = opened(sqlite, archive)
+    feed.seal()
+    with sqlite.begin() as connection:
+        connection.execute(update(orders).where(orders.c.id == 36).values(data={"other": 1}))
+        place(connection, (0, 0, 0))
+    with pytest.raises(Diverged):
+        feed.seal()
+    with sqlite.begin() as connection:
+        connection.execute(delete(orders).where(orders.c.id > 30))
+        connection.exec_driver_sql("UPDATE sqlite_sequence SET seq = 30")
+    with pytest.raises(Diverged):
+        source(Archive(tmp_path)).bind(sqlite).seal()
+    assert archive.sealed() == 36
+
+
+@pytest.fixture
+def log(sqlite):
+    """An engine of a log in one file, whose feed knows what is trimmed."""
+    LOG.metadata.create_all(sqlite)
+    with sqlite.begin() as connection:
+        plain().install(connection)
+    return sqlite
+
+
+def plain(archive=None, **options):
+    """Return the feed of a log."""
+    given = {"data": ["n"], "retention": Retention(), "archive": archive}
+    return TableFeed(LOG, **{**given, **options})
+
+
+def write(engine, *numbers_):
+    """Append events."""
+    with engine.begin() as connection:
+        append(connection, *numbers_)
+
+
+def run(engine, *statements):
+    """Change the database past its feed."""
+    with engine.begin() as connection:
+        for statement in statements:
+            connection.execute(text(statement))
+
+
+def left(engine):
+    """Count the events in the table."""
+    with engine.connect() as connection:
+        return connection.scalar(text("SELECT count(*) FROM log"))
+
+
+def test_archive_of_another_feed_lets_nothing_be_trimmed(log, tmp_path):
+    """What another feed has sealed is not what this table has."""
+    write(log, *range(8))
+    other = plain(Archive(tmp_path / "archive"), data=["id", "n"]).bind(log)
+    assert other.seal().events == 8
+    feed = plain(Archive(tmp_path / "archive")).bind(log)
+    for options in ({"below": 7}, {"below": 7, "sealed": 8}):
+        with pytest.raises(ConfigurationError, match="belongs to another feed"):
+            feed.plan_trim(**options)
+    assert left(log) == 8
+
+
+def test_what_is_not_in_the_archive_stays_whatever_is_said(log, tmp_path):
+    """A feed that has an archive trims nothing that is not in it."""
+    write(log, *range(8))
+    feed = plain(Archive(tmp_path / "archive")).bind(log)
+    feed.seal()
+    write(log, *range(8, 12))
+    assert feed.plan_trim(sealed=11).until == 8
+
+
+def test_new_history_of_a_restored_table_is_not_trimmed_for_the_old_one(log, tmp_path):
+    """What is sealed is not what was written anew, so that goes on and sealing ends as well."""
+    write(log, *range(8))
+    plain(Archive(tmp_path / "archive")).bind(log).seal()
+    run(log, "DELETE FROM log WHERE id > 4", "UPDATE sqlite_sequence SET seq = 4")
+    write(log, *range(100, 108))
+    feed = plain(Archive(tmp_path / "archive")).bind(log)
+    with pytest.raises(Diverged):
+        feed.plan_trim(below=7)
+    with pytest.raises(Diverged):
+        feed.seal()
+    assert numbers(feed) == [0, 1, 2, 3, *range(100, 108)]
+
+
+def test_restored_table_is_vouched_for_by_itself_and_not_by_its_archive(log, tmp_path):
+    """A process that has read the end of the archive looks whether the table has it as well."""
+    write(log, *range(8))
+    feed = plain(Archive(tmp_path / "archive")).bind(log)
+    feed.seal()
+    write(log, 8)
+    feed.trim(feed.plan_trim(sealed=8))
+    assert numbers(feed) == [*range(9)]
+    run(log, "DELETE FROM log", "UPDATE zeroeventhub_retention SET trimmed = 0, earliest = '1-0'")
+    run(log, *(f"INSERT INTO log (id, n) VALUES ({number + 1}, {number})" for number in range(4)))
+    run(log, "UPDATE sqlite_sequence SET seq = 4")
+    write(log, *range(100, 108))
+    with pytest.raises(Diverged):
+        feed.plan_trim(below=7)
+    with pytest.raises(Diverged):
+        feed.seal()
+    assert left(log) == 12
+
+
+def test_thinned_events_stay_known_beside_an_archive(log, tmp_path):
+    """Cursors at events that are gone stay good, and pages are not said to stay as they are."""
+    write(log, *range(6))
+    feed = plain(Archive(tmp_path / "archive")).bind(log)
+    third = feed.read(0, FIRST, 3).cursor
+    assert feed.read(0, FIRST, 2).full
+    with log.begin() as connection:
+        connection.execute(text("DELETE FROM log WHERE id = 3"))
+        plain().thin(connection, until=3)
+    assert numbers(feed, cursor=third) == [3, 4, 5]
+    assert not feed.read(0, FIRST, 2).full
+
+
+def test_numbers_that_begin_again_are_noticed_beside_an_archive(log, tmp_path):
+    """New events at the numbers of old ones are neither hidden behind those nor sealed."""
+    write(log, *range(8))
+    feed = plain(Archive(tmp_path / "archive")).bind(log)
+    feed.seal()
+    write(log, 8)
+    feed.trim(feed.plan_trim(sealed=8))
+    assert numbers(feed) == [*range(9)]
+    run(log, "DELETE FROM log", "DELETE FROM sqlite_sequence")
+    write(log, *range(200, 205))
+    for one in (feed, plain(Archive(tmp_path / "archive")).bind(log)):
+        with pytest.raises((FeedFailure, Diverged)):
+            numbers(one)
+        with pytest.raises((FeedFailure, Diverged)):
+            one.seal()
+    write(log, *range(205, 215))
+    with pytest.raises(FeedFailure, match="start again below 8"):
+        feed.seal()
+
+
+# Processes that are killed.
+
+
+class History:
+    """Know all pages that there ever were of a log, of five events at a time.
+
+    Args:
+        log: the log, in an empty database.
+        store: what its archive is in.
+    """
+
+    def __init__(self, log, store):
+        LOG.metadata.create_all(log.engine)
+        self.log = log
+        self.store = store
+        self.url = log.engine.url.render_as_string(hide_password=False)
+        self.cursors = ["1-0"]
+        with log.engine.begin() as connection:
+            log_source(log.ordering, opened_store(store)).install(connection)
+
+    def keeper(self):
+        """Return the feed and its archive, as a new process has them."""
+        archive = opened_store(self.store)
+        return log_source(self.log.ordering, archive).bind(self.log.engine), archive
+
+    def write(self, number):
+        """Append events, and remember the cursors behind the newest."""
+        self.log.write(*range(number, number + 5))
+        page = self.keeper()[0].read(0, self.cursors[-1], 1000, each=True)
+        assert [event.data["n"] for event in page.events] == [*range(number, number + 5)]
+        self.cursors = ["1-0", *self.cursors[-5:], *page.cursors]
+
+    def pages(self):
+        """Read what lies behind every cursor, in pages of the feed's bytes."""
+        feed, _ = self.keeper()
+        return [feed.read_pages(0, cursor, 40, 100) for cursor in self.cursors]
+
+
+def killed_with(case, kind, stride):
+    """A history whose mover is killed at every so many points."""
+    marks = () if stride > 50 else pytest.mark.test_all
+    name = f"{case.ordering}-{case.database}-{kind}-{stride}"
+    return pytest.param((case, kind, stride), marks=marks, id=name)
+
+
+@pytest.fixture
+def history(request, tmp_path):
+    """The history of a log with an archive, and how many points lie between two kills."""
+    case, kind, stride = request.param
+    store = s3_store(request.getfixturevalue("s3_url")) if kind == "s3" else tmp_path / "archive"
+    return History(Log(request.getfixturevalue(case.database), case), store), stride
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        killed_with(SINGLE_WRITER, "folder", 101),
+        killed_with(SEQUENCED_SQLITE, "s3", 31),
+        *(killed_with(case, "folder", 17) for case in ALL),
+    ],
+    indirect=True,
+)
+def test_killed_at_points_of_sealing_and_trimming(history):
+    """Before and behind every statement, commit, file and object: each cursor has the same bytes
+    behind it as before, and the next process goes on.
+    """
+    history, stride = history
+    at, written, kills, killed = 1, 0, 0, True
+    while killed:
+        history.write(written)
+        written += 5
+        before = history.pages()
+        killed = until_killed(moving, history.url, history.log.ordering, history.store, at)
+        kills += killed
+        assert history.pages() == before
+        feed, archive = history.keeper()
+        move(feed, archive)
+        assert history.pages() == before
+        assert numbers(feed) == [*range(written)]
+        assert history.log.count("SELECT count(*) FROM log") <= 1
+        at += stride
+    assert kills > 1
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        killed_with(SINGLE_WRITER, "folder", 71),
+        killed_with(SINGLE_WRITER, "folder", 5),
+        killed_with(SEQUENCED_SQLITE, "s3", 5),
+    ],
+    indirect=True,
+)
+def test_killed_at_points_of_erasing(history):
+    """What is erased is there or gone, and nothing else is touched; the next process finishes."""
+    history, stride = history
+    for number in range(0, 50, 5):
+        history.write(number)
+    feed, archive = history.keeper()
+    feed.seal(segment_events=10)
+    move(feed, archive)
+    at, left_, kills, killed = 1, [*range(50)], 0, True
+    while killed:
+        number = left_[len(left_) // 2]
+        others = [one for one in left_ if one != number]
+        ids = [str(number + 1)]
+        given = (history.url, history.log.ordering, history.store, ids, at)
+        killed = until_killed(erasing, *given)
+        kills += killed
+        assert numbers(history.keeper()[0]) in (left_, others)
+        feed, archive = history.keeper()
+        erase(feed, archive, ids)
+        assert numbers(feed) == others
+        files = {name.partition(".")[0] for name, _ in archive.objects.ages("segments")}
+        assert len(files) == len(archive.look().segments)
+        left_ = others
+        at += stride
+    assert kills > 0
