@@ -1,11 +1,11 @@
 """A log: a published table of events that bear numbers, with all that happens to such a table."""
 
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from itertools import count
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
@@ -17,15 +17,14 @@ from sqlalchemy import (
     MetaData,
     Table,
     create_engine,
+    event,
     text,
 )
 from sqlalchemy.exc import DBAPIError
 
+from harness.waiting import DEADLINE, until
 from zeroeventhub import FIRST, TableFeed
 from zeroeventhub.errors import Unavailable
-
-PATIENCE = 60
-"""Seconds that anything may take."""
 
 LOG = Table(
     "log",
@@ -33,6 +32,13 @@ LOG = Table(
     Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
     Column("n", Integer),
     sqlite_autoincrement=True,
+)
+
+PARTITIONED = Table(
+    "log",
+    MetaData(),
+    Column("id", BigInteger, primary_key=True),
+    Column("n", Integer, primary_key=True),
 )
 
 
@@ -73,6 +79,26 @@ class Log:
             source.install(connection)
         self.feed = source.bind(self.engine)
         self.feed.info()
+
+    def publish_partitioned(self) -> None:
+        """Publish a table whose events up to 1 are in one partition, and all others in another."""
+        if self.database == "postgresql":
+            self.run(
+                "CREATE TABLE log (id bigint GENERATED ALWAYS AS IDENTITY, n integer, "
+                "PRIMARY KEY (id, n)) PARTITION BY RANGE (n)",
+                "CREATE TABLE log_low PARTITION OF log FOR VALUES FROM (0) TO (2)",
+            )
+            self.publish(PARTITIONED, position=None if self.ordering == "sequenced" else "id")
+            self.run("CREATE TABLE log_high PARTITION OF log FOR VALUES FROM (2) TO (1000)")
+        else:
+            self.run(
+                "CREATE TABLE log (id bigint AUTO_INCREMENT PRIMARY KEY, n integer) "
+                "PARTITION BY RANGE (id) (PARTITION p_low VALUES LESS THAN (3), "
+                "PARTITION p_high VALUES LESS THAN (1000))"
+            )
+            self.publish()
+        self.write(0)
+        assert self.news() == [0]
 
     def source(self, table: Table = LOG, **options: Any) -> TableFeed:
         """Return its feed without a database."""
@@ -125,6 +151,75 @@ class Log:
         first = list(written or (1,))
         expected = ([2], first) if self.ordering == "sequenced" else ([], [*first, 2])
         assert (early, late) == expected
+
+    def assert_waits_for_prepared(self, *, watched: bool) -> None:
+        """Show that a prepared transaction is waited for, long after its session has gone.
+
+        Args:
+            watched: whether a reading has seen its writer before it was prepared.
+        """
+        self.write(0)
+        assert self.news() == [0]
+
+        def watch() -> None:
+            if watched:
+                self.write(2)
+                assert self.news() == []
+
+        with prepared(self, "INSERT INTO log (n) VALUES (1)", beside=watch) as commit:
+            self.write(3)
+            for _ in range(3):
+                assert self.news() == []
+            commit()
+        assert self.news() == ([1, 2, 3] if watched else [1, 3])
+
+    def assert_waits_between_steps(self, level: str) -> None:
+        """Show that a writer who comes, or ends, between two steps of a read is passed over never.
+
+        Args:
+            level: the isolation level of the feed's engine.
+        """
+        self.feed = self.source().bind(self.engine.execution_options(isolation_level=level))
+        assert self.news() == []
+        for step in count():
+            with self.engine.connect() as slow:
+
+                def come(slow: Connection = slow) -> None:
+                    append(slow, 1)
+                    self.write(2)
+
+                with behind(self.engine, step, come) as done:
+                    early = self.news()
+                slow.commit()
+            if not done:
+                break
+            assert (early, self.news()) == ([], [1, 2])
+        assert step >= 3
+        for before in range(step):
+            with self.engine.connect() as slow:
+                append(slow, 1)
+                self.write(2)
+                with behind(self.engine, before, slow.commit):
+                    early = self.news()
+                slow.commit()
+            assert [*early, *self.news()] == [1, 2]
+
+
+@contextmanager
+def behind(engine: Engine, number: int, act: Callable[[], None]) -> Iterator[list[bool]]:
+    """Act behind one of the next statements, counted from 0; yield what is empty until then."""
+    statements, done = count(), []
+
+    def execute(*_: object) -> None:
+        if next(statements) == number:
+            done.append(True)
+            act()
+
+    event.listen(engine, "after_cursor_execute", execute)
+    try:
+        yield done
+    finally:
+        event.remove(engine, "after_cursor_execute", execute)
 
 
 def append(connection: Connection, *numbers: int) -> None:
@@ -181,7 +276,7 @@ def polling(feed: Any) -> Iterator[None]:
             yield
         finally:
             ended.set()
-        reading.result(timeout=PATIENCE)
+        reading.result(timeout=DEADLINE)
     assert reads
 
 
@@ -222,16 +317,17 @@ def prepared(
             _decide(log.engine, rollback)
 
 
-def _decide(engine: Engine, decision: str) -> str:
+def _decide(engine: Engine, decision: str) -> bool:
     """Decide over a prepared transaction, as soon as its session has been missed."""
-    ending = time.monotonic() + PATIENCE
+
+    def is_decided() -> bool:
+        try:
+            connection.execute(text(decision))
+        except DBAPIError as error:
+            if error.orig.args[0] not in STILL_OWNED:
+                raise
+            return False
+        return True
+
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        while True:
-            try:
-                connection.execute(text(decision))
-            except DBAPIError as error:
-                if error.orig.args[0] not in STILL_OWNED or time.monotonic() > ending:
-                    raise
-                time.sleep(0.02)
-            else:
-                return decision
+        return until(is_decided, f"the server obeys {decision!r}")

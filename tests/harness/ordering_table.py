@@ -22,6 +22,7 @@ SINGLE_WRITER = Case("single-writer", "sqlite", "single-writer")
 WATCHING = (OBSERVED, OBSERVED_MARIADB, GATED)
 SEQUENCING = (SEQUENCED, SEQUENCED_MARIADB, SEQUENCED_SQLITE)
 ON_SQLITE = (SEQUENCED_SQLITE, SINGLE_WRITER)
+ON_SERVERS = (*WATCHING, SEQUENCED, SEQUENCED_MARIADB)
 ALL = (*WATCHING, *SEQUENCING, SINGLE_WRITER)
 
 # A cell of sequenced speaks of three databases. This is what some of them do not have.
@@ -39,11 +40,30 @@ SHOWN = set()
 """Pairs of a row and a case that a test shows."""
 
 
-def shows(row, *cases):
+def for_each(*cases, later=()):
+    """Run a test for each case of an ordering.
+
+    Args:
+        cases: the orderings.
+        later: those of them that run in `make test-all` alone, as the others stand for them.
+    """
+    return pytest.mark.parametrize(
+        "case",
+        [
+            pytest.param(
+                case,
+                id=f"{case.ordering}-{case.database}",
+                marks=[pytest.mark.test_all] if case in later else [],
+            )
+            for case in cases
+        ],
+    )
+
+
+def shows(row, *cases, later=()):
     """Say which cells of the document a test shows, and run it for each of them."""
     SHOWN.update((row, case) for case in cases)
-    names = [f"{case.ordering}-{case.database}" for case in cases]
-    return pytest.mark.parametrize("case", cases, ids=names)
+    return for_each(*cases, later=later)
 
 
 def documented():

@@ -4,9 +4,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 
-from harness.torture import STRATEGIES, Crew, Mix, Verdict, published, torture
+from harness.torture import STRATEGIES, Crew, Mix, Verdict, torture
 
 __all__ = ["Line", "verified"]
 
@@ -68,9 +67,10 @@ def verified(
                 tell(f"{line.ordering} on {line.database}: {total:,} of {events:,} events")
                 number = seed + line.rounds
                 with databases[line.database]() as url:
-                    publish = partial(published, ordering=line.ordering)
                     mix = MIXES[line.database]
-                    verdict = torture(url, publish, crews, seed=number, seconds=SECONDS, mix=mix)
+                    verdict = torture(
+                        url, line.ordering, crews, seed=number, seconds=SECONDS, mix=mix
+                    )
                 line.add(number, verdict)
     return lines
 

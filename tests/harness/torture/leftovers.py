@@ -1,10 +1,9 @@
 """What lost writers leave on a server: sessions that still commit, and prepared transactions."""
 
-import time
-
 from sqlalchemy import Connection, Engine, text
 
 from harness.torture.engines import WRITERS
+from harness.waiting import until
 
 _SESSIONS = text("""
     SELECT count(*) FROM pg_stat_activity
@@ -12,14 +11,12 @@ _SESSIONS = text("""
 """)
 _PREPARED = text("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()")
 
-PATIENCE = 30
-
 
 def clear(engine: Engine) -> None:
     """Wait until the writers' sessions are gone, and roll back what they have prepared."""
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         if engine.dialect.name == "postgresql":
-            _wait(connection)
+            until(lambda: _are_gone(connection), "the writers' sessions end")
             for name in connection.scalars(_PREPARED).all():
                 connection.execute(text(f"ROLLBACK PREPARED '{name}'"))
         elif engine.dialect.name == "mariadb":
@@ -28,8 +25,5 @@ def clear(engine: Engine) -> None:
                     connection.execute(text(f"XA ROLLBACK '{name.decode()}'"))
 
 
-def _wait(connection: Connection) -> None:
-    giving_up = time.monotonic() + PATIENCE
-    while connection.scalar(_SESSIONS, {"writers": WRITERS}):
-        assert time.monotonic() < giving_up, "a writer's session does not end"
-        time.sleep(0.01)
+def _are_gone(connection: Connection) -> bool:
+    return connection.scalar(_SESSIONS, {"writers": WRITERS}) == 0

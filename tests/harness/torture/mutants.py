@@ -2,247 +2,88 @@
 
 import random
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, fields
-from functools import partial
-from typing import Any
+from collections.abc import Callable
 
-from sqlalchemy import Connection, Engine, Table, TextClause, false, func, null, select, text
-
-from harness.torture.mutant_feeds import LockingReads, XidOrder
-from harness.torture.strategies import COLUMNS
-from zeroeventhub import TableFeed
-from zeroeventhub.capacity import Capacity
-from zeroeventhub.errors import FeedFailure, Unavailable
-from zeroeventhub.protocol import Page
-from zeroeventhub.publisher.bound_feed import BoundFeed
-from zeroeventhub.publisher.definition import Definition
-from zeroeventhub.publisher.ordering import Ordering, mysql, postgresql
-from zeroeventhub.publisher.ordering.mysql.observed import _WRITERS as _MYSQL_WRITERS
-from zeroeventhub.publisher.ordering.mysql.server import is_mariadb
-from zeroeventhub.publisher.ordering.port import Ddl, Events, Horizon, Source
-from zeroeventhub.publisher.ordering.postgresql.gated import _MARKS
-from zeroeventhub.publisher.ordering.postgresql.observed import _WRITERS
-from zeroeventhub.publisher.ordering.postgresql.sequence import quoted_name
-from zeroeventhub.publisher.ordering.postgresql.sequenced import ROUND
+from sqlalchemy import Engine, event
 
 HASTE = 0.03
-"""Seconds at most between what was read too early and the rest."""
+"""Seconds at most between locks that are read too early and the number."""
+
+LOCKS = ("pg_locks WHERE", "METADATA_LOCK_INFO", "metadata_locks")
+NUMBER = ("last_value", "SHOW CREATE TABLE")
+
+Spoil = Callable[[Engine], None]
+"""Lets the statements of an engine do something else."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Mutated(Definition):
-    """Say that a feed has an ordering of one's own."""
+def rewritten(*changes: tuple[str, str], before: str = "") -> Spoil:
+    """Change parts of statements; run a statement of one's own before all."""
 
-    mutant: Callable[[Events], Ordering]
+    def spoil(engine: Engine) -> None:
+        if before:
+            with engine.begin() as connection:
+                connection.exec_driver_sql(before)
 
-    def ordering(self, dialect: str) -> Ordering:
-        """Make it, whatever the database."""
-        return self.mutant(self.events)
-
-
-class Mutant(TableFeed):
-    """Publish a table in an ordering of one's own.
-
-    Args:
-        table: the table.
-        ordering: makes the ordering.
-    """
-
-    def __init__(self, table: Table, ordering: Callable[[Events], Ordering]) -> None:
-        super().__init__(table, **COLUMNS)
-        told = {one.name: getattr(self._defined, one.name) for one in fields(self._defined)}
-        self._defined = _Mutated(**told, mutant=ordering)
-
-    def bind(self, engine: Engine, capacity: Capacity | None = None) -> Any:
-        return _Tried(super().bind(engine, capacity))
-
-
-@contextmanager
-def _another_time() -> Iterator[None]:
-    try:
-        yield
-    except FeedFailure as error:
-        raise Unavailable("It went wrong for once.", retry_after=0) from error
-
-
-class _Tried:
-    """Try again where a mistake ends in an error, since another time it does not."""
-
-    def __init__(self, feed: BoundFeed) -> None:
-        self._feed = feed
-
-    def read(self, partition: int, cursor: str, limit: int) -> Page:
-        with _another_time():
-            return self._feed.read(partition, cursor, limit)
-
-    def head(self) -> int:
-        with _another_time():
-            return self._feed.head()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._feed, name)
-
-
-class Naive:
-    """Trust that what is highest now has nothing left to come below it."""
-
-    def __init__(self, events: Events) -> None:
-        self.source = Source.of(events)
-
-    def check(self, connection: Connection) -> None:
-        """Take any table."""
-
-    def step(self, connection: Connection) -> None:
-        """Write nothing."""
-
-    def horizon(self, connection: Connection) -> Horizon:
-        """Return the highest position that anybody sees."""
-        highest = connection.scalar(select(func.max(self.source.position))) or 0
-        return Horizon(highest, highest)
-
-    def ddl(self, connection: Connection) -> Ddl:
-        """Need nothing."""
-        return Ddl()
-
-
-class _Blind:
-    """A connection that finds no lock."""
-
-    def __init__(self, connection: Connection, locks: TextClause, table: Table) -> None:
-        self._connection = connection
-        self._locks = locks
-        self._found = connection.execute(select(null()).where(false())).freeze()
-
-    def scalars(self, statement: Any, values: Any = None) -> Any:
-        if statement is self._locks:
-            return self._found().scalars()
-        return self._connection.scalars(statement, values)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._connection, name)
-
-
-class _Hasty(_Blind):
-    """A connection that has read the locks before anything else is read, and some time before."""
-
-    def __init__(self, connection: Connection, locks: TextClause, table: Table) -> None:
-        super().__init__(connection, locks, table)
-        self._found = connection.execute(locks, {"table": quoted_name(connection, table)}).freeze()
-        time.sleep(random.random() * HASTE)
-
-
-def _reading(ordering: type[Ordering], locks: TextClause, through: type[_Blind]) -> type[Ordering]:
-    class Misread(ordering):
-        def horizon(self, connection: Connection) -> Horizon:
-            return super().horizon(through(connection, locks, self._events.table))
-
-    return Misread
-
-
-def _rewritten(ordering: type[Ordering], *changes: tuple[str, str], before: str = "") -> Any:
-    """Install an ordering with some of its SQL changed, and a statement of one's own before it."""
-
-    class Rewritten(ordering):
-        def check(self, connection: Connection) -> None:
-            """Take what is installed."""
-
-        def ddl(self, connection: Connection) -> Ddl:
-            ddl = super().ddl(connection)
-            digest = self._tables.digest
-            (sequencer,) = (line for line in ddl.install if changes[0][0] in line)
-            mutant = sequencer
+        @event.listens_for(engine, "before_cursor_execute", retval=True)
+        def rewrite(_connection, _cursor, statement, parameters, *_more):
             for old, new in changes:
-                assert old in mutant, f"{old!r} is no longer there to be changed"
-                mutant = mutant.replace(old, new.format(digest=digest))
-            first = (before.format(digest=digest),) if before else ()
-            rest = (mutant if line is sequencer else line for line in ddl.install)
-            return Ddl(install=(*first, *rest), backfill=ddl.backfill, uninstall=ddl.uninstall)
+                statement = statement.replace(old, new)
+            return statement, parameters
 
-    return Rewritten
+    return spoil
 
 
-class _Forgetful(mysql.Observed):
-    """Take prepared transactions whose connection is gone for ended."""
+def locks_first(engine: Engine) -> None:
+    """Read the locks some time before the number, and not behind it."""
+    known: list = []
 
-    def _read_prepared(self, connection: Connection) -> list[str]:
-        return []
-
-
-class _Hurried(mysql.Observed):
-    """Read who writes before the last number drawn, and some time before."""
-
-    def horizon(self, connection: Connection) -> Horizon:
-        return super().horizon(_Swapped(connection))
-
-
-class _Swapped:
-    """A connection that answers who writes from before the number was asked for."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._writers: Any = None
-
-    def execute(self, statement: TextClause, values: Any = None) -> Any:
-        if statement.text.startswith("SHOW CREATE TABLE"):
-            table = statement.text.split("`")[-2]
-            writers = text(_MYSQL_WRITERS[is_mariadb(self._connection)])
-            named = {"schema": None, "name": table}
-            self._writers = self._connection.execute(writers, named).freeze()
+    @event.listens_for(engine, "before_cursor_execute", retval=True)
+    def swap(connection, cursor, statement, parameters, *_more):
+        if any(word in statement for word in LOCKS):
+            known[:] = [(statement, parameters)]
+            if "early" in connection.info:
+                found = connection.info.pop("early")
+                rows = " UNION ALL ".join(f"SELECT '{name}', '{name}' AS name" for name in found)
+                return rows or "SELECT 1, 1 AS name FROM (SELECT 1) AS nothing WHERE 1 = 0", None
+        elif known and any(word in statement for word in NUMBER):
+            cursor.execute(*known[0])
+            connection.info["early"] = [row[0] for row in cursor.fetchall()]
             time.sleep(random.random() * HASTE)
-        elif values and self._writers:
-            return self._writers()
-        return self._connection.execute(statement, values)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._connection, name)
+        return statement, parameters
 
 
-# Positions come from a sequence, and everybody gives them to rows that nobody else has locked.
-_BY_ALL = _rewritten(
-    postgresql.Sequenced,
-    (" FOR UPDATE SKIP LOCKED", ""),
-    ("ORDER BY number LIMIT amount", "ORDER BY number LIMIT amount FOR UPDATE SKIP LOCKED"),
-    ("state.last + row_number() OVER (ORDER BY number)", "nextval('public.mutant_{digest}')"),
-    (
-        "state.last := state.last + moved",
-        """state.last := pg_sequence_last_value('public.mutant_{digest}'::regclass);
-        PERFORM pg_sleep(random() * 0.03)""",
-    ),
-    before="CREATE SEQUENCE IF NOT EXISTS public.mutant_{digest}",
+_NO_LOCKS = rewritten(("FROM pg_locks WHERE", "FROM pg_locks WHERE false AND"))
+_BACKWARDS = rewritten(
+    (".id\n LIMIT", ".id DESC\n LIMIT"), (".position\n LIMIT", ".position DESC\n LIMIT")
 )
 
-MUTANTS: dict[tuple[str, str], Callable[[Table], Any]] = {
-    ("postgresql", "naive"): partial(Mutant, ordering=Naive),
-    ("postgresql", "in the order of transaction ids"): XidOrder,
-    ("postgresql", "observed, locks read before the number"): partial(
-        Mutant, ordering=_reading(postgresql.Observed, _WRITERS, _Hasty)
-    ),
-    ("postgresql", "observed, nobody waited for"): partial(
-        Mutant, ordering=_reading(postgresql.Observed, _WRITERS, _Blind)
-    ),
-    ("postgresql", "gated, marks read before the number"): partial(
-        Mutant, ordering=_reading(postgresql.Gated, _MARKS, _Hasty)
-    ),
-    ("postgresql", "gated, marks ignored"): partial(
-        Mutant, ordering=_reading(postgresql.Gated, _MARKS, _Blind)
-    ),
-    ("postgresql", "sequenced by everybody at once"): partial(Mutant, ordering=_BY_ALL),
-    ("postgresql", "sequenced, low mark that waits for nobody"): partial(
-        Mutant,
-        ordering=_rewritten(
-            postgresql.Sequenced,
-            ("virtualtransaction = ANY (state.holders)", "false"),
-            (f"state.low + {ROUND}", "state.low"),
+MUTANTS: dict[tuple[str, str, str], Spoil] = {
+    ("postgresql", "observed", "locks read before the number"): locks_first,
+    ("postgresql", "observed", "writers ignored"): _NO_LOCKS,
+    ("postgresql", "gated", "locks read before the number"): locks_first,
+    ("postgresql", "gated", "marks ignored"): _NO_LOCKS,
+    # Positions come from a sequence, and everybody gives them to rows that are free.
+    ("postgresql", "sequenced", "by everybody at once"): rewritten(
+        (" FOR UPDATE SKIP LOCKED", ""),
+        ("ORDER BY number LIMIT amount", "ORDER BY number LIMIT amount FOR UPDATE SKIP LOCKED"),
+        ("state.last + row_number() OVER (ORDER BY number)", "nextval('public.mutant')"),
+        (
+            "state.last := state.last + moved",
+            """state.last := pg_sequence_last_value('public.mutant'::regclass);
+            PERFORM pg_sleep(random() * 0.03)""",
         ),
+        before="CREATE SEQUENCE IF NOT EXISTS mutant",
     ),
-    ("mariadb", "observed, writers read before the number"): partial(Mutant, ordering=_Hurried),
-    ("mariadb", "observed, prepared transactions forgotten"): partial(Mutant, ordering=_Forgetful),
-    ("mariadb", "sequenced by everybody at once"): partial(
-        Mutant, ordering=_rewritten(mysql.Sequenced, ("FOR UPDATE SKIP LOCKED", ""))
+    ("postgresql", "sequenced", "low mark that waits for no writer"): rewritten(
+        ("virtualtransaction = ANY (state.holders)", "false"),
+        ("state.low + 1000", "state.low"),
     ),
-    ("mariadb", "naive"): partial(Mutant, ordering=Naive),
-    ("mariadb", "locking reads"): LockingReads,
+    ("mariadb", "observed", "locks read before the number"): locks_first,
+    ("mariadb", "observed", "prepared transactions forgotten"): rewritten(
+        ("XA RECOVER", "SELECT 1, 2, 3, 4 FROM DUAL WHERE FALSE")
+    ),
+    ("mariadb", "sequenced", "by everybody at once"): rewritten(("FOR UPDATE SKIP LOCKED", "")),
+    ("sqlite", "single-writer", "pages read backwards"): _BACKWARDS,
+    ("sqlite", "sequenced", "pages read backwards"): _BACKWARDS,
 }
-"""What publishes a table wrongly, by its database and by what is wrong."""
+"""What is wrong, by the database and the ordering."""

@@ -1,66 +1,76 @@
 """One round: fresh tables, crews that write, readers that page beside them, and a verdict."""
 
 import random
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 
-from sqlalchemy import Engine, Table, create_engine, insert
+from sqlalchemy import Engine, create_engine, insert
 
 from harness.torture import leftovers, schema
 from harness.torture.crew import Assignment, Crew, Report
 from harness.torture.engines import reading_engine
 from harness.torture.freezer import Freezer, backends
 from harness.torture.mix import Mix
+from harness.torture.mutants import Spoil
 from harness.torture.reader import Reader
+from harness.torture.strategies import published
 from harness.torture.verdict import Verdict
 from harness.torture.watched import WatchedFeed
-from zeroeventhub import TableFeed
-from zeroeventhub.publisher.ordering import postgresql
+from harness.waiting import until
 
 JOINING = 60
 """Seconds after which readers that do not come to an end are given up."""
 
 
+SEEN = 100
+"""How many events the first reader has seen before a round ends, on however slow a machine."""
+
+
 def torture(
     url: str,
-    publish: Callable[[Table], TableFeed],
+    ordering: str,
     crews: Sequence[Crew],
     *,
     seed: int,
     seconds: float,
     mix: Mix,
-    until_wrong: bool = False,
+    spoil: Spoil | None = None,
 ) -> Verdict:
     """Torture an ordering in an empty database.
 
     Args:
         url: the database.
-        publish: makes the feed of a table.
+        ordering: its name.
         crews: processes to write with.
         seed: of all dice.
         seconds: how long the crews write.
         mix: the writers.
-        until_wrong: end as soon as anything is wrong.
+        spoil: makes the ordering wrong; the round ends as soon as that is seen.
     """
     verdict = Verdict()
     with ExitStack() as stack:
         engine = stack.enter_context(_disposed(create_engine(url)))
-        _prepare(engine, publish, in_wal=seed % 2 == 0)
+        _prepare(url, ordering, spoil, in_wal=seed % 2 == 0)
         readers = [
             Reader(name, feed, f"{seed} {name}")
-            for names, feed in _feeds(url, publish, seed, stack)
+            for names, feed in _feeds(url, ordering, seed, spoil, stack)
             for name in names
         ]
         *early, late = readers
+        watched = readers if spoil else ()
         try:
             with _writing(engine, crews, mix, str(seed), verdict):
                 for reader in early:
                     reader.start()
-                _wait(seconds / 2, readers if until_wrong else ())
+                _wait(seconds / 2, watched)
                 late.start()
-                _wait(seconds / 2, readers if until_wrong else ())
-            if until_wrong and any(reader.is_wrong for reader in readers):
+                _wait(seconds / 2, watched)
+                first = readers[0]
+                until(
+                    lambda: first.tally.events > SEEN or not first.is_alive(),
+                    f"the {first.name} sees {SEEN} events",
+                )
+            if spoil and any(reader.is_wrong for reader in readers):
                 _give_up(readers)
             _judge(engine, readers, verdict)
         finally:
@@ -81,19 +91,22 @@ def _disposed(engine: Engine) -> Iterator[Engine]:
         engine.dispose()
 
 
-def _prepare(engine: Engine, publish: Callable[[Table], TableFeed], *, in_wal: bool) -> None:
-    if engine.dialect.name == "sqlite" and in_wal:
-        with engine.connect() as connection:
-            connection.exec_driver_sql("PRAGMA journal_mode = WAL")
-    with engine.begin() as connection:
-        schema.create(connection)
-    with engine.begin() as connection:
-        for table in schema.FEEDS:
-            publish(table).install(connection)
+def _prepare(url: str, ordering: str, spoil: Spoil | None, *, in_wal: bool) -> None:
+    with _disposed(create_engine(url)) as engine:
+        if spoil:
+            spoil(engine)
+        if engine.dialect.name == "sqlite" and in_wal:
+            with engine.connect() as connection:
+                connection.exec_driver_sql("PRAGMA journal_mode = WAL")
+        with engine.begin() as connection:
+            schema.create(connection)
+        with engine.begin() as connection:
+            for table in schema.FEEDS:
+                published(table, ordering).install(connection)
 
 
 def _feeds(
-    url: str, publish: Callable[[Table], TableFeed], seed: int, stack: ExitStack
+    url: str, ordering: str, seed: int, spoil: Spoil | None, stack: ExitStack
 ) -> Iterator[tuple[list[str], WatchedFeed]]:
     """Yield feed objects, each with an ordering of its own, and the names of their readers."""
     for table, names in (
@@ -102,13 +115,13 @@ def _feeds(
         (schema.others, ["reader of the other feed"]),
         (schema.events, ["reader that started late"]),
     ):
-        engine = reading_engine(url, random.Random(f"{seed} {names}"))
-        stack.enter_context(_disposed(engine))
-        feed = publish(table)
-        gate = isinstance(feed, TableFeed) and isinstance(
-            feed.ordering(engine.dialect.name), postgresql.Gated
+        engine = stack.enter_context(
+            _disposed(reading_engine(url, random.Random(f"{seed} {names}")))
         )
-        yield names, WatchedFeed(table, feed.bind(engine), steady=not gate)
+        if spoil:
+            spoil(engine)
+        feed = published(table, ordering).bind(engine)
+        yield names, WatchedFeed(table, feed, steady=ordering != "gated")
 
 
 @contextmanager
@@ -137,9 +150,8 @@ def _writing(
 
 def _wait(seconds: float, readers: Sequence[Reader]) -> None:
     """Wait, but no longer than nothing is wrong with some readers."""
-    ending = time.monotonic() + seconds
-    while time.monotonic() < ending and not any(reader.is_wrong for reader in readers):
-        time.sleep(0.02)
+    with suppress(AssertionError):
+        until(lambda: any(reader.is_wrong for reader in readers), "a mistake is seen", seconds)
 
 
 def _judge(engine: Engine, readers: Sequence[Reader], verdict: Verdict) -> None:

@@ -15,14 +15,8 @@ STRATEGIES = [
     ("sqlite", "sequenced"),
 ]
 
-COLUMNS = {
-    "position": "id",
-    "data": ["key", "n"],
-    "partition": "part",
-    "partitions": PARTITIONS,
-}
-
 
 def published(table: Table, ordering: str) -> TableFeed:
     """Publish a table of events in one of the orderings."""
-    return TableFeed(table, ordering=ordering, **COLUMNS)
+    columns = {"position": "id", "data": ["key", "n"], "partition": "part"}
+    return TableFeed(table, ordering=ordering, partitions=PARTITIONS, **columns)

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from sqlalchemy import Table
 
-from zeroeventhub.errors import Unavailable
+from zeroeventhub.errors import FeedFailure, Unavailable
 from zeroeventhub.protocol import Page
 from zeroeventhub.publisher.bound_feed import BoundFeed
 
@@ -53,6 +53,9 @@ class WatchedFeed:
         except Unavailable as error:
             if self._answered:
                 self.fell_silent.append(repr(error.__cause__ or error))
+            return None
+        except FeedFailure as error:
+            self.fell_silent.append(repr(error.__cause__ or error))
             return None
         self._answered = True
         return answer

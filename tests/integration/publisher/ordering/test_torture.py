@@ -1,9 +1,7 @@
 """Torture: under writers that hurt, every ordering keeps its word, and every mutant is caught."""
 
-from functools import partial
-
 import pytest
-from harness.torture import LIGHT, MIXES, STRATEGIES, Crew, published, torture
+from harness.torture import LIGHT, MIXES, STRATEGIES, Crew, Mix, torture
 from harness.torture.kinds import FAST, HURTING
 from harness.torture.mutants import MUTANTS
 from harness.torture.schema import events
@@ -12,9 +10,19 @@ from harness.torture.watched import WatchedFeed
 
 from zeroeventhub.errors import Unavailable
 
-SECONDS = 5
+FEW = Mix(hurting=4, fast=2, rest=0.02)
+
 CATCHING = 100
 """Seconds after which a mutant has got away; it errs by chance, and mostly within a few."""
+
+PATIENT = {
+    ("postgresql", "observed", "locks read before the number"),
+    ("postgresql", "gated", "locks read before the number"),
+    ("postgresql", "sequenced", "low mark that waits for no writer"),
+    ("mariadb", "observed", "locks read before the number"),
+    ("mariadb", "observed", "prepared transactions forgotten"),
+}
+"""Mutants that err too seldom to be caught in a second."""
 
 
 @pytest.fixture(scope="module")
@@ -32,22 +40,35 @@ def url(request, database):
     return request.getfixturevalue(f"{database}_url")
 
 
+@pytest.mark.parametrize(("database", "ordering"), STRATEGIES)
+def test_ordering_keeps_its_word_for_a_moment(url, database, ordering, crews):
+    """Beside a few writers every reader sees every event once, each key in order."""
+    verdict = torture(url, ordering, crews, seed=0, seconds=0.5, mix=FEW)
+    assert verdict.complaints == []
+
+
+@pytest.mark.test_all
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(("database", "ordering"), STRATEGIES)
 def test_ordering_keeps_its_word(url, database, ordering, crews, seed):
     """Beside all kinds of writers every reader sees every event once, each key in order."""
-    publish = partial(published, ordering=ordering)
-    verdict = torture(url, publish, crews, seed=seed, seconds=SECONDS, mix=MIXES[database])
+    verdict = torture(url, ordering, crews, seed=seed, seconds=5, mix=MIXES[database])
     assert verdict.complaints == []
-    assert verdict.events > 100
-    assert {kind.__name__ for kind in (*HURTING[database], *FAST)} - {"killed"} <= {*verdict.kinds}
+    kinds = {kind.__name__ for kind in (*HURTING[database], *FAST)}
+    assert kinds - {"killed"} <= {*verdict.kinds}
 
 
-@pytest.mark.parametrize(("database", "mutant"), MUTANTS)
-def test_mutant_is_caught(url, database, mutant, crews):
+@pytest.mark.parametrize(
+    ("database", "ordering", "mutant"),
+    [
+        pytest.param(*mutant, marks=[pytest.mark.test_all] if mutant in PATIENT else [])
+        for mutant in MUTANTS
+    ],
+)
+def test_mutant_is_caught(url, database, ordering, mutant, crews):
     """An ordering with one thing wrong loses, repeats, moves or inverts events, and is caught."""
-    publish = MUTANTS[database, mutant]
-    verdict = torture(url, publish, crews, seed=0, seconds=CATCHING, mix=LIGHT, until_wrong=True)
+    spoil = MUTANTS[database, ordering, mutant]
+    verdict = torture(url, ordering, crews, seed=0, seconds=CATCHING, mix=LIGHT, spoil=spoil)
     assert verdict.counts.keys() & {"lost", "twice", "inverted", "diverged"}
 
 

@@ -51,7 +51,9 @@ def place_at(engine, minutes, part=0):
             connection.execute(insert(orders), row)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.test_all) for seed in (1, 2))]
+)
 def test_moment_leaves_no_later_event_behind(seeking, engine, seed):
     """Behind the cursor of a moment come all of its events and later ones, the first of all first,
     although times do not rise with positions.

@@ -1,4 +1,4 @@
-"""Standbys and replicas, promotions, dumps."""
+"""What a server tells of itself: engines, versions, standbys and replicas, promotions, dumps."""
 
 from contextlib import contextmanager
 
@@ -16,15 +16,46 @@ from harness.ordering_table import (
     GATED,
     OBSERVED,
     OBSERVED_MARIADB,
+    ON_SERVERS,
     ON_SQLITE,
     SEQUENCED,
     SEQUENCED_MARIADB,
+    assert_refused,
+    for_each,
     refusal,
     shows,
 )
 from sqlalchemy import event
 
 from zeroeventhub.errors import Diverged, Unavailable
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["MyISAM", *(pytest.param(kind, marks=pytest.mark.test_all) for kind in ("Aria", "MEMORY"))],
+)
+@shows("a table without a log or without transactions", OBSERVED_MARIADB, SEQUENCED_MARIADB)
+def test_table_without_transactions_is_refused(log, kind):
+    """A table of an engine without transactions is refused with the statement that mends it."""
+    if kind == "Aria" and log.is_mysql:
+        pytest.skip("MySQL has no Aria")
+    log.run(f"CREATE TABLE log (id bigint AUTO_INCREMENT PRIMARY KEY, n integer) ENGINE = {kind}")
+    assert_refused(log, "ALTER TABLE log ENGINE = InnoDB")
+    with refusal(kind):
+        log.restarted().info()
+    log.run("ALTER TABLE log ENGINE = InnoDB")
+    log.publish()
+
+
+@for_each(OBSERVED_MARIADB, SEQUENCED_MARIADB)
+def test_older_server_is_refused(log, monkeypatch):
+    """A server that lacks what the ordering is made of is refused with what it is."""
+    log.publish()
+    with log.engine.connect() as connection:
+        monkeypatch.setattr(connection.dialect, "server_version_info", (5, 5, 68))
+        with refusal("or later; this is 5.5.68"):
+            log.source().ordering(log.engine.dialect.name).check(connection)
+
 
 # on a standby or replica, and after it was promoted
 
@@ -48,7 +79,7 @@ def read_only(log):
         log.run("SET GLOBAL read_only = 0")
 
 
-@shows("on a standby or replica", OBSERVED, GATED)
+@shows("on a standby or replica", OBSERVED, GATED, later=(GATED,))
 def test_standby_is_refused(primary, primary_log):
     """A standby does not see who writes on its primary, and is refused."""
     log = primary_log
@@ -127,7 +158,7 @@ def moved(log, server):
         log.engine.dispose()
 
 
-@shows("after a standby was promoted", OBSERVED, GATED, SEQUENCED)
+@shows("after a standby was promoted", OBSERVED, GATED, SEQUENCED, later=(GATED, SEQUENCED))
 def test_feed_goes_on_after_promotion(primary, primary_log, case, monkeypatch):
     """Cursors stay good on a promoted standby, and who wrote before it is waited for after it."""
     monkeypatch.setattr("zeroeventhub.publisher.checks.CHECK_INTERVAL", 0)
@@ -213,8 +244,8 @@ def new_file(url):
     yield url.set(database=f"{url.database}.copy")
 
 
-@pytest.mark.parametrize("deleted", [1, 2])
-@shows("after dump and restore", *ALL)
+@pytest.mark.parametrize("deleted", [2, pytest.param(1, marks=pytest.mark.test_all)])
+@shows("after dump and restore", *ALL, later=(GATED, *ON_SQLITE))
 def test_feed_goes_on_after_dump_and_restore(log, case, deleted):
     """Cursors stay good in a restored database, and even behind its last event where events may
     be deleted; new ones are seen.
@@ -233,7 +264,7 @@ def test_feed_goes_on_after_dump_and_restore(log, case, deleted):
             copied.assert_order_of(lambda slow: append(slow, 1))
 
 
-@shows("after dump and restore", *ALL)
+@shows("after dump and restore", *ALL, later=ON_SERVERS)
 def test_cursor_from_after_the_dump_is_refused(log, case):
     """A cursor of an event that the dump lacks is answered with 410, whatever is written since."""
     log.publish()
