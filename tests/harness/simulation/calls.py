@@ -2,7 +2,12 @@
 
 from harness.simulation.chaos import NETWORK, STORE, TRANSACTION
 from zeroeventhub._follow import Discover
-from zeroeventhub.errors import StoreUnavailable, Unavailable, Unreachable
+from zeroeventhub.errors import (
+    StoreUnavailable,
+    Unavailable,
+    Unreachable,
+    ZeroEventHubError,
+)
 
 SWIFT = 0.05
 """Seconds that a way takes at most, when nothing is wrong."""
@@ -128,3 +133,19 @@ def transact(world, process, transaction, handle=None):
     yield chaos.seconds(SWIFT)
     if fault == "commit reply lost":
         raise StoreUnavailable("The reply was lost.")
+
+
+def drive(steps, carry_out):
+    """Take the steps of decisions until they end; return what they return."""
+    go_on, value = steps.send, None
+    while True:
+        try:
+            step = go_on(value)
+        except StopIteration as end:
+            return end.value
+        try:
+            value = yield from carry_out(step)
+        except (ZeroEventHubError, HandlerFailed) as error:
+            go_on, value = steps.throw, error
+        else:
+            go_on = steps.send

@@ -4,7 +4,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, replace
 
 from zeroeventhub import FIRST, FeedInfo, Page, Partition
-from zeroeventhub.errors import CutPage, Diverged, TokenChanged, Trimmed
+from zeroeventhub.errors import CutPage, TokenChanged
 from zeroeventhub.protocol import CAUGHT_UP
 
 
@@ -66,9 +66,6 @@ class Feed:
         token: the version of their layout.
         published: how many events of each key are committed.
         logs: by partition, its entries in the order of their positions.
-        trimmed: by partition, the position up to which readers get nothing any more.
-        lost: by partition, entries that were seen before the feed came back without them.
-        gaps: by partition, the first and the last position of each history that is lost.
     """
 
     def __init__(self, clock, random, *, partitions, keys, extensions, page_size, checkpoint_every):
@@ -80,9 +77,6 @@ class Feed:
         self.checkpoint_every = checkpoint_every
         self.token = 0
         self.logs = {number: [] for number in self.partitions}
-        self.trimmed = dict.fromkeys(self.partitions, 0)
-        self.lost = {number: [] for number in self.partitions}
-        self.gaps = {number: [] for number in self.partitions}
         self.owners = {key: index % partitions for index, key in enumerate(keys)}
         self.published = dict.fromkeys(keys, 0)
         self.writing = set()
@@ -148,9 +142,6 @@ class Feed:
         for heir, keys in self._divide(parent):
             self.partitions[heir] = replace(gone, id=heir, cursor_from=ancestors)
             self.logs[heir] = [entry for entry in self.logs[parent] if entry.key in keys]
-            self.trimmed[heir] = self.trimmed[parent]
-            self.lost[heir] = list(self.lost[parent])
-            self.gaps[heir] = list(self.gaps[parent])
 
     def _divide(self, parent):
         keys = [key for key, owner in self.owners.items() if owner == parent]
@@ -158,36 +149,12 @@ class Feed:
         for half in filter(None, (keys[::2], keys[1::2])):
             number = len(self.logs)
             self.logs[number] = []
-            self.trimmed[number] = 0
-            self.lost[number] = []
-            self.gaps[number] = []
             self.owners.update(dict.fromkeys(half, number))
             yield number, half
 
-    def trim(self, partition, count):
-        """Keep the first entries of a partition from readers, but not all of them."""
-        if entries := self.behind(partition, FIRST)[:-1][:count]:
-            self.trimmed[partition] = entries[-1].position
-
-    def lose(self, partition, count):
-        """Come back without the last entries of a partition, as from a backup."""
-        entries = self.behind(partition, FIRST)[1:][-count:]
-        if entries:
-            self.gaps[partition].append((entries[0].position, self.position))
-        for entry in entries:
-            self.logs[partition].remove(entry)
-            self.lost[partition].append(entry)
-            if entry.key is not None:
-                self.published[entry.key] -= 1
-
-    def earliest(self, partition):
-        """The first cursor that a partition can be read from."""
-        return str(self.trimmed[partition]) if self.trimmed[partition] else FIRST
-
     def keys_in(self, partitions):
-        """The keys that have, or had, events in some partitions."""
-        entries = (entry for n in partitions for entry in (*self.logs[n], *self.lost[n]))
-        return {entry.key for entry in entries} - {None}
+        """The keys that have events in some partitions."""
+        return {entry.key for n in partitions for entry in self.logs[n]} - {None}
 
     def passed(self, key, cursors):
         """How many events of a key are before all cursors that have some of its events."""
@@ -195,22 +162,13 @@ class Feed:
         for partition in self.partitions.values():
             standing = [cursors.get(n) for n in (partition.id, *partition.cursor_from)]
             cursor = next(filter(None, standing), FIRST)
-            after = position_of(cursor) or self.trimmed[partition.id]
+            after = position_of(cursor)
             for entry in self.logs[partition.id]:
                 if entry.key == key and entry.committed:
                     if entry.position > after:
                         return entry.number - 1
                     numbers.append(entry.number)
         return max(numbers)
-
-    def refusal(self, partition, cursor):
-        """Say why a cursor cannot be read from; None if it can."""
-        position = position_of(cursor)
-        if any(first <= position <= last for first, last in self.gaps[partition]):
-            return Diverged("The cursor is of a history that is lost.")
-        if 0 < position < self.trimmed[partition]:
-            return Trimmed("It was trimmed.", earliest=self.earliest(partition))
-        return None
 
     # What readers see.
 
@@ -232,14 +190,8 @@ class Feed:
             raise TokenChanged("The partitions have changed.")
 
     def answer(self, token, partition, cursor):
-        """Read what follows a cursor, up to the horizon.
-
-        Raises:
-            Gone: what follows is not what followed once.
-        """
+        """Read what follows a cursor, up to the horizon."""
         self.check(token)
-        if refusal := self.refusal(partition, cursor):
-            raise refusal
         entries = self.behind(partition, cursor)
         found = entries[: self.page_size]
         end = str(found[-1].position) if found else cursor
@@ -250,7 +202,7 @@ class Feed:
     def behind(self, partition, cursor):
         """The entries behind a cursor and below the horizon."""
         entries = self.logs[partition]
-        after = position_of(cursor) or self.trimmed[partition]
+        after = position_of(cursor)
         start = bisect_right(entries, after, key=_position)
         for end in range(start, len(entries)):
             if not entries[end].committed:
@@ -268,19 +220,8 @@ class Feed:
 
     def between(self, partition, old, new):
         """The events behind one cursor and not behind another."""
-        return self._between(self.logs[partition], partition, old, new)
-
-    def trimmed_before(self, partition, cursor):
-        """The events up to a cursor that readers do not get any more."""
-        last = min(self.trimmed[partition], position_of(cursor))
-        return [e for e in self.logs[partition] if e.position <= last and e.key is not None]
-
-    def lost_between(self, partition, old, new):
-        """Those that are lost; who had fetched them before may apply them yet."""
-        return self._between(self.lost[partition], partition, old, new)
-
-    def _between(self, entries, partition, old, new):
-        start, end = position_of(old) or self.trimmed[partition], position_of(new)
+        start, end = position_of(old), position_of(new)
+        entries = self.logs[partition]
         return [e for e in entries if start < e.position <= end and e.key is not None]
 
 

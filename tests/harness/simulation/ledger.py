@@ -1,7 +1,6 @@
 """What was applied, and what must hold of it at every moment."""
 
 from harness.simulation.clock import Violation
-from zeroeventhub import FIRST
 
 
 class Ledger:
@@ -30,13 +29,7 @@ class Ledger:
         self._check_parent(partition)
         aside = [letter.entry for letter in transaction.aside]
         passed = sorted([*events, *aside], key=lambda entry: entry.position)
-        way = partition, row.cursor, transaction.cursor
-        lost = self.feed.lost_between(*way)
-        found = [entry for entry in passed if entry not in lost]
-        due = self.feed.between(*way)
-        if row.cursor == FIRST:
-            due = self._begin(self.feed.trimmed_before(partition, transaction.cursor), found) + due
-        if due != found:
+        if passed != self.feed.between(partition, row.cursor, transaction.cursor):
             raise Violation(
                 f"The cursor of partition {partition} went from {row.cursor} to "
                 f"{transaction.cursor}, {events} were applied and {aside} set aside."
@@ -48,16 +41,6 @@ class Ledger:
             self._apply(entry, behind=self.aside[entry.key])
         for entry in aside:
             self.aside[entry.key] += 1
-
-    def _begin(self, trimmed, found):
-        """Return what was trimmed, if it had been fetched before; else it counts as applied."""
-        if trimmed and found[: len(trimmed)] == trimmed:
-            for entry in trimmed:
-                self.applied[entry.key] = min(self.applied[entry.key], entry.number - 1)
-            return trimmed
-        for entry in trimmed:
-            self.applied[entry.key] = max(self.applied[entry.key], entry.number)
-        return []
 
     def started_over(self, rows, partitions):
         """Forget what will come again, as an operator does who has put cursors elsewhere."""

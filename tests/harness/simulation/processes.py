@@ -2,9 +2,8 @@
 
 from contextlib import suppress
 
-from harness.simulation.calls import HandlerFailed, call, call_and_wait, request, transact
+from harness.simulation.calls import HandlerFailed, call, call_and_wait, drive, request, transact
 from harness.simulation.clock import Host, Violation
-from harness.simulation.driving import drive
 from harness.simulation.store import Transaction
 from harness.simulation.workers import Worker
 from zeroeventhub._follow import (

@@ -1,8 +1,7 @@
 """The reading of one partition, beside others in one process."""
 
-from harness.simulation.calls import call_and_wait, request
+from harness.simulation.calls import call_and_wait, drive, request
 from harness.simulation.clock import FOREVER
-from harness.simulation.driving import drive
 from harness.simulation.store import Letter, Transaction
 from zeroeventhub._follow import (
     Advance,

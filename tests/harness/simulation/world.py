@@ -1,20 +1,18 @@
 """A small world in which everything goes wrong, and in which nothing may be lost."""
 
 import random
-from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass
 
+from harness.simulation.calls import call_and_wait
 from harness.simulation.chaos import Chaos
 from harness.simulation.clock import Clock, Violation
-from harness.simulation.feed import Feed
+from harness.simulation.feed import Feed, position_of
 from harness.simulation.ledger import Ledger
-from harness.simulation.operators import Operator
 from harness.simulation.processes import CrewProcess, FollowerProcess
-from harness.simulation.store import HANDED_OVER, Store
+from harness.simulation.store import Store
 from zeroeventhub import FIRST
 from zeroeventhub._follow import Failures
-from zeroeventhub.errors import Gone, Halted, TokenChanged, TransientError
+from zeroeventhub.errors import Halted, StoreUnavailable, TokenChanged, TransientError
 from zeroeventhub.protocol import CAUGHT_UP, WAIT
 
 PATIENCE = 400.0
@@ -22,21 +20,6 @@ PATIENCE = 400.0
 
 AFTERMATH = 4.0
 """Seconds for what may still be under way to come to light, once everything is applied."""
-
-
-@dataclass(frozen=True)
-class Result:
-    """Hold what happened in one world.
-
-    Attributes:
-        events: how many events were applied.
-        faults: how many of each kind were injected.
-        seconds: how long it took, in virtual time.
-    """
-
-    events: int
-    faults: Counter
-    seconds: float
 
 
 class World:
@@ -78,7 +61,6 @@ class World:
         )
         self.ledger = Ledger(self.feed)
         self.store = Store(self.clock, self.ledger)
-        self.operator = Operator(self)
         # Who reads in turn knows nothing of dead letters.
         in_turn = 0.2 if self.failures.then == "halt" else 0.0
         self.kinds = [
@@ -93,9 +75,6 @@ class World:
     def run(self):
         """Let it happen.
 
-        Returns:
-            what happened.
-
         Raises:
             Violation: something that must never happen.
         """
@@ -106,7 +85,6 @@ class World:
         troubles = clock.start(self.trouble())
         clock.start(self.see_it_through(writers, troubles))
         clock.run(self.duration + PATIENCE)
-        return Result(self.ledger.total, self.chaos.injected, clock.now)
 
     def publish(self):
         """Publish events; some writers take their time, and some give up."""
@@ -135,7 +113,7 @@ class World:
         kinds = [
             *(self.pause, self.kill, self.stop, self.rotate, self.split, self.split),
             *(self.replace, self.lose_store, self.lose_feed),
-            *(self.reset, self.seek, self.set_back, self.trim, self.lose_events),
+            *(self.reset, self.set_back, self.set_back),
         ]
         for _ in range(number):
             yield chance.random() * self.duration / number
@@ -165,7 +143,7 @@ class World:
         """Start a process again that has ended."""
         if self.say:
             self.say(f"{process.name} has ended: {error!r}")
-        expected = error is None or isinstance(error, Halted | Gone)
+        expected = error is None or isinstance(error, Halted)
         if self.attempts is not None:
             expected = expected or isinstance(error, TransientError | TokenChanged)
         if not expected:
@@ -174,9 +152,6 @@ class World:
             raise Violation(f"{process.name} has ended, though it was to follow for ever.")
         if error is None and not process.stopping:
             self.ledger.check_all_of(process.found)
-        if isinstance(error, Gone):
-            self.report(type(error).__name__)
-            self.clock.later(5 * self.random.random(), self.operate, self.operator.mend)
         for slot, other in list(self.processes.items()):
             if other is process:
                 del self.processes[slot]
@@ -215,24 +190,47 @@ class World:
 
     # The operator.
 
-    def operate(self, action):
-        """Let the operator do something."""
-        self.clock.start(action())
-
     def reset(self):
         """All cursors are reset."""
         self.report("reset")
-        self.operate(self.operator.reset)
-
-    def seek(self):
-        """All cursors are put at a moment."""
-        self.report("seek")
-        self.operate(self.operator.seek)
+        self.clock.start(self._operate(self._reset))
 
     def set_back(self):
-        """A cursor is put back."""
+        """The cursor of one partition, from which no other goes on, is put back."""
         self.report("set back")
-        self.operate(self.operator.set_back)
+        partition, share = self.random.choice(list(self.feed.partitions)), self.random.random()
+        self.clock.start(self._operate(self._set_back, partition, share))
+
+    def _operate(self, action, *arguments):
+        """Do it until it is done, for all that can be told."""
+        while True:
+            with suppress(StoreUnavailable):
+                yield from call_and_wait(self, action, *arguments)
+                return
+
+    def _reset(self):
+        yield from self.store.reset()
+        self.expect_nothing_by_now()
+
+    def _set_back(self, number, share):
+        """Choose a cursor in the moment in which it is set."""
+        store, feed = self.store, self.feed
+        yield from store.until_all_free(store.rows)
+        partition, row = feed.partitions.get(number), store.rows.get(number)
+        parents = {n for one in feed.partitions.values() for n in one.cursor_from}
+        # Who still reads partitions that are gone would be fenced by no cursor of their heirs.
+        changing = any(store.rows[parent].cursor for parent in parents & store.rows.keys())
+        if changing or partition is None or partition.closed or row is None or not row.cursor:
+            return
+        again = feed.keys_in([number])
+        if any(letter.entry.key in again for letter in store.letters):
+            # What comes again must not come from the dead letters as well.
+            yield from self._reset()
+            return
+        before = share * position_of(row.cursor)
+        found = [one for one in feed.behind(number, FIRST) if one.position <= before]
+        yield from store.set({number: str(found[-1].position) if found else FIRST})
+        self.expect_nothing_by_now()
 
     def expect_nothing_by_now(self):
         """What a run was to have applied by its end may have to be applied again behind it."""
@@ -259,22 +257,6 @@ class World:
             partition = self.random.choice(self.feed.idle_partitions())
             self.report("replacement", partition)
             self.feed.replace(partition)
-
-    def trim(self):
-        """A partition's oldest events are gone, which somebody may have to read yet."""
-        partition = self.random.choice(list(self.feed.partitions))
-        row = self.store.rows.get(partition)
-        if row and row.cursor not in {HANDED_OVER, FIRST}:
-            self.report("trimming", partition)
-            self.feed.trim(partition, self.random.randint(1, 10))
-
-    def lose_events(self):
-        """A partition's newest events are gone, which somebody may have read already."""
-        with suppress(IndexError):
-            partition = self.random.choice(self.feed.idle_partitions())
-            self.report("loss of events", partition)
-            self.feed.lose(partition, self.random.randint(1, 3))
-            self.expect_nothing_by_now()
 
     def lose_store(self):
         """The store is away for a while."""
