@@ -1,14 +1,15 @@
-"""A feed whose table is trimmed: who comes too late is told, and nobody else is."""
+"""A feed whose table is trimmed: a reader that comes too late is told, and no other one is."""
 
-import time
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 
 import httpx
 import pytest
 from harness.log import LOG, Log
-from harness.ordering_table import ALL, SEQUENCING
+from harness.ordering_table import ALL
 from harness.shop import metadata, orders
+from harness.trimmed import numbers, of_another_event, of_each, position_of, trim
+from harness.waiting import until
 from harness.web import serving
 from sqlalchemy import (
     Column,
@@ -26,20 +27,12 @@ from starlette.applications import Starlette
 
 from zeroeventhub import FIRST, LAST, TableFeed, TypeFilter, feed_routes
 from zeroeventhub.errors import ConfigurationError, Diverged, FeedFailure, Trimmed
-from zeroeventhub.publisher.cursor import Place
 from zeroeventhub.publisher.retention import Retention
-from zeroeventhub.server.read_ahead import VOUCHED
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 PLACED = TypeFilter(frozenset({"placed"}))
 PARTITIONS = 3
 """Of which the last one is quiet but for one event."""
-
-
-def of_each(*cases):
-    """Run a test for orderings, each on its database."""
-    names = [f"{case.ordering}-{case.database}" for case in cases]
-    return pytest.mark.parametrize("case", cases, ids=names)
 
 
 @pytest.fixture
@@ -55,14 +48,25 @@ def shop_source(**options):
     return TableFeed(orders, **{**given, **options})
 
 
-@pytest.fixture
-def shop(engine):
-    """An engine of a database with twenty orders in three partitions."""
+def filled(engine):
+    """Place twenty orders in three partitions of a database."""
     metadata.create_all(engine)
     with engine.begin() as connection:
         shop_source().install(connection)
     place_at(engine, range(20))
     return engine
+
+
+@pytest.fixture
+def shop(engine):
+    """An engine of a database with twenty orders, on each database."""
+    return filled(engine)
+
+
+@pytest.fixture
+def any_shop(any_engine):
+    """The same on a database of any kind."""
+    return filled(any_engine)
 
 
 def place_at(engine, minutes):
@@ -73,22 +77,6 @@ def place_at(engine, minutes):
             row |= {"part": 2} if minute == 4 else {}
             row |= {"placed": NOON + timedelta(minutes=minute), "data": {"n": minute}}
             connection.execute(insert(orders), row)
-
-
-def trim(feed, below, **options):
-    """Trim a feed below a position."""
-    return feed.trim(feed.plan_trim(below=below), **options)
-
-
-def follow(feed, cursor, partition=0, limit=1000):
-    """Read on from a cursor to the end; return the numbers of all events."""
-    seen = []
-    while True:
-        page = feed.read(partition, cursor, limit)
-        seen += [event.data["n"] for event in page.events]
-        if not page.events:
-            return seen
-        cursor = page.cursor
 
 
 def test_cursor_below_the_mark_is_refused_with_the_earliest(shop):
@@ -104,9 +92,9 @@ def test_cursor_below_the_mark_is_refused_with_the_earliest(shop):
             with pytest.raises(Trimmed) as trimmed:
                 use()
             earliest = trimmed.value.earliest
-            assert Place.of(earliest).position == 10
-    assert follow(feed, earliest, 0) == [*range(10, 20, 2)]
-    assert follow(feed, earliest, 1) == [*range(11, 20, 2)]
+            assert position_of(earliest) == 10
+    assert numbers(feed, 0, earliest) == [*range(10, 20, 2)]
+    assert numbers(feed, 1, earliest) == [*range(11, 20, 2)]
     with shop.connect() as connection:
         assert connection.scalar(select(func.min(orders.c.id))) == 11
 
@@ -133,58 +121,58 @@ def test_cursor_at_the_last_trimmed_event_goes_on(shop):
     feed = shop_source().bind(shop)
     here = feed.cursor_after(10)
     trim(feed, 11)
-    assert follow(feed, here, 0) == [*range(10, 20, 2)]
-    assert follow(feed, "1-10", 1) == [*range(11, 20, 2)]
-    other = here[:-1] + ("0" if here[-1] != "0" else "1")
+    assert numbers(feed, 0, here) == [*range(10, 20, 2)]
+    assert numbers(feed, 1, "1-10") == [*range(11, 20, 2)]
+    other = of_another_event(here)
     for use in [*uses(feed, other)][:-1]:  # of several cursors the last one vouches
         with pytest.raises(Diverged):
             use()
 
 
-def test_cursor_at_the_last_trimmed_event_of_its_partition_goes_on(shop):
+def test_cursor_at_the_last_trimmed_event_of_its_partition_goes_on(any_shop):
     """A partition in which nothing is missed behind a cursor is not refused, and the cursor moves
     above the mark; one that cannot be checked there is refused.
     """
-    feed = shop_source().bind(shop)
+    feed = shop_source().bind(any_shop)
     at_4 = feed.cursor_after(5)
     between, start = feed.cursor_after(7), "1-0"
     trim(feed, 11)
     page = feed.read(2, at_4, 10)
-    assert (page.events, Place.of(page.cursor).position) == ([], 10)
+    assert (page.events, position_of(page.cursor)) == ([], 10)
     assert feed.read(2, page.cursor, 10).cursor == page.cursor
     assert feed.lag(2, at_4).events == 0
     for cursor, partition in ((between, 2), (start, 2), (at_4, 0), (at_4, 1)):
         with pytest.raises(Trimmed):
             feed.read(partition, cursor, 10)
-    other = at_4[:-1] + ("0" if at_4[-1] != "0" else "1")
+    other = of_another_event(at_4)
     with pytest.raises(Diverged):
         feed.read(2, other, 10)
     trim(feed, 15)
     assert feed.read(2, at_4, 10).events == []
 
 
-def test_partition_that_lost_nothing_takes_every_cursor(shop):
+def test_partition_that_lost_nothing_takes_every_cursor(any_shop):
     """Where nothing was trimmed of a partition, also a cursor from its beginning goes on."""
-    feed = shop_source(partitions=4).bind(shop)
+    feed = shop_source(partitions=4).bind(any_shop)
     before = feed.cursor_after(3)
     trim(feed, 11)
-    place_at(shop, [30])
-    with shop.begin() as connection:
+    place_at(any_shop, [30])
+    with any_shop.begin() as connection:
         connection.execute(orders.update().where(orders.c.id == 21).values(part=3))
     for cursor in ("1-0", before, FIRST):
-        assert follow(feed, cursor, 3) == [30]
+        assert numbers(feed, 3, cursor) == [30]
     with pytest.raises(Trimmed):
         feed.read(0, before, 10)
 
 
-def test_other_division_into_partitions_spares_nobody(shop):
+def test_other_division_into_partitions_spares_no_reader(any_shop):
     """What is known of partitions counts only where events are divided in the same way, and where
-    nobody else has trimmed since.
+    no other feed has trimmed since.
     """
-    feed = shop_source().bind(shop)
+    feed = shop_source().bind(any_shop)
     at_4 = feed.cursor_after(5)
     trim(feed, 11)
-    whole = shop_source(partition=None, partitions=None).bind(shop)
+    whole = shop_source(partition=None, partitions=None).bind(any_shop)
     with pytest.raises(Trimmed):
         whole.read(0, at_4, 10)
     trim(whole, 13)
@@ -195,20 +183,20 @@ def test_other_division_into_partitions_spares_nobody(shop):
         feed.read(2, at_4, 10)
 
 
-def test_mark_that_was_raised_by_hand_spares_nobody(shop):
-    """Where somebody has deleted events otherwise and raised the mark, partitions count no more."""
-    feed = shop_source().bind(shop)
+def test_mark_that_was_raised_by_hand_spares_no_reader(any_shop):
+    """Where events were deleted by hand and the mark was raised, partitions count no more."""
+    feed = shop_source().bind(any_shop)
     at_4, at_15 = feed.cursor_after(5), feed.cursor_after(15)
     trim(feed, 11)
     assert feed.read(2, at_4, 10).events == []
-    with shop.begin() as connection:
+    with any_shop.begin() as connection:
         connection.execute(orders.delete().where(orders.c.id <= 15))
         raised = {"trimmed": 15, "earliest": at_15}
         connection.execute(Retention().table.update().values(raised))
     with pytest.raises(Trimmed) as trimmed:
         feed.read(2, at_4, 10)
     assert trimmed.value.earliest == at_15
-    assert follow(feed, at_15, 1) == [15, 17, 19]
+    assert numbers(feed, 1, at_15) == [15, 17, 19]
 
 
 def test_first_begins_at_the_mark(shop):
@@ -216,12 +204,12 @@ def test_first_begins_at_the_mark(shop):
     feed = shop_source().bind(shop)
     trim(feed, 11)
     mark = feed.cursor_after(0)
-    assert Place.of(mark).position == 10
+    assert position_of(mark) == 10
     assert feed.cursor_after(7) == mark
     assert feed.cursor_at(NOON) == mark
     assert feed.cursor_at(NOON + timedelta(minutes=12)) == feed.cursor_after(12)
     assert feed.read(2, FIRST, 10).cursor == mark
-    assert follow(feed, FIRST, 0, 2) == [*range(10, 20, 2)]
+    assert numbers(feed, 0, FIRST, 2) == [*range(10, 20, 2)]
     assert feed.splits(0, 2)[0] == mark
     assert feed.splits(2, 2)[0] == mark
     assert feed.lag(0, FIRST).events == 5
@@ -230,33 +218,33 @@ def test_first_begins_at_the_mark(shop):
     assert feed.cursor_of("12", 1) == feed.cursor_after(12)
     trim(feed, 21)
     last = feed.read(0, LAST, 1).cursor
-    assert Place.of(last).position == 20
+    assert position_of(last) == 20
     assert feed.read(1, FIRST, 1).cursor == last
     place_at(shop, [20, 21])
-    assert follow(feed, last, 0) == [20]
-    assert follow(feed, FIRST, 1) == [21]
+    assert numbers(feed, 0, last) == [20]
+    assert numbers(feed, 1) == [21]
 
 
-def test_mutable_feed_is_told_as_well(shop):
+def test_mutable_feed_is_told_as_well(any_shop):
     """Where cursors hold numbers alone, they are refused below what was trimmed all the same."""
-    feed = shop_source(mutable=True).bind(shop)
+    feed = shop_source(mutable=True).bind(any_shop)
     trim(feed, 11)
     for cursor in ("1-0", "1-8"):
         with pytest.raises(Trimmed) as trimmed:
             feed.read(0, cursor, 10)
         assert trimmed.value.earliest == "1-10"
     assert feed.cursor_after(3) == "1-10"
-    assert follow(feed, "1-10") == [*range(10, 20, 2)]
-    assert follow(feed, FIRST) == [*range(10, 20, 2)]
+    assert numbers(feed, 0, "1-10") == [*range(10, 20, 2)]
+    assert numbers(feed) == [*range(10, 20, 2)]
     assert feed.read(2, "1-7", 10).events == []
 
 
-def test_events_that_were_deleted_otherwise_are_noticed(shop):
+def test_events_that_were_deleted_otherwise_are_noticed(any_shop):
     """Above the mark an event that is gone is history that was lost."""
-    feed = shop_source().bind(shop)
+    feed = shop_source().bind(any_shop)
     trim(feed, 11)
     cursor = feed.cursor_after(15)
-    with shop.begin() as connection:
+    with any_shop.begin() as connection:
         connection.execute(orders.delete().where(orders.c.id == 15))
     with pytest.raises(Diverged):
         feed.read(0, cursor, 10)
@@ -274,13 +262,13 @@ def test_events_that_were_deleted_one_by_one_are_not_missed(shop):
         connection.execute(orders.delete().where(orders.c.id.in_([3, 13])))
         source.thin(connection, 13)
         source.thin(connection, 3)
-    assert follow(feed, cursor, 0) == [14, 16, 18]
-    assert follow(feed, FIRST, 0) == [0, 6, 8, 10, 14, 16, 18]
+    assert numbers(feed, 0, cursor) == [14, 16, 18]
+    assert numbers(feed) == [0, 6, 8, 10, 14, 16, 18]
     assert [page.full for page in feed.read_pages(0, "1-1", 1, 3)] == [False] * 3
     assert not feed.read(0, "1-2", 2).full
     assert feed.read(0, "1-13", 2).full
     assert trim(feed, 11) == 9
-    assert follow(feed, cursor, 0) == [14, 16, 18]
+    assert numbers(feed, 0, cursor) == [14, 16, 18]
     with shop.begin() as connection:
         connection.execute(orders.delete().where(orders.c.id == 15))
     with pytest.raises(Diverged):
@@ -291,10 +279,7 @@ def test_events_that_were_deleted_one_by_one_are_not_missed(shop):
 
 def test_numbers_that_start_again_below_the_mark_are_refused(sqlite):
     """Where a table was emptied and its numbers start again, nothing is hidden in silence."""
-    metadata.create_all(sqlite)
-    with sqlite.begin() as connection:
-        shop_source().install(connection)
-    place_at(sqlite, range(20))
+    filled(sqlite)
     feed = shop_source().bind(sqlite)
     mark, at_4 = feed.cursor_after(10), feed.cursor_after(5)
     trim(feed, 11)
@@ -334,8 +319,8 @@ def test_feed_without_its_row_is_refused(engine):
     assert feed.read(0, FIRST, 10).events == []
 
 
-def test_feed_without_retention_is_not_trimmed():
-    """Nobody trims a feed that has no place for the mark, and the place is beside the table."""
+def test_mark_is_kept_beside_the_table():
+    """A feed has its place for the mark beside its table."""
     with pytest.raises(ConfigurationError, match=r"schema=None"):
         shop_source(retention=Retention(schema="elsewhere"))
     known = MetaData()
@@ -353,7 +338,7 @@ def test_table_is_part_of_metadata_of_the_callers(engine):
     feed = source.bind(engine)
     place_at(engine, range(4))
     assert trim(feed, 3) == 2
-    assert follow(feed, FIRST) == [2, 3]
+    assert numbers(feed) == [2, 3]
 
 
 @pytest.mark.anyio
@@ -370,31 +355,32 @@ async def test_async_feed_is_trimmed_alike(shop, async_engine):
         await feed.read(0, below, 10)
 
 
-def test_page_of_trimmed_events_is_kept_no_longer(shop):
+def test_page_of_trimmed_events_is_kept_no_longer(any_shop):
     """A page below the mark that was read before is refused soon after."""
-    with serving(Starlette(routes=feed_routes("/orders", shop_source(), shop))) as url:
+    routes = feed_routes("/orders", shop_source(), any_shop)
+    with serving(Starlette(routes=routes)) as url:
         parameters = {"token": "3", "partition": 0, "cursor": "1-2", "pagesizehint": 2}
         before, again = (httpx.get(f"{url}/orders/events", params=parameters) for _ in range(2))
         assert before.status_code == 200
         assert before.content == again.content
         assert "etag" in before.headers
-        trim(shop_source().bind(shop), 5)
-        time.sleep(2 * VOUCHED)
-        after = httpx.get(
-            f"{url}/orders/events",
-            params=parameters,
-            headers={"If-None-Match": before.headers["etag"]},
-        )
-    assert after.status_code == 410
+        trim(shop_source().bind(any_shop), 5)
+        known = {"If-None-Match": before.headers["etag"]}
+
+        def refused():
+            found = httpx.get(f"{url}/orders/events", params=parameters, headers=known)
+            return found if found.status_code == 410 else None
+
+        after = until(refused, "the page is refused", 10)
     document = after.json()
     assert document["type"] == "urn:zeroeventhub:problem/trimmed"
-    assert Place.of(document["earliestCursor"]).position == 4
+    assert position_of(document["earliestCursor"]) == 4
 
 
 @of_each(*ALL)
 def test_every_ordering_goes_on_behind_the_mark(log, case):
     """With every ordering all may be trimmed, and what is written then is seen, by whoever has
-    read to the end and by whoever begins; nobody else is let through.
+    read to the end and by whoever begins; no other reader is let through.
     """
     source = log.source(retention=Retention())
     LOG.metadata.create_all(log.engine)
@@ -405,7 +391,7 @@ def test_every_ordering_goes_on_behind_the_mark(log, case):
     assert log.news() == [*range(6)]
     early = feed.read(0, FIRST, 3).cursor
     assert trim(feed, 3, rows=1) == 2
-    assert follow(feed, early) == [3, 4, 5]
+    assert numbers(feed, 0, early) == [3, 4, 5]
     with pytest.raises(Trimmed):
         feed.read(0, "1-1", 10)
     assert trim(feed, log.cursor) == 4
@@ -417,29 +403,7 @@ def test_every_ordering_goes_on_behind_the_mark(log, case):
     assert log.news() == [6, 7]
     assert log.everything() == [6, 7]
     again = source.bind(log.engine)
-    assert follow(again, FIRST) == [6, 7]
-
-
-@of_each(*SEQUENCING)
-def test_positions_beside_the_events_go_with_them(log, case):
-    """With the ordering sequenced positions are trimmed too, and a key that came back stays."""
-    source = log.source(retention=Retention())
-    LOG.metadata.create_all(log.engine)
-    with log.engine.begin() as connection:
-        source.install(connection)
-    feed = log.feed = source.bind(log.engine)
-    log.write(0, 1, 2, 3)
-    assert log.news() == [0, 1, 2, 3]
-    plan = feed.plan_trim(below=4)
-    log.run("DELETE FROM log WHERE n = 1", "INSERT INTO log (id, n) VALUES (2, 9)")
-    feed.trim(plan)
-    positions = source.ordering(log.database).source.table
-    with log.engine.connect() as connection:
-        found = connection.scalar(select(func.count()).select_from(positions))
-    assert log.count("SELECT count(*) FROM log") == 2
-    assert log.news() == [9]
-    assert log.everything() == [3, 9]
-    assert found <= 2
+    assert numbers(again) == [6, 7]
 
 
 def test_sqlite_without_autoincrement_keeps_its_last_event(sqlite):
@@ -460,18 +424,18 @@ def test_sqlite_without_autoincrement_keeps_its_last_event(sqlite):
     feed.trim(plan)
     with sqlite.begin() as connection:
         connection.execute(insert(plain), {"n": 3})
-    assert follow(feed, last) == [3]
-    assert follow(feed, FIRST) == [2, 3]
+    assert numbers(feed, 0, last) == [3]
+    assert numbers(feed) == [2, 3]
 
 
 # A trimmer beside a reader.
 
 
-@pytest.mark.parametrize("limit", [2, 50])
+@pytest.mark.parametrize("limit", [2, pytest.param(50, marks=pytest.mark.test_all)])
 @pytest.mark.parametrize("cursor", [FIRST, "1-5"])
 def test_trimmed_between_any_two_statements(sqlite, cursor, limit, monkeypatch):
     """Whenever in the course of a read events are trimmed, the page has all that follow its
-    cursor, or nobody gets it.
+    cursor, or is not read at all.
     """
     monkeypatch.setattr("zeroeventhub.publisher.portions.FIRST", 2)
     monkeypatch.setattr("zeroeventhub.publisher.portions.GROWTH", 1)

@@ -1,25 +1,20 @@
 """What trimming takes and what it leaves: plans, batches, and those who stand in its way."""
 
-import threading
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from harness.killed import source as killed_source
+from harness.killed import trimming, until_killed
 from harness.log import LOG, Log, append, stranger
-from harness.ordering_table import ALL, OBSERVED, OBSERVED_MARIADB, SEQUENCING
+from harness.ordering_table import ALL, OBSERVED, SEQUENCING, SINGLE_WRITER
 from harness.shop import metadata, orders
-from sqlalchemy import Column, ForeignKey, Integer, MetaData, Table, event, func, insert, select
+from harness.trimmed import numbers, of_any, of_each, position_of, trim
+from sqlalchemy import MetaData, insert
 
-from zeroeventhub import FIRST, TableFeed
-from zeroeventhub.errors import (
-    BadCursor,
-    ConfigurationError,
-    Diverged,
-    FeedFailure,
-    Trimmed,
-    Unavailable,
-)
-from zeroeventhub.publisher.deleting import pacing
+from zeroeventhub import EventLog, ExpectedVersion, NewEvent, TableFeed
+from zeroeventhub.errors import BadCursor, ConfigurationError, Diverged, FeedFailure, Trimmed
 from zeroeventhub.publisher.retention import Retention
+from zeroeventhub.publisher.trimming import trimmer
 
 HOUR = timedelta(hours=1)
 
@@ -29,16 +24,11 @@ def log(request, case):
     """A log in an empty database, whose feed is trimmed."""
     found = Log(request.getfixturevalue(case.database), case)
     LOG.metadata.create_all(found.engine)
+    source = killed_source(case.ordering)
     with found.engine.begin() as connection:
-        found.source(retention=Retention()).install(connection)
-    found.feed = found.source(retention=Retention()).bind(found.engine)
+        source.install(connection)
+    found.feed = source.bind(found.engine)
     return found
-
-
-def of_each(*cases):
-    """Run a test for orderings, each on its database."""
-    names = [f"{case.ordering}-{case.database}" for case in cases]
-    return pytest.mark.parametrize("case", cases, ids=names)
 
 
 def shop_source(**options):
@@ -47,9 +37,8 @@ def shop_source(**options):
     return TableFeed(orders, **{**given, "retention": Retention(), **options})
 
 
-@pytest.fixture
-def shop(engine):
-    """An engine of a database with ten orders, the oldest of ten hours ago."""
+def filled(engine):
+    """Place ten orders in a database, the oldest of ten hours ago."""
     metadata.create_all(engine)
     now = datetime.now(UTC)
     with engine.begin() as connection:
@@ -60,9 +49,16 @@ def shop(engine):
     return engine
 
 
-def numbers(feed, partition=0):
-    """Return the numbers of all events of a partition that are left."""
-    return [event.data["n"] for event in feed.read(partition, FIRST, 1000).events]
+@pytest.fixture
+def shop(engine):
+    """An engine of a database with ten orders, on each database."""
+    return filled(engine)
+
+
+@pytest.fixture
+def any_shop(any_engine):
+    """The same on a database of any kind."""
+    return filled(any_engine)
 
 
 def test_plan_by_age(shop):
@@ -81,9 +77,9 @@ def test_plan_by_age(shop):
     assert (numbers(feed), numbers(feed, 1)) == ([7, 6, 4, 2], [5, 3, 1])
 
 
-def test_all_that_is_said_holds_for_what_goes(shop):
+def test_all_that_is_said_holds_for_what_goes(any_shop):
     """Of an age, a position and what is kept elsewhere the lowest counts."""
-    feed = shop_source().bind(shop)
+    feed = shop_source().bind(any_shop)
     for cut, until in (
         ({"older_than": 4.5 * HOUR, "below": 4}, 3),
         ({"older_than": 4.5 * HOUR, "below": 9}, 6),
@@ -101,27 +97,39 @@ def test_all_that_is_said_holds_for_what_goes(shop):
         assert str(plan) == "Nothing to trim: the mark is at position 0."
 
 
-def test_what_cannot_be_meant_is_refused(shop):
+def test_plan_counts_no_longer_than_is_worth_it(any_shop, monkeypatch):
+    """A plan of very many events says how many there are at least, and takes all of them."""
+    monkeypatch.setattr(trimmer, "MOST", 8)
+    feed = shop_source().bind(any_shop)
+    plan = feed.plan_trim(below=9)
+    assert (plan.events, plan.exact) == (8, True)
+    plan = feed.plan_trim(below=10)
+    assert (plan.events, plan.exact, plan.until) == (8, False, 9)
+    assert "8 or more events would go" in str(plan)
+    assert feed.trim(plan) == 9
+
+
+def test_what_cannot_be_meant_is_refused(any_shop):
     """A plan for nothing, for times to come, and for times that nobody knows, is refused."""
-    feed = shop_source().bind(shop)
+    feed = shop_source().bind(any_shop)
     with pytest.raises(ConfigurationError, match="Say what to trim"):
         feed.plan_trim()
     with pytest.raises(ConfigurationError, match="still to come"):
         feed.plan_trim(older_than=-HOUR)
     with pytest.raises(ConfigurationError, match="does not know the times"):
-        shop_source(time=None).bind(shop).plan_trim(older_than=HOUR)
+        shop_source(time=None).bind(any_shop).plan_trim(older_than=HOUR)
     with pytest.raises(ConfigurationError, match=r"retention=Retention\(\)"):
-        shop_source(retention=None).bind(shop).plan_trim(below=3)
+        shop_source(retention=None).bind(any_shop).plan_trim(below=3)
     with pytest.raises(BadCursor):
         feed.plan_trim(below="nonsense")
     with pytest.raises(Diverged):
         feed.plan_trim(below="1-99")
     last = feed.cursor_after(10)
-    with shop.begin() as connection:
+    with any_shop.begin() as connection:
         connection.execute(orders.update().where(orders.c.id == 10).values(data={"n": 99}))
     with pytest.raises(Diverged):
         feed.plan_trim(below=last)
-    with shop.begin() as connection:
+    with any_shop.begin() as connection:
         connection.execute(orders.update().values(placed=None))
     with pytest.raises(ConfigurationError, match="has no time"):
         feed.plan_trim(older_than=HOUR)
@@ -139,12 +147,58 @@ def test_sequenced_feed_is_trimmed_by_the_age_of_positions(shop):
         connection.execute(insert(orders), {"data": {"n": 0}})
     plan = feed.plan_trim(older_than=timedelta(days=1))
     assert plan.until in {0, 10}  # SQLite and MariaDB say of old events that they are of 1970
-    assert feed.trim(feed.plan_trim(older_than=timedelta(0))) == 11
+    assert trim(feed, 12) == 11
+
+
+def test_sqlite_without_autoincrement_keeps_its_last_event(sqlite):
+    """Where SQLite would give the number of the last row again, that row stays."""
+    plain = LOG.to_metadata(MetaData())
+    plain.dialect_options["sqlite"]["autoincrement"] = False
+    plain.create(sqlite)
+    source = TableFeed(plain, data=["n"], append_only=True, retention=Retention())
+    with sqlite.begin() as connection:
+        source.install(connection)
+        append(connection, 0, 1, 2)
+    feed = source.bind(sqlite)
+    last = feed.cursor_after(3)
+    plan = feed.plan_trim(below=last)
+    assert (plan.events, plan.until, plan.wanted) == (2, 2, 3)
+    assert "SQLite would give its number again" in str(plan)
+    feed.trim(plan)
+    with sqlite.begin() as connection:
+        append(connection, 3)
+    assert numbers(feed, cursor=last) == [3]
+    assert numbers(feed) == [2, 3]
+
+
+@pytest.mark.parametrize("ordering", [None, "sequenced"])
+def test_events_with_versions_are_not_trimmed(engine, ordering):
+    """What a key's versions are counted on from stays, and so does all that comes behind it."""
+    metadata = MetaData()
+    log = EventLog(metadata, "log", partitions=4, ordering=ordering)
+    metadata.create_all(engine)
+    feed = log.feed(retention=Retention())
+    counted = [NewEvent("counted", {"n": n}) for n in range(3)]
+    with engine.begin() as connection:
+        feed.install(connection)
+        log.append(connection, [NewEvent("seen", {"n": n}) for n in range(5)])
+        log.append_to(connection, "ada", counted[:2], expected_version=ExpectedVersion.NO_EVENTS)
+        log.append(connection, [NewEvent("seen", {"n": n}) for n in range(5)])
+    bound = feed.bind(engine)
+    bound.head()
+    plan = bound.plan_trim(below=12)
+    assert (plan.events, plan.wanted) == (5, 11)
+    assert "versions" in plan.held_back[0]
+    bound.trim(plan)
+    with engine.begin() as connection:
+        assert len(log.read_key(connection, "ada")) == 2
+        assert log.append_to(connection, "ada", counted[2:], expected_version=2) == 3
+    assert bound.plan_trim(below=12).events == 0
 
 
 @of_each(*(case for case in ALL if case not in SEQUENCING and case.database != "sqlite"))
 def test_never_above_the_horizon(log, case):
-    """What is committed behind somebody who still writes is not settled, and stays."""
+    """What is committed behind a transaction that still writes is not settled, and stays."""
     log.write(0, 1)
     assert log.news() == [0, 1]
     with log.engine.connect() as slow:
@@ -158,103 +212,9 @@ def test_never_above_the_horizon(log, case):
     assert log.everything() == [2, 3, 4]
 
 
-def test_batches_are_bounded_and_told(shop):
-    """No transaction deletes more than it may, and who asked hears of each."""
-    feed = shop_source().bind(shop)
-    commits, heard = [], []
-    event.listen(shop, "commit", lambda _: commits.append(1))
-    feed.trim(feed.plan_trim(below=9), rows=3, told=lambda *progress: heard.append(progress))
-    assert heard == [(3, 3), (6, 6), (8, 8)]
-    assert len(commits) >= 3
-
-
-@of_each(*SEQUENCING)
-def test_batch_of_events_that_are_gone_already_is_not_the_last(log, case):
-    """Positions outlive their events, and are trimmed as well, however many lie side by side."""
-    log.write(*range(30))
-    assert log.news() == [*range(30)]
-    log.run("DELETE FROM log WHERE n < 15")
-    plan = log.feed.plan_trim(below=26)
-    assert log.feed.trim(plan, rows=4) == 10
-    assert log.feed.plan_trim(below=26).first is None
-    assert log.everything() == [*range(25, 30)]
-
-
-def test_trimmed_by_two_at_once(shop):
-    """Who trims what somebody else has trimmed meanwhile goes on behind it."""
-    feed = shop_source().bind(shop)
-    plans = [feed.plan_trim(below=9) for _ in range(2)]
-    assert [feed.trim(plan, rows=3) for plan in plans] == [8, 0]
-    stale = feed.plan_trim(below=10)
-    feed.trim(feed.plan_trim(below=11))
-    assert feed.trim(stale) == 0
-    assert numbers(feed) == []
-
-
-@of_each(OBSERVED, OBSERVED_MARIADB)
-def test_rows_that_others_have_locked_are_waited_for(log, case, monkeypatch):
-    """Somebody who keeps an old event locked stops trimming, not the other way round, and what
-    was trimmed before is known.
-    """
-    monkeypatch.setattr(pacing, "TRIES", 2)
-    log.write(*range(6))
-    assert log.news() == [*range(6)]
-    plan = log.feed.plan_trim(below=6)
-    with log.engine.connect() as holder:
-        holder.exec_driver_sql("SELECT * FROM log WHERE id = 3 FOR UPDATE")
-        with pytest.raises(Unavailable):
-            log.feed.trim(plan, rows=2)
-        assert log.everything() == [2, 3, 4, 5]
-    assert log.feed.trim(plan, rows=2) == 3
-    assert log.everything() == [5]
-
-
-@of_each(*(case for case in ALL if case.database != "sqlite"))
-def test_no_writer_waits_for_a_batch(log, case):
-    """While a batch is being deleted others write to the table, and need not wait."""
-    log.write(*range(6))
-    assert log.news() == [*range(6)]
-    plan = log.feed.plan_trim(below=6)
-    written = []
-
-    def beside(_connection):
-        thread = threading.Thread(target=lambda: written.append(log.write(9)))
-        thread.start()
-        thread.join(20)
-        assert not thread.is_alive()
-
-    event.listen(log.engine, "commit", beside, once=True)
-    log.feed.trim(plan)
-    assert written == [None]
-    assert log.everything() == [5, 9]
-
-
-def test_events_that_others_refer_to_stay(engine):
-    """Where the database keeps an event from being deleted, its batch changes nothing."""
-    own = MetaData()
-    copied = orders.to_metadata(own)
-    Table("notes", own, Column("order", ForeignKey(copied.c.id)), Column("n", Integer))
-    own.create_all(engine)
-    source = TableFeed(copied, data="data", retention=Retention(own))
-    with engine.begin() as connection:
-        source.install(connection)
-        connection.execute(insert(copied), [{"data": {"n": number}} for number in range(6)])
-        connection.execute(insert(own.tables["notes"]), {"order": 4})
-    if engine.dialect.name == "sqlite":
-        event.listen(engine, "connect", lambda own, _: own.execute("PRAGMA foreign_keys = ON"))
-        engine.dispose()
-    feed = source.bind(engine)
-    plan = feed.plan_trim(below=6)
-    with pytest.raises(FeedFailure):
-        feed.trim(plan, rows=2)
-    assert numbers(feed) == [2, 3, 4, 5]
-    with engine.connect() as connection:
-        assert connection.scalar(select(func.count()).select_from(copied)) == 4
-
-
 RIGHTS = {
-    "observed": ["SELECT, DELETE ON log"],
-    "sequenced": ["SELECT, DELETE, UPDATE ON log"],
+    "observed": ["SELECT, DELETE ON log", "SELECT ON SEQUENCE log_id_seq"],
+    "sequenced": ["SELECT, DELETE, UPDATE ON log", "USAGE ON SCHEMA public"],
 }
 
 
@@ -265,24 +225,99 @@ def test_rights_of_whoever_trims(log, case):
     """
     log.write(*range(4))
     assert log.news() == [*range(4)]
-    tables = [*log.source().ordering("postgresql").source.table.metadata.tables]
+    rights = [*RIGHTS[case.ordering], "SELECT, UPDATE ON zeroeventhub_retention"]
+    if case.ordering == "sequenced":
+        tables = log.source().ordering("postgresql").source.table.metadata.tables
+        rights += [f"SELECT, DELETE ON {table}" for table in tables]
     with stranger(log) as (name, engine):
-        beside = {
-            "observed": ["SELECT ON SEQUENCE log_id_seq"],
-            "sequenced": [f"SELECT, DELETE ON {table}" for table in tables],
-        }[case.ordering]
-        rights = [*RIGHTS[case.ordering], *beside, "SELECT, UPDATE ON zeroeventhub_retention"]
-        if case.ordering == "sequenced":
-            rights.append("USAGE ON SCHEMA public")
         for right in rights:
             log.run(f"GRANT {right} TO {name}")
         feed = log.source(retention=Retention()).bind(engine)
-        assert feed.trim(feed.plan_trim(below=3)) == 2
+        assert trim(feed, 3) == 2
         log.run(f"REVOKE UPDATE ON zeroeventhub_retention FROM {name}")
-        assert [event.data["n"] for event in feed.read(0, FIRST, 9).events] == [2, 3]
+        assert numbers(feed) == [2, 3]
         with pytest.raises(Trimmed):
             feed.read(0, "1-1", 9)
         plan = feed.plan_trim(below=4)
         with pytest.raises(FeedFailure):
             feed.trim(plan)
     assert log.everything() == [2, 3]
+
+
+class Witness:
+    """Know all events that there ever were in a log, and judge what its feed says.
+
+    Args:
+        log: the log.
+    """
+
+    def __init__(self, log):
+        self._log = log
+        self.history = {}
+        self.cursors = {"1-0": 0}
+
+    def write(self, *written):
+        """Append events, and remember where they are, and the cursors behind them."""
+        self._log.write(*written)
+        page = self._log.feed.read(0, max(self.cursors, key=self.cursors.get), 1000, each=True)
+        assert [event.data["n"] for event in page.events] == [*written]
+        for number, cursor in zip(written, page.cursors, strict=True):
+            self.history[position_of(cursor)] = number
+            self.cursors[cursor] = position_of(cursor)
+
+    def judge(self, feed):
+        """Show that every reader gets all that follows its cursor, or is refused.
+
+        Args:
+            feed: the feed, as any process has it.
+
+        Returns:
+            Where the mark is.
+        """
+        first = numbers(feed)
+        mark = position_of(feed.cursor_after(0))
+        assert first == self._behind(mark)
+        for cursor, position in self.cursors.items():
+            if position < mark:
+                with pytest.raises(Trimmed) as trimmed:
+                    feed.read(0, cursor, 1000)
+                assert position_of(trimmed.value.earliest) == mark
+            else:
+                assert numbers(feed, 0, cursor) == self._behind(position), cursor
+        left = self._log.count("SELECT count(*) FROM log")
+        assert left == len(self._behind(mark))
+        return mark
+
+    def forget(self, below):
+        """Let go of cursors that no reader has any more."""
+        self.cursors = {
+            cursor: position for cursor, position in self.cursors.items() if position >= below
+        }
+
+    def _behind(self, position):
+        return [number for at, number in sorted(self.history.items()) if at > position]
+
+
+@pytest.mark.parametrize("stride", [13, pytest.param(4, marks=pytest.mark.test_all)])
+@of_any(SINGLE_WRITER, *ALL)
+def test_killed_at_points_of_trimming(log, case, stride):
+    """Before and behind every statement and every commit: the mark and the table are of one
+    moment, no reader passes over anything, and the next process goes on.
+    """
+    witness = Witness(log)
+    url = log.engine.url.render_as_string(hide_password=False)
+    at, written, kills, marks, killed = 1, 0, 0, set(), True
+    while killed:
+        witness.write(*range(written, written + 6))
+        written += 6
+        below = max(witness.history) - 1
+        killed = until_killed(trimming, url, case.ordering, below, at)
+        kills += killed
+        marks.add(witness.judge(log.feed))
+        witness.judge(killed_source(case.ordering).bind(log.engine))
+        trim(log.feed, below)
+        assert witness.judge(log.feed) == below - 1
+        witness.forget(below - 4)
+        at += stride
+    assert kills > 1
+    assert len(marks) > 2

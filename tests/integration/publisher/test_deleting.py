@@ -1,0 +1,183 @@
+"""Events are deleted batch by batch, beside those who write and read."""
+
+import threading
+
+import pytest
+from harness.log import LOG, Log
+from harness.ordering_table import ALL, OBSERVED, OBSERVED_MARIADB, SEQUENCING
+from harness.shop import metadata, orders, place
+from harness.trimmed import numbers, of_each, trim
+from sqlalchemy import Column, ForeignKey, Integer, MetaData, Table, event, func, insert, select
+
+from zeroeventhub import TableFeed
+from zeroeventhub.errors import FeedFailure, Unavailable
+from zeroeventhub.publisher.deleting import pacing
+from zeroeventhub.publisher.retention import Retention
+
+
+@pytest.fixture
+def log(request, case):
+    """A log in an empty database, whose feed is trimmed."""
+    found = Log(request.getfixturevalue(case.database), case)
+    LOG.metadata.create_all(found.engine)
+    source = found.source(retention=Retention())
+    with found.engine.begin() as connection:
+        source.install(connection)
+    found.feed = source.bind(found.engine)
+    return found
+
+
+@pytest.fixture
+def shop(engine):
+    """A feed over ten orders in a database."""
+    metadata.create_all(engine)
+    source = TableFeed(orders, data="data", retention=Retention())
+    with engine.begin() as connection:
+        source.install(connection)
+        place(connection, 10)
+    return source.bind(engine)
+
+
+def test_batches_are_bounded_and_told(shop, engine):
+    """No transaction deletes more than it may, and the caller hears of each."""
+    there, heard = [], []
+
+    def committed(connection):
+        there.append(connection.scalar(select(func.count()).select_from(orders)))
+
+    event.listen(engine, "commit", committed)
+    trim(shop, 9, rows=3, told=lambda *progress: heard.append(progress))
+    assert heard == [(3, 3), (6, 6), (8, 8)]
+    assert [left for left in dict.fromkeys(there) if left < 10] == [7, 4, 2]
+
+
+def test_feed_that_is_trimmed_by_two_at_once_goes_on(shop):
+    """A trimmer goes on behind what another one has trimmed meanwhile."""
+    plans = [shop.plan_trim(below=9) for _ in range(2)]
+    assert [shop.trim(plan, rows=3) for plan in plans] == [8, 0]
+    stale = shop.plan_trim(below=10)
+    trim(shop, 11)
+    assert shop.trim(stale) == 0
+    assert numbers(shop) == []
+
+
+@of_each(*SEQUENCING)
+def test_batch_of_events_that_are_gone_already_is_not_the_last(log, case):
+    """Positions outlive their events, and are trimmed as well, however many lie side by side."""
+    log.write(*range(30))
+    assert log.news() == [*range(30)]
+    log.run("DELETE FROM log WHERE n < 15")
+    assert trim(log.feed, 26, rows=4) == 10
+    assert log.feed.plan_trim(below=26).first is None
+    assert log.everything() == [*range(25, 30)]
+
+
+@of_each(*SEQUENCING)
+def test_positions_beside_the_events_go_with_them(log, case):
+    """With the ordering sequenced positions are trimmed too, and a key that came back stays."""
+    log.write(0, 1, 2, 3)
+    assert log.news() == [0, 1, 2, 3]
+    plan = log.feed.plan_trim(below=4)
+    log.run("DELETE FROM log WHERE n = 1", "INSERT INTO log (id, n) VALUES (2, 9)")
+    log.feed.trim(plan)
+    positions = log.source().ordering(log.database).source.table
+    with log.engine.connect() as connection:
+        found = connection.scalar(select(func.count()).select_from(positions))
+    assert log.count("SELECT count(*) FROM log") == 2
+    assert log.news() == [9]
+    assert log.everything() == [3, 9]
+    assert found <= 2
+
+
+@of_each(OBSERVED, OBSERVED_MARIADB)
+def test_rows_that_others_have_locked_are_waited_for(log, case, monkeypatch):
+    """A transaction that keeps an old event locked stops trimming for a while, and what was trimmed
+    before is known; each batch has its tries, and the connection its own patience again.
+    """
+    monkeypatch.setattr(pacing, "TRIES", 2)
+    monkeypatch.setattr("zeroeventhub.publisher.deleting.patience.PATIENCE", 0.1)
+    log.write(*range(6))
+    assert log.news() == [*range(6)]
+    plan = log.feed.plan_trim(below=6)
+    patience = {
+        "postgresql": "SELECT setting::int FROM pg_settings WHERE name = 'lock_timeout'",
+        "mariadb": "SELECT @@SESSION.innodb_lock_wait_timeout",
+    }[case.database]
+    before = log.count(patience)
+    with log.engine.connect() as holder:
+        holder.exec_driver_sql("SELECT * FROM log WHERE id = 3 FOR UPDATE")
+        with pytest.raises(Unavailable):
+            log.feed.trim(plan, rows=2)
+        assert log.everything() == [2, 3, 4, 5]
+    assert log.feed.trim(plan, rows=2) == 3
+    assert log.everything() == [5]
+    assert log.count(patience) == before
+
+
+@of_each(OBSERVED)
+def test_tries_are_those_of_one_batch(log, case, monkeypatch):
+    """A batch that had to be tried again takes no try from those behind it."""
+    monkeypatch.setattr(pacing, "TRIES", 2)
+    monkeypatch.setattr("zeroeventhub.publisher.deleting.patience.PATIENCE", 0.1)
+    log.write(*range(6))
+    plan = log.feed.plan_trim(below=7)
+    holders = []
+
+    def released(_events, _position):
+        if len(holders) < 3:
+            hold()
+
+    def hold():
+        holders.append(log.engine.connect())
+        holders[-1].exec_driver_sql(f"SELECT * FROM log WHERE id = {2 * len(holders)} FOR UPDATE")
+
+    def locked(context):
+        holders[-1].close()
+
+    event.listen(log.engine, "handle_error", locked)
+    hold()
+    assert log.feed.trim(plan, rows=2, told=released) == 6
+    assert len(holders) == 3
+
+
+@of_each(*(case for case in ALL if case.database != "sqlite"))
+def test_no_writer_waits_for_a_batch(log, case):
+    """While a batch is being deleted others write to the table, and need not wait."""
+    log.write(*range(6))
+    assert log.news() == [*range(6)]
+    plan = log.feed.plan_trim(below=6)
+    written = []
+
+    def beside(_connection):
+        thread = threading.Thread(target=lambda: written.append(log.write(9)))
+        thread.start()
+        thread.join(20)
+        assert not thread.is_alive()
+
+    event.listen(log.engine, "commit", beside, once=True)
+    log.feed.trim(plan)
+    assert written == [None]
+    assert log.everything() == [5, 9]
+
+
+def test_events_that_others_refer_to_stay(engine):
+    """Where the database keeps an event from being deleted, its batch changes nothing."""
+    own = MetaData()
+    copied = orders.to_metadata(own)
+    Table("notes", own, Column("order", ForeignKey(copied.c.id)), Column("n", Integer))
+    own.create_all(engine)
+    source = TableFeed(copied, data="data", retention=Retention(own))
+    with engine.begin() as connection:
+        source.install(connection)
+        connection.execute(insert(copied), [{"data": {"n": number}} for number in range(6)])
+        connection.execute(insert(own.tables["notes"]), {"order": 4})
+    if engine.dialect.name == "sqlite":
+        event.listen(engine, "connect", lambda own, _: own.execute("PRAGMA foreign_keys = ON"))
+        engine.dispose()
+    feed = source.bind(engine)
+    plan = feed.plan_trim(below=6)
+    with pytest.raises(FeedFailure):
+        feed.trim(plan, rows=2)
+    assert numbers(feed) == [2, 3, 4, 5]
+    with engine.connect() as connection:
+        assert connection.scalar(select(func.count()).select_from(copied)) == 4
