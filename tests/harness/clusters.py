@@ -5,7 +5,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.exc import DBAPIError
 
 from harness.databases import SETTINGS, own_postgresql
+from harness.waiting import until
 
 PATIENCE = 60
 """Seconds that a server may take for anything."""
@@ -65,7 +65,15 @@ class Cluster:
     def catch_up(self, primary: "Cluster") -> None:
         """Wait until everything that the primary has written by now has arrived here."""
         written = primary.ask("SELECT pg_current_wal_flush_lsn()")
-        _await(lambda: self.ask(f"SELECT pg_last_wal_replay_lsn() >= '{written}'"))
+        arrived = f"SELECT pg_last_wal_replay_lsn() >= '{written}'"
+        until(lambda: self.ask(arrived), "a standby has caught up", PATIENCE)
+
+    def cut_off(self) -> None:
+        """Let a standby hear of nothing from now on."""
+        self.ask("ALTER SYSTEM SET primary_conninfo = ''")
+        self.ask("SELECT pg_reload_conf()")
+        connected = "SELECT count(*) FROM pg_stat_wal_receiver"
+        until(lambda: not self.ask(connected), "a standby hears of nothing", PATIENCE)
 
     def promote(self) -> None:
         """Make a standby a primary of its own."""
@@ -79,7 +87,7 @@ class Cluster:
             os.kill(connection.scalar(text("SELECT pg_backend_pid()")), signal.SIGKILL)
             connection.invalidate()
         engine.dispose()
-        _await(self._answers)
+        until(self._answers, "a server answers again", PATIENCE)
         # The process that watches over all others lives on: the same server has recovered.
         assert self.ask("SELECT pg_postmaster_start_time()") == began
 
@@ -139,10 +147,3 @@ def _running(server) -> Iterator[Cluster]:
         yield Cluster(server)
     finally:
         server.cleanup()
-
-
-def _await(condition) -> None:
-    ending = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < ending
-        time.sleep(0.02)

@@ -17,12 +17,15 @@ from harness.log import Log
 from harness.web import serving
 from zeroeventhub import Client, feed_routes
 from zeroeventhub.errors import Gone, TransientError
-from zeroeventhub.server.read_ahead import VOUCHED
 
 __all__ = ["Round"]
 
 PATIENCE = 60
 """Seconds for which a feed may be unable to answer."""
+
+
+VOUCHED = 0.1
+"""Seconds within which a publisher that lives on looks again whether history is the same."""
 
 
 @dataclass
@@ -74,7 +77,7 @@ class Round:
                 self._write(self._dice.randrange(60))
                 self._read_some(url, self._readers[1:4])
                 strike()
-                time.sleep(VOUCHED)  # a publisher that lives on looks so often
+                time.sleep(VOUCHED)
                 if not lives_on:
                     publisher.close()
                     url = publisher.enter_context(self._publishing())

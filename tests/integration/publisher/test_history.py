@@ -6,27 +6,27 @@ import json
 import shutil
 import subprocess
 import sys
-import time
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
 import pytest
-from harness.clusters import cluster
 from harness.databases import new_database
 from harness.dumps import restore
 from harness.log import Log, append, connected
 from harness.ordering_table import (
     GATED,
     OBSERVED,
+    OBSERVED_MARIADB,
     ON_SQLITE,
     SEQUENCED,
     SEQUENCING,
     SINGLE_WRITER,
-    WATCHING,
 )
 from harness.shop import metadata, orders
+from harness.soak_histories import KINDS, Histories
+from harness.waiting import until
 from harness.web import serving
 from sqlalchemy import (
     JSON,
@@ -52,8 +52,6 @@ from starlette.applications import Starlette
 from zeroeventhub import FIRST, LAST, Client, TableFeed, feed_routes
 from zeroeventhub.errors import Diverged, Gone, Trimmed, Unavailable
 from zeroeventhub.protocol import Page, TypeFilter
-from zeroeventhub.publisher.cursor import Place
-from zeroeventhub.server.read_ahead import VOUCHED
 
 PATIENCE = 60
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
@@ -62,10 +60,17 @@ NOTHING = TypeFilter(frozenset({"nothing"}))
 DIVERGED = "urn:zeroeventhub:problem/diverged"
 
 
-def of_each(*cases):
-    """Run a test for orderings, each on its database."""
-    names = [f"{case.ordering}-{case.database}" for case in cases]
-    return pytest.mark.parametrize("case", cases, ids=names)
+def of_each(*cases, more=()):
+    """Run a test for orderings, each on its database, and in `make test-all` for more of them."""
+    marked = [pytest.param(case, id=f"{case.ordering}-{case.database}") for case in cases]
+    return pytest.mark.parametrize(
+        "case",
+        marked
+        + [
+            pytest.param(case, id=f"{case.ordering}-{case.database}", marks=pytest.mark.test_all)
+            for case in more
+        ],
+    )
 
 
 @pytest.fixture
@@ -75,10 +80,32 @@ def log(request, case):
 
 
 @pytest.fixture(scope="module")
-def primary():
-    """A PostgreSQL server of this module's own."""
-    with cluster() as found:
+def histories(mariadb_server_url):
+    """Publishers that disasters may befall, on each database."""
+    with Histories.open({"mariadb": lambda: new_database(mariadb_server_url)}) as found:
         yield found
+
+
+@pytest.fixture(scope="module")
+def primary(histories):
+    """A PostgreSQL server of this module's own."""
+    return histories.server
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=[kind.name for kind in KINDS])
+def test_history_is_told_apart(histories, kind):
+    """A cursor whose events are all there goes on by itself; any other is refused for good, and
+    nothing is applied.
+    """
+    found = histories.run(kind, 1)
+    assert found.complaints == []
+    assert found.counts["goes on"] >= 4
+    assert kind.keeps or found.counts["refused"] >= 4
+
+
+def test_enough_of_every_kind():
+    """A long run has two hundred rounds."""
+    assert sum(kind.size for kind in KINDS) == 200
 
 
 @pytest.fixture
@@ -93,6 +120,11 @@ def get(url, **parameters):
     return httpx.get(
         f"{url}/events", params={"token": "1", "partition": 0, "cursor": FIRST, **parameters}
     )
+
+
+def position_of(cursor):
+    """The position at which a cursor stands."""
+    return int(cursor.split("-")[1])
 
 
 def follow(feed, cursor, partition=0):
@@ -116,12 +148,7 @@ def promoted(log, case, primary, meanwhile):
         log.write(1)
         assert log.news() == [1]
         standby.catch_up(primary)
-        standby.ask("ALTER SYSTEM SET primary_conninfo = ''")
-        standby.ask("SELECT pg_reload_conf()")
-        ending = time.monotonic() + PATIENCE
-        while standby.ask("SELECT count(*) FROM pg_stat_wal_receiver"):
-            assert time.monotonic() < ending
-            time.sleep(0.02)
+        standby.cut_off()
         meanwhile()
         standby.promote()
         with connected(log.engine.url.update_query_dict({"host": standby.socket})) as engine:
@@ -151,6 +178,7 @@ def assert_diverged(log, *, source=None):
         assert get(f"{url}/log", stop=last).status_code == 200
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("lost", [3, 100])
 @of_each(OBSERVED, GATED, SEQUENCED)
 def test_failover_that_lost_events_is_refused(primary, primary_log, case, lost):
@@ -180,36 +208,12 @@ def test_failover_that_lost_events_is_refused(primary, primary_log, case, lost):
             assert copied.everything() == [0, 1, *written]
         assert_diverged(copied)
         # PostgreSQL leaves out a few numbers after a failover; those behind them come again.
-        position = Place.of(log.cursor).position
-        again = Place.of(copied.feed.cursor_after(position)).position == position
+        position = position_of(log.cursor)
+        again = position_of(copied.feed.cursor_after(position)) == position
         assert again == (lost == 100 or case == SEQUENCED)
 
 
-@of_each(OBSERVED, GATED, SEQUENCED)
-def test_failover_that_lost_nothing_goes_on(primary, primary_log, case):
-    """Where the standby had everything, all cursors are good on it, and new events are seen."""
-    log = primary_log
-    log.publish()
-    log.write(0)
-    assert log.news() == [0]
-    cursors = []
-
-    def look():
-        cursors.extend(log.feed.read(0, FIRST, limit).cursor for limit in (1, 2))
-        log.cursor = log.feed.read(0, LAST, 1).cursor
-
-    with promoted(log, case, primary, look) as copied:
-        assert copied.news() == []
-        copied.write(2)
-        assert copied.news() == [2]
-        assert [follow(copied.feed, cursor) for cursor in cursors] == [[1, 2], [2]]
-
-
-@pytest.mark.parametrize(
-    "case",
-    [OBSERVED, GATED, SEQUENCED],
-    ids=["observed", "gated", "sequenced"],
-)
+@of_each(OBSERVED, more=[GATED, SEQUENCED])
 def test_horizon_from_before_a_failover_is_forgotten(primary, primary_log, case):
     """A process that outlives a failover does not take what it knew of numbers for settled where
     they are drawn again, and waits for who writes there.
@@ -332,6 +336,11 @@ def cursors_of(feed):
 @pytest.fixture
 def wide(engine):
     """An engine of a database that holds rows of many types."""
+    return with_rows(engine)
+
+
+def with_rows(engine):
+    """Fill a database with rows of many types."""
     WIDE.metadata.create_all(engine)
     with engine.begin() as connection:
         connection.execute(insert(WIDE), ROWS)
@@ -347,7 +356,7 @@ async def test_digests_are_the_same_for_every_driver(wide, async_engine):
     assert [cursor for page in pages for cursor in page.cursors] == cursors
     assert len(set(cursors)) == 4
     assert [(await feed.read(0, cursor, 9)).events != [] for cursor in cursors] == [
-        Place.of(cursor).position < 3 for cursor in cursors
+        position_of(cursor) < 3 for cursor in cursors
     ]
 
 
@@ -365,7 +374,7 @@ def test_digests_are_the_same_in_every_zone(wide):
 
 PROCESS = """
 import sys
-sys.path[:0] = ["tests", "tests/integration"]
+sys.path[:0] = ["tests", "tests/integration/publisher"]
 from sqlalchemy import create_engine
 from test_history import cursors_of, wide_feed
 engine = create_engine(sys.argv[1])
@@ -374,8 +383,9 @@ engine.dispose()
 """
 
 
-def test_digests_are_the_same_in_every_process(wide):
+def test_digests_are_the_same_in_every_process(any_engine):
     """Another process gives the same cursors."""
+    wide = with_rows(any_engine)
     url = wide.url.render_as_string(hide_password=False)
     ran = subprocess.run(
         [sys.executable, "-c", PROCESS, url],
@@ -412,11 +422,11 @@ def another_database(url):
 
 
 @pytest.fixture
-def shop(engine):
+def shop(any_engine):
     """An engine of a database with four orders in two partitions."""
-    metadata.create_all(engine)
-    place_at(engine, range(4))
-    return engine
+    metadata.create_all(any_engine)
+    place_at(any_engine, range(4))
+    return any_engine
 
 
 def shop_feed(**options):
@@ -538,15 +548,19 @@ def test_page_of_a_history_that_is_lost_is_kept_no_longer(shop):
         assert "etag" in before.headers
         set_back(shop, 2)
         place_at(shop, range(30, 40, 2))
-        time.sleep(2 * VOUCHED)
-        after = httpx.get(f"{url}/orders/events", params=parameters)
+
+        def changed():
+            answer = httpx.get(f"{url}/orders/events", params=parameters)
+            return answer if answer.content != before.content else None
+
+        after = until(changed, "the page of the lost history is given up", 5)
     numbers = [json.loads(line)["data"]["n"] for line in after.text.splitlines()[:-1]]
     assert numbers == [0, 30, 32]
     assert after.headers["etag"] != before.headers["etag"]
 
 
 def test_mutable_feed_takes_any_cursor_up_to_its_end(shop):
-    """Where events may change, numbers alone are compared, whoever has given the cursor."""
+    """Where events may change, numbers alone are compared, whichever feed has given the cursor."""
     strict, feed = shop_feed().bind(shop), shop_feed(mutable=True).bind(shop)
     assert set(ways(feed).values()) == {"1-4"}
     cursor = strict.cursor_after(4)
@@ -619,7 +633,7 @@ def test_requests_of_version_1_are_refused(shop):
 # An emptied table.
 
 
-@of_each(*WATCHING, SINGLE_WRITER)
+@of_each(OBSERVED, SINGLE_WRITER, more=[OBSERVED_MARIADB, GATED])
 def test_table_emptied_under_numbers_that_go_on(log):
     """Where nothing before a cursor is left, it is answered with 410, as trimmed; from the
     earliest cursor no event comes twice.
@@ -652,7 +666,7 @@ def test_deleted_event_of_a_sequenced_feed(log):
     log.run("DELETE FROM log WHERE n = 2")
     last = log.feed.read(0, LAST, 10).cursor
     for cursor in (last, log.cursor, log.feed.cursor_after(3)):
-        assert Place.of(cursor).position == 3
+        assert position_of(cursor) == 3
         assert follow(log.feed, cursor) == []
     log.write(3)
     for cursor in (last, log.cursor):
