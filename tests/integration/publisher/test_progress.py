@@ -1,6 +1,5 @@
 """Consumers that say how far they have come, and what that keeps from being trimmed."""
 
-import time
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -8,8 +7,11 @@ import anyio
 import httpx
 import pytest
 from harness.shop import metadata, orders, place
+from harness.trimmed import numbers, of_another_event, position_of, trim
+from harness.waiting import until
 from harness.web import serving
-from sqlalchemy import insert, update
+from sqlalchemy import create_engine, event, insert, update
+from sqlalchemy.ext.asyncio import create_async_engine
 from starlette.applications import Starlette
 
 from zeroeventhub import (
@@ -38,8 +40,7 @@ from zeroeventhub.errors import (
     Trimmed,
 )
 from zeroeventhub.publisher import reader
-from zeroeventhub.publisher.cursor import START, Place
-from zeroeventhub.publisher.progress import Progress, Registry
+from zeroeventhub.publisher.progress import Progress
 from zeroeventhub.publisher.retention import Retention
 
 TOKENS = {name: f"{name}-0123456789abcdef" for name in ("ada", "bob", "half")}
@@ -57,15 +58,26 @@ def source(**options):
     return TableFeed(orders, **{**given, **options})
 
 
-@pytest.fixture
-def shop(engine):
-    """An engine of a database with twenty orders, the even ones in partition 0."""
+def filled(engine):
+    """Place twenty orders in a database, the even ones in partition 0."""
     metadata.create_all(engine)
     with engine.begin() as connection:
         source().install(connection)
         source().install(connection)
         place(connection, 20, partitions=2)
     return engine
+
+
+@pytest.fixture
+def shop(engine):
+    """An engine of a database with twenty orders, on each database."""
+    return filled(engine)
+
+
+@pytest.fixture
+def any_shop(any_engine):
+    """The same on a database of any kind."""
+    return filled(any_engine)
 
 
 @contextmanager
@@ -84,9 +96,9 @@ def client_of(url, name=None):
 
 
 def heard(feed):
-    """Who has come how far."""
+    """The position of each consumer in each partition."""
     return {
-        (one.principal, one.consumer, one.partition): Place.of(one.cursor).position
+        (one.principal, one.consumer, one.partition): position_of(one.cursor)
         for one in feed.registered()
     }
 
@@ -98,7 +110,7 @@ def age(engine, seconds):
         connection.execute(update(table).values(heard_at=table.c.heard_at - seconds))
 
 
-def test_trimming_waits_for_who_has_registered(shop):
+def test_trimming_waits_for_consumers_that_have_registered(shop):
     """What a consumer has not committed stays, and the plan says for whom."""
     feed = source().bind(shop)
     plan = feed.plan_trim(below=18)
@@ -114,20 +126,18 @@ def test_trimming_waits_for_who_has_registered(shop):
     assert feed.plan_trim(below=18).until == 5
     feed.register_progress("billing", 1, feed.cursor_after(20))
     feed.register_progress("billing", 0, feed.cursor_after(9))
-    assert feed.trim(feed.plan_trim(below=18)) == 10
-    assert [event.data["n"] for event in feed.read(0, feed.cursor_after(10), 99).events] == [
-        *range(10, 20, 2)
-    ]
+    assert trim(feed, 18) == 10
+    assert numbers(feed, 0, feed.cursor_after(10)) == [*range(10, 20, 2)]
     feed.register_progress("billing", 0, feed.cursor_after(20))
-    assert feed.trim(feed.plan_trim(below=18)) == 7
+    assert trim(feed, 18) == 7
 
 
-def test_consumer_that_stands_between_events_of_its_partition_is_waited_for(shop):
+def test_consumer_that_stands_between_events_of_its_partition_is_waited_for(any_shop):
     """A place that could not be checked once its event is gone keeps that event; the last event of
     a quiet partition need not be kept.
     """
-    feed = source().bind(shop)
-    with shop.begin() as connection:
+    feed = source().bind(any_shop)
+    with any_shop.begin() as connection:
         connection.execute(orders.update().where(orders.c.id > 3).values(part=0))
     between, last = feed.cursor_after(8), feed.cursor_after(2)
     feed.register_progress("billing", 1, between)
@@ -149,9 +159,9 @@ def test_cursor_at_the_mark_stays_good_until_its_consumer_has_moved_on(shop, mon
     with shop.begin() as connection:
         connection.execute(orders.update().where(orders.c.id > 3).values(part=0))
     between = feed.cursor_after(8)
-    feed.register_progress("audit", 2, START)
+    feed.register_progress("audit", 2, "1-0")
     feed.register_progress("billing", 1, between)
-    assert feed.trim(feed.plan_trim(below=18)) == 8
+    assert trim(feed, 18) == 8
     plan = feed.plan_trim(below=18)
     assert (plan.first, plan.until, len(plan.held_back)) == (None, 8, 1)
     assert feed.trim(plan) == 0
@@ -162,16 +172,16 @@ def test_cursor_at_the_mark_stays_good_until_its_consumer_has_moved_on(shop, mon
     plan = feed.plan_trim(below=18)
     assert (plan.until, plan.held_back) == (17, ())
     feed.trim(plan)
-    assert feed.read(1, page.cursor, 10).events == feed.read(2, START, 10).events == []
+    assert feed.read(1, page.cursor, 10).events == feed.read(2, "1-0", 10).events == []
 
 
-def test_nobody_is_waited_for_who_reads_on_from_an_archive(shop, tmp_path):
+def test_consumer_that_reads_on_from_an_archive_is_not_waited_for(any_shop, tmp_path):
     """Where what goes is in an archive, no consumer loses it, be it late or silent, and the plan
     has nothing to say; what is not in there stays, whatever is said to be kept elsewhere.
     """
-    feed = source(archive=Archive(str(tmp_path))).bind(shop)
+    feed = source(archive=Archive(str(tmp_path))).bind(any_shop)
     feed.seal()
-    with shop.begin() as connection:
+    with any_shop.begin() as connection:
         place(connection, 5, partitions=2)
     cursor = feed.cursor_after(5)
     feed.register_progress("billing", 0, cursor)
@@ -179,35 +189,37 @@ def test_nobody_is_waited_for_who_reads_on_from_an_archive(shop, tmp_path):
         plan = feed.plan_trim(below=below)
         assert (plan.until, plan.held_back) == (below - 1, ())
         feed.trim(plan)
-        age(shop, 30 * 86_400)
+        age(any_shop, 30 * 86_400)
     plan = feed.plan_trim(sealed=23)
     assert (plan.until, plan.held_back) == (20, ())
     assert len(feed.read(0, cursor, 99).events) == 10
 
 
 @pytest.mark.anyio
-async def test_async_feed_trims_nothing_that_is_not_in_its_archive(shop, async_engine, tmp_path):
+async def test_async_feed_trims_nothing_that_is_not_in_its_archive(
+    any_shop, any_async_engine, tmp_path
+):
     """What is said to be kept elsewhere stays in the table, unless the archive has it."""
-    feed = source(archive=Archive(str(tmp_path))).bind(async_engine)
+    feed = source(archive=Archive(str(tmp_path))).bind(any_async_engine)
     await feed.seal()
-    with shop.begin() as connection:
+    with any_shop.begin() as connection:
         place(connection, 5, partitions=2)
     assert (await feed.plan_trim(sealed=23)).until == 20
 
 
-def test_silence_is_longer_than_clocks_may_be_apart(shop):
-    """A plan that would be kept from what it says by who was heard just before is refused."""
-    feed = source().bind(shop)
+def test_silence_is_longer_than_clocks_may_be_apart(any_shop):
+    """A silence shorter than clocks may be apart is refused; a longer one holds."""
+    feed = source().bind(any_shop)
     feed.register_progress("billing", 0, feed.cursor_after(5))
     with pytest.raises(ConfigurationError, match="60 seconds"):
         feed.plan_trim(below=18, silence=timedelta(seconds=59))
-    age(shop, 61)
+    age(any_shop, 61)
     plan = feed.plan_trim(below=18, silence=timedelta(seconds=60))
     assert (plan.until, feed.trim(plan)) == (17, 17)
 
 
 def test_consumer_that_is_silent_is_not_waited_for(shop):
-    """Who has not been heard of for too long holds nothing back, and that is said loudly."""
+    """A consumer that is silent for too long holds nothing back, and the plan says so loudly."""
     feed = source().bind(shop)
     feed.register_progress("billing", 0, feed.cursor_after(5))
     age(shop, 3 * 86_400)
@@ -224,33 +236,71 @@ def test_consumer_that_is_silent_is_not_waited_for(shop):
     assert feed.plan_trim(below=20).held_back == ()
 
 
-def test_who_registers_while_a_plan_is_carried_out_is_waited_for(shop, monkeypatch):
-    """A place that is taken behind the plan is waited for, also by a batch that has begun, and one
-    that has just been trimmed is refused.
+def test_place_that_is_taken_while_a_plan_is_carried_out_is_waited_for(any_shop):
+    """A place that is taken behind the plan is waited for, and one that is trimmed while it is
+    taken is refused.
     """
-    feed = source().bind(shop)
+    feed = source().bind(any_shop)
     plan = feed.plan_trim(below=18)
     feed.register_progress("billing", 0, feed.cursor_after(5))
     assert feed.trim(plan) == 6
     feed.forget_progress("billing")
-    early = feed.cursor_after(9)
-    checked = Registry.checked
+    early, beside = feed.cursor_after(9), create_engine(any_shop.url)
+    visits = []
 
-    def late(self, *arguments):
-        found = checked(self, *arguments)
-        feed.trim(plan)
-        return found
+    def trimmed(*_):
+        visits.append(1)
+        if len(visits) == 2:  # The place has been checked, and is not noted yet.
+            source().bind(beside).trim(plan)
 
-    monkeypatch.setattr(Registry, "checked", late)
+    event.listen(any_shop, "checkout", trimmed)
     with pytest.raises(Trimmed):
         feed.register_progress("billing", 0, early)
+    beside.dispose()
     assert feed.registered() == []
     assert feed.plan_trim(below=18).first is None
 
 
-def test_what_cannot_be_a_place_is_refused(shop):
+@pytest.mark.parametrize("first", [0, 1])
+def test_all_consumers_are_waited_for(any_shop, first):
+    """The one that is furthest behind counts, whoever comes first by name, for a plan and for those
+    that register while it is carried out.
+    """
+    feed = source().bind(any_shop)
+    plan = feed.plan_trim(below=19)
+    names = ["audit", "billing", "crm"]
+    for name, position in zip(names[first:] + names[:first], (6, 16, 11), strict=True):
+        feed.register_progress(name, 1, feed.cursor_after(position))
+    assert feed.plan_trim(below=19).until == 7
+    assert feed.trim(plan, rows=2) == 7
+    assert position_of(feed.cursor_after(0)) == 7
+
+
+def test_clock_that_is_behind_keeps_no_consumer_from_being_waited_for(any_shop):
+    """A consumer that registers behind a plan, by a clock that is up to a minute behind, is waited
+    for; the plan knows of those that it has not heard of for longer.
+    """
+    feed = source().bind(any_shop)
+    plan = feed.plan_trim(below=18)
+    feed.register_progress("billing", 0, feed.cursor_after(5))
+    age(any_shop, 55)
+    assert feed.trim(plan) == 6
+    age(any_shop, 10)
+    assert feed.trim(plan) == 11
+
+
+def test_clock_that_is_ahead_makes_no_consumer_heard_of_in_times_to_come(any_shop):
+    """A consumer that was heard of by a clock that is ahead was heard of just now."""
+    feed = source().bind(any_shop)
+    feed.register_progress("billing", 0, feed.cursor_after(5))
+    age(any_shop, -50)
+    assert [one.heard for one in feed.registered()] == [0]
+    assert feed.plan_trim(below=18, silence=timedelta(seconds=60)).until == 6
+
+
+def test_what_cannot_be_a_place_is_refused(any_shop):
     """A place is one that the feed has, and a name is a line."""
-    feed = source().bind(shop)
+    feed = source().bind(any_shop)
     early = feed.cursor_after(1)
     good = feed.cursor_after(12)
     for consumer, cursor, error in (
@@ -258,19 +308,19 @@ def test_what_cannot_be_a_place_is_refused(shop):
         ("billing", LAST, BadCursor),
         ("billing", "nonsense", BadCursor),
         ("billing", "1-99", Diverged),
-        ("billing", good[:-1] + ("0" if good[-1] != "0" else "1"), Diverged),
+        ("billing", of_another_event(good), Diverged),
         ("", good, BadRequest),
         ("x" * 201, good, BadRequest),
         ("two\nlines", good, BadRequest),
     ):
         with pytest.raises(error):
             feed.register_progress(consumer, 0, cursor)
-    feed.trim(feed.plan_trim(below=5))
+    trim(feed, 5)
     with pytest.raises(Trimmed):
         feed.register_progress("billing", 1, early)
     assert feed.registered() == []
     with pytest.raises(ConfigurationError, match=r"progress=Progress\(\)"):
-        source(progress=None).bind(shop).register_progress("billing", 0, good)
+        source(progress=None).bind(any_shop).register_progress("billing", 0, good)
     with pytest.raises(ConfigurationError, match=r"Progress\(schema=None\)"):
         source(progress=Progress(schema="elsewhere"))
 
@@ -293,10 +343,10 @@ async def test_async_feed_notes_the_same(shop, async_engine):
 # Over HTTP.
 
 
-def test_client_registers(shop):
+def test_client_registers(any_shop):
     """A client says how far its consumer is, and the feed answers with the cursor."""
-    feed = source().bind(shop)
-    with served(shop) as url, client_of(url) as client:
+    feed = source().bind(any_shop)
+    with served(any_shop) as url, client_of(url) as client:
         assert "progress" in client.discover().extensions
         client.register_progress("billing", 0, feed.cursor_after(5))
         client.register_progress("Zoë & co", 1, feed.cursor_after(6))
@@ -321,10 +371,10 @@ def test_client_registers(shop):
     assert heard(feed) == {("", "billing", 0): 7, ("", "Zoë & co", 1): 6}
 
 
-def test_one_principal_does_not_move_the_consumer_of_another(shop):
-    """Consumers belong to who registers them, and only partitions that one may read count."""
-    feed = source().bind(shop)
-    with served(shop, authorize=bearer_tokens(PRINCIPALS)) as url:
+def test_one_principal_does_not_move_the_consumer_of_another(any_shop):
+    """A consumer belongs to the principal that registers it, in partitions that one may read."""
+    feed = source().bind(any_shop)
+    with served(any_shop, authorize=bearer_tokens(PRINCIPALS)) as url:
         for name, position in (("ada", 5), ("bob", 19)):
             with client_of(url, name) as client:
                 client.register_progress("billing", 0, feed.cursor_after(position))
@@ -341,9 +391,9 @@ def test_one_principal_does_not_move_the_consumer_of_another(shop):
     assert "Consumer 'billing' of 'ada' keeps" in str(feed.plan_trim(below=18))
 
 
-def test_feed_without_the_extension_says_so(shop):
+def test_feed_without_the_extension_says_so(any_shop):
     """A feed that keeps no progress does not list it, and answers with 404."""
-    routes = feed_routes("/orders", source(progress=None), shop)
+    routes = feed_routes("/orders", source(progress=None), any_shop)
     with serving(Starlette(routes=routes)) as url, client_of(f"{url}/orders") as client:
         assert "progress" not in client.discover().extensions
         with pytest.raises(ConfigurationError, match="extension progress"):
@@ -355,12 +405,14 @@ def test_feed_without_the_extension_says_so(shop):
 
 
 @pytest.fixture
-def store(sqlite):
+def store(tmp_path):
     """A store of a consumer's own."""
-    store = CursorStore(sqlite)
-    with sqlite.begin() as connection:
+    engine = create_engine(f"sqlite:///{tmp_path}/consumer.db")
+    store = CursorStore(engine)
+    with engine.begin() as connection:
         store.create_tables(connection)
-    return store
+    yield store
+    engine.dispose()
 
 
 def follow(client, store, **options):
@@ -370,10 +422,10 @@ def follow(client, store, **options):
 
 
 @pytest.mark.parametrize("way", ["run", "loop"])
-def test_consumer_registers_what_it_has_committed(postgresql_shop, store, way):
+def test_consumer_registers_what_it_has_committed(any_shop, store, way):
     """At its end the publisher knows its cursors; of a consumer that was not asked to, nothing."""
-    feed = source().bind(postgresql_shop)
-    with served(postgresql_shop) as url, client_of(url) as client:
+    feed = source().bind(any_shop)
+    with served(any_shop) as url, client_of(url) as client:
         _consume(follow(client, store, register_progress=False), store, way)
         assert feed.registered() == []
         _consume(follow(client, store), store, way)
@@ -392,32 +444,22 @@ def _consume(consumer, store, way):
             page.commit(connection)
 
 
-@pytest.fixture
-def postgresql_shop(postgresql):
-    """A shop on PostgreSQL alone, beside which the consumers have a database of their own."""
-    metadata.create_all(postgresql)
-    with postgresql.begin() as connection:
-        source().install(connection)
-        place(connection, 20, partitions=2)
-    return postgresql
-
-
-def test_consumer_registers_while_it_runs(postgresql_shop, store, monkeypatch):
+def test_consumer_registers_while_it_runs(any_shop, store, monkeypatch):
     """A consumer that waits at the head has told how far it is, tells of what comes, and is heard
     of though nothing does.
     """
     monkeypatch.setattr(telling, "INTERVAL", 0.05)
     monkeypatch.setattr(telling, "UNCHANGED", 0.2)
-    feed = source().bind(postgresql_shop)
-    with served(postgresql_shop) as url, client_of(url) as client:
+    feed = source().bind(any_shop)
+    with served(any_shop) as url, client_of(url) as client:
         consumer = follow(client, store, follow=True)
         with running(consumer):
-            until(lambda: set(heard(feed).values()) == {19, 20})
-            with postgresql_shop.begin() as connection:
+            until(lambda: set(heard(feed).values()) == {19, 20}, "the publisher hears of the head")
+            with any_shop.begin() as connection:
                 connection.execute(insert(orders), {"part": 0, "data": {"n": 20}})
-            until(lambda: heard(feed).get(("", "billing", 0)) == 21)
-            age(postgresql_shop, 3600)
-            until(lambda: all(one.heard < 60 for one in feed.registered()))
+            until(lambda: heard(feed).get(("", "billing", 0)) == 21, "it hears of what comes")
+            age(any_shop, 3600)
+            until(lambda: all(one.heard < 60 for one in feed.registered()), "it hears again")
 
 
 @contextmanager
@@ -434,17 +476,9 @@ def running(consumer):
             task.result(60)
 
 
-def until(condition):
-    """Wait for something to become true."""
-    ending = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < ending
-        time.sleep(0.02)
-
-
-def test_publisher_that_does_not_hear_keeps_nobody_from_consuming(postgresql_shop, store, caplog):
+def test_publisher_that_does_not_hear_keeps_no_consumer_from_consuming(any_shop, store, caplog):
     """Where registering fails, the consumer goes on, and the log says so."""
-    routes = feed_routes("/orders", source(progress=None), postgresql_shop)
+    routes = feed_routes("/orders", source(progress=None), any_shop)
     with serving(Starlette(routes=routes)) as url, client_of(f"{url}/orders") as client:
         _consume(follow(client, store), store, "run")
     with store.engine.connect() as connection:
@@ -452,29 +486,27 @@ def test_publisher_that_does_not_hear_keeps_nobody_from_consuming(postgresql_sho
     assert caplog.text.count("was not told how far this consumer has come") == 1
 
 
-def test_refusal_to_register_is_logged(postgresql_shop, store, caplog):
-    """Who may read and is refused otherwise goes on as well."""
+def test_refusal_to_register_is_logged(any_shop, store, caplog):
+    """A consumer that may read and is refused otherwise goes on as well."""
 
     class Refused(Client):
         def register_progress(self, *_):
-            raise Forbidden("Nobody wants to know.")
+            raise Forbidden("It is not wanted.")
 
-    with served(postgresql_shop) as url, httpx.Client() as http:
+    with served(any_shop) as url, httpx.Client() as http:
         _consume(follow(Refused(url, http), store), store, "run")
-    assert "Nobody wants to know." in caplog.text
+    assert "It is not wanted." in caplog.text
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("way", ["run", "loop"])
-async def test_async_consumer_registers(postgresql_shop, tmp_path, way):
+async def test_async_consumer_registers(any_shop, tmp_path, way):
     """An async consumer tells what a sync one does."""
-    from sqlalchemy.ext.asyncio import create_async_engine
-
     engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/async.db")
     store = CursorStore(engine)
     async with engine.begin() as connection:
         await connection.run_sync(store.create_tables)
-    with served(postgresql_shop) as url:
+    with served(any_shop) as url:
         async with httpx.AsyncClient() as http:
             consumer = AsyncConsumer(
                 AsyncClient(url, http), store, "billing", follow=False, register_progress=True
@@ -486,5 +518,5 @@ async def test_async_consumer_registers(postgresql_shop, tmp_path, way):
                     async with engine.begin() as connection:
                         await page.commit(connection)
     await engine.dispose()
-    feed = source().bind(postgresql_shop)
+    feed = source().bind(any_shop)
     assert set(heard(feed)) == {("", "billing", 0), ("", "billing", 1)}
