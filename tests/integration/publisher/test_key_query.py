@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import httpx
 import jsonschema
 import pytest
+from harness.published import EVERY_ORDERING
 from harness.vectors import SPECIFICATION
 from harness.web import answering, serving
 from sqlalchemy import (
@@ -42,16 +43,10 @@ from zeroeventhub.ndjson import decode_key_page
 from zeroeventhub.publisher import key_query
 
 SCHEMA = json.loads((SPECIFICATION / "schemas" / "key-history-answer.json").read_text())
-ORDERINGS = {
-    "sqlite": [None, "sequenced"],
-    "postgresql": [None, "gated", "sequenced"],
-    "mariadb": [None, "sequenced"],
-}
-CELLS = [(database, ordering) for database, names in ORDERINGS.items() for ordering in names]
 KEYS = ["ada", "Ada", "漢字 & 😀", "a/b?c=d#e%20", "' OR 1=1 --", "17"]
 
 
-@pytest.fixture(params=CELLS, ids=lambda cell: " ".join(filter(None, cell)))
+@pytest.fixture(params=EVERY_ORDERING)
 def log(request):
     """A log in each ordering of each database, with five events of each key; and its engine."""
     database, ordering = request.param
@@ -92,12 +87,11 @@ def whole(client, key, **options):
         after = page.versions[-1]
 
 
-@pytest.mark.parametrize("limit", [None, 1, 2, 5])
-def test_history_of_a_key_is_read_to_its_end(log, limit):
+def test_history_of_a_key_is_read_to_its_end(log):
     """Pages of any size are the events of the key, and of no other, whatever its letters."""
     publisher, engine = log
     with serve(publisher.feed(key_history=True), engine) as (client, _):
-        for key in KEYS:
+        for key, limit in zip(KEYS, [None, 1, 2, 3, 4, 5], strict=True):
             assert whole(client, key, limit=limit) == [(n, n) for n in range(1, 6)]
         for key in ["nobody", "ADA", "ada ", "", "a\0b", "x" * 5000]:
             assert whole(client, key) == []
@@ -119,7 +113,7 @@ def test_event_of_a_history_is_the_one_of_the_feed(log, envelope):
 
 
 def test_answer_has_its_schema(sqlite):
-    """The document is that of the specification, empty or not, and nobody keeps it."""
+    """The document is that of the specification, empty or not, and is not kept by caches."""
     log, engine = filled(sqlite)
     with serve(log.feed(key_history=True), engine) as (client, address):
         assert client.read_key("ada").versions == [1, 2, 3, 4, 5]
@@ -153,7 +147,7 @@ def test_request_that_is_malformed_is_refused(sqlite, query):
 
 
 def test_history_is_off_unless_asked_for(sqlite):
-    """A log's feed shows no keys by themselves before somebody says so."""
+    """A log's feed shows no keys by themselves unless it is given key_history."""
     log, engine = filled(sqlite)
     with serve(log.feed(), engine) as (client, address):
         assert "key-history" not in client.discover().extensions
@@ -199,9 +193,9 @@ def token(name):
     return f"{name}-0123456789abcdef"
 
 
-def test_reader_sees_keys_of_its_partitions_only(log):
-    """A key in a hidden partition is one that nobody has; types are told by versions, so 404."""
-    publisher, engine = log
+def test_reader_sees_keys_of_its_partitions_only(any_engine):
+    """A key in a hidden partition is one without events; types are told by versions, so 404."""
+    publisher, engine = filled(any_engine)
     hook = bearer_tokens({token(name): principal for name, principal in READERS.items()})
     routes = feed_routes("/orders", publisher.feed(key_history=True), engine, authorize=hook)
 
@@ -238,7 +232,7 @@ def test_reader_of_a_feed_without_partitions(engine):
 
 
 def own_table(*parts, key=None, version=None):
-    """A table of somebody's own."""
+    """A table of the publisher's own."""
     return Table(
         "movements",
         MetaData(),

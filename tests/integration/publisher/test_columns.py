@@ -1,12 +1,12 @@
 """Schemas that change under a running feed: it fails clearly, and consumers go on afterwards."""
 
 import threading
-import time
 from contextlib import contextmanager
 
 import httpx
 import pytest
 from harness.shop import metadata, orders, place
+from harness.waiting import until
 from harness.web import serving
 from sqlalchemy import create_engine, insert, text
 from starlette.applications import Starlette
@@ -16,7 +16,7 @@ from zeroeventhub import FIRST, Client, Consumer, CursorStore, Event, TableFeed,
 from zeroeventhub.errors import ConfigurationError, Diverged, FeedFailure
 from zeroeventhub.publisher import checks
 
-PATIENCE = 60
+PATIENCE = 30
 FAILED = 500
 
 _COPY = "id, part, kind, customer, placed, data"
@@ -151,7 +151,8 @@ class Shop:
                 yield
             finally:
                 consumer.stop()
-                thread.join()
+                thread.join(PATIENCE)
+                assert not thread.is_alive()
 
     def _run(self, consumer, apply):
         try:
@@ -159,27 +160,24 @@ class Shop:
         except BaseException as error:  # noqa: BLE001 - the test looks at it
             self.errors.append(error)
 
-    def wait_for(self, condition):
-        """Wait until something is so."""
-        deadline = time.monotonic() + PATIENCE
-        while not condition():
-            assert not self.errors
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+    def wait_for(self, condition, what):
+        """Wait until something is so, unless the consumer has ended."""
+        until(lambda: self.errors or condition(), what, PATIENCE)
+        assert not self.errors
 
     def drift(self, break_, mend):
         """Break something under the feed, and mend it; nothing may be lost or come twice."""
         with serving(self.application) as url, self.following(url):
             with self.engine.begin() as connection:
                 place(connection, 5)
-            self.wait_for(lambda: len(self.applied()) == 5)
+            self.wait_for(lambda: len(self.applied()) == 5, "five events are applied")
             break_()
-            self.wait_for(lambda: self.statuses.count(FAILED) >= 3)
+            self.wait_for(lambda: FAILED in self.statuses, "the feed fails")
             assert set(self.statuses) <= {200, FAILED}
             mend()
             with self.engine.begin() as connection:
                 place(connection, 5, first=5)
-            self.wait_for(lambda: len(self.applied()) == 10)
+            self.wait_for(lambda: len(self.applied()) == 10, "ten events are applied")
         self.billing.dispose()
         assert self.applied() == sorted(set(self.applied()))
         assert not self.errors
@@ -191,7 +189,13 @@ def source(**options):
     return TableFeed(orders, data=["id", "part", "customer"], **options)
 
 
-@pytest.mark.parametrize("drift", DRIFTS)
+@pytest.mark.parametrize(
+    "drift",
+    [
+        pytest.param(drift, marks=() if drift == "a column renamed" else pytest.mark.test_all)
+        for drift in DRIFTS
+    ],
+)
 def test_consumers_go_on_when_the_schema_is_back(engine, tmp_path, drift):
     """What is gone or another is answered with 500, and no cursor is refused or lost for it."""
     metadata.create_all(engine)
@@ -200,7 +204,13 @@ def test_consumers_go_on_when_the_schema_is_back(engine, tmp_path, drift):
     shop.drift(lambda: run(engine, break_), lambda: run(engine, mend))
 
 
-@pytest.mark.parametrize("drift", ORDERINGS)
+@pytest.mark.parametrize(
+    "drift",
+    [
+        pytest.param(drift, marks=() if drift == "the gate dropped" else pytest.mark.test_all)
+        for drift in ORDERINGS
+    ],
+)
 def test_consumers_go_on_when_the_ordering_is_back(postgresql, tmp_path, monkeypatch, drift):
     """What an ordering needs is missed at the next look at it, and the feed goes on with it."""
     monkeypatch.setattr(checks, "CHECK_INTERVAL", 0.0)
@@ -262,7 +272,7 @@ def test_form_that_changed_is_no_other_history(engine):
     run(engine, mend)
     engine.dispose()
     assert feed.read(0, cursor, 3).caught_up
-    run(engine, ["UPDATE orders SET customer = 'somebody else'"])
+    run(engine, ["UPDATE orders SET customer = 'another'"])
     with pytest.raises(Diverged):
         feed.read(0, cursor, 3)
 

@@ -1,15 +1,16 @@
-"""Looks at the head of a feed while nothing happens: one statement each, whoever waits."""
+"""A feed behind an engine, sync or async: each question, and looks at the head that are small."""
 
 import time
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from harness.shop import metadata, orders, place
-from sqlalchemy import create_engine, event, text
+from sqlalchemy import create_engine, event, insert, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from zeroeventhub import FIRST, TableFeed
+from zeroeventhub import FIRST, TableFeed, TypeFilter
 from zeroeventhub.capacity import Capacity
-from zeroeventhub.errors import ConfigurationError, Unavailable
+from zeroeventhub.errors import BadCursor, ConfigurationError, Diverged, Unavailable
 
 LONG = 20
 """Seconds that nothing here takes, unless nothing ends it."""
@@ -58,6 +59,54 @@ def bound(engine, ordering, **capacity):
     with engine.begin() as connection:
         source.install(connection)
     return source.bind(engine, Capacity(**capacity))
+
+
+@pytest.mark.anyio
+async def test_async_feed_answers_as_the_sync_feed_does(any_engine, any_async_engine):
+    """Every question has the same answer through an async engine, with all that it was asked by."""
+    metadata.create_all(any_engine)
+    noon = datetime(2013, 1, 1, 12, tzinfo=UTC)
+    with any_engine.begin() as connection:
+        rows = [
+            {"part": n % 2, "kind": "ab"[n % 3 % 2], "placed": noon + timedelta(hours=n), "data": n}
+            for n in range(20)
+        ]
+        connection.execute(insert(orders), rows)
+    options = {"data": "data", "type": "kind", "time": "placed", "mutable": True}
+    source = TableFeed(orders, partition="part", partitions=2, **options)
+    feed, other = source.bind(any_engine), source.bind(any_async_engine)
+    types = TypeFilter(frozenset({"a"}))
+    stop, start = feed.cursor_after(15), feed.cursor_after(3)
+    for name, arguments, given in [
+        ("info", (), {}),
+        ("head", (), {}),
+        ("read", (1, start, 3), {"types": types, "stop": stop, "each": True}),
+        ("read", (0, start, 99), {"stop": stop}),
+        ("read_pages", (0, start, 2, 3), {"types": types, "stop": stop}),
+        ("splits", (1, 3), {"start": start, "stop": stop}),
+        ("cursor_of_count", (1, start, 99), {"stop": stop}),
+        ("cursor_after", (7,), {}),
+        ("cursor_at", (noon + timedelta(hours=5), 1), {}),
+        ("cursor_of", ("4", 1), {"types": types}),
+        ("vouch", ([start, stop],), {}),
+    ]:
+        said = getattr(feed, name)(*arguments, **given)
+        assert repr(await getattr(other, name)(*arguments, **given)) == repr(said), name
+    lag = await other.lag(1, start)
+    assert (lag.events, lag.exact) == (feed.lag(1, start).events, True) == (9, True)
+    for refused in (["1-99"], [start, "nonsense"]):
+        with pytest.raises((Diverged, BadCursor)):
+            await other.vouch(refused)
+    assert [one.level for one in await other.check()] == [one.level for one in feed.check()]
+
+
+def test_database_that_is_away_is_unavailable(tmp_path):
+    """A database that cannot be reached is one to come back to."""
+    away = create_engine(f"sqlite:///{tmp_path / 'missing' / 'test.db'}")
+    for ask in (TableFeed(orders, data="data").bind(away).info, TableFeed(orders).bind(away).head):
+        with pytest.raises(Unavailable) as caught:
+            ask()
+        assert caught.value.retry_after == 1
 
 
 @pytest.mark.parametrize(("ordering", "statements"), [("observed", 1), ("gated", 2)])
@@ -111,8 +160,8 @@ def test_look_at_an_empty_feed_sees_its_first_event(host):
 
 
 def test_look_does_not_wait_for_long(host, postgresql_url):
-    """Somebody who alters the sequence keeps a look waiting for no longer than a statement may."""
-    feed = bound(host, "observed", statement_seconds=0.5)
+    """An altered sequence keeps a look waiting for no longer than a statement may take."""
+    feed = bound(host, "observed", statement_seconds=2)
     assert feed.head() == 3
     (sequence,) = session(host, "SELECT pg_get_serial_sequence('orders', 'id')")
     altering = create_engine(postgresql_url)
