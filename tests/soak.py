@@ -234,14 +234,14 @@ def payloads(soak: Soak) -> Iterator[Row]:
 
 
 def rules(soak: Soak) -> Iterator[Row]:
-    """Remove one rule after the other, and see tests fail."""
+    """Plant one mistake after the other, and see tests fail."""
     started = time.monotonic()
     script = ROOT / "tests" / "mutation_check.py"
     process = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
-    killed = process.stdout.count("| killed |")
+    killed = int(process.stdout.partition(" of ")[0] or 0)
     wrong = soak.complain([process.stdout + process.stderr] if process.returncode else [])
     seconds = time.monotonic() - started
-    yield Row("R15", "rules removed and missed", "", killed, len(PLANTED), wrong, None, seconds)
+    yield Row("R15", "planted mistakes noticed", "", killed, len(PLANTED), wrong, None, seconds)
 
 
 def requests(soak: Soak) -> Iterator[Row]:
