@@ -1,7 +1,7 @@
 """Pieces of documents, which are run as they stand."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,14 +10,20 @@ DOCUMENTS = Path(__file__).parents[2] / "docs"
 
 
 @contextmanager
-def guide(document: str) -> Iterator[Callable[[str], dict[str, Any]]]:
+def guide(
+    document: str, places: Mapping[str, str] | None = None, **given: Any
+) -> Iterator[Callable[[str], dict[str, Any]]]:
     """Yield what runs a piece of a guide by its mark, behind those before it.
 
     Args:
         document: the guide's name.
+        places: what stands for places that are named there and are not here.
+        given: what the pieces are given, by name.
     """
     text = (DOCUMENTS / document).read_text()
-    names: dict[str, Any] = {}
+    for place, here in (places or {}).items():
+        text = text.replace(place, here)
+    names: dict[str, Any] = {**given}
 
     def piece(mark: str) -> dict[str, Any]:
         code = re.search(rf"<!-- {mark} -->\n```python\n(.*?)```", text, re.DOTALL)[1]
