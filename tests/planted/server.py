@@ -131,9 +131,9 @@ PLANTED = (
     ),
     Planted(
         "waits are over when the server ends",
-        "server/waiting.py",
-        "        if is_ending():\n            return None\n",
-        "",
+        "server/shutdown.py",
+        "    PROCESS.ending = True",
+        "    PROCESS.ending = False",
         (_tests("shutdown"), "-k", "other_servers"),
     ),
 )

@@ -130,7 +130,7 @@ def test_place_is_given_back(bound):
             waiting = [ask(page_url(url, cursor=str(feed.count), wait=30)) for _ in range(2)]
             watcher.until_waiting(2)
             for _ in range(3):
-                refused = get(url, cursor=str(feed.count), wait=30)
+                refused = get(url, cursor=str(feed.count), wait=1)
                 assert (refused.status_code, kind(refused)) == (429, "too-many-requests")
             assert get(url, cursor=str(feed.count), headers={"name": "other"}).status_code == 200
             match ending:
@@ -161,8 +161,8 @@ def test_only_requests_that_wait_are_waiters(shop):
         waiting = pool.submit(get, url, cursor=head, wait=10, headers=HEADERS)
         watcher.until_waiting(1)
         for path, parameters in [
-            ("/events", {**GOOD["/events"], "cursor": head, "wait": "30"}),
-            ("/http-feed", {"timeout": "30000", "lastEventId": "10"}),
+            ("/events", {**GOOD["/events"], "cursor": head, "wait": "1"}),
+            ("/http-feed", {"timeout": "1000", "lastEventId": "10"}),
             ("/server-sent-events", {"cursor": head}),
         ]:
             refused = httpx.get(url + path, params=parameters, headers=HEADERS, timeout=PATIENCE)

@@ -93,8 +93,8 @@ def test_stream_brings_what_there_is_and_what_comes(any_engine, watcher):
     """A stream goes on with what is committed later, and its ids are cursors of the feed."""
     fill(any_engine, 5)
     with (
-        streaming(FEED, any_engine, observer=watcher) as url,
         ThreadPoolExecutor(1) as pool,
+        streaming(FEED, any_engine, observer=watcher) as url,
     ):
         reader = pool.submit(events, url, 7)
         watcher.until_waiting(1)
@@ -134,7 +134,7 @@ def test_stream_that_is_cut_goes_on_where_it_was(shop):
 def test_where_a_stream_starts(shop, watcher):
     """A stream starts at a cursor, at the head, or where its client was cut off."""
     write(shop, 4)
-    with streaming(FEED, shop, observer=watcher) as url, ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1) as pool, streaming(FEED, shop, observer=watcher) as url:
         found = events(url, 4)
         assert numbers(events(url, 2, cursor=found[1][0])) == [2, 3]
         headers = {"Last-Event-ID": found[2][0]}
@@ -151,7 +151,7 @@ def test_where_a_stream_starts(shop, watcher):
 def test_stream_of_certain_types(shop, watcher):
     """A filtered stream brings events of its types, and moves its id on over the others."""
     write(shop, 3)
-    with streaming(FEED, shop, observer=watcher) as url, ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1) as pool, streaming(FEED, shop, observer=watcher) as url:
         received = open_stream(url, lambda so_far: b"\n\n" in so_far, **{"event-types": "paid"})
         found, last_id = parse(received)
         assert (found, last_id[:4]) == ([], "2-3-")
@@ -261,7 +261,7 @@ def test_stream_ends_when_the_feed_changes(change, watcher, monkeypatch):
     """A feed that fails, or whose partitions change, ends its streams: clients come back."""
     monkeypatch.setattr(server_sent_events, "HEARTBEAT", 0.2)
     feed = Own()
-    with streaming(feed, observer=watcher) as url, ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1) as pool, streaming(feed, observer=watcher) as url:
         reader = pool.submit(open_stream, url, lambda _: False)
         until(lambda: max(watcher.counts) == 1, "the stream waits")
         if change == "token":

@@ -79,9 +79,9 @@ def test_other_servers_say_it_themselves(monkeypatch):
     """A host whose server is not uvicorn's says that it ends, and waits are over at once."""
     feed, watcher = Numbers(), Watcher()
     with (
-        mounted(feed, observer=watcher, server_sent_events=True) as url,  # which no signal reaches
-        asking(page_url(url, wait=30), 20) as waiting,
         ThreadPoolExecutor(1) as pool,
+        mounted(feed, observer=watcher, server_sent_events=True) as url,  # which no signal reaches
+        asking(page_url(url, wait=SOON), 20) as waiting,
     ):
         stream = pool.submit(open_stream, url, lambda _: False)
         watcher.until_waiting(21)
@@ -89,7 +89,8 @@ def test_other_servers_say_it_themselves(monkeypatch):
         monkeypatch.setattr(shutdown.PROCESS, "ending", False)  # and set back behind it
         end_waits()
         assert {answer(connection)[0] for connection in waiting} == {200}
+        assert time.monotonic() - began < SOON / 2
         assert stream.result(SOON).endswith(b":\n\n")
-        assert get(url, wait=30).status_code == 200
+        assert get(url, wait=SOON).status_code == 200
         assert time.monotonic() - began < SOON
     assert watcher.counts[-1] == 0
