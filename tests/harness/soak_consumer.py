@@ -8,10 +8,17 @@ from dataclasses import dataclass, field, replace
 from harness.clusters import Cluster, cluster
 from harness.faults.findings import Findings
 from harness.kills.chaos import Chaos
-from harness.kills.lives import KINDS, Kind
-from harness.kills.pursuit import by_dice, each_point, pursue
-from harness.kills.rounds import lost_commits, restarts, starts, terminations, zombie
-from harness.kills.scene import Scene, scene
+from harness.kills.rounds import (
+    by_dice,
+    each_point,
+    lost_commits,
+    pursue,
+    restarts,
+    starts,
+    terminations,
+    zombie,
+)
+from harness.kills.scene import KINDS, Kind, Scene, scene
 from harness.kills.script import Script
 from harness.kills.zygote import zygote
 

@@ -11,7 +11,7 @@ from harness.faults.findings import Findings
 from harness.kills.scene import ENDLESS, Scene
 from harness.kills.ways import Life
 
-PATIENCE = 300
+PATIENCE = 60
 """Seconds that workers who are left alone have to come to the end, where they starve as well."""
 
 AHEAD = 60
@@ -45,13 +45,7 @@ ENDS = {"": (), "kill": (signal.SIGKILL,), "leave": (None, signal.SIGTERM)}
 
 
 class Chaos:
-    """Let several workers of one consumer loose, and torment them.
-
-    Args:
-        scene: where they work.
-        lives: how they live; they have to follow the feed.
-        seed: of the dice.
-    """
+    """Let several workers of one consumer loose, and torment them."""
 
     def __init__(self, scene: Scene, lives: Sequence[Life], *, seed: int) -> None:
         self._scene = scene
@@ -60,16 +54,15 @@ class Chaos:
         self._lease = lives[0].options["lease"]
 
     def run(self, seconds: float) -> Findings:
-        """Torment for so many seconds, then let them come to the end, and leave.
-
-        Returns:
-            What was done and found; nothing may be wrong.
-        """
+        """Torment for so many seconds, then let them come to the end, and leave."""
         self._scene.begin(ENDLESS)
         for worker in self._workers:
             worker.pid = self._scene.mother.start(worker.life)
         ending = time.monotonic() + seconds
-        while time.monotonic() < ending and not self._scene.found.complaints:
+        found = self._scene.found
+        while not found.complaints and (
+            time.monotonic() < ending or not found.counts.keys() & DEEDS
+        ):
             self._mind_workers()
             if self._dice.random() < 0.5:
                 self._do(self._dice.choice(MISCHIEF), self._dice.choice(self._workers))

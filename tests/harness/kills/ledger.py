@@ -1,5 +1,6 @@
 """What consumers under fire have written, and whether that is the truth."""
 
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,9 @@ from zeroeventhub.cursors.transience import is_transient
 
 NAME = "under fire"
 """The consumer's name."""
+
+PATIENCE = 60
+"""Seconds after which a lock that the dead have left open should be gone."""
 
 effects = Table(
     "effects",
@@ -62,12 +66,7 @@ class State:
 
 
 class Ledger:
-    """Hold the database of a consumer under fire.
-
-    Args:
-        engine: of the database.
-        script: what the consumer reads.
-    """
+    """Hold the database of a consumer under fire."""
 
     def __init__(self, engine: Engine, script: Script) -> None:
         self.engine = engine
@@ -122,12 +121,13 @@ class Ledger:
 
     def _write(self, action: Callable[[Connection], object]) -> None:
         """Write in a transaction, in spite of those that the dead have left open."""
+        ending = time.monotonic() + PATIENCE
         while True:
             try:
                 with self.engine.begin() as connection:
                     action(connection)
             except DBAPIError as error:
-                if not is_transient(error):
+                if not is_transient(error) or time.monotonic() > ending:
                     raise
             else:
                 return
@@ -144,12 +144,7 @@ class Ledger:
         return [each.partition for each in standings if each.owner is not None]
 
     def complaints(self, state: State, *, lanes: bool = False) -> Iterator[str]:
-        """Say what cannot be: whatever happened, cursors and effects are of one moment.
-
-        Args:
-            state: what was found.
-            lanes: whether parts of a page may be ahead of the cursor, each key in its order.
-        """
+        """Say what cannot be: whatever happened, cursors and effects are of one moment."""
         for partition in range(self.script.partitions):
             count = state.counts.get(partition, 0)
             for what, found, due in (

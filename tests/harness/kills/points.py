@@ -22,15 +22,6 @@ from zeroeventhub import Observer
 class Points:
     """Count the points that a consumer passes, and strike at some of them.
 
-    Args:
-        at: the point to strike at first, from 1; None never to strike.
-        strike: does what is to happen; returns False to be asked again at the next point.
-        fetched: count only from the first page on that the feed has sent.
-        changed: count only from the first answer on that the partitions have changed.
-        gap: how many points there are at most between two strikes; 0 to strike once.
-        most: how many strikes there are at most.
-        dice: choose the gaps.
-
     Attributes:
         passed: how many points there were.
         strikes: how often it was struck.
@@ -195,9 +186,6 @@ class Freezer:
 
     SQLite has one lock for everybody: who is frozen with that is waited for, and not replaced. So
     there it waits for a point at which nobody holds any.
-
-    Args:
-        url: the database.
     """
 
     def __init__(self, url: str) -> None:
@@ -223,12 +211,7 @@ def _is_free(file: str) -> bool:
 
 
 class Terminator:
-    """Let the server end some of the connections to a database, as dice choose.
-
-    Args:
-        url: the database.
-        dice: choose among the connections.
-    """
+    """Let the server end some of the connections to a database, as dice choose."""
 
     def __init__(self, url: str, dice: random.Random) -> None:
         self._engine = create_engine(

@@ -1,12 +1,14 @@
 """A wire between consumer and database that cuts the line around a COMMIT."""
 
-import asyncio
 import random
-import threading
+import select
+import socket
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from socketserver import BaseRequestHandler, ThreadingTCPServer
+from threading import Thread
 
 from sqlalchemy import URL, make_url
 
@@ -14,15 +16,14 @@ LATEST = 10
 """Seconds that a database takes for a COMMIT, at most."""
 
 PORTS = {"postgresql": 5432, "mariadb": 3306, "mysql": 3306}
+SIZE = 65536
 
 
 class CommitProxy:
     """Forward what consumer and database say, and cut the line around some COMMITs.
 
-    Args:
-        url: the database.
-        seed: of the dice that choose.
-        share: of all COMMITs, how many meet their fate.
+    Attributes:
+        fates: how many COMMITs were lost before the database, and how many replies behind it.
     """
 
     def __init__(self, url: str, seed: str, share: float) -> None:
@@ -34,74 +35,43 @@ class CommitProxy:
     @contextmanager
     def listening(self) -> Iterator[str]:
         """Listen in a thread; yield the URL of the database through this proxy."""
-        loop = asyncio.new_event_loop()
-        thread = threading.Thread(target=loop.run_forever)
-        thread.start()
-        try:
-            server = asyncio.run_coroutine_threadsafe(self._serve(), loop).result(10)
-            port = server.sockets[0].getsockname()[1]
-            yield self._through(port).render_as_string(hide_password=False)
-        finally:
-            asyncio.run_coroutine_threadsafe(_close(server), loop).result(10)
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join()
-            loop.close()
+        forward = self._forward
 
-    def _through(self, port: int) -> URL:
+        class Handler(BaseRequestHandler):
+            def handle(self) -> None:
+                with suppress(OSError):
+                    forward(self.request)
+
+        with ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+            server.daemon_threads, server.block_on_close = True, False
+            thread = Thread(target=server.serve_forever, args=(0.01,))
+            thread.start()
+            try:
+                yield self._through(server.server_address[1])
+            finally:
+                server.shutdown()
+                thread.join(LATEST)
+
+    def _through(self, port: int) -> str:
         url = self._upstream.difference_update_query(["host", "port", "unix_socket"])
         url = url.set(host="127.0.0.1", port=port)
         if url.get_backend_name() == "postgresql":
             url = url.update_query_dict({"sslmode": "disable", "gssencmode": "disable"})
-        return url
+        return url.render_as_string(hide_password=False)
 
-    async def _serve(self) -> asyncio.Server:
-        return await asyncio.start_server(self._join, "127.0.0.1", 0)
-
-    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError, asyncio.CancelledError):
-            theirs, to_them = await self._connect()
-            answers = _Answers(theirs, writer)
-            forth = asyncio.create_task(self._forth(reader, to_them, answers))
-            back = asyncio.create_task(answers.forward())
-            try:
-                await asyncio.wait([forth, back], return_when=asyncio.FIRST_COMPLETED)
-                if answers.silent:
-                    await forth
-            finally:
-                back.cancel()
-                forth.cancel()
-                await asyncio.gather(forth, back, return_exceptions=True)
-                for each in (writer, to_them):
-                    each.transport.abort()
-
-    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        url = self._upstream
-        if (path := url.query.get("unix_socket")) is not None:
-            return await asyncio.open_unix_connection(path)
-        port = url.port or PORTS[url.get_backend_name()]
-        host = url.host or url.query.get("host") or "127.0.0.1"
-        if host.startswith("/"):
-            return await asyncio.open_unix_connection(Path(host) / f".s.PGSQL.{port}")
-        return await asyncio.open_connection(host, port)
-
-    async def _forth(
-        self,
-        ours: asyncio.StreamReader,
-        to_them: asyncio.StreamWriter,
-        answering: "_Answers",
-    ) -> None:
-        """Forward what the consumer says, until a COMMIT meets its fate."""
-        while data := await ours.read(65536):
-            fate = self._fate() if b"COMMIT" in data else None
-            if fate == "request lost":
-                return
-            if fate == "reply lost":
-                answering.hush()
-            to_them.write(data)
-            await to_them.drain()
-            if fate == "reply lost":
-                await answering.hushed()
-                return
+    def _forward(self, ours: socket.socket) -> None:
+        with _connected(self._upstream) as theirs:
+            other = {ours: theirs, theirs: ours}
+            while True:
+                for speaker in select.select([*other], [], [])[0]:
+                    data = speaker.recv(SIZE)
+                    fate = self._fate() if speaker is ours and b"COMMIT" in data else None
+                    if not data or fate == "request lost":
+                        return
+                    other[speaker].sendall(data)
+                    if fate == "reply lost":
+                        select.select([theirs], [], [], LATEST)
+                        return
 
     def _fate(self) -> str | None:
         if self._dice.random() >= self._share:
@@ -111,36 +81,15 @@ class CommitProxy:
         return fate
 
 
-class _Answers:
-    """Forward what the database says, until it is hushed."""
-
-    def __init__(self, theirs: asyncio.StreamReader, to_us: asyncio.StreamWriter) -> None:
-        self._theirs = theirs
-        self._to_us = to_us
-        self.silent = False
-        self._lost = asyncio.Event()
-
-    async def forward(self) -> None:
-        """Forward until the database or the fate ends it."""
-        while data := await self._theirs.read(65536):
-            if self.silent:
-                self._lost.set()
-                return
-            self._to_us.write(data)
-            await self._to_us.drain()
-
-    def hush(self) -> None:
-        """Forward nothing any more."""
-        self.silent = True
-
-    async def hushed(self) -> None:
-        """Wait until an answer was lost, or will never come."""
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._lost.wait(), LATEST)
-
-
-async def _close(server: asyncio.Server) -> None:
-    server.close()
-    for task in asyncio.all_tasks() - {asyncio.current_task()}:
-        task.cancel()
-    await asyncio.sleep(0)
+def _connected(url: URL) -> socket.socket:
+    """Connect to a database as its driver would."""
+    port = url.port or PORTS[url.get_backend_name()]
+    host = str(url.host or url.query.get("host") or "127.0.0.1")
+    path = url.query.get("unix_socket")
+    if host.startswith("/"):
+        path = str(Path(host) / f".s.PGSQL.{port}")
+    if path is None:
+        return socket.create_connection((host, port))
+    found = socket.socket(socket.AF_UNIX)
+    found.connect(str(path))
+    return found

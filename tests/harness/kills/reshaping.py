@@ -69,11 +69,6 @@ class Reshaping:
 
         Who goes on from there is killed as well, as many points after its start, and so reads,
         inherits and takes leases behind one that was in the middle of it. The third one lives.
-
-        Args:
-            change: what happens to the partitions.
-            way: how the consumers live.
-            every: of how many points one is taken.
         """
         found = Findings()
         with self._publishing(change):
@@ -141,13 +136,7 @@ class Reshaping:
 
 @contextmanager
 def reshaping(mother: Zygote, url: str, folder: Path) -> Iterator[Reshaping]:
-    """Serve feeds that change.
-
-    Args:
-        mother: forks the consumers.
-        url: an empty database for them.
-        folder: for the publishers' databases.
-    """
+    """Serve feeds that change."""
     shown = Stepping()
     engine = create_engine(url, connect_args=arguments(url))
     application = Starlette(routes=feed_routes("/orders", shown))

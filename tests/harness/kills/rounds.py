@@ -1,11 +1,11 @@
-"""Terminated connections, restarted servers, lost replies and frozen workers, round by round."""
+"""Kills, ended connections, restarted servers, lost replies and frozen workers, round by round."""
 
 import os
 import random
 import signal
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from harness.clusters import Cluster
 from harness.faults.findings import Findings
@@ -13,7 +13,7 @@ from harness.kills.proxy import CommitProxy
 from harness.kills.scene import ENDLESS, Scene
 from harness.kills.ways import Life
 
-PATIENCE = 300
+PATIENCE = 60
 """Seconds that a consumer may take to get over something."""
 
 TAKING_OVER = 20
@@ -27,13 +27,7 @@ AHEAD = 60
 
 
 def terminations(scene: Scene, life: Life, *, events: int) -> Findings:
-    """Let the server end the consumer's connections, again and again, at points that dice choose.
-
-    Args:
-        scene: where it happens.
-        life: of the consumer, which ends at the head.
-        events: how many of a partition there are to read meanwhile.
-    """
+    """Let the server end the consumer's connections at points that dice choose, again and again."""
     scene.begin(events)
     end = scene.mother.run(replace(life, strike="terminate", hurried=True))
     scene.hear(end)
@@ -56,15 +50,7 @@ def lost_commits(scene: Scene, life: Life, *, events: int, seed: str) -> Finding
 def restarts(
     scene: Scene, life: Life, cluster: Cluster, *, times: int, dice: random.Random
 ) -> Findings:
-    """Restart the database under a consumer that follows.
-
-    Args:
-        scene: where it happens.
-        life: of the consumer.
-        cluster: the server.
-        times: how often.
-        dice: choose how, and how long the server then lives.
-    """
+    """Restart the database under a consumer that follows."""
     scene.begin(ENDLESS)
     pid = scene.mother.start(life)
     for _ in range(times):
@@ -86,14 +72,7 @@ def restarts(
 
 
 def starts(scene: Scene, lives: Sequence[Life], *, events: int, dice: random.Random) -> Findings:
-    """Let consumers of one name, which nobody has heard of, start in nearly the same moment.
-
-    Args:
-        scene: where it happens; its script says where they start.
-        lives: of the consumers, which end at the head.
-        events: how many of a partition there are to read.
-        dice: choose how much later than the other each starts.
-    """
+    """Let consumers of one name, which nobody has heard of, start in nearly the same moment."""
     scene.begin(events)
     pids = []
     for life in lives:
@@ -107,13 +86,7 @@ def starts(scene: Scene, lives: Sequence[Life], *, events: int, dice: random.Ran
 
 
 def reset_at_head(scene: Scene, life: Life, *, events: int) -> Findings:
-    """Reset a consumer that waits at the head, where nothing new comes, and see it start again.
-
-    Args:
-        scene: where it happens.
-        life: of the consumer, which follows.
-        events: how many of a partition there are.
-    """
+    """Reset a consumer that waits at the head, where nothing new comes, and see it start again."""
     scene.begin(events)
     pid = scene.mother.start(life)
     due = scene.feed.script.partitions * events
@@ -139,13 +112,7 @@ def await_progress(scene: Scene, beyond: int) -> int:
 
 
 def zombie(scene: Scene, life: Life, *, events: int) -> Findings:
-    """Freeze a worker until another has taken over and come to the end, or waits for it.
-
-    Args:
-        scene: where it happens.
-        life: of both; the first is frozen at its point.
-        events: how many of a partition there are to read.
-    """
+    """Freeze a worker until another has taken over and come to the end, or waits for it."""
     scene.begin(events)
     lease = life.options["lease"]
     first = scene.mother.start(replace(life, strike="freeze", worker=1))
@@ -171,3 +138,58 @@ def zombie(scene: Scene, life: Life, *, events: int) -> Findings:
     scene.hear(over or scene.mother.wait(second))
     scene.look_at_end(life)
     return scene.found
+
+
+REST = 9
+"""Events that are left for the last consumer, who is not killed."""
+
+
+@dataclass(frozen=True)
+class Strike:
+    """Say when a consumer is killed.
+
+    Attributes:
+        at: the point; None for none.
+        fetched: whether points count only from the first page on.
+        alarm: seconds after which it is killed wherever it is; 0 for never.
+    """
+
+    at: int | None = None
+    fetched: bool = False
+    alarm: float = 0.0
+
+
+def pursue(scene: Scene, life: Life, strikes: Iterable[Strike]) -> Findings:
+    """Kill one consumer after the other, and let a last one come to the end."""
+    scene.rehearse(life)
+    scene.begin(ENDLESS)
+    for number, strike in enumerate(strikes, 1):
+        how = {"strike_at": strike.at, "fetched": strike.fetched, "alarm": strike.alarm}
+        end = scene.mother.run(replace(life, **how))
+        where = f"kill {number}, at {strike}"
+        if end.killed:
+            scene.found.counts["kill"] += 1
+        else:
+            scene.complain(f"{where}: it ended before; {end.error}")
+        scene.look(life, where)
+        scene.ledger.expire()
+        if scene.found.complaints:
+            return scene.found
+    scene.feed.end = max([0, *scene.ledger.state().counts.values()]) + REST
+    scene.hear(scene.mother.run(life))
+    scene.look_at_end(life)
+    return scene.found
+
+
+def each_point(points: Iterable[int], *, fetched: bool) -> list[Strike]:
+    """Kill at these points of a life, one after the other."""
+    return [Strike(at, fetched=fetched) for at in points]
+
+
+def by_dice(dice: random.Random, count: int, *, last: int, seconds: float) -> Iterator[Strike]:
+    """Kill at points and moments that dice choose."""
+    for _ in range(count):
+        if dice.random() < 0.5:
+            yield Strike(dice.randint(1, last), fetched=dice.random() < 0.5)
+        else:
+            yield Strike(alarm=dice.uniform(0.001, seconds))

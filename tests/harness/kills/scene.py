@@ -1,7 +1,8 @@
 """Where consumers are tormented: a feed over real HTTP, a database, and a process that forks."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import create_engine
@@ -10,11 +11,11 @@ from starlette.applications import Starlette
 from harness.faults.findings import Findings
 from harness.kills.connecting import arguments
 from harness.kills.ledger import Ledger
-from harness.kills.script import Script, ScriptedFeed
+from harness.kills.script import PLAIN, Script, ScriptedFeed
 from harness.kills.ways import Life
 from harness.kills.zygote import End, Zygote
 from harness.web import serving
-from zeroeventhub import feed_routes
+from zeroeventhub import Failures, feed_routes
 
 ENDLESS = 10**6
 """More events than anybody here can read."""
@@ -25,12 +26,6 @@ REHEARSAL = 9
 
 class Scene:
     """Hold a feed, its consumer's database, and who forks the consumers.
-
-    Args:
-        mother: forks the consumers.
-        ledger: where they write.
-        feed: what they read.
-        address: the URL of the feed.
 
     Attributes:
         found: what was done here and found.
@@ -89,13 +84,7 @@ class Scene:
 
 @contextmanager
 def scene(mother: Zygote, url: str, script: Script) -> Iterator[Scene]:
-    """Set a scene up.
-
-    Args:
-        mother: forks the consumers.
-        url: an empty database.
-        script: what is published.
-    """
+    """Set a scene up."""
     feed = ScriptedFeed(script, ENDLESS)
     # Its connections are ended, too, when those of the consumers are.
     engine = create_engine(url, connect_args=arguments(url), pool_pre_ping=True)
@@ -105,3 +94,48 @@ def scene(mother: Zygote, url: str, script: Script) -> Iterator[Scene]:
             yield Scene(mother, Ledger(engine, script), feed, f"{address}/script")
     finally:
         engine.dispose()
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Say how a consumer lives, wherever that is.
+
+    Attributes:
+        way: what it does between its start and its end.
+        page: how many points there are from a page's arrival until it is committed, or some more.
+        script: what it reads.
+        options: of the consumer.
+    """
+
+    way: str
+    page: int
+    script: Script = PLAIN
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def points(self, most: int) -> range:
+        """Return the points of a page, or as many of them as asked for, up to the last one."""
+        step = -(-self.page // most)
+        return range(1 + (self.page - 1) % step, self.page + 1, step)
+
+    def life(self, scene: Scene, *, options: Mapping[str, Any] | None = None, **named: Any) -> Life:
+        """Say how it lives in a scene, and what else is to be said of it there."""
+        return scene.life(self.way, options={**self.options, **(options or {})}, **named)
+
+
+_SET_ASIDE = {"failures": Failures(tries=1, then="set-aside")}
+_HOLD_BACK = {"failures": Failures(tries=1, then="set-aside", hold_back=True)}
+
+KINDS = {
+    "loop, commit first": Kind("loop, commit first", 20),
+    "loop, effects first": Kind("loop, effects first", 20),
+    "async loop": Kind("async loop", 40),
+    "run": Kind("run", 24),
+    "async run": Kind("async run", 110),
+    "run, set aside": Kind("run, event by event", 70, Script(poison=True), _SET_ASIDE),
+    "async run, set aside": Kind("async run", 260, Script(poison=True), _SET_ASIDE),
+    "run, held back": Kind("run", 70, Script(stubborn=True), _HOLD_BACK),
+    "run, inbox": Kind("run, event by event", 40, Script(repeats=True)),
+    "run, lanes": Kind("run", 50, options={"lanes": 3}),
+    "async run, lanes": Kind("async run, event by event", 150, options={"lanes": 2}),
+}
+"""Ways of living that differ in what a transaction holds."""

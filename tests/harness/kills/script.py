@@ -74,12 +74,7 @@ PLAIN = Script()
 
 
 class ScriptedFeed:
-    """Publish a script, up to a place that may be moved.
-
-    Args:
-        script: what to publish.
-        end: how many events each partition has.
-    """
+    """Publish a script, up to a place that may be moved."""
 
     def __init__(self, script: Script, end: int) -> None:
         self.script = script

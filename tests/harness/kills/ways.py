@@ -195,12 +195,7 @@ async def _async_consumer(life: Life, points: Points) -> AsyncIterator[AsyncCons
 
 
 class _Effects:
-    """Apply what comes, as a script has it.
-
-    Args:
-        life: whose effects they are.
-        points: are passed in the middle of it.
-    """
+    """Apply what comes, as a script has it."""
 
     def __init__(self, life: Life, points: Points) -> None:
         self._life = life

@@ -18,7 +18,7 @@ from typing import Any
 
 from harness.kills.ways import Life, live, rehearse
 
-PATIENCE = 300
+PATIENCE = 60
 """Seconds after which a life that does not end is given up, also where it starves."""
 
 LONGEST_PAUSE = 0.004
@@ -93,11 +93,7 @@ class Zygote:
         return end
 
     def wait(self, pid: int, *, seconds: float = PATIENCE) -> End:
-        """Wait until a life ends or stands still.
-
-        Raises:
-            TimeoutError: it does neither.
-        """
+        """Wait until a life ends or stands still."""
         ending = time.monotonic() + seconds
         pause = 0.0005
         while (end := self.poll(pid)) is None:

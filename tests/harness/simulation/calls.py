@@ -95,14 +95,7 @@ def _return(world, fault):
 
 
 def transact(world, process, transaction, handle=None):
-    """Move a cursor and write effects in one transaction.
-
-    Args:
-        world: the world.
-        process: who does it.
-        transaction: what is to be written.
-        handle: the consumer's own code, which may change what is written, or raise.
-    """
+    """Move a cursor and write effects in one transaction."""
     chaos, store = world.chaos, world.store
     process.transactions.append(transaction)
     yield chaos.seconds(SWIFT)

@@ -70,11 +70,7 @@ class Clock:
             self._schedule(task, self.now)
 
     def run(self, longest):
-        """Run until stopped.
-
-        Raises:
-            Violation: it takes longer than so many seconds of virtual time.
-        """
+        """Run until stopped."""
         heap = self._heap
         while not self.stopped:
             time, ticket, task = heappop(heap)

@@ -43,11 +43,7 @@ class Answer:
     checkpoint_every: int
 
     def cut(self, lines):
-        """Return what a client makes of so many events of it.
-
-        Raises:
-            CutPage: there was no checkpoint among them.
-        """
+        """Return what a client makes of so many events of it."""
         kept = lines - lines % self.checkpoint_every if self.checkpoint_every else 0
         if not kept:
             raise CutPage("The page ended before its checkpoint.")
@@ -181,11 +177,7 @@ class Feed:
         )
 
     def check(self, token):
-        """Refuse a token of another layout.
-
-        Raises:
-            TokenChanged: it is.
-        """
+        """Refuse a token of another layout."""
         if token != str(self.token):
             raise TokenChanged("The partitions have changed.")
 

@@ -23,12 +23,7 @@ AFTERMATH = 4.0
 
 
 class World:
-    """Be everything that a seed says.
-
-    Args:
-        seed: what chance comes from.
-        say: is told what happens; None for nobody.
-    """
+    """Be everything that a seed says."""
 
     def __init__(self, seed, say=None):
         chance = self.random = random.Random(seed)
@@ -73,11 +68,7 @@ class World:
         self.incarnations = 0
 
     def run(self):
-        """Let it happen.
-
-        Raises:
-            Violation: something that must never happen.
-        """
+        """Let it happen."""
         clock = self.clock
         for slot in range(len(self.kinds)):
             clock.later(self.random.random(), self.start_process, slot)

@@ -9,19 +9,21 @@ import pytest
 from harness.clusters import cluster
 from harness.faults.layouts import CHANGES
 from harness.kills.chaos import Chaos
-from harness.kills.lives import KINDS
-from harness.kills.pursuit import REST, by_dice, each_point, pursue
 from harness.kills.reshaping import reshaping
 from harness.kills.rounds import (
+    REST,
     await_progress,
+    by_dice,
+    each_point,
     lost_commits,
+    pursue,
     reset_at_head,
     restarts,
     starts,
     terminations,
     zombie,
 )
-from harness.kills.scene import scene
+from harness.kills.scene import KINDS, scene
 from harness.kills.script import Script
 from harness.kills.zygote import zygote
 

@@ -4,6 +4,7 @@ import random
 import threading
 from dataclasses import replace
 
+import httpx
 import pytest
 from harness.stores import (
     NAME,
@@ -18,6 +19,7 @@ from harness.stores import (
     new_store,
     outcome,
 )
+from harness.web import serving
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -26,10 +28,21 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from sqlalchemy import create_engine, delete, select, text
+from sqlalchemy import create_engine, delete, event, select, text
 from sqlalchemy.exc import DBAPIError
+from starlette.applications import Starlette
 
-from zeroeventhub import Event
+from zeroeventhub import (
+    FIRST,
+    Client,
+    Consumer,
+    CursorStore,
+    Event,
+    FeedInfo,
+    Page,
+    Partition,
+    feed_routes,
+)
 from zeroeventhub.cursors import leases
 from zeroeventhub.cursors.transience import is_transient
 from zeroeventhub.errors import ConfigurationError, Fenced, LeaseLost, StoreUnavailable
@@ -125,6 +138,43 @@ def test_lease_is_taken_over_when_it_has_run_out_and_not_before(store):
     assert claim(store, "three", ALL).held == set(ALL)
 
 
+class Family:
+    """Publish two events of a parent that is closed, and two of its child."""
+
+    def info(self):
+        """Describe the feed."""
+        return FeedInfo((Partition(0, closed=True), Partition(1, starts_after=0)), "1")
+
+    def read(self, partition, cursor, limit):
+        """Read what follows a cursor."""
+        if cursor == FIRST:
+            return Page([Event.of(10 * partition + n) for n in (1, 2)], "end")
+        return Page([], cursor)
+
+
+def test_child_waits_for_its_parent_where_a_reset_comes_in_between(sqlite, sqlite_url):
+    """A reset between the child's lease and its first page has the parent read again first."""
+    store, operator = new_store(sqlite), CursorStore(create_engine(sqlite_url))
+    applied, resets = [], []
+
+    @event.listens_for(sqlite, "begin")
+    def reset_once(_):
+        standings = call(operator, operator.standings)
+        columns = store.tables.leases.c
+        with operator.engine.connect() as connection:
+            owner = connection.scalar(select(columns.owner).where(columns.partition == 1))
+        if not resets and owner is not None and any(one.ended for one in standings):
+            resets.append(call(operator, operator.reset))
+
+    application = Starlette(routes=feed_routes("/family", Family()))
+    with serving(application) as url, httpx.Client() as http:
+        consumer = Consumer(Client(f"{url}/family", http), store, NAME, follow=False, lease=1)
+        consumer.run(lambda _, page: applied.extend(one.data for one in page.events))
+    operator.engine.dispose()
+    assert len(resets) == 1
+    assert applied == [1, 2, 1, 2, 11, 12]
+
+
 def test_leases_of_others_cannot_be_given_back(store):
     """Neither a zombie's release nor its leaving touches what another process has taken over."""
     claim(store, "one", ALL)
@@ -169,13 +219,13 @@ def test_claim_does_not_wait_for_a_page(leveled_store):
     """While pages are applied, and events set aside, leases are renewed and taken."""
     store = leveled_store
     limit = text(LOCK_WAIT[store.engine.dialect.name])
-    place, other, event = load(store, 0), load(store, 1), Event.of({})
+    place, other, letter = load(store, 0), load(store, 1), Event.of({})
     claim(store, "one", (0, 1))
     with store.engine.connect() as page, store.engine.connect() as lane:
         page.execute(store.move(NAME, 0, place, "a"))
         add = store.dead_letters.add
-        add(page, NAME, 0, event, key="k", error=ValueError(), tries=1)
-        add(page, NAME, 0, event, key="k", error=None, tries=0)
+        add(page, NAME, 0, letter, key="k", error=ValueError(), tries=1)
+        add(page, NAME, 0, letter, key="k", error=None, tries=0)
         store.lanes.advance(lane, NAME, 1, other, lane=0, lanes=2, before=0, after=1)
         with store.engine.begin() as connection:
             connection.execute(limit)

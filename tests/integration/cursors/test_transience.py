@@ -9,6 +9,7 @@ import pymysql
 import pytest
 from harness.databases import new_database
 from harness.stores import beside, outcome
+from harness.waiting import until
 from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.exc import DBAPIError, IntegrityError, PendingRollbackError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
@@ -72,8 +73,7 @@ def kill_asleep(engine, name, number):
     """End a session of the server once it sleeps in its statement."""
     asleep = text(ASLEEP[name].format(number))
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        while connection.execute(asleep).first() is None:
-            pass
+        until(lambda: connection.execute(asleep).first(), "the session sleeps")
     kill(engine, name, number)
 
 

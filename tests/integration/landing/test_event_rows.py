@@ -88,9 +88,9 @@ def test_event_that_does_not_fit_is_named_by_its_place(sqlite, raw, reason):
 def test_place_counts_over_rows_that_leave_out_other_columns(sqlite):
     """An event's place is that in the page, whatever others before it have left out."""
     orders.create(sqlite)
-    raws = [b'{"customer":"a"}', b'{"customer":"b","source":"x"}']
+    raws = [b'{"customer":"a"}'] * 2 + [b'{"customer":"b","source":"x"}']
     raws.append(b'{"customer":"c","source":"x","order":5}')
-    with sqlite.begin() as connection, pytest.raises(ProtocolError, match="Event 3 of the page"):
+    with sqlite.begin() as connection, pytest.raises(ProtocolError, match="Event 4 of the page"):
         insert_events(connection, orders, [Event(raw) for raw in raws])
 
 
