@@ -1,20 +1,55 @@
-"""Pages that are delivered without a feed: to a store and a table of effects, sync or async."""
+"""A shop's events in memory, served over HTTP, and the database that a consumer applies them in."""
 
 import asyncio
+import re
+import threading
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import Column, Engine, Integer, MetaData, NullPool, String, Table, select
+import httpx
+import pytest
+from sqlalchemy import (
+    Column,
+    Engine,
+    Integer,
+    MetaData,
+    NullPool,
+    String,
+    Table,
+    create_engine,
+    func,
+    select,
+    text,
+)
 from sqlalchemy.ext.asyncio import create_async_engine
+from starlette.applications import Starlette
 
-from zeroeventhub import CursorStore, Event, Failures, Observer
-from zeroeventhub._follow import Advance, Deliver, Place, Redeliver
-from zeroeventhub.cloud_event import event_id, event_key
-from zeroeventhub.consumer.applying.delivery import AsyncDeliveries, Deliveries
-from zeroeventhub.consumer.options import Options
-from zeroeventhub.protocol import Page
+from harness.waiting import DEADLINE, until
+from harness.web import serving
+from zeroeventhub import (
+    FIRST,
+    LAST,
+    AsyncClient,
+    AsyncConsumer,
+    Capacity,
+    Client,
+    Consumer,
+    CursorStore,
+    Event,
+    Failures,
+    FeedInfo,
+    Observer,
+    Page,
+    Partition,
+    feed_routes,
+)
+from zeroeventhub.errors import Halted
+from zeroeventhub.protocol import CAUGHT_UP, WAIT
 
 NAME = "billing"
+LONG = 300.0
+"""Seconds of a lease that does not run out in a test."""
 
 effects = Table(
     "effects",
@@ -28,12 +63,17 @@ effects = Table(
 
 def event(n: int, key: str | None = None, **more: Any) -> Event:
     """Make an event."""
-    data = {"specversion": "1.0", "id": f"e{n}", "n": n, **more}
+    data = {"specversion": "1.0", "source": "/shop", "type": "t", "id": f"e{n}", "n": n, **more}
     return Event.of(data if key is None else {**data, "subject": key})
 
 
-def write(transaction, events) -> None:
-    """Write the effects of events."""
+def numbers(events: Iterable[Event]) -> list[int]:
+    """Return the numbers of events."""
+    return [one.data["n"] for one in events]
+
+
+def write(transaction, events: Iterable[Event]) -> None:
+    """Write the effects of events through a connection or a session."""
     for one in events:
         row = {"n": one.data["n"], "k": one.data.get("subject")}
         transaction.execute(effects.insert().values(row))
@@ -44,8 +84,74 @@ def write_page(connection, page) -> None:
     write(connection, page.events)
 
 
+async def write_page_async(connection, page) -> None:
+    """Write the effects of a page through an async connection."""
+    await connection.run_sync(write, page.events)
+
+
 class Poison(Exception):  # noqa: N818 - named for what raises it
     """What handlers of tests raise."""
+
+
+class Feed:
+    """Events of partitions in memory; a cursor is the number of positions in front of it.
+
+    Attributes:
+        layout: the partitions.
+        logs: by partition, the events; None at a position without one.
+        extensions: what the feed says that it can do.
+        exactly_once: whether it promises to publish an event only once.
+        token: names the layout.
+        asked: the partitions and cursors that were asked for, in order.
+        trouble: by partition and cursor, the errors that the next reads from there end in.
+    """
+
+    def __init__(self, partitions: int = 1) -> None:
+        self.layout = [Partition(number) for number in range(partitions)]
+        self.logs: dict[int, list[Event | None]] = {each.id: [] for each in self.layout}
+        self.extensions = frozenset({CAUGHT_UP})
+        self.exactly_once = True
+        self.token = "1"
+        self.asked: list[tuple[int, str]] = []
+        self.trouble: dict[tuple[int, str], list[Exception]] = {}
+
+    def publish(self, *events: Event | None, partition: int = 0) -> None:
+        """Append events to a partition."""
+        self.logs.setdefault(partition, []).extend(events)
+
+    def place(self, count: int, *, first: int = 0) -> None:
+        """Append events that are numbered from first on, spread over the partitions."""
+        for number in range(first, first + count):
+            self.publish(event(number), partition=number % len(self.layout))
+
+    def wait(self) -> None:
+        """Let requests wait at the head."""
+        self.extensions |= {WAIT}
+
+    def info(self) -> FeedInfo:
+        """Describe the feed."""
+        return FeedInfo(
+            tuple(self.layout),
+            self.token,
+            exactly_once=self.exactly_once,
+            extensions=self.extensions,
+        )
+
+    def head(self) -> int:
+        """Return what changes with the head."""
+        return sum(map(len, self.logs.values()))
+
+    def read(self, partition: int, cursor: str, limit: int) -> Page:
+        """Read the positions behind a cursor."""
+        self.asked.append((partition, cursor))
+        if errors := self.trouble.get((partition, cursor)):
+            raise errors.pop(0)
+        log = self.logs[partition]
+        start = {FIRST: 0, LAST: len(log)}[cursor] if cursor in {FIRST, LAST} else int(cursor)
+        end = min(start + limit, len(log))
+        events = [one for one in log[start:end] if one is not None]
+        caught_up = CAUGHT_UP in self.extensions and end == len(log)
+        return Page(events, str(end), caught_up=caught_up)
 
 
 class Seen(Observer):
@@ -53,17 +159,19 @@ class Seen(Observer):
 
     Attributes:
         told: what it told, in order: the name, and the numbers or errors that came with it.
+        leases: the partitions that are held.
     """
 
     def __init__(self) -> None:
         self.told: list[tuple[Any, ...]] = []
+        self.leases: frozenset[int] = frozenset()
 
     @contextmanager
     def applying(self, consumer, partition, events):
-        self.told.append(("applying", [one.data["n"] for one in events]))
+        self.told.append(("applying", numbers(events)))
         try:
             yield
-        except Exception as error:
+        except BaseException as error:
             self.told.append(("raised", type(error).__name__))
             raise
 
@@ -79,74 +187,135 @@ class Seen(Observer):
     def duplicate(self, consumer, partition, events):
         self.told.append(("duplicate", events))
 
+    def fenced(self, consumer, partition):
+        self.told.append(("fenced", partition))
+
+    def halted(self, consumer, partition, error):
+        self.told.append(("halted", partition))
+
+    def waited(self, consumer, partition, error, seconds):
+        self.told.append(("waited", partition, type(error).__name__))
+
+    def held(self, consumer, partitions):
+        self.leases = partitions
+
     def __getitem__(self, name: str) -> list[tuple[Any, ...]]:
         """Return what was told under a name."""
-        return [rest for first, *rest in self.told if first == name]
+        return [tuple(rest) for first, *rest in list(self.told) if first == name]
 
 
 class Shop:
-    """A consumer's database, with a store and a table of effects.
+    """A feed in memory, and a consumer's database with a store and a table of effects.
 
     Args:
-        engine: of the database; what other tests have left there is deleted.
-        async_url: of the same database; None to deliver without asyncio.
+        engine: of the database.
+        async_url: of the same database; None for a Consumer, else it is an AsyncConsumer.
+
+    Attributes:
+        feed: the feed.
+        url: the URL that it is served under.
+        observer: what it is told by consumers that are given no other.
     """
 
     def __init__(self, engine: Engine, async_url: str | None = None) -> None:
         self.engine = engine
         self.store = CursorStore(engine)
+        self.feed = Feed()
+        self.url = ""
         self.observer = Seen()
         self.async_engine = None
         if async_url is not None:
-            # Each delivery has an event loop of its own, which connections do not outlive.
-            self.async_engine = create_async_engine(async_url, poolclass=NullPool)
+            # Each run has an event loop of its own, which connections do not outlive.
+            self.async_engine = create_async_engine(
+                async_url, poolclass=NullPool, connect_args=_patience(async_url)
+            )
         with engine.begin() as connection:
             self.store.create_tables(connection)
             effects.metadata.create_all(connection)
-            for table in (*self.store.tables.all(), effects):
-                connection.execute(table.delete())
 
     @property
     def is_async(self) -> bool:
-        """Whether deliveries go through asyncio."""
+        """Whether it is an AsyncConsumer that applies."""
         return self.async_engine is not None
 
-    def to(self, apply, *, sessions=None, inbox=None, **options: Any) -> "Facade":
-        """Make deliveries to a function."""
+    @property
+    def several_write(self) -> bool:
+        """Whether the database has several writers."""
+        return self.engine.dialect.name != "sqlite"
+
+    def consumer(self, client, **options: Any) -> Consumer | AsyncConsumer:
+        """Make a consumer that ends at the head, and halts at the first error."""
         chosen = {
-            "concurrency": 1,
-            "lanes": 1,
-            "lease": 30.0,
-            "failures": Failures(),
-            "key": event_key,
-            "identity": event_id,
-            "inbox_days": 7.0,
+            "follow": False,
+            "failures": Failures(tries=1),
             "observer": self.observer,
+            "poll_interval": 0.01,
             **options,
         }
-        store = CursorStore(self.async_engine) if self.is_async else self.store
-        made = Options(name=NAME, store=store, inbox=inbox, **chosen)
-        kind = AsyncDeliveries if self.is_async else Deliveries
-        return Facade(kind(made, apply, sessions))
+        if self.is_async:
+            return AsyncConsumer(client, CursorStore(self.async_engine), NAME, **chosen)
+        return Consumer(client, self.store, NAME, **chosen)
 
-    def place(self, partition: int = 0) -> Place:
+    def run(self, apply, **options: Any) -> None:
+        """Run a consumer to the head of the feed."""
+        Running(self, apply, options).run()
+
+    def start(self, apply=write_page, **options: Any) -> "Running":
+        """Run a consumer in a thread, until it is stopped."""
+        running = Running(self, apply, {"follow": True, **options})
+        running.start()
+        return running
+
+    @contextmanager
+    def pages(self, **options: Any) -> Iterator[Iterator[Any]]:
+        """Give the pages of a loop of one's own."""
+        with httpx.Client() as http:
+            yield iter(Consumer(Client(self.url, http), self.store, NAME, follow=False, **options))
+
+    def page(self, **options: Any) -> Any:
+        """Return the first page of a loop of one's own."""
+        with self.pages(**options) as pages:
+            return next(pages)
+
+    def cursor(self, partition: int = 0) -> str | None:
         """Return where the consumer stands."""
+        with self.engine.connect() as connection:
+            return self.store.cursors(connection, NAME).get(partition)
+
+    def put(self, cursor: str, partition: int = 0) -> None:
+        """Put the cursor elsewhere, as an operator does."""
         with self.engine.begin() as connection:
-            return self.store.load(connection, NAME, partition)
+            self.store.set(connection, NAME, partition, cursor)
 
-    def step(self, *events: Event, to: str = "1", set_aside: bool = False, partition: int = 0):
-        """Make a step that delivers a page to where the consumer stands."""
-        place = self.place(partition)
-        return Deliver(partition, place, Page(events, to), set_aside=set_aside)
+    def take_over(self, *partitions: int, seconds: float) -> None:
+        """Take the leases of all others, and enter partitions, as another process does."""
+        with self.engine.begin() as connection:
+            for table in (self.store.tables.leases, self.store.tables.members):
+                connection.execute(table.update().values(expires_at=1.0))
+            rival = {"owner": "rival", "wanted": partitions}
+            self.store.leases.claim(connection, NAME, **rival, seconds=seconds, share=False)
+            for partition in partitions:
+                self.store.enter(connection, NAME, partition, "rival")
 
-    def redelivery(self) -> Redeliver:
-        """Make a step that delivers dead letters."""
-        return Redeliver(0, self.place())
+    def leases(self) -> int:
+        """Count the leases that are held."""
+        held = text("SELECT count(*) FROM zeroeventhub_leases WHERE owner IS NOT NULL")
+        with self.engine.connect() as connection:
+            return connection.scalar(held)
 
     def landed(self) -> list[int]:
         """Read all effects, in the order they were written."""
         with self.engine.connect() as connection:
             return list(connection.scalars(select(effects.c.n).order_by(effects.c.arrival)))
+
+    def count(self) -> int:
+        """Count the effects."""
+        with self.engine.connect() as connection:
+            return connection.scalar(select(func.count()).select_from(effects))
+
+    def until_landed(self, count: int) -> None:
+        """Wait until so many effects are there."""
+        until(lambda: self.count() >= count, f"{count} events take effect")
 
     def letters(self) -> list[tuple[int, str, int]]:
         """Read all dead letters: the event's number, its state and its tries."""
@@ -159,31 +328,119 @@ class Shop:
         with self.engine.begin() as connection:
             self.store.dead_letters.retry(connection, NAME)
 
-
-class Facade:
-    """Deliveries of either kind, as if they were sync."""
-
-    def __init__(self, deliveries: Any) -> None:
-        self.deliveries = deliveries
-
-    def _run(self, result: Any) -> None:
-        if asyncio.iscoroutine(result):
-            asyncio.run(result)
-
-    def deliver(self, step: Deliver) -> None:
-        """Deliver a page."""
-        self._run(self.deliveries.deliver(step))
-
-    def advance(self, step: Advance) -> None:
-        """Move over no events."""
-        self._run(self.deliveries.advance(step))
-
-    def redeliver(self, step: Redeliver) -> None:
-        """Deliver dead letters."""
-        self._run(self.deliveries.redeliver(step))
+    def lanes(self, partition: int = 0) -> tuple[int, dict[int, int]] | None:
+        """Look up how many lanes a page was begun with, and how far each has come."""
+        with self.engine.begin() as connection:
+            place = self.store.load(connection, NAME, partition)
+            found = self.store.lanes.progress(connection, NAME, partition, place)
+        return None if found is None else (found.lanes, dict(found.done))
 
 
-def failing(*numbers: int, seen: list[int] | None = None):
+class Running:
+    """A consumer that runs.
+
+    Args:
+        shop: what it reads and where it writes.
+        apply: what it is given.
+        options: the consumer's; and `sessions`, given to its `run`, and `client`, a class.
+
+    Attributes:
+        error: what it ended in.
+    """
+
+    def __init__(self, shop: Shop, apply, options: dict[str, Any]) -> None:
+        self._shop = shop
+        self._apply = apply
+        self._client = options.pop("client", AsyncClient if shop.is_async else Client)
+        self._sessions = options.pop("sessions", None)
+        self._options = options
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._consumer: Any = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        """Run here."""
+        if self._shop.is_async:
+            asyncio.run(self._run_async())
+            return
+        with httpx.Client() as http:
+            client = self._client(self._shop.url, http)
+            self._consumer = self._shop.consumer(client, **self._options)
+            self._consumer.run(self._apply, sessions=self._sessions)
+
+    async def _run_async(self) -> None:
+        async with httpx.AsyncClient() as http:
+            client = self._client(self._shop.url, http)
+            self._loop = asyncio.get_running_loop()
+            self._consumer = self._shop.consumer(client, **self._options)
+            await self._consumer.run(self._apply, sessions=self._sessions)
+
+    def start(self) -> None:
+        """Run in a thread."""
+        self._thread.start()
+        until(lambda: self._consumer is not None or self.error, "the consumer is made")
+
+    def _run(self) -> None:
+        try:
+            self.run()
+        except BaseException as error:  # noqa: BLE001 - raised where its end is waited for
+            self.error = error
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended yet."""
+        return self._thread.is_alive()
+
+    def ask_to_stop(self) -> None:
+        """Ask it to stop."""
+        if self._loop is None:
+            self._consumer.stop()
+        else:
+            self._loop.call_soon_threadsafe(self._consumer.stop)
+
+    def end(self, seconds: float = DEADLINE) -> None:
+        """Wait for the end, and raise what it ended in."""
+        self._thread.join(seconds)
+        assert not self.is_running, f"the consumer has not ended within {seconds:g} s"
+        if self.error is not None:
+            raise self.error
+
+    def stop(self, seconds: float = DEADLINE) -> None:
+        """Stop it, and wait for the end."""
+        self.ask_to_stop()
+        self.end(seconds)
+
+
+def _patience(url: str) -> dict[str, float]:
+    return {"timeout": 60} if url.startswith("sqlite") else {}
+
+
+@contextmanager
+def opened(url: str, *, is_async: bool = False, partitions: int = 1) -> Iterator[Shop]:
+    """Open a shop whose feed is served, over a database."""
+    engine = create_engine(url, connect_args=_patience(url))
+    async_url = url.replace("sqlite://", "sqlite+aiosqlite://").replace("+pymysql", "+aiomysql")
+    shop = Shop(engine, async_url if is_async else None)
+    shop.feed = Feed(partitions)
+    capacity = Capacity(wait_seconds=0.2)
+    routes = feed_routes("/orders", shop.feed, capacity=capacity)
+    with serving(Starlette(routes=routes)) as address:
+        shop.url = f"{address}/orders"
+        yield shop
+    engine.dispose()
+
+
+@contextmanager
+def halting(cause: type[Exception], match: str = "") -> Iterator[None]:
+    """Expect that a partition halts for an error."""
+    with pytest.raises(Halted) as caught:
+        yield
+    assert isinstance(caught.value.__cause__, cause)
+    assert re.search(match, str(caught.value.__cause__))
+
+
+def failing(*poison: int, seen: list[int] | None = None):
     """Make a function that writes events one by one, and raises at some."""
 
     def apply(connection, one: Event) -> None:
@@ -191,7 +448,19 @@ def failing(*numbers: int, seen: list[int] | None = None):
         if seen is not None:
             seen.append(n)
         write(connection, [one])
-        if n in numbers:
+        if n in poison:
             raise Poison(f"event {n} is poison")
 
     return apply
+
+
+def kill(engine: Engine, connection) -> None:
+    """End the session of a connection, from another."""
+    postgresql = engine.dialect.name == "postgresql"
+    number = connection.scalar(
+        text("SELECT pg_backend_pid()" if postgresql else "SELECT connection_id()")
+    )
+    with engine.connect() as other:
+        other.exec_driver_sql(
+            f"SELECT pg_terminate_backend({number})" if postgresql else f"KILL {number}"
+        )

@@ -1,4 +1,4 @@
-"""A feed and a store of cursors, and a driver that takes a follower's steps in them."""
+"""A feed, a store and other processes: what the steps of decisions act on, without I/O or time."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -7,18 +7,31 @@ from functools import partial
 from zeroeventhub import FIRST, Event, FeedInfo, Page, Partition
 from zeroeventhub._follow import (
     Advance,
+    Await,
+    Claim,
+    Claimed,
+    Crew,
     Deliver,
     Discover,
+    End,
+    Failures,
     Fetch,
     Follower,
     Load,
+    Outcome,
+    PartitionFollower,
     Pause,
     Place,
+    Redeliver,
+    Release,
+    Start,
     Step,
+    Stop,
 )
 from zeroeventhub.errors import Fenced, TokenChanged, ZeroEventHubError
 from zeroeventhub.protocol import CAUGHT_UP
 
+LEASE = 30.0
 POLL = 7.0
 CHANGED = TokenChanged("The partitions have changed.")
 
@@ -36,45 +49,63 @@ class Lost:
 
 @dataclass
 class World:
-    """A feed and a store of cursors: what the steps act on.
+    """A feed, a store of cursors and leases, and the handler of a consumer.
 
     Attributes:
         layout: the feed's partitions.
         pages: the pages of each partition, each a text of its events, a letter each.
-        trouble: what the next requests to the feed end in: errors, or None for an answer.
-        fences: how many moves of a cursor are refused.
+        extensions: what the feed announces; with CAUGHT_UP its pages say where its head is.
         arriving: pages that come to partition 0, one at each pause.
+        writers: whether every partition gets another page after each that is read.
         cursors: the cursors in the store.
         epochs: their epochs; 0 where there is none.
-        taken: the steps that were taken.
-        extensions: what the feed announces; with CAUGHT_UP its pages say where its head is.
-        writers: whether every partition gets another page after each that is read.
+        applied: the pages that were committed: partition and events.
         uncommitted: how many of the pages that are delivered are not committed.
-        rival: cursors that another process of this consumer moves to when a page is delivered, in
-            the place of its commit.
-        rebuild: what changes the feed before the next discovery.
         answers: by kind of step, what the next ones end in: an error that keeps them from being
             done, a reply that is Lost, or None.
+        changes: what happens in the world after so many steps.
+        before: by kind of step, what happens in the world before the next one is carried out.
+        taken: the steps that were taken.
+        endings: what the readers of a crew end in, for each Await; behind these, those end by
+            themselves that were asked to stop.
+        held: the partitions whose leases this process holds.
+        elsewhere: those of others, with the times at which their leases run out.
+        surplus: those that are held and belong to others.
+        ended: those that were read to their ends.
+        letters: those with dead letters.
+        running: what is read now.
+        stopping: what of it was asked to stop.
     """
 
     layout: list[Partition]
     pages: dict[int, list[str]] = field(default_factory=dict)
-    trouble: list[Exception | None] = field(default_factory=list)
-    fences: int = 0
+    extensions: frozenset[str] = frozenset()
     arriving: list[str] = field(default_factory=list)
+    writers: bool = False
     cursors: dict[int, str] = field(default_factory=dict)
     epochs: dict[int, int] = field(default_factory=dict)
-    taken: list[Step] = field(default_factory=list)
-    extensions: frozenset[str] = frozenset()
-    writers: bool = False
+    applied: list[tuple[int, str]] = field(default_factory=list)
     uncommitted: int = 0
-    rival: list[str] = field(default_factory=list)
-    rebuild: Callable[[], object] | None = None
     answers: dict[type, list] = field(default_factory=dict)
+    changes: dict[int, Callable] = field(default_factory=dict)
+    before: dict[type, list[Callable]] = field(default_factory=dict)
+    taken: list[Step] = field(default_factory=list)
+    endings: list[list[Outcome]] = field(default_factory=list)
+    held: set[int] = field(default_factory=set)
+    elsewhere: dict[int, float] = field(default_factory=dict)
+    surplus: set[int] = field(default_factory=set)
+    ended: set[int] = field(default_factory=set)
+    letters: set[int] = field(default_factory=set)
+    running: set[int] = field(default_factory=set)
+    stopping: set[int] = field(default_factory=set)
 
     def carry_out(self, step):
         """Carry out a step; return its result or raise its error."""
         self.taken.append(step)
+        if change := self.changes.get(len(self.taken)):
+            change(self)
+        if acts := self.before.get(type(step)):
+            acts.pop(0)(self)
         answers = self.answers.get(type(step))
         answer = answers.pop(0) if answers else None
         if isinstance(answer, Exception):
@@ -85,71 +116,117 @@ class World:
         return result
 
     def do(self, step):
-        """Be the feed, the store and the consumer."""
+        """Be the feed, the store, the handler and the other processes."""
         match step:
-            case Discover() | Fetch() if self.trouble and (error := self.trouble.pop(0)):
-                raise error
             case Discover():
-                return self.info()
+                return FeedInfo(tuple(self.layout), "token", extensions=self.extensions)
             case Load():
-                epoch = self.epochs.get(step.partition, 0)
-                return Place(self.cursors.setdefault(step.partition, FIRST), epoch)
+                return self.place(step.partition)
             case Fetch():
-                return self.read(step)
-            case Advance() if self.fences:
-                self.fences -= 1
-                raise Fenced("Another process has moved it.")
+                return self.page(step)
             case Advance():
+                self.compare(step)
                 self.cursors[step.partition] = step.new
+            case Deliver() if self.uncommitted:
+                self.uncommitted -= 1
+            case Deliver() if self.is_stale(step):
+                pass
             case Deliver():
-                self.commit(step)
+                self.cursors[step.partition] = step.page.cursor
+                text = "".join(event.data for event in step.page.events)
+                self.applied.append((step.partition, text))
+            case End() | Redeliver():
+                self.compare(step)
             case Pause() if self.arriving:
                 self.pages[0].append(self.arriving.pop(0))
+            case _:
+                return self.share(step)
         return None
 
-    def info(self):
-        """What the feed says of itself."""
-        if self.rebuild and len(self.taken) > 1:
-            self.rebuild()
-        return FeedInfo(tuple(self.layout), "token", extensions=self.extensions)
+    def share(self, step):
+        """Be the leases and the readers of a crew."""
+        match step:
+            case Claim():
+                return self.claim(step.wanted)
+            case Release():
+                assert not step.partitions & self.running
+                self.held -= step.partitions
+                self.surplus -= step.partitions
+            case Start():
+                assert step.partition.id in self.held - self.running
+                self.running.add(step.partition.id)
+            case Stop():
+                assert step.partitions <= self.running - self.stopping
+                self.stopping |= step.partitions
+            case Await():
+                return self.end()
+        return None
 
-    def read(self, step):
-        """The page that was asked for."""
-        page = self.page(self.pages.setdefault(step.partition, []), step.cursor)
-        if self.writers:
-            self.pages[step.partition].append("w")
-        return page
+    def place(self, partition):
+        """Where the consumer stands."""
+        cursor = self.cursors.setdefault(partition, FIRST)
+        return Place(cursor, self.epochs.setdefault(partition, 0))
 
-    def commit(self, step):
-        """Move the cursor behind a page, unless the consumer or a rival has other plans."""
-        if self.uncommitted:
-            self.uncommitted -= 1
-        else:
-            self.cursors[step.partition] = self.rival.pop(0) if self.rival else step.page.cursor
+    def is_stale(self, step):
+        """Tell whether a commit is from where the store does not stand."""
+        return step.place != self.place(step.partition)
 
-    def page(self, pages, cursor):
+    def compare(self, step):
+        """Refuse a commit from where the store does not stand."""
+        if self.is_stale(step):
+            raise Fenced("Another process has moved it.")
+
+    def put(self, partition, cursor):
+        """Put a cursor elsewhere, as an operator does."""
+        self.cursors[partition] = cursor
+        self.epochs[partition] = self.epochs.get(partition, 0) + 1
+
+    def page(self, step):
         """The page behind a cursor, which is the number of pages in front of it."""
-        number = 0 if cursor == FIRST else int(cursor)
+        pages = self.pages.setdefault(step.partition, [])
+        number = 0 if step.cursor == FIRST else int(step.cursor)
         found = pages[number : number + 1]
         end = number + len(found)
-        return Page(
-            [Event.of(letter) for letter in "".join(found)],
-            str(end),
-            caught_up=CAUGHT_UP in self.extensions and end == len(pages),
+        events = [Event.of(letter) for letter in "".join(found)]
+        caught_up = CAUGHT_UP in self.extensions and end == len(pages)
+        if self.writers:
+            pages.append("w")
+        return Page(events, str(end), caught_up=caught_up)
+
+    def claim(self, wanted):
+        """Take what is free."""
+        self.held |= set(wanted) - self.elsewhere.keys()
+        return Claimed(
+            frozenset(self.held),
+            frozenset(self.surplus),
+            dict(self.elsewhere),
+            frozenset(self.ended),
+            frozenset(self.letters),
         )
 
+    def end(self):
+        """Let readers end."""
+        stopped = [Outcome(number) for number in sorted(self.stopping)]
+        outcomes = self.endings.pop(0) if self.endings else stopped
+        for outcome in outcomes:
+            self.running.remove(outcome.partition)
+            self.stopping.discard(outcome.partition)
+            closed = {partition.id for partition in self.layout if partition.closed}
+            if outcome.drained and outcome.partition in closed:
+                self.ended.add(outcome.partition)
+        return tuple(outcomes)
 
-def follower(
-    *, forever=False, attempts=5, partitions=None, stopped=lambda: False, poll_interval=POLL
-):
-    """A follower that ends at the head and never is stopped, but for what is said here."""
-    return Follower(partitions, forever, poll_interval, attempts, stopped)
 
+class Entered(World):
+    """A world in which loading a place is a new right to it, as it is under a lease."""
 
-def follow(world, most=200, **options):
-    """Drive a follower through a world until it ends; return the steps."""
-    drive(follower(**options).steps(), world, most)
-    return world.taken
+    def do(self, step):
+        """Raise the epoch of a place that is loaded; refuse a page that is delivered by none."""
+        if isinstance(step, Load):
+            self.put(step.partition, self.cursors.get(step.partition, FIRST))
+        if isinstance(step, Deliver):
+            self.compare(step)
+        return super().do(step)
 
 
 def drive(steps, world, most=200):
@@ -165,6 +242,56 @@ def drive(steps, world, most=200):
         except (ZeroEventHubError, ValueError) as error:
             go_on = partial(steps.throw, error)
     return None
+
+
+def follow(world, most=200, **options):
+    """Drive a follower of all partitions in turn until it ends; return the steps."""
+    wishes = {
+        "partitions": None,
+        "forever": False,
+        "poll_interval": POLL,
+        "attempts": 5,
+        "stopped": lambda: False,
+    }
+    drive(Follower(**(wishes | options)).steps(), world, most)
+    return world.taken
+
+
+def read(world, most=200, **options):
+    """Read the first partition of a world under a lease; return what the reading returned."""
+    wishes = {
+        "partition": world.layout[0],
+        "among": (0,),
+        "extensions": world.extensions,
+        "forever": False,
+        "poll_interval": POLL,
+        "attempts": 5,
+        "failures": Failures(),
+        "stopped": lambda: False,
+        "roomy": lambda: True,
+        "letters": lambda: False,
+        "overtaken": lambda epoch: world.epochs[world.layout[0].id] > epoch,
+    }
+    return drive(PartitionFollower(**(wishes | options)).steps(), world, most)
+
+
+def leased(*pages, closed=False, **options):
+    """A world with one partition of these pages."""
+    return Entered([Partition(0, closed=closed)], {0: list(pages)}, **options)
+
+
+def crew(world, most=60, **options):
+    """Drive a crew through a world until it ends; return the steps."""
+    wishes = {
+        "partitions": None,
+        "forever": False,
+        "poll_interval": POLL,
+        "attempts": 5,
+        "lease": LEASE,
+        "stopped": lambda: False,
+    }
+    drive(Crew(**(wishes | options)).steps(), world, most)
+    return world.taken
 
 
 def delivered(steps):

@@ -2,20 +2,33 @@
 
 import asyncio
 import threading
-import time
 from contextlib import suppress
 
+import psycopg
 import pytest
-from harness.deliveries import Poison, Shop, effects, event, write, write_page
+from harness.deliveries import (
+    Poison,
+    Seen,
+    effects,
+    event,
+    failing,
+    halting,
+    kill,
+    opened,
+    write,
+    write_page,
+    write_page_async,
+)
+from harness.waiting import DEADLINE, until
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import DeclarativeBase, Session, sessionmaker
 
-from zeroeventhub import AsyncPendingPage, Event, PendingPage
-from zeroeventhub._follow import Deliver, Place
-from zeroeventhub.errors import ConfigurationError, Fenced, StoreUnavailable
-from zeroeventhub.protocol import Page
+from zeroeventhub import Event, Failures, PendingPage
+from zeroeventhub.errors import ConfigurationError
+
+ASIDE = Failures(tries=1, then="set-aside")
 
 
 class Base(DeclarativeBase):
@@ -30,14 +43,14 @@ class Effect(Base):
 
 def test_page_and_cursor_are_committed_together(shop):
     """The effects of a page are there, and the cursor behind it."""
-    shop.to(write_page).deliver(shop.step(event(1), event(2), to="2"))
-    assert shop.landed() == [1, 2]
-    assert shop.place().cursor == "2"
+    shop.feed.publish(event(1), event(2))
+    shop.run(write_page)
+    assert (shop.landed(), shop.cursor()) == ([1, 2], "2")
     assert shop.observer.told == [("applying", [1, 2]), ("committed", 2)]
 
 
-def test_error_of_apply_undoes_everything_and_passes_untouched(shop):
-    """What apply raises comes out as it is, and neither effects nor cursor stay."""
+def test_error_of_apply_undoes_everything(shop):
+    """What apply raises is the cause of the halt, and neither effects nor cursor stay."""
     mine = Poison("mine")
 
     def apply(connection, page):
@@ -45,89 +58,105 @@ def test_error_of_apply_undoes_everything_and_passes_untouched(shop):
         write_page(connection, page)
         raise mine
 
-    deliveries, step = shop.to(apply), shop.step(event(1))
-    for _ in range(2):
-        with pytest.raises(Poison, match="mine") as caught:
-            deliveries.deliver(step)
-        assert caught.value is mine
-    assert (shop.landed(), shop.place()) == ([], step.place)
-    assert shop.observer["failed"] == [["Poison", 1], ["Poison", 2]]
-    assert shop.observer["raised"] == [["Poison"]] * 2
+    shop.feed.publish(event(1))
+    with pytest.raises(Exception, match="mine") as caught:
+        shop.run(apply, failures=Failures(tries=2))
+    assert caught.value.__cause__ is mine
+    assert (shop.landed(), shop.cursor()) == ([], "_first")
+    assert shop.observer["failed"] == [("Poison", 1), ("Poison", 2)]
+    assert shop.observer["raised"] == [("Poison",)] * 2
     assert shop.observer["committed"] == []
 
 
-def test_tries_are_counted_from_where_the_page_was_read(shop):
-    """A failure at another place is a first one."""
-    shop.place()
+def test_tries_are_counted_anew_for_every_page(shop):
+    """A page that was applied at last leaves all tries to the next, and to the one behind it."""
+    failures = {1: 2, 2: 2, 3: 2}
 
     def apply(connection, one: Event):
-        """Fail at the second event."""
-        if one.data["n"] == 2:
+        """Fail twice at each event."""
+        write(connection, [one])
+        if failures[one.data["n"]]:
+            failures[one.data["n"]] -= 1
             raise Poison
 
-    deliveries = shop.to(apply)
-    with pytest.raises(Poison):
-        deliveries.deliver(shop.step(event(2)))
-    deliveries.deliver(shop.step(event(1)))
-    with pytest.raises(Poison):
-        deliveries.deliver(shop.step(event(2), to="2"))
-    assert shop.observer["failed"] == [["Poison", 1], ["Poison", 1]]
+    shop.feed.publish(event(1), event(2), event(3))
+    shop.run(apply, limit=1, failures=Failures(tries=3))
+    assert shop.landed() == [1, 2, 3]
+    assert shop.observer["failed"] == [("Poison", 1), ("Poison", 2)] * 3
 
 
-@pytest.mark.parametrize("stale", [Place("elsewhere"), None])
-def test_stale_page_is_fenced_before_apply_is_called(shop, stale):
-    """A page from another cursor or another epoch is not applied at all."""
-    place = shop.place()
-    step = Deliver(0, stale or Place(place.cursor, place.epoch + 1), Page([event(1)], "1"))
+class Rival(Seen):
+    """Does something once, between a page is read and its transaction is begun."""
 
-    def apply(connection, page):
-        """Be called, which must not be."""
-        pytest.fail("It was called.")
+    def __init__(self, act):
+        super().__init__()
+        self._acts = [act]
 
-    with pytest.raises(Fenced):
-        shop.to(apply).deliver(step)
-    assert (shop.landed(), shop.place()) == ([], place)
-    assert shop.observer["failed"] == []
+    def applying(self, consumer, partition, events):
+        while self._acts:
+            self._acts.pop()()
+        return super().applying(consumer, partition, events)
 
 
-def test_second_process_waits_at_the_cursor_and_is_fenced(sync_shop):
-    """While one process applies a page, another with the same right waits, and then gives way."""
-    entered, go_on = threading.Event(), threading.Event()
-    calls, errors = [], []
+@pytest.mark.parametrize("cursor", ["0", "1"])
+def test_stale_page_is_fenced_before_apply_is_called(shop, cursor):
+    """A page from another cursor, or by an older right to the same cursor, is not applied."""
+    calls = []
 
     def apply(connection, page):
-        """Write, as slowly as the test wants."""
-        calls.append(threading.current_thread().name)
+        """Remember the calls."""
+        calls.append(page.previous_cursor)
         write_page(connection, page)
-        entered.set()
-        go_on.wait(30)
 
-    step = sync_shop.step(event(1))
+    shop.feed.publish(event(1), event(2))
+    shop.put("1")
+    rival = Rival(lambda: shop.put(cursor))
+    shop.run(apply, observer=rival)
+    assert (calls, shop.landed()) == ([cursor], [2] if cursor == "1" else [1, 2])
+    assert (rival["fenced"], rival["failed"]) == ([(0,)], [])
 
-    def deliver():
-        try:
-            sync_shop.to(apply).deliver(step)
-        except Fenced as error:
-            errors.append(error)
 
-    threads = [threading.Thread(target=deliver, name=name) for name in ("first", "second")]
-    threads[0].start()
-    assert entered.wait(30)
-    threads[1].start()
-    threads[1].join(0.2)
-    assert (calls, errors) == (["first"], [])
-    go_on.set()
-    for thread in threads:
-        thread.join(30)
-    assert (calls, len(errors)) == (["first"], 1)
-    assert sync_shop.landed() == [1]
+def test_page_of_a_lost_lease_is_not_applied(shop):
+    """A process whose partition another has taken over leaves nothing of the page at hand."""
+    calls = []
+
+    def apply(connection, page):
+        """Remember the calls."""
+        calls.append(rival["fenced"])
+        write_page(connection, page)
+
+    shop.feed.publish(event(1), event(2))
+    rival = Rival(lambda: shop.take_over(0, seconds=0.3))
+    shop.run(apply, lease=0.3, observer=rival)
+    assert calls == [[(0,)]]
+    assert shop.landed() == [1, 2]
+
+
+def test_lease_that_is_lost_while_apply_works_costs_the_commit(every_shop):
+    """What apply has written when another process enters is rolled back, or the other waits."""
+    shop, taken = every_shop, []
+
+    def apply(connection, page):
+        """Write, while another process tries to enter."""
+        write_page(connection, page)
+        if not taken and shop.several_write:
+            rival = threading.Thread(target=shop.take_over, args=[0], kwargs={"seconds": 0.2})
+            taken.append(rival)
+            rival.start()
+            rival.join(0.1)
+
+    shop.feed.publish(event(1), event(2))
+    shop.run(apply, limit=1, lease=0.3)
+    for rival in taken:
+        rival.join(DEADLINE)
+    assert shop.landed() == [1, 2]
 
 
 # What apply is given.
 
 
 def test_sync_function_gets_a_connection_a_session_or_the_events(shop):
-    """Sync functions work with both consumers, in each form."""
+    """Both consumers call ordinary functions, with what they ask for."""
 
     def with_connection(connection: Connection, page: PendingPage) -> None:
         """Take a connection."""
@@ -144,19 +173,17 @@ def test_sync_function_gets_a_connection_a_session_or_the_events(shop):
         write(connection, events)
 
     for number, apply in enumerate([with_connection, with_session, with_list]):
-        page = [event(10 * number), event(10 * number + 1)]
-        shop.to(apply).deliver(shop.step(*page, to=str(number)))
-    assert shop.landed() == [0, 1, 10, 11, 20, 21]
-    assert shop.place().cursor == "2"
+        shop.feed.publish(event(10 * number), event(10 * number + 1))
+        shop.run(apply)
+    assert (shop.landed(), shop.cursor()) == ([0, 1, 10, 11, 20, 21], "6")
 
 
 def test_async_function_gets_a_connection_a_session_or_the_events(async_shop):
-    """Async functions work in each form."""
+    """An AsyncConsumer calls coroutine functions, with what they ask for."""
 
     async def with_connection(connection, page) -> None:
         """Take a connection."""
         assert isinstance(connection, AsyncConnection)
-        assert isinstance(page, AsyncPendingPage)
         await connection.run_sync(write, page.events)
 
     async def with_session(session: AsyncSession, one: Event) -> None:
@@ -171,8 +198,8 @@ def test_async_function_gets_a_connection_a_session_or_the_events(async_shop):
             await connection.run_sync(write, events)
 
     for number, apply in enumerate([with_connection, with_session, Applier()]):
-        page = [event(10 * number), event(10 * number + 1)]
-        async_shop.to(apply).deliver(async_shop.step(*page, to=str(number)))
+        async_shop.feed.publish(event(10 * number), event(10 * number + 1))
+        async_shop.run(apply)
     assert async_shop.landed() == [0, 1, 10, 11, 20, 21]
 
 
@@ -181,7 +208,7 @@ class Audited(Session):
 
 
 def test_sessions_are_made_as_the_caller_says(shop):
-    """A sessionmaker's sessions are used, bound by it or by nobody."""
+    """A sessionmaker's sessions are used, bound or not; so is a class named by an annotation."""
     made = []
 
     def apply(session, page):
@@ -189,89 +216,70 @@ def test_sessions_are_made_as_the_caller_says(shop):
         made.append(isinstance(session, Audited))
         session.add_all(Effect(n=one.data["n"]) for one in page.events)
 
+    def annotated(session: Audited, page) -> None:
+        apply(session, page)
+
     if shop.is_async:
         bound = async_sessionmaker(shop.async_engine, sync_session_class=Audited)
         unbound = async_sessionmaker(sync_session_class=Audited)
     else:
         bound, unbound = sessionmaker(shop.engine, class_=Audited), sessionmaker(class_=Audited)
-    shop.to(apply, sessions=bound).deliver(shop.step(event(1)))
-    shop.to(apply, sessions=unbound).deliver(shop.step(event(2), to="2"))
-    assert (shop.landed(), made) == ([1, 2], [True, True])
-
-
-def test_session_class_that_was_asked_for_is_given(shop):
-    """A subclass of Session in the annotation is what the session is."""
-
-    def apply(session: Audited, one: Event) -> None:
-        """Write through the session."""
-        assert isinstance(session, Audited)
-        session.add(Effect(n=one.data["n"]))
-
-    shop.to(apply).deliver(shop.step(event(1)))
-    assert shop.landed() == [1]
+    for number, sessions in enumerate([bound, unbound, None]):
+        shop.feed.publish(event(number))
+        shop.run(apply if sessions else annotated, sessions=sessions)
+    assert (shop.landed(), made) == ([0, 1, 2], [True] * 3)
 
 
 INSERT = "INSERT INTO effects (arrival, n) VALUES (%s, %s)"
 
 
-def test_psycopg_connection_is_the_one_of_the_transaction(postgresql):
+@pytest.mark.parametrize("failures", [Failures(tries=1), ASIDE], ids=["halt", "aside"])
+def test_psycopg_connection_is_the_one_of_the_transaction(postgresql_shop, failures):
     """What goes through the plain connection is committed and undone with the cursor."""
-    import psycopg
+    shop, poison = postgresql_shop, []
 
-    shop = Shop(postgresql)
-    poison = []
-
-    def apply(connection: psycopg.Connection, one: Event) -> None:
+    def plain(connection: psycopg.Connection, one: Event) -> None:
         """Write without SQLAlchemy."""
         connection.execute(INSERT, (one.data["n"], one.data["n"]))
         with connection.transaction():
             connection.execute("SELECT 1")
         if one.data["n"] in poison:
-            raise Poison
+            connection.execute(INSERT, (100, None))
 
-    shop.to(apply).deliver(shop.step(event(1), event(2)))
-    assert (shop.landed(), shop.place().cursor) == ([1, 2], "1")
-    poison.append(4)
-    with pytest.raises(Poison):
-        shop.to(apply).deliver(shop.step(event(3), event(4), to="2"))
-    assert (shop.landed(), shop.place().cursor) == ([1, 2], "1")
-
-
-def test_async_psycopg_connection_is_the_one_of_the_transaction(postgresql, postgresql_url):
-    """The same holds for psycopg's async connection."""
-    import psycopg
-
-    shop = Shop(postgresql, postgresql_url)
-    poison = []
-
-    async def apply(connection: psycopg.AsyncConnection, one: Event) -> None:
-        """Write without SQLAlchemy."""
+    async def async_plain(connection: psycopg.AsyncConnection, one: Event) -> None:
+        """Do the same."""
         await connection.execute(INSERT, (one.data["n"], one.data["n"]))
         if one.data["n"] in poison:
-            raise Poison
+            await connection.execute(INSERT, (100, None))
 
-    shop.to(apply).deliver(shop.step(event(1), event(2)))
-    assert (shop.landed(), shop.place().cursor) == ([1, 2], "1")
+    apply = async_plain if shop.is_async else plain
+    shop.feed.publish(event(1), event(2))
+    shop.run(apply, failures=failures)
+    assert (shop.landed(), shop.cursor()) == ([1, 2], "2")
     poison.append(4)
-    with pytest.raises(Poison):
-        shop.to(apply).deliver(shop.step(event(3), event(4), to="2"))
-    assert (shop.landed(), shop.place().cursor) == ([1, 2], "1")
+    shop.feed.publish(event(3), event(4), event(5))
+    if failures is ASIDE:
+        shop.run(apply, failures=failures)
+        assert (shop.landed(), shop.letters()) == ([1, 2, 3, 5], [(4, "failed", 1)])
+    else:
+        with halting(psycopg.errors.NotNullViolation):
+            shop.run(apply, failures=failures)
+        assert (shop.landed(), shop.cursor()) == ([1, 2], "2")
 
 
-def test_psycopg_connection_refuses_to_commit(postgresql):
-    """The plain connection cannot be committed behind the cursor's back."""
-    import psycopg
-
-    shop = Shop(postgresql)
+def test_psycopg_connection_refuses_to_commit(postgresql_url):
+    """The plain connection cannot be committed by apply."""
 
     def apply(connection: psycopg.Connection, one: Event) -> None:
         """Commit."""
         connection.execute(INSERT, (1, 1))
         connection.commit()
 
-    with pytest.raises(psycopg.ProgrammingError, match="commit"):
-        shop.to(apply).deliver(shop.step(event(1)))
-    assert (shop.landed(), shop.place().cursor) == ([], "_first")
+    with opened(postgresql_url) as shop:
+        shop.feed.publish(event(1))
+        with halting(psycopg.ProgrammingError, "commit"):
+            shop.run(apply)
+        assert (shop.landed(), shop.cursor()) == ([], "_first")
 
 
 # What apply must not do.
@@ -297,14 +305,15 @@ def swallowing(connection: Connection, page: PendingPage) -> None:
 
 @pytest.mark.parametrize("apply", [committing, committing_session, swallowing])
 def test_commit_by_apply_is_refused_before_it_happens(shop, apply):
-    """Neither effects nor cursor are committed by anybody but the consumer."""
-    with pytest.raises(ConfigurationError, match=r"must not commit|kept from committing"):
-        shop.to(apply).deliver(shop.step(event(1)))
-    assert (shop.landed(), shop.place().cursor) == ([], "_first")
+    """Neither effects nor cursor are committed by apply."""
+    shop.feed.publish(event(1))
+    with halting(ConfigurationError, r"must not commit|kept from committing"):
+        shop.run(apply)
+    assert (shop.landed(), shop.cursor()) == ([], "_first")
 
 
-def test_commit_of_a_savepoint_is_apply_s_own_business(shop):
-    """Savepoints may be released and rolled back."""
+def test_savepoints_are_apply_s_own_business(every_shop):
+    """Savepoints of apply may be released and rolled back."""
 
     def apply(connection: Connection, one: Event) -> None:
         """Use savepoints."""
@@ -314,192 +323,246 @@ def test_commit_of_a_savepoint_is_apply_s_own_business(shop):
             write(connection, [one])
             raise Poison
 
-    shop.to(apply).deliver(shop.step(event(1), event(2)))
-    assert shop.landed() == [1, 2]
+    every_shop.feed.publish(event(1), event(2))
+    every_shop.run(apply)
+    assert every_shop.landed() == [1, 2]
 
 
 @pytest.mark.parametrize("kind", [Connection, Session])
-def test_rollback_by_apply_is_an_error(shop, kind):
-    """What apply has rolled back cannot count as applied."""
+@pytest.mark.parametrize("raises", [False, True])
+def test_rollback_by_apply_is_an_error(shop, kind, raises):
+    """What apply has rolled back does not count as applied; what it raises behind that passes."""
 
     def apply(transaction: kind, page: PendingPage) -> None:
         """Roll back."""
         write(transaction, page.events)
         transaction.rollback()
+        if raises:
+            raise Poison
 
-    with pytest.raises(ConfigurationError, match="rolled back"):
-        shop.to(apply).deliver(shop.step(event(1)))
-    assert (shop.landed(), shop.place().cursor) == ([], "_first")
+    shop.feed.publish(event(1))
+    with halting(Poison if raises else ConfigurationError, "" if raises else "rolled back"):
+        shop.run(apply)
+    assert (shop.landed(), shop.cursor()) == ([], "_first")
 
 
-@pytest.mark.parametrize("kind", [Connection, Session])
-def test_error_of_an_apply_that_has_rolled_back_passes_untouched(shop, kind):
-    """Who rolls back and raises has lost nothing, and is told of what was raised."""
+def test_rollback_of_everything_is_no_failure_of_one_event(shop):
+    """What apply has rolled back takes the letters with it, so that nothing goes on."""
+    calls = []
 
-    def apply(transaction: kind, page: PendingPage) -> None:
-        """Roll back, and raise."""
-        transaction.rollback()
+    def apply(connection: Connection, one: Event) -> None:
+        """Fail, and at the second event roll everything back first."""
+        calls.append(one.data["n"])
+        if one.data["n"] == 2:
+            connection.rollback()
         raise Poison
 
-    with pytest.raises(Poison):
-        shop.to(apply).deliver(shop.step(event(1)))
-    assert (shop.landed(), shop.place().cursor) == ([], "_first")
+    shop.feed.publish(event(1), event(2), event(3))
+    with halting(ConfigurationError, "rolled back"):
+        shop.run(apply, failures=ASIDE)
+    assert calls == [1, 1, 2]
+    assert (shop.letters(), shop.cursor()) == ([], "_first")
 
 
-def test_transaction_that_was_ended_in_plain_sql_halts_for_good(shop):
+@pytest.mark.parametrize("raises", [False, True])
+def test_transaction_that_was_ended_in_plain_sql_halts_for_good(every_shop, raises):
     """A COMMIT as text cannot be kept back, but is found out, and nothing goes on behind it."""
+    calls = []
 
     def apply(connection: Connection, one: Event) -> None:
         """Commit as text."""
+        calls.append(one.data["n"])
         write(connection, [one])
         connection.execute(text("COMMIT"))
-        write(connection, [one])
+        if raises:
+            raise Poison
 
-    deliveries, step = shop.to(apply), shop.step(event(1))
-    for _ in range(2):
-        with pytest.raises(ConfigurationError, match="has ended before apply did"):
-            deliveries.deliver(step)
-    # The cursor has moved, so that it would be read on from there.
-    with pytest.raises(ConfigurationError, match="has ended before apply did"):
-        deliveries.deliver(shop.step(event(2), to="2"))
-    assert shop.landed() == [1]
+    every_shop.feed.publish(event(1), event(2))
+    with halting(ConfigurationError, "has ended before apply did"):
+        every_shop.run(apply, limit=1, failures=Failures(tries=2, then="set-aside"))
+    assert (calls, every_shop.landed(), every_shop.letters()) == ([1], [1], [])
 
 
-def test_statement_that_commits_by_itself_is_found_out(mariadb):
+def test_statement_that_commits_by_itself_is_found_out(mariadb_url):
     """MariaDB and MySQL end the transaction when a table is created."""
-    shop = Shop(mariadb)
 
     def apply(connection: Connection, one: Event) -> None:
         """Create a table."""
         connection.execute(text("CREATE TABLE another (n integer)"))
 
-    with pytest.raises(ConfigurationError, match="commit by themselves"):
-        shop.to(apply).deliver(shop.step(event(1)))
+    with opened(mariadb_url) as shop:
+        shop.feed.publish(event(1))
+        with halting(ConfigurationError, "commit by themselves"):
+            shop.run(apply)
 
 
-def test_transaction_that_ended_before_apply_raised_halts_for_good(shop):
-    """What was committed as text counts, even if an error would seem to have undone it."""
-
-    def apply(connection: Connection, one: Event) -> None:
-        """Commit as text, and raise."""
-        connection.execute(text("COMMIT"))
-        raise Poison
-
-    deliveries = shop.to(apply)
-    for cursor in ("1", "2"):
-        with pytest.raises(ConfigurationError, match="has ended before apply did"):
-            deliveries.deliver(shop.step(event(1), to=cursor))
-
-
-def test_error_that_apply_swallows_does_not_lose_the_page_in_silence(shop):
-    """PostgreSQL aborts the transaction at an error, and would then commit nothing."""
+def test_swallowed_deadlock_does_not_come_apart_from_the_cursor(mariadb_url):
+    """MariaDB undoes everything at a deadlock, and apply would go on without the cursor."""
 
     def apply(connection: Connection, one: Event) -> None:
-        """Fail in the database, and go on."""
+        """Lose the transaction, as a deadlock would have it, and go on."""
+        connection.connection.driver_connection.rollback()
         write(connection, [one])
-        with pytest.raises(IntegrityError):
-            connection.execute(effects.insert().values(n=None))
 
-    step = shop.step(event(1))
-    if shop.engine.dialect.name == "postgresql":
-        with pytest.raises(ConfigurationError, match="PostgreSQL had aborted"):
-            shop.to(apply).deliver(step)
-        assert (shop.landed(), shop.place()) == ([], step.place)
+    with opened(mariadb_url) as shop:
+        shop.feed.publish(event(1))
+        with halting(ConfigurationError, "has ended before apply did"):
+            shop.run(apply)
+        assert (shop.landed(), shop.cursor()) == ([], "_first")
+
+
+@pytest.mark.parametrize("failures", [Failures(tries=1), ASIDE], ids=["halt", "aside"])
+def test_error_that_apply_swallows_does_not_lose_the_page_in_silence(every_shop, failures):
+    """PostgreSQL aborts the transaction at an error, and would then commit nothing."""
+    shop = every_shop
+
+    def apply(connection: Connection, one: Event) -> None:
+        """Fail in the database at the second event, and go on."""
+        write(connection, [one])
+        if one.data["n"] == 2:
+            with pytest.raises(IntegrityError):
+                connection.execute(effects.insert().values(n=None))
+
+    shop.feed.publish(event(1), event(2))
+    if shop.engine.dialect.name != "postgresql":
+        shop.run(apply, failures=failures)
+        assert shop.landed() == [1, 2]
+    elif failures is ASIDE:
+        shop.run(apply, failures=failures)
+        assert (shop.landed(), shop.letters()) == ([1], [(2, "failed", 1)])
     else:
-        shop.to(apply).deliver(step)
-        assert shop.landed() == [1]
+        with halting(ConfigurationError, "PostgreSQL had aborted"):
+            shop.run(apply, failures=failures)
+        assert (shop.landed(), shop.cursor()) == ([], "_first")
 
 
 def test_page_that_apply_commits_itself_is_an_error_of_apply(sync_shop):
-    """A page is committed by whoever runs it, and by nobody else."""
+    """A page is committed by the consumer that runs, and not by apply."""
 
     def apply(connection: Connection, page: PendingPage) -> None:
         """Commit the page a second time."""
         page.commit(connection)
 
-    with pytest.raises(ConfigurationError, match="must not commit the page"):
-        sync_shop.to(apply).deliver(sync_shop.step(event(1)))
-    assert sync_shop.place().cursor == "_first"
+    sync_shop.feed.publish(event(1))
+    with halting(ConfigurationError, "must not commit the page"):
+        sync_shop.run(apply)
+    assert sync_shop.cursor() == "_first"
 
 
 # Errors of the database.
 
 
-def test_error_of_the_database_that_stays_passes_untouched(shop):
-    """A violated constraint is the handler's error, as it is."""
+@pytest.mark.parametrize("failures", [Failures(tries=1), ASIDE], ids=["halt", "aside"])
+def test_violated_constraint_is_the_handler_s_error(every_shop, failures):
+    """It halts, or is undone to the savepoint, through a connection and through a session."""
+    shop = every_shop
+
+    def with_connection(connection: Connection, one: Event) -> None:
+        """Write, and violate a constraint at the second event."""
+        write(connection, [one])
+        if one.data["n"] == 2:
+            connection.execute(effects.insert().values(n=None))
 
     def with_session(session: Session, one: Event) -> None:
-        """Violate a constraint, which shows when the session is flushed."""
-        session.add(Effect(n=None))
+        """Do the same, which shows when the session is flushed."""
+        n = one.data["n"]
+        session.add(Effect(n=None if n == 2 else n))
 
-    with pytest.raises(IntegrityError):
-        shop.to(with_session).deliver(shop.step(event(1)))
-    assert shop.place().cursor == "_first"
+    for apply in (with_connection, with_session):
+        shop.feed.publish(event(1), event(2), event(3))
+        if failures is ASIDE:
+            shop.run(apply, failures=failures)
+        else:
+            with halting(IntegrityError):
+                shop.run(apply, failures=failures)
+    assert shop.landed() == ([1, 3] * 2 if failures is ASIDE else [])
+    assert shop.letters() == ([(2, "failed", 1)] * 2 if failures is ASIDE else [])
 
 
-def test_lost_connection_is_no_failure_of_apply(shop):
-    """A connection that is lost while apply works is the store's, and counts as no try."""
-    if shop.engine.dialect.name == "sqlite":
-        pytest.skip("SQLite has no connection to lose.")
-    for set_aside in (False, True):
+@pytest.fixture(params=["postgresql", "mariadb"])
+def server_shop(request):
+    """A shop over a database that is a server."""
+    with opened(request.getfixturevalue(f"{request.param}_url")) as shop:
+        yield shop
 
-        def apply(connection: Connection, one: Event) -> None:
-            """Lose the connection, in the middle."""
-            write(connection, [one])
+
+def lost(shop):
+    """Make a function that loses the connection once; return it with what it has lost."""
+    cut = []
+
+    def apply(connection: Connection, one: Event) -> None:
+        """Lose the connection, in the middle."""
+        write(connection, [one])
+        if not cut:
+            cut.append(one.data["n"])
             kill(shop.engine, connection)
             write(connection, [one])
 
-        with pytest.raises(StoreUnavailable):
-            shop.to(apply).deliver(shop.step(event(1), set_aside=set_aside))
-    assert (shop.landed(), shop.letters(), shop.place().cursor) == ([], [], "_first")
+    return apply, cut
+
+
+def test_lost_connection_is_no_failure_of_apply(server_shop):
+    """A connection that is lost while apply works is the store's, and counts as no try."""
+    shop = server_shop
+    apply, cut = lost(shop)
+    shop.feed.publish(event(1), event(2))
+    shop.run(apply, attempts=2)
+    assert (cut, shop.landed()) == ([1], [1, 2])
+    assert (shop.observer["failed"], shop.observer["raised"]) == ([], [("StoreUnavailable",)])
+    assert shop.observer["waited"] == [(0, "StoreUnavailable")]
+
+
+def test_lost_connection_is_no_failure_of_a_letter(server_shop):
+    """A dead letter whose transaction was lost is applied again."""
+    shop = server_shop
+    shop.feed.publish(event(1), event(2))
+    shop.run(failing(1, 2), failures=ASIDE)
+    shop.retry()
+    shop.observer.told.clear()
+    apply, cut = lost(shop)
+    shop.run(apply, failures=ASIDE, attempts=2)
+    assert (cut, shop.landed(), shop.letters()) == ([1], [1, 2], [])
     assert shop.observer["failed"] == []
-    assert shop.observer["raised"] == [["StoreUnavailable"]] * 2
 
 
-def kill(engine, connection):
-    """End the session of a connection, from another."""
-    if engine.dialect.name == "postgresql":
-        number = connection.scalar(text("SELECT pg_backend_pid()"))
-        statement = f"SELECT pg_terminate_backend({number})"
-    else:
-        number = connection.scalar(text("SELECT connection_id()"))
-        statement = f"KILL {number}"
-    with engine.connect() as other:
-        other.exec_driver_sql(statement)
-
-
-@pytest.mark.parametrize("set_aside", [False, True])
-def test_deadlock_is_no_failure_of_apply(shop, set_aside):
-    """Who is chosen to give way in a deadlock is to try again."""
-    if shop.engine.dialect.name == "sqlite":
-        pytest.skip("SQLite has one writer.")
+@pytest.mark.parametrize("aside", [False, True])
+def test_deadlock_is_no_failure_of_apply(server_shop, aside):
+    """The transaction that gives way in a deadlock is tried again."""
+    shop, threads = server_shop, []
     postgresql = shop.engine.dialect.name == "postgresql"
     with shop.engine.begin() as connection:
         connection.execute(effects.insert(), [{"arrival": -n, "n": n} for n in (1, 2)])
-    threads = []
 
     def apply(connection: Connection, one: Event) -> None:
         """Lock two rows in the order that the rival does not."""
+        if aside and not shop.observer["failed"]:
+            raise Poison
+        if threads:
+            write(connection, [one])
+            return
         if postgresql:
             connection.execute(text("SET LOCAL deadlock_timeout = '10ms'"))
         lock(connection, 1)
         threads.append(threading.Thread(target=lock, args=(rival, 1)))
         threads[0].start()
-        wait_until_blocked(shop.engine)
-        lock(connection, 2)
+        until(lambda: is_blocked(shop.engine), "a session waits for a lock")
+        try:
+            lock(connection, 2)
+        finally:
+            threads[0].join(DEADLINE)
+            rival.rollback()
 
+    shop.feed.publish(event(3))
     with shop.engine.connect() as rival:
         if postgresql:
             rival.execute(text("SET LOCAL deadlock_timeout = '60s'"))
         # Of two, MariaDB sends away the one that has changed less.
         rival.execute(effects.insert(), [{"n": number} for number in range(100, 200)])
         lock(rival, 2)
-        with pytest.raises(StoreUnavailable):
-            shop.to(apply).deliver(shop.step(event(3), set_aside=set_aside))
-        threads[0].join(30)
-        rival.rollback()
+        shop.run(apply, attempts=2, failures=ASIDE if aside else Failures(tries=1))
     assert len(threads) == 1
-    assert (shop.landed(), shop.letters(), shop.place().cursor) == ([2, 1], [], "_first")
+    assert (shop.landed(), shop.letters(), shop.cursor()) == ([2, 1, 3], [], "1")
+    assert shop.observer["raised"] == [("Poison",)] * aside + [("StoreUnavailable",)]
 
 
 def lock(connection, n):
@@ -507,76 +570,51 @@ def lock(connection, n):
     connection.execute(effects.update().where(effects.c.arrival == -n).values(k="locked"))
 
 
-def wait_until_blocked(engine):
-    """Wait until a session waits for a lock."""
+def is_blocked(engine):
+    """Tell whether a session waits for a lock."""
     if engine.dialect.name == "postgresql":
         query = "SELECT count(*) FROM pg_locks WHERE NOT granted AND pid IN ("
         query += "SELECT pid FROM pg_stat_activity WHERE datname = current_database())"
     else:
-        query = "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
-    for _ in range(200):
-        # MariaDB looks again only if nobody has asked for 100 milliseconds.
-        time.sleep(0.11)
-        with engine.connect() as connection:
-            if connection.exec_driver_sql(query).scalar():
-                return
-    pytest.fail("Nobody waits.")
-
-
-def test_swallowed_deadlock_does_not_come_apart_from_the_cursor(mariadb):
-    """MariaDB undoes everything at a deadlock, and who goes on would write without the cursor."""
-    shop = Shop(mariadb)
-
-    def apply(connection: Connection, one: Event) -> None:
-        """Lose the transaction, as a deadlock would have it, and go on."""
-        connection.connection.driver_connection.rollback()
-        write(connection, [one])
-
-    with pytest.raises(ConfigurationError, match="has ended before apply did"):
-        shop.to(apply).deliver(shop.step(event(1)))
-    assert (shop.landed(), shop.place().cursor) == ([], "_first")
+        query = "SELECT count(*) FROM information_schema.processlist WHERE db = database() "
+        query += "AND info LIKE 'UPDATE effects%%'"
+    with engine.connect() as connection:
+        return connection.exec_driver_sql(query).scalar()
 
 
 class Interrupted(BaseException):
     """What is no Exception, as an interrupt is none."""
 
 
-@pytest.mark.parametrize("set_aside", [False, True])
-def test_interrupt_rolls_back_and_passes(shop, set_aside):
-    """What is no Exception ends it, is set aside by nobody, and leaves nothing."""
+@pytest.mark.parametrize("aside", [False, True])
+def test_interrupt_rolls_back_and_passes(shop, aside):
+    """What is no Exception ends the run, is not set aside, and leaves nothing."""
+    calls = []
 
     def apply(connection, page):
-        """Be interrupted."""
+        """Be interrupted, at once or in the second try."""
         write_page(connection, page)
-        raise Interrupted
+        calls.append(page.cursor)
+        raise Poison if aside and len(calls) == 1 else Interrupted
 
+    shop.feed.publish(event(1))
     with pytest.raises(Interrupted):
-        shop.to(apply).deliver(shop.step(event(1), set_aside=set_aside))
-    assert (shop.landed(), shop.letters(), shop.place().cursor) == ([], [], "_first")
+        shop.run(apply, failures=ASIDE)
+    assert (len(calls), shop.landed(), shop.letters()) == (1 + aside, [], [])
+    assert (shop.cursor(), shop.leases()) == ("_first", 0)
 
 
-@pytest.mark.parametrize("set_aside", [False, True])
 @pytest.mark.parametrize("lanes", [1, 4])
-def test_cancelled_task_rolls_back(async_shop, set_aside, lanes):
-    """A task that is cancelled while it applies leaves nothing of the page."""
-    entered = asyncio.Event()
+def test_cancelled_task_rolls_back(async_shop, lanes):
+    """An apply that is cancelled leaves nothing of the page."""
 
-    async def apply(connection: AsyncConnection, one: Event) -> None:
-        """Write, and wait."""
-        await connection.run_sync(write, [one])
-        entered.set()
-        await asyncio.sleep(60)
+    async def apply(connection, page) -> None:
+        """Write, and be cancelled."""
+        await write_page_async(connection, page)
+        asyncio.current_task().cancel()
+        await asyncio.sleep(DEADLINE)
 
-    deliveries = async_shop.to(apply, lanes=lanes).deliveries
-    step = async_shop.step(event(1, "a"), event(2, "b"), set_aside=set_aside)
-
-    async def cancel():
-        task = asyncio.create_task(deliveries.deliver(step))
-        await entered.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(cancel())
-    assert (async_shop.landed(), async_shop.letters()) == ([], [])
-    assert async_shop.place().cursor == "_first"
+    async_shop.feed.publish(event(1, "a"), event(2, "b"))
+    with pytest.raises(asyncio.CancelledError):
+        async_shop.run(apply, lanes=lanes)
+    assert (async_shop.landed(), async_shop.cursor()) == ([], "_first")

@@ -1,141 +1,296 @@
-import pytest
-from harness.follow_world import CHANGED, POLL, World, delivered, follow, kinds, of_kind
+"""A feed whose layout changes at any moment, and a consumer that must not lose or repeat.
 
-from zeroeventhub import FIRST, Event, Page, Partition
-from zeroeventhub._follow import Advance, Deliver, Discover, Fetch, Inherit, Load, Pause, Place
-from zeroeventhub.errors import ConfigurationError, ProtocolError, Unreachable
+Every event has a key, and every key belongs to one open partition at a time. The feed may say where
+its head is and wait there, and the consumer may be one that ends there; then the next one starts.
+"""
 
+from bisect import bisect
+from functools import partial
 
-def test_partitions_take_turns():
-    """A page of each partition is read in turn, in the order in which the feed names them."""
-    world = World([Partition(2), Partition(0)], {0: ["ab", "c"], 2: ["d", "e", "f"]})
-    assert delivered(follow(world)) == [(2, "d"), (0, "ab"), (2, "e"), (0, "c"), (2, "f")]
+from harness.laid_out_feed import KEYS, LaidOutFeed
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-
-def test_page_goes_through_its_steps():
-    """A page is loaded for, fetched and delivered with the cursor that it was read from."""
-    world = World([Partition(0)], {0: ["a"]}, cursors={0: "0"})
-    page = Page([Event.of("a")], "1")
-    assert follow(world) == [
-        *[Discover(), Load(0, (0,)), Fetch(0, "0"), Deliver(0, Place("0"), page)],
-        *[Load(0, (0,)), Fetch(0, "1")],
-    ]
-
-
-def test_follower_that_is_not_to_wait_ends_when_caught_up():
-    """Without `forever` it ends at the head, and does not pause there."""
-    steps = follow(World([Partition(0), Partition(1)], {0: ["a"]}, cursors={1: "0"}))
-    assert Pause not in kinds(steps)
-    assert len(steps) < 200
-
-
-def test_follower_that_waits_pauses_at_the_head():
-    """With `forever` it pauses at the head, and then reads what has come."""
-    world = World([Partition(0)], {0: []}, arriving=["a"], cursors={0: "0"})
-    steps = follow(world, most=8, forever=True)
-    assert kinds(steps) == [Discover, Load, Fetch, Pause, Load, Fetch, Deliver, Load]
-    assert steps[3] == Pause(POLL, reason=None)
-
-
-def test_cursor_that_moves_over_nothing_is_advanced():
-    """A page without events whose cursor has moved is committed by itself."""
-    world = World([Partition(0)], {0: ["", "a"]})
-    steps = follow(world)
-    assert of_kind(steps, Advance) == [Advance(0, Place(FIRST), "1")]
-    assert delivered(steps) == [(0, "a")]
-
-
-def test_fence_at_an_advance_is_survived():
-    """When another process has moved the cursor, it is loaded again."""
-    world = World([Partition(0)], {0: ["", "a"]}, fences=2)
-    steps = follow(world)
-    assert kinds(steps)[:7] == [Discover, Load, Fetch, Advance, Load, Fetch, Advance]
-    assert delivered(steps) == [(0, "a")]
-
-
-def test_child_waits_until_its_parent_is_drained():
-    """A partition that starts after another is not even loaded before that one's end."""
-    parents = [
-        Partition(2, starts_after=1),
-        Partition(1, closed=True, starts_after=0),
-        Partition(0, closed=True),
-    ]
-    steps = follow(World([*parents, Partition(3)], {0: ["a", "b"], 1: ["c"], 2: ["d"], 3: ["e"]}))
-    assert delivered(steps) == [(0, "a"), (3, "e"), (0, "b"), (1, "c"), (2, "d")]
-    first_load = next(
-        place for place, step in enumerate(steps) if isinstance(step, Load) and step.partition == 1
-    )
-    assert Fetch(0, "2") in steps[:first_load]
-
-
-@pytest.mark.parametrize(
-    "layout",
-    [
-        [Partition(0), Partition(1, starts_after=0)],
-        [Partition(0, closed=True, starts_after=0)],
-        [Partition(0, closed=True, starts_after=1), Partition(1, closed=True, starts_after=0)],
-    ],
-    ids=["open parent", "itself", "circle"],
+from zeroeventhub import FIRST, Page
+from zeroeventhub._follow import (
+    Advance,
+    Deliver,
+    Discover,
+    Fetch,
+    Follower,
+    Inherit,
+    Load,
+    Pause,
+    Place,
 )
-def test_partition_that_waits_forever_is_refused(layout):
-    """A layout in which a partition could never be read is not of the protocol."""
-    with pytest.raises(ProtocolError, match="waits for partition 0, which never ends"):
-        follow(World(layout, {0: ["a"], 1: ["b"]}))
+from zeroeventhub.errors import Fenced, TokenChanged, Unavailable, ZeroEventHubError
+from zeroeventhub.layout import key_hash
+from zeroeventhub.protocol import CAUGHT_UP, WAIT
+
+CHOICES = st.integers(0, 1000)
+NOTHING = -1
+"""Stands in the place of a key at a position without an event."""
+
+MOST = 12
+"""How many ids a layout may use up before it is left as it is."""
 
 
-def test_parent_that_is_not_read_holds_nobody_up():
-    """A child is read at once if its parent is not among the chosen, or no longer there."""
-    layout = [
-        *[Partition(0, closed=True), Partition(1, starts_after=0), Partition(2, starts_after=9)],
-    ]
-    steps = follow(World(layout, {0: ["a"], 1: ["b"], 2: ["c"]}), partitions={1, 2})
-    assert delivered(steps) == [(1, "b"), (2, "c")]
+class Feed(LaidOutFeed):
+    """A feed with positions without events, whose token may change though its layout does not."""
+
+    def __init__(self, partitions, extensions):
+        super().__init__(partitions, extensions)
+        self.rotation = 0
+        self._logs = {}
+
+    def skip(self):
+        """Leave out a position, in all partitions."""
+        self.rows.append((NOTHING, None))
+
+    def shown(self, partition, after=0):
+        """The positions of a partition behind one; what was found out is kept for each layout."""
+        log, known = self._logs.get((self.layout.token, partition), ([], 0))
+        for number, (key, written) in enumerate(self.rows[known:], known + 1):
+            if key == NOTHING or self._is_in(partition, key, written):
+                log.append((number, key))
+        self._logs[self.layout.token, partition] = log, len(self.rows)
+        return log[bisect(log, (after, len(KEYS))) :]
+
+    def _is_in(self, partition, key, written):
+        return any(
+            share.id == partition and share.holds(key_hash(key))
+            for share in self.layout.heirs(written)
+        )
+
+    def asked(self, partition, cursor):
+        """Answer with two positions, without what stands for no event."""
+        page = super().page(self.layout.token, partition, cursor)
+        events = [event for event in page.events if event.data["key"] != NOTHING]
+        return Page(events, page.cursor, caught_up=page.caught_up)
+
+    @property
+    def edition(self):
+        """What a token names."""
+        return self.layout.token, self.rotation
 
 
-def test_partition_that_does_not_exist_is_refused():
-    """A chosen partition that the feed does not have is named in the error."""
-    with pytest.raises(ConfigurationError, match="no partition 3; it has 0, 1"):
-        follow(World([Partition(1), Partition(0)]), partitions={0, 3})
+class FollowedFeed(RuleBasedStateMachine):
+    """Let the feed change, requests fail and rivals read, between any two steps."""
+
+    @initialize(
+        partitions=st.integers(1, 3),
+        extensions=st.sampled_from([(), (CAUGHT_UP,), (WAIT,), (CAUGHT_UP, WAIT)]),
+        forever=st.booleans(),
+    )
+    def start(self, partitions, extensions, forever):
+        """Start a consumer of a feed that is empty yet."""
+        self.feed = Feed(partitions, frozenset(extensions))
+        self.forever = forever
+        self.cursors = {}
+        self.failures = self.refusals = 0
+        self.delivered = {key: [] for key in KEYS}
+        self.start_again()
+
+    @rule()
+    def start_again(self):
+        """The consumer is killed, wherever it is, and starts again."""
+        follower = Follower(
+            None, forever=self.forever, poll_interval=1, attempts=None, stopped=lambda: False
+        )
+        self.steps = follower.steps()
+        self.go_on = partial(next, self.steps)
+        self.expected = None
+
+    @rule(keys=st.lists(st.sampled_from(KEYS), min_size=1, max_size=5))
+    def publish(self, keys):
+        """Events are published."""
+        for key in keys:
+            self.feed.append(key)
+
+    @rule()
+    def skip_a_position(self):
+        """Cursors move over a position without an event."""
+        self.feed.skip()
+
+    @rule()
+    def rotate_token(self):
+        """The feed has a new token for the same partitions."""
+        self.feed.rotation += 1
+
+    @rule(choice=CHOICES, into=st.integers(1, 3))
+    @precondition(lambda self: self.feed.layout.next_id < MOST)
+    def split(self, choice, into):
+        """A partition is closed, and others go on with its keys."""
+        candidates = [share.id for share in self.feed.layout.partitions if not share.closed]
+        parent = candidates[choice % len(candidates)]
+        self.feed.layout = self.feed.layout.split(parent, into=into)
+
+    @rule()
+    @precondition(lambda self: self.feed.layout.next_id < MOST)
+    def redistribute(self):
+        """All partitions are replaced by others that their cursors are valid in."""
+        self.feed.layout = self.feed.layout.redistribute(by=2)
+
+    @rule(choice=CHOICES)
+    @precondition(lambda self: self.passed)
+    def drop(self, choice):
+        """A closed partition that the consumer has read to its end is shown no more."""
+        self.feed.layout = self.feed.layout.drop(self.passed[choice % len(self.passed)])
+
+    @property
+    def passed(self):
+        """The closed partitions that the consumer has read to their ends."""
+        return [
+            share.id
+            for share in self.feed.layout.partitions
+            if share.closed
+            and (cursor := self.cursors.get(share.id, FIRST)) != FIRST
+            and not self.feed.shown(share.id, int(cursor))
+        ]
+
+    @rule(requests=st.integers(1, 3), pages=st.integers(0, 2))
+    def fail(self, requests, pages):
+        """The next requests fail, and the next pages that are delivered are not committed."""
+        self.failures, self.refusals = requests, pages
+
+    @rule(choice=CHOICES)
+    @precondition(lambda self: self.readable)
+    def let_a_rival_read(self, choice):
+        """Another process of the same consumer applies a page of a partition."""
+        partition = self.readable[choice % len(self.readable)]
+        self.commit(partition, self.feed.asked(partition, self.cursors[partition]))
+
+    @property
+    def readable(self):
+        """The partitions that have a cursor."""
+        return sorted(set(self.cursors) & self.shown)
+
+    @property
+    def shown(self):
+        """The partitions that the feed shows."""
+        return {share.id for share in self.feed.layout.partitions}
+
+    @rule()
+    def let_a_rival_discover(self):
+        """Another process of the same consumer has learned of the partitions first."""
+        partitions = self.feed.info().partitions
+        self.inherit({p.id: p.cursor_from for p in partitions if p.cursor_from}, self.shown)
+
+    @rule(count=st.integers(1, 8))
+    def step(self, count):
+        """The consumer takes steps."""
+        for _ in range(count):
+            self.take_step()
+
+    @rule()
+    def read_to_the_head(self):
+        """The consumer takes steps until it pauses or ends, which is where news can be missed."""
+        for _ in range(1_000):
+            if self.take_step() in {None, Pause}:
+                return
+        raise AssertionError("The consumer neither pauses nor ends.")
+
+    @invariant()
+    def order_is_kept(self):
+        """The events delivered of each key are the first of those published, in order."""
+        for key, numbers in getattr(self, "delivered", {}).items():
+            assert numbers == self.feed.published(key)[: len(numbers)]
+
+    @property
+    def published(self):
+        """By key, the events that the feed has published."""
+        return {key: self.feed.published(key) for key in KEYS}
+
+    def teardown(self):
+        """In the end every event has been delivered once."""
+        if not hasattr(self, "feed"):
+            return
+        self.failures = self.refusals = 0
+        published = self.published
+        for _ in range(2_000):
+            if self.delivered == published:
+                return
+            self.take_step()
+        raise AssertionError(f"{published} became {self.delivered}.")
+
+    def take_step(self):
+        """Take one step, and hand its result or its error to the consumer.
+
+        Returns:
+            the step's kind; None at the end of a run.
+        """
+        if self.expected is None:
+            self.expected = self.published
+        try:
+            step = self.go_on()
+        except StopIteration:
+            self.end_run()
+            return None
+        try:
+            self.go_on = partial(self.steps.send, self.carry_out(step))
+        except ZeroEventHubError as error:
+            self.go_on = partial(self.steps.throw, error)
+        return type(step)
+
+    def end_run(self):
+        """See that a run which does not follow ended behind all that was there before it."""
+        assert not self.forever
+        for key, numbers in self.expected.items():
+            assert self.delivered[key][: len(numbers)] == numbers
+        self.start_again()
+
+    def carry_out(self, step):
+        """Be the feed, the store of cursors and the handler."""
+        match step:
+            case Discover() | Fetch() if self.failures:
+                self.failures -= 1
+                raise Unavailable("The feed is busy.")
+            case Discover():
+                self.known, self.info = self.feed.edition, self.feed.info()
+                return self.info
+            case Inherit():
+                self.inherit(step.heirs, step.remaining)
+            case Load():
+                return Place(self.cursors.setdefault(step.partition, FIRST))
+            case Fetch():
+                return self.answer(step)
+            case Deliver() if self.refusals:
+                self.refusals -= 1
+            case Deliver() if self.cursors.get(step.partition) == step.place.cursor:
+                self.commit(step.partition, step.page)
+            case Advance() if self.cursors.get(step.partition) != step.place.cursor:
+                raise Fenced("Another process has moved the cursor.")
+            case Advance():
+                self.cursors[step.partition] = step.new
+        return None
+
+    def answer(self, step):
+        """Answer a request; it waits only for the last partition that is open, if the feed can."""
+        if step.wait:
+            assert self.forever
+            assert WAIT in self.info.extensions
+            assert [p.id for p in self.info.partitions if not p.closed] == [step.partition]
+        if self.known != self.feed.edition:
+            raise TokenChanged("The partitions have changed.")
+        return self.feed.asked(step.partition, step.cursor)
+
+    def inherit(self, heirs, remaining):
+        """Start all heirs at once, and drop the cursors of their parents."""
+        known = dict(self.cursors)
+        for heir, parents in heirs.items():
+            if cursors := [known[parent] for parent in parents if parent in known]:
+                self.cursors.setdefault(heir, cursors[0])
+        parents = {parent for parents in heirs.values() for parent in parents}
+        for parent in parents - set(remaining):
+            self.cursors.pop(parent, None)
+
+    def commit(self, partition, page):
+        """Apply the events of a page and move the cursor behind it."""
+        for event in page.events:
+            self.delivered[event.data["key"]].append(event.data["n"])
+        self.cursors[partition] = page.cursor
 
 
-def test_cursors_are_inherited_before_any_is_loaded():
-    """The cursors of partitions that are gone are handed on, for every layout and all heirs."""
-    layout = [Partition(4, cursor_from=(2, 1)), Partition(5), Partition(6, cursor_from=(2,))]
-    world = World(layout, {5: ["a"]}, trouble=[None, None, CHANGED])
-    steps = follow(world, partitions={5})
-    handed_on = Inherit({4: (2, 1), 6: (2,)}, (4, 5, 6))
-    assert kinds(steps[:3]) == [Discover, Inherit, Load]
-    assert of_kind(steps, Inherit) == [handed_on, handed_on]
-
-
-def test_nothing_is_inherited_where_nothing_is_gone():
-    """In a layout whose partitions have no cursors from others, none are handed on."""
-    assert Inherit not in kinds(follow(World([Partition(0), Partition(1)])))
-
-
-def test_drained_feed_is_discovered_again():
-    """When all partitions have been read to their end, the follower waits for new ones."""
-    world = World([Partition(0, closed=True)], {0: ["a"]}, cursors={0: "0"})
-    assert kinds(follow(world, forever=True))[:8] == [
-        *[Discover, Load, Fetch, Deliver, Load, Fetch, Pause, Discover]
-    ]
-
-
-@pytest.mark.parametrize("forever", [True, False])
-@pytest.mark.parametrize("after", range(25))
-def test_stop_between_any_two_steps_ends(after, forever):
-    """Wherever it is stopped, it finishes the page at hand at most, and asks for no other."""
-    trouble = [Unreachable("away"), None, Unreachable("away"), None, CHANGED]
-    world = World([Partition(0), Partition(1)], {0: ["a", ""], 1: ["b"]}, trouble, arriving=["c"])
-    steps = follow(world, forever=forever, stopped=lambda: len(world.taken) >= after)
-    rest = kinds(steps)[after:]
-    assert len(rest) <= 2
-    assert Discover not in rest
-    assert Load not in rest
-
-
-def test_stop_ends_a_row_of_failures():
-    """A follower that is stopped does not try again."""
-    world = World([Partition(0)], trouble=[Unreachable("away")] * 100)
-    steps = follow(world, attempts=None, stopped=lambda: len(world.taken) >= 9)
-    assert len(steps) <= 10
+TestFollowedFeed = FollowedFeed.TestCase
+TestFollowedFeed.settings = settings(max_examples=120, stateful_step_count=30)

@@ -1,24 +1,49 @@
+"""A partition that is read under a lease: what to read, apply, try again and give up."""
+
 import pytest
-from harness.follow_world import CHANGED, POLL, kinds, of_kind
-from harness.leased_world import LeasedWorld, leased, read
+from harness.follow_world import (
+    CHANGED,
+    POLL,
+    Entered,
+    Lost,
+    delivered,
+    kinds,
+    leased,
+    of_kind,
+    read,
+)
 
 from zeroeventhub import FIRST, Event, Page, Partition
 from zeroeventhub._follow import (
     Advance,
     Deliver,
     End,
+    Failures,
     Fetch,
     Load,
     Pause,
     Place,
     Redeliver,
 )
-from zeroeventhub._follow.page_reading import LONGEST_WAIT
-from zeroeventhub.errors import CutPage, ProtocolError, TokenChanged, Trimmed, Unavailable
+from zeroeventhub.errors import (
+    ConfigurationError,
+    CutPage,
+    Fenced,
+    Halted,
+    LeaseLost,
+    ProtocolError,
+    StoreUnavailable,
+    TokenChanged,
+    Trimmed,
+    Unavailable,
+    Unreachable,
+)
 from zeroeventhub.protocol import CAUGHT_UP, WAIT
 
 SAYS = frozenset({CAUGHT_UP})
 WAITS = frozenset({CAUGHT_UP, WAIT})
+AWAY = StoreUnavailable("away")
+BROKEN = ValueError("no such customer\n[SQL: INSERT INTO secrets]")
 
 
 def test_place_is_loaded_once_and_kept():
@@ -33,7 +58,7 @@ def test_place_is_loaded_once_and_kept():
 
 
 def test_next_page_is_not_fetched_ahead_where_there_is_no_room():
-    """Where many partitions are read, or nothing follows, a page is delivered by itself."""
+    """Where many partitions are read, a page is delivered by itself."""
     world = leased("a", "b", "c")
     read(world, roomy=lambda: False)
     assert [step.ahead for step in of_kind(world.taken, Deliver)] == [None] * 3
@@ -42,17 +67,9 @@ def test_next_page_is_not_fetched_ahead_where_there_is_no_room():
 def test_cursor_that_moves_over_nothing_is_advanced():
     """A page without events whose cursor has moved is committed by itself, and the place kept."""
     world = leased("", "a")
-    assert read(world)
+    assert read(world) is True
     assert kinds(world.taken) == [Load, Fetch, Advance, Fetch, Deliver, Fetch]
     assert world.taken[2] == Advance(0, Place(FIRST, 1), "1")
-    assert world.applied == ["a"]
-
-
-def test_open_partition_is_drained_at_its_head_by_who_does_not_follow():
-    """A run to the head ends where nothing new is found, and does not write that it ended."""
-    world = leased("a")
-    assert read(world) is True
-    assert kinds(world.taken) == [Load, Fetch, Deliver, Fetch]
 
 
 @pytest.mark.parametrize("forever", [True, False])
@@ -68,22 +85,14 @@ def test_closed_partition_ends_once(forever, extensions, looks):
 
 def test_end_that_was_fenced_is_written_from_where_the_cursor_is():
     """An operator who sets the cursor back has what follows read again."""
-    world = leased("a", closed=True, extensions=SAYS, cursors={0: "1"})
-    end = world.carry_out
-
-    def set_back(step):
-        if isinstance(step, End) and world.epoch == 1:
-            world.cursors[0], world.epoch = "0", 7
-        return end(step)
-
-    world.carry_out = set_back
+    back = [lambda world: world.put(0, "0")]
+    world = leased("a", closed=True, extensions=SAYS, cursors={0: "1"}, before={End: back})
     assert read(world)
     assert kinds(world.taken) == [Load, Fetch, End, Load, Fetch, Deliver, End]
-    assert world.applied == ["a"]
 
 
 def test_follower_pauses_at_the_head():
-    """Who follows looks again after a while, without loading the place."""
+    """A follower looks again after a while, without loading the place."""
     world = leased("a", arriving=["b"], extensions=SAYS)
     assert read(world, forever=True, most=7) is None
     assert kinds(world.taken) == [Load, Fetch, Deliver, Pause, Fetch, Deliver, Pause]
@@ -98,7 +107,7 @@ def test_feed_waits_at_the_head_where_there_is_room():
     world = leased("a", extensions=WAITS)
     read(world, forever=True, most=7)
     assert world.taken[1].wait == 0.0
-    assert world.taken[3:7] == [*[Fetch(0, "1", LONGEST_WAIT), Pause(0.1)] * 2]
+    assert world.taken[3:7] == [*[Fetch(0, "1", 5.0), Pause(0.1)] * 2]
 
 
 @pytest.mark.parametrize(
@@ -119,93 +128,224 @@ def test_feed_is_not_asked_to_wait(options, wishes):
 
 
 @pytest.mark.parametrize("forever", [True, False])
-@pytest.mark.parametrize("after", range(20))
-def test_stop_between_any_two_steps_ends(after, forever):
+def test_stop_between_any_two_steps_ends(forever):
     """Wherever it is stopped, it finishes the page at hand at most, and was not drained."""
-    trouble = [Unavailable("busy"), None, CutPage("cut")]
-    world = leased(*"ab", "", *"cdefghi", trouble=trouble)
-    drained = read(world, forever=forever, stopped=lambda: len(world.taken) >= after)
-    assert drained is False
-    assert not {Load, Fetch} & set(kinds(world.taken)[after + 1 :])
-    assert len(world.taken) <= after + 2
+    for after in range(20):
+        answers = {Fetch: [Unavailable("busy"), None, CutPage("cut")], Deliver: [BROKEN, AWAY]}
+        world = leased(*"ab", "", *"cdefghi", answers=answers)
+        drained = read(world, forever=forever, stopped=lambda w=world, n=after: len(w.taken) >= n)
+        assert drained is False
+        assert not {Load, Fetch} & set(kinds(world.taken)[after + 1 :])
+        assert len(world.taken) <= after + 2
 
 
 @pytest.mark.parametrize("kind", [Load, Fetch, End])
 def test_transient_errors_are_waited_out(kind):
-    """What failed for a moment is done after a pause that says why."""
+    """What failed for a moment is done after a pause; the error of the last attempt is raised."""
     error = Unavailable("busy", retry_after=3)
     world = leased("a", closed=True, answers={kind: [error] * 4})
     assert read(world)
     pauses = of_kind(world.taken, Pause)
     assert [pause.reason for pause in pauses] == [error] * 4
     assert all(pause.seconds >= 3 for pause in pauses)
-    assert world.applied == ["a"]
-
-
-@pytest.mark.parametrize("kind", [Load, Fetch, End])
-def test_transient_error_is_final_after_all_attempts(kind):
-    """The error of the last attempt is raised."""
-    world = leased("a", closed=True, answers={kind: [Unavailable("busy")] * 5})
+    world = leased("a", closed=True, answers={kind: [error] * 5})
     with pytest.raises(Unavailable):
         read(world, attempts=5)
     assert kinds(world.taken).count(Pause) == 4
 
 
-@pytest.mark.parametrize("error", [CHANGED, Trimmed("too old"), ProtocolError("not a page")])
-def test_other_errors_of_the_feed_are_final(error):
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [
+        (Fetch, CHANGED),
+        (Fetch, Trimmed("too old")),
+        (Fetch, ProtocolError("not a page")),
+        (Load, CHANGED),
+    ],
+)
+def test_other_errors_of_the_feed_are_final(kind, error):
     """What trying again does not change is raised as it is."""
-    world = leased("a", trouble=[error])
+    world = leased("a", answers={kind: [error]})
     with pytest.raises(type(error)):
         read(world)
-
-
-def test_cursor_that_was_taken_over_is_told():
-    """A partition that others have taken over has changed."""
-    with pytest.raises(TokenChanged):
-        read(leased("a", answers={Load: [CHANGED]}))
 
 
 def test_events_that_do_not_move_the_cursor_are_refused():
     """They would come again for ever."""
     world = leased("a")
-    world.read = lambda step: Page([Event.of("a")], step.cursor)
+    world.page = lambda step: Page([Event.of("a")], step.cursor)
     with pytest.raises(ProtocolError, match="without moving the cursor"):
         read(world)
 
 
 def test_cursor_that_was_put_elsewhere_is_seen_at_the_head():
-    """Who waits at the head reads again what an operator wants again, without any news."""
-    world = leased("a", extensions=SAYS)
-
-    def overtaken(epoch):
-        if world.applied == ["a"]:
-            world.cursors[0], world.epoch = FIRST, epoch + 1
-        return world.epoch > epoch
-
-    read(world, forever=True, overtaken=overtaken, most=12)
-    assert world.applied == ["a", "a"]
+    """A follower at the head reads again what an operator wants again, without any news."""
+    world = leased("a", extensions=SAYS, changes={5: lambda world: world.put(0, FIRST)})
+    read(world, forever=True, most=12)
+    assert delivered(world.taken) == [(0, "a")] * 2
 
 
 @pytest.mark.parametrize(("among", "after"), [((0, 1), 0), ((1,), None)])
 def test_loading_says_what_has_to_be_read_before(among, after):
-    """A child is entered behind its parent, if somebody reads that."""
-    world = LeasedWorld([Partition(1, starts_after=0)], {1: []}, cursors={0: FIRST, 1: FIRST})
-    read(world, partition=world.layout[0], among=among)
+    """A child is entered behind its parent, if that is read at all."""
+    world = Entered([Partition(1, starts_after=0)], {1: []})
+    read(world, among=among)
     assert world.taken[0] == Load(1, among, after)
 
 
 def test_dead_letters_are_applied_before_the_next_page():
-    """Those that were marked come before each page that is fetched meanwhile."""
-    world = leased("a", "b")
-    read(world, letters=lambda: len(world.taken) < 5)
-    assert kinds(world.taken)[:6] == [Load, Redeliver, Fetch, Deliver, Redeliver, Fetch]
+    """Those that were marked come before each page that is fetched meanwhile, and at the head."""
+    world = leased("a", "b", extensions=SAYS)
+    marked = {1, 4, 8}
+    read(world, forever=True, letters=lambda: len(world.taken) in marked, most=10)
+    assert kinds(world.taken) == [
+        *[Load, Redeliver, Fetch, Deliver, Redeliver, Fetch, Deliver],
+        *[Pause, Redeliver, Fetch],
+    ]
     assert of_kind(world.taken, Redeliver)[1] == Redeliver(0, Place("1", 1))
-    assert world.applied == ["a", "b"]
 
 
-def test_dead_letters_are_found_at_the_head():
-    """Who waits at the head sees letters that were marked since."""
-    world = leased(extensions=SAYS)
-    read(world, forever=True, letters=lambda: len(world.taken) > 5, most=12)
-    assert Redeliver not in kinds(world.taken)[:6]
-    assert Redeliver in kinds(world.taken)[6:]
+# Commits.
+
+
+@pytest.mark.parametrize(("moved", "pages"), [("2", ["c"]), ("0", ["a", "b", "c"])])
+def test_fenced_page_is_dropped_where_the_cursor_has_moved(moved, pages):
+    """What follows is read from where the cursor is now."""
+    world = leased("a", "b", "c", before={Deliver: [lambda world: world.put(0, moved)]})
+    assert read(world)
+    assert kinds(world.taken)[:5] == [Load, Fetch, Deliver, Load, Fetch]
+    assert world.taken[4].cursor == moved
+    assert world.applied == [(0, page) for page in pages]
+
+
+def test_fenced_page_is_delivered_again_where_the_cursor_stands_as_before():
+    """Only its right was taken; with a new one the same page is delivered."""
+    world = leased("a", cursors={0: "0"}, before={Deliver: [lambda world: world.put(0, "0")]})
+    assert read(world)
+    assert kinds(world.taken)[:5] == [Load, Fetch, Deliver, Load, Deliver]
+    assert [step.place for step in of_kind(world.taken, Deliver)] == [Place("0", 1), Place("0", 3)]
+    assert world.applied == [(0, "a")]
+
+
+@pytest.mark.parametrize("kind", [Deliver, Advance])
+def test_commit_of_unknown_outcome_is_looked_for_before_it_is_tried_again(kind):
+    """The cursor shows whether it was done; the page at hand is not fetched again."""
+    text = "a" if kind is Deliver else ""
+    world = leased(text, "b", answers={kind: [AWAY, AWAY]})
+    assert read(world)
+    assert kinds(world.taken)[:9] == [Load, Fetch, *[kind, Pause, Load] * 2, kind]
+    assert [step.place.epoch for step in of_kind(world.taken, kind)][:3] == [1, 2, 3]
+    assert all(pause.reason is AWAY for pause in of_kind(world.taken, Pause))
+    done = leased(text, "b", answers={kind: [Lost(AWAY)]})
+    assert read(done)
+    assert kinds(done.taken)[:6] == [Load, Fetch, kind, Pause, Load, Fetch]
+    for each in (world, done):
+        assert each.applied == ([(0, "a")] if text else []) + [(0, "b")]
+
+
+@pytest.mark.parametrize("kind", [Deliver, Advance, End, Redeliver])
+def test_commits_that_always_fail_are_final_after_all_attempts(kind):
+    """A store that loads and never commits is not tried for ever, unless that was asked for."""
+    text = "" if kind is Advance else "a"
+    world = leased(text, closed=True, answers={kind: [AWAY] * 3})
+    with pytest.raises(StoreUnavailable):
+        read(world, attempts=3, letters=lambda: True)
+    assert kinds(world.taken).count(Pause) == 2
+    world = leased(text, closed=True, answers={kind: [AWAY] * 30})
+    assert read(world, attempts=None, letters=lambda: True, most=400)
+
+
+@pytest.mark.parametrize(("kind", "text"), [(Deliver, "a"), (Advance, "")])
+def test_commit_that_succeeds_leaves_the_next_all_attempts_and_short_pauses(kind, text):
+    """A row of failures ends with a success: neither their count nor the back-off goes on."""
+    world = leased(text, text, answers={kind: [*[AWAY] * 9, None, AWAY, None]})
+    assert read(world, attempts=10)
+    assert world.cursors == {0: "2"}
+    assert of_kind(world.taken, Pause)[-1].seconds <= 0.2
+
+
+@pytest.mark.parametrize("kind", [Load, Deliver, Advance, End, Redeliver])
+def test_lost_lease_is_told(kind):
+    """A reader that has lost the lease reads no further."""
+    text = "" if kind is Advance else "a"
+    world = leased(text, closed=True, answers={kind: [LeaseLost("gone")]})
+    with pytest.raises(LeaseLost):
+        read(world, letters=lambda: True)
+    assert kinds(world.taken)[-1] is kind
+
+
+@pytest.mark.parametrize("error", [LeaseLost("gone"), CHANGED])
+@pytest.mark.parametrize("answer", [Fenced("moved"), AWAY])
+def test_what_loading_says_behind_a_commit_is_no_fault_of_the_handler(answer, error):
+    """An error of the place itself is raised as it is."""
+    world = leased("a", answers={Deliver: [answer], Load: [None, error]})
+    with pytest.raises(type(error)):
+        read(world)
+    assert kinds(world.taken).count(Deliver) == 1
+
+
+# Handlers that fail.
+
+
+@pytest.mark.parametrize("error", [BROKEN, Unreachable("mail server"), TokenChanged("of another")])
+def test_page_that_fails_is_tried_again_after_pauses(error):
+    """Whatever a handler raises is waited out, so many times, without fetching the page again."""
+    world = leased("a", "b", answers={Deliver: [error, error, None] * 2})
+    assert read(world, failures=Failures(tries=3))
+    assert kinds(world.taken)[:7] == [Load, Fetch, *[Deliver, Pause] * 2, Deliver]
+    assert [pause.reason for pause in of_kind(world.taken, Pause)] == [error] * 4
+    assert world.applied == [(0, "a"), (0, "b")]
+
+
+@pytest.mark.parametrize("tries", [1, 4])
+def test_partition_halts_at_a_page_that_always_fails(tries):
+    """The error names partition, cursor and cause, and none of the statement that failed."""
+    world = leased("a", "b", cursors={0: "1"}, answers={Deliver: [BROKEN] * 4})
+    with pytest.raises(Halted) as raised:
+        read(world, failures=Failures(tries=tries))
+    assert str(raised.value) == (
+        "Partition 0 stands still at cursor '1': what follows could not be applied in "
+        f"{tries} tries. ValueError: no such customer"
+    )
+    assert raised.value.partition == 0
+    assert raised.value.__cause__ is BROKEN
+    assert kinds(world.taken) == [Load, Fetch, *[Deliver, Pause] * (tries - 1), Deliver]
+
+
+def test_failing_events_are_set_aside_by_choice():
+    """Behind the last try the page is delivered once more, event for event, and then the next."""
+    world = leased("ab", "c", answers={Deliver: [BROKEN] * 2})
+    assert read(world, failures=Failures(tries=2, then="set-aside"))
+    assert [step.set_aside for step in of_kind(world.taken, Deliver)] == [False, False, True, False]
+    assert kinds(world.taken)[:6] == [Load, Fetch, Deliver, Pause, Deliver, Deliver]
+    world = leased("a", answers={Deliver: [BROKEN] * 3})
+    with pytest.raises(Halted) as raised:
+        read(world, failures=Failures(tries=2, then="set-aside"))
+    assert raised.value.__cause__ is BROKEN
+
+
+def test_commits_of_unknown_outcome_are_no_tries():
+    """What the store could not do says nothing about the page; what was decided of it stays."""
+    answers = {Deliver: [BROKEN, AWAY, Fenced("moved"), BROKEN, AWAY, None]}
+    world = leased("a", answers=answers)
+    assert read(world, failures=Failures(tries=2, then="set-aside"))
+    assert [step.set_aside for step in of_kind(world.taken, Deliver)] == [*[False] * 4, *[True] * 2]
+    assert world.applied == [(0, "a")]
+
+
+@pytest.mark.parametrize("error", [AWAY, BROKEN])
+@pytest.mark.parametrize("then", ["halt", "set-aside"])
+def test_stop_ends_a_row_of_failures(error, then):
+    """A follower that is stopped does not try again."""
+    world = leased("a", answers={Deliver: [error] * 50})
+    failures = Failures(tries=50, then=then)
+    drained = read(world, failures=failures, attempts=None, stopped=lambda: len(world.taken) >= 8)
+    assert drained is False
+    assert len(world.taken) <= 10
+
+
+@pytest.mark.parametrize("options", [{"tries": 0}, {"then": "ignore"}, {"hold_back": True}])
+def test_failures_that_cannot_be_are_refused(options):
+    """There is at least one try, two ways to go on, and nothing to hold back where all halts."""
+    with pytest.raises(ConfigurationError):
+        Failures(**options)

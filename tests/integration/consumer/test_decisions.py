@@ -1,0 +1,421 @@
+"""What becomes of events: applied once, dropped, set aside, held back, and applied again."""
+
+import logging
+import time
+from dataclasses import dataclass
+
+import pytest
+from harness.deliveries import (
+    NAME,
+    Poison,
+    Seen,
+    effects,
+    event,
+    failing,
+    halting,
+    numbers,
+    opened,
+    write,
+    write_page,
+)
+from sqlalchemy import Connection, text
+
+from zeroeventhub import Event, Failures
+from zeroeventhub.errors import ConfigurationError, Fenced
+
+ASIDE = Failures(tries=2, then="set-aside")
+HELD = Failures(tries=2, then="set-aside", hold_back=True)
+DAY = 86400.0
+
+
+def wrong(connection, page):
+    """Be called, though nothing is to be applied."""
+    raise AssertionError("apply was called")
+
+
+# The inbox.
+
+
+def test_event_that_comes_again_is_dropped(every_shop):
+    """Within a page and in a later one, only the first of those with one id is applied."""
+    shop = every_shop
+    shop.feed.publish(event(1), event(2), event(1), event(2), event(3))
+    shop.run(write_page, inbox=True, limit=3)
+    assert shop.landed() == [1, 2, 3]
+    assert shop.observer["duplicate"] == [(1,), (1,)]
+    assert shop.observer["committed"] == [(3,), (2,)]
+
+
+def test_page_of_nothing_new_moves_the_cursor(shop):
+    """Where every event was seen, apply is not called, and the cursor moves on."""
+    shop.feed.publish(event(1))
+    shop.run(write_page, inbox=True)
+    shop.feed.publish(event(1))
+    shop.run(wrong, inbox=True)
+    assert (shop.landed(), shop.cursor()) == ([1], "2")
+
+
+def test_event_whose_page_failed_is_not_taken_for_seen(shop):
+    """What was rolled back comes as new."""
+    shop.feed.publish(event(1), event(2))
+    with halting(Poison):
+        shop.run(failing(2), inbox=True)
+    shop.run(write_page, inbox=True)
+    assert shop.landed() == [1, 2]
+
+
+def test_event_that_was_set_aside_is_dropped_when_it_comes_again(shop):
+    """An event that has a letter is not applied beside it, but from it."""
+    shop.feed.publish(event(1), event(2))
+    shop.run(failing(1), inbox=True, failures=ASIDE)
+    shop.feed.publish(event(1), event(2))
+    shop.run(wrong, inbox=True, failures=ASIDE)
+    assert (shop.landed(), shop.letters()) == ([2], [(1, "failed", 2)])
+    shop.retry()
+    shop.run(write_page, inbox=True)
+    assert (shop.landed(), shop.letters()) == ([2, 1], [])
+
+
+def test_identity_is_what_the_caller_says(shop):
+    """Events of any form are told apart by a function of the caller's."""
+    shop.feed.publish(*map(event, range(7)))
+    shop.run(write_page, inbox=True, identity=lambda one: str(one.data["n"] % 3))
+    assert shop.landed() == [0, 1, 2]
+
+
+def test_lanes_share_the_inbox(shop):
+    """In lanes too each event is applied once."""
+    page = [event(n, f"k{n}") for n in range(8)]
+    shop.feed.publish(*page, *page, event(8, "k0"))
+    shop.run(write_page, inbox=True, lanes=4, limit=8)
+    assert sorted(shop.landed()) == list(range(9))
+    assert sum(count for (count,) in shop.observer["duplicate"]) == 8
+
+
+def nameless(n):
+    """An event without an id."""
+    return Event.of({"n": n})
+
+
+def test_event_without_an_id_is_an_error_where_an_inbox_was_asked_for(sync_shop):
+    """An inbox that was asked for and cannot do its work halts the partition."""
+    sync_shop.feed.publish(event(1), nameless(2))
+    with halting(ConfigurationError, "has no id"):
+        sync_shop.run(write_page, inbox=True)
+    assert (sync_shop.landed(), sync_shop.cursor()) == ([], "_first")
+
+
+def test_event_without_an_id_is_applied_and_warned_of_once_otherwise(sync_shop, caplog):
+    """Where only the feed has asked for an inbox, events that it cannot know are applied."""
+    sync_shop.feed.exactly_once = False
+    sync_shop.feed.publish(event(1), nameless(2), nameless(2), event(1), nameless(3))
+    with caplog.at_level(logging.WARNING, "zeroeventhub.consumer"):
+        sync_shop.run(write_page, limit=3)
+    assert sync_shop.landed() == [1, 2, 2, 3]
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "without an id" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("exactly_once", "inbox", "times"),
+    [(False, None, 1), (True, None, 2), (False, False, 2), (True, True, 1)],
+)
+def test_inbox_is_kept_for_feeds_that_do_not_promise(shop, exactly_once, inbox, times):
+    """An event that is published twice is applied once, where feed or caller call for it."""
+    shop.feed.exactly_once = exactly_once
+    shop.feed.publish(*[event(n) for n in range(4) for _ in range(2)])
+    shop.run(write_page, inbox=inbox, limit=3)
+    assert shop.landed() == sorted([*range(4)] * times)
+
+
+def test_inbox_forgets_what_is_too_old(shop):
+    """A run forgets ids that are older than it was told to keep them, and keeps the others."""
+    shop.feed.publish(*map(event, range(10)))
+    shop.run(write_page, inbox=True)
+    with shop.engine.begin() as connection:
+        old = text("UPDATE zeroeventhub_inbox SET seen_at = :then WHERE digest < '8'")
+        aged = connection.execute(old, {"then": time.time() - 3 * DAY}).rowcount
+    assert 0 < aged < 10
+    shop.run(write_page, inbox=True, inbox_days=2)
+    with shop.engine.connect() as connection:
+        assert connection.scalar(text("SELECT count(*) FROM zeroeventhub_inbox")) == 10 - aged
+
+
+# Dead letters.
+
+
+@pytest.mark.parametrize("poison", [(1,), (2, 3), (1, 2, 3)])
+def test_what_fails_is_set_aside_and_the_rest_is_applied(shop, poison):
+    """A poison event leaves nothing but its letter, wherever in the page it stands."""
+    seen = []
+    shop.feed.publish(event(1), event(2), event(3))
+    shop.run(failing(*poison, seen=seen), failures=ASIDE)
+    assert shop.landed() == [n for n in (1, 2, 3) if n not in poison]
+    assert shop.letters() == [(n, "failed", 2) for n in poison]
+    assert shop.cursor() == "3"
+    whole = list(range(1, poison[0] + 1))
+    assert seen == [*whole, *whole, *[n for n in (1, 2, 3) for _ in range(1 + (n in poison))]]
+    assert shop.observer["set aside"] == [(len(poison), 0)]
+    assert shop.observer["failed"] == [("Poison", 1), ("Poison", 2)] * (1 + len(poison))
+    assert shop.observer["committed"] == [(3,)]
+
+
+def test_letter_tells_what_happened_and_where(sync_shop):
+    """A letter holds the event as it came, its key, and the error with its traceback."""
+    poison = event(1, "ada", amount=12)
+    sync_shop.feed.publish(poison)
+    sync_shop.run(failing(1), failures=ASIDE)
+    with sync_shop.engine.connect() as connection:
+        (letter,) = sync_shop.store.dead_letters.letters(connection, NAME)
+    assert (letter.event, letter.key, letter.partition) == (poison, "ada", 0)
+    assert letter.error == "harness.deliveries.Poison: event 1 is poison"
+    assert "in apply" in letter.traceback
+
+
+def test_event_that_succeeds_at_last_is_no_letter(shop):
+    """Each event of a page that failed has all its tries again."""
+    left = [1, 1, 1]
+
+    def apply(connection: Connection, one: Event) -> None:
+        """Fail three times."""
+        write(connection, [one])
+        if left:
+            left.pop()
+            raise Poison
+
+    shop.feed.publish(event(1), event(2))
+    shop.run(apply, failures=ASIDE)
+    assert (shop.landed(), shop.letters()) == ([1, 2], [])
+    assert shop.observer["failed"] == [("Poison", 1), ("Poison", 2), ("Poison", 1)]
+
+
+def test_only_the_page_that_failed_is_applied_event_by_event(shop):
+    """The page behind one that was set aside is given whole again, and has all its tries."""
+    pages = []
+
+    def apply(connection, page):
+        """Write a page, unless it has the second event."""
+        pages.append((page.previous_cursor, page.cursor, numbers(page.events)))
+        write_page(connection, page)
+        if 2 in pages[-1][2]:
+            raise Poison
+
+    shop.feed.publish(*map(event, range(1, 7)))
+    shop.run(apply, limit=3, failures=Failures(tries=1, then="set-aside"))
+    one_by_one = [("_first", "3", [n]) for n in (1, 2, 3)]
+    assert pages == [("_first", "3", [1, 2, 3]), *one_by_one, ("3", "6", [4, 5, 6])]
+    assert (shop.landed(), shop.letters()) == ([1, 3, 4, 5, 6], [(2, "failed", 1)])
+
+
+def test_event_that_does_not_fit_the_model_is_set_aside(shop):
+    """What cannot be decoded fails like a handler that raised."""
+
+    @dataclass
+    class Numbered:
+        """An event with a number."""
+
+        n: int
+        amount: int = 0
+
+    def apply(connection: Connection, one: Numbered) -> None:
+        """Write the number."""
+        connection.execute(effects.insert().values(n=one.n))
+
+    shop.feed.publish(event(1), event(2, amount="much"), event(3))
+    shop.run(apply, failures=ASIDE)
+    assert (shop.landed(), shop.letters()) == ([1, 3], [(2, "failed", 2)])
+
+
+class Late(Seen):
+    """Lets an operator move the cursor when events are about to be set aside."""
+
+    def __init__(self, shop):
+        super().__init__()
+        self.shop = shop
+
+    def applying(self, consumer, partition, events):
+        if len(self["failed"]) == 2 and not self["fenced"]:
+            self.shop.put("0")
+        return super().applying(consumer, partition, events)
+
+
+def test_letters_stand_and_fall_with_the_cursor(shop):
+    """A transaction that is fenced leaves no letters."""
+    shop.feed.publish(event(1))
+    late = Late(shop)
+    shop.run(failing(1), failures=ASIDE, observer=late)
+    assert (late["fenced"], shop.letters()) == ([(0,)], [(1, "failed", 2)])
+
+
+# Keys that are held back.
+
+
+def test_later_events_of_a_key_are_held_back(every_shop):
+    """Behind an event that was set aside, those of its key wait, on the same page and later."""
+    shop, seen = every_shop, []
+    page = [event(1, "a"), event(2, "b"), event(3, "a"), event(4), event(5, "b")]
+    shop.feed.publish(*page, event(6, "a"), event(7, "b"), event(8, "a"))
+    shop.run(failing(1, seen=seen), failures=HELD, limit=5)
+    assert seen == [1, 1, 1, 1, 2, 4, 5, 7]
+    assert shop.landed() == [2, 4, 5, 7]
+    assert shop.letters() == [(1, "failed", 2), *[(n, "held", 0) for n in (3, 6, 8)]]
+    assert shop.observer["set aside"] == [(1, 1), (0, 2)]
+
+
+def test_key_is_held_back_on_a_page_that_fails_as_well(shop):
+    """Where a page is applied event by event, keys of earlier pages are still held back."""
+    shop.feed.publish(event(1, "a"), event(2, "a"), event(3, "b"), event(4, "a"), event(5, "b"))
+    shop.run(failing(1, 3), failures=HELD, limit=1)
+    shop.feed.publish(event(6, "a"), event(7, "c"))
+    shop.run(failing(7), failures=HELD)
+    assert shop.landed() == []
+    failed = {n for n, state, _ in shop.letters() if state == "failed"}
+    assert (failed, len(shop.letters())) == ({1, 3, 7}, 7)
+
+
+def test_page_that_is_held_back_whole_is_not_applied(sync_shop):
+    """Where nothing is left of a page, apply is not called."""
+    sync_shop.feed.publish(event(1, "a"))
+    sync_shop.run(failing(1), failures=HELD)
+    sync_shop.feed.publish(event(2, "a"))
+    sync_shop.run(wrong, failures=HELD)
+    assert sync_shop.letters() == [(1, "failed", 2), (2, "held", 0)]
+    assert sync_shop.cursor() == "2"
+
+
+def test_nothing_is_held_back_unless_asked_for(sync_shop):
+    """Without hold_back, later events of the key are applied."""
+    sync_shop.feed.publish(event(1, "a"), event(2, "a"), event(3, "a"))
+    sync_shop.run(failing(1), failures=ASIDE, limit=2)
+    assert sync_shop.landed() == [2, 3]
+    assert sync_shop.letters() == [(1, "failed", 2)]
+
+
+# Dead letters that are applied again.
+
+
+@pytest.fixture
+def lettered(shop):
+    """A shop with letters of events 1, 2 (held), 3 and 5."""
+    return with_letters(shop)
+
+
+def with_letters(shop):
+    """Leave letters of events 1, 2 (held), 3 and 5 in a shop."""
+    shop.feed.publish(event(1, "a"), event(2, "a"), event(3, "b"), event(4, "c"), event(5))
+    shop.run(failing(1, 3, 5), failures=HELD)
+    assert shop.landed() == [4]
+    assert [n for n, *_ in shop.letters()] == [1, 2, 3, 5]
+    shop.observer.told.clear()
+    return shop
+
+
+def test_letters_are_applied_in_order_and_forgotten(every_shop):
+    """Letters that succeed are applied once, those that were held back behind them as well."""
+    shop = with_letters(every_shop)
+    shop.run(write_page, failures=HELD)
+    assert shop.landed() == [4]
+    shop.retry()
+    shop.run(write_page, failures=HELD)
+    assert shop.landed() == [4, 1, 2, 3, 5]
+    assert (shop.letters(), shop.cursor()) == ([], "5")
+    assert shop.observer["applying"] == [([n],) for n in (1, 2, 3, 5)]
+    assert shop.observer["committed"] == [(1,)] * 4
+
+
+def test_letter_that_fails_again_waits_with_those_behind_it(lettered):
+    """The error is written down, not raised; later letters of the key wait, others go on."""
+    shop, seen = lettered, []
+    shop.retry()
+    shop.run(failing(1, seen=seen), failures=HELD)
+    assert seen == [1, 1, 3, 5]
+    assert shop.landed() == [4, 3, 5]
+    assert shop.letters() == [(1, "failed", 4), (2, "held", 0)]
+    assert shop.observer["failed"] == [("Poison", 3), ("Poison", 4)]
+    shop.feed.publish(event(6, "a"))
+    shop.retry()
+    shop.run(write_page, failures=HELD)
+    assert shop.landed() == [4, 3, 5, 1, 2, 6]
+
+
+def test_letters_are_applied_before_the_page_that_follows(lettered):
+    """Of one key, what was held back comes before what is read next."""
+    lettered.retry()
+    lettered.feed.publish(event(6, "a"))
+    lettered.run(write_page, failures=HELD)
+    assert lettered.landed() == [4, 1, 2, 3, 5, 6]
+
+
+def test_letters_that_are_marked_at_the_head_are_applied(lettered):
+    """A consumer that waits at the head finds them without any news of the feed."""
+    running = lettered.start(write_page, failures=HELD, lease=0.15)
+    lettered.retry()
+    lettered.until_landed(5)
+    running.stop()
+    assert lettered.landed() == [4, 1, 2, 3, 5]
+
+
+def test_letters_of_a_partition_that_has_ended_are_applied(lettered):
+    """A closed partition that was read to its end is entered again for its letters."""
+    lettered.feed.layout[0] = type(lettered.feed.layout[0])(0, closed=True)
+    lettered.run(write_page, failures=HELD)
+    lettered.retry()
+    lettered.run(write_page, failures=HELD)
+    assert (lettered.landed(), lettered.letters()) == ([4, 1, 2, 3, 5], [])
+
+
+def test_process_that_has_lost_its_right_applies_no_letter(lettered):
+    """Dead letters are fenced like pages."""
+    shop = lettered
+    shop.retry()
+
+    class Operator(Seen):
+        """Sets the cursor where it is, which is a new right to it."""
+
+        def applying(self, consumer, partition, events):
+            if not self.told:
+                shop.put("5")
+            return super().applying(consumer, partition, events)
+
+    operator = Operator()
+    shop.run(write_page, failures=HELD, observer=operator)
+    assert operator.told[:2] == [("applying", [1]), ("raised", "Fenced")]
+    assert (operator["fenced"], shop.landed()) == ([(0,)], [4, 1, 2, 3, 5])
+
+
+def test_letter_that_is_discarded_meanwhile_is_not_applied(postgresql_shop):
+    """What an operator discards while it is applied is undone."""
+    shop, discarded = postgresql_shop, []
+    shop.feed.publish(event(1, "a"))
+    shop.run(failing(1), failures=HELD)
+    shop.retry()
+
+    def apply(connection: Connection, one: Event) -> None:
+        """Write, while an operator discards the event."""
+        write(connection, [one])
+        with shop.engine.begin() as other:
+            discarded.append(shop.store.dead_letters.discard(other, NAME))
+
+    shop.run(apply, failures=HELD)
+    assert (shop.landed(), shop.letters(), len(discarded)) == ([], [], 1)
+    assert shop.observer["raised"][-1] == (Fenced.__name__,)
+
+
+def test_letter_whose_transaction_cannot_be_committed_has_failed(postgresql_url):
+    """A constraint that is checked at the end fails the letter, and not the consumer."""
+    with opened(postgresql_url) as shop:
+        shop.feed.publish(event(1, "a"), event(2, "b"))
+        shop.run(failing(1), failures=HELD)
+        with shop.engine.begin() as connection:
+            once = "ALTER TABLE effects ADD CONSTRAINT once UNIQUE (unique_n) DEFERRABLE "
+            connection.execute(text(f"{once} INITIALLY DEFERRED"))
+        shop.retry()
+
+        def apply(connection: Connection, one: Event) -> None:
+            """Write the same number twice."""
+            for _ in range(2):
+                connection.execute(effects.insert().values(n=one.data["n"], unique_n=7))
+
+        shop.run(apply, failures=HELD)
+        assert (shop.landed(), shop.letters()) == ([2], [(1, "failed", 3)])
+        assert shop.observer["failed"][-1] == ("IntegrityError", 3)

@@ -1,0 +1,364 @@
+"""Pages of a loop of one's own: committed, told apart and inserted in every kind of transaction."""
+
+import threading
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from itertools import islice
+
+import httpx
+import psycopg
+import pytest
+from harness.deliveries import (
+    NAME,
+    effects,
+    event,
+    halting,
+    numbers,
+    opened,
+    write,
+    write_page,
+)
+from harness.waiting import DEADLINE
+from sqlalchemy import Connection, NullPool, create_engine, make_url
+from sqlalchemy import event as sql_event
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+
+from zeroeventhub import (
+    AsyncClient,
+    AsyncConsumer,
+    AsyncPendingPage,
+    CursorStore,
+    PendingPage,
+)
+from zeroeventhub.errors import ConfigurationError, Fenced, StoreUnavailable
+
+
+def conninfo(url):
+    """Say it in the words of psycopg."""
+    return make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+
+
+@pytest.fixture(
+    params=[
+        *["sqlite connection", "sqlite session", "postgresql connection", "postgresql psycopg"],
+        "mariadb connection",
+        pytest.param("postgresql session", marks=pytest.mark.test_all),
+        pytest.param("mariadb session", marks=pytest.mark.test_all),
+    ]
+)
+def loop(request):
+    """A shop with 10 events, and a way to open a transaction that is committed by hand."""
+    database, kind = request.param.split()
+    url = request.getfixturevalue(f"{database}_url")
+    with opened(url) as shop:
+        shop.feed.publish(*map(event, range(10)))
+
+        @contextmanager
+        def transaction():
+            if kind == "psycopg":
+                with psycopg.connect(conninfo(url)) as connection:
+                    yield connection
+                    connection.rollback()
+            else:
+                with shop.engine.connect() if kind == "connection" else Session(shop.engine) as it:
+                    yield it
+
+        yield shop, transaction
+
+
+def test_page_is_committed_with_its_rows(loop):
+    """Rows and cursor are there together, in order; rolled back, neither is, and it comes again."""
+    shop, transaction = loop
+    seen = []
+    with shop.pages(limit=4) as pages:
+        for page in pages:
+            seen.append((page.previous_cursor, page.cursor))
+            with transaction() as opened:
+                page.commit(opened)
+                page.insert_into(effects, opened)
+                assert len(shop.landed()) == numbers(page.events)[0]
+                if len(seen) > 1:
+                    opened.commit()
+    assert seen == [("_first", "4"), ("_first", "4"), ("4", "8"), ("8", "10")]
+    assert shop.landed() == list(range(10))
+
+
+def test_second_commit_of_a_page_is_fenced(loop):
+    """Of two processes with one page, the second waits or not, is refused, and its rows go."""
+    shop, transaction = loop
+    first, second = (shop.page(limit=4) for _ in range(2))
+    with transaction() as opened:
+        first.insert_into(effects, opened)
+        first.commit(opened)
+        opened.commit()
+    with transaction() as opened:
+        second.insert_into(effects, opened)
+        with pytest.raises(Fenced, match="roll back"):
+            second.commit(opened)
+        opened.rollback()
+    assert shop.landed() == [0, 1, 2, 3]
+
+
+def test_second_commit_waits_for_the_first(postgresql_url):
+    """A commit in an open transaction keeps another from the page until that has ended."""
+    with opened(postgresql_url) as shop:
+        shop.feed.publish(event(1))
+        pages, errors = [shop.page(), shop.page()], []
+
+        def commit():
+            try:
+                with shop.engine.begin() as connection:
+                    pages[1].commit(connection)
+            except Fenced as error:
+                errors.append(error)
+
+        second = threading.Thread(target=commit)
+        with shop.engine.begin() as connection:
+            pages[0].commit(connection)
+            second.start()
+            second.join(0.1)
+            assert errors == []
+        second.join(DEADLINE)
+        assert len(errors) == 1
+
+
+def test_events_that_were_seen_are_told_apart(loop):
+    """Events that come a second time are left out, once their transaction was committed."""
+    shop, transaction = loop
+    seen = []
+    with shop.pages(limit=3, identity=lambda one: str(one.data["n"] // 2)) as pages:
+        for page in pages:
+            with transaction() as opened:
+                unseen = page.unseen(opened)
+                seen.append(numbers(unseen))
+                page.insert_into(effects, opened, events=unseen)
+                page.commit(opened)
+                if len(seen) > 1:
+                    opened.commit()
+    assert seen == [[0, 2], [0, 2], [4], [6, 8], []]
+    assert shop.landed() == [0, 2, 4, 6, 8]
+
+
+def test_event_without_an_id_cannot_be_told_apart(sync_shop):
+    """A caller who asks for what is unseen is told that an event has no id."""
+    sync_shop.feed.publish(event(1))
+    page = sync_shop.page(identity=lambda one: None)
+    with (
+        pytest.raises(ConfigurationError, match="identity"),
+        sync_shop.engine.begin() as connection,
+    ):
+        page.unseen(connection)
+
+
+@pytest.mark.parametrize("transaction", [None, "a connection"])
+def test_what_is_no_transaction_is_refused(sync_shop, transaction):
+    """What a page cannot be committed through is said, with what it can."""
+    sync_shop.feed.publish(event(1))
+    with pytest.raises(ConfigurationError, match="committed through SQLAlchemy's Connection"):
+        sync_shop.page().commit(transaction)
+
+
+def test_psycopg_connection_goes_with_a_store_on_postgresql(sqlite_url, postgresql_url):
+    """A connection to another database than the store's is refused."""
+    with opened(sqlite_url) as shop, psycopg.connect(conninfo(postgresql_url)) as connection:
+        shop.feed.publish(event(1))
+        with pytest.raises(ConfigurationError, match=r"psycopg\.Connection"):
+            shop.page().commit(connection)
+
+
+def test_loop_is_beside_a_run(sync_shop):
+    """A loop of one's own needs no lease, and is fenced by a run like any other."""
+    sync_shop.feed.publish(*map(event, range(4)))
+    page = sync_shop.page(limit=2)
+    sync_shop.run(write_page)
+    with pytest.raises(Fenced), sync_shop.engine.begin() as connection:
+        page.commit(connection)
+    with sync_shop.pages() as pages:
+        assert list(pages) == []
+
+
+# Inserting.
+
+
+def test_row_function_makes_the_rows(loop):
+    """A function chooses what becomes of an event."""
+    shop, transaction = loop
+    page = shop.page(limit=4)
+    with transaction() as opened:
+        page.commit(opened)
+        page.insert_into(effects, opened, row=lambda one: {"n": one.data["n"] * 10})
+        opened.commit()
+    assert shop.landed() == [0, 10, 20, 30]
+
+
+def test_event_that_does_not_fit_halts_its_partition(sync_shop):
+    """An event that does not fit is an error of apply's like any other."""
+
+    def apply(connection: Connection, page: PendingPage) -> None:
+        page.insert_into(effects, connection, row=lambda one: {"k": str(one.data["n"])})
+
+    sync_shop.feed.publish(event(1))
+    with halting(Exception, "column 'n' needs a value"):
+        sync_shop.run(apply)
+    assert sync_shop.landed() == []
+
+
+def through_connection(connection: Connection, page: PendingPage) -> None:
+    """Insert a page."""
+    page.insert_into(effects, connection)
+
+
+def through_session(session: Session, page: PendingPage) -> None:
+    """Insert a page."""
+    page.insert_into(effects, session)
+
+
+def through_psycopg(connection: psycopg.Connection, page: PendingPage) -> None:
+    """Insert a page."""
+    page.insert_into(effects, connection)
+
+
+async def through_async_connection(connection: AsyncConnection, page: AsyncPendingPage) -> None:
+    """Insert a page."""
+    await page.insert_into(effects, connection)
+
+
+async def through_async_session(session: AsyncSession, page: AsyncPendingPage) -> None:
+    """Insert a page."""
+    await page.insert_into(effects, session)
+
+
+async def through_async_psycopg(
+    connection: psycopg.AsyncConnection, page: AsyncPendingPage
+) -> None:
+    """Insert a page."""
+    await page.insert_into(effects, connection)
+
+
+ORDINARY = [through_connection, through_session]
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgresql", "mariadb"])
+@pytest.mark.parametrize("driver", ["sync", "async"])
+def test_run_gives_pages_that_are_inserted(request, database, driver):
+    """A function that `run` calls inserts its page through whatever transaction it asks for."""
+    applies = list(ORDINARY)
+    if driver == "async":
+        applies += [through_async_connection, through_async_session]
+    if database == "postgresql":
+        applies += [through_psycopg if driver == "sync" else through_async_psycopg]
+    url = request.getfixturevalue(f"{database}_url")
+    with opened(url, is_async=driver == "async") as shop:
+        for number, apply in enumerate(applies):
+            shop.feed.publish(event(2 * number), event(2 * number + 1))
+            shop.run(apply)
+        assert shop.landed() == list(range(2 * len(applies)))
+
+
+def test_driver_that_knows_parameters_by_their_places_inserts_pages(postgresql_url):
+    """A page is inserted through asyncpg."""
+    with opened(postgresql_url) as shop:
+        url = make_url(postgresql_url).set(drivername="postgresql+asyncpg")
+        shop.async_engine = create_async_engine(url, poolclass=NullPool)
+        shop.feed.publish(event(1), event(2))
+        shop.run(through_async_connection)
+        assert shop.landed() == [1, 2]
+
+
+# Asynchronously.
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("kind", ["connection", "session", "psycopg"])
+async def test_async_page_is_committed(postgresql_url, kind):
+    """An async page goes through a connection, a session, or psycopg, with what is unseen."""
+    engine = create_async_engine(postgresql_url)
+
+    @asynccontextmanager
+    async def transaction():
+        if kind == "psycopg":
+            async with await psycopg.AsyncConnection.connect(conninfo(postgresql_url)) as plain:
+                yield plain
+        else:
+            async with engine.connect() if kind == "connection" else AsyncSession(engine) as it:
+                yield it
+                await it.commit()
+
+    with ExitStack() as stack:
+        shop = stack.enter_context(opened(postgresql_url))
+        shop.feed.publish(*map(event, range(10)))
+        options = {"follow": False, "limit": 3, "identity": lambda one: str(one.data["n"] // 2)}
+        async with httpx.AsyncClient() as http:
+            client = AsyncClient(shop.url, http)
+            pages = [
+                await anext(aiter(AsyncConsumer(client, CursorStore(engine), NAME, **options)))
+                for _ in range(2)
+            ]
+            async with transaction() as begun:
+                await pages[0].commit(begun)
+                await pages[0].insert_into(effects, begun, events=await pages[0].unseen(begun))
+            with pytest.raises(Fenced):
+                async with engine.begin() as connection:
+                    await pages[1].commit(connection)
+            async for page in AsyncConsumer(client, CursorStore(engine), NAME, **options):
+                async with transaction() as begun:
+                    await page.insert_into(effects, begun, events=await page.unseen(begun))
+                    await page.commit(begun)
+        assert shop.landed() == [0, 2, 4, 6, 8]
+    await engine.dispose()
+
+
+# Databases that are strict, or go away.
+
+
+@pytest.mark.parametrize("database", ["postgresql", "mariadb"])
+@pytest.mark.parametrize(
+    "level", ["SERIALIZABLE", pytest.param("REPEATABLE READ", marks=pytest.mark.test_all)]
+)
+def test_strict_isolation_is_enough(request, database, level):
+    """An engine of a stricter isolation level loses and doubles nothing, iterated or run."""
+    with opened(request.getfixturevalue(f"{database}_url")) as shop:
+        shop.feed.publish(*map(event, range(10)))
+        shop.engine = create_engine(shop.engine.url, isolation_level=level)
+        shop.store = CursorStore(shop.engine)
+        with shop.pages(limit=2) as pages:
+            for page in islice(pages, 2):
+                with shop.engine.begin() as connection:
+                    page.commit(connection)
+                    write(connection, page.events)
+        shop.run(write_page, limit=2)
+        assert shop.landed() == list(range(10))
+        shop.engine.dispose()
+
+
+def breaking(engine, statements):
+    """Cut the connection before so many statements that change a cursor; return what was cut."""
+    cut = []
+
+    @sql_event.listens_for(engine, "before_cursor_execute")
+    def terminate(connection, cursor, statement, *_):
+        if "zeroeventhub_cursors" in statement and len(cut) < statements:
+            cut.append(statement)
+            pid = connection.connection.driver_connection.info.backend_pid
+            with psycopg.connect(conninfo(engine.url)) as admin:
+                admin.execute("SELECT pg_terminate_backend(%s)", [pid])
+
+    return cut
+
+
+def test_lost_connection_is_waited_out(postgresql_url, caplog):
+    """Loops and runs go on behind a database that has cut its connections, up to a number."""
+    with opened(postgresql_url) as shop:
+        shop.feed.publish(*map(event, range(6)))
+        cut = breaking(shop.engine, 2)
+        with shop.pages(limit=2) as pages:
+            page = next(pages)
+        assert (len(cut), numbers(page.events)) == (2, [0, 1])
+        again = breaking(shop.engine, 5)
+        shop.run(write_page, limit=2)
+        assert (len(again), shop.landed()) == (5, list(range(6)))
+        # What the database said is not for the log.
+        assert "zeroeventhub_cursors" not in caplog.text
+        breaking(shop.engine, 100)
+        with pytest.raises(StoreUnavailable):
+            shop.page(attempts=2)

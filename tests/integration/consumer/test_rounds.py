@@ -1,0 +1,348 @@
+"""Lanes: events of different keys beside each other, each key's in order, and one cursor."""
+
+import asyncio
+import threading
+from itertools import chain, repeat
+from random import Random
+
+import pytest
+from harness.deliveries import (
+    NAME,
+    Poison,
+    Seen,
+    effects,
+    event,
+    failing,
+    halting,
+    numbers,
+    opened,
+    write,
+    write_page,
+)
+from harness.waiting import DEADLINE
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import Connection, delete, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from zeroeventhub import Event, Failures
+from zeroeventhub.errors import ConfigurationError, Halted, TokenChanged
+
+KEYS = [None, "a", "d", "c", "f", "j", "é"]
+
+
+def assert_in_order(shop, stream):
+    """Check that every event has taken effect once, and those of each key in order."""
+    landed = shop.landed()
+    assert sorted(landed) == sorted(numbers(stream))
+    for key in KEYS:
+        mine = numbers(one for one in stream if one.data.get("subject") == key)
+        assert [n for n in landed if n in mine] == mine
+
+
+def test_page_is_applied_in_lanes_with_one_cursor(every_shop):
+    """Every event of a page is applied once, in its key's order, and no progress is left."""
+    shop, random = every_shop, Random(1)
+    stream = [event(n, random.choice(KEYS)) for n in range(40)]
+    shop.feed.publish(*stream)
+    shop.run(write_page, lanes=4, limit=30)
+    assert_in_order(shop, stream)
+    assert (shop.cursor(), shop.lanes()) == ("40", None)
+    with shop.engine.connect() as connection:
+        assert connection.execute(select(shop.store.tables.lanes)).all() == []
+    assert sum(count for (count,) in shop.observer["committed"]) == 40
+
+
+def two_lanes():
+    """Make one event for each of two lanes, 0 and 1."""
+    return event(1, "d"), event(2, "a")
+
+
+@pytest.fixture(params=["postgresql", "mariadb"])
+def server_url(request):
+    """The URL of a database that has several writers."""
+    return request.getfixturevalue(f"{request.param}_url")
+
+
+def test_lanes_are_applied_beside_each_other(server_url):
+    """Two lanes are inside of apply at the same time, in threads."""
+    meeting = threading.Barrier(2)
+
+    def apply(connection, page):
+        """Wait for the other lane."""
+        meeting.wait(DEADLINE)
+        write_page(connection, page)
+
+    with opened(server_url) as shop:
+        shop.feed.publish(*two_lanes())
+        shop.run(apply, lanes=2)
+        assert sorted(shop.landed()) == [1, 2]
+
+
+def test_lanes_are_applied_beside_each_other_in_tasks(server_url):
+    """Two lanes are inside of apply at the same time, in tasks."""
+    meeting = asyncio.Barrier(2)
+
+    async def apply(connection: AsyncConnection, one: Event) -> None:
+        """Wait for the other lane."""
+        async with asyncio.timeout(DEADLINE):
+            await meeting.wait()
+        await connection.run_sync(write, [one])
+
+    with opened(server_url, is_async=True) as shop:
+        shop.feed.publish(*two_lanes())
+        shop.run(apply, lanes=2)
+        assert sorted(shop.landed()) == [1, 2]
+
+
+def test_lanes_of_sqlite_take_turns(sqlite_url):
+    """No lane waits for SQLite's lock while another one's transaction is open."""
+    inside = []
+
+    class Entering(Seen):
+        """Looks who has a transaction when another begins."""
+
+        def applying(self, consumer, partition, events):
+            assert inside == []
+            return super().applying(consumer, partition, events)
+
+    def apply(connection, page):
+        inside.append(page)
+        write_page(connection, page)
+        inside.remove(page)
+
+    with opened(sqlite_url) as shop:
+        shop.feed.publish(*[event(n, key) for n, key in enumerate("abcd")])
+        shop.run(apply, lanes=4, observer=Entering())
+        assert len(shop.landed()) == 4
+
+
+def test_lane_that_fails_does_not_undo_the_others(shop):
+    """What other lanes have committed stays, the cursor waits, and only the rest comes again."""
+    seen = []
+    shop.feed.publish(*two_lanes())
+    with halting(Poison):
+        shop.run(failing(2, seen=seen), lanes=2, failures=Failures(tries=2))
+    assert (shop.landed(), shop.cursor(), shop.lanes()) == ([1], "_first", (2, {0: 2}))
+    assert shop.observer["failed"] == [("Poison", 1), ("Poison", 2)]
+    shop.run(failing(seen=seen), lanes=2)
+    assert (shop.landed(), shop.cursor(), shop.lanes()) == ([1, 2], "2", None)
+    assert (seen.count(1), seen.count(2)) == (1, 3)
+    assert shop.observer["committed"] == [(1,), (1,)]
+
+
+def test_keys_keep_their_lanes(sync_shop):
+    """A page that was begun is finished by other processes, and later releases, in its lanes."""
+    keys = {"a": 4, "c": 0, "d": 2, "f": 5, "j": 6, "k": 1, "v": 3, "é": 4}
+    sync_shop.feed.publish(*[event(n, key) for n, key in enumerate(keys)], event(9))
+    with halting(Poison):
+        sync_shop.run(failing(9), lanes=7)
+    assert sync_shop.lanes() == (7, dict.fromkeys(set(keys.values()) - {0}, len(keys) + 1))
+
+
+def test_progress_is_finished_with_the_lanes_that_it_was_made_with(shop):
+    """Another number of lanes is only taken up when nothing is left of the old one."""
+    random = Random(2)
+    stream = [event(n, random.choice(KEYS)) for n in range(20)]
+    shop.feed.publish(*stream)
+    with halting(Poison):
+        shop.run(failing(19), lanes=3)
+    assert shop.lanes()[0] == 3
+    # Pages are shorter than the one that was begun: the lanes that are ahead stay ahead.
+    with halting(Poison):
+        shop.run(failing(12), lanes=5, limit=4)
+    assert shop.lanes()[0] == 3
+    shop.run(write_page, lanes=1, limit=7)
+    assert_in_order(shop, stream)
+    assert shop.lanes() is None
+
+
+def test_progress_of_another_place_is_not_believed(shop):
+    """Where an operator has put the cursor elsewhere, all lanes begin there."""
+    shop.feed.publish(event(0, "d"), *two_lanes(), event(3, "d"), event(4, "a"))
+    with halting(Poison):
+        shop.run(failing(2), lanes=2)
+    assert (shop.landed(), shop.lanes()) == ([0, 1, 3], (2, {0: 5}))
+    shop.put("1")
+    shop.run(write_page, lanes=2)
+    assert sorted(shop.landed()) == [0, 1, 1, 2, 3, 3, 4]
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_operator_who_moves_the_cursor_while_a_page_fails_is_heeded(shop, lanes):
+    """What a run remembers of a page that was begun ends with the place that it began at."""
+
+    class Operator(Seen):
+        """Puts the cursor back to where it was, once, before the second try."""
+
+        def waited(self, consumer, partition, error, seconds):
+            if not self["waited"]:
+                shop.put("0")
+            super().waited(consumer, partition, error, seconds)
+
+    left = [1]
+
+    def apply(connection: Connection, one: Event) -> None:
+        """Fail once, at the second event."""
+        write(connection, [one])
+        if one.data["n"] == 2 and left:
+            left.pop()
+            raise Poison
+
+    shop.feed.publish(*two_lanes())
+    shop.put("0")
+    operator = Operator()
+    shop.run(apply, lanes=lanes, failures=Failures(tries=3), observer=operator)
+    assert shop.landed() == ([1, 1, 2] if lanes == 2 else [1, 2])
+    assert operator["failed"] == [("Poison", 1)]
+
+
+def test_progress_that_a_run_remembers_is_of_one_place(shop):
+    """Lanes that were ahead begin anew where an operator moves the cursor between two readings."""
+    shop.feed.publish(*[event(n, "da"[n % 2]) for n in range(8)])
+    with halting(Poison):
+        shop.run(failing(7), lanes=2)
+    assert (shop.landed(), shop.lanes()) == ([0, 2, 4, 6], (2, {0: 8}))
+    shop.feed.trouble[0, "4"] = [TokenChanged("The partitions have changed.")]
+    describe, moves = shop.feed.info, ["0"]
+
+    def info():
+        if not shop.feed.trouble[0, "4"] and moves:
+            shop.put(moves.pop())
+        return describe()
+
+    shop.feed.info = info
+    shop.run(write_page, lanes=2, limit=4)
+    assert sorted(shop.landed()) == sorted([0, 2, 4, 6, 1, 3, *range(8)])
+
+
+def test_cursor_that_moves_over_no_events_keeps_what_lanes_have_done(shop):
+    """A page that brings only a checkpoint, when it is read again, repeats nothing."""
+    shop.feed.publish(None, *two_lanes())
+    with halting(Poison):
+        shop.run(failing(2), lanes=2)
+    assert (shop.cursor(), shop.lanes()) == ("_first", (2, {0: 2}))
+    with halting(Poison):
+        shop.run(failing(2), lanes=2, limit=1)
+    assert (shop.cursor(), shop.lanes()) == ("2", (2, {0: 1}))
+    shop.run(write_page, lanes=2)
+    assert shop.landed() == [1, 2]
+
+
+def test_lane_of_a_process_that_lost_its_right_is_fenced(shop):
+    """No lane of an older epoch commits anything."""
+
+    class Operator(Seen):
+        """Sets the cursor where it is, which is a new right to it."""
+
+        def applying(self, consumer, partition, events):
+            if not self.told:
+                shop.put("0")
+            return super().applying(consumer, partition, events)
+
+    shop.feed.publish(*two_lanes())
+    shop.put("0")
+    operator = Operator()
+    shop.run(write_page, lanes=2, observer=operator)
+    assert operator["fenced"] == [(0,)]
+    assert operator["raised"][:2] == [("Fenced",)] * 2
+    assert sorted(shop.landed()) == [1, 2]
+
+
+def test_page_of_one_lane_takes_one_transaction(shop):
+    """Where only one lane has anything to do, it moves the cursor itself."""
+    shop.feed.publish(event(1, "a"), event(2, "a"))
+    shop.run(write_page, lanes=4)
+    assert shop.observer.told == [("applying", [1, 2]), ("committed", 2)]
+
+
+def test_lanes_set_aside_and_hold_back_what_fails(shop):
+    """Each lane writes the letters of its own events."""
+    failures = Failures(tries=1, then="set-aside", hold_back=True)
+    shop.feed.publish(*[event(n, key) for n, key in enumerate("abcabcabc")])
+    shop.run(failing(0, 4), lanes=3, failures=failures)
+    assert sorted(shop.landed()) == [1, 2, 5, 8]
+    assert sorted(shop.letters()) == [
+        (0, "failed", 1), (3, "held", 0), (4, "failed", 1), (6, "held", 0), (7, "held", 0),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("is_read_first", [False, True])
+def test_page_that_lanes_have_begun_is_not_read_one_by_one(sync_shop, is_read_first):
+    """A loop of one's own knows nothing of lanes, and would apply again what they have applied."""
+    sync_shop.feed.publish(*two_lanes())
+    page = sync_shop.page() if is_read_first else None
+    with halting(Poison):
+        sync_shop.run(failing(2), lanes=2)
+    with pytest.raises(Exception, match=r"run|roll back"), sync_shop.engine.begin() as connection:
+        (page or sync_shop.page()).commit(connection)
+    assert sync_shop.cursor() == "_first"
+
+
+def test_lane_that_was_begun_since_a_page_was_read_refuses_its_commit(sync_shop):
+    """The refusal says that a run has to finish the page."""
+    sync_shop.feed.publish(*two_lanes())
+    page, store = sync_shop.page(), sync_shop.store
+    with sync_shop.engine.begin() as connection:
+        place = store.load(connection, NAME, 0)
+        progress = {"lane": 1, "lanes": 2, "before": 0, "after": 2}
+        store.lanes.advance(connection, NAME, 0, place, **progress)
+    with (
+        pytest.raises(ConfigurationError, match="let `run` finish it"),
+        sync_shop.engine.begin() as connection,
+    ):
+        page.commit(connection)
+    assert sync_shop.cursor() == "_first"
+
+
+class Crashed(BaseException):
+    """Stands for the end of a process."""
+
+
+def test_crashes_anywhere_neither_lose_nor_repeat_nor_reorder(sync_shop):
+    """Lanes crash at any event, pages are read again in any size, with any number of lanes."""
+    shop = sync_shop
+
+    @settings(max_examples=15, suppress_health_check=list(HealthCheck), database=None)
+    @given(st.data())
+    def crash(data):
+        with shop.engine.begin() as connection:
+            shop.store.reset(connection, NAME)
+            connection.execute(delete(effects))
+        keys = data.draw(st.lists(st.sampled_from(KEYS), min_size=1, max_size=14), label="keys")
+        stream = [event(n, key) for n, key in enumerate(keys)]
+        crashes = data.draw(st.lists(st.integers(0, len(keys) - 1), max_size=4), label="crashes")
+        sizes = st.tuples(st.integers(1, 4), st.integers(1, 10))
+        plan = data.draw(st.lists(sizes, max_size=6), label="lanes and sizes")
+        holes = data.draw(st.sets(st.integers(0, len(keys))), label="positions without an event")
+        shop.feed.logs[0] = [
+            one
+            for n, each in enumerate([*stream, None])
+            for one in ([None, each] if n in holes else [each])
+        ]
+        for lanes, limit in chain(plan, repeat((2, 5))):
+            try:
+                shop.run(crashing(crashes), lanes=lanes, limit=limit)
+            except (Crashed, Halted):
+                continue
+            break
+        assert_in_order(shop, stream)
+        assert shop.lanes() is None
+
+    crash()
+
+
+def crashing(crashes):
+    """Make a function that writes events, and once each crashes or raises at some."""
+    lock = threading.Lock()
+
+    def apply(connection, one: Event):
+        write(connection, [one])
+        with lock:
+            ends = one.data["n"] in crashes
+            if ends:
+                crashes.remove(one.data["n"])
+        if ends:
+            raise (Crashed if one.data["n"] % 2 else Poison)
+
+    return apply

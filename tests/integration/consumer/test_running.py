@@ -1,0 +1,570 @@
+"""Partition beside partition, shared between processes, and nothing left however a run ends."""
+
+import asyncio
+import os
+import signal
+import threading
+import time
+import weakref
+from collections import Counter
+from contextlib import contextmanager
+
+import pytest
+from harness.deliveries import (
+    LONG,
+    Running,
+    Seen,
+    effects,
+    event,
+    opened,
+    write_page,
+    write_page_async,
+)
+from harness.waiting import DEADLINE, until
+from sqlalchemy import text
+
+from zeroeventhub import AsyncClient, Client, Failures
+from zeroeventhub.errors import Forbidden, Halted, StoreUnavailable, Unavailable
+
+LEASE = 0.6
+
+
+@pytest.fixture
+def busy(shop):
+    """A shop with 20 events in 4 partitions."""
+    return filled(shop)
+
+
+def filled(shop, count=20, partitions=4):
+    """Publish events in partitions."""
+    shop.feed.__init__(partitions)
+    shop.feed.place(count)
+    return shop
+
+
+# Side by side.
+
+
+@pytest.mark.parametrize("database", ["postgresql", "mariadb"])
+def test_partitions_are_applied_side_by_side_in_threads(request, database):
+    """As many partitions as concurrency says are in apply at the same moment."""
+    meeting, met = threading.Barrier(4), set()
+
+    def meet(connection, page):
+        write_page(connection, page)
+        if page.partition not in met:
+            met.add(page.partition)
+            meeting.wait(DEADLINE)
+
+    with opened(request.getfixturevalue(f"{database}_url")) as shop:
+        filled(shop).run(meet, concurrency=4)
+        assert sorted(shop.landed()) == list(range(20))
+
+
+def test_partitions_are_applied_side_by_side_in_tasks(postgresql_url):
+    """As many partitions as concurrency says are in apply at the same moment."""
+    meeting, met = asyncio.Barrier(4), set()
+
+    async def meet(connection, page):
+        await write_page_async(connection, page)
+        if page.partition not in met:
+            met.add(page.partition)
+            async with asyncio.timeout(DEADLINE):
+                await meeting.wait()
+
+    with opened(postgresql_url, is_async=True) as shop:
+        filled(shop).run(meet, concurrency=4)
+        assert sorted(shop.landed()) == list(range(20))
+
+
+class Inside(Seen):
+    """Counts the transactions that are open at a time.
+
+    Attributes:
+        now: how many there are.
+        most: how many there were at most.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.now = self.most = 0
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def applying(self, consumer, partition, events):
+        with self._lock:
+            self.now += 1
+            self.most = max(self.now, self.most)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.now -= 1
+
+
+@pytest.mark.parametrize(("concurrency", "most"), [(1, 1), (2, 2)])
+def test_no_more_partitions_are_applied_than_concurrency_says(postgresql_shop, concurrency, most):
+    """More partitions take turns, all are read, and only those that work hold connections."""
+    shop, inside = filled(postgresql_shop, 40, 8), Inside()
+
+    def slow(connection, page):
+        write_page(connection, page)
+        connection.execute(text("SELECT pg_sleep(0.01)"))
+
+    shop.run(slow, concurrency=concurrency, limit=2, observer=inside)
+    assert inside.most == most
+    assert sorted(shop.landed()) == list(range(40))
+
+
+@pytest.mark.parametrize("driver", ["sync", "async"])
+def test_sqlite_is_written_by_one_at_a_time(sqlite_url, driver):
+    """No partition waits for SQLite's lock while another one's transaction is open."""
+    inside = Inside()
+    with opened(sqlite_url, is_async=driver == "async") as shop:
+        filled(shop).run(write_page, limit=2, observer=inside)
+        assert (inside.most, sorted(shop.landed())) == (1, list(range(20)))
+
+
+def test_lease_is_renewed_before_the_next_partition_writes(sqlite_url):
+    """The renewal does not queue behind partitions that wait for the only writer."""
+    renewals, waits = [], []
+
+    class Renewed(Seen):
+        """Notes what had been applied when leases were renewed."""
+
+        def held(self, consumer, partitions):
+            renewals.append(len(waits))
+
+    def slow(connection, page):
+        waits.append(page.partition)
+        write_page(connection, page)
+        if len(waits) == 1:
+            time.sleep(3 * LEASE / 3)
+
+    with opened(sqlite_url) as shop:
+        filled(shop).run(slow, concurrency=4, limit=1, lease=LEASE, observer=Renewed())
+        assert sorted(shop.landed()) == list(range(20))
+    assert renewals[:2] == [0, 1]
+
+
+def test_next_page_is_fetched_while_this_one_is_applied(sync_shop):
+    """The feed is asked for the next page before the first one's transaction ends, and once."""
+    shop = filled(sync_shop, 9, 1)
+
+    def hold(connection, page):
+        write_page(connection, page)
+        if page.cursor != "9":
+            until(lambda: (0, page.cursor) in shop.feed.asked, "the next page is asked for")
+
+    shop.run(hold, limit=3)
+    assert shop.landed() == list(range(9))
+    assert shop.feed.asked == [(0, "_first"), (0, "3"), (0, "6")]
+
+
+def test_next_page_is_fetched_while_this_one_is_applied_in_a_task(async_shop):
+    """The feed is asked for the next page before the first one's transaction ends, and once."""
+    shop = filled(async_shop, 9, 1)
+
+    async def hold(connection, page):
+        await write_page_async(connection, page)
+        async with asyncio.timeout(DEADLINE):
+            while page.cursor != "9" and (0, page.cursor) not in shop.feed.asked:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+
+    shop.run(hold, limit=3)
+    assert shop.feed.asked == [(0, "_first"), (0, "3"), (0, "6")]
+
+
+def test_page_that_was_fetched_ahead_is_dropped_where_the_cursor_moved(shop):
+    """What was fetched behind a page that was fenced is not taken for what follows."""
+    filled(shop, 10, 1)
+
+    class Operator(Seen):
+        """Sets the cursor back by a page, once, while a page is at hand."""
+
+        def applying(self, consumer, partition, events):
+            if events[0].data["n"] == 4 and not self["fenced"]:
+                shop.put("2")
+            return super().applying(consumer, partition, events)
+
+    shop.run(write_page, limit=2, observer=Operator())
+    assert shop.landed() == [0, 1, 2, 3, *range(2, 10)]
+    assert Counter(shop.feed.asked)[0, "6"] == 2
+
+
+def test_error_of_a_page_that_was_fetched_ahead_is_tried_again(shop):
+    """What went wrong ahead is waited out as if it had gone wrong in its turn."""
+    filled(shop, 6, 1).feed.trouble[0, "2"] = [Unavailable("busy")]
+    shop.run(write_page, limit=2)
+    assert shop.landed() == list(range(6))
+    assert Counter(shop.feed.asked)[0, "2"] == 2
+    assert shop.observer["waited"] == [(0, "Unavailable")]
+
+
+class Held:
+    """Counts pages that are fetched or held; mixed into a client.
+
+    Attributes:
+        pages: how many there are.
+        most: how many there were at most.
+    """
+
+    pages = most = 0
+    lock = threading.Lock()
+
+    @classmethod
+    def count(cls, number):
+        with cls.lock:
+            cls.pages += number
+            cls.most = max(cls.pages, cls.most)
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_memory_holds_two_pages_for_each_partition_that_is_worked_on(shop, concurrency):
+    """The page that is applied and the one behind it, and no third, whatever fails."""
+
+    class Counted(Held, Client):
+        def fetch(self, partition, cursor, **options):
+            self.count(1)  # room is taken before the page is there
+            page = super().fetch(partition, cursor, **options)
+            weakref.finalize(page, self.count, -1)
+            return page
+
+    class AsyncCounted(Held, AsyncClient):
+        async def fetch(self, partition, cursor, **options):
+            self.count(1)  # room is taken before the page is there
+            page = await super().fetch(partition, cursor, **options)
+            weakref.finalize(page, self.count, -1)
+            return page
+
+    failures = Counter()
+
+    def often_fail(connection, page):
+        write_page(connection, page)
+        if page.events[0].data["n"] % 3 == 0 and not failures[page.partition, page.cursor]:
+            failures[page.partition, page.cursor] += 1
+            raise ZeroDivisionError
+
+    counted = AsyncCounted if shop.is_async else Counted
+    options = {"concurrency": concurrency, "limit": 2, "failures": Failures(tries=2)}
+    filled(shop).run(often_fail, client=counted, **options)
+    assert sorted(shop.landed()) == list(range(20))
+    assert failures
+    # Without room for all, no page is fetched ahead.
+    assert counted.most <= 2 * concurrency
+    assert counted.most > concurrency or concurrency < 4
+
+
+def test_turns_are_fair(postgresql_url):
+    """A partition with much to read lets others read after a second."""
+    order = []
+
+    def slow(connection, page):
+        order.append(page.partition)
+        connection.execute(text("SELECT pg_sleep(0.4)"))
+
+    with opened(postgresql_url) as shop:
+        filled(shop, 12, 2).run(slow, concurrency=1, limit=1)
+    assert Counter(order) == {0: 6, 1: 6}
+    assert len(set(order[:4])) == 2
+
+
+# Shared between processes.
+
+
+def test_consumers_share_partitions_and_share_again(shop):
+    """A consumer that comes is given a share, and what one leaves is read by the others."""
+    filled(shop)
+    seen = [Seen(), Seen()]
+    first = shop.start(lease=LEASE, observer=seen[0])
+    until(lambda: len(seen[0].leases) == 4, "the first holds all")
+    second = shop.start(lease=LEASE, observer=seen[1])
+    until(lambda: [len(each.leases) for each in seen] == [2, 2], "they share")
+    assert seen[0].leases.isdisjoint(seen[1].leases)
+    shop.feed.place(8, first=20)
+    shop.until_landed(28)
+    first.stop()
+    assert seen[0].leases == set()
+    until(lambda: len(seen[1].leases) == 4, "the second holds all")
+    shop.feed.place(8, first=28)
+    shop.until_landed(36)
+    second.stop()
+    assert sorted(shop.landed()) == list(range(36))
+
+
+def test_pinned_consumers_read_what_they_name(sync_shop):
+    """A consumer that names partitions reads those, and takes no part in the sharing of others."""
+    shop, seen = filled(sync_shop), [Seen(), Seen()]
+    pinned = shop.start(lease=LEASE, observer=seen[0], partitions=[1, 2])
+    until(lambda: seen[0].leases == {1, 2}, "the pinned one holds its partitions")
+    free = shop.start(lease=LEASE, observer=seen[1])
+    until(lambda: seen[1].leases == {0, 3}, "the free one holds the others")
+    pinned.stop()
+    until(lambda: seen[1].leases == {0, 1, 2, 3}, "the free one holds all")
+    shop.until_landed(20)
+    free.stop()
+    assert sorted(shop.landed()) == list(range(20))
+
+
+def test_run_to_the_head_leaves_alone_what_a_living_process_reads(sync_shop):
+    """A run that does not follow ends when what is left is read by a process that is alive."""
+    shop = filled(sync_shop)
+    living = shop.start(lease=1.5, partitions=range(4))
+    until(lambda: len(shop.observer.leases) == 4, "all leases are held")
+    shop.until_landed(20)
+    shop.run(write_page, lease=1.5, observer=Seen())
+    assert living.is_running
+    assert len(shop.observer.leases) == 4
+    living.stop()
+
+
+def test_run_to_the_head_takes_over_from_a_process_that_died(shop):
+    """A run that does not follow waits for the leases of one that shows no sign of life."""
+    filled(shop).take_over(0, 1, seconds=0.4)
+    shop.run(write_page, lease=LEASE)
+    assert sorted(shop.landed()) == list(range(20))
+
+
+class Refused(BaseException):
+    """What is no Exception."""
+
+
+ENDINGS = {
+    "Refused": (Refused(), Refused),
+    "SystemExit": (SystemExit(), SystemExit),
+    "halted": (ValueError(), Halted),
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_leases_are_given_back_whatever_a_run_ends_in(busy, ending):
+    """What apply raises comes out where run was called, and nothing of its page is left."""
+    raised, expected = ENDINGS[ending]
+
+    def refuse(connection, page):
+        write_page(connection, page)
+        raise raised
+
+    with pytest.raises(expected):
+        busy.run(refuse, lease=LONG)
+    assert (busy.landed(), busy.leases()) == ([], 0)
+    busy.run(write_page, lease=LONG)
+    assert sorted(busy.landed()) == list(range(20))
+
+
+def test_error_of_the_feed_ends_a_run(busy):
+    """What only a person can mend is raised, behind the pages at hand."""
+    busy.feed.trouble[1, "_first"] = [Forbidden("not for you")]
+    with pytest.raises(Forbidden):
+        busy.run(write_page, follow=True)
+    assert busy.leases() == 0
+
+
+def test_halted_partition_leaves_the_others_running(busy):
+    """The others are read to their ends; then the halted one comes out, with its cause."""
+
+    def refuse(connection, page):
+        write_page(connection, page)
+        if page.partition == 2:
+            raise ZeroDivisionError
+
+    with pytest.raises(Halted, match="Partition 2") as halted:
+        busy.run(refuse, limit=2)
+    assert isinstance(halted.value.__cause__, ZeroDivisionError)
+    assert halted.value.partition == 2
+    assert sorted(busy.landed()) == [n for n in range(20) if n % 4 != 2]
+    assert busy.observer["halted"] == [(2,)]
+    busy.run(write_page)
+    assert sorted(busy.landed()) == list(range(20))
+
+
+def test_observer_that_raises_ends_the_run(busy):
+    """An observer must not raise; one that does leaves no run that waits for ever."""
+
+    class Broken(Seen):
+        """Raises where a partition halts."""
+
+        def halted(self, consumer, partition, error):
+            raise ZeroDivisionError
+
+    def refuse(connection, page):
+        raise ValueError
+
+    with pytest.raises(ZeroDivisionError):
+        busy.run(refuse, observer=Broken())
+    assert busy.leases() == 0
+
+
+def test_lease_that_cannot_be_given_back_is_logged(postgresql_shop, caplog):
+    """What a run has ended in is raised, and not what went wrong behind it."""
+    shop = filled(postgresql_shop, 1, 1)
+
+    def destroy(connection, page):
+        with shop.engine.begin() as other:
+            other.execute(text("ALTER TABLE zeroeventhub_leases RENAME TO gone"))
+        raise Refused
+
+    with pytest.raises(Refused):
+        shop.run(destroy)
+    (record,) = [one for one in caplog.records if "given back" in one.getMessage()]
+    assert (record.consumer, record.partition) == ("billing", None)
+    assert "zeroeventhub_leases" not in caplog.text
+
+
+def test_attempts_end_a_run_whose_store_is_away(postgresql_shop):
+    """A store that does not answer is tried as often as the feed, and then its error is raised."""
+    shop = filled(postgresql_shop)
+    with shop.engine.begin() as connection:
+        name = shop.engine.url.database
+        connection.execute(text(f"ALTER DATABASE {name} SET lock_timeout = '50ms'"))
+    shop.engine.dispose()
+    with shop.engine.connect() as blocking:
+        blocking.execute(text("LOCK TABLE zeroeventhub_leases IN ACCESS EXCLUSIVE MODE"))
+        with pytest.raises(StoreUnavailable):
+            shop.run(write_page, attempts=2)
+    assert shop.landed() == []
+
+
+# Stopping.
+
+
+def test_pages_at_hand_are_applied_to_their_ends(sync_shop):
+    """A run that is stopped commits what is being applied, and nothing behind it."""
+    shop, begun, going_on = filled(sync_shop), [], threading.Event()
+
+    def slow(connection, page):
+        begun.append(page.partition)
+        write_page(connection, page)
+        going_on.wait(DEADLINE)
+
+    running = shop.start(slow, limit=2)
+    until(lambda: begun, "a page is applied")
+    running.ask_to_stop()
+    assert running.is_running
+    going_on.set()
+    running.end()
+    assert len(shop.landed()) == 2 * len(begun)
+    assert shop.leases() == 0
+
+
+def test_page_that_is_on_its_way_is_waited_for(sync_shop):
+    """A run of threads leaves no request behind, and does nothing with its answer."""
+    shop, answered = filled(sync_shop, 6, 1), threading.Event()
+    read = shop.feed.read
+
+    def slow(partition, cursor, limit):
+        page = read(partition, cursor, limit)
+        if cursor != "_first":
+            answered.wait(DEADLINE)
+        return page
+
+    def stop(connection, page):
+        write_page(connection, page)
+        until(lambda: (0, "2") in shop.feed.asked, "the next page is asked for")
+        running.ask_to_stop()
+        threading.Timer(0.1, answered.set).start()
+
+    shop.feed.read = slow
+    running = Running(shop, stop, {"follow": True, "limit": 2})
+    running.run()
+    assert answered.is_set()
+    assert (shop.feed.asked, shop.landed()) == ([(0, "_first"), (0, "2")], [0, 1])
+
+
+@pytest.mark.parametrize("where", ["pause", "wait", "lost feed"])
+def test_stop_wakes_a_run_that_waits(busy, where):
+    """A run ends at once at the head, while the feed waits in its place, and in a back-off."""
+    if where == "wait":
+        busy.feed.wait()
+    if where == "lost feed":
+        busy.url = "http://127.0.0.1:1/orders"
+    running = busy.start(poll_interval=60)
+    if where == "lost feed":
+        until(lambda: len(busy.observer["waited"]) >= 3, "the run backs off")
+        assert busy.observer["waited"][0] == (None, "Unreachable")
+    else:
+        busy.until_landed(20)
+        asked = 8 if where == "wait" else 4
+        until(lambda: len(busy.feed.asked) >= asked, "the head is looked at")
+    running.stop(10)
+    assert busy.leases() == 0
+
+
+def test_consumer_that_was_stopped_stays_stopped(busy):
+    """A run that begins behind its stop reads nothing."""
+
+    def stop(connection, page):
+        write_page(connection, page)
+        running.ask_to_stop()
+
+    running = Running(busy, stop, {"follow": True, "limit": 1, "concurrency": 1})
+    running.run()
+    assert len(busy.landed()) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_ends_a_run_behind_its_pages(shop, number):
+    """The first signal stops gently, and handlers are as they were before."""
+    filled(shop, 6, 1)
+    before = signal.getsignal(number)
+
+    def interrupt(connection, page):
+        write_page(connection, page)
+        os.kill(os.getpid(), number)
+
+    shop.run(interrupt, follow=True, limit=1)
+    assert signal.getsignal(number) is before
+    assert (shop.landed(), shop.leases()) == ([0], 0)
+
+
+def test_run_that_is_cancelled_leaves_nothing(async_shop):
+    """Cancelling a run rolls the pages at hand back, and gives the leases back."""
+    shop = filled(async_shop)
+
+    async def hang(connection, page):
+        await write_page_async(connection, page)
+        running.cancel()
+        await asyncio.sleep(DEADLINE)
+
+    async def run():
+        nonlocal running
+        running = asyncio.ensure_future(Running(shop, hang, {})._run_async())  # noqa: SLF001
+        await running
+
+    running = None
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(run())
+    assert (shop.landed(), shop.leases()) == ([], 0)
+    shop.run(write_page)
+    assert sorted(shop.landed()) == list(range(20))
+
+
+def test_event_reaches_a_consumer_that_waits_at_the_head(shop):
+    """What is published while the feed waits is there at once, however seldom one would look."""
+    shop.feed.wait()
+    shop.feed.publish(event(0))
+    running = shop.start(poll_interval=60)
+    shop.until_landed(1)
+    until(lambda: len(shop.feed.asked) >= 2, "the feed waits")
+    shop.feed.publish(event(1))
+    shop.until_landed(2)
+    running.stop()
+    assert shop.landed() == [0, 1]
+
+
+def test_log_names_the_partition_and_no_data(busy, caplog):
+    """Each line has consumer and partition as fields, and nothing that a handler has said."""
+    failed = set()
+
+    def leak(connection, page):
+        write_page(connection, page)
+        if page.partition == 1 and not failed:
+            failed.add(1)
+            connection.execute(effects.insert().values(n="secret", k=["secret"]))
+
+    with caplog.at_level("DEBUG", "zeroeventhub.consumer"):
+        busy.run(leak, failures=Failures(tries=2))
+    assert sorted(busy.landed()) == list(range(20))
+    (record,) = [one for one in caplog.records if "Trying again" in one.getMessage()]
+    assert (record.levelname, record.consumer, record.partition) == ("WARNING", "billing", 1)
+    assert "secret" not in caplog.text

@@ -1,0 +1,134 @@
+"""Mistakes in the consumer, and the tests that notice each."""
+
+from harness.planted import Planted
+
+_FOLLOWER = "tests/unit/follow/test_follower.py"
+_PARTITION = "tests/unit/follow/test_partition_follower.py"
+_CREW = "tests/unit/follow/test_crew.py"
+_CONSUMER = "tests/integration/consumer"
+_APPLYING = f"{_CONSUMER}/test_applying.py"
+_DECISIONS = f"{_CONSUMER}/test_decisions.py"
+_ROUNDS = f"{_CONSUMER}/test_rounds.py"
+_SQLITE = ("-k", "not postgresql and not mariadb")
+
+_COMMIT = "yield Do(lambda connection: connection.connection.commit())"
+"""Ends the transaction that the page is applied in."""
+
+PLANTED = (
+    Planted(
+        "a child starts only when its parent has been read to the end",
+        "_follow/layout_order.py",
+        " and partition.starts_after not in waited_for",
+        "",
+        (_FOLLOWER, "tests/unit/follow/test_follow.py"),
+    ),
+    Planted(
+        "an unknown outcome: the cursor is read again before anything is tried again",
+        "_follow/partition_follower.py",
+        "            except (Fenced, StoreUnavailable) as error:\n"
+        "                yield from self.find_out(error)\n",
+        "            except StoreUnavailable:\n"
+        "                continue\n"
+        "            except Fenced as error:\n"
+        "                yield from self.find_out(error)\n",
+        (_PARTITION,),
+    ),
+    Planted(
+        "a page that was applied ends a row of failed commits, and with it the back-off",
+        "_follow/partition_follower.py",
+        "                self.patience.failed = 0\n"
+        "                self.place = Place(page.cursor, self.place.epoch)\n",
+        "                self.place = Place(page.cursor, self.place.epoch)\n",
+        (_PARTITION,),
+    ),
+    Planted(
+        "a handler's failure is no failure of the store",
+        "_follow/partition_follower.py",
+        "            except (Fenced, StoreUnavailable) as error:",
+        "            except (Fenced, TransientError) as error:",
+        (_PARTITION,),
+    ),
+    Planted(
+        "a lease is renewed three times as often as it runs out",
+        "_follow/crew.py",
+        "            outcomes: tuple[Outcome, ...] = yield Await(self.lease / 3)\n"
+        "            for outcome in outcomes:\n"
+        "                roster.sign_off(outcome)\n"
+        "            if roster.errors",
+        "            outcomes: tuple[Outcome, ...] = yield Await(self.lease)\n"
+        "            for outcome in outcomes:\n"
+        "                roster.sign_off(outcome)\n"
+        "            if roster.errors",
+        (_CREW,),
+    ),
+    Planted(
+        "a partition that halted stays with the process in which it did",
+        "_follow/roster.py",
+        " - (self.halted.keys() & set(self.wanted))",
+        "",
+        (_CREW,),
+    ),
+    Planted(
+        "events are applied in the transaction that moves the cursor",
+        "consumer/applying/decisions.py",
+        "        yield Do(fence)\n",
+        f"        yield Do(fence)\n        {_COMMIT}\n",
+        (_APPLYING, *_SQLITE),
+    ),
+    Planted(
+        "the fence comes before apply",
+        "consumer/applying/decisions.py",
+        "            yield Call(events)\n        return tally",
+        "            yield Call(events)\n            yield Do(fence)\n        return tally",
+        (_APPLYING, *_SQLITE),
+    ),
+    Planted(
+        "a dead letter is written in the transaction that moves the cursor",
+        "consumer/applying/decisions.py",
+        "            if error is None:\n                tally.held += 1\n",
+        f"            {_COMMIT}\n            if error is None:\n                tally.held += 1\n",
+        (_DECISIONS, *_SQLITE),
+    ),
+    Planted(
+        "what a failed event wrote is undone",
+        "consumer/applying/savepoint.py",
+        "            self._savepoint.rollback()",
+        "            self._savepoint.commit()",
+        (_DECISIONS, *_SQLITE),
+    ),
+    Planted(
+        "later events of a key wait behind its dead letter",
+        "consumer/applying/decisions.py",
+        "                    held_keys.add(key)",
+        "                    held_keys.discard(key)",
+        (_DECISIONS, *_SQLITE),
+    ),
+    Planted(
+        "later pages wait behind a dead letter too",
+        "consumer/applying/decisions.py",
+        "            held_keys |= yield Do(",
+        "            yield Do(",
+        (_DECISIONS, *_SQLITE),
+    ),
+    Planted(
+        "tries are counted anew for every page",
+        "consumer/applying/rounds.py",
+        "        failures = failures + 1 if place == step.place else 1\n",
+        "        failures += 1\n",
+        (_APPLYING, *_SQLITE),
+    ),
+    Planted(
+        "a lane goes on where it was",
+        "consumer/applying/rounds.py",
+        "            done={} if progress is None else progress.done,",
+        "            done={},",
+        (_ROUNDS, *_SQLITE),
+    ),
+    Planted(
+        "a run does not believe what it remembers of another place",
+        "consumer/applying/rounds.py",
+        "        if place == step.place:\n            return progress\n",
+        "        if place is not None:\n            return progress\n",
+        (_ROUNDS, *_SQLITE),
+    ),
+)

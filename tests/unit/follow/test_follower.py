@@ -1,0 +1,392 @@
+"""A consumer that reads all partitions in turn: which next, when to try again, when to wait."""
+
+import random
+
+import pytest
+from harness.follow_world import (
+    CHANGED,
+    POLL,
+    Lost,
+    World,
+    delivered,
+    follow,
+    kinds,
+    of_kind,
+)
+
+from zeroeventhub import FIRST, Event, Page, Partition
+from zeroeventhub._follow import Advance, Deliver, Discover, Fetch, Inherit, Load, Pause, Place
+from zeroeventhub.errors import (
+    BadCursor,
+    ConfigurationError,
+    CutPage,
+    Fenced,
+    ProtocolError,
+    StoreUnavailable,
+    TokenChanged,
+    Trimmed,
+    Unavailable,
+    Unreachable,
+)
+from zeroeventhub.protocol import CAUGHT_UP, WAIT
+
+ONE = [Partition(0)]
+TWO = [Partition(0), Partition(1)]
+FAMILY = [Partition(1, starts_after=0), Partition(0, closed=True)]
+SAYS = frozenset({CAUGHT_UP})
+WAITS = frozenset({CAUGHT_UP, WAIT})
+
+
+def test_page_goes_through_its_steps():
+    """A page is loaded for, fetched and delivered with the cursor that it was read from."""
+    world = World(ONE, {0: ["a"]}, cursors={0: "0"})
+    page = Page([Event.of("a")], "1")
+    assert follow(world) == [
+        *[Discover(), Load(0, (0,)), Fetch(0, "0"), Deliver(0, Place("0"), page)],
+        *[Load(0, (0,)), Fetch(0, "1")],
+    ]
+
+
+def test_partitions_take_turns():
+    """A page of each partition is read in turn, in the order in which the feed names them."""
+    world = World([Partition(2), Partition(0)], {0: ["ab", "c"], 2: ["d", "e", "f"]})
+    assert delivered(follow(world)) == [(2, "d"), (0, "ab"), (2, "e"), (0, "c"), (2, "f")]
+    assert Pause not in kinds(world.taken)
+
+
+def test_follower_that_waits_pauses_at_the_head():
+    """With `forever` it pauses at the head, and then reads what has come."""
+    world = World(ONE, {0: []}, arriving=["a"], cursors={0: "0"})
+    steps = follow(world, most=8, forever=True)
+    assert kinds(steps) == [Discover, Load, Fetch, Pause, Load, Fetch, Deliver, Load]
+    assert steps[3] == Pause(POLL, reason=None)
+
+
+@pytest.mark.parametrize("answer", [None, Fenced("moved"), StoreUnavailable("away")])
+def test_cursor_that_moves_over_nothing_is_advanced(answer):
+    """A page without events is committed by itself, and looked for again if that is refused."""
+    world = World(ONE, {0: ["", "a"]}, answers={Advance: [answer]})
+    steps = follow(world)
+    assert set(of_kind(steps, Advance)) == {Advance(0, Place(FIRST), "1")}
+    assert (len(of_kind(steps, Advance)), delivered(steps)) == (1 + bool(answer), [(0, "a")])
+
+
+def test_advance_that_was_done_is_found_where_it_led():
+    """Where only the reply was lost, trying again is fenced, and the cursor is loaded."""
+    world = World(ONE, {0: ["", "a"]}, answers={Advance: [Lost(StoreUnavailable("away"))]})
+    steps = follow(world)
+    assert kinds(steps)[2:7] == [Fetch, Advance, Pause, Advance, Load]
+    assert delivered(steps) == [(0, "a")]
+
+
+def test_events_that_do_not_move_the_cursor_are_refused():
+    """A page that would come again for ever is not of the protocol, and not delivered."""
+    world = World(ONE, cursors={0: "1"})
+    world.page = lambda step: Page([Event.of("a")], step.cursor)
+    with pytest.raises(ProtocolError, match="without moving the cursor"):
+        follow(world)
+    assert delivered(world.taken) == []
+
+
+# Which partitions are read, and in which order.
+
+
+def test_child_waits_until_its_parent_is_drained():
+    """A partition that starts after another is not even loaded before that one's end."""
+    parents = [
+        Partition(2, starts_after=1),
+        Partition(1, closed=True, starts_after=0),
+        Partition(0, closed=True),
+    ]
+    pages = {0: ["a", "b"], 1: ["c"], 2: ["d"], 3: ["e"]}
+    steps = follow(World([*parents, Partition(3)], pages))
+    assert delivered(steps) == [(0, "a"), (3, "e"), (0, "b"), (1, "c"), (2, "d")]
+    assert steps.index(Fetch(0, "2")) < steps.index(Load(1, (2, 1, 0, 3)))
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        [Partition(0), Partition(1, starts_after=0)],
+        [Partition(0, closed=True, starts_after=0)],
+        [Partition(0, closed=True, starts_after=1), Partition(1, closed=True, starts_after=0)],
+        [Partition(2, starts_after=1), Partition(1, closed=True, starts_after=0), Partition(0)],
+    ],
+)
+def test_layout_that_cannot_be_read_is_refused(layout):
+    """Partitions that would wait for ever are not of the protocol, whoever is chosen."""
+    for partitions in (None, {layout[0].id}):
+        with pytest.raises(ProtocolError, match="never ends"):
+            follow(World(layout), partitions=partitions)
+
+
+def test_parent_that_is_not_read_holds_no_child_up():
+    """A chosen child starts at once where its parent was not chosen, or is gone."""
+    layout = [*FAMILY, Partition(2, starts_after=9)]
+    steps = follow(World(layout, {0: ["a"], 1: ["b"], 2: ["c"]}), partitions={1, 2})
+    assert delivered(steps) == [(1, "b"), (2, "c")]
+
+
+def test_partition_that_does_not_exist_is_refused():
+    """A chosen partition that the feed does not have is named in the error."""
+    with pytest.raises(ConfigurationError, match="no partition 3; it has 0, 1"):
+        follow(World(TWO[::-1]), partitions={0, 3})
+
+
+def test_cursors_are_inherited_before_any_is_loaded():
+    """The cursors of partitions that are gone are handed on, for every layout and all heirs."""
+    layout = [Partition(4, cursor_from=(2, 1)), Partition(5), Partition(6, cursor_from=(2,))]
+    world = World(layout, {5: ["a"]}, answers={Fetch: [None, CHANGED]})
+    steps = follow(world, partitions={5})
+    handed_on = Inherit({4: (2, 1), 6: (2,)}, (4, 5, 6))
+    assert kinds(steps[:3]) == [Discover, Inherit, Load]
+    assert of_kind(steps, Inherit) == [handed_on, handed_on]
+    assert Inherit not in kinds(follow(World(TWO)))
+
+
+def test_drained_feed_is_discovered_again():
+    """When all partitions have been read to their end, the follower waits for new ones."""
+    world = World([Partition(0, closed=True)], {0: ["a"]}, cursors={0: "0"})
+    assert kinds(follow(world, forever=True))[:8] == [
+        *[Discover, Load, Fetch, Deliver, Load, Fetch, Pause, Discover]
+    ]
+
+
+# The head.
+
+
+@pytest.mark.parametrize("forever", [True, False])
+def test_feed_without_the_flag_is_asked_until_nothing_follows(forever):
+    """Where pages do not say that they reached the head, an empty one shows it."""
+    steps = follow(World(ONE, {0: ["a"]}), most=8, forever=forever)
+    assert kinds(steps)[:6] == [Discover, Load, Fetch, Deliver, Load, Fetch]
+    assert kinds(steps)[6:] == ([Pause, Load] if forever else [])
+
+
+@pytest.mark.parametrize("uncommitted", [0, 2])
+def test_run_ends_with_the_commit_of_the_page_that_reached_the_head(uncommitted):
+    """Behind a page that held everything nothing is asked; it comes until it is committed."""
+    world = World(ONE, {0: ["a"]}, extensions=SAYS, uncommitted=uncommitted)
+    times = 1 + uncommitted
+    assert kinds(follow(world)) == [Discover, *[Load, Fetch, Deliver] * times, Load]
+    assert (delivered(world.taken), world.cursors) == ([(0, "a")] * times, {0: "1"})
+
+
+def test_run_looks_for_the_head_where_a_rival_has_gone_on():
+    """Where another process has moved on behind the head that was seen, it is read from there."""
+
+    def go_on(world):
+        world.pages[0].extend("bc")
+        world.cursors[0] = "2"
+
+    world = World(ONE, {0: ["a"]}, extensions=SAYS, changes={4: go_on})
+    assert delivered(follow(world)) == [(0, "a"), (0, "c")]
+    assert [step.cursor for step in of_kind(world.taken, Fetch)] == [FIRST, "2"]
+
+
+def test_run_ends_beside_writers_that_never_pause():
+    """A run that does not follow ends though something new is there behind every page."""
+    world = World(ONE, {0: ["a"]}, extensions=SAYS, writers=True)
+    assert delivered(follow(world)) == [(0, "a")]
+    world = World(TWO, {0: ["a"], 1: ["b"]}, extensions=SAYS, writers=True)
+    assert delivered(follow(world)) == [(0, "a"), (1, "b")]
+
+
+def test_closed_partition_is_drained_by_the_commit_at_its_head():
+    """A child starts as soon as that, and not before; its parent is seen to be where it was."""
+    world = World(FAMILY, {0: ["a"], 1: ["b"]}, extensions=SAYS, uncommitted=2)
+    steps = follow(world, most=16, forever=True)
+    assert delivered(steps) == [(0, "a")] * 3 + [(1, "b")]
+    assert kinds(steps)[-6:] == [Load, Load, Load, Fetch, Deliver, Pause]
+    assert [step.partition for step in of_kind(steps, Load)][-3:] == [0, 1, 0]
+
+
+@pytest.mark.parametrize("moment", [5, 9])
+def test_parent_that_is_put_back_comes_first_again(moment):
+    """An operator who lets the consumer start again does not have to stop it."""
+
+    def put_back(world):
+        for partition in list(world.cursors):
+            world.put(partition, FIRST)
+
+    world = World(FAMILY, {0: ["a"], 1: ["b", "c"]}, extensions=SAYS, changes={moment: put_back})
+    again = [(0, "a"), (1, "b"), (1, "c")]
+    assert delivered(follow(world)) == [*again[: 1 if moment == 5 else 2], *again]
+
+
+def test_head_is_forgotten_with_the_layout_that_it_was_seen_in():
+    """What came to a partition between its head was seen and it was closed is not lost."""
+
+    def close(world):
+        world.layout = [Partition(0, closed=True), Partition(1, starts_after=0)]
+        world.pages[0].append("b")
+
+    answers = {Fetch: [None, CHANGED]}
+    world = World(ONE, {0: ["a"], 1: ["c"]}, SAYS, answers=answers, changes={7: close})
+    assert delivered(follow(world, most=30, forever=True)) == [(0, "a"), (0, "b"), (1, "c")]
+
+
+def waited(steps):
+    """The requests that the feed was asked to wait with."""
+    return [step for step in of_kind(steps, Fetch) if step.wait]
+
+
+@pytest.mark.parametrize(("poll_interval", "pause"), [(POLL, 0.1), (0.01, 0.01)])
+def test_feed_waits_once_its_head_was_seen_and_committed(poll_interval, pause):
+    """A feed that can wait is asked to from its head on, and between two waits is a short pause."""
+    world = World(ONE, {0: ["a"]}, extensions=WAITS, uncommitted=3)
+    steps = follow(world, most=40, forever=True, poll_interval=poll_interval)
+    first = steps.index(Fetch(0, "1", 5.0))
+    assert (waited(steps[:first]), Pause in kinds(steps[:first])) == ([], False)
+    assert kinds(steps[first : first + 6]) == [Fetch, Pause, Load] * 2
+    assert {each.seconds for each in of_kind(steps, Pause)} == {pause}
+
+
+def test_news_that_end_a_wait_are_followed_by_the_next_wait():
+    """Behind a page that came while the feed waited there is no pause."""
+    world = World(ONE, {0: []}, extensions=WAITS, writers=True, cursors={0: "0"})
+    steps = follow(world, most=9, forever=True)
+    assert [step.wait for step in of_kind(steps, Fetch)][:2] == [0.0, 5.0]
+    assert kinds(steps)[3:8] == [Pause, Load, Fetch, Deliver, Load]
+
+
+@pytest.mark.parametrize(
+    ("layout", "extensions", "options"),
+    [
+        (ONE, SAYS, {}),
+        (ONE, WAITS, {"forever": False}),
+        (TWO, WAITS, {}),
+        ([Partition(0, closed=True)], WAITS, {}),
+    ],
+    ids=["not announced", "does not follow", "two partitions", "closed"],
+)
+def test_feed_is_not_asked_to_wait(layout, extensions, options):
+    """It is asked to wait only if it can, by one who follows a single partition that is open."""
+    world = World(layout, {0: ["a"], 1: ["b"]}, extensions=extensions)
+    steps = follow(world, most=60, **{"forever": True, **options})
+    assert waited(steps) == []
+    assert {pause.seconds for pause in of_kind(steps, Pause)} <= {POLL}
+
+
+@pytest.mark.parametrize(
+    ("layout", "partitions"),
+    [(TWO, {1}), ([*FAMILY, Partition(2, closed=True)], None)],
+    ids=["chosen", "left over"],
+)
+def test_feed_waits_for_one_partition_of_several(layout, partitions):
+    """The one that was chosen is waited for, and the one that is left open."""
+    world = World(layout, {0: ["a"], 1: ["b"], 2: ["c"]}, extensions=WAITS)
+    steps = follow(world, most=40, forever=True, partitions=partitions)
+    assert {step.partition for step in waited(steps)} == {1}
+
+
+# What fails.
+
+
+@pytest.mark.parametrize("forever", [True, False])
+def test_stop_between_any_two_steps_ends(forever):
+    """Wherever it is stopped, it finishes the page at hand at most, and asks for no other."""
+    away = Unreachable("away")
+    for after in range(30):
+        answers = {Discover: [away, None], Fetch: [None, away, None, CHANGED]}
+        world = World(TWO, {0: ["a", ""], 1: ["b"]}, WAITS, arriving=["c"], answers=answers)
+        follow(world, forever=forever, stopped=lambda w=world, n=after: len(w.taken) >= n)
+        rest = kinds(world.taken)[after:]
+        assert len(rest) <= 2
+        assert {Discover, Load}.isdisjoint(rest)
+
+
+def test_stop_ends_a_row_of_failures():
+    """A follower that is stopped does not try again."""
+    world = World(ONE, answers={Discover: [Unreachable("away")] * 100})
+    assert len(follow(world, attempts=None, stopped=lambda: len(world.taken) >= 9)) <= 10
+
+
+ERRORS = [Unavailable("busy"), Unreachable("away"), CutPage("cut")]
+AWAY = [StoreUnavailable("away")]
+FAILING = [*[(kind, error) for kind in (Discover, Fetch) for error in ERRORS]]
+FAILING += [(kind, error) for kind in (Load, Advance, Inherit) for error in AWAY]
+
+
+@pytest.mark.parametrize(("kind", "error"), FAILING)
+def test_transient_errors_are_waited_out(kind, error):
+    """What failed is done after a pause that says why; every request has all its attempts."""
+    layout = [Partition(0, cursor_from=(9,))]
+    world = World(layout, {0: ["", "a"]}, answers={kind: [*[error] * 4, None, *[error] * 4]})
+    steps = follow(world, attempts=5)
+    first = kinds(steps).index(kind)
+    assert kinds(steps)[first : first + 9] == [*[kind, Pause] * 4, kind]
+    assert {pause.reason for pause in of_kind(steps, Pause)} == {error}
+    assert delivered(steps) == [(0, "a")]
+    last = type(error)("the last")
+    world = World(layout, {0: ["", "a"]}, answers={kind: [error, error, last]})
+    with pytest.raises(type(error)) as raised:
+        follow(world, attempts=3)
+    assert (raised.value, kinds(world.taken).count(Pause)) == (last, 2)
+
+
+def test_without_a_limit_it_never_gives_up():
+    """With attempts=None, a request is made until it succeeds."""
+    answers = {Discover: [Unavailable("busy")] * 40, Fetch: [Unreachable("away")] * 40}
+    assert delivered(follow(World(ONE, {0: ["a"]}, answers=answers), attempts=None)) == [(0, "a")]
+
+
+@pytest.mark.parametrize(
+    "error", [BadCursor("unknown"), Trimmed("too old"), ProtocolError("not a page")]
+)
+def test_other_errors_are_final_at_once(error):
+    """What trying again does not change is raised as it is."""
+    world = World(ONE, answers={Fetch: [error]})
+    with pytest.raises(type(error)):
+        follow(world)
+    assert kinds(world.taken) == [Discover, Load, Fetch]
+
+
+def test_changed_token_leads_to_discovery():
+    """When the partitions have changed after a page of them was read, they are discovered again."""
+    world = World(ONE, {0: ["a", "b"]}, answers={Fetch: [None, CHANGED]})
+    steps = follow(world)
+    assert kinds(steps)[4:8] == [Load, Fetch, Discover, Load]
+    assert delivered(steps) == [(0, "a"), (0, "b")]
+
+
+@pytest.mark.parametrize("layout", [ONE, TWO])
+def test_conflicts_directly_after_discovery_are_final_in_the_end(layout):
+    """A feed that contradicts its discovery, in one partition, is given so many attempts."""
+    fetches = [*[None] * (len(layout) - 1), CHANGED]
+    world = World(layout, answers={Fetch: fetches * 5})
+    with pytest.raises(TokenChanged):
+        follow(world, attempts=3)
+    assert [pause.reason for pause in of_kind(world.taken, Pause)] == [CHANGED] * 2
+
+
+def test_page_between_two_conflicts_starts_their_count_again():
+    """Layouts that change often are no contradiction, as long as pages of them are read."""
+    answers = {Fetch: [CHANGED, None, CHANGED, CHANGED]}
+    world = World(ONE, {0: ["a", "b"]}, answers=answers)
+    assert delivered(follow(world, attempts=2)) == [(0, "a"), (0, "b")]
+
+
+def pauses(count, error):
+    """The seconds of the pauses between a row of equal failures."""
+    world = World(ONE, answers={Discover: [error] * count})
+    return [pause.seconds for pause in of_kind(follow(world, attempts=None), Pause)]
+
+
+def test_pauses_grow_up_to_a_ceiling_and_start_anew_behind_a_success():
+    """Pauses are random below a ceiling that doubles with each attempt, up to half a minute."""
+    random.seed(1)
+    rows = zip(*(pauses(12, Unreachable("away")) for _ in range(100)), strict=True)
+    ceilings = [min(30, 0.1 * 2**attempt) for attempt in range(1, 13)]
+    for seconds, ceiling in zip(map(max, rows), ceilings, strict=True):
+        assert ceiling / 2 < seconds <= ceiling
+    failures = [Unreachable("away")] * 10
+    world = World(ONE, {0: ["a", "b"]}, answers={Fetch: [*failures, None, failures[0]]})
+    follow(world, attempts=None)
+    assert of_kind(world.taken, Pause)[-1].seconds <= 0.2
+
+
+def test_feed_is_left_alone_for_as_long_as_it_asks():
+    """A pause is at least as long as the feed asked for, up to half a minute."""
+    assert all(seconds >= 20 for seconds in pauses(20, Unavailable("busy", retry_after=20)))
+    assert pauses(20, Unavailable("busy", retry_after=1e9)) == [30] * 20
