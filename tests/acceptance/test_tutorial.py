@@ -5,13 +5,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 TUTORIAL = Path(__file__).parents[2] / "examples" / "tutorial"
 
 
+@pytest.mark.test_all
 def test_tutorial_ends_with_the_truth(tmp_path):
     """With fewer orders it tells the story of its README, and fails nowhere on the way."""
     run = subprocess.run(
-        [sys.executable, TUTORIAL / "run.py", "130"],
+        [sys.executable, TUTORIAL / "run.py", "40"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
