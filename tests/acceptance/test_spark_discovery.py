@@ -13,7 +13,9 @@ from harness.spark import SETTINGS, prepare
 from harness.web import serving
 from starlette.applications import Starlette
 
+import pyspark_zeroeventhub
 from zeroeventhub import TableFeed, feed_routes
+from zeroeventhub.spark import FeedSource
 
 PROJECT = Path(__file__).parents[2]
 PACKAGE = ["zeroeventhub", "pyspark_zeroeventhub.py", "pyproject.toml", "README.md", "LICENSE"]
@@ -33,6 +35,13 @@ spark.stop()
 """
 
 
+def test_spark_finds_the_source_in_a_module_of_the_package():
+    """The module that Spark looks for has the source as its own."""
+    assert pyspark_zeroeventhub.DefaultSource is FeedSource
+    assert FeedSource.name() == "zeroeventhub"
+
+
+@pytest.mark.test_all
 @pytest.mark.timeout(300)
 def test_installed_source_is_found_without_registration(sqlite, tmp_path):
     """What pip installs is a format of Spark's, and nothing has to be called for it."""

@@ -114,6 +114,7 @@ def test_prometheus_is_wired_as_the_guide_says(run):
     }
 
 
+@pytest.mark.test_all
 def test_opentelemetry_is_wired_as_the_guide_says(run):
     """The lines of the guide make spans in the events' trace, and the metrics of a run."""
     after = """
@@ -165,6 +166,7 @@ def test_prometheus_of_a_publisher_is_wired_as_the_guide_says(publish):
     }
 
 
+@pytest.mark.test_all
 def test_opentelemetry_of_a_publisher_is_wired_as_the_guide_says(publish):
     """The lines of the guide make the metrics of requests and of the horizon."""
     after = """
@@ -176,6 +178,7 @@ print({metric.name.removeprefix("zeroeventhub.publisher.") for metric in found})
         assert f"'{name}'" in shown
 
 
+@pytest.mark.test_all
 def test_observer_of_ones_own_is_made_as_the_guide_says(run):
     """The subclass of the guide is told of what was committed."""
     before = """

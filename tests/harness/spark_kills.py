@@ -20,6 +20,7 @@ from harness.faults.findings import Findings, naming
 from harness.shop import metadata, orders, place
 from harness.spark import prepare
 from harness.spark_stream import LIMIT
+from harness.waiting import until
 from harness.web import serving
 from zeroeventhub import TableFeed, feed_routes
 
@@ -73,13 +74,13 @@ class Stream:
         batch = self.committed() + dice.randrange(4)
         asked = self.asked + dice.randrange(1, 40)
         files = self.written() + dice.randrange(1, 6)
-        until = time.monotonic() + dice.uniform(0.2, 1)
+        late = time.monotonic() + dice.uniform(0.2, 1)
         moments: dict[str, Callable[[], bool]] = {
             "asked": lambda: self.asked >= asked,
             "planned": lambda: self.planned() > max(batch, self.committed()),
             "written": lambda: self.written() >= files,
             "landed": lambda: self.landed() > max(batch, self.committed()),
-            "later": lambda: self.committed() > batch and time.monotonic() > until,
+            "later": lambda: self.committed() > batch and time.monotonic() > late,
         }
         return name, moments[name]
 
@@ -147,12 +148,14 @@ def _finish(stream: Stream) -> list[tuple[int, int]]:
 def _kill(stream: Stream, dice: random.Random) -> str:
     """Start a driver and kill it; return the name of the moment."""
     name, is_there = stream.moment(dice)
-    ending = time.monotonic() + PATIENCE
     with stream.driving() as driver:
-        while not is_there():
-            if driver.poll() is not None or time.monotonic() > ending:
-                raise AssertionError((stream.folder / "log").read_text())
-            time.sleep(0.001)
+        until(
+            lambda: is_there() or driver.poll() is not None,
+            f"the moment {name!r} comes at which the driver is to be killed",
+            PATIENCE,
+        )
+        if driver.poll() is not None:
+            raise AssertionError((stream.folder / "log").read_text())
     return name
 
 
@@ -190,7 +193,8 @@ def _writing(engine: Engine, stream: Stream) -> Iterator[None]:
         yield
     finally:
         stopping.set()
-        thread.join()
+        thread.join(PATIENCE)
+        assert not thread.is_alive(), "The writer does not end."
 
 
 def _rows(engine: Engine) -> list[tuple[int, int]]:

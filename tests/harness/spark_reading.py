@@ -11,7 +11,7 @@ from zeroeventhub.spark import FeedSource
 __all__ = ["Streaming", "numbers", "planned", "read", "rows_of", "source"]
 
 
-def source(url, **options):
+def source(url, /, **options):
     """Return the source of a feed."""
     return FeedSource({"path": url, **{name: str(value) for name, value in options.items()}})
 

@@ -40,18 +40,6 @@ def test_batch_equals_the_table(spark, shop, publish, arrow, tasks):
     assert len({row[2] for row in rows}) >= tasks
 
 
-@pytest.mark.test_all
-def test_end_is_fixed_with_the_plan(spark, shop, publish):
-    """Rows that come when a read has been planned are not in it; they are in the next one."""
-    with publish(shop) as url:
-        planned = spark.read.format("zeroeventhub").load(url).rdd
-        planned.getNumPartitions()
-        with shop.begin() as connection:
-            place(connection, 1)
-        assert (planned.count(), planned.count()) == (200, 200)
-        assert spark.read.format("zeroeventhub").load(url).count() == 201
-
-
 class Asked:
     """Take note of the requests for events."""
 

@@ -20,7 +20,10 @@ from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.layout import Layout
 from zeroeventhub.spark.checkpoint import committed_offsets
 
-HISTORY = 3000
+HISTORY = 300
+PATIENCE = 60
+"""Seconds in which a query ends that reads what is there, and writers do."""
+
 copied = Table("copied", MetaData(), Column("n", Integer, nullable=False))
 
 
@@ -48,10 +51,10 @@ def store(tmp_path):
 
 
 @pytest.fixture
-def end_writers(postgresql):
+def end_writers(any_engine):
     """A function that ends the writers, who append to 1, 2 and 3 behind a history in 0."""
-    metadata.create_all(postgresql)
-    with postgresql.begin() as connection:
+    metadata.create_all(any_engine)
+    with any_engine.begin() as connection:
         place(connection, HISTORY)
     ended = threading.Event()
     numbers = count(HISTORY)
@@ -59,7 +62,7 @@ def end_writers(postgresql):
     def write():
         while not ended.wait(0.01):
             rows = [{"part": 1 + n % 3, "data": {"n": n}} for n in (next(numbers), next(numbers))]
-            with postgresql.begin() as connection:
+            with any_engine.begin() as connection:
                 connection.execute(insert(orders), rows)
 
     threads = [threading.Thread(target=write) for _ in range(3)]
@@ -69,7 +72,8 @@ def end_writers(postgresql):
     def end():
         ended.set()
         for thread in threads:
-            thread.join()
+            thread.join(PATIENCE)
+        assert not any(thread.is_alive() for thread in threads)
 
     yield end
     end()
@@ -80,7 +84,7 @@ def stream_into(spark, url, folder):
     stream = (
         spark.readStream.format("zeroeventhub")
         .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", 1000)
+        .option("maxOffsetsPerTrigger", 200)
         .option("minPartitions", 3)
         .load(url)
     )
@@ -91,13 +95,14 @@ def stream_into(spark, url, folder):
         .trigger(availableNow=True)
         .start()
     )
-    query.awaitTermination()
+    assert query.awaitTermination(PATIENCE), "The query does not end."
     rows = spark.read.parquet(str(folder / "orders")).selectExpr("get_json_object(data, '$.n') n")
     return [int(row.n) for row in rows.collect()]
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("kind", ["extended", "bare"])
-def test_bulk_and_consumer_have_every_event_once(spark, postgresql, end_writers, store, kind):
+def test_bulk_and_consumer_have_every_event_once(spark, any_engine, end_writers, store, kind):
     """While writers write, what Spark read and what the consumer applied is the table, once.
 
     Partition 0 is closed: 2 and 3 start when it has been read, by one or the other.
@@ -105,8 +110,8 @@ def test_bulk_and_consumer_have_every_event_once(spark, postgresql, end_writers,
     folder = Path(store.engine.url.database).parent
     layout = Layout.of(2).split(0, into=2)
     feed = TableFeed(orders, data="data", partition="part", partitions=layout)
-    shown = feed if kind == "extended" else Bare(feed.bind(postgresql))
-    engine = postgresql if kind == "extended" else None
+    shown = feed if kind == "extended" else Bare(feed.bind(any_engine))
+    engine = any_engine if kind == "extended" else None
 
     def apply(connection: Connection, event: Event):
         connection.execute(insert(copied).values(n=event.data["n"]))
@@ -124,7 +129,7 @@ def test_bulk_and_consumer_have_every_event_once(spark, postgresql, end_writers,
             consumer.run(apply)
             end_writers()
             consumer.run(apply)
-    with postgresql.connect() as connection:
+    with any_engine.connect() as connection:
         published = [document["n"] for document in connection.scalars(select(orders.c.data))]
     with store.engine.connect() as connection:
         applied = list(connection.scalars(select(copied.c.n)))
@@ -134,7 +139,7 @@ def test_bulk_and_consumer_have_every_event_once(spark, postgresql, end_writers,
     assert standings == {0: True, 1: False, 2: False, 3: False}
 
 
-@pytest.mark.parametrize("form", ["1", "2"])
+@pytest.mark.parametrize("form", [pytest.param("1", marks=pytest.mark.test_all), "2"])
 def test_checkpoint_is_read_as_spark_writes_it(spark, sqlite, tmp_path, form):
     """In either form of Spark's: refused while a batch is under way, and read when it is done."""
     from pyspark.errors import StreamingQueryException
@@ -148,7 +153,8 @@ def test_checkpoint_is_read_as_spark_writes_it(spark, sqlite, tmp_path, form):
     def stream(url, apply):
         read = spark.readStream.format("zeroeventhub").option("startingOffsets", "earliest")
         into = read.load(url).writeStream.foreachBatch(apply).trigger(availableNow=True)
-        into.option("checkpointLocation", folder).start().awaitTermination()
+        query = into.option("checkpointLocation", folder).start()
+        assert query.awaitTermination(PATIENCE), "The query does not end."
 
     def fail(batch, number):
         raise ValueError

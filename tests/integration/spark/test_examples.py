@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from harness.spark import prepare
 
-pytestmark = pytest.mark.timeout(300)  # Java starts slowly where many do
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(300)]  # Java starts slowly
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "spark" / "flights.py"
 

@@ -1,5 +1,6 @@
 """Files of an archive, named to readers in bulk: with the pages behind them, they are the feed."""
 
+import json
 import logging
 import re
 from contextlib import contextmanager
@@ -7,8 +8,9 @@ from datetime import timedelta
 
 import httpx
 import pytest
-from harness.archives import s3_store
+from harness.archives import made, s3_store
 from harness.shop import metadata, orders, place
+from harness.spark_reading import read
 from harness.web import serving
 from sqlalchemy import delete, insert
 from starlette.applications import Starlette
@@ -19,20 +21,13 @@ from zeroeventhub.errors import BadCursor, ConfigurationError, Diverged
 from zeroeventhub.protocol import SEGMENTS
 from zeroeventhub.publisher.retention import Retention
 
-pytest.importorskip("pyspark", reason="PySpark is not installed: pip install --group spark")
-
-from zeroeventhub.spark.connection import Connection
-from zeroeventhub.spark.offsets import Range
-from zeroeventhub.spark.options import read_options
-from zeroeventhub.spark.range_reader import RangeReader
-
 SEALED, ALL = 60, 90
 
 
 @pytest.fixture
-def feed(engine, archive):
+def feed(any_engine, archive):
     """A feed of three partitions, of which 60 events of 90 are in segments of 20."""
-    metadata.create_all(engine)
+    metadata.create_all(any_engine)
     feed = TableFeed(
         orders,
         data="data",
@@ -41,34 +36,30 @@ def feed(engine, archive):
         retention=Retention(),
         archive=archive,
     )
-    with engine.begin() as connection:
+    with any_engine.begin() as connection:
         feed.install(connection)
         place(connection, SEALED, partitions=3)
-    feed.bind(engine).seal(segment_events=20)
-    with engine.begin() as connection:
+    feed.bind(any_engine).seal(segment_events=20)
+    with any_engine.begin() as connection:
         place(connection, ALL - SEALED, first=SEALED, partitions=3)
     return feed
 
 
 @contextmanager
 def served(feed, engine):
-    """The feed over HTTP, and who asks it."""
+    """The feed over HTTP, and a client of it."""
     app = Starlette(routes=feed_routes("/feed", feed, engine))
     with serving(app) as url, httpx.Client() as http:
         yield f"{url}/feed", Client(f"{url}/feed", http)
 
 
-def read(url, partition, start, stop, **options):
+def texts(url, partition, start, stop):
     """The events of a range, as a task of Spark reads them."""
-    given = read_options({"path": url} | options)
-    with Connection.to(given) as connection:
-        reader = RangeReader(connection, given, with_headers=False)
-        return [
-            text
-            for page in reader.pages(Range(partition, start, stop))
-            for batch in page.page.batches
-            for text in batch.column(0).to_pylist()
-        ]
+    options = {
+        "startingOffsets": json.dumps({partition: start}),
+        "endingOffsets": json.dumps({partition: stop}),
+    }
+    return [row["data"] for row in read(url, partitions=partition, **options)]
 
 
 def pages(client, partition, start, stop=None):
@@ -83,25 +74,27 @@ def pages(client, partition, start, stop=None):
             return found, cursors
 
 
-@pytest.mark.parametrize("trimmed", [False, True], ids=["kept", "trimmed"])
-def test_files_and_pages_are_the_feed(engine, feed, trimmed):
+@pytest.mark.parametrize(
+    "trimmed", [True, pytest.param(False, marks=pytest.mark.test_all)], ids=["trimmed", "kept"]
+)
+def test_files_and_pages_are_the_feed(any_engine, feed, trimmed):
     """From any cursor to any other, what comes from files and pages is what comes from pages."""
-    bound = feed.bind(engine)
+    bound = feed.bind(any_engine)
     if trimmed:
         bound.trim(bound.plan_trim(sealed=SEALED - 15))
-    with served(feed, engine) as (url, client):
+    with served(feed, any_engine) as (url, client):
         for partition in range(3):
             whole, cursors = pages(client, partition, FIRST)
             assert len(whole) == ALL // 3
-            for start in (FIRST, *cursors):
-                for stop in cursors:
+            for place_of_start, start in enumerate((FIRST, *cursors)):
+                for stop in cursors[place_of_start:]:
                     wanted, _ = pages(client, partition, start, stop)
-                    assert read(url, partition, start, stop) == wanted
+                    assert texts(url, partition, start, stop) == wanted
 
 
-def test_files_are_named_in_the_order_of_their_events(engine, feed):
+def test_files_are_named_in_the_order_of_their_events(any_engine, feed):
     """An answer says which positions are in which file, and where to go on."""
-    with served(feed, engine) as (_, client):
+    with served(feed, any_engine) as (_, client):
         assert SEGMENTS in client.discover().extensions
         found = client.segments(1, FIRST)
         assert [(part.after, part.upto) for part in found.parts] == [(0, 20), (20, 40), (40, 60)]
@@ -113,8 +106,9 @@ def test_files_are_named_in_the_order_of_their_events(engine, feed):
         assert some.cursor == found.parts[1].cursor
 
 
+@pytest.mark.test_all
 def test_signatures_are_not_logged(sqlite, s3_url, caplog):
-    """Whoever reads the log of a task cannot read the files with what stands there."""
+    """A reader of a task's log cannot read the files with what stands there."""
     metadata.create_all(sqlite)
     archive = Archive(s3_store(s3_url), shared="signed")
     feed = TableFeed(orders, data="data", retention=Retention(), archive=archive)
@@ -126,35 +120,35 @@ def test_signatures_are_not_logged(sqlite, s3_url, caplog):
     with served(feed, sqlite) as (url, client):
         cursor = client.segments(0, FIRST).cursor
         with caplog.at_level(logging.DEBUG):
-            assert len(read(url, 0, FIRST, cursor)) == 10
+            assert len(texts(url, 0, FIRST, cursor)) == 10
     assert "/segments/" in caplog.text
     assert not re.search(r"Signature=[0-9a-f]{8}", caplog.text)
 
 
 @pytest.mark.anyio
-async def test_async_feed_names_files_as_well(async_engine, tmp_path):
+async def test_async_feed_names_files_as_well(any_async_engine, tmp_path):
     """A feed with an async engine names files, and an async client understands."""
     archive = Archive(tmp_path, shared=tmp_path.as_uri())
     feed = TableFeed(orders, data="data", retention=Retention(), archive=archive)
-    async with async_engine.begin() as connection:
+    async with any_async_engine.begin() as connection:
         await connection.run_sync(metadata.create_all)
         await connection.run_sync(feed.install)
         await connection.run_sync(place, 10)
-    bound = feed.bind(async_engine)
+    bound = feed.bind(any_async_engine)
     await bound.seal()
     found = await bound.segments(0, FIRST)
     assert [part.upto for part in found.parts] == [10]
-    app = Starlette(routes=feed_routes("/feed", feed, async_engine))
+    app = Starlette(routes=feed_routes("/feed", feed, any_async_engine))
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport) as http:
         assert await AsyncClient("http://shop/feed", http).segments(0, FIRST) == found
 
 
-def test_cursors_of_another_history_find_no_files(engine, feed):
+def test_cursors_of_another_history_find_no_files(any_engine, feed):
     """Where the table's history is not the archive's any more, no file of it is named."""
-    with served(feed, engine) as (_, client):
+    with served(feed, any_engine) as (_, client):
         cursor = client.segments(0, FIRST).parts[0].cursor
-        with engine.begin() as connection:
+        with any_engine.begin() as connection:
             connection.execute(delete(orders).where(orders.c.id >= 15))
             rows = [{"id": number, "part": 0, "data": {"n": -number}} for number in range(15, 91)]
             connection.execute(insert(orders), rows)
@@ -163,33 +157,34 @@ def test_cursors_of_another_history_find_no_files(engine, feed):
                 client.segments(0, start)
 
 
-def test_bad_cursors_are_refused(engine, feed):
+def test_bad_cursors_are_refused(any_engine, feed):
     """A cursor that is none, and the head's name, are refused as they are elsewhere."""
-    with served(feed, engine) as (_, client):
+    with served(feed, any_engine) as (_, client):
         for cursor in ("nonsense", "_last"):
             with pytest.raises(BadCursor):
                 client.segments(0, cursor)
 
 
-def test_files_are_shared_only_if_that_is_said(engine, tmp_path):
-    """Nobody is given files of an archive that is not shared."""
-    metadata.create_all(engine)
+def test_files_are_shared_only_if_that_is_said(any_engine, tmp_path):
+    """A reader is given no files of an archive that is not shared."""
+    metadata.create_all(any_engine)
     feed = TableFeed(orders, data="data", retention=Retention(), archive=Archive(tmp_path))
-    with engine.begin() as connection:
+    with any_engine.begin() as connection:
         feed.install(connection)
-    with served(feed, engine) as (_, client):
+    with served(feed, any_engine) as (_, client):
         assert SEGMENTS not in client.discover().extensions
         with pytest.raises(ConfigurationError, match="segments"):
             client.segments(0, FIRST)
 
 
 @pytest.mark.parametrize("shared", ["signed", "ftp://host/orders", "/shared/orders"])
-def test_ways_of_sharing_that_nobody_could_use_are_refused(tmp_path, shared):
+def test_ways_of_sharing_that_are_of_no_use_are_refused(tmp_path, shared):
     """A folder signs nothing, and a URL is one that readers can read."""
     with pytest.raises(ConfigurationError, match=r"share"):
         Archive(tmp_path, shared=shared)
 
 
+@pytest.mark.test_all
 def test_signed_urls_end(s3_url):
     """A signature is good for as long as it is said, and at most as long as its file is sure to
     be there.
@@ -198,8 +193,6 @@ def test_signed_urls_end(s3_url):
     archive = Archive(
         store, shared="signed", shared_for=timedelta(days=3), grace=timedelta(hours=2)
     )
-    from harness.archives import made
-
     archive.add(made(0, 10), "feed")
     url = httpx.URL(archive.url(archive.manifest.segments[0]))
     assert url.params["X-Amz-Expires"] == "7200"

@@ -10,7 +10,14 @@ from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import FIRST, FeedInfo, Partition
 from zeroeventhub.spark.offsets import Offsets, Range, chains
 
-ids = st.integers(0, 32767)
+
+def test_range_has_the_events_since_its_start():
+    """Where events are counted, a range has those between its start and its end."""
+    start, end = Offsets({0: "a"}, counts={0: 5}), Offsets({0: "b"}, counts={0: 8})
+    assert chains(start, end) == [[Range(0, "a", "b", 3)]]
+
+
+ids = st.integers(0, 7) | st.just(32767)
 cursors = st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1)
 
 

@@ -5,13 +5,14 @@ behind a restart, and asks for the next one when the last one is committed.
 """
 
 import json
+import time
 from functools import partial
 
 import pytest
 from harness.laid_out_feed import KEYS, ReadFeed
 from harness.spark_reading import Streaming
 from harness.web import serving
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -233,9 +234,41 @@ def _by_key(rows):
     return found
 
 
+def test_driver_says_where_the_feed_ends():
+    """The progress of a query has the head: also behind a batch of a limit, and at the head."""
+    feed = ReadFeed(1, frozenset({STOP, CAUGHT_UP}))
+    for _ in range(5):
+        feed.append(1)
+    with serving(Starlette(routes=feed_routes("/numbers", feed))) as url:
+        driver = Streaming(f"{url}/numbers")
+        some = driver.end(driver.begin(), 3)
+        assert (some["cursors"], head(driver)) == ({"0": "3"}, {"0": "5"})
+        rest = driver.end(some, 3)
+        assert driver.end(rest, 3) == rest
+        assert head(driver) == {"0": "5"}
+        began = time.monotonic()
+        assert [driver.end(rest) for _ in range(3)] == [rest] * 3
+        # Spark itself asks without a pause.
+        assert time.monotonic() - began > 0.15
+        driver.reader.stop()
+
+
+def head(driver):
+    """Return where a driver says that the feed ends."""
+    return driver.reader.reportLatestOffset()["cursors"]
+
+
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("examples", [10, pytest.param(60, marks=pytest.mark.test_all)])
-def test_stream_of_a_layout_that_changes(monkeypatch, examples):
+@pytest.mark.parametrize(
+    ("examples", "phases"),
+    [
+        # Found soon, and shown as it was found.
+        (10, (Phase.generate,)),
+        pytest.param(60, tuple(Phase), marks=pytest.mark.test_all),
+    ],
+    ids=["some", "many"],
+)
+def test_stream_of_a_layout_that_changes(monkeypatch, examples, phases):
     """Every event is in one committed batch, and those of a key in order, whatever happens."""
     # A driver that has nothing to do lets some time pass, and here it often has nothing to do.
     monkeypatch.setattr("zeroeventhub.spark.stream_reader._QUIET", 0.0)
@@ -248,6 +281,7 @@ def test_stream_of_a_layout_that_changes(monkeypatch, examples):
                 max_examples=examples,
                 stateful_step_count=30,
                 deadline=None,
+                phases=phases,
                 suppress_health_check=list(HealthCheck),
             ),
         )

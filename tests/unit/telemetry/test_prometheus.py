@@ -1,7 +1,9 @@
+"""What Prometheus is shown of consumers."""
+
 from pathlib import Path
 
 import pytest
-from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 
 from zeroeventhub.errors import ConfigurationError, Diverged
 from zeroeventhub.telemetry import Prometheus
@@ -130,14 +132,6 @@ def test_metrics_are_registered_once(registry):
     Prometheus(registry)
     with pytest.raises(ConfigurationError, match="one Prometheus"):
         Prometheus(registry)
-
-
-def test_registry_of_the_library_is_the_default():
-    """Without a registry, metrics are where the client library shows them by itself."""
-    observer = Prometheus()
-    observer.committed("of the default registry", 0, 4)
-    labels = {"consumer": "of the default registry", "partition": "0"}
-    assert REGISTRY.get_sample_value("zeroeventhub_consumer_events_total", labels) == 4
 
 
 def test_every_metric_is_documented():

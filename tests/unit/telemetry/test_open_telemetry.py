@@ -1,3 +1,5 @@
+"""What OpenTelemetry is shown of consumers."""
+
 import anyio
 import anyio.lowlevel
 import pytest
@@ -92,6 +94,10 @@ def test_page_of_one_trace_goes_on_with_it(spans, observer):
     span = finished(spans, [event(ONE), event(ONE), event(ONE, "b" * 16)], observer)
     assert f"{span.parent.span_id:016x}" == "a" * 16
     assert linked(span) == [(ONE, "b" * 16)]
+    # Events of ZeroEventHub v1 have it in a header.
+    headers = {"traceparent": f"00-{TWO}-{'c' * 16}-01"}
+    span = finished(spans, [Event(b'{"n":1}', headers)], observer)
+    assert (f"{span.context.trace_id:032x}", f"{span.parent.span_id:016x}") == (TWO, "c" * 16)
 
 
 def test_page_of_several_traces_has_links(spans, observer):
@@ -122,14 +128,6 @@ def test_trace_that_is_none_is_passed_over(spans, observer, wrong):
     for span, links in [(alone, []), (beside, [(ONE, "a" * 16)])]:
         assert span.parent.span_id == outer.get_span_context().span_id
         assert linked(span) == links
-
-
-def test_trace_may_be_in_a_header(spans, observer):
-    """Events of ZeroEventHub v1 have the trace in a header."""
-    headers = {"traceparent": f"00-{TWO}-{'c' * 16}-01"}
-    span = finished(spans, [Event(b'{"n":1}', headers)], observer)
-    assert f"{span.context.trace_id:032x}" == TWO
-    assert f"{span.parent.span_id:016x}" == "c" * 16
 
 
 def test_trace_that_is_not_sampled_stays_so(spans, observer):
@@ -175,17 +173,20 @@ def test_span_is_that_of_its_task(spans, observer):
     assert seen == {partition: partition for partition in range(1, 5)}
 
 
-def points(reader):
-    """The data points of all metrics, by name."""
+def collected(reader):
+    """All metrics, by name."""
     data = reader.get_metrics_data()
-    if data is None:
-        return {}
     return {
-        metric.name.removeprefix("zeroeventhub.consumer."): list(metric.data.data_points)
+        metric.name.removeprefix("zeroeventhub.consumer."): metric
         for resource in data.resource_metrics
         for scope in resource.scope_metrics
         for metric in scope.metrics
     }
+
+
+def points(reader):
+    """The data points of all metrics, by name."""
+    return {name: list(metric.data.data_points) for name, metric in collected(reader).items()}
 
 
 def values(found, name):
@@ -223,23 +224,12 @@ def test_every_hook_is_measured(observer, reader):
     assert values(found, "duplicates") == [(PAGE, 4)]
     assert values(found, "partition_halted") == [(PAGE, 1)]
     assert values(found, "partitions_held") == [(IDENTITY, 2)]
-    assert set(found) == {metric.name for metric in METRICS}
+    units = {name: metric.unit for name, metric in collected(reader).items()}
+    assert units == {metric.name: metric.unit for metric in METRICS}
     (fetch,), (apply,) = found["fetch.duration"], found["apply.duration"]
     assert (fetch.sum, apply.count) == (0.2, 1)
     assert fetch.explicit_bounds[:2] == (0.005, 0.01)
     assert "secret" not in str(found)
-
-
-def test_units_are_those_of_the_conventions(observer, reader):
-    """Metrics say in which unit they are, in the words of UCUM."""
-    observer.fetched(CONSUMER, 3, 5, 0.2)
-    observer.committed(CONSUMER, 3, 5)
-    data = reader.get_metrics_data().resource_metrics[0].scope_metrics[0]
-    assert {metric.name.rpartition("consumer.")[2]: metric.unit for metric in data.metrics} == {
-        "fetch.duration": "s",
-        "events": "{event}",
-        "pages": "{page}",
-    }
 
 
 def test_providers_are_the_global_ones_by_default():

@@ -1,0 +1,154 @@
+"""What a batch is planned to read: everything between two places, in tasks, once."""
+
+import json
+import threading
+from datetime import UTC, datetime, timedelta
+from itertools import count
+
+import pytest
+from harness.shop import orders, place
+from harness.spark_reading import Streaming, numbers, planned, read, rows_of
+from sqlalchemy import delete, insert, select, update
+
+from zeroeventhub import FIRST, LAST, errors
+from zeroeventhub.layout import Layout
+
+
+@pytest.fixture
+def url(shop, publish):
+    """The URL of the shop's feed."""
+    with publish(shop) as url:
+        yield url
+
+
+@pytest.mark.parametrize(
+    ("arrow", "tasks"),
+    [
+        (True, 15),
+        pytest.param(True, 1, marks=pytest.mark.test_all),
+        pytest.param(False, 1, marks=pytest.mark.test_all),
+        pytest.param(False, 15, marks=pytest.mark.test_all),
+    ],
+)
+def test_tasks_divide_the_history_while_it_is_written(shop, publish, arrow, tasks):
+    """Each event that was settled at planning is in one task, and none that was written later."""
+    stopping = threading.Event()
+
+    def write(first):
+        for number in count(first, 3):
+            if stopping.wait(0.002):
+                return
+            with shop.begin() as connection:
+                place(connection, 3, first=number, partitions=2)
+
+    writers = [threading.Thread(target=write, args=[first]) for first in (10**6, 2 * 10**6)]
+    with publish(shop, routes={"arrow": arrow}) as url:
+        for writer in writers:
+            writer.start()
+        try:
+            with shop.connect() as connection:
+                before = {row["n"] for row in connection.scalars(select(orders.c.data))}
+            reader, several = planned(url, minPartitions=tasks, pageSize=50)
+            with shop.begin() as connection:
+                place(connection, 5, first=5 * 10**6, partitions=2)
+            found = [numbers(rows_of(reader, [task])) for task in several]
+            again = [numbers(rows_of(reader, [task])) for task in reversed(several)]
+        finally:
+            stopping.set()
+            for writer in writers:
+                writer.join(30)
+    assert not any(writer.is_alive() for writer in writers)
+    assert len(several) >= tasks
+    assert again == found[::-1]
+    everything = [number for part in found for number in part]
+    assert len(everything) == len(set(everything))
+    assert before <= set(everything)
+    assert max(everything) < 5 * 10**6
+    with shop.connect() as connection:
+        for part in (0, 1):
+            written = select(orders.c.data).where(orders.c.part == part).order_by(orders.c.id)
+            of_part = [row["n"] for row in connection.scalars(written)]
+            of_tasks = [number for number in everything if number in set(of_part)]
+            assert of_part[: len(of_tasks)] == of_tasks
+
+
+def test_one_partition_is_read_by_several_tasks(shop, publish):
+    """A feed of one partition falls into tasks of about the same size, one behind the other."""
+    with publish(shop, partition=None, partitions=None) as url:
+        reader, tasks = planned(url, minPartitions=4)
+        parts = [numbers(rows_of(reader, [task])) for task in tasks]
+    assert len(parts) >= 4
+    assert [number for part in parts for number in part] == list(range(200))
+    assert min(map(len, parts)) > 20
+
+
+def test_feed_without_events_is_one_task_without_rows(shop, url):
+    """Spark is given a task even where there is nothing to read."""
+    with shop.begin() as connection:
+        connection.execute(delete(orders))
+    reader, tasks = planned(url, minPartitions=4)
+    assert (len(tasks), rows_of(reader, tasks)) == (1, [])
+
+
+def test_batch_ends_where_offsets_say(shop, url):
+    """What one batch ended with, another starts with: nothing lies between, and nothing twice."""
+    driver = Streaming(url, startingOffsets="latest")
+    ends = driver.begin()["cursors"]
+    driver.reader.stop()
+    with shop.begin() as connection:
+        place(connection, 10, first=200, partitions=2)
+
+    def found(**options):
+        return sorted(numbers(read(url, **options)))
+
+    text = json.dumps(ends)
+    assert found(endingOffsets=text, minPartitions=3) == list(range(200))
+    assert found(startingOffsets=text) == list(range(200, 210))
+    assert found(startingOffsets=text, endingOffsets=text) == []
+    whole = json.dumps({"token": "another", "cursors": ends | {"0": FIRST}})
+    assert found(startingOffsets=whole) == sorted([*range(0, 210, 2), *range(201, 210, 2)])
+    assert found(startingOffsets="latest") == []
+    assert found(startingOffsets=json.dumps({"0": LAST, "1": LAST})) == []
+    assert found(endingOffsets=json.dumps({"1": ends["1"]})) == list(range(1, 200, 2))
+    assert found(partitions="1", startingOffsets="earliest") == list(range(1, 210, 2))
+
+
+def test_offsets_that_leave_a_partition_out_are_refused(url):
+    """Where to start is said of every partition that is read, or the batch is not planned."""
+    with pytest.raises(errors.ConfigurationError, match="partition 1"):
+        planned(url, startingOffsets=json.dumps({"0": FIRST}))
+    assert read(url, startingOffsets=json.dumps({"0": LAST}), partitions="0") == []
+
+
+def test_batch_is_between_two_moments(shop, publish):
+    """Moments choose events by the feed's own times, of all partitions or of single ones."""
+    begin = datetime(2026, 1, 1, tzinfo=UTC)
+    with shop.begin() as connection:
+        for row in connection.execute(select(orders.c.id, orders.c.data)).all():
+            moment = begin + timedelta(minutes=row.data["n"])
+            connection.execute(update(orders).where(orders.c.id == row.id).values(placed=moment))
+
+    def at(minute):
+        return int((begin + timedelta(minutes=minute)).timestamp() * 1000)
+
+    with publish(shop, time="placed") as url:
+        found = read(url, startingTimestamp=at(50), endingTimestamp=at(150), minPartitions=3)
+        assert sorted(numbers(found)) == list(range(50, 150))
+        found = read(url, startingOffsetsByTimestamp=json.dumps({"0": at(190), "1": at(195)}))
+        assert sorted(numbers(found)) == [190, 192, 194, 195, 196, 197, 198, 199]
+        found = read(url, endingOffsetsByTimestamp=json.dumps({"1": at(4)}), endingTimestamp=at(2))
+        assert sorted(numbers(found)) == [0, 1, 3]
+        with pytest.raises(errors.ConfigurationError, match="none for 1"):
+            planned(url, startingOffsetsByTimestamp=json.dumps({"0": at(1)}))
+
+
+def test_closed_partition_and_its_children_are_read(shop, publish):
+    """A batch has the events of a parent and of the partitions that start after it."""
+    layout = Layout.of(2).split(1, into=2)
+    with shop.begin() as connection:
+        rows = [{"part": 2 + n % 2, "data": {"n": n}} for n in range(200, 220)]
+        connection.execute(insert(orders), rows)
+    with publish(shop, partitions=layout) as url:
+        found = read(url, minPartitions=7)
+    assert sorted(numbers(found)) == list(range(220))
+    assert {row["partition"] for row in found} == {0, 1, 2, 3}

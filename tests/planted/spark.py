@@ -1,0 +1,140 @@
+"""Mistakes in reading a feed with Spark, and in telemetry."""
+
+from harness.planted import Planted
+
+_ADVANCE = ("tests/unit/spark/test_advance.py",)
+_RANGES = ("tests/integration/spark/test_range_reader.py", "-k", "not published_peer")
+_SEGMENTS = ("tests/integration/spark/test_segment_reader.py",)
+_CREDENTIALS = ("tests/integration/spark/test_credentials.py", "-k", "token_is_read_again")
+_PROMETHEUS = ("tests/unit/telemetry/test_prometheus.py",)
+
+PLANTED = (
+    Planted(
+        "each partition has one event whatever the limit is, in the first round alone",
+        "spark/advance.py",
+        "        is_first = False\n",
+        "",
+        _ADVANCE,
+    ),
+    Planted(
+        "the events of all rounds of a micro-batch are counted",
+        "spark/advance.py",
+        "before.events + found.events, found.at_head",
+        "found.events, found.at_head",
+        _ADVANCE,
+    ),
+    Planted(
+        "a partition waits until the one before it is read to its end",
+        "spark/advance.py",
+        "parent is not None and not _is_read(parent, ends)",
+        "parent is not None and parent not in ends",
+        _ADVANCE,
+    ),
+    Planted(
+        "a range has as many events as were counted since its start",
+        "spark/offsets.py",
+        "end.counts[partition] - start.counts.get(partition, 0)",
+        "end.counts[partition]",
+        ("tests/unit/spark/test_offsets.py",),
+    ),
+    Planted(
+        "a feed that cannot stop is read on behind a batch that is full",
+        "spark/stream_reader.py",
+        "self._is_over = read < (events or WALKED)",
+        "self._is_over = read <= (events or WALKED)",
+        ("tests/unit/spark/test_advance.py", "tests/unit/spark/test_stream_reader.py"),
+    ),
+    Planted(
+        "what is there when a query begins is looked up once",
+        "spark/stream_reader.py",
+        "if self._stops_at_head and self._target is None:",
+        "if self._stops_at_head:",
+        ("tests/unit/spark/test_stream_reader.py",),
+    ),
+    Planted(
+        "what is left of a range is read where the partitions have gone, not all of it",
+        "spark/range_reader.py",
+        "                rest = [current, *rest]",
+        "                rest = [one, *rest]",
+        _RANGES,
+    ),
+    Planted(
+        "a task counts failures from one page to the next",
+        "spark/range_reader.py",
+        "            patience.failed = 0\n            is_filtered",
+        "            is_filtered",
+        _RANGES,
+    ),
+    Planted(
+        "what is read by count has all types, of which the task takes those it wants",
+        "spark/range_reader.py",
+        "is_filtered = self._filters and one.count is None",
+        "is_filtered = self._filters",
+        _RANGES,
+    ),
+    Planted(
+        "a file counts failures from one row group to the next",
+        "spark/segment_reader.py",
+        "patience.failed, done = 0, last",
+        "done = last",
+        _SEGMENTS,
+    ),
+    Planted(
+        "events of a file behind the end of a range are not read",
+        "spark/segment_file.py",
+        "at[0].as_py() > after and at[-1].as_py() <= upto",
+        "at[0].as_py() > after",
+        _SEGMENTS,
+    ),
+    Planted(
+        "a store of files is not shown what the feed is",
+        "spark/connection.py",
+        "credentials.open({})",
+        "credentials.open(self._headers)",
+        _SEGMENTS,
+    ),
+    Planted(
+        "a token that was replaced is shown instead of the one that was refused",
+        "spark/connection.py",
+        "self._options.credentials.headers() == self._headers",
+        "self._options.credentials.headers().keys() == self._headers.keys()",
+        _CREDENTIALS,
+    ),
+    Planted(
+        "a history that is another one ends a read that may lose nothing",
+        "spark/loss.py",
+        "        except Diverged as error:\n"
+        "            if self._fails:\n"
+        "                raise _told(partition, error) from None\n",
+        "        except Diverged:\n",
+        ("tests/unit/spark/test_loss.py",),
+    ),
+    Planted(
+        "a batch that is under way is not taken for committed",
+        "spark/checkpoint.py",
+        "if last not in committed:",
+        "if not committed:",
+        ("tests/unit/spark/test_checkpoint.py",),
+    ),
+    Planted(
+        "a halted partition goes on when something of it is committed",
+        "telemetry/measuring.py",
+        "        self._go_on(consumer, {partition})\n",
+        "",
+        _PROMETHEUS,
+    ),
+    Planted(
+        "the gauges of one moment come of one look",
+        "telemetry/reading.py",
+        "                self._read_at = time.monotonic()\n",
+        "",
+        ("tests/integration/telemetry/test_lag_reading.py",),
+    ),
+    Planted(
+        "the time that a request waits is not the feed's",
+        "telemetry/publisher_measuring.py",
+        "max(0.0, answered.seconds - answered.waited)",
+        "answered.seconds",
+        ("tests/unit/telemetry/test_publisher_measuring.py",),
+    ),
+)
