@@ -3,9 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeroeventhub.publisher.cursor import HIGHEST_POSITION
 from zeroeventhub.publisher.horizon_age import FINENESS, HorizonAge
-from zeroeventhub.publisher.ordering import Horizon
 
 steps = st.lists(
     st.tuples(
@@ -74,12 +72,6 @@ def test_overtaken_reading_takes_nothing_back():
     age.read(0, 9, 150.0)
     assert age.read(0, 8, 151.0) == 51
     assert age.read(0, 9, 152.0) == 52
-
-
-def test_replica_knows_what_it_has():
-    """Where the highest number is only a bound, as on a replica, none counts as drawn above."""
-    assert Horizon(settled=3, highest=HIGHEST_POSITION).drawn == 3
-    assert Horizon(settled=3, highest=5).drawn == 5
 
 
 def test_age_is_known_to_a_hundredth():

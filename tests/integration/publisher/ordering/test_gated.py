@@ -3,7 +3,7 @@
 from uuid import uuid4
 
 import pytest
-from harness.log import LOG, append
+from harness.log import LOG, append, behind
 from harness.ordering_table import GATED, SEQUENCED, assert_refused, refusal, shows
 from sqlalchemy import Column, Integer, MetaData, Table, inspect
 from sqlalchemy.exc import IntegrityError
@@ -86,6 +86,21 @@ def test_first_number_of_a_sequence_lies_above_the_mark(log, start):
         assert log.feed.horizon().settled == start - 1
         slow.commit()
     assert log.news() == [0, 1]
+
+
+@pytest.mark.parametrize("step", range(4))
+def test_writer_that_comes_later_does_not_set_the_horizon_back(log, step):
+    """A mark that is left while the horizon is read lies above it, and leaves it where it is."""
+    log.publish()
+    log.write(0)
+    with log.engine.connect() as slow:
+
+        def come():
+            log.write(1)
+            append(slow, 2)
+
+        with behind(log.engine, step, come):
+            assert log.feed.horizon().settled in {1, 2}
 
 
 def test_mark_is_found_when_its_bits_have_come_round(log):

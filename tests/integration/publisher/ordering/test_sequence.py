@@ -145,3 +145,14 @@ def test_table_without_a_log_is_refused(log):
     log.run("ALTER TABLE log SET LOGGED")
     log.write(0)
     assert log.news() == [0]
+
+
+@for_each(OBSERVED, GATED)
+def test_number_is_read_in_passing_as_in_a_transaction(log):
+    """The end of a feed that is asked for in passing is that of its pages, from the first on."""
+    log.publish()
+    for number in range(3):
+        assert log.feed.head() == number
+        log.write(number)
+        assert log.feed.head() == number + 1
+        assert log.news() == [number]

@@ -272,6 +272,20 @@ def test_backlog_is_worked_off_in_parts(log, small_backlog):
     assert log.count(f"SELECT count(*) FROM {beside(log, 'outbox')[0]}") == 0
 
 
+@for_each(*SEQUENCING)
+def test_times_of_positions_never_go_back(log):
+    """An event gets no earlier time than the one before it, wherever the server's clock stands."""
+    log.publish()
+    log.write(0)
+    assert log.news() == [0]
+    table = beside(log, "positions" if log.database == "sqlite" else "state")[0]
+    log.run(f"UPDATE {table} SET at = '2999-01-01 00:00:00.000000'")
+    log.write(1)
+    assert log.news() == [1]
+    late = f"SELECT count(*) FROM {beside(log, 'positions')[0]} WHERE at >= '2999-01-01'"
+    assert log.count(late) == (2 if log.database == "sqlite" else 1)
+
+
 @pytest.mark.parametrize("steps", range(4))
 @for_each(SEQUENCED)
 def test_low_mark_leaves_no_open_writer_behind(log, monkeypatch, steps):
@@ -280,13 +294,13 @@ def test_low_mark_leaves_no_open_writer_behind(log, monkeypatch, steps):
     log.publish()
     for number in range(steps):
         log.write(number)
-        log.feed.info()
+        log.everything()
     with log.engine.connect() as slow:
         # Not read yet, so that a batch begins while the slow one has the newest id.
         log.write(steps)
         append(slow, 99)
         for number in range(steps + 1, steps + 6):
-            log.feed.info()
+            log.everything()
             log.write(number)
         assert log.news() == list(range(steps + 6))
         slow.commit()
@@ -295,6 +309,19 @@ def test_low_mark_leaves_no_open_writer_behind(log, monkeypatch, steps):
         log.write(number)
         assert log.news() == [number]
     assert log.count(f"SELECT low FROM {beside(log, 'state')[0]}") > 6
+
+
+@for_each(SEQUENCED)
+def test_low_mark_leaves_behind_nothing_that_did_not_fit(log, small_backlog, monkeypatch):
+    """The mark passes no event that more than fitted into a batch has left in the outbox."""
+    monkeypatch.setattr("zeroeventhub.publisher.ordering.postgresql.sequenced.ROUND", 1)
+    log.publish()
+    log.write(*range(9))
+    seen = []
+    for number in range(9, 14):
+        seen += log.news()
+        log.write(number)
+    assert [*seen, *log.news(), *log.news()] == list(range(14))
 
 
 @for_each(SEQUENCED)

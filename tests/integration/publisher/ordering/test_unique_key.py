@@ -112,6 +112,13 @@ def test_index_over_some_rows_is_no_key(log):
     assert_refused(log, "may be NULL or stand in two", position="id")
 
 
+@for_each(*SEQUENCING)
+def test_part_of_a_key_is_no_key(log):
+    """A column that is unique only together with another does not tell events apart."""
+    log.run("CREATE TABLE log (id integer NOT NULL, n integer NOT NULL, PRIMARY KEY (id, n))")
+    assert_refused(log, "may be NULL or stand in two", position="id")
+
+
 @for_each(SEQUENCED, SEQUENCED_SQLITE)
 def test_unique_index_over_all_rows_is_a_key(log):
     """An index over some of the rows does not tell events apart; one over all of them does."""

@@ -1,0 +1,151 @@
+"""Mistakes that the tests of the orderings have to notice."""
+
+from harness.planted import Planted
+
+_FOLDER = "tests/integration/publisher/ordering"
+_OBSERVED = f"{_FOLDER}/test_observed.py"
+_GATED = (f"{_FOLDER}/test_gated.py",)
+_SEQUENCED = f"{_FOLDER}/test_sequenced.py"
+_SEQUENCE = (f"{_FOLDER}/test_sequence.py",)
+_ROUNDS = ("tests/unit/publisher/ordering/test_rounds.py",)
+_WATCH = "tests/integration/publisher/test_horizon_watch.py"
+
+PLANTED = (
+    Planted(
+        "a feed is read no further than what is settled",
+        "publisher/queries.py",
+        "        return horizon.settled if self.stop is None",
+        "        return horizon.highest if self.stop is None",
+        (f"{_FOLDER}/test_open_writers.py", "-k", "postgresql"),
+    ),
+    Planted(
+        "the last number is read before those who write",
+        "publisher/ordering/postgresql/observed.py",
+        """        number = last_number(sequence, connection)
+        if (decided := self._rounds.decided(began, number)) is not None:
+            return decided
+        name = {"table": quoted_name(connection, self._events.table)}
+        writers = frozenset(connection.scalars(_WRITERS, name).all())
+""",
+        """        name = {"table": quoted_name(connection, self._events.table)}
+        writers = frozenset(connection.scalars(_WRITERS, name).all())
+        number = last_number(sequence, connection)
+        if (decided := self._rounds.decided(began, number)) is not None:
+            return decided
+""",
+        (_OBSERVED, "-k", "postgresql"),
+    ),
+    Planted(
+        "writers to the children of a table are waited for",
+        "publisher/ordering/postgresql/observed.py",
+        "            UNION SELECT inhrelid FROM pg_inherits JOIN tables ON inhparent = tables.id\n",
+        "",
+        (_OBSERVED, "-k", "postgresql"),
+    ),
+    Planted(
+        "a transaction that MariaDB has prepared is a writer",
+        "publisher/ordering/mysql/observed.py",
+        '[*(str(holder.name) for holder in holders), *(f"{PREPARED}{name}" for name in prepared)]',
+        "[str(holder.name) for holder in holders]",
+        (_OBSERVED, "-k", "mariadb"),
+    ),
+    Planted(
+        "a writer that is gone may have become a prepared transaction",
+        "publisher/ordering/rounds.py",
+        "                left |= prepared\n",
+        "",
+        _ROUNDS,
+    ),
+    Planted(
+        "a reading says nothing of a round that was read after it began",
+        "publisher/ordering/rounds.py",
+        "left = holders & writers if began > round_.read_by else holders",
+        "left = holders & writers",
+        _ROUNDS,
+    ),
+    Planted(
+        "what one server has drawn says nothing of another",
+        "publisher/ordering/rounds.py",
+        "self._server, self._server_since = server, next(self._ticks)\n"
+        "                self._forget()",
+        "self._server, self._server_since = server, next(self._ticks)",
+        _ROUNDS,
+    ),
+    Planted(
+        "the marks of a gate are read behind the last number",
+        "publisher/ordering/postgresql/gated.py",
+        """        number = last_number(sequence, connection)
+        name = {"table": quoted_name(connection, self._table)}
+        # In this order: a writer that comes in between has drawn nothing at or below the number.
+        marks = connection.scalars(_MARKS, name).all()
+""",
+        """        name = {"table": quoted_name(connection, self._table)}
+        marks = connection.scalars(_MARKS, name).all()
+        number = last_number(sequence, connection)
+""",
+        _GATED,
+    ),
+    Planted(
+        "a mark is completed to the number that is nearest",
+        "publisher/ordering/postgresql/gated.py",
+        "    return number - (below if below < span // 2 else below - span)",
+        "    return number - below",
+        _GATED,
+    ),
+    Planted(
+        "a sequence that hands out several numbers at once is refused",
+        "publisher/ordering/postgresql/sequence.py",
+        " or found.cycles or found.cache != 1:",
+        " or found.cycles:",
+        _SEQUENCE,
+    ),
+    Planted(
+        "positions are given one reader at a time, on PostgreSQL",
+        "publisher/ordering/postgresql/sequenced.py",
+        "SELECT * INTO state FROM {state} FOR UPDATE SKIP LOCKED;",
+        "SELECT * INTO state FROM {state};",
+        (_SEQUENCED, "-k", "postgresql"),
+    ),
+    Planted(
+        "the right to give positions is taken before their events are read, on MariaDB",
+        "publisher/ordering/mysql/sequenced.py",
+        "            FROM {state} AS state WHERE state.id = 1 FOR UPDATE SKIP LOCKED;",
+        "            FROM {state} AS state WHERE state.id = 1;",
+        (_SEQUENCED, "-k", "mariadb"),
+    ),
+    Planted(
+        "the low mark waits for the writers of its time",
+        "publisher/ordering/postgresql/sequenced.py",
+        "            virtualtransaction = ANY (state.holders) OR virtualtransaction LIKE '-1/%'",
+        "            virtualtransaction LIKE '-1/%'",
+        (_SEQUENCED, "-k", "postgresql"),
+    ),
+    Planted(
+        "a key that comes back has a place of its own, on SQLite",
+        "publisher/ordering/sqlite/sequenced.py",
+        "    DELETE FROM {positions} WHERE {known};\n    INSERT INTO {positions}",
+        "    INSERT OR IGNORE INTO {positions}",
+        (_SEQUENCED, "-k", "sqlite"),
+    ),
+    Planted(
+        "a table of SQLite that gives a number again is refused",
+        "publisher/ordering/sqlite/single_writer.py",
+        '        return _QUOTED_OR_COMMENT.sub(" ", declaration or "").upper()',
+        '        return (declaration or "").upper()',
+        (f"{_FOLDER}/test_single_writer.py",),
+    ),
+    Planted(
+        "a horizon that is free again is told of again",
+        "publisher/horizon_watch.py",
+        "        if (age > TOO_LATE) != self._told:\n",
+        "        if age > TOO_LATE and not self._told:\n",
+        (_WATCH, "-k", "observed-postgresql"),
+    ),
+    Planted(
+        "an age is that of the oldest number that is not settled",
+        "publisher/horizon_age.py",
+        "            return now - self._seen[0][1] if self._seen else 0.0",
+        "            return now - self._seen[-1][1] if self._seen else 0.0",
+        ("tests/unit/publisher/test_horizon_age.py",),
+    ),
+)
