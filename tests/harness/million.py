@@ -1,4 +1,4 @@
-"""A table of a million events, on each database, and what reading it costs there."""
+"""A table of many events, on each database, and what reading it costs there."""
 
 import re
 import sqlite3
@@ -22,7 +22,6 @@ from sqlalchemy import (
 from zeroeventhub import TableFeed
 from zeroeventhub.publisher.partition_hash import hash_on_connect, partition_expression
 
-ROWS = 1_000_000
 FEW = 100
 """How many events the last partition has, behind all others."""
 
@@ -82,30 +81,30 @@ def feed(name):
     return TableFeed(events, data="data", type="kind", id="name", **time, **options)
 
 
-def fill(engine):
+def fill(engine, rows):
     """Fill the tables: that of the events, and those that the ordering sequenced has beside it."""
     metadata.create_all(engine)
     hash_on_connect(engine)
     database = engine.dialect.name
     with engine.begin() as connection:
         if database == "postgresql":
-            # As after a bulk load, of which nobody has taken statistics yet.
+            # As after a bulk load, without statistics yet.
             connection.exec_driver_sql("ALTER TABLE events SET (autovacuum_enabled = off)")
-        statement = FILL[database].format(rows=ROWS, late=ROWS - FEW)
+        statement = FILL[database].format(rows=rows, late=rows - FEW)
         connection.exec_driver_sql(
             statement.replace("%", "%%") if database != "sqlite" else statement
         )
         if database == "postgresql":
             connection.exec_driver_sql(
-                f"SELECT setval(pg_get_serial_sequence('events', 'id'), {ROWS})"
+                f"SELECT setval(pg_get_serial_sequence('events', 'id'), {rows})"
             )
         if database != "mariadb":
             Index("events_by_expression", BY_NAME, events.c.id).create(connection)
-        _give_positions(connection)
+        _give_positions(connection, rows)
     events.indexes = {index for index in events.indexes if index.name != "events_by_expression"}
 
 
-def _give_positions(connection):
+def _give_positions(connection, rows):
     """Give every event the position of its number, as the ordering would in many small steps."""
     ordering = feed("sequenced").ordering(connection.dialect.name)
     for statement in ordering.ddl(connection).install:
@@ -121,7 +120,7 @@ def _give_positions(connection):
     if connection.dialect.name == "sqlite":
         return  # it counts in sqlite_sequence
     low = ", low" if connection.dialect.name == "postgresql" else ""
-    values = f"1, {ROWS}, '2020-02-01'" + (", 0" if low else "")
+    values = f"1, {rows}, '2020-02-01'" + (", 0" if low else "")
     connection.execute(text(f"INSERT INTO {state} (id, last, at{low}) VALUES ({values})"))
 
 

@@ -1,0 +1,127 @@
+"""Mistakes in what publishes a table."""
+
+from harness.planted import Planted
+
+_ROOM = "tests/integration/publisher"
+_UNIT = "tests/unit/publisher"
+_SQLITE = ("-k", "sqlite")
+
+PLANTED = (
+    Planted(
+        "the horizon: a feed is read no further than what is settled",
+        "publisher/queries.py",
+        "        return horizon.settled if self.stop is None",
+        "        return horizon.highest if self.stop is None",
+        ("tests/integration/publisher/ordering/test_open_writers.py",),
+    ),
+    Planted(
+        "the horizon: no piece of a partition reaches beyond it",
+        "publisher/reader.py",
+        "        until = horizon.settled if stop_place is None else stop_place.position\n",
+        "        until = horizon.highest if stop_place is None else stop_place.position\n",
+        (f"{_ROOM}/test_split_query.py", "-k", "below_the_horizon"),
+    ),
+    Planted(
+        "the diverged check: a cursor of another history is refused",
+        "publisher/history.py",
+        "        return compare_digest(self._seal.check(place.position, event.raw), place.check)",
+        "        return bool(place.check)",
+        (f"{_UNIT}/test_history.py",),
+    ),
+    Planted(
+        "each of two cursors is checked, not the first alone",
+        "publisher/history.py",
+        "        for place, row in found:",
+        "        for place, row in found[:1]:",
+        (f"{_UNIT}/test_history.py",),
+    ),
+    Planted(
+        "a cursor beyond the last event is refused",
+        "publisher/reader.py",
+        "if any(place is not None and place.position > horizon.highest for place in places):",
+        "if any(place is not None and place.position < 0 for place in places):",
+        (f"{_ROOM}/test_reader.py", *_SQLITE),
+    ),
+    Planted(
+        "text that is not JSON is not passed on",
+        "publisher/rows.py",
+        "        _check(found.events, last, positions)",
+        "        pass",
+        (f"{_UNIT}/test_rows.py",),
+    ),
+    Planted(
+        "half a pair of surrogates is not passed on",
+        "publisher/rows.py",
+        "_SURROGATE.search(raw):",
+        "not raw:",
+        (f"{_ROOM}/test_json_form.py", "-k", "surrogates"),
+    ),
+    Planted(
+        "rows of deleted events count where a page is cut for its bytes",
+        "publisher/rows.py",
+        "            if gap > count:\n                break\n            count += 1\n",
+        "            if gap > count:\n                break\n",
+        (f"{_ROOM}/test_page_query.py", *_SQLITE),
+    ),
+    Planted(
+        "a secret hides the event at which a cursor stands",
+        "publisher/cursor.py",
+        ", salt=salt).hexdigest()",
+        ").hexdigest()",
+        (f"{_UNIT}/test_cursor.py",),
+    ),
+    Planted(
+        "no page has more events than are wanted",
+        "publisher/page_query.py",
+        "            limit -= portion\n",
+        "",
+        (f"{_ROOM}/test_page_query.py", *_SQLITE),
+    ),
+    Planted(
+        "the first rows are no more than are wanted",
+        "publisher/portions.py",
+        "            return min(left, FIRST)",
+        "            return FIRST",
+        (f"{_ROOM}/test_page_query.py", *_SQLITE),
+    ),
+    Planted(
+        "a filter holds for every portion of a page",
+        "publisher/page_query.py",
+        """            values["after"] = rows.last[0]
+""",
+        """            values["after"] = rows.last[0]
+            query = self._statement(way, None, each)
+""",
+        (f"{_ROOM}/test_type_condition.py", *_SQLITE),
+    ),
+    Planted(
+        "a stop is reached with the event at it",
+        "publisher/reader.py",
+        "            reached = max(stretch.until, place.position) >= stop.position",
+        "            reached = max(stretch.until, place.position) > stop.position",
+        (f"{_ROOM}/test_reader.py", *_SQLITE),
+    ),
+    Planted(
+        "an error of the database that no waiting mends is no reason to come back",
+        "publisher/database_error.py",
+        "        if names & _CHANGED:",
+        "        if names & _LATE:",
+        (f"{_ROOM}/test_columns.py", *_SQLITE),
+    ),
+    Planted(
+        "a connection in the middle of a query is given back to nobody",
+        "publisher/guest_connection.py",
+        "    except BaseException:  # in the middle of a query, whose answer is still to come\n"
+        "        connection.invalidate()\n",
+        "    except BaseException:  # in the middle of a query, whose answer is still to come\n"
+        "        pass\n",
+        (f"{_ROOM}/test_guest_connection.py", "-k", "middle and sqlite"),
+    ),
+    Planted(
+        "the deadline begins anew with each statement",
+        "publisher/guest_connection.py",
+        "            deadline = monotonic() + self._seconds\n",
+        "            deadline = min(deadline, monotonic() + self._seconds)\n",
+        (f"{_ROOM}/test_guest_connection.py", "-k", "each_statement"),
+    ),
+)
