@@ -204,6 +204,31 @@ class Seen(Observer):
         return [tuple(rest) for first, *rest in list(self.told) if first == name]
 
 
+class Inside(Seen):
+    """Counts the transactions that are open at a time.
+
+    Attributes:
+        now: how many there are.
+        most: how many there were at most.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.now = self.most = 0
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def applying(self, consumer, partition, events):
+        with self._lock:
+            self.now += 1
+            self.most = max(self.now, self.most)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.now -= 1
+
+
 class Shop:
     """A feed in memory, and a consumer's database with a store and a table of effects.
 

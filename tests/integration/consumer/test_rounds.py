@@ -8,6 +8,7 @@ from random import Random
 import pytest
 from harness.deliveries import (
     NAME,
+    Inside,
     Poison,
     Seen,
     effects,
@@ -22,7 +23,7 @@ from harness.deliveries import (
 from harness.waiting import DEADLINE
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Connection, delete, select
+from sqlalchemy import Connection, delete, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from zeroeventhub import Event, Failures
@@ -155,6 +156,22 @@ def test_progress_is_finished_with_the_lanes_that_it_was_made_with(shop):
     shop.run(write_page, lanes=1, limit=7)
     assert_in_order(shop, stream)
     assert shop.lanes() is None
+
+
+def test_no_more_lanes_write_than_there_are_now(postgresql_shop):
+    """A page that was begun in many lanes is finished by few at a time."""
+    shop, inside = postgresql_shop, Inside()
+    shop.feed.publish(*[event(n, key) for n, key in enumerate("acdfjkv")])
+    with halting(Poison):
+        shop.run(failing(*range(6)), lanes=7)
+    assert shop.landed() == [6]
+
+    def slow(connection, page):
+        connection.execute(text("SELECT pg_sleep(0.02)"))
+        write_page(connection, page)
+
+    shop.run(slow, lanes=2, observer=inside)
+    assert (inside.most, len(shop.landed())) == (2, 7)
 
 
 def test_progress_of_another_place_is_not_believed(shop):

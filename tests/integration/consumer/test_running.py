@@ -7,11 +7,11 @@ import threading
 import time
 import weakref
 from collections import Counter
-from contextlib import contextmanager
 
 import pytest
 from harness.deliveries import (
     LONG,
+    Inside,
     Running,
     Seen,
     effects,
@@ -75,31 +75,6 @@ def test_partitions_are_applied_side_by_side_in_tasks(postgresql_url):
     with opened(postgresql_url, is_async=True) as shop:
         filled(shop).run(meet, concurrency=4)
         assert sorted(shop.landed()) == list(range(20))
-
-
-class Inside(Seen):
-    """Counts the transactions that are open at a time.
-
-    Attributes:
-        now: how many there are.
-        most: how many there were at most.
-    """
-
-    def __init__(self):
-        super().__init__()
-        self.now = self.most = 0
-        self._lock = threading.Lock()
-
-    @contextmanager
-    def applying(self, consumer, partition, events):
-        with self._lock:
-            self.now += 1
-            self.most = max(self.now, self.most)
-        try:
-            yield
-        finally:
-            with self._lock:
-                self.now -= 1
 
 
 @pytest.mark.parametrize(("concurrency", "most"), [(1, 1), (2, 2)])
