@@ -150,6 +150,18 @@ def test_large_rows_are_read_few_at_a_time(sqlite):
     assert max(asked) * 100 <= 1.1 * 1024 * 1024
 
 
+def test_deleted_events_take_no_room(sqlite):
+    """Among positions that have lost their events a page holds as many bytes as among others."""
+    feed = published(sqlite, Capacity(page_bytes=PAGE), ordering="sequenced")
+    with sqlite.begin() as connection:
+        connection.execute(insert(orders), [{"data": str(n) * 400} for n in range(8)])
+    feed.head()
+    with sqlite.begin() as connection:
+        connection.execute(delete(orders).where(orders.c.id.in_([1, 2, 4, 7])))
+    found = [[raw.decode()[1] for raw in page] for page, *_ in pages(feed, 9)]
+    assert found == [["2", "4"], ["5", "7"]]
+
+
 READ = """
 import re, sys
 from pathlib import Path

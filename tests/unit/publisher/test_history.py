@@ -1,7 +1,7 @@
 """Histories that are set back and go on otherwise, at random: which cursors a feed still takes."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Column, Engine, Integer, MetaData, Table, create_engine, insert, text
 from sqlalchemy.pool import StaticPool
@@ -150,6 +150,8 @@ steps = st.lists(
 
 @settings(max_examples=60)
 @given(steps)
+@example([("append", 3), ("take", 0, 3), ("set_back", 2, 0), ("append", 2)])
+@example([("append", 5), ("take", 4, 3), ("set_back", 3, 1), ("append", 1), ("take", 1, 0)])
 def test_cursor_is_taken_if_its_history_is_the_same(steps):
     """Whatever is lost and written instead, a cursor is taken if all events up to it are still
     the same, and refused if not; and whichever is taken leads to every event behind it.
