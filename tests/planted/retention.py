@@ -1,0 +1,151 @@
+"""Mistakes in what a feed keeps: its mark, its archive, its consumers' progress and its log."""
+
+from harness.planted import Planted
+
+_RETENTION = "tests/integration/publisher/test_retention.py"
+_PROGRESS = ("tests/integration/publisher/test_progress.py", "-k", "sqlite")
+_TRIMMING = ("tests/integration/publisher/test_trimming.py", "-k", "sqlite")
+_DELETING = ("tests/integration/publisher/test_deleting.py", "-k", "sqlite")
+_COMPACTING = ("tests/integration/publisher/test_compacting.py", "-k", "sqlite")
+_SEALING = ("tests/integration/publisher/test_sealing.py", "-k", "history")
+_ARCHIVED = ("tests/integration/publisher/test_archived.py", "-k", "boundary")
+_ARCHIVE = ("tests/integration/archive/test_archive.py", "-k", "not s3")
+_ERASING = ("tests/integration/archive/test_erasing.py",)
+_LOG = ("tests/integration/event_log/test_event_log.py", "-k", "sqlite")
+_KEYS = ("tests/integration/event_log/test_keyed_table.py", "-k", "sqlite")
+
+PLANTED = (
+    Planted(
+        "what was trimmed is looked up behind the rows of a page",
+        "publisher/reader.py",
+        """        self._refuse_beyond(horizon, place, wanted.stop)
+        pages =""",
+        """        self._refuse_beyond(horizon, place, wanted.stop)
+        early = self._history.mark(connection)
+        self._history.mark = lambda _: early
+        pages =""",
+        (_RETENTION, "-k", "between_any_two"),
+    ),
+    Planted(
+        "what is trimmed and the mark that tells of it are of one moment",
+        "publisher/trimming/batches.py",
+        """        delete = delete_events""",
+        """        connection.commit()
+        delete = delete_events""",
+        _DELETING,
+    ),
+    Planted(
+        "a cursor at the mark is of the event that was trimmed there",
+        "publisher/retention/mark.py",
+        "if comparable and not",
+        "if False and not",
+        (_RETENTION, "-k", "goes_on and sqlite"),
+    ),
+    Planted(
+        "a cursor below the mark that cannot be checked is refused",
+        "publisher/retention/mark.py",
+        "place.position > last.position and not place.check",
+        "place.position > last.position",
+        (_RETENTION, "-k", "its_partition and sqlite"),
+    ),
+    Planted(
+        "a plan waits for every consumer that has registered",
+        "publisher/trimming/trimmer.py",
+        "lowest = min(lowest, allowed)",
+        "lowest = allowed",
+        _PROGRESS,
+    ),
+    Planted(
+        "a batch waits for every consumer that has registered since the plan",
+        "publisher/progress/registry.py",
+        "until = until if allowed is None else min(until, allowed)",
+        "until = until if allowed is None else min(until, allowed)\n            break",
+        _PROGRESS,
+    ),
+    Planted(
+        "clocks may be apart",
+        "publisher/progress/registry.py",
+        "columns.heard_at >= since - CLOCKS",
+        "columns.heard_at >= since",
+        _PROGRESS,
+    ),
+    Planted(
+        "a place is taken between two batches of trimming",
+        "publisher/progress/registry.py",
+        "        if self._marks is not None:",
+        "        if False:",
+        _PROGRESS,
+    ),
+    Planted(
+        "a principal moves its own consumers alone",
+        "server/endpoint.py",
+        "principal=principal.name,",
+        'principal="",',
+        _PROGRESS,
+    ),
+    Planted(
+        "a cursor at an event that was compacted stays good",
+        "publisher/compacting/compactor.py",
+        "self._marks.thinning(int(found[-1].position))",
+        "self._marks.thinning(int(found[0].position))",
+        _COMPACTING,
+    ),
+    Planted(
+        "a thinned feed stays thinned up to its highest event",
+        "publisher/retention/marks.py",
+        "self.table.c.feed == self.feed, column < until",
+        "self.table.c.feed == self.feed",
+        (_RETENTION, "-k", "one_by_one and sqlite"),
+    ),
+    Planted(
+        "a file that was replaced stays for those who read it",
+        "archive/archive.py",
+        "{one.name for one in newest.removed if one.since > now - self._grace}",
+        "set()",
+        _ARCHIVE,
+    ),
+    Planted(
+        "a file of a sealer that may still live stays",
+        "archive/archive.py",
+        " not in needed | waiting and created < now - self._grace",
+        " not in needed | waiting",
+        _ARCHIVE,
+    ),
+    Planted(
+        "the last segment is erased from as well",
+        "archive/erasing.py",
+        "for segment in archive.look().segments]:",
+        "for segment in archive.look().segments[:-1]]:",
+        _ERASING,
+    ),
+    Planted(
+        "a row group is read up to its last event",
+        "publisher/archived/tier.py",
+        "if entry.last > after and entry.first <= until:",
+        "if entry.last > after and entry.first < until:",
+        _ARCHIVED,
+    ),
+    Planted(
+        "a table is sealed behind its own history alone",
+        "publisher/archived/sealer.py",
+        "            self._reader.vouch_in_table(connection, last)\n",
+        "            pass\n",
+        _SEALING,
+    ),
+    Planted(
+        "an error of the database is no event that came before",
+        "event_log/keyed_table.py",
+        """            if not is_taken(error):
+                raise
+""",
+        "",
+        _KEYS,
+    ),
+    Planted(
+        "an id that comes again says the same of its key",
+        "event_log/log.py",
+        "said = (columns.type, columns.key, columns.data)",
+        "said = (columns.type, columns.data)",
+        _LOG,
+    ),
+)
