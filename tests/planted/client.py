@@ -112,10 +112,10 @@ PLANTED = (
         _WIRE,
     ),
     Planted(
-        "a user alone in the address is a secret too",
+        "the password of an address is a secret by itself",
         "_http/redaction.py",
-        "self._url.password or self._url.username, ",
-        "self._url.password, ",
+        "self._url.password or self._url.username, self._url.userinfo.decode()",
+        "self._url.userinfo.decode()",
         _REDACTION,
     ),
     Planted(

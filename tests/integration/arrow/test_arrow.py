@@ -432,10 +432,10 @@ def test_limits_hold():
     """More bytes or events than a client takes, and an event that is too long, are refused; what
     was read before that stands.
     """
-    first = [("1", None), ("2", None), (None, '{"cursor":"a"}')]
-    body = stream(first, [("3", None), (f'"{"x" * 900}"', None), (None, '{"cursor":"b"}')])
+    first = [("1", None)], [("2", None), (None, '{"cursor":"a"}')]
+    body = stream(*first, [("3", None), (f'"{"x" * 900}"', None), (None, '{"cursor":"b"}')])
     exact = {"page_events": 4, "line_bytes": 902, "page_bytes": len(body)}
-    second = body.index(b"\xff\xff\xff\xff", len(stream(first)) - 8)
+    second = body.index(b"\xff\xff\xff\xff", len(stream(*first)) - 8)
     for chunks in ([body], [body[:second], body[second:]]):
         assert decoded(*chunks, **exact).cursor == "b"
         for name, most in exact.items():

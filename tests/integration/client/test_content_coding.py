@@ -106,6 +106,8 @@ def test_page_of_any_length_is_unpacked_to_its_end(coding, length):
     assert len(body) == length
     packed = PACKERS[coding](body)
     assert facts(fetched([packed], coding)) == HALF
+    if coding == "gzip":
+        assert facts(fetched([packed[:-8]], coding)) == HALF
     assert facts(fetched([packed], coding, page_bytes=length)) == HALF
     with pytest.raises(PageTooLarge):
         fetched([packed], coding, page_bytes=length - 1)

@@ -125,8 +125,8 @@ def test_body_has_a_least_rate(call, script):
 
 def test_body_that_keeps_the_rate_is_read(any_call):
     """What a body has brought so far earns it time, up to the deadline."""
-    script = [(head(), 0.0), *drip(b" " * 60_000, 0.2, step=15_000), (PAGE, 0.0)]
-    limits = Limits(bytes_per_second=10_000, grace=0.6)
+    script = [(head(), 0.0), *drip(b" " * 50_000, 0.12, step=5_000), (PAGE, 0.0)]
+    limits = Limits(bytes_per_second=10_000, grace=0.3)
     with dripping(pages(lambda: script)) as url:
         assert any_call(url, session=PATIENT, feed={"limits": limits}).cursor == "b"
 

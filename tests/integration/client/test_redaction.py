@@ -245,6 +245,21 @@ def test_short_password_of_a_url_is_not_logged(call, said):
     assert "pw" not in said()
 
 
+def test_secret_is_hidden_in_every_form(any_call):
+    """What a feed says of its readers' secrets is hidden, as they are and as they were written."""
+    told = ["pass word", "pass%20word", "user:pass%20word", "co&de", "co%26de", "biscuit", "bearer"]
+    told += [base64.b64encode(b"user:pass word").decode(), "a+key", "a%2Bkey"]
+    detail = "; ".join(told).encode()
+    sent = answer(b'{"type":"urn:x/gone","detail":"%b"}' % detail, status="410 No")
+    session = {
+        "headers": {"Authorization": "Bearer bearer", "X-API-Key": "a+key"},
+        "cookies": {"session": "biscuit"},
+    }
+    with answering(lambda _: sent) as url, pytest.raises(ZeroEventHubError) as caught:
+        any_call(url.replace("//", "//user:pass%20word@") + "/f?code=co%26de", session=session)
+    assert str(caught.value) == "; ".join([HIDDEN] * len(told))
+
+
 def test_short_values_are_no_secrets(any_call):
     """A value of fewer than four characters, found in any text, is not hidden in it."""
     detail = b'{"type":"urn:x/gone","detail":"1 table of abcd"}'

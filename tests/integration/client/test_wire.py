@@ -3,6 +3,7 @@
 import gzip
 import itertools
 import json
+import time
 from datetime import UTC, datetime, timedelta, timezone
 from email.utils import format_datetime
 
@@ -51,7 +52,7 @@ from zeroeventhub.protocol import (
 )
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
-HTML = b"<html><body><h1>502 Bad Gateway</h1><hr>nginx</body></html>"
+HTML = b"<html>\n<body><h1>502 Bad Gateway</h1><hr>nginx</body></html>"
 FIRST_PAGE, REST = PAGE[:32], PAGE[32:]
 PACKED = gzip.compress(PAGE, mtime=0)
 
@@ -269,8 +270,18 @@ def test_retry_after_is_seconds_or_nothing(any_call, value):
     assert caught.value.retry_after == RETRY_AFTER[value]
 
 
+@pytest.fixture
+def far_from_utc(monkeypatch):
+    """A machine whose clock shows the time of another zone."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "XYZ-9")
+        time.tzset()
+        yield
+    time.tzset()
+
+
 @pytest.mark.parametrize("zone", ["GMT", "-0000", ""])
-def test_retry_after_of_a_date_counts_from_now(any_call, zone):
+def test_retry_after_of_a_date_counts_from_now(any_call, zone, far_from_utc):
     """A date to come is as many seconds as there are until then, in UTC without a zone as well."""
     date = http_date(seconds=1000).replace("GMT", zone).strip()
     for status, error in (("429 No", TooManyRequests), ("503 No", Unavailable)):

@@ -280,3 +280,16 @@ def test_bound_is_kept_to_the_last_byte_and_event(name, least, size):
     assert raw(decode(*chunks, **{name: least})) == ([b"1", b"2"], "a")
     with pytest.raises(PageTooLarge, match=f"Limits.{name}"):
         decode(*chunks, **{name: least - 1})
+    if name == "page_bytes":
+        assert isinstance(taken([*chunks, b"\n"], {name: least}), str)
+
+
+@pytest.mark.parametrize("size", [1, 9, 100], ids="in chunks of {} bytes".format)
+def test_events_of_all_checkpoints_are_counted(size):
+    """The bound of events is one of a page, however many checkpoints and chunks it has."""
+    body = b'{"data":1}\n{"cursor":"a"}\n{"data":2}\n{"cursor":"b"}\n{"data":3}\n{"cursor":"c"}\n'
+    chunks = cut(body, range(size, len(body), size))
+    assert taken(chunks, {"page_events": 3}) == (None, [b"1", b"2", b"3"], "c")
+    error, *found = taken(chunks, {"page_events": 2})
+    assert "page_events" in error
+    assert found == [[b"1", b"2"], "b"]
