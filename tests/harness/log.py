@@ -4,7 +4,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -283,6 +283,52 @@ def polling(feed: Any) -> Iterator[None]:
 STILL_OWNED = {1397, 1399}  # XAER_NOTA and XAER_RMFAIL: the server has not missed the session yet
 
 
+class Preparing:
+    """A transaction that is prepared, and whose connection is lost then.
+
+    Args:
+        log: where.
+        statement: what it does.
+    """
+
+    def __init__(self, log: Log, statement: str) -> None:
+        token = uuid.uuid4().hex
+        if log.database == "postgresql":
+            before, self._after = "SELECT 1", [f"PREPARE TRANSACTION '{token}'"]
+            self._commit, self._rollback = (
+                f"{decision} PREPARED '{token}'" for decision in ("COMMIT", "ROLLBACK")
+            )
+        else:
+            before, self._after = (
+                f"XA START '{token}'",
+                [f"XA END '{token}'", f"XA PREPARE '{token}'"],
+            )
+            self._commit, self._rollback = f"XA COMMIT '{token}'", f"XA ROLLBACK '{token}'"
+        self._engine = log.engine
+        self._connection = log.engine.connect()
+        self._decided = False
+        for line in (before, statement):
+            self._connection.exec_driver_sql(line)
+
+    def prepare(self) -> None:
+        """Prepare it, and lose the connection."""
+        if not self._connection.closed:
+            for line in self._after:
+                self._connection.exec_driver_sql(line)
+            self._connection.invalidate()
+            self._connection.close()
+
+    def commit(self) -> None:
+        """Commit it, from elsewhere."""
+        self._decided = _decide(self._engine, self._commit)
+
+    def close(self) -> None:
+        """Leave nothing prepared, which would keep its database from being dropped."""
+        self.prepare()
+        if not self._decided:
+            _decide(self._engine, self._rollback)
+
+
 @contextmanager
 def prepared(
     log: Log, statement: str, beside: Callable[[], None] = lambda: None
@@ -294,27 +340,10 @@ def prepared(
         statement: what it does.
         beside: what is done between that and the moment at which it is prepared.
     """
-    token = uuid.uuid4().hex
-    if log.database == "postgresql":
-        before, after = ["SELECT 1"], [f"PREPARE TRANSACTION '{token}'"]
-        commit, rollback = f"COMMIT PREPARED '{token}'", f"ROLLBACK PREPARED '{token}'"
-    else:
-        before, after = [f"XA START '{token}'"], [f"XA END '{token}'", f"XA PREPARE '{token}'"]
-        commit, rollback = f"XA COMMIT '{token}'", f"XA ROLLBACK '{token}'"
-    with log.engine.connect() as connection:
-        for step in (*before, statement):
-            connection.exec_driver_sql(step)
+    with closing(Preparing(log, statement)) as writer:
         beside()
-        for step in after:
-            connection.exec_driver_sql(step)
-        connection.invalidate()
-    decided = []
-    try:
-        yield lambda: decided.append(_decide(log.engine, commit))
-    finally:
-        # What stays prepared would keep its database from being dropped.
-        if not decided:
-            _decide(log.engine, rollback)
+        writer.prepare()
+        yield writer.commit
 
 
 def _decide(engine: Engine, decision: str) -> bool:

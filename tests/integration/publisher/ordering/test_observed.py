@@ -1,9 +1,9 @@
 """Watching who writes: what observed waits for, what it refuses, and which rights it needs."""
 
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 
 import pytest
-from harness.log import append, behind, prepared, stranger
+from harness.log import Preparing, append, behind, prepared, stranger
 from harness.ordering_table import (
     OBSERVED,
     OBSERVED_MARIADB,
@@ -78,6 +78,23 @@ def test_prepared_transaction_is_a_writer(log, watched):
     """A prepared transaction holds back what is behind it, whether its writer was seen before."""
     log.publish()
     log.assert_waits_for_prepared(watched=watched)
+
+
+@pytest.mark.parametrize("step", range(5))
+@for_each(*BOTH)
+def test_transaction_prepared_between_two_steps_of_a_read_is_waited_for(log, step):
+    """A transaction that is prepared while a page is read is among the writers or the prepared."""
+    log.publish()
+    log.write(0)
+    assert log.news() == [0]
+    with closing(Preparing(log, "INSERT INTO log (n) VALUES (1)")) as slow:
+        log.write(2)
+        with behind(log.engine, step, slow.prepare):
+            assert log.news() == []
+        slow.prepare()
+        assert log.news() == []
+        slow.commit()
+    assert log.news() == [1, 2]
 
 
 @shows("a long transaction elsewhere", OBSERVED_MARIADB)

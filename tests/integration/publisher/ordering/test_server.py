@@ -217,6 +217,27 @@ def test_feed_goes_on_after_promotion_of_a_replica(log, case, monkeypatch):
     log.assert_order_of(lambda slow: append(slow, 1))
 
 
+@for_each(OBSERVED_MARIADB)
+def test_what_another_server_has_drawn_says_nothing_here(log):
+    """Once a name leads to another server, the feed waits for the writers that are open there."""
+    log.publish()
+    log.write(0)
+    number = log.count("SELECT @@server_id")
+    with log.engine.connect() as slow, connected(log.engine.url) as engine:
+        log.feed = log.restarted(engine)
+        assert log.news() == [0]
+        append(slow, 1)
+        log.run(f"SET GLOBAL server_id = {number + 1}")
+        try:
+            engine.dispose()
+            with pytest.raises(Unavailable):
+                log.news()
+            slow.commit()
+            assert log.news() == [1]
+        finally:
+            log.run(f"SET GLOBAL server_id = {number}")
+
+
 # after dump and restore
 
 
