@@ -148,6 +148,20 @@ PLANTED = (
         (f"{CURSORS}test_operating.py", *SQLITE),
     ),
     Planted(
+        "a lease that has run out is not shown as held",
+        "cursors/operating.py",
+        "        leases.expires_at > now,\n",
+        "",
+        (f"{CURSORS}test_operating.py", *SQLITE),
+    ),
+    Planted(
+        "a consumer is new whatever other consumers there are",
+        "cursors/store.py",
+        "known = select(columns.partition).where(columns.consumer == consumer).limit(1)",
+        "known = select(columns.partition).limit(1)",
+        (f"{CURSORS}test_store.py", *SQLITE),
+    ),
+    Planted(
         "shares differ by one at most",
         "cursors/fair_share.py",
         "    return each + (sorted(members).index(owner) < left)",

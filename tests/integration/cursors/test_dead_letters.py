@@ -205,7 +205,7 @@ def test_discarded_letter_lets_those_behind_it_go(any_store):
 
 
 def test_letter_is_not_applied_once_it_is_discarded(any_store):
-    """Who applies a letter that an operator has discarded meanwhile is fenced."""
+    """A process that applies a letter which an operator has discarded meanwhile is fenced."""
     store = any_store
     add(store, 1)
     call(store, store.dead_letters.retry)
@@ -289,7 +289,7 @@ class Mailbox(RuleBasedStateMachine):
 
     @invariant()
     def what_is_due_is_first_of_its_key(self):
-        """The letters are those of the list, and due is who was marked or held and is first."""
+        """The letters are those of the list; due are those that wait no longer and are first."""
         found = [[one.event.data, one.key, one.state] for one in letters(self.store)]
         assert found == self.model
         firsts = {one[1]: one for one in reversed(self.model)}

@@ -179,7 +179,7 @@ def test_zombie_in_sqlite_is_fenced(mother, sqlite_url, way, points):
     [("sqlite", 1), rarely("sqlite", 4), rarely("postgresql", 8), rarely("mariadb", 4)],
 )
 def test_chaos(mother, url, seconds):
-    """Four workers are frozen, killed, told to leave and replaced by a seed's dice."""
+    """Four workers are frozen, killed, asked to leave and replaced by a seed's dice."""
     seed = 1
     with scene(mother, url, Script(partitions=5)) as here:
         options = {"lease": LEASE, "follow": True}

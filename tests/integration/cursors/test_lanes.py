@@ -22,7 +22,7 @@ from zeroeventhub.errors import Fenced
 
 
 def test_lanes_count_from_the_cursor(store):
-    """Each lane counts for itself; who reads the page again learns where each stands."""
+    """Each lane counts for itself, and a process that reads the page again learns how far."""
     place = load(store, 0)
     assert progress(store, place) is None
     advance(store, place, 0, 0, 3)
@@ -102,7 +102,7 @@ def test_lane_that_was_rolled_back_has_not_moved(any_store):
 
 
 def test_lanes_work_side_by_side_and_cursor_waits(leveled_store):
-    """Lanes do not wait for each other; who moves the cursor or enters waits for all of them."""
+    """Lanes do not wait for each other; a process that enters waits for all of them."""
     store = leveled_store
     place = load(store, 0)
     claim(store, "two", [0])

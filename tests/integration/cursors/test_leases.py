@@ -72,7 +72,7 @@ def test_process_that_is_alone_reads_everything(store):
 
 
 def test_partitions_are_divided_when_processes_come_and_go(store):
-    """Who holds too much says so; what is given back, or has run out, goes to the others."""
+    """A surplus is named; what is given back, or has run out, goes to the other processes."""
     claim(store, "one", ALL)
     second = claim(store, "two", ALL)
     assert (second.held, second.surplus) == (frozenset(), frozenset())
@@ -90,7 +90,7 @@ def test_partitions_are_divided_when_processes_come_and_go(store):
 
 
 def test_lease_is_renewed_by_claiming(store):
-    """A claim moves the end of a lease, as the others see it, and takes back what nobody took."""
+    """A claim moves the end of a lease, as the others see it, and renews one that has run out."""
     claim(store, "one", ALL, seconds=10)
     before = claim(store, "two", ALL).elsewhere
     claim(store, "one", ALL, seconds=20)
@@ -113,7 +113,7 @@ def test_claim_tells_the_epochs_of_what_it_holds(store):
 
 
 def test_lease_that_has_run_out_lets_no_process_in(store):
-    """Only who holds a lease by the database's clock enters, and a refusal fences no process."""
+    """Only a holder of a lease by the database's clock enters, and a refusal fences no process."""
     with pytest.raises(LeaseLost):
         enter(store, 0, "one")
     claim(store, "one", [0, 1])
@@ -196,7 +196,7 @@ def test_consumers_do_not_share_with_each_other(store):
 
 
 def test_pinned_process_takes_what_is_free_of_its_own(store):
-    """Who was told which partitions to read is no member, and the others divide the rest."""
+    """A process pinned to partitions is no member, and the others divide the rest."""
     pinned = claim(store, "pinned", (0, 1, 2), share=False)
     assert (pinned.held, pinned.surplus) == ({0, 1, 2}, set())
     assert claim(store, "one", ALL).held == {3, 4}
@@ -210,7 +210,7 @@ def test_pinned_process_takes_what_is_free_of_its_own(store):
 
 @pytest.mark.parametrize("owner", ["", "x" * 201])
 def test_name_of_a_process_fits_its_column(store, owner):
-    """A name that stands for nobody, or would be cut, is refused."""
+    """A name that is empty, or would be cut, is refused."""
     with pytest.raises(ConfigurationError):
         claim(store, owner, ALL)
 
@@ -409,7 +409,7 @@ class Sharing(RuleBasedStateMachine):
 
     @rule()
     def come_to_rest(self):
-        """When nobody comes or goes, everything is divided fairly after three rounds."""
+        """When no process comes or goes, everything is divided fairly after three rounds."""
         for _ in range(3):
             for owner in sorted(self.alive):
                 self.gives_the_surplus_back(owner)

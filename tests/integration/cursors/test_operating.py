@@ -33,7 +33,7 @@ def test_standings_show_who_reads_what(store):
     load(store, 2, start="gone")
     inherit(store, {0: [2]}, remaining=[0, 1])
     claim(store, "one", [0])
-    claim(store, "two", [1])
+    assert claim(store, "two", [0, 1]).held == {1}
     expire(store, "two")
     with store.engine.connect() as connection:
         found = store.standings(connection)

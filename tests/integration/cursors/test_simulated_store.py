@@ -89,7 +89,7 @@ class Real:
 
 
 def finish(generator):
-    """Run what need not wait, since nobody else is there."""
+    """Run what need not wait, since no other process is there."""
     try:
         next(generator)
     except StopIteration as end:

@@ -40,6 +40,7 @@ def test_new_consumer_stands_at_its_start(store):
 
 def test_new_consumer_starts_everywhere_at_once(any_store):
     """A new consumer starts in all partitions where it wants to, and later ones at their start."""
+    load(any_store, 0, name="audit")
     for partitions in ([0, 1], [0, 1, 2]):
         call(any_store, any_store.begin, partitions, LAST)
     assert [cursor(any_store, partition) for partition in range(3)] == [LAST, LAST, FIRST]

@@ -180,7 +180,7 @@ def test_lost_connection_stays_transient_within_its_transaction(engine, name):
 
 
 def test_transaction_that_was_not_rolled_back_stays():
-    """A handler that goes on behind a failed flush has made a mistake, and is told of it."""
+    """A handler that goes on behind a failed flush has made a mistake, and hears of it."""
     assert not is_transient(PendingRollbackError("Roll back first.", code="7s2a"))
 
 
@@ -188,7 +188,7 @@ def test_transaction_that_was_not_rolled_back_stays():
     "address", ["postgresql+psycopg", "mariadb+pymysql", "mariadb+aiomysql", "postgresql async"]
 )
 def test_server_that_is_not_there_is_transient(address):
-    """A server that does not listen may do so again, and no secret is told of it."""
+    """A server that does not listen may do so again, and the error names no secret."""
 
     async def connect(engine):
         with reaching_store():
@@ -298,7 +298,7 @@ def test_locked_sqlite_is_transient(tmp_path, driver):
 
 
 def test_snapshot_of_sqlite_that_is_too_old_is_transient(tmp_path):
-    """A transaction that read before another one wrote is told so by an extended code."""
+    """A transaction that read before another one wrote gets an extended code, and passes."""
     path = tmp_path / "test.db"
     with (
         closing(sqlite3.connect(path, isolation_level=None)) as reader,

@@ -73,7 +73,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("raw", "reason"), REFUSED, ids=lambda value: str(value)[:40])
 def test_event_that_does_not_fit_is_named_by_its_place(sqlite, raw, reason):
-    """What does not fit is told with its place in the page and its column, and without its data."""
+    """An event that does not fit is named by its place and its column, without its data."""
     orders.create(sqlite)
     fits = Event(b'{"customer":"secret"}')
     with sqlite.begin() as connection, pytest.raises(ProtocolError, match=reason) as refused:

@@ -10,7 +10,7 @@ NAMES = st.sets(st.text(max_size=3), min_size=1, max_size=8)
 
 @given(NAMES, st.integers(0, 100))
 def test_shares_add_up(members, partitions):
-    """All partitions belong to somebody, and nobody has two more than another."""
+    """All partitions belong to a member, and no member has two more than another."""
     shares = [share(members, name, partitions) for name in members]
     assert sum(shares) == partitions
     assert max(shares) - min(shares) <= 1
