@@ -70,14 +70,15 @@ def asked(any_engine):
     return Asked(Starlette(routes=feed_routes("", feed, any_engine)))
 
 
+@pytest.mark.test_all
 @pytest.mark.skipif(not PUSHES, reason="this PySpark does not push filters")
 @pytest.mark.parametrize(
     ("condition", "of_feed"),
     [
         ("type IN ('paid', 'lost') AND partition IN (1)", {"partition": ["1"]}),
-        pytest.param("partition = 1", {"partition": ["1"]}, marks=pytest.mark.test_all),
-        pytest.param("type = 'paid'", {"event-types": ["paid"]}, marks=pytest.mark.test_all),
-        pytest.param("time >= '2026-01-02T00:00:00Z'", {}, marks=pytest.mark.test_all),
+        ("partition = 1", {"partition": ["1"]}),
+        ("type = 'paid'", {"event-types": ["paid"]}),
+        ("time >= '2026-01-02T00:00:00Z'", {}),
     ],
 )
 def test_filters_are_pushed(spark, asked, condition, of_feed):

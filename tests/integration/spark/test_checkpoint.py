@@ -139,7 +139,8 @@ def test_bulk_and_consumer_have_every_event_once(spark, any_engine, end_writers,
     assert standings == {0: True, 1: False, 2: False, 3: False}
 
 
-@pytest.mark.parametrize("form", [pytest.param("1", marks=pytest.mark.test_all), "2"])
+@pytest.mark.test_all
+@pytest.mark.parametrize("form", ["1", "2"])
 def test_checkpoint_is_read_as_spark_writes_it(spark, sqlite, tmp_path, form):
     """In either form of Spark's: refused while a batch is under way, and read when it is done."""
     from pyspark.errors import StreamingQueryException

@@ -8,7 +8,7 @@ from harness.spark_reading import Streaming
 from harness.web import serving
 from starlette.applications import Starlette
 
-from zeroeventhub import FIRST, feed_routes
+from zeroeventhub import FIRST, LAST, Page, feed_routes
 from zeroeventhub.protocol import CAUGHT_UP, CURSOR_OF_COUNT, STOP
 
 EXTENSIONS = {"plain": (), "stop": (STOP, CAUGHT_UP), "count": (STOP, CURSOR_OF_COUNT)}
@@ -183,3 +183,19 @@ def test_feed_that_cannot_stop_is_over_when_less_comes_than_is_wanted():
         assert driver.end(rest, 3) == rest
         assert [full["counts"], rest["counts"]] == [{"0": 3}, {"0": 5}]
         assert driver.numbers(start, full) + driver.numbers(full, rest) == [1, 2, 3, 4, 5]
+
+
+def test_head_that_lies_before_the_start_moves_nothing():
+    """A process that is behind may name the head: the stream stays where it is."""
+    feed = ReadFeed(1, frozenset({STOP, CAUGHT_UP}))
+    with streaming(feed) as driver:
+        publish(feed, 0, 3)
+        start = driver.end(driver.begin())
+        publish(feed, 0, 3)
+        read = feed.read
+
+        def read_behind(partition, cursor, limit, *, stop=None):
+            return Page([], "2") if cursor == LAST else read(partition, cursor, limit, stop=stop)
+
+        feed.read = read_behind
+        assert driver.end(start) == start
