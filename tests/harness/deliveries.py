@@ -189,6 +189,7 @@ class Seen(Observer):
 
     def fenced(self, consumer, partition):
         self.told.append(("fenced", partition))
+        assert len(self["fenced"]) < 20, "the consumer is fenced over and over"
 
     def halted(self, consumer, partition, error):
         self.told.append(("halted", partition))
