@@ -291,5 +291,6 @@ def test_events_of_all_checkpoints_are_counted(size):
     chunks = cut(body, range(size, len(body), size))
     assert taken(chunks, {"page_events": 3}) == (None, [b"1", b"2", b"3"], "c")
     error, *found = taken(chunks, {"page_events": 2})
+    assert error is not None
     assert "page_events" in error
     assert found == [[b"1", b"2"], "b"]
