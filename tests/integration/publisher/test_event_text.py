@@ -122,9 +122,7 @@ def oslo(postgresql):
     engine.dispose()
 
 
-@settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(rows, min_size=1, max_size=ROWS))
 def test_events_are_the_same_whoever_makes_their_json(oslo, values):
     """Whatever is in a row, PostgreSQL and a publisher of other databases make the same of it."""
