@@ -126,10 +126,12 @@ async def test_async_client_reads_columns(url):
         assert len(expected[0]) == 4
 
 
-@pytest.mark.anyio
 @pytest.mark.test_all
-async def test_feed_with_an_asynchronous_engine_sends_columns(async_url, shop):
+def test_feed_with_an_asynchronous_engine_sends_columns(async_url, engine):
     """A feed with an asynchronous engine sends the same columns as lines."""
+    metadata.create_all(engine)
+    with engine.begin() as connection:
+        place(connection, 10)
     # Its connections are of the server's event loop: none is left for another to close.
     with mounted(FEED, create_async_engine(async_url, poolclass=NullPool)) as url:
         assert len(both(url, 0, FIRST, limit=4)[0]) == 4
