@@ -43,7 +43,7 @@ def locks_first(engine: Engine) -> None:
             known[:] = [(statement, parameters)]
             if "early" in connection.info:
                 found = connection.info.pop("early")
-                rows = " UNION ALL ".join(f"SELECT '{name}', '{name}' AS name" for name in found)
+                rows = " UNION ALL ".join(f"SELECT {name!r}, {name!r} AS name" for name in found)
                 return rows or "SELECT 1, 1 AS name FROM (SELECT 1) AS nothing WHERE 1 = 0", None
         elif known and any(word in statement for word in NUMBER):
             cursor.execute(*known[0])
