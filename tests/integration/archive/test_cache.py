@@ -90,7 +90,8 @@ def test_broken_cache_is_no_error(cached, tmp_path, harm):
 
 def test_cache_keeps_what_was_used_last_within_its_bound(tmp_path):
     """What was not used for the longest goes first, and the bound holds."""
-    archive = Archive(tmp_path / "archive", cache=tmp_path / "cache", cache_bytes=30_000)
+    fetching = Counting(tmp_path / "archive")
+    archive = Archive(fetching, cache=tmp_path / "cache", cache_bytes=30_000)
     for after in range(0, 6 * EVENTS, EVENTS):
         archive.add(made(after, after + EVENTS), "feed")
     segments = archive.look().segments
@@ -100,6 +101,7 @@ def test_cache_keeps_what_was_used_last_within_its_bound(tmp_path):
         for file in folder.glob(f"{segment.name}.*"):
             os.utime(file, (hour * 3_600, hour * 3_600))
         load(archive, segments[0])
+    assert fetching.fetched == 2 * len(segments)
     assert sum(file.stat().st_size for file in folder.iterdir()) < 30_000 * 17 / 16
     other, objects = reopened(tmp_path)
     load(other, segments[0])

@@ -144,6 +144,13 @@ def test_append_that_comes_again_is_no_conflict(engine, log, count):
     assert len(history(engine, log)) == 6 + count
 
 
+def test_long_append_that_comes_again_is_no_conflict(any_engine):
+    """More events than one statement looks up are recognized as well."""
+    log = made(any_engine)
+    for _ in range(2):
+        assert append(any_engine, log, "ada", happened(1_001), 0) == 1_001
+
+
 def test_ids_of_other_events_are_refused(engine, log):
     """Ids that come again with other data, to another key or version, or in part, are refused."""
     append(engine, log, "ada", happened(2), 0)
@@ -378,7 +385,7 @@ def test_history_of_keys_needs_versions():
 
 
 def at_once(count, run):
-    """Run something in threads, each with its number; it appends to what it is given if it fails."""
+    """Run something in threads, each with its number and the list of all failures."""
     failures = []
     threads = [threading.Thread(target=run, args=(number, failures)) for number in range(count)]
     for thread in threads:

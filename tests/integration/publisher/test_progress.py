@@ -261,6 +261,26 @@ def test_place_that_is_taken_while_a_plan_is_carried_out_is_waited_for(any_shop)
     assert feed.plan_trim(below=18).first is None
 
 
+def test_first_place_that_another_process_has_noted_is_moved(postgresql, tmp_path):
+    """A process that notes the first place of a consumer moves one that came in between."""
+    filled(postgresql)
+    feed = source(archive=Archive(str(tmp_path))).bind(postgresql)
+    early, late = feed.cursor_after(5), feed.cursor_after(9)
+    beside = create_engine(postgresql.url)
+    noted = []
+
+    def note(_connection, _cursor, statement, *_):
+        if statement.startswith("INSERT INTO zeroeventhub_progress") and not noted:
+            noted.append(statement)
+            source().bind(beside).register_progress("billing", 0, early)
+
+    event.listen(postgresql, "before_cursor_execute", note)
+    feed.register_progress("billing", 0, late)
+    beside.dispose()
+    assert noted
+    assert [one.cursor for one in feed.registered()] == [late]
+
+
 @pytest.mark.parametrize("first", [0, 1])
 def test_all_consumers_are_waited_for(any_shop, first):
     """The one that is furthest behind counts, whoever comes first by name, for a plan and for those

@@ -135,8 +135,11 @@ def test_cursor_at_the_last_trimmed_event_of_its_partition_goes_on(any_shop):
     """
     feed = shop_source().bind(any_shop)
     at_4 = feed.cursor_after(5)
-    between, start = feed.cursor_after(7), "1-0"
+    between, start, at_9 = feed.cursor_after(7), "1-0", feed.cursor_after(9)
     trim(feed, 11)
+    assert numbers(feed, 0, at_9) == [*range(10, 20, 2)]
+    with pytest.raises(Diverged):
+        feed.read(0, of_another_event(at_9), 10)
     page = feed.read(2, at_4, 10)
     assert (page.events, position_of(page.cursor)) == ([], 10)
     assert feed.read(2, page.cursor, 10).cursor == page.cursor

@@ -26,7 +26,7 @@ from harness.log import LOG, Log, append
 from harness.ordering_table import ALL, SEQUENCED_SQLITE, SINGLE_WRITER
 from harness.shop import metadata, orders
 from harness.trimmed import numbers, trim
-from sqlalchemy import delete, insert, text, update
+from sqlalchemy import create_engine, delete, event, insert, text, update
 
 from zeroeventhub import FIRST, LAST, TableFeed
 from zeroeventhub.archive import Archive
@@ -200,6 +200,35 @@ def test_what_was_trimmed_without_being_sealed_is_gone(sqlite, tmp_path):
     last = feed.read(0, LAST, 1).cursor
     trim(source(None).bind(sqlite), 37)
     assert feed.read(0, LAST, 1).cursor == last
+
+
+def test_events_that_are_trimmed_while_they_are_sealed_leave_no_gap(tmp_path):
+    """Whenever in the course of sealing a feed that knows of no archive trims the table, the
+    archive has no gap: it ends before what is gone, or sealing says so.
+    """
+    step, struck = 0, True
+    while struck:
+        folder = tmp_path / str(step)
+        engine, beside = (create_engine(f"sqlite:///{folder}.db") for _ in range(2))
+        feed, struck, seen = opened(engine, Archive(folder)), [], []
+        feed.info()
+
+        def trimmed(_connection, _cursor, statement, *_):
+            if statement.startswith("SELECT"):
+                seen.append(statement)  # noqa: B023 - called in this turn
+                if len(seen) == step + 1:  # noqa: B023
+                    struck.append(step)  # noqa: B023
+                    trim(source(None).bind(beside), 16)  # noqa: B023
+
+        event.listen(engine, "before_cursor_execute", trimmed)
+        with suppress(ConfigurationError):
+            feed.seal(segment_events=10)
+        found = positions_in(Archive(folder))
+        assert found == [*range(1, len(found) + 1)], step
+        engine.dispose()
+        beside.dispose()
+        step += 1
+    assert step > 10
 
 
 def test_history_that_is_another_is_not_sealed_behind_the_archive(sqlite, tmp_path):
