@@ -383,6 +383,7 @@ def test_change_is_in_all_of_its_feeds_or_in_none(log, outcome):
     log.publish(OTHER)
     other = log.feed
     log.publish()
+    assert (log.feed.head(), other.head()) == (0, 0)
     with log.engine.connect() as slow:
         append(slow, 0)
         slow.exec_driver_sql("INSERT INTO other (n) VALUES (0)")
