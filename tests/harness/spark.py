@@ -33,6 +33,11 @@ def prepare() -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
 
 
+def environment(**more: str) -> dict[str, str]:
+    """Return the environment of a driver of its own, which imports what this process does."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **more}
+
+
 @contextmanager
 def spark_session(**settings: str) -> Iterator[object]:
     """Yield a session that knows the source zeroeventhub.

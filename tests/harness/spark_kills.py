@@ -1,4 +1,9 @@
-"""Kill the driver of a stream into Parquet, with its JVM, again and again: row R16."""
+"""Kill the driver of a stream into Parquet, with its JVM, again and again: row R16.
+
+    python -m harness.spark_kills FOLDER URL
+
+is such a driver, which reads on from where an earlier one was killed.
+"""
 
 import json
 import os
@@ -8,105 +13,82 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import Engine, create_engine, select
 from starlette.applications import Starlette
 
 from harness.faults.findings import Findings, naming
 from harness.shop import metadata, orders, place
-from harness.spark import prepare
-from harness.spark_stream import LIMIT
+from harness.spark import environment, prepare, spark_session
 from harness.waiting import until
 from harness.web import serving
 from zeroeventhub import TableFeed, feed_routes
 
 __all__ = ["killed_streams"]
 
-SCRIPT = Path(__file__).parent / "spark_stream.py"
 PARTITIONS = 2
-AHEAD = 5
+LIMIT = 20
+"""Events of a batch."""
+
+AHEAD = 3
+"""Batches that the writer keeps ahead of the stream."""
+
 PATIENCE = 120
-"""Seconds in which the moment to kill a driver has to come, and the last one has to end."""
+"""Seconds in which the moment to kill a driver has to come, and the last query has to end."""
 
 
-@dataclass
 class Stream:
-    """Hold a stream's folder, and how often its publisher was asked.
+    """Hold a stream's folder, and how often its publisher was asked."""
 
-    Attributes:
-        folder: of its checkpoint and its rows.
-        url: of the feed.
-        asked: how many requests have come.
-    """
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.url = ""
+        self.asked = 0
 
-    folder: Path
-    url: str = ""
-    asked: int = field(default=0)
-
-    def planned(self) -> int:
-        """Count the batches whose ends are known."""
-        return self._last("checkpoint/offsets")
-
-    def written(self) -> int:
-        """Count the files of rows, committed or not."""
-        return len(list((self.folder / "rows").glob("*.parquet")))
-
-    def landed(self) -> int:
-        """Count the batches that are in the rows for good."""
-        return self._last("rows/_spark_metadata")
-
-    def committed(self) -> int:
-        """Count the batches that Spark knows to be done."""
-        return self._last("checkpoint/commits")
-
-    def _last(self, name: str) -> int:
+    def batches(self, name: str) -> int:
+        """Count the batches that have a file in a folder of the stream's."""
         folder = self.folder / name
         names = os.listdir(folder) if folder.exists() else []  # noqa: PTH208 - every millisecond
         return max((int(one.split(".")[0]) + 1 for one in names if one[0].isdigit()), default=0)
 
+    @property
+    def committed(self) -> int:
+        """Count the batches that Spark knows to be done."""
+        return self.batches("checkpoint/commits")
+
     def moment(self, dice: random.Random) -> tuple[str, Callable[[], bool]]:
         """Draw a moment to kill the driver at; say what it is called."""
         name = dice.choice(("asked", "planned", "written", "landed", "later"))
-        batch = self.committed() + dice.randrange(4)
+        batch = self.committed + dice.randrange(4)
         asked = self.asked + dice.randrange(1, 40)
-        files = self.written() + dice.randrange(1, 6)
         late = time.monotonic() + dice.uniform(0.2, 1)
+
+        def written() -> int:
+            return len(list((self.folder / "rows").glob("*.parquet")))
+
+        files = written() + dice.randrange(1, 6)
         moments: dict[str, Callable[[], bool]] = {
             "asked": lambda: self.asked >= asked,
-            "planned": lambda: self.planned() > max(batch, self.committed()),
-            "written": lambda: self.written() >= files,
-            "landed": lambda: self.landed() > max(batch, self.committed()),
-            "later": lambda: self.committed() > batch and time.monotonic() > late,
+            "planned": lambda: self.batches("checkpoint/offsets") > max(batch, self.committed),
+            "written": lambda: written() >= files,
+            "landed": lambda: self.batches("rows/_spark_metadata") > max(batch, self.committed),
+            "later": lambda: self.committed > batch and time.monotonic() > late,
         }
         return name, moments[name]
 
-    @contextmanager
-    def driving(self, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-        """Run a driver in a group of processes of its own, and kill the group."""
-        paths = [str(SCRIPT.parents[1]), str(SCRIPT.parents[2])]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-        with (self.folder / "log").open("ab") as log:
-            driver = subprocess.Popen(
-                [sys.executable, SCRIPT, self.folder, self.url, *arguments],
-                stdout=log,
-                stderr=log,
-                env=environment,
-                start_new_session=True,
-            )
-        try:
-            yield driver
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(driver.pid, signal.SIGKILL)
-            driver.wait()
-
 
 def killed_streams(
-    database: str, folder: Path, *, seed: int, kills: int, tell: Callable[[str], object] = print
+    database: str,
+    folder: Path,
+    *,
+    seed: int,
+    kills: int,
+    tell: Callable[[str], object] = print,
+    spark: Any = None,
 ) -> Findings:
     """Kill the driver of a stream at drawn moments, and compare what has come with the table.
 
@@ -116,6 +98,7 @@ def killed_streams(
         seed: draws the moments.
         kills: how many.
         tell: hears of each.
+        spark: reads what is left; None for a session of its own.
     """
     prepare()
     name = f"killed streams, seed {seed}"
@@ -129,33 +112,55 @@ def killed_streams(
                 kind = _kill(stream, dice)
                 tell(f"killed streams: {number + 1}, {kind}")
                 findings.counts += {"kills": 1, kind: 1}
-        seen = _finish(stream)
-    findings.compare(name, _by_partition(_rows(engine)), _by_partition(seen))
-    findings.counts["batches"] = stream.committed()
+        with nullcontext(spark) if spark else spark_session() as session:
+            query = _writing_rows(session, folder, stream.url).trigger(availableNow=True).start()
+            assert query.awaitTermination(PATIENCE), "The last query does not end."
+            rows = session.read.parquet(f"{folder}/rows").select("partition", "data").collect()
+    with engine.connect() as connection:
+        table = connection.execute(select(orders.c.part, orders.c.data).order_by(orders.c.id))
+        truth = _by_partition((part, data["n"]) for part, data in table)
+    seen = _by_partition(sorted((row.partition, json.loads(row.data)["n"]) for row in rows))
+    findings.compare(name, truth, seen)
+    findings.counts["batches"] = stream.committed
     engine.dispose()
     return findings
 
 
-def _finish(stream: Stream) -> list[tuple[int, int]]:
-    """Read what is left, and return all rows that have come."""
-    file = stream.folder / "rows.json"
-    with stream.driving(str(file)) as driver:
-        if driver.wait(PATIENCE):
-            raise AssertionError((stream.folder / "log").read_text())
-    return sorted(map(tuple, json.loads(file.read_text())))
+def _writing_rows(spark: Any, folder: object, url: str) -> Any:
+    """Say what a stream writes, and where."""
+    events = (
+        spark.readStream.format("zeroeventhub")
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", LIMIT)
+        .load(url)
+    )
+    return events.writeStream.option("path", f"{folder}/rows").option(
+        "checkpointLocation", f"{folder}/checkpoint"
+    )
 
 
 def _kill(stream: Stream, dice: random.Random) -> str:
-    """Start a driver and kill it; return the name of the moment."""
+    """Start a driver, and kill its group of processes; return the name of the moment."""
     name, is_there = stream.moment(dice)
-    with stream.driving() as driver:
+    with (stream.folder / "log").open("ab") as log:
+        driver = subprocess.Popen(
+            [sys.executable, "-m", "harness.spark_kills", stream.folder, stream.url],
+            stdout=log,
+            stderr=log,
+            env=environment(),
+            start_new_session=True,
+        )
+    try:
         until(
             lambda: is_there() or driver.poll() is not None,
             f"the moment {name!r} comes at which the driver is to be killed",
             PATIENCE,
         )
-        if driver.poll() is not None:
-            raise AssertionError((stream.folder / "log").read_text())
+        assert driver.poll() is None, (stream.folder / "log").read_text()
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
     return name
 
 
@@ -182,7 +187,7 @@ def _writing(engine: Engine, stream: Stream) -> Iterator[None]:
     def write() -> None:
         first = 0
         while not stopping.wait(0.05):
-            if first < (stream.committed() + AHEAD) * LIMIT:
+            if first < (stream.committed + AHEAD) * LIMIT:
                 with engine.begin() as connection:
                     place(connection, 12, first=first, partitions=PARTITIONS)
                 first += 12
@@ -197,14 +202,19 @@ def _writing(engine: Engine, stream: Stream) -> Iterator[None]:
         assert not thread.is_alive(), "The writer does not end."
 
 
-def _rows(engine: Engine) -> list[tuple[int, int]]:
-    with engine.connect() as connection:
-        found = connection.execute(select(orders.c.part, orders.c.data).order_by(orders.c.id))
-        return [(part, data["n"]) for part, data in found]
-
-
-def _by_partition(rows: Iterable[tuple[int, int]]) -> dict[int, list[int]]:
+def _by_partition(rows: Any) -> dict[int, list[int]]:
     found: dict[int, list[int]] = {number: [] for number in range(PARTITIONS)}
     for partition, number in rows:
         found[partition].append(number)
     return found
+
+
+def main() -> None:
+    """Read on until the process is killed."""
+    folder, url = sys.argv[1:]
+    with spark_session(spark_local_dir=f"{folder}/local") as spark:
+        _writing_rows(spark, folder, url).start().awaitTermination()
+
+
+if __name__ == "__main__":
+    main()

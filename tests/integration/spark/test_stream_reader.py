@@ -13,73 +13,44 @@ from starlette.applications import Starlette
 from zeroeventhub import feed_routes
 from zeroeventhub.protocol import CAUGHT_UP, STOP
 
-PATIENCE = 60
-"""Seconds in which a query ends that reads what is there."""
+
+@pytest.fixture
+def read_all(spark, tmp_path):
+    """A function that reads what is there in batches of 80 by the same checkpoint, and ends."""
+
+    def read_all(url, into):
+        events = spark.readStream.format("zeroeventhub").option("startingOffsets", "earliest")
+        writing = events.option("maxOffsetsPerTrigger", 80).load(url).writeStream
+        writing = into(writing.option("checkpointLocation", str(tmp_path / "checkpoint")))
+        query = writing.trigger(availableNow=True).start()
+        assert query.awaitTermination(60), "The query does not end."
+        return query
+
+    return read_all
 
 
-class Stream:
-    """Be a stream, whose query may be started and stopped.
-
-    Args:
-        spark: the session.
-        folder: of its checkpoint and its rows.
-        url: of the feed.
-        options: of the source.
-    """
-
-    def __init__(self, spark, folder, url, **options):
-        self.folder = folder
-        self._spark = spark
-        self._source = {"startingOffsets": "earliest", **options, "path": url}
-
-    def writing(self):
-        """Say what to write, which may be done again."""
-        events = self._spark.readStream.format("zeroeventhub").options(**self._source).load()
-        return events.writeStream.option("checkpointLocation", str(self.folder / "checkpoint"))
-
-    def into_parquet(self):
-        """Write files."""
-        return self.writing().option("path", str(self.folder / "rows"))
-
-    def rows(self):
-        """Return partition and data of what is in the files, by the numbers of events."""
-        rows = self._spark.read.parquet(str(self.folder / "rows")).collect()
-        return sorted((json.loads(row.data)["n"], row.partition) for row in rows)
-
-    @property
-    def committed(self):
-        """Count the batches that are done."""
-        return len(list((self.folder / "checkpoint" / "commits").glob("[0-9]*")))
-
-
-def read_all(writing):
-    """Read what is there, and end."""
-    query = writing.trigger(availableNow=True).start()
-    assert query.awaitTermination(PATIENCE), "The query does not end."
-    return query
-
-
-def table(engine):
-    """Return what a stream has to have: the numbers of events, and their partitions."""
-    with engine.connect() as connection:
-        found = connection.execute(select(orders.c.part, orders.c.data))
-        return sorted((data["n"], part) for part, data in found)
-
-
-def test_stream_reads_what_is_there_in_batches(spark, shop, publish, tmp_path):
+def test_stream_reads_what_is_there_in_batches(spark, shop, publish, read_all, tmp_path):
     """A query by Trigger.AvailableNow reads all in batches of a limit, and its heir goes on."""
+
+    def into_parquet(writing):
+        return writing.option("path", str(tmp_path / "rows"))
+
+    def committed():
+        return len(list((tmp_path / "checkpoint" / "commits").glob("[0-9]*")))
+
     with publish(shop) as url:
-        stream = Stream(spark, tmp_path, url, maxOffsetsPerTrigger=60)
-        query = read_all(stream.into_parquet())
-        assert stream.committed == 4
+        query = read_all(url, into_parquet)
+        assert committed() == 3
         first, *_, last = [one for one in query.recentProgress if one["numInputRows"]]
         with shop.begin() as connection:
             place(connection, 20, first=200, partitions=2)
-        read_all(stream.into_parquet())
-        assert stream.committed == 5
-        read_all(stream.into_parquet())
-        assert stream.committed == 5
-    assert stream.rows() == table(shop)
+        read_all(url, into_parquet)
+        assert committed() == 4
+    rows = spark.read.parquet(str(tmp_path / "rows")).collect()
+    with shop.connect() as connection:
+        table = connection.execute(select(orders.c.part, orders.c.data))
+        expected = sorted((data["n"], part) for part, data in table)
+    assert sorted((json.loads(row.data)["n"], row.partition) for row in rows) == expected
     (before,), (after,) = first["sources"], last["sources"]
     assert before["endOffset"] != before["latestOffset"] == after["endOffset"]
     assert after["latestOffset"] == after["endOffset"]
@@ -90,39 +61,40 @@ def test_stream_reads_what_is_there_in_batches(spark, shop, publish, tmp_path):
     [(STOP, CAUGHT_UP), pytest.param((), marks=pytest.mark.test_all)],
     ids=["with stop", "plain"],
 )
-def test_batch_that_is_run_again(spark, tmp_path, extensions):
+def test_batch_that_is_run_again(read_all, extensions):
     """A batch that failed is the same one after a restart, whatever was published meanwhile."""
     feed = ReadFeed(2, frozenset(extensions))
-    for number in range(50):
-        feed.append(number % 6)
     tried = []
+
+    def publish(count):
+        for number in range(count):
+            feed.append(number % 6)
 
     def fail_once(rows, _):
         tried.append([(row.partition, row.data) for row in rows.collect()])
         if len(tried) == 2:
-            for number in range(15):
-                feed.append(number % 6)
+            publish(15)
             raise RuntimeError("The driver dies.")
 
+    publish(120)
     with serving(Starlette(routes=feed_routes("", feed))) as url:
-        writing = Stream(spark, tmp_path, url, maxOffsetsPerTrigger=20).writing()
         with pytest.raises(Exception, match="The driver dies"):
-            read_all(writing.foreachBatch(fail_once))
-        read_all(writing.foreachBatch(fail_once))
-    assert tried[1] == tried[2]
-    done = [batch for number, batch in enumerate(tried, 1) if number != 2]
-    found = [json.loads(data)["n"] for batch in done for _, data in batch]
+            read_all(url, lambda writing: writing.foreachBatch(fail_once))
+        read_all(url, lambda writing: writing.foreachBatch(fail_once))
+    first, failed, again, *rest = tried
+    assert failed == again
+    found = [json.loads(data)["n"] for batch in (first, again, *rest) for _, data in batch]
     assert sorted(found) == list(range(1, len(feed.rows) + 1))
 
 
-@pytest.mark.timeout(600)  # Spark is started anew after each kill
 @pytest.mark.parametrize(
     ("database", "kills"),
     [("sqlite", 1), pytest.param("postgresql", 4, marks=pytest.mark.test_all)],
 )
-def test_driver_that_is_killed(request, tmp_path, database, kills):
-    """A driver that is killed with its JVM at any moment costs no event, and doubles none."""
+def test_driver_that_is_killed(request, spark, tmp_path, database, kills):
+    """A driver that is killed with its JVM costs no event, and doubles none."""
+    # Of this seed the first moment is that between the rows of the first batch and its commit.
     url = request.getfixturevalue(f"{database}_url")
-    findings = killed_streams(url, tmp_path, seed=0, kills=kills)
+    findings = killed_streams(url, tmp_path, seed=8, kills=kills, spark=spark)
     assert findings.complaints == []
     assert findings.counts["events"] > 0
