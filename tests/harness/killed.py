@@ -7,8 +7,7 @@ from multiprocessing import get_context
 
 from sqlalchemy import NullPool, create_engine
 
-from harness.kills.connecting import arguments
-from harness.kills.points import Points, kill
+from harness.kills.points import Points, arguments, kill
 from harness.log import LOG
 from zeroeventhub import TableFeed
 from zeroeventhub.archive import Archive, objects

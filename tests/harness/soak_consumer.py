@@ -8,19 +8,22 @@ from dataclasses import dataclass, field, replace
 from harness.clusters import Cluster, cluster
 from harness.faults.findings import Findings
 from harness.kills.chaos import Chaos
-from harness.kills.rounds import (
+from harness.kills.lives import zygote
+from harness.kills.scene import (
+    KINDS,
+    Kind,
+    Scene,
     by_dice,
     each_point,
     lost_commits,
     pursue,
     restarts,
+    scene,
     starts,
     terminations,
     zombie,
 )
-from harness.kills.scene import KINDS, Kind, Scene, scene
 from harness.kills.script import Script
-from harness.kills.zygote import zygote
 
 Database = Callable[[], AbstractContextManager[str]]
 """Makes an empty database, and drops it behind its user."""
@@ -28,8 +31,8 @@ Database = Callable[[], AbstractContextManager[str]]
 POINTS = 40
 """Points of a life that dice choose for a kill."""
 
-EARLY = {"loop": 100, "async": 350, "run": 200}
-"""Points of a life until it has pages, or some more, by the first word that is in its way."""
+EARLY = 100
+"""Points of a life until it has pages, or some more."""
 
 CHAOS = 60
 """Seconds of a round of chaos."""
@@ -98,9 +101,8 @@ class Line:
 
 def _kill(here: Scene, kind: Kind, seed: int) -> Findings:
     dice = random.Random(seed)
-    early = next(points for word, points in EARLY.items() if word in kind.way)
     strikes = [
-        *each_point(sorted(dice.sample(range(1, early), POINTS)), fetched=False),
+        *each_point(sorted(dice.sample(range(1, EARLY), POINTS)), fetched=False),
         *each_point(kind.points(kind.page), fetched=True),
         *by_dice(dice, POINTS, last=2 * kind.page, seconds=0.15),
     ]
@@ -119,7 +121,7 @@ def _lose_commits(here: Scene, kind: Kind, seed: int) -> Findings:
 
 
 def _freeze(here: Scene, kind: Kind, seed: int) -> Findings:
-    life = kind.life(here, strike_at=1 + seed % 40, options={"lease": 0.3})
+    life = kind.life(here, strike_at=1 + seed % 20, options={"lease": 0.3})
     return zombie(here, life, events=9)
 
 
@@ -144,8 +146,7 @@ _CROWDS = {
     name: replace(kind, script=replace(kind.script, partitions=5)) for name, kind in _RUNS.items()
 }
 _STARTERS = {
-    name: Kind(name, 0, Script(start=5))
-    for name in ("loop, commit first", "async loop", "run", "async run")
+    name: Kind(name, 0, Script(start=5)) for name in ("loop", "async loop", "run", "async run")
 }
 _ALL = ("postgresql", "mariadb", "sqlite")
 _SERVERS = ("postgresql", "mariadb")

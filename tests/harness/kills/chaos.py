@@ -4,21 +4,18 @@ import os
 import random
 import signal
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from harness.faults.findings import Findings
-from harness.kills.scene import ENDLESS, Scene
-from harness.kills.ways import Life
-
-PATIENCE = 60
-"""Seconds that workers who are left alone have to come to the end, where they starve as well."""
-
-AHEAD = 60
-"""Events of a partition that may have been fetched before the end was told."""
+from harness.kills.lives import PATIENCE, Life
+from harness.kills.scene import AHEAD, ENDLESS, Scene
 
 DEEDS = {"freeze": signal.SIGSTOP, "kill": signal.SIGKILL, "leave": signal.SIGTERM}
 MISCHIEF = ("freeze", "freeze", "freeze", "kill", "leave")
+
+ENDS = {"": (), "kill": (signal.SIGKILL,), "leave": (None, signal.SIGTERM)}
+"""How a life may end, by what was done to end it; a newborn does not listen yet."""
 
 
 @dataclass
@@ -26,22 +23,18 @@ class _Worker:
     """Hold a place of work: the life that is led there, and what is about to happen to it.
 
     Attributes:
-        life: how whoever works here lives.
-        pid: who works here; 0 for nobody.
-        told: what was done to end that life.
+        life: how a process lives here.
+        pid: the process; 0 for none.
+        asked: what was done to end it.
         frozen_until: when it is thawed; 0 where it is not frozen.
-        absent_until: when the next one comes, where nobody works here.
+        absent_until: when the next one comes, where there is none.
     """
 
     life: Life
     pid: int = 0
-    told: str = ""
+    asked: str = ""
     frozen_until: float = 0.0
     absent_until: float = 0.0
-
-
-ENDS = {"": (), "kill": (signal.SIGKILL,), "leave": (None, signal.SIGTERM)}
-"""How a life may end, by what was done to end it; who has just been born does not listen yet."""
 
 
 class Chaos:
@@ -50,32 +43,37 @@ class Chaos:
     def __init__(self, scene: Scene, lives: Sequence[Life], *, seed: int) -> None:
         self._scene = scene
         self._dice = random.Random(seed)
-        self._workers = [_Worker(replace(life, worker=n)) for n, life in enumerate(lives)]
+        self._workers = [_Worker(life) for life in lives]
         self._lease = lives[0].options["lease"]
 
     def run(self, seconds: float) -> Findings:
         """Torment for so many seconds, then let them come to the end, and leave."""
-        self._scene.begin(ENDLESS)
-        for worker in self._workers:
-            worker.pid = self._scene.mother.start(worker.life)
+        scene = self._scene
+        scene.begin(ENDLESS)
+        self._mind()
         ending = time.monotonic() + seconds
-        found = self._scene.found
+        found = scene.found
         while not found.complaints and (
             time.monotonic() < ending or not found.counts.keys() & DEEDS
         ):
-            self._mind_workers()
+            self._mind()
             if self._dice.random() < 0.5:
                 self._do(self._dice.choice(MISCHIEF), self._dice.choice(self._workers))
             self._look()
             time.sleep(self._dice.random() * 0.2)
-        self._calm()
-        if not self._scene.found.complaints:
-            self._await_end()
+        for worker in self._workers:
+            worker.frozen_until = worker.frozen_until and 1e-9
+            worker.absent_until = 0.0
+        self._mind()
+        if not found.complaints:
+            scene.end_soon(AHEAD)
+            self._mind_until(scene.is_at_end)
+            scene.look_at_end(self._workers[0].life)
         self._dismiss()
-        return self._scene.found
+        return found
 
     def _do(self, deed: str, worker: _Worker) -> None:
-        if not worker.pid or worker.frozen_until or worker.told:
+        if not worker.pid or worker.frozen_until or worker.asked:
             return
         self._scene.found.counts[deed] += 1
         os.kill(worker.pid, DEEDS[deed])
@@ -83,76 +81,56 @@ class Chaos:
             seconds = self._dice.uniform(0, 3 * self._lease)
             worker.frozen_until = time.monotonic() + seconds
         else:
-            worker.told = deed
+            worker.asked = deed
 
-    def _mind_workers(self) -> None:
-        """Thaw who has been frozen long enough, and let the next one come for who has gone."""
+    def _mind(self, *, replacing: bool = True) -> None:
+        """Thaw what has been frozen long enough, and let the next one come for what has gone."""
         now = time.monotonic()
         for worker in self._workers:
             if worker.frozen_until and now > worker.frozen_until:
                 os.kill(worker.pid, signal.SIGCONT)
                 worker.frozen_until = 0.0
             elif worker.pid:
-                self._mind(worker)
-            elif now > worker.absent_until:
+                self._bury(worker)
+            elif replacing and now > worker.absent_until:
                 worker.pid = self._scene.mother.start(worker.life)
 
-    def _mind(self, worker: _Worker) -> None:
+    def _mind_until(self, condition: Callable[[], bool], *, replacing: bool = True) -> None:
+        ending = time.monotonic() + PATIENCE
+        while not condition() and time.monotonic() < ending:
+            self._mind(replacing=replacing)
+            time.sleep(0.03)
+
+    def _bury(self, worker: _Worker) -> None:
         """Take note of a life that has ended."""
         end = self._scene.mother.poll(worker.pid)
         if end is None or end.stopped:
             return
-        if end.error or end.signal not in ENDS[worker.told]:
-            self._scene.complain(
-                f"worker {worker.life.worker} after {worker.told or 'nothing'} ended by "
-                f"{end.signal}: {end.error}"
-            )
+        if end.error or end.signal not in ENDS[worker.asked]:
+            after = worker.asked or "nothing"
+            self._scene.complain(f"a worker, after {after}, ended by {end.signal}: {end.error}")
         worker.pid = 0
-        worker.told = ""
+        worker.asked = ""
         worker.absent_until = time.monotonic() + self._dice.uniform(0, 2 * self._lease)
 
-    def _calm(self) -> None:
-        for worker in self._workers:
-            worker.frozen_until = worker.frozen_until and 1e-9
-            worker.absent_until = 0.0
-        self._mind_workers()
-
     def _look(self) -> None:
-        """Look at the database, unless somebody frozen keeps everybody from it."""
-        if self._scene.ledger.engine.dialect.name == "sqlite" and any(
-            worker.frozen_until for worker in self._workers
-        ):
+        """Look at the database, unless a frozen worker keeps all others from it."""
+        frozen = any(worker.frozen_until for worker in self._workers)
+        if frozen and self._scene.ledger.engine.dialect.name == "sqlite":
             return
-        self._scene.found.counts["look"] += 1
         self._scene.look(self._workers[0].life)
 
-    def _await_end(self) -> None:
-        """Let the feed end, and wait until everything of it has been applied."""
-        scene = self._scene
-        scene.feed.end = max([0, *scene.ledger.state().counts.values()]) + AHEAD
-        ending = time.monotonic() + PATIENCE
-        while scene.ledger.state().counts != scene.due and time.monotonic() < ending:
-            self._mind_workers()
-            time.sleep(0.05)
-        scene.look_at_end(self._workers[0].life)
-
     def _dismiss(self) -> None:
-        """Tell everybody to leave, and wait until they have."""
+        """Ask all workers to leave, and wait until they have."""
         for worker in self._workers:
-            if worker.pid and not worker.told:
+            if worker.pid and not worker.asked:
                 os.kill(worker.pid, signal.SIGTERM)
-                worker.told = "leave"
-        ending = time.monotonic() + PATIENCE
-        while any(worker.pid for worker in self._workers) and time.monotonic() < ending:
-            for worker in self._workers:
-                if worker.pid:
-                    self._mind(worker)
-            time.sleep(0.02)
+                worker.asked = "leave"
+        self._mind_until(lambda: not any(one.pid for one in self._workers), replacing=False)
         for worker in self._workers:
             if worker.pid:
-                self._scene.complain(f"worker {worker.life.worker} does not leave")
+                self._scene.complain("a worker does not leave")
                 os.kill(worker.pid, signal.SIGKILL)
         self._look()
-        held = self._scene.ledger.held()
-        if held and not self._scene.found.complaints:
+        if (held := self._scene.ledger.held()) and not self._scene.found.complaints:
             self._scene.complain(f"leases were not given back: {held}")

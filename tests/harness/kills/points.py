@@ -1,12 +1,11 @@
 """The points of a consumer's life at which something may happen to it."""
 
-import asyncio
 import os
 import random
 import signal
 import sqlite3
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import closing, suppress
 from functools import wraps
 from typing import Any
@@ -15,17 +14,33 @@ import httpx
 from sqlalchemy import Engine, NullPool, create_engine, event, make_url, text
 from sqlalchemy.exc import DBAPIError
 
-from harness.kills.connecting import arguments
-from zeroeventhub import Observer
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    # SQLite queues writers without order; the last in the queue needs patience, in seconds.
+    "sqlite": {"timeout": 60},
+    "sqlite+aiosqlite": {"timeout": 60},
+    # To load certificates takes longer than all else, and none are asked for here.
+    "mariadb+pymysql": {"ssl_disabled": True},
+}
+
+
+def arguments(url: str) -> dict[str, Any]:
+    """Return what an engine of a consumer under fire passes to the driver of a database."""
+    return ARGUMENTS.get(url.partition(":")[0], {})
 
 
 class Points:
-    """Count the points that a consumer passes, and strike at some of them.
+    """Count the points that a process passes, and strike at some of them.
+
+    Args:
+        at: the point at which it strikes first; None for never.
+        strike: does it, and returns False where it could not.
+        fetched: whether points count only from the first page on.
+        gap: how many points there are at most between two strikes; 0 for one strike.
+        most: how many strikes there are at most.
+        dice: choose the gaps.
 
     Attributes:
-        passed: how many points there were.
         strikes: how often it was struck.
-        fenced: how often a commit was refused, because another had gone on.
     """
 
     def __init__(
@@ -34,18 +49,15 @@ class Points:
         strike: Callable[[], object],
         *,
         fetched: bool = False,
-        changed: bool = False,
         gap: int = 0,
         most: int = 1,
         dice: random.Random | None = None,
     ) -> None:
-        self.passed = 0
         self.strikes = 0
-        self.fenced = 0
+        self._passed = 0
         self._next = at
         self._strike = strike
-        self._counting = not (fetched or changed)
-        self._changed = changed
+        self._counting = not fetched
         self._gap = gap
         self._most = most
         self._dice = dice or random.Random(0)
@@ -56,22 +68,23 @@ class Points:
         with self._lock:
             if not self._counting:
                 return
-            self.passed += 1
-            struck = self._next is not None and self.passed >= self._next
+            self._passed += 1
+            struck = self._next is not None and self._passed >= self._next
             if struck:
                 self.strikes += 1
                 going_on = self._gap and self.strikes < self._most
-                self._next = self.passed + self._dice.randint(1, self._gap) if going_on else None
+                self._next = self._passed + self._dice.randint(1, self._gap) if going_on else None
         if struck and self._strike() is False:
             with self._lock:
                 self.strikes -= 1
-                self._next = self.passed + 1
+                self._next = self._passed + 1
 
     def watch(self, engine: Engine) -> None:
         """Take the moments before and after every statement and every end of a transaction."""
-        event.listen(engine, "before_cursor_execute", self.touch)
-        event.listen(engine, "after_cursor_execute", self.touch)
-        event.listen(engine, "connect", self.touch)
+        if self._next is None:
+            return
+        for moment in ("before_cursor_execute", "after_cursor_execute", "connect"):
+            event.listen(engine, moment, self.touch)
         for name in ("do_commit", "do_rollback"):
             setattr(engine.dialect, name, self._around(getattr(engine.dialect, name)))
 
@@ -91,23 +104,8 @@ class Points:
         http.event_hooks = {"request": [touch], "response": [hear]}
 
     def _hear(self, response: httpx.Response) -> None:
-        conflict = response.status_code == httpx.codes.CONFLICT
-        page = response.url.path.endswith("/events")
-        self._counting = self._counting or (conflict if self._changed else page)
+        self._counting = self._counting or response.url.path.endswith("/events")
         self.touch()
-
-    def observer(self) -> Observer:
-        """Make an observer that takes note of what is refused."""
-        return _Fences(self)
-
-    def watch_tasks(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Take the moments before and after every step of every task: all awaits that wait."""
-        loop.set_task_factory(self._task)
-
-    def _task(
-        self, loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any
-    ) -> asyncio.Task[Any]:
-        return asyncio.Task(_Watched(coroutine, self.touch), loop=loop, **options)
 
     def _around(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
@@ -119,61 +117,6 @@ class Points:
                 self.touch()
 
         return around
-
-
-class Unwatched(Points):
-    """The points of a life that nobody watches, and in which nothing happens."""
-
-    def __init__(self) -> None:
-        super().__init__(None, kill)
-
-    def watch(self, *_: Any) -> None:
-        """Take no moment of it."""
-
-    watch_http = watch_async_http = watch_tasks = watch
-
-
-class _Fences(Observer):
-    """Count the commits that are refused."""
-
-    def __init__(self, points: Points) -> None:
-        self._points = points
-
-    def fenced(self, *_: Any) -> None:
-        """Take note of one."""
-        self._points.fenced += 1
-
-
-class _Watched(Coroutine[Any, Any, Any]):
-    """A coroutine that tells when it is resumed and when it waits."""
-
-    def __init__(self, coroutine: Any, touch: Callable[[], object]) -> None:
-        self._coroutine = coroutine
-        self._touch = touch
-
-    def send(self, value: Any) -> Any:
-        """Resume."""
-        self._touch()
-        try:
-            return self._coroutine.send(value)
-        finally:
-            self._touch()
-
-    def throw(self, *error: Any) -> Any:
-        """Resume with an error."""
-        return self._coroutine.throw(*error)
-
-    def close(self) -> None:
-        """End."""
-        self._coroutine.close()
-
-    def __await__(self) -> Any:
-        """Await what is watched."""
-        return self._coroutine.__await__()
-
-    def __getattr__(self, name: str) -> Any:
-        """Say of itself what the coroutine would say."""
-        return getattr(self._coroutine, name)
 
 
 def kill() -> None:

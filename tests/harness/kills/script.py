@@ -1,11 +1,36 @@
-"""What is published while consumers are killed: a feed whose every event is known beforehand."""
+"""What is published while consumers are killed, what they write, and whether that is the truth."""
 
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from zeroeventhub import FIRST, LAST, Event, FeedInfo, Page, errors
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Engine,
+    Integer,
+    MetaData,
+    Table,
+    delete,
+    insert,
+    select,
+    update,
+)
+from sqlalchemy.exc import DBAPIError
+
+from zeroeventhub import FIRST, LAST, CursorStore, Event, FeedInfo, Page, Partition, errors
+from zeroeventhub.cursors.transience import is_transient
 
 KEYS = 3
 """How many keys the events of a partition have, in turn."""
+
+NAME = "under fire"
+"""The consumer's name."""
+
+PATIENCE = 60
+"""Seconds after which a lock that the dead have left open should be gone."""
 
 
 @dataclass(frozen=True)
@@ -15,16 +40,15 @@ class Script:
     Attributes:
         partitions: how many there are.
         poison: whether some events cannot be applied: every third of the partition.
-        stubborn: whether nothing of a key can be applied from some event on; the others of the
-            key wait behind it.
         repeats: whether every fourth event is one that has been published before.
+        replaced: whether every partition is replaced by another behind every third page.
         start: how many events of each partition the consumer leaves out.
     """
 
     partitions: int = 2
     poison: bool = False
-    stubborn: bool = False
     repeats: bool = False
+    replaced: bool = False
     start: int = 0
 
     def number(self, place: int) -> int:
@@ -33,15 +57,7 @@ class Script:
 
     def is_poison(self, number: int) -> bool:
         """Tell whether applying the event fails."""
-        if self.stubborn:
-            return number == KEYS + 1
         return self.poison and number % 3 == 1
-
-    def is_set_aside(self, number: int) -> bool:
-        """Tell whether the event has to become a dead letter."""
-        if self.stubborn:
-            return number > KEYS and number % KEYS == 1
-        return self.is_poison(number)
 
     def event(self, partition: int, place: int) -> Event:
         """Make the event at a place of a partition."""
@@ -57,20 +73,10 @@ class Script:
             }
         )
 
-    def effects(self, count: int) -> list[int]:
-        """Return what has to have been applied of a partition's first events, in order."""
-        return [n for n in self._distinct(count) if not self.is_set_aside(n)]
-
-    def letters(self, count: int) -> list[int]:
-        """Return what has to have been set aside of a partition's first events, in order."""
-        return [n for n in self._distinct(count) if self.is_set_aside(n)]
-
-    def _distinct(self, count: int) -> list[int]:
-        return list(dict.fromkeys(map(self.number, range(self.start, count))))
-
-
-PLAIN = Script()
-"""Events that anybody can apply."""
+    def due(self, count: int, *, poison: bool) -> list[int]:
+        """Return which of a partition's first events have to be applied, or set aside, in order."""
+        numbers = dict.fromkeys(map(self.number, range(self.start, count)))
+        return [n for n in numbers if self.is_poison(n) == poison]
 
 
 class ScriptedFeed:
@@ -79,29 +85,29 @@ class ScriptedFeed:
     def __init__(self, script: Script, end: int) -> None:
         self.script = script
         self.end = end
-        self._made: dict[tuple[int, int], Event] = {}
+        self._pages = 0
 
     async def info(self) -> FeedInfo:
         """Describe the feed as it is now."""
-        info = FeedInfo.of(self.script.partitions)
-        return FeedInfo(info.partitions, info.token, exactly_once=not self.script.repeats)
+        size, script = self.script.partitions, self.script
+        age = self._pages // 3 if script.replaced else 0
+        partitions = tuple(
+            Partition(number, cursor_from=tuple(range(number - size, -1, -size)))
+            for number in range(age * size, (age + 1) * size)
+        )
+        return FeedInfo(partitions, f"v{age}", exactly_once=not script.repeats)
 
     async def read(self, partition: int, cursor: str, limit: int) -> Page:
         """Read the events that follow a cursor; a cursor counts the events before it."""
+        self._pages += 1
         place = {FIRST: 0, LAST: self.end}.get(cursor)
         if place is None:
             place = count_of(cursor)
         if place > self.end:
             raise errors.Diverged("The cursor is behind the last event.")
         upto = min(place + limit, self.end)
-        events = [self._event(partition, each) for each in range(place, upto)]
-        return Page(events, f"c{upto}")
-
-    def _event(self, partition: int, place: int) -> Event:
-        key = (partition, place)
-        if key not in self._made:
-            self._made[key] = self.script.event(partition, place)
-        return self._made[key]
+        same = partition % self.script.partitions
+        return Page([self.script.event(same, each) for each in range(place, upto)], f"c{upto}")
 
 
 def number_of(event: Event) -> int:
@@ -116,3 +122,131 @@ def count_of(cursor: str) -> int:
     if not cursor.startswith("c"):
         raise errors.BadCursor("A cursor of this feed is a c and a number.")
     return int(cursor[1:])
+
+
+effects = Table(
+    "effects",
+    MetaData(),
+    Column("number", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+    Column("part", Integer, nullable=False),
+    Column("n", Integer, nullable=False),
+    sqlite_autoincrement=True,
+)
+"""One row for every time that an event took effect, in the order in which they did."""
+
+
+def write(connection: Connection, events: Sequence[Event]) -> None:
+    """Let events take effect."""
+    parts = [int(event.data["id"].partition("-")[0]) for event in events]
+    numbers = map(number_of, events)
+    rows = [{"part": part, "n": n} for part, n in zip(parts, numbers, strict=True)]
+    connection.execute(insert(effects), rows)
+
+
+@dataclass(frozen=True)
+class State:
+    """Hold what a consumer's database says, all of one moment.
+
+    Attributes:
+        counts: by partition, how many events are before its cursor.
+        applied: by partition, the numbers of the events that took effect, in order.
+        letters: by partition, the numbers of the events that were set aside, in order.
+    """
+
+    counts: Mapping[int, int]
+    applied: Mapping[int, list[int]]
+    letters: Mapping[int, list[int]]
+
+
+class Ledger:
+    """Hold the database of a consumer under fire."""
+
+    def __init__(self, engine: Engine, script: Script) -> None:
+        self.engine = engine
+        self.script = script
+        self.store = CursorStore(engine)
+        with engine.begin() as connection:
+            self.store.create_tables(connection)
+            effects.metadata.create_all(connection)
+
+    def clear(self) -> None:
+        """Start again from nothing."""
+        tables = (*self.store.tables.all(), effects)
+        self._write(lambda connection: [connection.execute(delete(table)) for table in tables])
+
+    def expire(self) -> None:
+        """Let all leases run out at once, as they would in time."""
+        past = [
+            update(table).values(expires_at=0)
+            for table in (self.store.tables.leases, self.store.tables.members)
+        ]
+        self._write(lambda connection: [connection.execute(one) for one in past])
+
+    def _write(self, action: Callable[[Connection], object]) -> None:
+        """Write in a transaction, in spite of those that the dead have left open."""
+        ending = time.monotonic() + PATIENCE
+        while True:
+            try:
+                with self.engine.begin() as connection:
+                    action(connection)
+            except DBAPIError as error:
+                if not is_transient(error) or time.monotonic() > ending:
+                    raise
+            else:
+                return
+
+    def state(self) -> State:
+        """Read everything in one snapshot."""
+        applied: dict[int, list[int]] = defaultdict(list)
+        letters: dict[int, list[int]] = defaultdict(list)
+        size = self.script.partitions
+        with self.engine.connect() as connection:
+            match connection.dialect.name:
+                case "postgresql":
+                    level = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"
+                    connection.exec_driver_sql(level)
+                case "sqlite":
+                    connection.exec_driver_sql("BEGIN")
+            cursors = self.store.cursors(connection, NAME)
+            query = select(effects.c.part, effects.c.n).order_by(effects.c.number)
+            for row in connection.execute(query):
+                applied[row.part].append(row.n)
+            for letter in self.store.dead_letters.letters(connection, NAME):
+                letters[letter.partition % size].append(number_of(letter.event))
+        counts = {number % size: count_of(cursor) for number, cursor in cursors.items()}
+        return State(counts, applied, letters)
+
+    def held(self) -> list[int]:
+        """Return the partitions that some process holds a lease of."""
+        with self.engine.connect() as connection:
+            standings = self.store.standings(connection, NAME)
+        return [each.partition for each in standings if each.owner is not None]
+
+    def complaints(self, state: State, *, lanes: bool = False) -> Iterator[str]:
+        """Say what cannot be: whatever happened, cursors and effects are of one moment."""
+        for partition in range(self.script.partitions):
+            count = state.counts.get(partition, 0)
+            for what, by_partition in (("applied", state.applied), ("aside", state.letters)):
+                found = by_partition.get(partition, [])
+                # Lanes apply events of the page behind the cursor, in the order of each key.
+                ahead = max([count, *(n + 2 * KEYS for n in found)]) if lanes else count
+                aside = what == "aside"
+                wrong = _wrong(
+                    found,
+                    self.script.due(count, poison=aside),
+                    self.script.due(ahead, poison=aside),
+                    KEYS if lanes else 1,
+                )
+                for fault in wrong:
+                    yield f"partition {partition} at {count}: {fault}, {what}"
+
+
+def _wrong(found: list[int], due: list[int], possible: list[int], keys: int) -> Iterator[str]:
+    if twice := [n for n, times in Counter(found).items() if times > 1]:
+        yield f"twice {twice}"
+    if lost := set(due) - set(found):
+        yield f"lost {sorted(lost)}"
+    for key in range(keys):
+        of_key = [n for n in found if n % keys == key]
+        if of_key != [n for n in possible if n % keys == key][: len(of_key)]:
+            yield f"inverted, or ahead of the cursor: {of_key}"

@@ -1,5 +1,6 @@
-"""Virtual time: tasks that sleep, and wake in the order of a clock that nobody waits for."""
+"""Virtual time and chance: tasks that wake in the order of a clock, and what goes wrong."""
 
+from collections import Counter
 from heapq import heappop, heappush
 
 FOREVER = float("inf")
@@ -16,7 +17,7 @@ class Host:
 
 
 class Task:
-    """Run a generator that yields how many seconds it sleeps; FOREVER until somebody wakes it."""
+    """Run a generator that yields how many seconds it sleeps; FOREVER until it is woken."""
 
     __slots__ = ("generator", "host", "over", "ticket")
 
@@ -56,7 +57,7 @@ class Clock:
         return task
 
     def later(self, seconds, action, *arguments):
-        """Call an action after some seconds, whatever becomes of who asked for it."""
+        """Call an action after some seconds, whatever becomes of the task that asked for it."""
 
         def wait_and_act():
             yield seconds
@@ -71,9 +72,8 @@ class Clock:
 
     def run(self, longest):
         """Run until stopped."""
-        heap = self._heap
         while not self.stopped:
-            time, ticket, task = heappop(heap)
+            time, ticket, task = heappop(self._heap)
             if ticket != task.ticket:
                 continue
             if time < task.host.frozen_until:
@@ -95,3 +95,30 @@ class Clock:
         self._tickets = task.ticket = self._tickets + 1
         if time < FOREVER:
             heappush(self._heap, (time, task.ticket, task))
+
+
+class Chaos:
+    """Decide what goes wrong.
+
+    Attributes:
+        random: where chance comes from; everything in a world draws from it.
+        rate: how likely each thing is to go wrong; 0 when the chaos is over.
+        injected: how many faults of each kind there were.
+    """
+
+    def __init__(self, random, rate):
+        self.random = random
+        self.rate = rate
+        self.injected = Counter()
+
+    def fault(self, *kinds):
+        """Choose what goes wrong now; None if nothing does."""
+        if self.random.random() >= self.rate:
+            return None
+        kind = self.random.choice(kinds)
+        self.injected[kind] += 1
+        return kind
+
+    def seconds(self, longest):
+        """Choose how long something takes."""
+        return self.random.random() * longest

@@ -1,57 +1,27 @@
-"""A feed in memory: partitions, writers with a horizon, and layouts that change."""
+"""A feed in memory whose layout changes, and a ledger that checks what was applied of it."""
 
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 
+from harness.simulation.clock import Violation
 from zeroeventhub import FIRST, FeedInfo, Page, Partition
-from zeroeventhub.errors import CutPage, TokenChanged
+from zeroeventhub.errors import TokenChanged
 from zeroeventhub.protocol import CAUGHT_UP
 
 
+@dataclass(frozen=True, slots=True)
 class Entry:
     """Hold one position of a partition: an event, or what filters leave out.
 
     Attributes:
         position: rises over the whole feed.
         key: the event's key; None where the position has no event.
-        number: which event of its key it is, from 1 on; 0 until it is committed.
+        number: which event of its key it is, from 1 on.
     """
 
-    __slots__ = ("committed", "key", "number", "position")
-
-    def __init__(self, position, key):
-        self.position = position
-        self.key = key
-        self.number = 0
-        self.committed = False
-
-    def __repr__(self):
-        """Name the event in traces."""
-        return f"{self.key}{self.number}"
-
-
-@dataclass(frozen=True)
-class Answer:
-    """Hold what the feed sends: a page, and where in it further checkpoints stand.
-
-    Attributes:
-        page: the whole page.
-        checkpoint_every: behind how many events there is a checkpoint; 0 for the last one only.
-    """
-
-    page: Page
-    checkpoint_every: int
-
-    def cut(self, lines):
-        """Return what a client makes of so many events of it."""
-        kept = lines - lines % self.checkpoint_every if self.checkpoint_every else 0
-        if not kept:
-            raise CutPage("The page ended before its checkpoint.")
-        return Page(self.tail_dropped(lines, kept), str(self.page.events[kept - 1].position))
-
-    def tail_dropped(self, lines, kept):
-        """The events in front of the last checkpoint that arrived."""
-        return self.page.events[:kept]
+    position: int
+    key: str | None
+    number: int = 0
 
 
 class Feed:
@@ -60,70 +30,32 @@ class Feed:
     Attributes:
         partitions: those that there are, by id.
         token: the version of their layout.
-        published: how many events of each key are committed.
+        published: how many events of each key there are.
         logs: by partition, its entries in the order of their positions.
+        watchers: tasks that wait for an event.
     """
 
-    def __init__(self, clock, random, *, partitions, keys, extensions, page_size, checkpoint_every):
+    def __init__(self, clock, *, partitions, keys, extensions, page_size):
         self.clock = clock
-        self.random = random
         self.partitions = {number: Partition(number) for number in range(partitions)}
         self.extensions = extensions
         self.page_size = page_size
-        self.checkpoint_every = checkpoint_every
         self.token = 0
         self.logs = {number: [] for number in self.partitions}
         self.owners = {key: index % partitions for index, key in enumerate(keys)}
         self.published = dict.fromkeys(keys, 0)
-        self.writing = set()
         self.watchers = []
         self.position = 0
 
-    # What writers do.
-
-    def write(self, key):
-        """Draw a position for an event of a key; it is seen when it is committed."""
+    def publish(self, key, *, filtered=False):
+        """Publish an event of a key, or take a position that holds nothing for this consumer."""
         self.position += 1
-        entry = Entry(self.position, key)
+        self.published[key] += not filtered
+        entry = Entry(self.position, None if filtered else key, self.published[key])
         self.logs[self.owners[key]].append(entry)
-        self.writing.add(key)
-        return entry
-
-    def commit(self, entry):
-        """Let an event be seen."""
-        self.published[entry.key] += 1
-        entry.number = self.published[entry.key]
-        entry.committed = True
-        self._written(entry)
-
-    def roll_back(self, entry):
-        """Let an event never have been."""
-        self.logs[self.owners[entry.key]].remove(entry)
-        self._written(entry)
-
-    def _written(self, entry):
-        self.writing.discard(entry.key)
         for task in self.watchers:
             self.clock.wake(task)
         self.watchers.clear()
-
-    def skip(self, partition):
-        """Take a position that holds nothing for this consumer."""
-        self.position += 1
-        entry = Entry(self.position, None)
-        entry.committed = True
-        self.logs[partition].append(entry)
-
-    # What operators do.
-
-    def idle_partitions(self):
-        """The open partitions that nobody writes to just now."""
-        busy = {self.owners[key] for key in self.writing}
-        return [p.id for p in self.partitions.values() if not p.closed and p.id not in busy]
-
-    def rotate(self):
-        """Give the same layout a new token."""
-        self.token += 1
 
     def close_and_split(self, parent):
         """Close a partition and let children start after it."""
@@ -148,33 +80,10 @@ class Feed:
             self.owners.update(dict.fromkeys(half, number))
             yield number, half
 
-    def keys_in(self, partitions):
-        """The keys that have events in some partitions."""
-        return {entry.key for n in partitions for entry in self.logs[n]} - {None}
-
-    def passed(self, key, cursors):
-        """How many events of a key are before all cursors that have some of its events."""
-        numbers = [0]
-        for partition in self.partitions.values():
-            standing = [cursors.get(n) for n in (partition.id, *partition.cursor_from)]
-            cursor = next(filter(None, standing), FIRST)
-            after = position_of(cursor)
-            for entry in self.logs[partition.id]:
-                if entry.key == key and entry.committed:
-                    if entry.position > after:
-                        return entry.number - 1
-                    numbers.append(entry.number)
-        return max(numbers)
-
-    # What readers see.
-
     def info(self):
         """Describe the feed; the partition that came last comes first."""
-        return FeedInfo(
-            tuple(reversed(self.partitions.values())),
-            str(self.token),
-            extensions=self.extensions,
-        )
+        partitions = tuple(reversed(self.partitions.values()))
+        return FeedInfo(partitions, str(self.token), extensions=self.extensions)
 
     def check(self, token):
         """Refuse a token of another layout."""
@@ -182,39 +91,18 @@ class Feed:
             raise TokenChanged("The partitions have changed.")
 
     def answer(self, token, partition, cursor):
-        """Read what follows a cursor, up to the horizon."""
+        """Read what follows a cursor."""
         self.check(token)
         entries = self.behind(partition, cursor)
         found = entries[: self.page_size]
         end = str(found[-1].position) if found else cursor
         caught_up = CAUGHT_UP in self.extensions and len(found) == len(entries)
-        events = [entry for entry in found if entry.key is not None]
-        return Answer(Page(events, end, caught_up=caught_up), self.checkpoint_every)
+        return Page([one for one in found if one.key is not None], end, caught_up=caught_up)
 
     def behind(self, partition, cursor):
-        """The entries behind a cursor and below the horizon."""
+        """The entries behind a cursor."""
         entries = self.logs[partition]
-        after = position_of(cursor)
-        start = bisect_right(entries, after, key=_position)
-        for end in range(start, len(entries)):
-            if not entries[end].committed:
-                return entries[start:end]
-        return entries[start:]
-
-    def in_sight(self):
-        """How many events of each key can be read now."""
-        numbers = dict.fromkeys(self.published, 0)
-        for partition in self.partitions:
-            for entry in self.behind(partition, FIRST):
-                if entry.key is not None:
-                    numbers[entry.key] = max(numbers[entry.key], entry.number)
-        return numbers
-
-    def between(self, partition, old, new):
-        """The events behind one cursor and not behind another."""
-        start, end = position_of(old), position_of(new)
-        entries = self.logs[partition]
-        return [e for e in entries if start < e.position <= end and e.key is not None]
+        return entries[bisect_right(entries, position_of(cursor), key=_position) :]
 
 
 def position_of(cursor):
@@ -224,3 +112,78 @@ def position_of(cursor):
 
 def _position(entry):
     return entry.position
+
+
+class Ledger:
+    """Be the effects of the consumer, and check each as it is committed.
+
+    Attributes:
+        feed: the truth.
+        applied: how many events of each key were applied.
+        total: how many events were applied.
+    """
+
+    def __init__(self, feed):
+        self.feed = feed
+        self.applied = dict.fromkeys(feed.published, 0)
+        self.total = 0
+        self._epochs = {}
+        self._entered = {}
+        self._begun = set()
+
+    def committed(self, transaction, row):
+        """Apply the events of a page whose transaction is committed."""
+        partition, events = transaction.partition, transaction.events
+        epoch = transaction.place.epoch
+        if epoch < self._epochs.get(partition, 0):
+            raise Violation(f"Partition {partition} got a commit of epoch {epoch}, which is over.")
+        self._check_parent(partition)
+        end = position_of(transaction.cursor)
+        passed = [one for one in self.feed.behind(partition, row.cursor) if one.position <= end]
+        if events != [one for one in passed if one.key is not None]:
+            raise Violation(
+                f"The cursor of partition {partition} went from {row.cursor} to "
+                f"{transaction.cursor}, and {events} were applied."
+            )
+        for entry in events:
+            if entry.number != self.applied[entry.key] + 1:
+                raise Violation(f"{entry} was applied behind {self.applied[entry.key]}.")
+            self.applied[entry.key] += 1
+            self.total += 1
+
+    def started_over(self, rows):
+        """Forget everything, as an operator does who has put all cursors to the start."""
+        self._begun.clear()
+        self._epochs.update({number: row.epoch for number, row in rows.items()})
+        self.applied = dict.fromkeys(self.applied, 0)
+
+    def _check_parent(self, partition):
+        known = self.feed.partitions.get(partition)
+        if partition not in self._begun and known is not None and known.starts_after is not None:
+            self.ended(known.starts_after)
+        self._begun.add(partition)
+
+    def entered(self, partition, owner, epoch, lease):
+        """See that a process that enters holds the lease, and that an epoch belongs to it alone."""
+        if lease is None or lease[0] != owner:
+            raise Violation(f"{owner} entered partition {partition}, which is leased to {lease}.")
+        self._epochs[partition] = epoch
+        if self._entered.setdefault((partition, epoch), owner) != owner:
+            raise Violation(f"Two processes share epoch {epoch} of partition {partition}.")
+
+    def ended(self, partition):
+        """See that all events of a closed partition were applied."""
+        for entry in self.feed.logs[partition]:
+            if entry.key is not None and entry.number > self.applied[entry.key]:
+                raise Violation(f"Partition {partition} was not read to its end: {entry} is left.")
+
+    def check_all_of(self, published):
+        """See that all events were applied that were published at some time."""
+        for key, number in published.items():
+            if self.applied[key] < number:
+                raise Violation(f"A run to the head has ended in front of {key}{number}.")
+
+    @property
+    def complete(self):
+        """Whether everything that was published has been applied."""
+        return self.applied == self.feed.published

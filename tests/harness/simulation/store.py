@@ -1,7 +1,7 @@
 """The consumer's database: cursors with locks and transactions, and leases by its own clock.
 
 It does what the statements of `zeroeventhub.cursors` do; a statement that has its locks takes no
-time, as nobody could see anything in between.
+time, as nothing could be seen in between.
 """
 
 from harness.simulation.clock import FOREVER
@@ -14,7 +14,7 @@ HANDED_OVER = ""
 
 
 class Row:
-    """Hold a partition's cursor as it was last committed, and who locks it."""
+    """Hold a partition's cursor as it was last committed, and the transaction that locks it."""
 
     __slots__ = ("cursor", "ended", "epoch", "holder", "queue")
 
@@ -34,40 +34,19 @@ class Transaction:
         place: from where, and by what right.
         cursor: where to.
         events: those that were applied.
-        aside: dead letters that were written.
-        settled: dead letters that were applied.
         row: the cursor's row, once there is a lock on it.
         over: whether it was committed or rolled back.
     """
 
-    __slots__ = ("aside", "cursor", "events", "over", "partition", "place", "row", "settled")
+    __slots__ = ("cursor", "events", "over", "partition", "place", "row")
 
     def __init__(self, partition, place, cursor, events=()):
         self.partition = partition
         self.place = place
         self.cursor = cursor
         self.events = events
-        self.aside = []
-        self.settled = []
         self.row = None
         self.over = False
-
-
-class Letter:
-    """Hold an event that was set aside.
-
-    Attributes:
-        partition: where it was read.
-        entry: the event.
-        failed: whether it failed, and was not marked since to be applied again.
-    """
-
-    __slots__ = ("entry", "failed", "partition")
-
-    def __init__(self, partition, entry, *, failed):
-        self.partition = partition
-        self.entry = entry
-        self.failed = failed
 
 
 class Store:
@@ -79,7 +58,6 @@ class Store:
         rows: the cursors, by partition.
         leases: by partition, the owner and when the lease runs out.
         members: by process, when it counts as gone.
-        letters: the dead letters, in order.
     """
 
     def __init__(self, clock, ledger):
@@ -88,7 +66,6 @@ class Store:
         self.rows = {}
         self.leases = {}
         self.members = {}
-        self.letters = []
 
     # Cursors: what `CursorStore` does.
 
@@ -113,18 +90,18 @@ class Store:
         return Place(row.cursor, row.epoch)
 
     def check_lease(self, partition, owner):
-        """Refuse who does not hold the lease."""
+        """Refuse a process that does not hold the lease."""
         holder, runs_out = self.leases.get(partition, (None, 0.0))
         if holder != owner or runs_out <= self.clock.now:
             raise LeaseLost("Another process reads the partition.")
 
     def check_parent(self, parent):
-        """Refuse who would read on before the partition in front was read to its end."""
+        """Refuse to read on before the partition in front was read to its end."""
         if parent is not None and not (parent in self.rows and self.rows[parent].ended):
             raise LeaseLost("Another partition has to be read before.")
 
     def raise_epoch(self, row):
-        """Fence whoever was here before."""
+        """Fence the process that was here before."""
         row.epoch += 1
 
     def move(self, transaction):
@@ -147,23 +124,15 @@ class Store:
         if not self.stands_at(row, place):
             raise Fenced("The cursor has moved.")
         row.ended = True
-        self.ledger.ended(partition, row.cursor)
+        self.ledger.ended(partition)
 
-    def reset(self, cursor=FIRST):
-        """Put all cursors that there are elsewhere, and forget dead letters."""
-        yield from self.until_all_free(self.rows)
+    def reset(self):
+        """Put all cursors that there are to the start."""
+        yield from self._until_all_free(self.rows)
         for row in self.rows.values():
             if row.cursor != HANDED_OVER:
-                self._hand(row, cursor)
-        self.letters.clear()
-        self.ledger.started_over(self.rows, self.rows)
-
-    def set(self, cursors):
-        """Put cursors elsewhere, by partition."""
-        yield from self.until_all_free(cursors)
-        for number, cursor in cursors.items():
-            self._hand(self.rows.setdefault(number, Row()), cursor)
-        self.ledger.started_over(self.rows, cursors)
+                self.hand(row, FIRST)
+        self.ledger.started_over(self.rows)
 
     def commit(self, transaction):
         """Let a transaction's cursor and effects be, together."""
@@ -171,9 +140,6 @@ class Store:
             return
         row = transaction.row
         self.ledger.committed(transaction, row)
-        self.letters.extend(transaction.aside)
-        for letter in transaction.settled:
-            self.letters.remove(letter)
         row.ended = row.ended and row.cursor == transaction.cursor
         row.cursor = transaction.cursor
         self.roll_back(transaction)
@@ -191,28 +157,24 @@ class Store:
     def inherit(self, heirs, remaining):
         """Hand cursors of partitions that are gone to those that go on from there."""
         parents = {parent for of_heir in heirs.values() for parent in of_heir}
-        yield from self.until_all_free(parents)
+        yield from self._until_all_free(parents)
         for heir, of_heir in heirs.items():
             known = [self.rows[parent].cursor for parent in of_heir if parent in self.rows]
             for cursor in [cursor for cursor in known if cursor != HANDED_OVER][:1]:
                 row = self.rows.setdefault(heir, Row(cursor))
                 if row.cursor == HANDED_OVER:
-                    self._hand(row, cursor)
-        for parent in parents - set(remaining):
-            if parent in self.rows and self.rows[parent].cursor != HANDED_OVER:
-                self._hand(self.rows[parent], HANDED_OVER)
-                heir = min(heir for heir, of_heir in heirs.items() if parent in of_heir)
-                for letter in self.letters:
-                    if letter.partition == parent:
-                        letter.partition = heir
+                    self.hand(row, cursor)
+        for parent in parents.intersection(self.rows).difference(remaining):
+            if self.rows[parent].cursor != HANDED_OVER:
+                self.hand(self.rows[parent], HANDED_OVER)
 
-    def _hand(self, row, cursor):
+    def hand(self, row, cursor):
+        """Put a cursor elsewhere, and fence all that have read from it."""
         row.cursor = cursor
         row.epoch += 1
         row.ended = False
 
-    def until_all_free(self, partitions):
-        """Wait until nobody holds a lock on any of these cursors."""
+    def _until_all_free(self, partitions):
         while busy := [n for n in partitions if n in self.rows and self.rows[n].holder]:
             yield from self._until_free(self.rows[busy[0]])
 
@@ -245,7 +207,6 @@ class Store:
             surplus=division.surplus,
             elsewhere=elsewhere,
             ended=frozenset(number for number, row in self.rows.items() if row.ended),
-            letters=frozenset(letter.partition for letter in self.due()),
             epochs={number: self.rows[number].epoch for number in held & self.rows.keys()},
         )
 
@@ -259,21 +220,3 @@ class Store:
         """Give everything back."""
         self.release(owner, list(self.leases))
         self.members.pop(owner, None)
-
-    # Dead letters: what `DeadLetters` does.
-
-    def blocked(self):
-        """The keys whose later events are to be held back."""
-        return {letter.entry.key for letter in self.letters}
-
-    def due(self):
-        """The letters that are to be applied again: each key's first one, unless it failed."""
-        first = {}
-        for letter in self.letters:
-            first.setdefault(letter.entry.key, letter)
-        return [letter for letter in first.values() if not letter.failed]
-
-    def retry(self):
-        """Have all letters applied again."""
-        for letter in self.letters:
-            letter.failed = False

@@ -1,13 +1,12 @@
 """A simulated world of consumers, in which everything goes wrong and nothing may be lost."""
 
 import pytest
-from harness.simulation.campaign import retrace, simulate
-from harness.simulation.mutants import RULES, without
+from harness.simulation.campaign import RULES, retrace, simulate, without
 
 QUICK, LONG, SLICE = 1_000, 50_000, 10_000
 """Seeds of a slice in `make test`, and of all slices in the long tests, about a minute's worth."""
 
-SOON = 2_000
+SOON = 1_000
 """The seeds within which a rule that is missing has to be noticed."""
 
 
