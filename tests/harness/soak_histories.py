@@ -1,27 +1,24 @@
 """Let disasters befall publishers for as long as one likes: row R6 of the scoreboard."""
 
+import random
+import shutil
 import tempfile
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from harness.clusters import Cluster, cluster
-from harness.disasters import (
-    Disaster,
-    Place,
-    backup,
-    copied_file,
-    crash,
-    dump,
-    emptied_table,
-    failover,
-    lagging_failover,
-)
+import httpx
+from sqlalchemy import create_engine, event, make_url, text
+from starlette.applications import Starlette
+
+from harness.clusters import PATIENCE, Cluster, cluster
+from harness.dumps import restore
 from harness.faults.account import Account
 from harness.faults.findings import Findings, naming
-from harness.history_round import Round
 from harness.log import Log
 from harness.ordering_table import (
     GATED,
@@ -33,10 +30,151 @@ from harness.ordering_table import (
     SINGLE_WRITER,
     Case,
 )
+from harness.web import serving
+from zeroeventhub import Client, feed_routes
+from zeroeventhub.errors import Gone, TransientError
 
-__all__ = ["KINDS", "Histories", "Kind"]
+__all__ = ["KINDS", "Histories", "Kind", "lagging_failover"]
+
+VOUCHED = 0.1
+"""Seconds within which a publisher that lives on looks again whether history is the same."""
 
 Database = Callable[[], AbstractContextManager[str]]
+
+
+class Place:
+    """Know where a publisher's database is by now, as a name does that leads to it.
+
+    Args:
+        url: where it is at first.
+        new_database: makes another one beside it.
+        server: whose database it is, where that is a server of one's own.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        new_database: Database,
+        server: Cluster | None = None,
+    ) -> None:
+        self.url = make_url(url)
+        self.new_database = new_database
+        self.server = server
+        # SQLite queues writers without order.
+        arguments = {"timeout": PATIENCE} if self.url.get_backend_name() == "sqlite" else {}
+        self.engine = create_engine(url, connect_args=arguments)
+        event.listen(self.engine, "do_connect", self._lead)
+
+    def move(self, url: object) -> None:
+        """Let the engine lead to another database from now on."""
+        self.url = make_url(url)
+        self.engine.dispose()
+
+    def run(self, *statements: str) -> None:
+        """Run statements, each in a transaction of its own."""
+        with self.engine.connect() as connection:
+            for statement in statements:
+                connection.execute(text(statement))
+                connection.commit()
+
+    def _lead(self, dialect, _record, _arguments, parameters) -> None:
+        _, found = dialect.create_connect_args(self.url)
+        parameters.update(found)
+
+
+Disaster = Callable[[Place], AbstractContextManager[Callable[[], None]]]
+"""Prepare one, and yield what lets it happen; what is written in between may be lost by it."""
+
+
+@contextmanager
+def failover(place: Place) -> Iterator[Callable[[], None]]:
+    """Promote a standby that has everything."""
+    with place.server.standby() as standby:
+
+        def strike() -> None:
+            standby.catch_up(place.server)
+            _promote(standby, place)
+
+        yield strike
+
+
+@contextmanager
+def lagging_failover(place: Place) -> Iterator[Callable[[], None]]:
+    """Promote a standby that has heard of nothing since this."""
+    with place.server.standby() as standby:
+        standby.catch_up(place.server)
+        standby.cut_off()
+        yield lambda: _promote(standby, place)
+
+
+def _promote(standby: Cluster, place: Place) -> None:
+    standby.promote()
+    place.move(place.url.update_query_dict({"host": standby.socket}))
+
+
+@contextmanager
+def dump(place: Place) -> Iterator[Callable[[], None]]:
+    """Dump and restore everything."""
+    with place.new_database() as url:
+
+        def strike() -> None:
+            restore(_shown(place.url), url)
+            place.move(url)
+
+        yield strike
+
+
+@contextmanager
+def backup(place: Place) -> Iterator[Callable[[], None]]:
+    """Restore a dump that was made before."""
+    with place.new_database() as url:
+        restore(_shown(place.url), url)
+        yield lambda: place.move(url)
+
+
+@contextmanager
+def copied_file(place: Place) -> Iterator[Callable[[], None]]:
+    """Put back a copy of an SQLite file that was made here."""
+    file = Path(place.url.database)
+    copy = file.with_suffix(".copy")
+    place.engine.dispose()
+    shutil.copy(file, copy)
+
+    def strike() -> None:
+        place.engine.dispose()
+        shutil.copy(copy, file)
+
+    yield strike
+
+
+@contextmanager
+def crash(place: Place) -> Iterator[Callable[[], None]]:
+    """Let a server crash that says of commits that they are safe before they are."""
+    place.run(f"ALTER DATABASE {place.url.database} SET synchronous_commit = off")
+    place.engine.dispose()
+
+    def strike() -> None:
+        place.server.restart("immediate")
+        place.engine.dispose()
+
+    yield strike
+
+
+EMPTY = {
+    "postgresql": ["TRUNCATE log RESTART IDENTITY"],
+    "mariadb": ["TRUNCATE log"],
+    "sqlite": ["DELETE FROM log", "DELETE FROM sqlite_sequence WHERE name = 'log'"],
+}
+
+
+@contextmanager
+def emptied_table(place: Place) -> Iterator[Callable[[], None]]:
+    """Empty the table, and let its numbers begin again."""
+    yield lambda: place.run(*EMPTY[place.url.get_backend_name()])
+
+
+def _shown(url) -> str:
+    return url.render_as_string(hide_password=False)
 
 
 @dataclass(frozen=True)
@@ -73,6 +211,135 @@ KINDS = (
     Kind("emptied table", emptied_table, _EMPTIED, 20),
 )
 """What can happen; two hundred rounds in all."""
+
+
+@dataclass
+class Reader:
+    """Know a consumer, and what it has seen."""
+
+    name: str
+    limit: int
+    seen: list[int] = field(default_factory=list)
+
+
+class Round:
+    """Let one disaster befall one feed.
+
+    Some consumers stop before what may be lost is written, some in the midst of it, some behind
+    it, and one has not begun. The events that are left decide who may go on.
+
+    Args:
+        name: what does it again.
+        log: the feed, and its table.
+        place: where its database is.
+        account: of the consumers.
+    """
+
+    def __init__(self, name: str, log: Log, place: Place, account: Account) -> None:
+        self._log = log
+        self._place = place
+        self._account = account
+        self._dice = random.Random(name)
+        self._found = Findings(Counter(rounds=1))
+        self._next = 0
+        self._readers = [
+            Reader(f"{name}, reader {n}", self._dice.randrange(1, 9)) for n in range(5)
+        ]
+
+    def run(self, disaster: Disaster) -> Findings:
+        """Run it; the publisher lives through all, or is started anew.
+
+        Args:
+            disaster: what happens.
+        """
+        self._log.publish()
+        lives_on = self._dice.random() < 0.5
+        with ExitStack() as publisher:
+            url = publisher.enter_context(self._publishing())
+            self._write(self._dice.randrange(1, 30))
+            self._read_some(url, self._readers[:3])
+            with disaster(self._place) as strike:
+                self._write(self._dice.randrange(60))
+                self._read_some(url, self._readers[1:4])
+                strike()
+                time.sleep(VOUCHED)
+                if not lives_on:
+                    publisher.close()
+                    url = publisher.enter_context(self._publishing())
+                self._judge(url)
+                publisher.close()
+                self._place.engine.dispose()
+        return self._found
+
+    @contextmanager
+    def _publishing(self) -> Iterator[str]:
+        routes = feed_routes("/log", self._log.source(), self._log.engine)
+        with serving(Starlette(routes=routes)) as url:
+            yield f"{url}/log"
+
+    def _write(self, count: int) -> None:
+        """Append events, each in a transaction of its own or all in one."""
+        numbers = range(self._next, self._next + count)
+        self._next += count
+        if self._dice.random() < 0.5:
+            self._log.write(*numbers)
+        else:
+            for number in numbers:
+                self._log.write(number)
+
+    def _read_some(self, url: str, readers: list[Reader]) -> None:
+        """Let consumers read on for some pages, the last of them to the head."""
+        for reader in readers:
+            last = reader is readers[-1]
+            self._read(url, reader, pages=None if last else self._dice.randrange(1, 5))
+
+    def _read(self, url: str, reader: Reader, *, pages: int | None = None) -> bool:
+        """Read on; return whether the feed refused the cursor as one of another history."""
+        ending = time.monotonic() + PATIENCE
+        with httpx.Client(verify=False, timeout=PATIENCE) as session:
+            while True:
+                client = Client(url, session)
+                try:
+                    self._account.read_in_turn(client, reader.name, limit=reader.limit, pages=pages)
+                except Gone as error:
+                    self._found.counts[type(error).__name__] += 1
+                    return True
+                except TransientError:
+                    # Servers that were just started, and writers who have to be seen to have ended.
+                    if time.monotonic() > ending:
+                        raise
+                    time.sleep(0.02)
+                else:
+                    return False
+                finally:
+                    reader.seen = self._account.seen(reader.name).get(0, [])
+
+    def _judge(self, url: str) -> None:
+        """See who goes on: at once, and behind new events, which may get numbers of old ones."""
+        left = self._left()
+        lost = self._next - len(left)
+        allowed = {reader.name: left[: len(reader.seen)] == reader.seen for reader in self._readers}
+        self._found.counts["lost"] += lost
+        for more in (0, 1, lost, self._dice.randrange(1, 40)):
+            self._write(more)
+            for reader in self._readers:
+                self._judge_one(url, reader, may_go_on=allowed[reader.name])
+
+    def _judge_one(self, url: str, reader: Reader, *, may_go_on: bool) -> None:
+        before = reader.seen
+        refused = self._read(url, reader)
+        expected = self._left() if may_go_on else before
+        self._found.counts["goes on" if may_go_on else "refused"] += 1
+        if refused is may_go_on or reader.seen != expected:
+            verdict = "was refused" if refused else "went on"
+            self._found.complaints.append(
+                f"{reader.name} {verdict}: {before} became {reader.seen}, not {expected}"
+            )
+
+    def _left(self) -> list[int]:
+        """Return the numbers of the events that there are, in the order of the table."""
+        with self._log.engine.connect() as connection:
+            return list(connection.exec_driver_sql("SELECT n FROM log ORDER BY id").scalars())
 
 
 @dataclass
@@ -118,7 +385,7 @@ class Histories:
         cases = self.cases(kind)
         case = cases[seed % len(cases)]
         name = f"{kind.name}, {case.ordering} on {case.database}, seed {seed}"
-        with naming(name), self._place(case) as place:
+        with naming(name), self.place(case) as place:
             log = Log(place.engine, case)
             found = Round(name, log, place, self.account).run(kind.disaster)
         if kind.keeps and found.counts["lost"]:
@@ -126,18 +393,14 @@ class Histories:
         return found
 
     @contextmanager
-    def _place(self, case: Case) -> Iterator[Place]:
-        with ExitStack() as stack:
-            server = None
-            if case.database == "postgresql":
-                server, new = self.server, self._new_database
-            elif case.database == "sqlite":
-                new = self._new_file
-            else:
-                new = self.databases[case.database]
-            place = Place(stack.enter_context(new()), new, server)
-            stack.callback(place.engine.dispose)
+    def place(self, case: Case) -> Iterator[Place]:
+        """Make an empty database that a disaster may befall."""
+        own = {"postgresql": self._new_database, "sqlite": self._new_file}
+        new = {**own, **self.databases}[case.database]
+        with new() as url:
+            place = Place(url, new, self.server if case.database == "postgresql" else None)
             yield place
+            place.engine.dispose()
 
     @contextmanager
     def _new_database(self) -> Iterator[str]:

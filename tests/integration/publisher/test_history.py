@@ -3,12 +3,11 @@ both where a test needs many of them.
 """
 
 import json
-import shutil
+import os
 import subprocess
 import sys
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import httpx
 import pytest
@@ -19,13 +18,13 @@ from harness.ordering_table import (
     GATED,
     OBSERVED,
     OBSERVED_MARIADB,
-    ON_SQLITE,
     SEQUENCED,
     SEQUENCING,
     SINGLE_WRITER,
+    for_each,
 )
 from harness.shop import metadata, orders
-from harness.soak_histories import KINDS, Histories
+from harness.soak_histories import KINDS, Histories, lagging_failover
 from harness.waiting import until
 from harness.web import serving
 from sqlalchemy import (
@@ -49,7 +48,7 @@ from sqlalchemy import (
 )
 from starlette.applications import Starlette
 
-from zeroeventhub import FIRST, LAST, Client, TableFeed, feed_routes
+from zeroeventhub import FIRST, LAST, TableFeed, feed_routes
 from zeroeventhub.errors import Diverged, Gone, Trimmed, Unavailable
 from zeroeventhub.protocol import Page, TypeFilter
 
@@ -58,19 +57,6 @@ NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 PLACED = TypeFilter(frozenset({"placed"}))
 NOTHING = TypeFilter(frozenset({"nothing"}))
 DIVERGED = "urn:zeroeventhub:problem/diverged"
-
-
-def of_each(*cases, more=()):
-    """Run a test for orderings, each on its database, and in `make test-all` for more of them."""
-    marked = [pytest.param(case, id=f"{case.ordering}-{case.database}") for case in cases]
-    return pytest.mark.parametrize(
-        "case",
-        marked
-        + [
-            pytest.param(case, id=f"{case.ordering}-{case.database}", marks=pytest.mark.test_all)
-            for case in more
-        ],
-    )
 
 
 @pytest.fixture
@@ -86,12 +72,6 @@ def histories(mariadb_server_url):
         yield found
 
 
-@pytest.fixture(scope="module")
-def primary(histories):
-    """A PostgreSQL server of this module's own."""
-    return histories.server
-
-
 @pytest.mark.parametrize("kind", KINDS, ids=[kind.name for kind in KINDS])
 def test_history_is_told_apart(histories, kind):
     """A cursor whose events are all there goes on by itself; any other is refused for good, and
@@ -103,28 +83,11 @@ def test_history_is_told_apart(histories, kind):
     assert kind.keeps or found.counts["refused"] >= 4
 
 
-def test_enough_of_every_kind():
-    """A long run has two hundred rounds."""
-    assert sum(kind.size for kind in KINDS) == 200
-
-
-@pytest.fixture
-def primary_log(primary, case):
-    """A log in an empty database of that server."""
-    with connected(primary.new_database()) as engine:
-        yield Log(engine, case)
-
-
 def get(url, **parameters):
     """Get a page of FeedAPI v2."""
     return httpx.get(
         f"{url}/events", params={"token": "1", "partition": 0, "cursor": FIRST, **parameters}
     )
-
-
-def position_of(cursor):
-    """The position at which a cursor stands."""
-    return int(cursor.split("-")[1])
 
 
 def follow(feed, cursor, partition=0):
@@ -141,149 +104,34 @@ def follow(feed, cursor, partition=0):
 # A failover.
 
 
-@contextmanager
-def promoted(log, case, primary, meanwhile):
-    """Promote a standby that lacks all that was done after event 1; yield the log's copy there."""
-    with primary.standby() as standby:
-        log.write(1)
-        assert log.news() == [1]
-        standby.catch_up(primary)
-        standby.cut_off()
-        meanwhile()
-        standby.promote()
-        with connected(log.engine.url.update_query_dict({"host": standby.socket})) as engine:
-            copied = Log(engine, case)
-            copied.feed = log.restarted(engine)
-            copied.cursor = log.cursor
-            yield copied
-
-
-def assert_diverged(log, *, source=None):
-    """Show that the consumer's cursor is refused, from code and over HTTP."""
-    for feed in (log.feed, log.restarted()):
-        with pytest.raises(Diverged):
-            feed.read(0, log.cursor, 10)
-        with pytest.raises(Diverged):
-            feed.vouch(["1-0", log.cursor])
-    routes = feed_routes("/log", source or log.source(), log.engine)
-    with serving(Starlette(routes=routes)) as url:
-        answer = get(f"{url}/log", cursor=log.cursor)
-        assert (answer.status_code, answer.json()["type"]) == (410, DIVERGED)
-        assert answer.headers["cache-control"] == "no-store"
-        with httpx.Client() as http, pytest.raises(Diverged):
-            Client(f"{url}/log", http).fetch(0, log.cursor)
-        last = get(f"{url}/log", cursor=LAST).json()["cursor"]
-        answer = get(f"{url}/log", stop=log.cursor)
-        assert (answer.status_code, answer.json()["type"]) == (410, DIVERGED)
-        assert get(f"{url}/log", stop=last).status_code == 200
-
-
-@pytest.mark.test_all
-@pytest.mark.parametrize("lost", [3, 100])
-@of_each(OBSERVED, GATED, SEQUENCED)
-def test_failover_that_lost_events_is_refused(primary, primary_log, case, lost):
-    """A cursor of an event that was lost is refused, be its number free, beyond the end, or that
-    of another event by now; a cursor of one that was not lost goes on.
-    """
-    log = primary_log
-    log.publish()
-    log.write(0)
-    assert log.news() == [0]
-    cursors = []
-
-    def lose():
-        cursors.append(log.cursor)
-        log.write(*range(2, 2 + lost))
-        assert log.news() == [*range(2, 2 + lost)]
-
-    with promoted(log, case, primary, lose) as copied:
-        copied.cursor = log.cursor
-        written = []
-        for more in (1, lost, 40):
-            assert_diverged(copied)
-            news = [1000 + len(written) + number for number in range(more)]
-            copied.write(*news)
-            written += news
-            assert follow(copied.feed, cursors[0]) == written
-            assert copied.everything() == [0, 1, *written]
-        assert_diverged(copied)
-        # PostgreSQL leaves out a few numbers after a failover; those behind them come again.
-        position = position_of(log.cursor)
-        again = position_of(copied.feed.cursor_after(position)) == position
-        assert again == (lost == 100 or case == SEQUENCED)
-
-
-@of_each(OBSERVED, more=[GATED, SEQUENCED])
-def test_horizon_from_before_a_failover_is_forgotten(primary, primary_log, case):
+@for_each(OBSERVED, GATED, SEQUENCED, later=[GATED, SEQUENCED])
+def test_horizon_from_before_a_failover_is_forgotten(histories, case):
     """A process that outlives a failover does not take what it knew of numbers for settled where
     they are drawn again, and waits for who writes there.
     """
-    log = primary_log
-    log.publish()
-    log.write(0)
-    assert log.news() == [0]
-    cursors = []
-
-    def lose():
-        cursors.append(log.cursor)
-        log.write(*range(2, 202))
-        assert log.news() == [*range(2, 202)]
-
-    with promoted(log, case, primary, lose) as copied, moved(log, copied.engine):
-        with log.engine.connect() as slow:
-            append(slow, 1000)
-            log.write(*range(1001, 1301))
-            page = Page([], cursors[0])
-            with suppress(Unavailable):  # observed, which has to see every writer end first
-                page = log.feed.read(0, cursors[0], 1000)
-            slow.commit()
-        seen = [event.data["n"] for event in page.events] + follow(log.feed, page.cursor)
-        assert sorted(seen) == [*range(1000, 1301)]
-
-
-@contextmanager
-def moved(log, engine):
-    """Let a log's engine lead to the server of another, as a name does after a failover."""
-
-    def lead(_dialect, _record, _arguments, parameters):
-        parameters["host"] = engine.url.query["host"]
-
-    event.listen(log.engine, "do_connect", lead)
-    log.engine.dispose()
-    try:
-        yield
-    finally:
-        event.remove(log.engine, "do_connect", lead)
-        log.engine.dispose()
+    with histories.place(case) as place:
+        log = Log(place.engine, case)
+        log.publish()
+        log.write(0)
+        assert log.news() == [0]
+        cursor = log.cursor
+        with lagging_failover(place) as strike:
+            log.write(*range(2, 202))
+            assert log.news() == [*range(2, 202)]
+            strike()
+            with log.engine.connect() as slow:
+                append(slow, 1000)
+                log.write(*range(1001, 1301))
+                page = Page([], cursor)
+                with suppress(Unavailable):  # observed, which has to see every writer end first
+                    page = log.feed.read(0, cursor, 1000)
+                slow.commit()
+            seen = [event.data["n"] for event in page.events] + follow(log.feed, page.cursor)
+            assert sorted(seen) == [*range(1000, 1301)]
+            log.engine.dispose()
 
 
-# A backup.
-
-
-@of_each(*ON_SQLITE)
-def test_file_copied_back(log, case, tmp_path):
-    """After a copy of the file was put back, cursors of what it lacks are refused for good, also
-    by a process that has read them; the others go on.
-    """
-    file, backup = Path(log.engine.url.database), tmp_path / "backup"
-    log.publish()
-    log.write(0, 1)
-    assert log.news() == [0, 1]
-    early = log.cursor
-    for lost in ([], [2, 3]):
-        log.engine.dispose()
-        shutil.copy(file, backup)
-        log.write(*lost)
-        assert log.news() == lost
-        log.engine.dispose()
-        shutil.copy(backup, file)
-        if lost:
-            assert_diverged(log)
-    for number in (4, 5, 6):
-        log.write(number)
-        assert_diverged(log)
-    log.cursor = early
-    assert log.news() == [4, 5, 6]
+# Digests.
 
 
 WIDE = Table(
@@ -336,76 +184,61 @@ def cursors_of(feed):
 @pytest.fixture
 def wide(engine):
     """An engine of a database that holds rows of many types."""
-    return with_rows(engine)
-
-
-def with_rows(engine):
-    """Fill a database with rows of many types."""
     WIDE.metadata.create_all(engine)
     with engine.begin() as connection:
         connection.execute(insert(WIDE), ROWS)
     return engine
 
 
+ELSEWHERE = {
+    "postgresql": {"options": "-c TimeZone=Asia/Kolkata"},
+    "mariadb": {"init_command": "SET time_zone = '+05:30'"},
+    "sqlite": {},
+}
+
+
 @pytest.mark.anyio
-async def test_digests_are_the_same_for_every_driver(wide, async_engine):
-    """A feed with an async engine gives the cursors that one with a sync engine gives."""
+async def test_digests_are_the_same_everywhere(wide, async_engine):
+    """An async driver, a session of another time zone and a restored database give the cursors
+    that are given here, one for each event.
+    """
     cursors = cursors_of(wide_feed().bind(wide))
+    assert len(set(cursors)) == 4
     feed = wide_feed().bind(async_engine)
     pages = [await feed.read(partition, FIRST, 9, each=True) for partition in (0, 1)]
     assert [cursor for page in pages for cursor in page.cursors] == cursors
-    assert len(set(cursors)) == 4
-    assert [(await feed.read(0, cursor, 9)).events != [] for cursor in cursors] == [
-        position_of(cursor) < 3 for cursor in cursors
-    ]
-
-
-def test_digests_are_the_same_in_every_zone(wide):
-    """Sessions that live in other time zones give the same cursors."""
-    cursors = cursors_of(wide_feed().bind(wide))
-    elsewhere = {
-        "postgresql": {"options": "-c TimeZone=Asia/Kolkata"},
-        "mariadb": {"init_command": "SET time_zone = '+05:30'"},
-        "sqlite": {},
-    }[wide.dialect.name]
-    with connected(wide.url, **elsewhere) as engine:
+    with connected(wide.url, **ELSEWHERE[wide.dialect.name]) as engine:
         assert cursors_of(wide_feed().bind(engine)) == cursors
-
-
-PROCESS = """
-import sys
-sys.path[:0] = ["tests", "tests/integration/publisher"]
-from sqlalchemy import create_engine
-from test_history import cursors_of, wide_feed
-engine = create_engine(sys.argv[1])
-print(*cursors_of(wide_feed().bind(engine)))
-engine.dispose()
-"""
-
-
-def test_digests_are_the_same_in_every_process(any_engine):
-    """Another process gives the same cursors."""
-    wide = with_rows(any_engine)
-    url = wide.url.render_as_string(hide_password=False)
-    ran = subprocess.run(
-        [sys.executable, "-c", PROCESS, url],
-        cwd=Path(__file__).parents[3],
-        env={"PYTHONHASHSEED": "12345", "PYTHONPATH": str(Path(__file__).parents[3])},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE,
-    )
-    assert ran.stdout.split() == cursors_of(wide_feed().bind(wide)), ran.stderr
-
-
-def test_digests_are_the_same_in_a_restored_database(wide):
-    """Rows of all types have the same cursors where they were restored."""
-    cursors = cursors_of(wide_feed().bind(wide))
     with another_database(wide.url) as url:
         restore(wide.url, url)
         with connected(url) as engine:
             assert cursors_of(wide_feed().bind(engine)) == cursors
+
+
+PROCESS = """
+import sys
+from sqlalchemy import MetaData, Table, create_engine
+from zeroeventhub import FIRST, TableFeed
+engine = create_engine(sys.argv[1])
+table = Table("orders", MetaData(), autoload_with=engine)
+feed = TableFeed(table, append_only=True, cloudevents=True, type="kind", time="placed")
+print(feed.bind(engine).read(0, FIRST, 1).cursor)
+"""
+
+
+def test_digests_are_the_same_in_every_process(sqlite):
+    """Processes in which Python hashes text otherwise give the same cursor."""
+    metadata.create_all(sqlite)
+    place_at(sqlite, range(1))
+    found = {
+        subprocess.check_output(
+            [sys.executable, "-c", PROCESS, str(sqlite.url)],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            timeout=PATIENCE,
+        )
+        for seed in ("1", "2")
+    }
+    assert len(found) == 1
 
 
 @contextmanager
@@ -591,27 +424,6 @@ def test_cursor_without_a_digest_is_still_taken(shop):
     assert page.cursor == feed.cursor_after(4)
 
 
-def test_event_of_another_partition_is_looked_at(shop):
-    """A cursor may stand at an event of another partition, and is refused if that one is lost."""
-    feed = shop_feed().bind(shop)
-    cursor = feed.read(0, LAST, 10).cursor
-    with shop.connect() as connection:
-        assert connection.scalar(text("SELECT part FROM orders WHERE id = 4")) == 1
-    with shop.begin() as connection:
-        connection.execute(orders.delete().where(orders.c.id == 3))
-    assert follow(feed, cursor) == []
-    with shop.begin() as connection:
-        connection.execute(orders.delete().where(orders.c.id == 4))
-    with pytest.raises(Diverged):
-        follow(feed, cursor)
-    with shop.begin() as connection:
-        connection.execute(orders.delete())
-    with pytest.raises(Trimmed) as trimmed:
-        follow(feed, cursor)
-    place_at(shop, [6])
-    assert follow(feed, trimmed.value.earliest) == [6]
-
-
 def test_requests_of_version_1_are_refused(shop):
     """One cursor that is no longer good has a request of ZeroEventHub v1 answered with 410."""
     feed = shop_feed()
@@ -633,7 +445,7 @@ def test_requests_of_version_1_are_refused(shop):
 # An emptied table.
 
 
-@of_each(OBSERVED, SINGLE_WRITER, more=[OBSERVED_MARIADB, GATED])
+@for_each(OBSERVED, SINGLE_WRITER, OBSERVED_MARIADB, GATED, later=[OBSERVED_MARIADB, GATED])
 def test_table_emptied_under_numbers_that_go_on(log):
     """Where nothing before a cursor is left, it is answered with 410, as trimmed; from the
     earliest cursor no event comes twice.
@@ -657,7 +469,7 @@ def test_table_emptied_under_numbers_that_go_on(log):
 # Positions that outlive their events.
 
 
-@of_each(*SEQUENCING)
+@for_each(*SEQUENCING)
 def test_deleted_event_of_a_sequenced_feed(log):
     """A cursor stays good behind an event that is deleted, and one given there is good as well."""
     log.publish()
@@ -666,14 +478,14 @@ def test_deleted_event_of_a_sequenced_feed(log):
     log.run("DELETE FROM log WHERE n = 2")
     last = log.feed.read(0, LAST, 10).cursor
     for cursor in (last, log.cursor, log.feed.cursor_after(3)):
-        assert position_of(cursor) == 3
+        assert cursor.split("-")[1] == "3"
         assert follow(log.feed, cursor) == []
     log.write(3)
     for cursor in (last, log.cursor):
         assert follow(log.feed, cursor) == [3]
 
 
-@of_each(*SEQUENCING)
+@for_each(*SEQUENCING)
 def test_cursor_of_an_event_whose_key_came_back(log):
     """A cursor of an event stays good when a row of the same key has become another event."""
     log.publish()
@@ -690,23 +502,28 @@ def test_cursor_of_an_event_whose_key_came_back(log):
 # Another version of the publisher.
 
 
+ENVELOPE = {"cloudevents": True}
+
+
 @pytest.mark.parametrize(
-    "options",
+    ("since", "now"),
     [
-        {"data": ["data", "customer"]},
-        {"data": {"n": orders.c.customer}},
-        {"cloudevents": True},
-        {"cloudevents": "/another", "key": "customer"},
-        {"headers": {"customer": "customer"}},
+        ({}, {"data": ["data", "customer"]}),
+        ({}, {"data": {"n": orders.c.customer}}),
+        ({}, {"cloudevents": True}),
+        ({}, {"headers": {"customer": "customer"}}),
+        (ENVELOPE, {"cloudevents": "/another", "key": "customer"}),
+        (ENVELOPE, {**ENVELOPE, "headers": {"customer": "customer"}}),
+        ({"data": "data"}, {"data": ["data"]}),
+        ({"data": {"n": orders.c.customer}}, {"data": {"customer": orders.c.customer}}),
+        ({"data": {"v": literal(1)}}, {"data": {"v": literal(2)}}),
+        ({"data": {"v": orders.c.part + 1}}, {"data": {"v": orders.c.part + 2}}),
     ],
-    ids=["columns", "expression", "envelope", "key", "headers"],
 )
-@pytest.mark.parametrize("since", [{}, {"cloudevents": True, "key": None}], ids=["bare", "events"])
-def test_events_made_in_another_way_refuse_no_cursor(shop, since, options):
+def test_events_made_in_another_way_refuse_no_cursor(shop, since, now):
     """A deploy that changes how events are made keeps cursors; a missing event is still noticed."""
-    since = {name: value for name, value in since.items() if value is not None}
     cursor = shop_feed(**since).bind(shop).cursor_after(3)
-    feed = shop_feed(**{**since, **options}).bind(shop)
+    feed = shop_feed(**now).bind(shop)
     page = feed.read(1, cursor, 10)
     assert len(page.events) == 1
     with shop.begin() as connection:
@@ -714,22 +531,6 @@ def test_events_made_in_another_way_refuse_no_cursor(shop, since, options):
     with pytest.raises(Diverged):
         feed.read(1, cursor, 10)
     assert feed.read(1, page.cursor, 10).events == []
-
-
-@pytest.mark.parametrize(
-    ("since", "now"),
-    [
-        ({"data": "data"}, {"data": ["data"]}),
-        ({"data": {"n": orders.c.customer}}, {"data": {"customer": orders.c.customer}}),
-        ({"data": {"v": literal(1)}}, {"data": {"v": literal(2)}}),
-        ({"data": {"v": orders.c.part + 1}}, {"data": {"v": orders.c.part + 2}}),
-    ],
-    ids=["another shape", "another name", "another value", "another operand"],
-)
-def test_events_with_another_name_or_value_refuse_no_cursor(shop, since, now):
-    """A deploy that only changes a name or a constant keeps cursors as well."""
-    cursor = shop_feed(**since).bind(shop).cursor_after(3)
-    assert len(shop_feed(**now).bind(shop).read(1, cursor, 10).events) == 1
 
 
 # A history that is exchanged while a page is read.
