@@ -16,14 +16,14 @@ from zeroeventhub import TableFeed, feed_routes
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "telemetry.md").read_text()
 
-SETTING = """
+CONSUMING = """
 import functools, sys
 import httpx
 import zeroeventhub
 from sqlalchemy import create_engine
 from zeroeventhub import Client, CursorStore, Observer
 
-url, database = sys.argv[1:]
+url, _, database = sys.argv[1:]
 engine = create_engine(database)
 store = CursorStore(engine)
 with engine.begin() as connection:
@@ -57,7 +57,7 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 from zeroeventhub import TableFeed, feed_routes
 
-engine = create_engine(sys.argv[1])
+engine = create_engine(sys.argv[2])
 """
 
 ASKING = """
@@ -67,15 +67,13 @@ http.get("/orders/events?token=1&partition=0&cursor=_first")
 """
 
 
-def code(marker):
-    """The lines of the guide behind a marker, with any port in place of theirs."""
-    found = re.search(rf"<!-- {marker} -->\n```python\n(.*?)```", GUIDE, re.DOTALL)[1]
-    return found.replace("9100", "0")
-
-
 @pytest.fixture
-def run(sqlite, tmp_path):
-    """Run a piece of the guide between a setting and what shows the outcome."""
+def run(sqlite, sqlite_url, tmp_path):
+    """A function that runs a piece of the guide, with any port in place of its own, in a process.
+
+    Before it comes a setting, behind it what shows the outcome; the arguments are the URL of a feed
+    of five orders, the publisher's database and the consumer's.
+    """
     metadata.create_all(sqlite)
     trace = "00-" + "1" * 32 + "-" + "a" * 16 + "-01"
     with sqlite.begin() as connection:
@@ -83,12 +81,13 @@ def run(sqlite, tmp_path):
         connection.execute(insert(orders), rows)
 
     def run(marker, before, after):
-        script = tmp_path / "guide.py"
-        script.write_text(SETTING + before + code(marker) + after)
+        code = re.search(rf"<!-- {marker} -->\n```python\n(.*?)```", GUIDE, re.DOTALL)[1]
         routes = feed_routes("/feed", TableFeed(orders, data="data"), sqlite)
         with serving(Starlette(routes=routes)) as url:
+            arguments = [f"{url}/feed", sqlite_url, f"sqlite:///{tmp_path / 'store.db'}"]
             ran = subprocess.run(
-                [sys.executable, script, f"{url}/feed", f"sqlite:///{tmp_path / 'store.db'}"],
+                [sys.executable, "-c", before + code.replace("9100", "0") + after, *arguments],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 capture_output=True,
                 text=True,
                 timeout=60,
@@ -100,10 +99,16 @@ def run(sqlite, tmp_path):
     return run
 
 
+PROMETHEUS = "from prometheus_client import generate_latest\nprint(generate_latest().decode())\n"
+METRICS = """
+found = reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics
+print({metric.name for metric in found})
+"""
+
+
 def test_prometheus_is_wired_as_the_guide_says(run):
     """The lines of the guide make the metrics of a run appear where Prometheus looks."""
-    after = "from prometheus_client import generate_latest\nprint(generate_latest().decode())\n"
-    shown = set(run("prometheus", "", after).splitlines())
+    shown = set(run("prometheus", CONSUMING, PROMETHEUS).splitlines())
     labels = '{consumer="billing",partition="0"}'
     assert shown >= {
         f"zeroeventhub_consumer_events_total{labels} 5.0",
@@ -117,45 +122,16 @@ def test_prometheus_is_wired_as_the_guide_says(run):
 @pytest.mark.test_all
 def test_opentelemetry_is_wired_as_the_guide_says(run):
     """The lines of the guide make spans in the events' trace, and the metrics of a run."""
-    after = """
-found = reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics
-print({metric.name.removeprefix("zeroeventhub.consumer.") for metric in found})
-"""
-    shown = run("opentelemetry", OPENTELEMETRY, after)
+    shown = run("opentelemetry", CONSUMING + OPENTELEMETRY, METRICS)
     assert '"name": "process billing"' in shown
     assert f'"trace_id": "0x{"1" * 32}"' in shown
     for name in ("events", "pages", "fetch.duration", "apply.duration", "lag.events", "lag.time"):
-        assert f"'{name}'" in shown
+        assert f"'zeroeventhub.consumer.{name}'" in shown
 
 
-@pytest.fixture
-def publish(sqlite, sqlite_url, tmp_path):
-    """Run a piece of the guide for publishers between a setting and what shows the outcome."""
-    metadata.create_all(sqlite)
-    with sqlite.begin() as connection:
-        connection.execute(insert(orders), [{"data": n} for n in range(5)])
-
-    def publish(marker, before, after):
-        script = tmp_path / "guide.py"
-        script.write_text(PUBLISHING + before + code(marker) + ASKING + after)
-        ran = subprocess.run(
-            [sys.executable, script, sqlite_url],
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert ran.returncode == 0, ran.stderr
-        return ran.stdout
-
-    return publish
-
-
-def test_prometheus_of_a_publisher_is_wired_as_the_guide_says(publish):
+def test_prometheus_of_a_publisher_is_wired_as_the_guide_says(run):
     """The lines of the guide make the metrics of requests and of the horizon appear."""
-    after = "from prometheus_client import generate_latest\nprint(generate_latest().decode())\n"
-    shown = set(publish("prometheus publisher", "", after).splitlines())
+    shown = set(run("prometheus publisher", PUBLISHING, ASKING + PROMETHEUS).splitlines())
     labels = '{feed="orders",route="events"}'
     assert shown >= {
         'zeroeventhub_publisher_requests_total{feed="orders",route="discovery",status="200"} 1.0',
@@ -167,15 +143,11 @@ def test_prometheus_of_a_publisher_is_wired_as_the_guide_says(publish):
 
 
 @pytest.mark.test_all
-def test_opentelemetry_of_a_publisher_is_wired_as_the_guide_says(publish):
+def test_opentelemetry_of_a_publisher_is_wired_as_the_guide_says(run):
     """The lines of the guide make the metrics of requests and of the horizon."""
-    after = """
-found = reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics
-print({metric.name.removeprefix("zeroeventhub.publisher.") for metric in found})
-"""
-    shown = publish("opentelemetry publisher", OPENTELEMETRY, after)
+    shown = run("opentelemetry publisher", PUBLISHING + OPENTELEMETRY, ASKING + METRICS)
     for name in ("requests", "events", "sent", "answer.duration", "horizon.age"):
-        assert f"'{name}'" in shown
+        assert f"'zeroeventhub.publisher.{name}'" in shown
 
 
 @pytest.mark.test_all
@@ -190,4 +162,4 @@ statistics = SimpleNamespace(increment=lambda name, n: counts.update({name: n}))
 Consumer(client, store, "billing", observer=Counting()).run(apply)
 print(counts)
 """
-    assert run("observer", before, after) == "{'billing.events': 5}\n"
+    assert run("observer", CONSUMING + before, after) == "{'billing.events': 5}\n"

