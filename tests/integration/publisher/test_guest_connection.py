@@ -126,20 +126,21 @@ def as_host_likes(engine):
     engine.dispose()
 
 
+def refusing_writes(engine):
+    """Show that the feed's connection cannot write, before its page is read."""
+
+    def write(cursor):
+        with pytest.raises(engine.dialect.loaded_dbapi.Error):
+            cursor.execute("INSERT INTO orders (part, data) VALUES (0, '{}')")
+
+    return during(engine, write)
+
+
 def test_nothing_can_be_written(host):
     """What a feed asks of a connection cannot write; what its host asks afterwards can."""
     fill(host)
-    driver_error = host.dialect.loaded_dbapi.Error
-    refused = []
-
-    def write(cursor):
-        with pytest.raises(driver_error) as caught:
-            cursor.execute("INSERT INTO orders (part, data) VALUES (0, '{}')")
-        refused.append(caught)
-
-    with during(host, write), suppress(FeedFailure, Unavailable):
+    with refusing_writes(host), suppress(FeedFailure, Unavailable):
         read(host)
-    assert refused
     assert len(read(host).events) == 3
     fill(host)
     assert len(read(host).events) == 6
@@ -168,31 +169,13 @@ def test_connection_is_given_back_as_it_was(host, own):
         read(host, data={"n": literal_column("nonsense", Integer())})
     assert session(host) == before
 
-
-@pytest.mark.parametrize("own", [False, True], ids=["plain", "own settings"])
-def test_connection_that_may_be_in_the_middle_of_something_is_closed(host, own):
-    """Where a use of a connection is cut short, its host gets another one, as it is at first."""
-    fill(host)
-    if own:
-        as_host_likes(host)
-    before = session(host)
-
     def interrupt(cursor):
         raise KeyboardInterrupt
 
+    # In the middle of something a connection is closed, and its host gets another one.
     with during(host, interrupt), pytest.raises(KeyboardInterrupt):
         read(host)
     assert session(host)[:2] == before[:2]
-
-
-def test_statement_that_takes_too_long_is_a_503(host):
-    """A statement is ended by the database when it takes longer than the capacity says."""
-    fill(host)
-    began = time.monotonic()
-    with pytest.raises(Unavailable, match="longer than it may"):
-        read(host, SHORT, data=slow(host))
-    assert time.monotonic() - began < LONG
-    assert len(read(host).events) == 3
 
 
 def test_deadline_is_for_each_statement(sqlite):
@@ -211,27 +194,34 @@ def test_deadline_is_for_each_statement(sqlite):
     assert len(waits) >= 3
 
 
+LOCK = {
+    "postgresql": "LOCK TABLE {} IN ACCESS EXCLUSIVE MODE",
+    "mariadb": "LOCK TABLES {} WRITE",
+}
+
+
+@pytest.mark.parametrize("ordering", ["observed", "sequenced"])
 @pytest.mark.parametrize("database", ["postgresql", "mariadb"])
-def test_lock_that_is_not_had_in_time_is_a_503(request, database):
-    """A host that alters its table keeps a page waiting for no longer than a statement may take."""
+def test_lock_that_is_not_had_in_time_is_a_503(request, database, ordering):
+    """A lock on the events, or on the positions that are given to them, keeps a page waiting for
+    no longer than a statement may take.
+    """
     engine = request.getfixturevalue(database)
-    feed = published(engine)
-    hurried = TableFeed(orders, data="data").bind(engine, SHORT)
+    feed = published(engine, ordering=ordering)
+    hurried = TableFeed(orders, data="data", ordering=ordering).bind(engine, SHORT)
     fill(engine)
     assert len(feed.read(0, FIRST, 100).events) == 3
-    lock = {
-        "postgresql": "LOCK TABLE orders IN ACCESS EXCLUSIVE MODE",
-        "mariadb": "LOCK TABLES orders WRITE",
-    }
+    fill(engine)
+    table = "orders" if ordering == "observed" else positions_of(engine)
     with engine.connect() as connection:
-        connection.execute(text(lock[database]))
+        connection.execute(text(LOCK[database].format(table)))
         began = time.monotonic()
         with pytest.raises(Unavailable, match="longer than it may"):
             hurried.read(0, FIRST, 100)
         assert time.monotonic() - began < LONG
         connection.rollback()
         connection.invalidate()
-    assert len(feed.read(0, FIRST, 100).events) == 3
+    assert len(feed.read(0, FIRST, 100).events) == 6
 
 
 @pytest.mark.parametrize(
@@ -241,19 +231,13 @@ def test_lock_that_is_not_had_in_time_is_a_503(request, database):
         ("mariadb", "SET max_statement_time = 0.3"),
     ],
 )
-def test_host_may_allow_less(request, database, line):
+def test_host_may_allow_less(request, monkeypatch, database, line):
     """What the host's connections have as a timeout is kept, where it is shorter."""
     engine = request.getfixturevalue(database)
     metadata.create_all(engine)
     fill(engine)
-
-    @event.listens_for(engine, "connect")
-    def connect(connection, _):
-        with connection.cursor() as cursor:
-            cursor.execute(line)
-        connection.commit()
-
-    engine.dispose()
+    monkeypatch.setitem(SET, database, [line])
+    as_host_likes(engine)
     began = time.monotonic()
     with pytest.raises(Unavailable, match="longer than it may"):
         read(engine, Capacity(statement_seconds=60), data=slow(engine))
@@ -338,16 +322,8 @@ async def test_async_engine_is_visited_in_the_same_way(async_url, host):
     before = await settings(engine)
     assert len((await feed.read(0, FIRST, 100)).events) == 3
     assert await settings(engine) == before
-    refused = []
-
-    def write(cursor):
-        with pytest.raises(engine.dialect.loaded_dbapi.Error) as caught:
-            cursor.execute("INSERT INTO orders (part, data) VALUES (0, '{}')")
-        refused.append(caught)
-
-    with during(engine.sync_engine, write), suppress(FeedFailure, Unavailable):
+    with refusing_writes(engine.sync_engine), suppress(FeedFailure, Unavailable):
         await feed.read(0, FIRST, 100)
-    assert refused
     assert await settings(engine) == before
     stuck = TableFeed(orders, data=slow(host)).bind(engine, SHORT)
     with pytest.raises(Unavailable, match="longer than it may"):
@@ -416,26 +392,3 @@ def test_positions_are_committed_before_they_are_shown(database, request):
     with during(engine, look):
         assert len(feed.read(0, FIRST, 100).events) == 3
     assert seen == [3]
-
-
-@pytest.mark.parametrize("database", ["postgresql", "mariadb"])
-def test_giving_positions_has_a_deadline(database, request):
-    """Giving positions does not wait for a lock for longer than a statement may take."""
-    engine = request.getfixturevalue(database)
-    feed = published(engine, ordering="sequenced")
-    hurried = TableFeed(orders, data="data", ordering="sequenced").bind(engine, SHORT)
-    fill(engine)
-    assert len(feed.read(0, FIRST, 100).events) == 3
-    fill(engine)
-    lock = {
-        "postgresql": f"LOCK TABLE {positions_of(engine)} IN ACCESS EXCLUSIVE MODE",
-        "mariadb": f"LOCK TABLES {positions_of(engine)} WRITE",
-    }
-    with engine.connect() as connection:
-        connection.execute(text(lock[database]))
-        began = time.monotonic()
-        with pytest.raises(Unavailable, match="longer than it may"):
-            hurried.read(0, FIRST, 100)
-        assert time.monotonic() - began < LONG
-        connection.invalidate()
-    assert len(feed.read(0, FIRST, 100).events) == 6

@@ -1,6 +1,8 @@
+"""The hash of a key: what it takes, and how engines are given it."""
+
 import sqlite3
 from collections import Counter
-from hashlib import md5
+from contextlib import closing
 
 import pytest
 from hypothesis import given
@@ -30,7 +32,7 @@ from sqlalchemy import (
     or_,
     select,
 )
-from sqlalchemy.dialects import mssql, mysql, oracle, postgresql
+from sqlalchemy.dialects import mssql, mysql, postgresql
 from sqlalchemy.orm import declarative_base
 
 from zeroeventhub.errors import ConfigurationError
@@ -48,25 +50,11 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 NUMBERS = st.integers(-(2**63), 2**64 - 1)
 
 
-@given(TEXTS | NUMBERS)
-def test_hash_is_the_first_four_bytes_of_the_md5(key):
-    """The hash is the first eight hexadecimal digits of the MD5 of the key's text."""
-    assert key_hash(key) == int(md5(str(key).encode("utf-8")).hexdigest()[:8], 16)
-
-
 @given(TEXTS | NUMBERS, st.integers(1, 2**32))
 def test_partition_is_a_remainder(key, partitions):
     """Every key has a partition among those that there are."""
     assert partition_of(key, partitions) == key_hash(key) % partitions
     assert partition_of(key, 1) == 0
-
-
-@pytest.mark.parametrize("name", ["customer-{}", "{}", "{:032x}", "0{}@example.org"])
-def test_keys_are_balanced(name):
-    """Twenty thousand keys are shared among sixteen partitions within a tenth."""
-    found = Counter(partition_of(name.format(number), 16) for number in range(20_000))
-    assert len(found) == 16
-    assert all(0.9 < count / 1_250 < 1.1 for count in found.values())
 
 
 @pytest.mark.parametrize("key", [None, True, 1.0, b"a", ("a",), "\ud800"])
@@ -109,11 +97,10 @@ def test_key_is_a_column(what):
 @pytest.mark.parametrize(
     "kind", [String(9), Text(), Unicode(), SmallInteger(), mysql.LONGTEXT(), postgresql.CITEXT()]
 )
-@pytest.mark.parametrize("dialect", [mssql.dialect(), oracle.dialect()], ids=lambda d: d.name)
-def test_other_databases_are_refused(kind, dialect):
+def test_other_databases_are_refused(kind):
     """A database that the feed does not know is refused by name."""
-    with pytest.raises(ConfigurationError, match=dialect.name):
-        partition_expression(column("a", kind), 4).compile(dialect=dialect)
+    with pytest.raises(ConfigurationError, match="mssql"):
+        partition_expression(column("a", kind), 4).compile(dialect=mssql.dialect())
 
 
 def test_mapped_attribute_is_a_column():
@@ -143,17 +130,12 @@ def test_expressions_are_cached_by_what_they_are():
     engine.dispose()
 
 
-@given(st.lists(TEXTS, max_size=20))
-def test_sqlite3_connection_is_given_the_hash(keys):
+def test_sqlite3_connection_is_given_the_hash():
     """A connection of the sqlite3 module computes the hash once it is registered."""
-    connection = sqlite3.connect(":memory:")
-    register(connection)
-    for key in keys:
-        assert connection.execute("SELECT zeroeventhub_hash(?)", [key]).fetchone() == (
-            key_hash(key),
-        )
-    assert connection.execute("SELECT zeroeventhub_hash(NULL)").fetchone() == (None,)
-    connection.close()
+    with closing(sqlite3.connect(":memory:")) as connection:
+        register(connection)
+        found = connection.execute("SELECT zeroeventhub_hash('ada'), zeroeventhub_hash(NULL)")
+        assert found.fetchone() == (key_hash("ada"), None)
 
 
 def test_connections_of_the_pool_are_given_the_hash(tmp_path):
@@ -170,13 +152,6 @@ def test_connections_of_the_pool_are_given_the_hash(tmp_path):
         connection.exec_driver_sql("CREATE TABLE orders (id integer)")
         assert connection.scalar(query) == partition_of("orders", 16)
     engine.dispose()
-
-
-def test_other_engines_are_left_alone():
-    """An engine of a database that knows the hash is not listened to."""
-    engine = create_engine("postgresql+psycopg://")
-    hash_on_connect(engine)
-    assert not list(engine.pool.dispatch.checkout)
 
 
 def test_layout_expression_asks_for_what_it_needs():
