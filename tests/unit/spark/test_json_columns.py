@@ -104,15 +104,26 @@ def columns(schema, *texts, corrupt=True):
         (struct(a=NUMBER, b=struct(c=TEXT)), '{"b":{"c":"d"}}', {"a": None, "b": {"c": "d"}}),
         (struct(a=TEXT), '{"a":[1 ,2]}', {"a": "[1 ,2]"}),
         (struct(a=NUMBER, nullable=False), "{}", CORRUPT),
+        (ArrayType(TEXT, containsNull=False), '["a",null]', CORRUPT),
+        (ArrayType(NUMBER, containsNull=False), "[null]", CORRUPT),
+        (MapType(TEXT, TEXT, valueContainsNull=False), '{"a":null}', CORRUPT),
+        (struct(a=TEXT, nullable=False), '{"a":null}', CORRUPT),
         (struct(a=NUMBER), "null", None),
         (struct(a=NUMBER), "[]", CORRUPT),
     ],
 )
 def test_value_is_exact_or_does_not_fit(kind, text, value):
-    """A value is what the JSON says, or the event is told apart: nothing is rounded or guessed."""
-    event = f'{{"x":{text}}}'
-    expected = {"x": None, CORRUPT: event} if value == CORRUPT else {"x": value, CORRUPT: None}
-    assert columns(struct(x=kind), event) == [expected]
+    """A value is what the JSON says, or the event is told apart: nothing is rounded or guessed.
+
+    It makes no difference whether another member is taken as it comes.
+    """
+    for beside, other in [({}, ""), ({"y": TEXT}, ',"y":"text"'), ({"y": TEXT}, ',"y":7')]:
+        event = f'{{"x":{text}{other}}}'
+        found = columns(struct(x=kind, **beside), event)
+        corrupt = event if value == CORRUPT else None
+        assert [(row["x"], row[CORRUPT]) for row in found] == [
+            (None if corrupt else value, corrupt)
+        ]
 
 
 @pytest.mark.parametrize(
@@ -133,24 +144,6 @@ def test_null_does_not_fit_where_there_is_none(kind, event):
     """A member that may not be null is there in every event, or the read ends."""
     with pytest.raises(ProtocolError, match="does not fit"):
         columns(struct(x=kind, nullable=False), event, corrupt=False)
-
-
-@pytest.mark.parametrize(
-    ("kind", "text"),
-    [
-        (ArrayType(StringType(), containsNull=False), '["a",null]'),
-        (MapType(StringType(), StringType(), valueContainsNull=False), '{"a":null}'),
-        (StructType([StructField("z", StringType(), nullable=False)]), '{"z":null}'),
-        (ArrayType(IntegerType(), containsNull=False), "[null]"),
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("beside", ['"text"', "7"])
-def test_null_within_does_not_fit_where_there_is_none(kind, text, beside):
-    """So it is in arrays, maps and structs, also where another member is taken as it comes."""
-    schema = StructType().add("x", kind).add("y", StringType())
-    event = f'{{"x":{text},"y":{beside}}}'
-    assert columns(schema, event) == [{"x": None, "y": None, CORRUPT: event}]
 
 
 json_values = st.recursive(
@@ -231,17 +224,8 @@ def test_type_without_a_form_in_json_is_refused(kind):
         JsonColumns([StructField("x", kind)], None)
 
 
-def test_column_for_what_does_not_fit_needs_others_that_can_be_null():
-    """An event that does not fit has nothing in the other columns."""
+def test_column_for_what_does_not_fit():
+    """Others beside the column for events that do not fit can be null; it may be alone."""
     with pytest.raises(ConfigurationError, match="can be null"):
         JsonColumns([StructField("x", StringType(), nullable=False)], CORRUPT)
-
-
-def test_only_what_does_not_fit():
-    """A schema of the one column tells events that are no objects."""
     assert columns(StructType(), "{}", "7") == [{CORRUPT: None}, {CORRUPT: "7"}]
-
-
-def test_no_events_are_no_rows():
-    """A page whose events were all left out gives columns without rows."""
-    assert columns(struct(x=TEXT)) == []

@@ -6,7 +6,9 @@ behind a restart, and asks for the next one when the last one is committed.
 
 import json
 import time
+from contextlib import ExitStack
 from functools import partial
+from itertools import count
 
 import pytest
 from harness.laid_out_feed import KEYS, ReadFeed
@@ -32,41 +34,10 @@ MOST = 20
 """How many ids a layout may use up before it is left as it is."""
 
 
-class Current:
-    """Be whichever feed an example is about."""
-
-    def __init__(self):
-        self.feed = None
-        self.change, self.requests = None, 0
-
-    def change_after(self, requests, change):
-        """Change the feed behind so many requests for pages."""
-        self.change, self.requests = change, requests
-
-    def info(self):
-        """Describe it."""
-        return self.feed.info()
-
-    def read(self, partition, cursor, limit, **options):
-        """Read a page of it."""
-        page = self.feed.read(partition, cursor, limit, **options)
-        if self.change is not None:
-            self.requests -= 1
-            if self.requests < 0:
-                change, self.change = self.change, None
-                change()
-        return page
-
-    def cursor_of_count(self, partition, cursor, events, **options):
-        """Count in it."""
-        return self.feed.cursor_of_count(partition, cursor, events, **options)
-
-
 class Streamed(RuleBasedStateMachine):
     """Let a layout change by both methods, between any two steps of a stream."""
 
-    current: Current
-    url: str
+    feed = None
 
     @initialize(
         partitions=st.integers(1, 3),
@@ -77,13 +48,12 @@ class Streamed(RuleBasedStateMachine):
     )
     def start(self, partitions, extensions, limit):
         """Start a query on a feed that is empty yet."""
-        self.feed = self.current.feed = ReadFeed(partitions, frozenset(extensions))
-        self.current.change = None
+        self.feed = ReadFeed(partitions, frozenset(extensions))
+        self.served = ExitStack()
+        self.url = self.served.enter_context(serving(Starlette(routes=feed_routes("", self.feed))))
         self.limit = limit
-        self.driver = None
         self.delivered = {key: [] for key in KEYS}
-        self.planned = None
-        self.rows = None
+        self.driver = self.planned = self.rows = None
         self.restart()
         self.committed = self.driver.begin()
 
@@ -109,25 +79,26 @@ class Streamed(RuleBasedStateMachine):
         self.feed.layout = self.feed.layout.split(parent, into=into)
 
     @rule()
-    @precondition(lambda self: self.feed.layout.next_id < MOST and STOP in self.feed.extensions)
+    @precondition(lambda self: self.feed.layout.next_id < MOST)
+    @precondition(lambda self: STOP in self.feed.extensions or self.planned is None)
     def redistribute(self):
-        """All partitions are replaced."""
-        self.feed.layout = self.feed.layout.redistribute(by=2)
-
-    @rule()
-    @precondition(lambda self: self.feed.layout.next_id < MOST and self.planned is None)
-    def redistribute_between_batches(self):
-        """All partitions are replaced, while nothing is planned that has to be read from them."""
+        """All partitions are replaced; what is planned by count has to be read from them before."""
         self.feed.layout = self.feed.layout.redistribute(by=2)
 
     @rule(choice=CHOICES, requests=st.integers(0, 5))
     @precondition(lambda self: self.feed.layout.next_id < MOST)
     def change_under_way(self, choice, requests):
         """The layout changes between two requests of a plan or of a task."""
-        if STOP in self.feed.extensions and choice % 2:
-            self.current.change_after(requests, self.redistribute)
-        else:
-            self.current.change_after(requests, partial(self.split, choice, 2))
+        read, left = partial(ReadFeed.read, self.feed), count(requests, -1)
+
+        def read_and_change(*arguments, **options):
+            page = read(*arguments, **options)
+            if next(left) == 0:
+                can_replace = STOP in self.feed.extensions and choice % 2
+                self.redistribute() if can_replace else self.split(choice, 2)
+            return page
+
+        self.feed.read = read_and_change
 
     @rule(choice=CHOICES)
     @precondition(lambda self: self.passed)
@@ -191,7 +162,7 @@ class Streamed(RuleBasedStateMachine):
             self.plan()
             self.publish(late)
             if splits and self.feed.layout.next_id < MOST:
-                self.redistribute_between_batches() if self.planned is None else self.split(1, 2)
+                self.redistribute() if self.planned is None else self.split(1, 2)
             late, splits = [], False
             if self.planned is None:
                 break
@@ -212,7 +183,7 @@ class Streamed(RuleBasedStateMachine):
 
     def teardown(self):
         """In the end every event has been delivered once, and nothing more is planned."""
-        if not hasattr(self, "feed"):
+        if self.feed is None:
             return
         for _ in range(500):
             self.end_batch()
@@ -223,6 +194,7 @@ class Streamed(RuleBasedStateMachine):
         self.plan()
         assert self.planned is None
         self.driver.reader.stop()
+        self.served.close()
 
 
 def _by_key(rows):
@@ -239,23 +211,19 @@ def test_driver_says_where_the_feed_ends():
     feed = ReadFeed(1, frozenset({STOP, CAUGHT_UP}))
     for _ in range(5):
         feed.append(1)
-    with serving(Starlette(routes=feed_routes("/numbers", feed))) as url:
-        driver = Streaming(f"{url}/numbers")
+    with serving(Starlette(routes=feed_routes("", feed))) as url:
+        driver = Streaming(url)
         some = driver.end(driver.begin(), 3)
-        assert (some["cursors"], head(driver)) == ({"0": "3"}, {"0": "5"})
+        assert some["cursors"] == {"0": "3"}
+        assert driver.reader.reportLatestOffset()["cursors"] == {"0": "5"}
         rest = driver.end(some, 3)
         assert driver.end(rest, 3) == rest
-        assert head(driver) == {"0": "5"}
+        assert driver.reader.reportLatestOffset()["cursors"] == {"0": "5"}
         began = time.monotonic()
         assert [driver.end(rest) for _ in range(3)] == [rest] * 3
         # Spark itself asks without a pause.
         assert time.monotonic() - began > 0.15
         driver.reader.stop()
-
-
-def head(driver):
-    """Return where a driver says that the feed ends."""
-    return driver.reader.reportLatestOffset()["cursors"]
 
 
 @pytest.mark.timeout(300)
@@ -272,16 +240,13 @@ def test_stream_of_a_layout_that_changes(monkeypatch, examples, phases):
     """Every event is in one committed batch, and those of a key in order, whatever happens."""
     # A driver that has nothing to do lets some time pass, and here it often has nothing to do.
     monkeypatch.setattr("zeroeventhub.spark.stream_reader._QUIET", 0.0)
-    current = Current()
-    with serving(Starlette(routes=feed_routes("/numbers", current))) as url:
-        kind = type("Streaming", (Streamed,), {"current": current, "url": f"{url}/numbers"})
-        run_state_machine_as_test(
-            kind,
-            settings=settings(
-                max_examples=examples,
-                stateful_step_count=30,
-                deadline=None,
-                phases=phases,
-                suppress_health_check=list(HealthCheck),
-            ),
-        )
+    run_state_machine_as_test(
+        Streamed,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=30,
+            deadline=None,
+            phases=phases,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
