@@ -37,18 +37,15 @@ def start(tmp_path):
         process.communicate()
 
 
-def serve(start, example, path):
-    """Serve an example on the port that the README names, and wait until it answers."""
+def serve(start, example):
+    """Serve an example on the port that the README names, and wait until it listens."""
     process = start("-m", "uvicorn", "--app-dir", EXAMPLES, f"{example}:app")
-
-    def answers():
-        assert process.poll() is None, process.stderr.read()
-        try:
-            return httpx.get(f"http://127.0.0.1:8000{path}")
-        except httpx.TransportError:
-            return None
-
-    until(answers, "the example answers")
+    said = []
+    for line in process.stderr:
+        said.append(line)
+        if "Uvicorn running on" in line:
+            return
+    raise AssertionError(f"The example does not listen:\n{''.join(said)}")
 
 
 def write(engine, *orders):
@@ -61,7 +58,7 @@ def write(engine, *orders):
 @pytest.fixture
 def shop(start, tmp_path):
     """The engine of the README's publisher, with the two orders that its curl shows."""
-    serve(start, "publisher", "/orders")
+    serve(start, "publisher")
     engine = create_engine(f"sqlite:///{tmp_path / 'shop.db'}", connect_args={"timeout": 60})
     write(engine, '{"customer":"ada","amount":12}', '{"customer":"bob","amount":7.5}')
     yield engine
@@ -128,7 +125,7 @@ def test_consumer_of_the_readme_bills_each_order_once(shop, start, billed, examp
 def test_feed_of_ones_own_making_publishes_a_file(start, tmp_path):
     """The example of a feed without a database publishes whole lines only."""
     (tmp_path / "journal.txt").write_text("one\ntwo\nthr")
-    serve(start, "own_feed", "/journal")
+    serve(start, "own_feed")
     url = "http://127.0.0.1:8000/journal/events"
     page = httpx.get(url, params={"token": "1", "partition": 0, "cursor": "_first"})
     assert page.text == '{"data":{"line":"one"}}\n{"data":{"line":"two"}}\n{"cursor":"8"}\n'
