@@ -180,22 +180,20 @@ def test_half_a_pair_of_surrogates_is_an_error_on_postgresql(postgresql):
         published(postgresql, {"data": sa.JSON()}, {"data": stored}, data="data")
 
 
-def test_null_is_null(engine):
-    """A row without data is an event whose data is null, alone and among others."""
-    event = published(engine, {"data": sa.JSON()}, {"data": sa.null()}, data="data")
-    assert event.raw == b"null"
+@pytest.mark.parametrize(
+    ("kind", "value", "raw"),
+    [(sa.JSON(), sa.null(), b"null"), (sa.Text(), 'a "b"', b'"a \\"b\\""')],
+    ids=["null", "text"],
+)
+def test_column_alone_is_the_data(engine, kind, value, raw):
+    """A row without data is an event whose data is null, and a text as data is a JSON string."""
+    assert published(engine, {"data": kind}, {"data": value}, data="data").raw == raw
 
 
 def test_value_that_its_column_does_not_declare_is_an_error(sqlite):
     """A row that does not hold what its column declares is an error of the feed."""
     with pytest.raises(FeedFailure, match="position 0"):
         published(sqlite, {"at": sa.DateTime()}, {"at": sa.text("'yesterday'")})
-
-
-def test_text_alone_is_a_string(engine):
-    """A text column as data is published as a JSON string."""
-    event = published(engine, {"note": sa.Text()}, {"note": 'a "b"'}, data="note")
-    assert event.raw == b'"a \\"b\\""'
 
 
 def test_expressions_are_published_by_name(engine):
@@ -316,31 +314,21 @@ def test_every_type_has_a_form_or_is_refused():
         assert re.match(r"'price' has the SQL type .*ARRAY", refusal(sa.ARRAY(kind)))
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
+def test_types_are_looked_through():
+    """Behind a decorator, a domain or a variant, and in an array, it is the stored type that
+    counts.
+    """
+    for kind in [
         *[Label(), sa.Enum(State), sa.Numeric(asdecimal=False), sa.PickleType()],
         *[postgresql.DOMAIN("email", Label()), sa.String().with_variant(sa.Text(), "sqlite")],
         *[sa.ARRAY(Label, dimensions=2), sa.ARRAY(postgresql.DOMAIN("d", sa.JSON))],
-    ],
-    ids=repr,
-)
-def test_types_are_looked_through(kind):
-    """Behind a decorator, a domain or a variant it is the stored type that counts."""
-    assert refusal(kind) is None
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
+    ]:
+        assert refusal(kind) is None, kind
+    for kind in [
         *[postgresql.DOMAIN("d", postgresql.HSTORE()), sa.ARRAY(Point, dimensions=3)],
         *[sa.Integer().adapt(sa.types.NullType), postgresql.DOMAIN("d", sa.ARRAY(Point))],
-    ],
-    ids=repr,
-)
-def test_refused_types_are_found_behind_others(kind):
-    """A type without a JSON form is refused behind a domain and in an array as well."""
-    assert refusal(kind)
+    ]:
+        assert refusal(kind), kind
 
 
 def test_expression_whose_type_is_unknown_is_refused():

@@ -36,17 +36,8 @@ from zeroeventhub.publisher.partition_hash import (
 NAMES = [
     *("", " ", "ada", "Ada", "ada ", " ada", "ada  ", "\t\n", "1", "01", "-1"),
     *("'", '"', "\\", "\\x41", "\\'", "%", "%s", "%%", ":name", "?", "$1", "{}", ";--", "/* */"),
-    *(
-        "é",
-        "e\u0301",
-        "ß",
-        "İ",
-        "ǆ",
-        "漢字",
-        "\u202e\ufeff\uffff",
-        "😀 👩‍👩‍👧 \U0010ffff",
-        "x" * 5000,
-    ),
+    *("é", "e\u0301", "ß", "İ", "ǆ", "漢字", "\u202e\ufeff\uffff", "\U0001f600\U0010ffff"),
+    "x" * 5000,
 ]
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
 NUMBERS = st.integers(-(2**63), 2**63 - 1)
