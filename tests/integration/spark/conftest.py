@@ -1,14 +1,20 @@
 """Fixtures of Spark, and of the shops that it reads."""
 
+import threading
+from contextlib import contextmanager
+from itertools import count
+
 import pytest
 from harness.archives import s3_store
 from harness.shop import metadata, orders, place
 from harness.spark import spark_session
 from harness.web import serving
+from sqlalchemy import insert
 from starlette.applications import Starlette
 
 from zeroeventhub import TableFeed, feed_routes
 from zeroeventhub.archive import Archive
+from zeroeventhub.publisher.retention import Retention
 
 
 @pytest.fixture(scope="session")
@@ -46,6 +52,50 @@ def archive(request, tmp_path):
     if request.param == "folder":
         return Archive(tmp_path / "archive", shared=(tmp_path / "archive").as_uri())
     return Archive(s3_store(request.getfixturevalue("s3_url")), shared="signed")
+
+
+@pytest.fixture
+def sealed(any_engine, archive):
+    """A feed of three partitions, of which 60 events of 90 are in files of 20."""
+    metadata.create_all(any_engine)
+    options = {"data": "data", "partition": "part", "partitions": 3}
+    feed = TableFeed(orders, **options, retention=Retention(), archive=archive)
+    with any_engine.begin() as connection:
+        feed.install(connection)
+        place(connection, 60, partitions=3)
+    feed.bind(any_engine).seal(segment_events=20)
+    with any_engine.begin() as connection:
+        place(connection, 30, first=60, partitions=3)
+    return feed
+
+
+@pytest.fixture
+def writing():
+    """A context in which two writers append events of some partitions, two at a time."""
+
+    @contextmanager
+    def writing(engine, partitions, first):
+        ended, numbers = threading.Event(), count(first)
+
+        def write():
+            while not ended.wait(0.01):
+                pair = (next(numbers), next(numbers))
+                rows = [{"part": partitions[n % len(partitions)], "data": {"n": n}} for n in pair]
+                with engine.begin() as connection:
+                    connection.execute(insert(orders), rows)
+
+        threads = [threading.Thread(target=write) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            for thread in threads:
+                thread.join(30)
+            assert not any(thread.is_alive() for thread in threads)
+
+    return writing
 
 
 @pytest.hookimpl(tryfirst=True)

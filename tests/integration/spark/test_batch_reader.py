@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from urllib.parse import parse_qs
 
 import pytest
-from harness.shop import metadata, orders, place
+from harness.shop import metadata, orders
 from harness.spark_reading import numbers, planned, read, rows_of, source
 from harness.web import serving
 from pyspark.sql import datasource
@@ -16,7 +16,6 @@ from starlette.applications import Starlette
 
 from zeroeventhub import TableFeed, feed_routes
 from zeroeventhub.errors import ConfigurationError, ProtocolError
-from zeroeventhub.publisher.retention import Retention
 
 PUSHES = pytest.mark.skipif(
     not hasattr(datasource, "EqualTo"), reason="this PySpark does not push filters"
@@ -162,31 +161,22 @@ def test_schema_that_no_event_fits_is_refused(schema, sentence):
 
 
 @pytest.fixture
-def archived(any_engine, archive):
-    """A feed of two partitions: events in files alone, in files and the table, in the table."""
-    metadata.create_all(any_engine)
-    options = {"data": "data", "partition": "part", "partitions": 2}
-    feed = TableFeed(orders, **options, retention=Retention(), archive=archive)
-    with any_engine.begin() as connection:
-        feed.install(connection)
-        place(connection, 250, partitions=2)
-    bound = feed.bind(any_engine)
-    bound.seal(segment_events=70)
-    bound.trim(bound.plan_trim(sealed=120))
-    with any_engine.begin() as connection:
-        place(connection, 50, first=250, partitions=2)
-    with serving(Starlette(routes=feed_routes("", feed, any_engine, arrow=True))) as url:
+def archived(any_engine, sealed):
+    """A feed whose events are in files alone, in files and the table, or in the table."""
+    bound = sealed.bind(any_engine)
+    bound.trim(bound.plan_trim(sealed=30))
+    with serving(Starlette(routes=feed_routes("", sealed, any_engine, arrow=True))) as url:
         yield url
 
 
 @pytest.mark.parametrize("files", ["true", "false"])
 def test_tasks_divide_files_and_pages(archived, files):
     """However many tasks there are, each event is in one of them, and again when it is repeated."""
-    for tasks in (2, 9):
+    for tasks in (3, 9):
         reader, several = planned(archived, minPartitions=tasks, readSegments=files)
         assert len(several) >= tasks
         found = [numbers(rows_of(reader, [task])) for task in several]
-        assert sorted(number for part in found for number in part) == [*range(300)]
+        assert sorted(number for part in found for number in part) == [*range(90)]
         assert [numbers(rows_of(reader, [task])) for task in several] == found
 
 
@@ -198,7 +188,7 @@ def test_session_reads_files_and_the_table(spark, archived, capsys):
     events = spark.read.format("zeroeventhub").option("minPartitions", 7).load(archived)
     rows = events.select("partition", "data", spark_partition_id()).collect()
     found = [(json.loads(row.data)["n"], row.partition) for row in rows]
-    assert sorted(found) == [(n, n % 2) for n in range(300)]
+    assert sorted(found) == [(n, n % 3) for n in range(90)]
     assert len({row[2] for row in rows}) >= 7
     events.explain("extended")
     plan = capsys.readouterr().out

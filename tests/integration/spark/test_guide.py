@@ -7,6 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 from click.testing import CliRunner
+from harness.guides import guide
 from harness.shop import metadata, orders
 from harness.spark_reading import source
 from harness.stores import call, new_store
@@ -35,32 +36,24 @@ def piece(spark, sqlite, tmp_path):
         connection.execute(text("CREATE TABLE applied (batch INTEGER PRIMARY KEY)"))
         connection.execute(text("CREATE TABLE invoices (customer TEXT, amount NUMERIC)"))
     routes = feed_routes("/orders", TableFeed(orders, data="data"), sqlite)
+    given = {"engine": engine, "json": json, "lake": str(tmp_path), "spark": spark, "text": text}
     with serving(Starlette(routes=routes)) as base, httpx.Client() as http:
-        names = {
-            "client": Client(f"{base}/orders", http),
-            "engine": engine,
-            "json": json,
-            "lake": str(tmp_path),
-            "spark": spark,
-            "text": text,
-            "url": f"{base}/orders",
-        }
+        url = f"{base}/orders"
+        with guide("spark.md", client=Client(url, http), url=url, **given) as piece:
+            yield piece
 
-        def piece(marker):
-            code = re.search(rf"<!-- {marker} -->\n```python\n(.*?)```", GUIDE, re.DOTALL)[1]
-            exec(compile(code, marker, "exec"), names)
-            return names
 
-        yield piece
-    engine.dispose()
+def named(heading):
+    """The names in the first column of the table under a heading of the guide."""
+    table = GUIDE.partition(f"## {heading}")[2].partition("\n\n| ")[2].partition("\n\n")[0]
+    return re.findall(r"`(\w+)`", " ".join(row.partition(" | ")[0] for row in table.splitlines()))
 
 
 def test_every_option_of_the_guide_is_one():
     """The table of options names those that there are, as the source spells them."""
-    table = GUIDE.partition("## Options")[2].partition("\n\n| ")[2].partition("\n\n")[0]
-    named = re.findall(r"`(\w+)`", " ".join(row.partition(" | ")[0] for row in table.splitlines()))
-    assert len(named) == len(set(named)) > 20
-    assert [name for name in named if not is_option(name)] == []
+    names = named("Options")
+    assert len(names) == len(set(names)) > 20
+    assert [name for name in names if not is_option(name)] == []
     assert not is_option("bearerTokens")
 
 
@@ -76,11 +69,9 @@ def is_option(name):
 @pytest.mark.test_all
 def test_every_column_is_in_the_guide_and_no_other(piece):
     """The table of columns names those of a frame that has all of them."""
-    table = GUIDE.partition("## Columns")[2].partition("\n\n| ")[2].partition("\n\n")[0]
-    named = re.findall(r"`(\w+)`", " ".join(row.partition(" | ")[0] for row in table.splitlines()))
     names = piece("batch")
     reader = names["spark"].read.format("zeroeventhub").option("includeHeaders", "true")
-    assert sorted(named) == sorted(reader.load(names["url"]).columns)
+    assert sorted(named("Columns")) == sorted(reader.load(names["url"]).columns)
 
 
 def test_every_piece_of_the_guide_is_run_here():

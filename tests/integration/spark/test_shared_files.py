@@ -21,29 +21,6 @@ from zeroeventhub.errors import BadCursor, ConfigurationError, Diverged
 from zeroeventhub.protocol import SEGMENTS
 from zeroeventhub.publisher.retention import Retention
 
-SEALED, ALL = 60, 90
-
-
-@pytest.fixture
-def feed(any_engine, archive):
-    """A feed of three partitions, of which 60 events of 90 are in segments of 20."""
-    metadata.create_all(any_engine)
-    feed = TableFeed(
-        orders,
-        data="data",
-        partition="part",
-        partitions=3,
-        retention=Retention(),
-        archive=archive,
-    )
-    with any_engine.begin() as connection:
-        feed.install(connection)
-        place(connection, SEALED, partitions=3)
-    feed.bind(any_engine).seal(segment_events=20)
-    with any_engine.begin() as connection:
-        place(connection, ALL - SEALED, first=SEALED, partitions=3)
-    return feed
-
 
 @contextmanager
 def served(feed, engine):
@@ -74,27 +51,23 @@ def pages(client, partition, start, stop=None):
             return found, cursors
 
 
-@pytest.mark.parametrize(
-    "trimmed", [True, pytest.param(False, marks=pytest.mark.test_all)], ids=["trimmed", "kept"]
-)
-def test_files_and_pages_are_the_feed(any_engine, feed, trimmed):
+def test_files_and_pages_are_the_feed(any_engine, sealed):
     """From any cursor to any other, what comes from files and pages is what comes from pages."""
-    bound = feed.bind(any_engine)
-    if trimmed:
-        bound.trim(bound.plan_trim(sealed=SEALED - 15))
-    with served(feed, any_engine) as (url, client):
+    bound = sealed.bind(any_engine)
+    bound.trim(bound.plan_trim(sealed=45))
+    with served(sealed, any_engine) as (url, client):
         for partition in range(3):
             whole, cursors = pages(client, partition, FIRST)
-            assert len(whole) == ALL // 3
+            assert len(whole) == 30
             for place_of_start, start in enumerate((FIRST, *cursors)):
                 for stop in cursors[place_of_start:]:
                     wanted, _ = pages(client, partition, start, stop)
                     assert texts(url, partition, start, stop) == wanted
 
 
-def test_files_are_named_in_the_order_of_their_events(any_engine, feed):
+def test_files_are_named_in_the_order_of_their_events(any_engine, sealed):
     """An answer says which positions are in which file, and where to go on."""
-    with served(feed, any_engine) as (_, client):
+    with served(sealed, any_engine) as (_, client):
         assert SEGMENTS in client.discover().extensions
         found = client.segments(1, FIRST)
         assert [(part.after, part.upto) for part in found.parts] == [(0, 20), (20, 40), (40, 60)]
@@ -144,9 +117,9 @@ async def test_async_feed_names_files_as_well(any_async_engine, tmp_path):
         assert await AsyncClient("http://shop/feed", http).segments(0, FIRST) == found
 
 
-def test_cursors_of_another_history_find_no_files(any_engine, feed):
+def test_cursors_of_another_history_find_no_files(any_engine, sealed):
     """Where the table's history is not the archive's any more, no file of it is named."""
-    with served(feed, any_engine) as (_, client):
+    with served(sealed, any_engine) as (_, client):
         cursor = client.segments(0, FIRST).parts[0].cursor
         with any_engine.begin() as connection:
             connection.execute(delete(orders).where(orders.c.id >= 15))
@@ -157,9 +130,9 @@ def test_cursors_of_another_history_find_no_files(any_engine, feed):
                 client.segments(0, start)
 
 
-def test_bad_cursors_are_refused(any_engine, feed):
+def test_bad_cursors_are_refused(any_engine, sealed):
     """A cursor that is none, and the head's name, are refused as they are elsewhere."""
-    with served(feed, any_engine) as (_, client):
+    with served(sealed, any_engine) as (_, client):
         for cursor in ("nonsense", "_last"):
             with pytest.raises(BadCursor):
                 client.segments(0, cursor)
