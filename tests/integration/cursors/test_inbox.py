@@ -2,9 +2,7 @@
 
 import pytest
 from harness.stores import NAME, call, is_refused_for_now, kept_waiting, new_store
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from sqlalchemy import delete, update
+from sqlalchemy import update
 
 from zeroeventhub.errors import StoreUnavailable
 
@@ -22,15 +20,6 @@ def test_event_is_new_once(store):
     assert unseen(store, ["a"], name="audit") == {"a"}
     assert unseen(store, []) == set()
     assert unseen(store, ["a", "b", "c", "d"]) == set()
-
-
-def test_event_that_was_rolled_back_is_new(any_store):
-    """An id is noted with the effects of its event, or not at all."""
-    with any_store.engine.connect() as connection:
-        assert any_store.inbox.unseen(connection, NAME, 0, ["a"]) == {"a"}
-        assert any_store.inbox.unseen(connection, NAME, 0, ["a"]) == set()
-        connection.rollback()
-    assert unseen(any_store, ["a"]) == {"a"}
 
 
 def test_ids_are_told_apart(store):
@@ -87,15 +76,3 @@ def test_event_of_a_rival_is_found_in_an_older_snapshot(mariadb):
         with pytest.raises(StoreUnavailable):
             store.inbox.unseen(connection, NAME, 0, ["a"])
         connection.rollback()
-
-
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(pages=st.lists(st.lists(st.text(max_size=2), max_size=8), max_size=6))
-def test_inbox_is_a_set(any_store, pages):
-    """Over any pages, what is new is what no page before has brought."""
-    with any_store.engine.begin() as connection:
-        connection.execute(delete(any_store.tables.inbox))
-    seen = set()
-    for page in pages:
-        assert unseen(any_store, page) == set(page) - seen
-        seen |= set(page)

@@ -92,15 +92,6 @@ def test_page_that_lanes_have_begun_is_known(store):
     assert not call(store, has_begun, 1, place)
 
 
-def test_lane_that_was_rolled_back_has_not_moved(any_store):
-    """How far a lane has come is of one moment with its effects."""
-    place = load(any_store, 0)
-    with any_store.engine.connect() as connection:
-        any_store.lanes.advance(connection, NAME, 0, place, lane=0, lanes=2, before=0, after=3)
-        connection.rollback()
-    assert progress(any_store, place) is None
-
-
 def test_lanes_work_side_by_side_and_cursor_waits(leveled_store):
     """Lanes do not wait for each other; a process that enters waits for all of them."""
     store = leveled_store

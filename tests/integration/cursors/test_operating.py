@@ -14,7 +14,6 @@ from harness.stores import (
     move,
     progress,
 )
-from sqlalchemy import Column, Integer, MetaData, Table, delete
 
 from zeroeventhub import FIRST, LAST, Event
 from zeroeventhub.errors import ConfigurationError, Fenced, TokenChanged
@@ -68,25 +67,28 @@ def test_operator_sets_a_cursor(store):
     assert cursor(store, 8) == "b"
 
 
-@pytest.mark.parametrize("wrong", ["", "ä", "a\nb", "x" * 4097])
-def test_what_is_no_cursor_is_not_set(any_store, wrong):
-    """Text that no feed can have given as a cursor is refused, and nothing is changed."""
-    place = load(any_store, 0)
+@pytest.mark.parametrize(
+    ("name", "partition", "cursor"),
+    [
+        *((NAME, 0, wrong) for wrong in ("", "ä", "a\nb", "x" * 4097)),
+        *((name, 0, "a") for name in ("", "x" * 201)),
+        *((NAME, partition, "a") for partition in (-1, 32768)),
+    ],
+)
+def test_what_no_consumer_can_have_is_not_set(any_store, name, partition, cursor):
+    """A cursor, a name or a partition that cannot be is refused, and nothing is changed."""
     with pytest.raises(ConfigurationError):
-        call(any_store, any_store.set, 0, wrong)
+        call(any_store, any_store.set, partition, cursor, name=name)
+    assert call(any_store, any_store.standings, name=None) == []
+
+
+@pytest.mark.parametrize("wrong", ["", "x" * 4097])
+def test_reset_goes_to_a_cursor(any_store, wrong):
+    """A reset to what is no cursor is refused, and nothing is changed."""
+    place = load(any_store, 0)
     with pytest.raises(ConfigurationError):
         call(any_store, any_store.reset, cursor=wrong)
     assert load(any_store, 0) == place
-
-
-@pytest.mark.parametrize(
-    ("name", "partition"), [("", 0), ("x" * 201, 0), (NAME, -1), (NAME, 32768)]
-)
-def test_cursor_of_what_cannot_be_is_not_set(any_store, name, partition):
-    """A name or a partition that no consumer can have is refused."""
-    with pytest.raises(ConfigurationError):
-        call(any_store, any_store.set, partition, "a", name=name)
-    assert call(any_store, any_store.standings, name=None) == []
 
 
 def test_longest_cursor_in_the_last_partition_is_set(store):
@@ -151,37 +153,3 @@ def test_reset_of_an_heir_forgets_events_of_its_parents(any_store):
     assert call(store, store.reset) == 2
     with pytest.raises(TokenChanged):
         load(store, 0)
-
-
-def test_projection_is_emptied_in_the_transaction_of_the_reset(any_store):
-    """A reset that fails empties nothing, and behind one that succeeds all readers are fenced."""
-    store = any_store
-    projection = Table("totals", MetaData(), Column("n", Integer, primary_key=True))
-    projection.metadata.create_all(store.engine)
-
-    def apply(place, number):
-        with store.engine.begin() as connection:
-            store.advance(connection, NAME, 0, place, f"c{number}")
-            connection.execute(projection.insert().values(n=number))
-
-    def rebuild(*, failing):
-        with store.engine.begin() as connection:
-            store.reset(connection, NAME)
-            connection.execute(delete(projection))
-            if failing:
-                raise ConnectionError
-
-    def standing():
-        with store.engine.connect() as connection:
-            return cursor(store, 0), len(connection.execute(projection.select()).all())
-
-    apply(load(store, 0), 1)
-    with pytest.raises(ConnectionError):
-        rebuild(failing=True)
-    assert standing() == ("c1", 1)
-    there = load(store, 0)
-    rebuild(failing=False)
-    with pytest.raises(Fenced):
-        apply(there, 2)
-    assert standing() == (FIRST, 0)
-    move(store, 0, load(store, 0), "c1")

@@ -41,11 +41,6 @@ def test_transaction_begins_with_the_rows(tables):
     assert [row["n"] for row in stored(tables, small)] == [1]
 
 
-def test_page_without_events_writes_nothing(tables):
-    """No event, no row."""
-    assert inserted(tables, small, []) == []
-
-
 def test_page_is_one_statement(tables):
     """A page is sent at once, and on PostgreSQL goes around SQLAlchemy by COPY."""
     seen = []
@@ -158,13 +153,3 @@ def test_flat_rows_arrive_unchanged(tables, rows):
     absent = dict.fromkeys(("text", "amount", "price", "paid", "due"))
     due = [row.get("due") and date.fromisoformat(row["due"]) for row in rows]
     assert got == [{**absent, **row, "due": day} for row, day in zip(sent, due, strict=True)]
-
-
-def test_quotes_are_copied_without_the_driver(postgresql, monkeypatch):
-    """Quotes and backslashes do not keep rows from being written all at once."""
-    flat.create(postgresql)
-    rows = []
-    monkeypatch.setattr("psycopg.Copy.write_row", lambda _, row: rows.append(row))
-    (row,) = inserted(postgresql, flat, [Event.of({"text": 'a "b" \\'})])
-    assert row["text"] == 'a "b" \\'
-    assert rows == []
