@@ -66,19 +66,25 @@ def shop(start, tmp_path):
 
 
 @pytest.fixture
-def billed(tmp_path):
+def billing(tmp_path):
+    """The engine of the README's consumer."""
+    engine = create_engine(f"sqlite:///{tmp_path / 'billing.db'}", connect_args={"timeout": 60})
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def billed(billing):
     """A function that reads the invoices of the README's consumer."""
-    engine = create_engine(f"sqlite:///{tmp_path / 'billing.db'}")
 
     def billed():
-        with engine.connect() as connection:
+        with billing.connect() as connection:
             if not inspect(connection).has_table("invoices"):
                 return []
             query = text("SELECT customer, amount FROM invoices ORDER BY amount")
             return [tuple(row) for row in connection.execute(query)]
 
-    yield billed
-    engine.dispose()
+    return billed
 
 
 @pytest.mark.parametrize("name", ["publisher", "consumer", "spark/orders"])
@@ -108,11 +114,16 @@ def test_curl_shows_what_the_readme_shows():
 
 
 @pytest.mark.parametrize("example", ["consumer", "async_consumer", "typed_consumer"])
-def test_consumer_of_the_readme_bills_each_order_once(shop, start, billed, example):
+def test_consumer_of_the_readme_bills_each_order_once(shop, start, billing, billed, example):
     """The consumers write an invoice for every order, once, though they are killed."""
     process = start(EXAMPLES / f"{example}.py")
     until(lambda: len(billed()) >= 2, "two orders are billed")
     process.kill()
+    process.wait()
+    if example != "consumer":
+        with billing.begin() as connection:  # as if its lease of 30 seconds had run out
+            connection.execute(text("UPDATE zeroeventhub_leases SET expires_at = 1"))
+            connection.execute(text("UPDATE zeroeventhub_members SET expires_at = 1"))
     process = start(EXAMPLES / f"{example}.py")
     write(shop, '{"customer":"eve","amount":99}')
     until(lambda: ("eve", 99) in billed(), "the third order is billed")
