@@ -9,7 +9,6 @@ import anyio
 import httpx
 import msgspec
 
-from harness.faults.answer import head
 from harness.web import answering
 from zeroeventhub import FIRST, AsyncClient, Client
 
@@ -27,9 +26,12 @@ def discovery(*extensions: str) -> bytes:
 INFO = discovery()
 
 
-def answer(body: bytes = b"", *fields: str, **options: str) -> bytes:
+def answer(
+    body: bytes = b"", *fields: str, status: str = "200 OK", kind: str = "application/x-ndjson"
+) -> bytes:
     """Write an answer whose end is the end of its connection, unless a field says otherwise."""
-    return head(*fields, **options) + body
+    lines = [f"HTTP/1.1 {status}", f"Content-Type: {kind}", "Connection: close", *fields, "", ""]
+    return "\r\n".join(lines).encode() + body
 
 
 def sync_call(url, method="fetch", *arguments, session=None, feed=None, **options) -> Any:

@@ -1,13 +1,148 @@
-"""The ways in which a publisher is deployed: by itself, and behind an nginx of each kind."""
+"""A real nginx of a test's own, and the ways in which publishers are deployed behind one."""
 
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
+from pathlib import Path
 from urllib.parse import urlsplit
 
-from harness.nginx import example, nginx, reserved_port
+from harness.databases import PROGRAMS, give_up, has_engine
+from harness.waiting import until
 
-__all__ = ["Deployment", "deployed", "shipped"]
+__all__ = ["Deployment", "Nginx", "deployed", "example", "nginx", "reserved_port", "shipped"]
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+PATIENCE = 60
+"""Seconds that nginx may take for anything."""
+
+IMAGE = "nginx:1.28"
+
+MAIN = """
+{user}
+worker_processes 1;
+pid {folder}/pid;
+error_log {folder}/error.log;
+events {{ worker_connections 1024; }}
+http {{
+    access_log off;
+    client_body_temp_path {folder}/body;
+    proxy_temp_path {folder}/proxy;
+    fastcgi_temp_path {folder}/fastcgi;
+    uwsgi_temp_path {folder}/uwsgi;
+    scgi_temp_path {folder}/scgi;
+    include {folder}/test.conf;
+}}
+"""
+
+
+class Nginx:
+    """Start, restart, and kill an nginx that this machine has, or a container's.
+
+    Args:
+        folder: holds its configuration, and all that it writes.
+        port: where it listens.
+    """
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self._folder = folder
+        self._port = port
+
+    def start(self) -> None:
+        """Start it, and wait until it listens."""
+        program = shutil.which("nginx", path=PROGRAMS)
+        command = ["-p", f"{self._folder}", "-c", f"{self._folder}/nginx.conf"]
+        command += ["-e", f"{self._folder}/error.log", "-g", "daemon off;"]
+        if program is not None:
+            # Its workers are killed with it: alone, they would go on.
+            silent = subprocess.DEVNULL
+            process = subprocess.Popen(
+                [program, *command], start_new_session=True, stdout=silent, stderr=silent
+            )
+            self.reload = lambda: process.send_signal(signal.SIGHUP)
+            self._kill = lambda: os.killpg(process.pid, signal.SIGKILL) or process.wait(PATIENCE)
+        elif has_engine():
+            self._contain(command)
+        else:
+            give_up("no nginx is to be had: apt-get install nginx-light, or start Docker")
+        until(self._listens, f"nginx listens: {self._log()}", PATIENCE)
+
+    def kill(self) -> None:
+        """Kill all of its processes."""
+        self._kill()
+
+    def _contain(self, command: list[str]) -> None:
+        from testcontainers.core.container import DockerContainer
+
+        container = DockerContainer(IMAGE, network_mode="host", user=os.geteuid())
+        container = container.with_volume_mapping(str(self._folder), str(self._folder), mode="rw")
+        container = container.with_command(["nginx", *command]).start()
+        self.reload = lambda: container.get_wrapped_container().kill("SIGHUP")
+        self._kill = lambda: container.get_wrapped_container().kill("SIGKILL") or container.stop()
+
+    def _log(self) -> str:
+        path = self._folder / "error.log"
+        return path.read_text() if path.exists() else ""
+
+    def _listens(self) -> bool:
+        with socket.socket() as client:
+            return client.connect_ex(("127.0.0.1", self._port)) == 0
+
+
+@contextmanager
+def nginx(configuration: str, port: int) -> Iterator[Nginx]:
+    """Run an nginx.
+
+    Args:
+        configuration: what stands in its http block, with `reuseport` where it listens.
+        port: where that is; one that is reserved.
+    """
+    with tempfile.TemporaryDirectory(prefix="zeh-") as name:
+        folder = Path(name)
+        user = "user root;" if os.geteuid() == 0 else ""
+        (folder / "nginx.conf").write_text(MAIN.format(folder=folder, user=user))
+        (folder / "test.conf").write_text(configuration)
+        server = Nginx(folder, port)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.kill()
+
+
+def example(name: str, changes: Mapping[str, str]) -> str:
+    """Return an example's configuration, with other addresses and files in it.
+
+    Args:
+        name: of the file.
+        changes: what stands there in the place of what, which is there once.
+    """
+    configuration = (EXAMPLES / name).read_text()
+    for old, new in changes.items():
+        assert configuration.count(old) == 1, old
+        configuration = configuration.replace(old, new)
+    return configuration
+
+
+def shipped(publisher: str, port: int, changes: Mapping[str, str] | None = None) -> str:
+    """Return the shipped configuration before a publisher's address, with other changes in it."""
+    places = {"127.0.0.1:8000": publisher, "listen 80;": f"listen 127.0.0.1:{port} reuseport;"}
+    return example("nginx.conf", places | dict(changes or {}))
+
+
+@contextmanager
+def reserved_port() -> Iterator[int]:
+    """Keep a port for those who share it, so that no other gets it while none of them runs."""
+    with socket.socket() as reserved:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        reserved.bind(("127.0.0.1", 0))
+        yield reserved.getsockname()[1]
 
 
 class Deployment(StrEnum):
@@ -23,64 +158,46 @@ class Deployment(StrEnum):
         """Whether readers ask for gzip."""
         return self is Deployment.PACKED
 
+    def configuration(self, publisher: str, port: int) -> str:
+        """Return what nginx is told: as little as there can be, to keep open, or the example."""
+        settings = {
+            Deployment.BUFFERED: PLAIN,
+            Deployment.UNBUFFERED: KEPT_OPEN,
+            Deployment.PACKED: shipped(publisher, port),
+        }[self]
+        return settings.replace("PUBLISHER", publisher).replace("PORT", str(port))
+
 
 PLAIN = """
-server {{
-    listen 127.0.0.1:{port} reuseport;
-    location / {{ proxy_pass http://{publisher}; }}
-}}
+server {
+    listen 127.0.0.1:PORT reuseport;
+    location / { proxy_pass http://PUBLISHER; }
+}
 """
-"""As few settings as there can be, which all are nginx's own."""
 
 KEPT_OPEN = """
-upstream publisher {{
-    server {publisher};
+upstream publisher {
+    server PUBLISHER;
     keepalive 8;
-}}
-server {{
-    listen 127.0.0.1:{port} reuseport;
-    location / {{
+}
+server {
+    listen 127.0.0.1:PORT reuseport;
+    location / {
         proxy_pass http://publisher;
         proxy_http_version 1.1;
         proxy_set_header Connection "";
         proxy_buffering off;
-    }}
-}}
+    }
+}
 """
-
-
-def shipped(publisher: str, port: int, changes: Mapping[str, str] | None = None) -> str:
-    """Return the configuration that is shipped.
-
-    Args:
-        publisher: its address and port.
-        port: where nginx listens.
-        changes: what else stands there in the place of what.
-    """
-    places = {"127.0.0.1:8000": publisher, "listen 80;": f"listen 127.0.0.1:{port} reuseport;"}
-    return example("nginx.conf", places | dict(changes or {}))
-
-
-def _configuration(deployment: Deployment, publisher: str, port: int) -> str:
-    match deployment:
-        case Deployment.BUFFERED:
-            return PLAIN.format(publisher=publisher, port=port)
-        case Deployment.UNBUFFERED:
-            return KEPT_OPEN.format(publisher=publisher, port=port)
-    return shipped(publisher, port)
 
 
 @contextmanager
 def deployed(deployment: Deployment, url: str) -> Iterator[str]:
-    """Deploy a publisher; yield the URL by which it is to be read.
-
-    Args:
-        deployment: what is put before it.
-        url: the publisher's own.
-    """
+    """Put a deployment before a publisher; yield the URL by which it is to be read."""
     if deployment is Deployment.DIRECT:
         yield url
         return
     place = urlsplit(url)
-    with reserved_port() as port, nginx(_configuration(deployment, place.netloc, port), port):
+    with reserved_port() as port, nginx(deployment.configuration(place.netloc, port), port):
         yield f"http://127.0.0.1:{port}{place.path}"

@@ -1,9 +1,11 @@
 """A consumer's own database: its cursors, beside what events have done."""
 
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
+from typing import Self
 
 from sqlalchemy import (
     Column,
@@ -21,7 +23,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from zeroeventhub import AsyncClient, AsyncConsumer, Client, Consumer, CursorStore
 from zeroeventhub.errors import ProtocolError, TransientError
 
-__all__ = ["Account", "until_done", "until_done_async"]
+__all__ = ["WIRE", "Account", "hurry", "until_done"]
 
 effects = Table(
     "effects",
@@ -34,18 +36,14 @@ effects = Table(
 )
 
 WIRE = (TransientError, ProtocolError)
-"""What a consumer may end in because of the wire; whoever runs it starts it again."""
+"""What a consumer may end in because of the wire, and is started again behind."""
 
 ONCE = {"follow": False, "attempts": 1}
 """A consumer that ends at the head, and in the first error: its restarts take no time."""
 
 
 class Account:
-    """Keep the cursors and effects of consumers.
-
-    Args:
-        path: of the SQLite database, which does not exist yet.
-    """
+    """Keep the cursors and effects of consumers in an SQLite database that does not exist yet."""
 
     def __init__(self, path: Path) -> None:
         self.engine = create_engine(f"sqlite:///{path}")
@@ -55,6 +53,14 @@ class Account:
         with self.engine.begin() as connection:
             CursorStore(self.engine).create_tables(connection)
             effects.metadata.create_all(connection)
+
+    @classmethod
+    @contextmanager
+    def open(cls, path: Path) -> Iterator[Self]:
+        """Keep an account, and close it in the end."""
+        account = cls(path)
+        yield account
+        account.dispose()
 
     def dispose(self) -> None:
         """Close the sync engine's connections; those of the async one are its reader's."""
@@ -79,13 +85,16 @@ class Account:
         Consumer(client, CursorStore(self.engine), name, **ONCE | options).run(apply)
 
     async def read_async(self, client: AsyncClient, name: str, **options) -> None:
-        """Apply a feed's pages in tasks, to its head."""
+        """Apply a feed's pages in tasks, to its head, and close the connections."""
 
         async def apply(connection, page):
             await connection.execute(insert(effects), _rows(name, page))
 
         store = CursorStore(self.async_engine)
-        await AsyncConsumer(client, store, name, **ONCE | options).run(apply)
+        try:
+            await AsyncConsumer(client, store, name, **ONCE | options).run(apply)
+        finally:
+            await self.async_engine.dispose()
 
     def arrived(self, name: str) -> list[tuple[int, int]]:
         """Return partition and number of each event that took effect, in their order."""
@@ -109,18 +118,6 @@ def until_done(consume: Callable[[], object]) -> Counter[str]:
     while True:
         try:
             consume()
-        except WIRE as error:
-            met[type(error).__name__] += 1
-        else:
-            return met
-
-
-async def until_done_async(consume: Callable[[], Awaitable[object]]) -> Counter[str]:
-    """Start an async consumer until it ends without an error of the wire; see `until_done`."""
-    met: Counter[str] = Counter()
-    while True:
-        try:
-            await consume()
         except WIRE as error:
             met[type(error).__name__] += 1
         else:

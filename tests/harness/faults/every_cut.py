@@ -1,40 +1,247 @@
-"""Break an answer at every byte, and judge what was made of it."""
+"""A feed on a raw socket, whose every byte is known, and answers that break at each of them."""
 
+import gzip
+import json
+import random
+import threading
+import zlib
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from functools import partial
 from itertools import islice
+from socket import socket
+from urllib.parse import parse_qs, urlsplit
 
 import httpx
+from anyio.from_thread import start_blocking_portal
 
+from harness.calling import answer
 from harness.faults.account import Account, until_done
-from harness.faults.answer import Answer, Framing
 from harness.faults.findings import Findings, naming
-from harness.faults.history import Body, History
-from harness.faults.origin import Origin, serving_histories
-from harness.faults.plan import Fault, Plan
+from harness.faults.proxy import Fault, Plan, Sending, listening
 from zeroeventhub import FIRST, AsyncClient, Client, Page
 from zeroeventhub.errors import CutPage, ProtocolError, Unreachable, ZeroEventHubError
+from zeroeventhub.ndjson import encode_info
+from zeroeventhub.protocol import CAUGHT_UP, FeedInfo
 
-__all__ = ["HISTORY", "Case", "consume_all", "fetch_all", "fetch_all_async"]
+__all__ = ["Case", "Framing", "History", "Origin", "async_fetch", "sync_fetch"]
 
-HISTORY = History.of(["", "Zoë 😀", "a", '}\n{"cursor":"at-1"}\n', "b"], [1, 3, 5])
-"""Three checkpoints, characters of several bytes, and a text that looks like a line."""
+CHUNK = 23
+"""Bytes of a chunk: few, so that lines and characters are spread over several."""
 
 PATIENCE = 10
 """Seconds that the client waits for bytes; here they come or do not."""
 
-CHANGING = {Fault.CORRUPT, Fault.FLIPPED}
+TEXTS = (
+    "",
+    "paid",
+    "Zoë 漢字 😀",
+    "line\u2028separator\u0085",
+    '}\n{"cursor":"at-1"}\n',
+    '{"data":{"n":1}}',
+    "a longer text with nothing in it " * 3,
+)
+
+
+@dataclass(frozen=True)
+class Body:
+    """Hold what an answer says.
+
+    Attributes:
+        text: its lines.
+        checkpoints: for each checkpoint, where its line ends in the text, without the line break,
+            and how many events of the partition are before it.
+    """
+
+    text: bytes
+    checkpoints: tuple[tuple[int, int], ...]
+
+    def settled(self, received: bytes, *, ended: bool) -> int | None:
+        """Tell up to which event of the partition a checkpoint has come; None for none.
+
+        Args:
+            received: the beginning of the text.
+            ended: whether a line counts that came without its line break.
+        """
+        assert self.text.startswith(received)
+        room = len(received) - (not ended)
+        reached = [number for end, number in self.checkpoints if end <= room]
+        return reached[-1] if reached else None
+
+
+@dataclass(frozen=True)
+class History:
+    """Hold the events of a partition.
+
+    Attributes:
+        events: their JSON texts, in order.
+        checkpoints: before which of them a checkpoint may stand, ascending; the last one is behind
+            all events.
+    """
+
+    events: tuple[bytes, ...]
+    checkpoints: tuple[int, ...]
+
+    @classmethod
+    def of(cls, texts: Iterable[str], checkpoints: Iterable[int], *, first: int = 0) -> "History":
+        """Make a history of events with texts, numbered from a first one on."""
+        events = (
+            json.dumps({"n": first + n, "text": text}, ensure_ascii=n % 2 == 0).encode()
+            for n, text in enumerate(texts)
+        )
+        return cls(tuple(events), tuple(checkpoints))
+
+    @classmethod
+    def drawn(cls, dice: random.Random, *, first: int) -> "History":
+        """Draw a history."""
+        count = dice.randrange(1, 31)
+        share = dice.choice((0.1, 0.3, 1.0))
+        checkpoints = {number for number in range(1, count) if dice.random() < share}
+        texts = [dice.choice(TEXTS) for _ in range(count)]
+        return cls.of(texts, sorted({*checkpoints, count}), first=first)
+
+    @property
+    def numbers(self) -> list[int]:
+        """The number of each event."""
+        return [json.loads(event)["n"] for event in self.events]
+
+    def body(self, cursor: str, limit: int) -> Body:
+        """Answer a request for about so many events behind a cursor."""
+        start = 0 if cursor == FIRST else int(cursor.removeprefix("at-"))
+        wanted = min(start + limit, len(self.events))
+        stop = self.checkpoints[bisect_left(self.checkpoints, wanted)]
+        text, checkpoints = b"", []
+        for number in range(start, stop + 1):
+            if number in self.checkpoints and (number > start or start == stop):
+                flag = b',"caughtUp":true' if number == len(self.events) else b""
+                text += b'{"cursor":"at-%d"%b}' % (number, flag)
+                checkpoints.append((len(text), number))
+                text += b"\n"
+            if number < stop:
+                text += b'{"data":%b}\n' % self.events[number]
+        return Body(text, tuple(checkpoints))
+
+
+class Framing(StrEnum):
+    """Name what says where an answer's body ends."""
+
+    LENGTH = "Content-Length"
+    CHUNKED = "chunked"
+    CLOSE = "close-delimited"
+
+
+def framed(
+    text: bytes, framing: Framing, *, packed: bool, chunk: int = CHUNK
+) -> Iterator[tuple[bytes, bool]]:
+    """Write an answer as it goes over the wire, in pieces that are of the body, or are not."""
+    body = gzip.compress(text, mtime=0) if packed else text
+    fields = ["Content-Encoding: gzip"] if packed else []
+    if framing is Framing.CHUNKED:
+        yield answer(b"", "Transfer-Encoding: chunked", *fields), False
+        for start in range(0, len(body), chunk):
+            piece = body[start : start + chunk]
+            yield b"%x\r\n" % len(piece), False
+            yield piece, True
+            yield b"\r\n", False
+        yield b"0\r\n\r\n", False
+        return
+    if framing is Framing.LENGTH:
+        fields.append(f"Content-Length: {len(body)}")
+    yield answer(b"", *fields), False
+    yield body, True
+
+
+@dataclass
+class Origin:
+    """Answer for a feed, one request a connection.
+
+    Attributes:
+        histories: the partitions.
+        framing: how ends of answers are said.
+        plans: what happens to the next connections, by the partition that is asked for, with
+            None for discovery; nothing to those behind them.
+        chunk: how many bytes are in a chunk.
+        happened: the plans that were carried out, and for which partition.
+    """
+
+    histories: Sequence[History]
+    framing: Framing
+    plans: dict[int | None, Iterator[Plan]] = field(default_factory=dict)
+    chunk: int = CHUNK
+    happened: list[tuple[int | None, Plan]] = field(default_factory=list)
+    _taking: threading.Lock = field(default_factory=threading.Lock)
+
+    @contextmanager
+    def serving(self) -> Iterator[str]:
+        """Serve the feed; yield its URL."""
+        with listening(self._serve) as url:
+            yield f"{url}/feed"
+
+    def follow(self, plans: Mapping[int | None, Iterable[Plan]]) -> None:
+        """Break the next connections as plans say."""
+        self.plans = {partition: iter(each) for partition, each in plans.items()}
+        self.happened = []
+
+    def _serve(self, connection: socket) -> None:
+        request = b""
+        while b"\r\n\r\n" not in request and (chunk := connection.recv(65536)):
+            request += chunk
+        if not request:
+            return
+        query = parse_qs(urlsplit(request.split(b" ")[1].decode()).query)
+        asked = {name: values[0] for name, values in query.items()}
+        number = int(asked["partition"]) if asked else None
+        with self._taking:
+            plan = next(self.plans.get(number, iter(())), Plan())
+            self.happened.append((number, plan))
+        sending = Sending(connection, plan)
+        if number is None:
+            info = FeedInfo.of(len(self.histories))
+            text = encode_info(replace(info, extensions=frozenset({CAUGHT_UP})))
+        else:
+            limit = int(asked.get("pagesizehint", "1000"))
+            text = self.histories[number].body(asked["cursor"], limit).text
+        if plan.fault is Fault.TRUNCATED:
+            text = text[: plan.at]
+        packed = b"gzip" in request.lower()
+        pieces = framed(text, self.framing, packed=packed, chunk=self.chunk)
+        sending.send(b"".join(piece for piece, _ in pieces))
+
+
+HISTORY = History.of(["", "Zoë 😀", "a", '}\n{"cursor":"at-1"}\n', "b"], [1, 3, 5])
+"""Three checkpoints, characters of several bytes, and a text that looks like a line."""
+
+Fetch = Callable[[], Page]
+
+
+@contextmanager
+def sync_fetch(url: str, *, packed: bool) -> Iterator[Fetch]:
+    """Yield what fetches the first page with a client."""
+    with httpx.Client(timeout=PATIENCE) as session:
+        yield partial(Client(url, session, compressed=packed).fetch, 0, FIRST)
+
+
+@contextmanager
+def async_fetch(url: str, *, packed: bool) -> Iterator[Fetch]:
+    """Yield what fetches the first page with an async client."""
+    with start_blocking_portal() as portal:
+        session = httpx.AsyncClient(timeout=PATIENCE)
+        client = AsyncClient(url, session, compressed=packed)
+        yield partial(portal.call, client.fetch, 0, FIRST)
+        portal.call(session.aclose)
 
 
 @dataclass
 class Case:
-    """Judge what a client made of answers that were broken in one way.
+    """Break answers of one form everywhere, and judge what was made of them.
 
     Attributes:
-        framing: how an answer's end was said.
-        packed: whether it was compressed.
+        framing: how an answer's end is said.
+        packed: whether it is compressed.
         findings: what answers led to.
     """
 
@@ -44,27 +251,49 @@ class Case:
 
     def __post_init__(self) -> None:
         """Write the answer."""
-        self.body: Body = HISTORY.body(FIRST, len(HISTORY.events))
-        self.answer = Answer.of(self.body.text, self.framing, packed=self.packed)
+        self._body = HISTORY.body(FIRST, len(HISTORY.events))
+        self._pieces = [*framed(self._body.text, self.framing, packed=self.packed)]
 
-    def plans(self, *, every: int = 1) -> Iterator[Plan]:
-        """Yield a plan for each byte and each way to break there.
+    def fetch_all(self, fetching=sync_fetch, *, every: int = 1) -> None:
+        """Fetch the answer, broken in every way or some."""
+        origin = Origin([HISTORY], self.framing)
+        with origin.serving() as url, fetching(url, packed=self.packed) as fetch:
+            for plan in self._plans(every):
+                origin.follow({0: [plan]})
+                try:
+                    outcome = fetch()
+                except ZeroEventHubError as error:
+                    outcome = error
+                self._judge(plan, outcome)
 
-        Args:
-            every: of how many of them one is taken; ways and bytes are mixed if it is prime.
-        """
-        wire = range(len(self.answer.wire) + 1)
+    def consume_all(self, account: Account, *, every: int = 1) -> None:
+        """Read the feed with whole consumers, whose first answer is broken in every way or some."""
+        origin = Origin([HISTORY], self.framing)
+        with origin.serving() as url, httpx.Client(timeout=PATIENCE) as session:
+            client = Client(url, session, compressed=self.packed)
+            for plan in self._plans(every):
+                name = self._name(plan)
+                origin.follow({0: [plan]})
+                with naming(name):
+                    met = until_done(partial(account.read_in_turn, client, name))
+                self.findings.compare(name, {0: HISTORY.numbers}, account.seen(name))
+                self.findings.counts += met + Counter(trials=1)
+
+    def _plans(self, every: int) -> Iterator[Plan]:
+        """Yield a plan for each byte and each way to break there, or one of so many of them."""
+        marks = [is_body for piece, is_body in self._pieces for _ in piece]
+        wire = range(len(marks) + 1)
         places = {
             Fault.CUT: wire,
             Fault.RESET: wire,
             Fault.CORRUPT: wire,
-            Fault.TRUNCATED: range(len(self.body.text) + 1),
-            Fault.FLIPPED: self.answer.body_places if self.packed else (),
+            Fault.TRUNCATED: range(len(self._body.text) + 1),
+            Fault.FLIPPED: [at for at in wire[:-1] if marks[at]] if self.packed else (),
         }
         plans = (Plan(fault, at) for fault, each in places.items() for at in each)
         yield from islice(plans, 0, None, every)
 
-    def judge(self, plan: Plan, outcome: Page | ZeroEventHubError) -> None:
+    def _judge(self, plan: Plan, outcome: Page | ZeroEventHubError) -> None:
         """Complain unless a page ends at a checkpoint that has come, and is the truth up to it."""
         if isinstance(outcome, Page):
             number = int(outcome.cursor.removeprefix("at-"))
@@ -74,67 +303,27 @@ class Case:
         else:
             number = None
             right = isinstance(outcome, CutPage | Unreachable) or (
-                plan.fault in CHANGING and isinstance(outcome, ProtocolError)
+                plan.fault.changes and isinstance(outcome, ProtocolError)
             )
         # What a byte that is not the sent one leads to is right if it is the truth or an error.
-        right = right and (plan.fault in CHANGING or number in self._expected(plan))
+        right = right and (plan.fault.changes or number in self._expected(plan))
         if not right:
-            self.findings.complaints.append(f"{self.name(plan)}: {outcome!r}")
+            self.findings.complaints.append(f"{self._name(plan)}: {outcome!r}")
         self.findings.counts.update(["trials", type(outcome).__name__])
-
-    def name(self, plan: Plan) -> str:
-        """Say what does it again."""
-        return f"every_cut, {self.framing}, packed={self.packed}, {plan.fault} at {plan.at}"
 
     def _expected(self, plan: Plan) -> set[int | None]:
         """Tell up to which event a page may go."""
         if plan.fault is Fault.TRUNCATED:
-            return {self.body.settled(self.body.text[: plan.at], ended=True)}
-        received = self.answer.received(plan.at)
+            return {self._body.settled(self._body.text[: plan.at], ended=True)}
+        left, received = plan.at, b""
+        for piece, is_body in self._pieces:
+            received += piece[: max(0, left)] if is_body else b""
+            left -= len(piece)
+        if self.packed:
+            received = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(received)
         # Whether a line without its break is one depends on how the connection ended.
-        return {self.body.settled(received, ended=ended) for ended in (False, True)}
+        return {self._body.settled(received, ended=ended) for ended in (False, True)}
 
-
-def fetch_all(case: Case, *, every: int = 1) -> None:
-    """Fetch the answer with the sync client, broken in every way; see `Case.plans`."""
-    origin = Origin([HISTORY], case.framing)
-    with serving_histories(origin) as url, httpx.Client(timeout=PATIENCE) as session:
-        client = Client(url, session, compressed=case.packed)
-        client.discover()
-        for plan in case.plans(every=every):
-            origin.follow({0: [plan]})
-            try:
-                outcome = client.fetch(0, FIRST)
-            except ZeroEventHubError as error:
-                outcome = error
-            case.judge(plan, outcome)
-
-
-async def fetch_all_async(case: Case, *, every: int = 1) -> None:
-    """Fetch the answer with the async client, broken in every way; see `Case.plans`."""
-    origin = Origin([HISTORY], case.framing)
-    with serving_histories(origin) as url:
-        async with httpx.AsyncClient(timeout=PATIENCE) as session:
-            client = AsyncClient(url, session, compressed=case.packed)
-            await client.discover()
-            for plan in case.plans(every=every):
-                origin.follow({0: [plan]})
-                try:
-                    outcome = await client.fetch(0, FIRST)
-                except ZeroEventHubError as error:
-                    outcome = error
-                case.judge(plan, outcome)
-
-
-def consume_all(case: Case, account: Account, *, every: int = 1) -> None:
-    """Read the feed with whole consumers, whose first answer is broken in every way."""
-    origin = Origin([HISTORY], case.framing)
-    with serving_histories(origin) as url, httpx.Client(timeout=PATIENCE) as session:
-        client = Client(url, session, compressed=case.packed)
-        for plan in case.plans(every=every):
-            name = case.name(plan)
-            origin.follow({0: [plan]})
-            with naming(name):
-                met = until_done(partial(account.read_in_turn, client, name))
-            case.findings.compare(name, {0: HISTORY.numbers}, account.seen(name))
-            case.findings.counts += met + Counter(trials=1)
+    def _name(self, plan: Plan) -> str:
+        """Say what does it again."""
+        return f"every_cut, {self.framing}, packed={self.packed}, {plan.fault} at {plan.at}"

@@ -1,26 +1,39 @@
 """Publishers that are killed while they answer, directly and behind nginx."""
 
+import logging
 import os
 import random
 import signal
+import socket
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from importlib.util import find_spec
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import httpx
+import uvicorn
 from sqlalchemy import create_engine, event, insert
+from starlette.applications import Starlette
 
 from harness.faults.account import WIRE, Account, hurry
 from harness.faults.findings import Findings, naming
-from harness.faults.publishers import PARSERS, Publishers
-from harness.nginx_paths import Deployment, deployed
+from harness.nginx_paths import Deployment, deployed, reserved_port
 from harness.shop import metadata, orders
-from zeroeventhub import Client
+from zeroeventhub import Client, TableFeed, feed_routes
 
-__all__ = ["Killed"]
+__all__ = ["PARSERS", "Publishers", "killed_while_sending"]
+
+PATIENCE = 60
+"""Seconds that the process that forks may take for anything."""
+
+PARSERS = ("h11", *(["httptools"] if find_spec("httptools") else []))
+"""What uvicorn reads and writes HTTP with, where it is installed."""
 
 EVENTS = 450
 LIMITS = (15, 50, 150)
@@ -30,108 +43,220 @@ LENGTH = 1500
 """Characters of an event, about."""
 
 LONGEST = 0.06
-"""Seconds after which a publisher is killed at the latest, where nobody counts bytes."""
+"""Seconds after which a publisher is killed at the latest, where bytes are not counted."""
 
 KILLS = 12
 """How often at most the publisher of one consumer is killed."""
 
 
-class Killed:
-    """Read a feed whose publisher is killed over and over.
+class FatalSocket(socket.socket):
+    """Listen on a shared port, and kill this process when connections have sent so many bytes."""
+
+    def __init__(self, port: int, strike: int | None) -> None:
+        super().__init__()
+        self.left = strike
+        self.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        # What the kernel holds is delivered in spite of a kill; most is to be held by the process.
+        self.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        self.bind(("127.0.0.1", port))
+        self.listen()
+
+    def accept(self) -> tuple["_Connection", object]:
+        """Accept a connection."""
+        connection, address = super().accept()
+        return _Connection(connection.detach(), self), address
+
+
+class _Connection(socket.socket):
+    def __init__(self, number: int, listening: FatalSocket) -> None:
+        super().__init__(fileno=number)
+        self._listening = listening
+
+    def send(self, data: bytes, _flags: int = 0) -> int:
+        sent = super().send(memoryview(data)[: self._listening.left])
+        if self._listening.left is not None:
+            self._listening.left -= sent
+            if self._listening.left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return sent
+
+    def sendmsg(self, buffers: list[bytes], *_rest: object) -> int:
+        return self.send(b"".join(buffers))
+
+
+class Publishers:
+    """Fork publishers of the orders in an SQLite database, one after the other, on one port.
+
+    They come from a process of their own, which has all that they need.
 
     Args:
-        deployment: what stands before the publisher.
-        publishers: are killed.
-        url: where their feed is read.
-        account: of the consumers.
+        path: of the database.
+        port: where they listen.
     """
 
-    def __init__(
-        self, deployment: Deployment, publishers: Publishers, url: str, account: Account
-    ) -> None:
-        self._deployment = deployment
-        self._publishers = publishers
-        self._url = url
-        self._account = account
+    def __init__(self, path: Path, port: int) -> None:
+        self.url = f"http://127.0.0.1:{port}/orders"
+        context = get_context("spawn")
+        self._line, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, path, port), daemon=True)
+        self._process.start()
+        theirs.close()
 
     @classmethod
     @contextmanager
-    def open(cls, deployment: Deployment, folder: Path) -> Iterator[Self]:
-        """Deploy publishers.
-
-        Args:
-            deployment: what stands before them.
-            folder: for the databases.
+    def open(cls, path: Path, texts: Iterable[str]) -> Iterator[Self]:
+        """Write numbered events with these texts, and start the process that forks; end it, and
+        all that have come from it.
         """
-        path, account = folder / "publisher.db", Account(folder / "consumer.db")
-        _write(path)
-        with Publishers.open(path) as publishers, deployed(deployment, publishers.url) as url:
-            yield cls(deployment, publishers, url, account)
-        account.dispose()
-
-    def run(self, seed: int) -> Findings:
-        """Read the feed with a new consumer, whose publishers are killed as a seed says."""
-        name = f"killed publisher, {self._deployment}, seed {seed}"
-        dice = random.Random(name)
-        limit = dice.choice(LIMITS)
-        met: Counter[str] = Counter()
-        with naming(name):
-            while met.total() < KILLS:
-                with self._dying(dice, limit):
-                    if self._read(name, limit, met):
-                        break
-            else:
-                with self._publishers.publishing():
-                    assert self._read(name, limit, met), met
-        findings = Findings(met + Counter(trials=1, kills=met.total()))
-        findings.compare(name, {0: range(EVENTS)}, self._account.seen(name))
-        return findings
+        engine = create_engine(f"sqlite:///{path}")
+        event.listen(engine, "connect", hurry)
+        metadata.create_all(engine)
+        with engine.begin() as connection:
+            rows = [{"data": {"n": n, "text": text}} for n, text in enumerate(texts)]
+            connection.execute(insert(orders), rows)
+        engine.dispose()
+        with reserved_port() as port:
+            publishers = cls(path, port)
+            try:
+                yield publishers
+            finally:
+                publishers._line.close()
+                publishers._process.join(PATIENCE)
+                publishers._process.close()
 
     @contextmanager
-    def _dying(self, dice: random.Random, limit: int) -> Iterator[None]:
-        """Serve the feed until a byte of an answer, or in one of five cases until a moment."""
-        by_the_clock = dice.random() < 0.2
-        strike = None if by_the_clock else dice.randrange(2 * limit * LENGTH)
-        seconds = dice.uniform(0, LONGEST) if by_the_clock else None
-        parser = dice.choice(PARSERS)
-        with (
-            self._publishers.publishing(parser=parser, strike=strike) as process,
-            _killed_after(seconds, process),
-        ):
-            yield
+    def publishing(self, *, parser: str = "h11", strike: int | None = None) -> Iterator[int]:
+        """Let a publisher live, which listens already; yield its process, and kill it.
 
-    def _read(self, name: str, limit: int, met: Counter[str]) -> bool:
-        """Read on; return whether this came to the head, else count the error."""
-        with httpx.Client(verify=False) as session:
-            client = Client(self._url, session, compressed=self._deployment.compressed)
+        Args:
+            parser: what it reads and writes HTTP with.
+            strike: how many bytes of answers it has sent when it is killed before.
+        """
+        process = self._ask((parser, strike))
+        try:
+            yield process
+        finally:
+            self._ask(process)
+
+    def _ask(self, question: tuple[str, int | None] | int) -> Any:
+        self._line.send(question)
+        if not self._line.poll(PATIENCE):
+            raise TimeoutError("The process that forks does not answer.")
+        return self._line.recv()
+
+
+def _serve(line: Connection, path: Path, port: int) -> None:
+    """Fork publishers and bury them, until the other end of the line is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    logging.disable()
+    # All that a publisher has is made before, but its connections.
+    feed = TableFeed(orders, data="data")
+    routes = feed_routes("/orders", feed, create_engine(f"sqlite:///{path}"))
+    servers = {parser: _server(Starlette(routes=routes), parser) for parser in PARSERS}
+    living = set()
+    while True:
+        try:
+            asked = line.recv()
+        except EOFError:
+            break
+        if isinstance(asked, int):
+            _bury(asked)
+            living.remove(asked)
+            line.send(None)
+        else:
+            parser, strike = asked
+            living.add(process := _fork(servers[parser], port, strike))
+            line.send(process)
+    for process in living:
+        _bury(process)
+
+
+def _server(application: Starlette, parser: str) -> uvicorn.Server:
+    config = uvicorn.Config(application, log_config=None, loop="asyncio", http=parser)
+    config.load()
+    return uvicorn.Server(config)
+
+
+def _fork(server: uvicorn.Server, port: int, strike: int | None) -> int:
+    # It listens before it lives, so that there is no waiting for that.
+    with FatalSocket(port, strike) as listening:
+        process = os.fork()
+        if process == 0:
             try:
-                self._account.read_in_turn(client, name, limit=limit)
-            except WIRE as error:
-                met[type(error).__name__] += 1
-                return False
-            return True
+                server.run(sockets=[listening])
+            finally:
+                os._exit(1)
+        return process
+
+
+def _bury(process: int) -> None:
+    """Kill a publisher, unless that has happened, and wait until nothing is left of it."""
+    os.kill(process, signal.SIGKILL)
+    os.waitpid(process, 0)
+
+
+def killed_while_sending(
+    deployment: Deployment, folder: Path, seeds: Iterable[int], kills: float = float("inf")
+) -> Findings:
+    """Read a feed with a new consumer for each seed, whose publishers are killed over and over.
+
+    Args:
+        deployment: what stands before the publishers.
+        folder: for the databases.
+        seeds: the trials.
+        kills: how many are enough.
+    """
+    found, dice = Findings(), random.Random(0)
+    # gzip cannot make a tenth of these texts.
+    texts = (dice.randbytes(LENGTH // 2).hex() for _ in range(EVENTS))
+    with (
+        Publishers.open(folder / "publisher.db", texts) as publishers,
+        deployed(deployment, publishers.url) as url,
+        Account.open(folder / "consumer.db") as account,
+    ):
+        for seed in seeds:
+            if found.counts["kills"] >= kills:
+                break
+            name = f"killed publisher, {deployment}, seed {seed}"
+            dice = random.Random(name)
+            limit = dice.choice(LIMITS)
+            read = partial(_read, account, url, name, limit, compressed=deployment.compressed)
+            met: Counter[str] = Counter()
+            with naming(name):
+                while met.total() < KILLS:
+                    with _dying(publishers, dice, limit):
+                        error = read()
+                    if error is None:
+                        break
+                    met[error] += 1
+                else:
+                    with publishers.publishing():
+                        assert read() is None, met
+            found.counts += met + Counter(trials=1, kills=met.total())
+            found.compare(name, {0: range(EVENTS)}, account.seen(name))
+    return found
+
+
+def _read(account: Account, url: str, name: str, limit: int, *, compressed: bool) -> str | None:
+    """Read on; return the name of the error that came before the head."""
+    with httpx.Client(verify=False) as session:
+        try:
+            account.read_in_turn(Client(url, session, compressed=compressed), name, limit=limit)
+        except WIRE as error:
+            return type(error).__name__
+        return None
 
 
 @contextmanager
-def _killed_after(seconds: float | None, process: int) -> Iterator[None]:
-    """Kill a process some time after this, unless it is to be let be."""
-    if seconds is None:
+def _dying(publishers: Publishers, dice: random.Random, limit: int) -> Iterator[None]:
+    """Serve the feed until a byte of an answer, or in one of five cases until a moment."""
+    by_the_clock = dice.random() < 0.2
+    strike = None if by_the_clock else dice.randrange(2 * limit * LENGTH)
+    with publishers.publishing(parser=dice.choice(PARSERS), strike=strike) as process:
+        if not by_the_clock:
+            yield
+            return
+        timer = threading.Timer(dice.uniform(0, LONGEST), os.kill, [process, signal.SIGKILL])
+        timer.start()
         yield
-        return
-    timer = threading.Timer(seconds, os.kill, [process, signal.SIGKILL])
-    timer.start()
-    yield
-    timer.join()
-
-
-def _write(path: Path) -> None:
-    """Write the events, whose texts gzip cannot make a tenth of."""
-    dice = random.Random(0)
-    engine = create_engine(f"sqlite:///{path}")
-    event.listen(engine, "connect", hurry)
-    metadata.create_all(engine)
-    with engine.begin() as connection:
-        texts = (dice.randbytes(LENGTH // 2).hex() for _ in range(EVENTS))
-        rows = [{"data": {"n": n, "text": text}} for n, text in enumerate(texts)]
-        connection.execute(insert(orders), rows)
-    engine.dispose()
+        timer.join()

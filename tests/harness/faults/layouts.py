@@ -1,13 +1,12 @@
 """A publisher whose partitions change between two lines, and what its consumer makes of it."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Self
 
 import httpx
 from sqlalchemy import (
@@ -27,12 +26,12 @@ from starlette.applications import Starlette
 
 from harness.faults.account import Account, hurry
 from harness.faults.findings import Findings, naming
-from harness.faults.proxy import Lines, Proxy, proxying
+from harness.faults.proxy import Lines, proxying
 from harness.web import serving
 from zeroeventhub import Client, FeedInfo, Layout, Page, TableFeed, feed_routes
 from zeroeventhub.publisher.partition_hash import layout_expression
 
-__all__ = ["CHANGES", "Change", "Changing"]
+__all__ = ["CHANGES", "FACTOR", "Change", "Publisher", "Shown", "change_behind_every_line"]
 
 KEYS = ["ada", "bob", "cleo", "dan"]
 EARLY, LATE = 3, 2
@@ -166,82 +165,60 @@ class Shown:
         return self.publisher.read(partition, cursor, limit)
 
 
-class Changing:
-    """Let a feed change behind each of its lines in turn.
+def change_behind_every_line(
+    folder: Path, changes: Iterable[Change], *, every: int = 1
+) -> Findings:
+    """Change a feed behind its first line; a new one behind its second line; and so on.
 
     Args:
         folder: for the databases.
-        shown: the feed that is served.
-        proxy: stands before it.
-        client: reads it through the proxy.
+        changes: what happens, one after the other.
+        every: of how many lines one is taken; an odd number, so that both ways are shown.
     """
+    found, shown = Findings(), Shown()
+    application = Starlette(routes=feed_routes("/orders", shown))
+    with (
+        serving(application) as url,
+        proxying(f"{url}/orders") as (proxy, through),
+        httpx.Client() as session,
+        Account.open(folder / "consumer.db") as account,
+    ):
+        client = Client(through, session)
+        for change in changes:
+            for line in count(1, every):
+                name = f"layouts, {change.name}, behind line {line}"
+                # Both ways to read are shown, each at every other line.
+                way = account.read_in_turn if line % 2 else account.read_beside
+                read = partial(way, client, name, limit=LIMIT, attempts=ATTEMPTS)
+                with naming(name), _publishing(folder / "publisher.db", change) as publisher:
+                    shown.publisher = publisher
+                    proxy.beside = Lines(line, publisher.step, again=3)
+                    client.discover()  # what the last feed said is not this one's
+                    read()
+                    had_it = publisher.generation > 0
+                    while not publisher.has_changed:
+                        publisher.step()
+                    read()
+                by_key = defaultdict(list)
+                for _, number in account.arrived(name):
+                    by_key[number // FACTOR].append(number)
+                found.compare(name, publisher.written, by_key)
+                if not had_it:
+                    break
+                found.counts["trials"] += 1
+    return found
 
-    def __init__(self, folder: Path, shown: Shown, proxy: Proxy, client: Client) -> None:
-        self._folder = folder
-        self._shown = shown
-        self._proxy = proxy
-        self._client = client
-        self.account = Account(folder / "consumer.db")
 
-    @classmethod
-    @contextmanager
-    def open(cls, folder: Path) -> Iterator[Self]:
-        """Serve the feed."""
-        shown = Shown()
-        application = Starlette(routes=feed_routes("/orders", shown))
-        with (
-            serving(application) as url,
-            proxying(f"{url}/orders") as (proxy, through),
-            httpx.Client() as session,
-        ):
-            changing = cls(folder, shown, proxy, Client(through, session))
-            yield changing
-            changing.account.dispose()
-
-    def behind_every_line(self, change: Change, *, every: int = 1) -> Findings:
-        """Change a feed behind its first line; a new one behind its second line; and so on.
-
-        Args:
-            change: what happens.
-            every: of how many lines one is taken; an odd number, so that both ways are shown.
-        """
-        findings = Findings()
-        for line in count(1, every):
-            # Both ways to read are shown, each at every other line.
-            name = f"layouts, {change.name}, behind line {line}"
-            with naming(name):
-                had_it = self._behind(name, line, change, findings, beside=line % 2 == 0)
-            if not had_it:
-                break
-            findings.counts["trials"] += 1
-        return findings
-
-    def _behind(
-        self, name: str, line: int, change: Change, findings: Findings, *, beside: bool
-    ) -> bool:
-        """Change a feed behind one line and the third after it; return whether it had that line."""
-        way = self.account.read_beside if beside else self.account.read_in_turn
-        read = partial(way, self._client, name, limit=LIMIT, attempts=ATTEMPTS)
-        path = self._folder / "publisher.db"
-        path.unlink(missing_ok=True)
-        engine = create_engine(f"sqlite:///{path}")
-        event.listen(engine, "connect", hurry)
-        try:
-            publisher = self._shown.publisher = Publisher(engine, change)
-            self._proxy.beside = Lines(line, publisher.step, again=3)
-            self._client.discover()  # what the last feed said is not this one's
-            read()
-            had_it = publisher.generation > 0
-            while not publisher.has_changed:
-                publisher.step()
-            read()
-        finally:
-            engine.dispose()
-        by_key = defaultdict(list)
-        for _, number in self.account.arrived(name):
-            by_key[number // FACTOR].append(number)
-        findings.compare(name, publisher.written, by_key)
-        return had_it
+@contextmanager
+def _publishing(path: Path, change: Change) -> Iterator[Publisher]:
+    """Make a publisher whose database is new."""
+    path.unlink(missing_ok=True)
+    engine = create_engine(f"sqlite:///{path}")
+    event.listen(engine, "connect", hurry)
+    try:
+        yield Publisher(engine, change)
+    finally:
+        engine.dispose()
 
 
 def _feed_of(layout: Layout) -> TableFeed:

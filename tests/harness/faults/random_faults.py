@@ -1,24 +1,25 @@
-"""Read drawn histories through drawn faults, with a whole consumer."""
+"""Read with whole consumers through drawn faults: drawn histories, and a real server's feed."""
 
 import random
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Self
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
 
 import anyio
 import httpx
+from sqlalchemy import create_engine
+from starlette.applications import Starlette
 
-from harness.faults.account import Account, until_done, until_done_async
-from harness.faults.answer import Framing
+from harness.faults.account import Account, until_done
+from harness.faults.every_cut import Framing, History, Origin
 from harness.faults.findings import Findings, naming
-from harness.faults.history import History
-from harness.faults.origin import Origin, serving_histories
-from harness.faults.plan import draw
-from zeroeventhub import AsyncClient, Client
+from harness.faults.proxy import Fault, draw, proxying
+from harness.shop import metadata, orders, place
+from harness.web import serving
+from zeroeventhub import AsyncClient, Client, TableFeed, feed_routes
 
-__all__ = ["Trials"]
+__all__ = ["proxied_faults", "random_faults"]
 
 PATIENCE = httpx.Timeout(5, read=0.15)
 """How long the client waits, in seconds: what hangs costs a trial as much."""
@@ -26,80 +27,84 @@ PATIENCE = httpx.Timeout(5, read=0.15)
 HEAD = 160
 """Bytes of an answer that are not of its body, about."""
 
+EVENTS, PARTITIONS = 30, 2
 
-@dataclass
-class Trials:
-    """Run trials, one for each seed and framing.
+MEANINGLESS = {Fault.NONE, Fault.TRUNCATED}
+"""Faults that are none to a proxy of bytes, which knows nothing of answers."""
 
-    Attributes:
-        account: the consumers' database.
-        origin: the feed.
-        url: where it is.
-        session: what the sync consumer sends requests with.
-    """
 
-    account: Account
-    origin: Origin
-    url: str
-    session: httpx.Client
+def random_faults(account: Account, framing: Framing, seeds: Iterable[int]) -> Findings:
+    """Read histories whose answers are framed in one way, in a trial for each seed."""
+    found, origin = Findings(), Origin([], framing)
+    with origin.serving() as url, httpx.Client(timeout=PATIENCE) as session:
+        for seed in seeds:
+            name = f"random_faults, seed {seed}, {framing}"
+            dice = random.Random(name)
+            _set_the_scene(origin, dice)
+            way = dice.choices(("in turn", "beside", "async"), (8, 2, 1))[0]
+            packed = dice.random() < 0.5
+            options = {"limit": dice.choice((None, 1, 2, 5, 20))}
+            client = Client(url, session, compressed=packed)
+            read = {
+                "in turn": partial(account.read_in_turn, client, name, **options),
+                "beside": partial(account.read_beside, client, name, **options),
+                "async": partial(
+                    anyio.run, partial(_read_async, account, url, packed), name, options
+                ),
+            }[way]
+            with naming(name):
+                found.counts += until_done(read) + Counter(trials=1)
+            found.counts.update(str(plan.fault) for _, plan in origin.happened)
+            truth = {number: history.numbers for number, history in enumerate(origin.histories)}
+            found.compare(name, truth, account.seen(name), origin.happened)
+    return found
 
-    @classmethod
-    @contextmanager
-    def open(cls, account: Account) -> Iterator[Self]:
-        """Serve a feed for trials."""
-        origin = Origin([], Framing.LENGTH)
-        with serving_histories(origin) as url, httpx.Client(timeout=PATIENCE) as session:
-            yield cls(account, origin, url, session)
 
-    def run(self, seed: int, framing: Framing) -> Findings:
-        """Run a trial."""
-        named = f"random_faults, seed {seed}, {framing}"
-        dice = random.Random(named)
-        self._set_the_scene(dice, framing)
-        read = dice.choices((self._in_turn, self._beside, self._async), (8, 2, 1))[0]
-        packed = dice.random() < 0.5
-        with naming(named):
-            met = read(named, packed=packed, limit=dice.choice((None, 1, 2, 5, 20)))
-        truth = {number: history.numbers for number, history in enumerate(self.origin.histories)}
-        faults = Counter(str(plan.fault) for _, plan in self.origin.happened)
-        findings = Findings(faults + met + Counter(trials=1))
-        findings.compare(named, truth, self.account.seen(named), self.origin.happened)
-        return findings
+async def _read_async(
+    account: Account, url: str, packed: bool, name: str, options: dict[str, int | None]
+) -> None:
+    async with httpx.AsyncClient(timeout=PATIENCE, verify=False) as session:
+        await account.read_async(AsyncClient(url, session, compressed=packed), name, **options)
 
-    def _set_the_scene(self, dice: random.Random, framing: Framing) -> None:
-        """Draw the histories, and what will happen to the connections."""
-        partitions = dice.choice((1, 1, 2))
-        self.origin.framing = framing
-        self.origin.chunk = dice.choice((1, 10, 50, 400))
-        self.origin.histories = [
-            History.drawn(dice, first=1000 * number) for number in range(partitions)
+
+def _set_the_scene(origin: Origin, dice: random.Random) -> None:
+    """Draw the histories, and what will happen to the connections."""
+    partitions = dice.choice((1, 1, 2))
+    origin.chunk = dice.choice((1, 10, 50, 400))
+    origin.histories = [History.drawn(dice, first=1000 * number) for number in range(partitions)]
+    plans = {}
+    for number, history in enumerate(origin.histories):
+        length = HEAD + sum(len(event) + 30 for event in history.events)
+        plans[number] = [
+            draw(dice, dice.randrange(HEAD, length)) for _ in range(dice.randrange(1, 9))
         ]
-        plans = {}
-        for number, history in enumerate(self.origin.histories):
-            length = HEAD + sum(len(event) + 30 for event in history.events)
-            plans[number] = [
-                draw(dice, dice.randrange(HEAD, length)) for _ in range(dice.randrange(1, 9))
-            ]
-        plans[None] = [draw(dice, 2 * HEAD) for _ in range(dice.randrange(3))]
-        self.origin.follow(plans)
+    plans[None] = [draw(dice, 2 * HEAD) for _ in range(dice.randrange(3))]
+    origin.follow(plans)
 
-    def _in_turn(self, name: str, *, packed: bool, limit: int | None) -> Counter[str]:
-        client = Client(self.url, self.session, compressed=packed)
-        return until_done(lambda: self.account.read_in_turn(client, name, limit=limit))
 
-    def _beside(self, name: str, *, packed: bool, limit: int | None) -> Counter[str]:
-        client = Client(self.url, self.session, compressed=packed)
-        return until_done(lambda: self.account.read_beside(client, name, limit=limit))
-
-    def _async(self, name: str, *, packed: bool, limit: int | None) -> Counter[str]:
-        async def read() -> Counter[str]:
-            async with httpx.AsyncClient(timeout=PATIENCE, verify=False) as session:
-                client = AsyncClient(self.url, session, compressed=packed)
-                try:
-                    return await until_done_async(
-                        lambda: self.account.read_async(client, name, limit=limit)
-                    )
-                finally:
-                    await self.account.async_engine.dispose()
-
-        return anyio.run(read)
+def proxied_faults(account: Account, folder: Path, seeds: Iterable[int]) -> Findings:
+    """Read from a real server, whose connections bear several requests, once for each seed."""
+    engine = create_engine(f"sqlite:///{folder / 'publisher.db'}")
+    metadata.create_all(engine)
+    with engine.begin() as connection:
+        place(connection, EVENTS, partitions=PARTITIONS)
+    feed = TableFeed(orders, partition="part", partitions=PARTITIONS, data="data")
+    application = Starlette(routes=feed_routes("/orders", feed, engine))
+    truth = {part: range(part, EVENTS, PARTITIONS) for part in range(PARTITIONS)}
+    found = Findings()
+    with serving(application) as server, proxying(f"{server}/orders") as (proxy, url):
+        for seed in seeds:
+            name = f"proxied, seed {seed}"
+            dice = random.Random(name)
+            length = dice.choice((500, 2000))
+            proxy.follow(
+                [draw(dice, length, without=MEANINGLESS) for _ in range(dice.randrange(1, 10))]
+            )
+            read = dice.choice((account.read_in_turn, account.read_beside))
+            limit = dice.choice((2, 5, None))
+            with naming(name), httpx.Client(timeout=PATIENCE, verify=False) as session:
+                met = until_done(partial(read, Client(url, session), name, limit=limit))
+            found.counts += met + Counter(trials=1)
+            found.compare(name, truth, account.seen(name), proxy.happened)
+    engine.dispose()
+    return found

@@ -10,7 +10,6 @@ import httpx
 import pytest
 from harness.calling import INFO, PAGE, answer, discovery
 from harness.dripping import drip, dripping, make_certificate
-from harness.faults.answer import head
 
 from zeroeventhub import Limits
 from zeroeventhub.errors import CutPage, Unreachable
@@ -34,12 +33,12 @@ def silent_behind(chunk):
 
 def slow_headers():
     """Send headers that never end, byte by byte."""
-    return drip(head("X-Padding: " + "x" * 1000), 0.03)
+    return drip(answer(b"", "X-Padding: " + "x" * 1000), 0.03)
 
 
 def slow_chunk_size():
     """Send the length of a chunk byte by byte, so that no byte of the body ever comes."""
-    yield head("Transfer-Encoding: chunked"), 0.0
+    yield answer(b"", "Transfer-Encoding: chunked"), 0.0
     yield from drip(b"5;" + b"x" * 1000, 0.03)
 
 
@@ -51,7 +50,7 @@ def slow_interim():
 
 def slow_body(start=b""):
     """Send a body that never ends, byte by byte."""
-    yield head() + start, 0.0
+    yield answer() + start, 0.0
     yield from drip(b" " * 1000, 0.02)
 
 
@@ -61,8 +60,8 @@ SLOW = {
     "silence": (partial(silent_behind, b""), Unreachable),
     "silence in the status": (partial(silent_behind, b"HTTP/1.1 200"), Unreachable),
     "length of a chunk": (slow_chunk_size, CutPage),
-    "silence behind the headers": (partial(silent_behind, head()), CutPage),
-    "silence in a line": (partial(silent_behind, head() + PAGE[:20]), CutPage),
+    "silence behind the headers": (partial(silent_behind, answer()), CutPage),
+    "silence in a line": (partial(silent_behind, answer() + PAGE[:20]), CutPage),
     "blank lines": (slow_body, CutPage),
     "a line": (partial(slow_body, b'{"data":"'), CutPage),
 }
@@ -92,7 +91,7 @@ def test_whole_answer_has_a_deadline(call, script, error):
     "script",
     [
         lambda: slow_body(SETTLED + PAGE[32:40]),
-        lambda: [(head("Transfer-Encoding: chunked") + b"20\r\n" + SETTLED + b"\r\n", 20.0)],
+        lambda: [(answer(b"", "Transfer-Encoding: chunked") + b"20\r\n" + SETTLED + b"\r\n", 20.0)],
     ],
     ids=["slow", "silent"],
 )
@@ -111,7 +110,7 @@ def test_other_answers_have_a_deadline_as_well(any_call, script):
 
 
 @pytest.mark.parametrize(
-    "script", [slow_body, lambda: silent_behind(head() + b" ")], ids=["slow", "silent"]
+    "script", [slow_body, lambda: silent_behind(answer() + b" ")], ids=["slow", "silent"]
 )
 def test_body_has_a_least_rate(call, script):
     """A body that comes too slowly is given up long before the deadline, behind a grace."""
@@ -125,7 +124,7 @@ def test_body_has_a_least_rate(call, script):
 
 def test_body_that_keeps_the_rate_is_read(any_call):
     """What a body has brought so far earns it time, up to the deadline."""
-    script = [(head(), 0.0), *drip(b" " * 50_000, 0.12, step=5_000), (PAGE, 0.0)]
+    script = [(answer(), 0.0), *drip(b" " * 50_000, 0.12, step=5_000), (PAGE, 0.0)]
     limits = Limits(bytes_per_second=10_000, grace=0.3)
     with dripping(pages(lambda: script)) as url:
         assert any_call(url, session=PATIENT, feed={"limits": limits}).cursor == "b"
@@ -133,7 +132,7 @@ def test_body_that_keeps_the_rate_is_read(any_call):
 
 def test_wait_comes_on_top_of_the_deadline(call):
     """A feed that was asked to wait may take so much longer, for headers and for the body."""
-    script = [(b"", 0.6), (head(), 0.6), (PAGE, 0.0)]
+    script = [(b"", 0.6), (answer(), 0.6), (PAGE, 0.0)]
     feed = {"limits": Limits(seconds=0.5, bytes_per_second=1e5, grace=0.1)}
     with dripping(pages(lambda: script)) as url:
         assert call(url, wait=10, session=PATIENT, feed=feed).cursor == "b"

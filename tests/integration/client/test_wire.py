@@ -11,7 +11,6 @@ import httpx
 import pytest
 from harness.calling import INFO, PAGE, answer, discovery, raw_feed
 from harness.faults.account import Account
-from harness.faults.answer import head
 from harness.web import answering
 
 from zeroeventhub import FIRST, Client, TypeFilter
@@ -65,7 +64,7 @@ def html(status, *fields):
 def chunked(*chunks, end=b"0\r\n\r\n"):
     """Answer in chunks."""
     body = b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks)
-    return head("Transfer-Encoding: chunked") + body + end
+    return answer(b"", "Transfer-Encoding: chunked") + body + end
 
 
 def problem(kind, *, status="410 Gone", **members):
@@ -98,7 +97,7 @@ AGAIN = {
     "two lengths": (answer(PAGE, "Content-Length: 64", "Content-Length: 65"), Unreachable),
     "a length that is none": (answer(PAGE, "Content-Length: many"), Unreachable),
     "a length below nothing": (answer(PAGE, "Content-Length: -1"), Unreachable),
-    "chunks that are none": (head("Transfer-Encoding: chunked") + PAGE, CutPage),
+    "chunks that are none": (answer(b"", "Transfer-Encoding: chunked") + PAGE, CutPage),
     "a framing that nobody asked for": (answer(PAGE, "Transfer-Encoding: gzip"), Unreachable),
     "an answer of another protocol": (b"SSH-2.0-OpenSSH_9.6\r\n", Unreachable),
     "an answer without an end of its head": (b"HTTP/1.1 200 OK\r\nX: y\r\n", Unreachable),

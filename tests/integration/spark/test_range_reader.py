@@ -192,17 +192,6 @@ def test_publisher_that_cuts_answers(shop, publish):
         assert len(proxy.happened) >= 10
 
 
-def test_publisher_that_restarts_in_the_middle(shop, publish):
-    """A task goes on where it was when the publisher is there again."""
-    with publish(shop) as url:
-        reader, (task, *_) = planned(url, pageSize=20)
-        batches = reader.read(task)
-        rows = next(batches).to_pylist()
-    with publish(shop, port=int(url.rsplit(":", 1)[1])):
-        rows += [row for batch in batches for row in batch.to_pylist()]
-    assert numbers(rows) == list(range(0, 200, 2))
-
-
 @pytest.mark.parametrize("extensions", [None, (), (EVENT_TYPES,)], ids=["all", "none", "types"])
 def test_types_are_chosen_by_the_feed_or_here(shop, extensions):
     """Events of other types are left out, whether the feed can do that or not."""
