@@ -3,10 +3,12 @@
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 
 import anyio
 import httpx
+from sqlalchemy import create_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from starlette.applications import Starlette
 
 from harness.shop import metadata, orders, place
@@ -72,12 +74,28 @@ def served(shop, authorize=None, **options):
 
 
 @contextmanager
-def mounted(feed, engine=None, *, beside=(), lifespan=None, middleware=(), **options):
+def mounted(feed, engine=None, *, beside=(), middleware=(), **options):
     """Serve a feed in an application that shows errors to everybody; yield its URL."""
+
+    @asynccontextmanager
+    async def lifespan(_):
+        yield
+        if isinstance(engine, AsyncEngine):
+            await engine.dispose()
+
     own = feed_routes("/orders", feed, engine, **options)
     host = Starlette(debug=True, routes=[*own, *beside], lifespan=lifespan, middleware=middleware)
     with serving(host) as url:
         yield f"{url}/orders"
+
+
+def engine_of(kind, engine, **options):
+    """Return another engine of the same database, sync or async."""
+    if kind == "sync":
+        return create_engine(engine.url, **options)
+    url = engine.url.render_as_string(hide_password=False)
+    url = url.replace("sqlite://", "sqlite+aiosqlite://").replace("+pymysql", "+aiomysql")
+    return create_async_engine(url, **options)
 
 
 def page_url(url, **parameters):
@@ -242,6 +260,17 @@ class AsyncNumbers(Numbers):
             while not self._open.is_set():  # noqa: ASYNC110 - a thread sets it
                 await anyio.sleep(0.002)
             return self._page(cursor, limit, count)
+
+
+BOOK_PAGE = len(b'{"data":1}\n{"cursor":"2"}\n')
+"""Bytes of a page of a book."""
+
+
+def read(url, *pages):
+    """Read pages of a book, each of which is there."""
+    for number in pages:
+        answer = get(url, cursor=str(number) if number else FIRST)
+        assert answer.text.startswith(f'{{"data":{number}}}\n'), answer.text
 
 
 class Book:

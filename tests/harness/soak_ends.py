@@ -1,6 +1,5 @@
 """End servers while readers wait, stream, or do not read: row R14 of the scoreboard."""
 
-import json
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
@@ -8,16 +7,15 @@ from pathlib import Path
 import httpx
 
 from harness.faults.findings import Findings
+from harness.readers import head_of, page_url
 from harness.stalled import answer, ask, asking
 from harness.uvicorn_process import Server, uvicorn
-from zeroeventhub import LAST
 
 __all__ = ["SOON", "ended"]
 
 SOON = 10.0
 """Seconds in which a server has to be gone."""
 
-APPLICATION = "harness.waiting_application:application"
 WAITING, STREAMING, STALLED = 50, 5, 3
 
 
@@ -25,27 +23,23 @@ def ended(seed: int) -> Findings:
     """End one server with readers of all kinds, of which the seed says which are there."""
     found = Findings()
     options = ["--timeout-graceful-shutdown", "5"]
-    with tempfile.TemporaryDirectory() as folder:
-        database = f"sqlite:///{folder}/orders.db"
-        with uvicorn(APPLICATION, Path(folder), *options, DATABASE=database) as server:
-            found.complaints += [f"seed {seed}: {what}" for what in _complaints(server, seed)]
+    with tempfile.TemporaryDirectory() as folder, uvicorn(Path(folder), *options) as server:
+        found.complaints += [f"seed {seed}: {what}" for what in _complaints(server, seed)]
     found.counts["ends"] += 1
     return found
 
 
 def _complaints(server: Server, seed: int) -> list[str]:
-    page = _page(server.url, cursor=LAST)
-    cursor = json.loads(httpx.get(page).text)["cursor"]
-    complaints = []
+    orders, complaints = f"{server.url}/orders", []
     with ExitStack() as stack:
-        waits = _page(server.url, cursor=cursor, wait=30)
+        waits = page_url(orders, cursor=head_of(orders), wait=30)
         waiting = stack.enter_context(asking(waits, WAITING if seed & 1 else 1))
         if seed & 2:
-            streams = f"{server.url}/orders/server-sent-events"
+            streams = f"{orders}/server-sent-events"
             for stream in stack.enter_context(asking(streams, STREAMING)):
                 stream.recv(65536)
         for _ in range(STALLED if seed & 4 else 0):
-            stack.enter_context(ask(_page(server.url, "large"), room=4096))
+            stack.enter_context(ask(page_url(f"{server.url}/large"), room=4096))
         httpx.get(server.url)
         seconds = server.end()
         if seconds >= SOON:
@@ -57,8 +51,3 @@ def _complaints(server: Server, seed: int) -> list[str]:
         if not seed & 4 and "Traceback" in server.log.read_text():
             complaints.append(server.log.read_text())
     return complaints
-
-
-def _page(url: str, path: str = "orders", **parameters: object) -> str:
-    asked = {"token": "1", "partition": 0, "cursor": "_first", **parameters}
-    return str(httpx.URL(f"{url}/{path}/events", params=asked))

@@ -1,4 +1,4 @@
-"""A web server in a process of its own, to be told to end by a signal."""
+"""A host in a process of its own, to be told to end by a signal."""
 
 import os
 import signal
@@ -11,10 +11,35 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+from sqlalchemy import create_engine
+from starlette.applications import Starlette
 
+from harness.shop import metadata, orders
 from harness.waiting import until
+from zeroeventhub import Capacity, Event, FeedInfo, Page, TableFeed, feed_routes
 
 FOLDER = Path(__file__).parents[1]
+
+
+class Large:
+    """A feed whose pages are larger than what a system takes for a reader that does not read."""
+
+    async def info(self) -> FeedInfo:
+        """Describe it."""
+        return FeedInfo.of(1)
+
+    async def read(self, partition: int, cursor: str, limit: int) -> Page:
+        """Return the only page."""
+        return Page([Event(b'"%b"' % (b"x" * 16_000_000))], "1")
+
+
+def application() -> Starlette:
+    """Make a host with a feed over a table at /orders, and one of large pages at /large."""
+    engine = create_engine(os.environ["DATABASE"])
+    metadata.create_all(engine)
+    options = {"capacity": Capacity(patience=60), "server_sent_events": True}
+    of_orders = feed_routes("/orders", TableFeed(orders, data="data"), engine, **options)
+    return Starlette(routes=[*of_orders, *feed_routes("/large", Large(), name="large")])
 
 
 @dataclass
@@ -40,20 +65,15 @@ class Server:
 
 
 @contextmanager
-def uvicorn(application: str, folder: Path, *options: str, **settings: str) -> Iterator[Server]:
-    """Run uvicorn with an application of the harness until it is told to end, or no longer needed.
-
-    Args:
-        application: as uvicorn has it, such as "harness.waiting_application:application".
-        folder: for its log.
-        options: of uvicorn's.
-        settings: of the environment.
-    """
+def uvicorn(folder: Path, *options: str) -> Iterator[Server]:
+    """Run the host until it is told to end; its database and its log are in a folder."""
     log = folder / "uvicorn.log"
-    words = [sys.executable, "-m", "uvicorn", application, "--port", "0", *options]
-    environment = {**os.environ, **settings, "PYTHONPATH": str(FOLDER)}
+    words = [sys.executable, "-m", "uvicorn", f"{__name__}:application", "--factory", "--port", "0"]
+    database = {"DATABASE": f"sqlite:///{folder / 'orders.db'}", "PYTHONPATH": str(FOLDER)}
     with log.open("w") as out:
-        process = subprocess.Popen(words, stdout=out, stderr=out, env=environment)
+        process = subprocess.Popen(
+            [*words, *options], stdout=out, stderr=out, env={**os.environ, **database}
+        )
     try:
         yield Server(_address(log, process), process, log)
     finally:

@@ -9,7 +9,6 @@ from harness.readers import (
     READER,
     TOKEN,
     cursor_of,
-    fill,
     get,
     kind,
     raising,
@@ -24,12 +23,6 @@ from starlette.routing import Mount
 from zeroeventhub import FeedAuthorization, bearer_tokens, everybody
 from zeroeventhub.errors import ConfigurationError, Forbidden
 from zeroeventhub.server import deny
-
-
-@pytest.fixture
-def shop(sqlite):
-    """An engine of a database with ten orders."""
-    return fill(sqlite)
 
 
 def full_page(url, **headers):
@@ -49,41 +42,33 @@ def test_shared_cache_is_only_for_everybody(shop):
             assert "vary" not in answer.headers
 
 
-def starlette_of(shop, authorize, options):
-    """A feed in an application of Starlette."""
-    middleware = [Middleware(FeedAuthorization, **options)]
-    return Starlette(routes=routes(shop, authorize), middleware=middleware)
-
-
-def fastapi_of(shop, authorize, options):
+def fastapi_of(shop, own, **options):
     """A feed in an application of FastAPI."""
-    application = FastAPI(routes=routes(shop, authorize))
+    application = FastAPI(routes=routes(shop, own))
     application.add_middleware(FeedAuthorization, **options)
     return application
 
 
-def mounted_in_starlette(shop, authorize, options):
+def mounted_in_starlette(shop, own, **options):
     """A feed in a Mount that denies, below an application that does not."""
     middleware = [Middleware(FeedAuthorization, **options)]
-    below = Mount("/below", routes=routes(shop, authorize), middleware=middleware)
+    below = Mount("/below", routes=routes(shop, own), middleware=middleware)
     return Starlette(routes=[below])
 
 
-def mounted_below_fastapi(shop, authorize, options):
+def mounted_below_fastapi(shop, own, **options):
     """A feed in an application of its own, mounted in one that denies."""
-    below = FastAPI(routes=routes(shop, authorize))
     application = FastAPI(middleware=[Middleware(FeedAuthorization, **options)])
-    application.mount("/below", below)
+    application.mount("/below", FastAPI(routes=routes(shop, own)))
     return application
 
 
-def wrapped(shop, authorize, options):
+def wrapped(shop, own, **options):
     """An application as a whole, wrapped by hand."""
-    return FeedAuthorization(Starlette(routes=routes(shop, authorize)), **options)
+    return FeedAuthorization(Starlette(routes=routes(shop, own)), **options)
 
 
 APPLICATIONS = {
-    starlette_of: "/orders",
     fastapi_of: "/orders",
     mounted_in_starlette: "/below/orders",
     mounted_below_fastapi: "/below/orders",
@@ -96,25 +81,25 @@ APPLICATIONS = {
 )
 def test_application_denies_by_default(shop, build, path):
     """In such an application a feed is read by nobody until it says who may."""
-    with serving(build(shop, None, {})) as url:
+    with serving(build(shop, None)) as url:
         for below in GOOD:
             answer = httpx.get(url + path + below, params=GOOD[below], headers=HEADERS)
             assert (answer.status_code, kind(answer)) == (401, "unauthorized")
             assert answer.headers["vary"] == "Authorization"
-    with serving(build(shop, everybody, {})) as url:
+    with serving(build(shop, everybody)) as url:
         assert httpx.get(url + path).status_code == 200
         assert "vary" not in httpx.get(url + path).headers
     hook = bearer_tokens({TOKEN: "reader"})
-    with serving(build(shop, hook, {})) as url:
+    with serving(build(shop, hook)) as url:
         assert httpx.get(url + path).status_code == 401
         assert httpx.get(url + path, headers=HEADERS).status_code == 200
-    with serving(build(shop, None, {"authorize": hook})) as url:
+    with serving(build(shop, None, authorize=hook)) as url:
         assert httpx.get(url + path).status_code == 401
         assert httpx.get(url + path, headers=HEADERS).status_code == 200
         page = full_page(url + path, **HEADERS)
         assert page.headers["cache-control"].startswith("private")
         assert page.headers["vary"] == "Authorization"
-    with serving(build(shop, raising(Forbidden("Not you.")), {"authorize": everybody})) as url:
+    with serving(build(shop, raising(Forbidden("Not you.")), authorize=everybody)) as url:
         assert httpx.get(url + path).status_code == 403
 
 
@@ -129,7 +114,7 @@ def test_shared_cache_below_a_hook_is_no_shared_cache(shop):
 
 
 def test_rest_of_the_application_is_left_alone(shop):
-    """Only feeds take notice of the hook."""
+    """Only feeds take notice of the hook, and a feed may deny by itself."""
     application = FastAPI(middleware=[Middleware(FeedAuthorization)])
     application.router.routes.extend(routes(shop))
 
@@ -140,9 +125,5 @@ def test_rest_of_the_application_is_left_alone(shop):
     with serving(application) as url:
         assert httpx.get(f"{url}/health").json() == {"ok": True}
         assert httpx.get(f"{url}/orders").status_code == 401
-
-
-def test_denial_is_a_hook_of_its_own(shop):
-    """A feed may deny by itself, for as long as nobody may read it."""
     with served(shop, deny) as url:
         assert httpx.get(url).status_code == 401

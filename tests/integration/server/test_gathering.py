@@ -1,15 +1,12 @@
 """Readers side by side with one question: the page is read once for all of them."""
 
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from harness.readers import (
     PATIENCE,
     AsyncNumbers,
     Numbers,
-    Watcher,
-    fill,
     get,
     head_of,
     mounted,
@@ -33,7 +30,7 @@ class Known(Numbers):
 
     @property
     def known_info(self):
-        return self.info()
+        return Numbers.info(self)
 
 
 class AsyncKnown(AsyncNumbers):
@@ -41,23 +38,17 @@ class AsyncKnown(AsyncNumbers):
 
     known_info = Known.known_info
 
-    @property
-    def known_info(self):  # noqa: F811
-        return Numbers.info(self)
-
 
 @pytest.mark.parametrize("feed", [Known, AsyncKnown])
-def test_one_read_answers_all_who_stand_in_line_with_one_question(feed):
+def test_one_read_answers_all_who_stand_in_line_with_one_question(feed, pool):
     """A page is read for all who ask for it before it is begun, and not for those who ask later."""
-    feed, sent = feed(1), []
-    with mounted(feed, capacity=ONE) as url, ThreadPoolExecutor(8) as pool:
+    feed = feed(1)
+    with mounted(feed, capacity=ONE) as url:
         with feed.held():
             first = pool.submit(get, url)
             until(lambda: feed.inside == 1, "the first page is being read")
             feed.count = 2
-            for number in range(7):
-                sent.append(pool.submit(get, url))
-                assert number < 8
+            sent = [pool.submit(get, url) for _ in range(7)]
             time.sleep(0.3)  # for those that could come in beside the first
             assert feed.reads == [FIRST]
         assert numbers(first.result()) == [0]
@@ -65,10 +56,10 @@ def test_one_read_answers_all_who_stand_in_line_with_one_question(feed):
     assert 2 <= len(feed.reads) <= 4
 
 
-def test_failure_is_everybodys():
+def test_failure_is_everybodys(pool):
     """When a shared read fails all who asked are told, and the next reader reads anew."""
     feed = Known(1)
-    with mounted(feed, capacity=ONE) as url, ThreadPoolExecutor(8) as pool:
+    with mounted(feed, capacity=ONE) as url:
         with feed.held():
             asked = [pool.submit(get, url) for _ in range(8)]
             until(lambda: feed.inside == 1, "the page is being read")
@@ -78,10 +69,10 @@ def test_failure_is_everybodys():
         assert numbers(get(url)) == [0]
 
 
-def test_other_questions_have_pages_of_their_own():
+def test_other_questions_have_pages_of_their_own(pool):
     """Readers with other cursors or limits are given what they asked for, and nobody else's."""
     feed = Known(9)
-    with mounted(feed, capacity=ONE) as url, ThreadPoolExecutor(9) as pool:
+    with mounted(feed, capacity=ONE) as url:
         with feed.held():
             asked = {
                 (cursor, limit): pool.submit(get, url, cursor=cursor, pagesizehint=limit)
@@ -93,31 +84,30 @@ def test_other_questions_have_pages_of_their_own():
             assert numbers(page.result()) == [*range(int(cursor), int(cursor) + limit)]
 
 
-def test_what_comes_is_read_once_for_all_who_wait(sqlite):
+def test_what_comes_is_read_once_for_all_who_wait(shop, watcher):
     """A page that many wait for is read once for each question, and every reader is given it."""
-    pages, watcher = [], Watcher()
-    fill(sqlite)
+    pages = []
 
-    @event.listens_for(sqlite, "before_cursor_execute")
+    @event.listens_for(shop, "before_cursor_execute")
     def note(connection, cursor, statement, *_):
         if "orders.data" in statement and "ORDER BY" in statement:
             pages.append(statement)
 
-    with mounted(TableFeed(orders, data="data"), sqlite, observer=watcher) as url:
+    with mounted(TableFeed(orders, data="data"), shop, observer=watcher) as url:
         head = head_of(url)
         urls = [page_url(url, cursor=head, wait=30, pagesizehint=size) for size in (1, 2)]
         with asking(urls[0], 40) as one, asking(urls[1], 40) as two:
             watcher.until_waiting(80)
             before = len(pages)
-            write(sqlite, 2, first=10)
+            write(shop, 2, first=10)
             found = [[answer(each)[2].count(b'"data"') for each in group] for group in (one, two)]
             assert found == [[1] * 40, [2] * 40]
             assert len(pages) - before == 2
 
 
-def test_waiter_that_leaves_while_its_page_is_read_keeps_it_from_nobody():
+def test_waiter_that_leaves_while_its_page_is_read_keeps_it_from_nobody(watcher):
     """A page that is being read for many is given to those who stay, whoever goes meanwhile."""
-    feed, watcher = Numbers(), Watcher()
+    feed = Numbers()
     with mounted(feed, observer=watcher) as url:
         waiting = []
         for number in range(3):
@@ -135,13 +125,10 @@ def test_waiter_that_leaves_while_its_page_is_read_keeps_it_from_nobody():
             one.close()
 
 
-def test_reader_who_asks_after_a_change_sees_it():
+def test_reader_who_asks_after_a_change_sees_it(pool):
     """A page that was begun before a change is not given to readers who asked after it."""
-    feed, watcher = Numbers(), Watcher()
-    with (
-        mounted(feed, observer=watcher, capacity=Capacity(connections=8)) as url,
-        ThreadPoolExecutor(2) as pool,
-    ):
+    feed = Numbers()
+    with mounted(feed, capacity=Capacity(connections=8)) as url:
         with feed.held():
             feed.count = 1
             early = pool.submit(get, url)

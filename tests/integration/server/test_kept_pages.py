@@ -1,28 +1,9 @@
 """Pages that are kept for the next who ask for them, over real HTTP."""
 
-from concurrent.futures import ThreadPoolExecutor
-
-import pytest
-from harness.readers import Book, get, mounted
+from harness.readers import BOOK_PAGE, get, mounted, read
 from harness.waiting import until
 
 from zeroeventhub import FIRST, Capacity
-
-SIZE = len(b'{"data":1}\n{"cursor":"2"}\n')
-"""Bytes of a page of the book."""
-
-
-@pytest.fixture
-def book():
-    """A book."""
-    return Book()
-
-
-def read(url, *pages):
-    """Read pages, each of which is there."""
-    for number in pages:
-        answer = get(url, cursor=str(number))
-        assert answer.content == b'{"data":%d}\n{"cursor":"%d"}\n' % (number, number + 1)
 
 
 def test_kept_page_is_the_same_page(book):
@@ -59,22 +40,19 @@ def test_page_is_kept_for_its_time(book):
 
 def test_pages_are_kept_within_their_bytes(book):
     """What there is no room for goes, and first what was not asked for the longest."""
-    with mounted(book, capacity=Capacity(kept_bytes=2 * SIZE)) as url:
+    with mounted(book, capacity=Capacity(kept_bytes=2 * BOOK_PAGE)) as url:
         read(url, 1, 3, 1, 5, 1, 3)
     assert book.asked == [1, 3, 5, 3]
-
-
-def test_page_that_is_larger_than_all_room_is_not_kept(book):
-    """A page that does not fit is sent all the same, and read again; others are kept."""
-    with mounted(book, capacity=Capacity(kept_bytes=1)) as url:
+    book.asked.clear()
+    with mounted(book, capacity=Capacity(kept_bytes=BOOK_PAGE - 1)) as url:
         read(url, 1, 1)
     assert book.asked == [1, 1]
 
 
-def test_page_that_many_ask_for_takes_its_room_once(book):
+def test_page_that_many_ask_for_takes_its_room_once(book, pool):
     """A page read once for several readers leaves room for as many others as before."""
-    capacity = Capacity(kept_bytes=2 * SIZE, connections=1)
-    with mounted(book, capacity=capacity) as url, ThreadPoolExecutor(8) as pool:
+    capacity = Capacity(kept_bytes=2 * BOOK_PAGE, connections=1)
+    with mounted(book, capacity=capacity) as url:
         with book.holding(2):
             asking = [pool.submit(read, url, 2) for _ in range(8)]
             until(lambda: book.asked == [2], "the page is being read")
@@ -88,7 +66,7 @@ def test_page_that_many_ask_for_takes_its_room_once(book):
 
 def test_pages_dropped_for_their_time_leave_their_room(book):
     """As many pages are kept after others were dropped for their time as before."""
-    with mounted(book, capacity=Capacity(kept_bytes=2 * SIZE, kept_seconds=0.3)) as url:
+    with mounted(book, capacity=Capacity(kept_bytes=2 * BOOK_PAGE, kept_seconds=0.3)) as url:
         for _ in range(3):
             book.asked.clear()
             until(lambda: read(url, 1, 4) or {1, 4} <= {*book.asked}, "both are read again", 5)
@@ -105,7 +83,7 @@ def test_pages_dropped_for_their_time_leave_their_room(book):
 def test_another_history_keeps_nothing(book):
     """Once a cursor is of another history pages are read again, and kept in as much room."""
     book.gone = 7
-    with mounted(book, capacity=Capacity(kept_bytes=2 * SIZE)) as url:
+    with mounted(book, capacity=Capacity(kept_bytes=2 * BOOK_PAGE)) as url:
         for _ in range(3):
             read(url, 2, 4, 2, 4)
             assert get(url, cursor="7").status_code == 410

@@ -1,8 +1,7 @@
 """How the head of a feed is looked at while readers wait, over real HTTP."""
 
 import time
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack
 
 import anyio
 import httpx
@@ -12,28 +11,23 @@ from harness.readers import (
     AsyncNumbers,
     Numbers,
     Watcher,
+    engine_of,
     fill,
     get,
     mounted,
     numbers,
     page_url,
+    write,
 )
 from harness.shop import orders, place
 from harness.stalled import answer, ask, asking
 from harness.waiting import until
 from harness.web import serving
-from sqlalchemy.ext.asyncio import create_async_engine
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from zeroeventhub import Capacity, TableFeed, feed_routes
-
-
-@pytest.fixture
-def watcher():
-    """What sees how many wait."""
-    return Watcher()
 
 
 class Looked(AsyncNumbers):
@@ -93,20 +87,23 @@ def looks_in(seconds, feeds, **capacity):
         return sum(feed.looks for feed in feeds) - before
 
 
-def test_head_is_looked_at_as_often_as_the_capacity_says():
-    """While a reader waits a feed is looked at again and again, and no more often than it may."""
-    assert 2 <= looks_in(0.5, [Looked()], look_seconds=0.05) <= 12
+@pytest.mark.parametrize(
+    ("feeds", "look_seconds", "least", "most"),
+    [(1, 0.05, 2, 12), (1, 0.001, 2, 30), (20, 0.001, 2, 60)],
+)
+def test_looks_are_as_many_as_the_capacity_says_and_take_a_part_of_the_time(
+    feeds, look_seconds, least, most
+):
+    """A feed is looked at again and again; however slow looks are, and of how many feeds, all
+    have a share of the time.
+    """
+    looked = looks_in(0.5, [Looked(0.005) for _ in range(feeds)], look_seconds=look_seconds)
+    assert least <= looked <= most
 
 
 def test_looks_are_rarer_where_nothing_comes():
     """A feed that has been silent for long is looked at up to four times less."""
     assert looks_in(1.5, [Looked()], look_seconds=0.002) <= 400
-
-
-@pytest.mark.parametrize(("feeds", "most"), [(1, 30), (20, 60)])
-def test_looks_take_a_part_of_the_time(feeds, most):
-    """However slow they are and however many feeds are waited for, all looks have a share."""
-    assert looks_in(0.5, [Looked(0.005) for _ in range(feeds)], look_seconds=0.001) <= most
 
 
 def test_look_that_had_to_wait_does_not_put_off_the_next(watcher):
@@ -140,40 +137,22 @@ def test_look_is_not_cut_short(watcher):
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
-def test_commit_through_the_engine_of_the_feed_is_heard_of(any_engine, kind, watcher):
+def test_commit_through_the_engine_of_the_feed_is_heard_of(any_engine, kind, watcher, pool):
     """What the host commits through the feed's engine need not wait for the next look."""
-    fill(any_engine, 0)
-    reading = any_engine
-    if kind == "async":
-        url = any_engine.url.render_as_string(hide_password=False)
-        url = url.replace("sqlite://", "sqlite+aiosqlite://").replace("+pymysql", "+aiomysql")
-        reading = create_async_engine(url)
+    reading = engine_of(kind, fill(any_engine, 0))
 
-    async def order(_):
-        if kind == "async":
-            async with reading.begin() as connection:
-                await connection.run_sync(place, 1)
-        else:
-            await anyio.to_thread.run_sync(sync_order)
+    def order_now(_):
+        write(reading)
         return PlainTextResponse("written")
 
-    def sync_order():
-        with reading.begin() as connection:
-            place(connection, 1)
+    async def order_then(_):
+        async with reading.begin() as connection:
+            await connection.run_sync(place, 1)
+        return PlainTextResponse("written")
 
-    @asynccontextmanager
-    async def lifespan(_):
-        yield
-        if kind == "async":
-            await reading.dispose()
-
-    options = {"observer": watcher, "capacity": Capacity(look_seconds=60)}
-    beside = [Route("/order", order)]
-    feed = TableFeed(orders, data="data")
-    with (
-        mounted(feed, reading, beside=beside, lifespan=lifespan, **options) as url,
-        ThreadPoolExecutor(1) as pool,
-    ):
+    beside = [Route("/order", order_now if kind == "sync" else order_then)]
+    options = {"observer": watcher, "capacity": Capacity(look_seconds=60), "beside": beside}
+    with mounted(TableFeed(orders, data="data"), reading, **options) as url:
         assert numbers(get(url)) == []
         # The first look knows the head; the next would come a minute later.
         for count in (1, 2):
@@ -184,6 +163,8 @@ def test_commit_through_the_engine_of_the_feed_is_heard_of(any_engine, kind, wat
             assert httpx.get(address, timeout=PATIENCE).text == "written"
             assert len(numbers(waiting.result())) == 1
             watcher.until_waiting(0)
+    if kind == "sync":
+        reading.dispose()
 
 
 class Telling(Numbers):

@@ -1,10 +1,8 @@
 """Problems of a feed as they are answered: constant text, a status and a kind."""
 
-import json
-
 import httpx
 import pytest
-from harness.readers import Numbers, Watcher, get, mounted
+from harness.readers import get, mounted
 
 from zeroeventhub import Principal, errors
 
@@ -27,17 +25,9 @@ ERRORS = [
 ]
 
 
-@pytest.fixture
-def feed():
-    """A feed of one event."""
-    return Numbers(1)
-
-
 @pytest.mark.parametrize("case", ERRORS, ids=[type(one[0]).__name__ for one in ERRORS])
-def test_problem_is_answered_and_told(feed, caplog, case):
+def test_problem_is_answered_and_told(feed, records, watcher, case):
     """Each error has its status, its kind and its loudness; answer and record share an id."""
-    caplog.set_level("DEBUG", "zeroeventhub")
-    watcher = Watcher()
     feed.error, status, kind, level = case
     options = {"authorize": lambda request: Principal(name="alice"), "observer": watcher}
     with mounted(feed, name="orders", **options) as url:
@@ -52,7 +42,7 @@ def test_problem_is_answered_and_told(feed, caplog, case):
         "The reason is in the publisher's log." if status == 500 else "why"
     )
     assert SECRET not in answer.text
-    (record,) = [one for one in caplog.records if one.name.startswith("zeroeventhub")]
+    (record,) = records()
     assert (record.levelname, record.name) == (level, "zeroeventhub.server")
     told = (record.feed, record.route, record.principal, record.status, record.problem)
     assert told == ("orders", "events", "alice", status, kind)
@@ -82,8 +72,15 @@ def test_headers_of_a_problem(feed):
             assert get(url).headers.get(name) == value, error
 
 
-def test_trimmed_cursor_is_told_where_history_begins(feed):
-    """A reader of what was trimmed is told the earliest cursor, and others are told of none."""
+class Odd(errors.FeedError):
+    """A refusal of a feed's own."""
+
+    status = 418
+    problem = "teapot"
+
+
+def test_problem_tells_what_its_error_knows(feed):
+    """A reader of what was trimmed is told the earliest cursor, and a feed may have own errors."""
     with mounted(feed) as url:
         for error, earliest in [
             (errors.Trimmed("why", earliest="7"), "7"),
@@ -92,27 +89,15 @@ def test_trimmed_cursor_is_told_where_history_begins(feed):
         ]:
             feed.error = error
             assert get(url).json().get("earliestCursor") == earliest
-
-
-class Odd(errors.FeedError):
-    """A refusal of a feed's own."""
-
-    status = 418
-    problem = "teapot"
-
-
-def test_refusal_of_ones_own_is_answered(feed):
-    """A feed may raise an error of its own that says its status and its kind."""
-    feed.error = Odd("why")
-    with mounted(feed) as url:
+        feed.error = Odd("why")
         answer = get(url)
-    document = json.loads(answer.text)
+    document = answer.json()
     assert (answer.status_code, document["type"]) == (418, "urn:zeroeventhub:problem/teapot")
     assert (document["title"], document["detail"]) == ("The feed refused the request.", "why")
 
 
 @pytest.mark.parametrize("error", [KeyError(SECRET), errors.Unavailable("Away.")])
-def test_stream_that_fails_is_ended_and_told(feed, caplog, capfd, error):
+def test_stream_that_fails_is_ended_and_told(feed, records, capfd, error):
     """A stream ends where its feed fails, and the log is told as of any other answer."""
     with (
         mounted(feed, server_sent_events=True) as url,
@@ -123,16 +108,16 @@ def test_stream_that_fails_is_ended_and_told(feed, caplog, capfd, error):
             received += chunk
             feed.error = error
         assert received == b'id: 1\ndata: {"n":0}\n\n'
-    (record,) = [one for one in caplog.records if one.name.startswith("zeroeventhub")]
+    record = records()[-1]
     assert record.route == "server-sent-events"
     assert record.status == getattr(error, "status", 500)
     assert SECRET not in record.getMessage() + "".join(capfd.readouterr())
 
 
-def test_answers_are_told_to_the_observer(feed):
+def test_answers_are_told_to_the_observer(feed, watcher):
     """The observer hears of each answer what it was, how large, and for whom."""
-    watcher, hook = Watcher(), lambda request: Principal(name="alice")
-    with mounted(feed, name="orders", observer=watcher, authorize=hook) as url:
+    options = {"authorize": lambda request: Principal(name="alice"), "observer": watcher}
+    with mounted(feed, name="orders", **options) as url:
         page = get(url)
         get(url, method="HEAD")
         discovery = httpx.get(url)

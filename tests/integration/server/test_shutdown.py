@@ -1,50 +1,40 @@
 """A server that is told to end while readers wait, stream, or do not read."""
 
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
-from harness.readers import Numbers, Watcher, get, head_of, mounted, open_stream, page_url
+from harness.readers import Numbers, get, head_of, mounted, open_stream, page_url
 from harness.stalled import answer, ask, asking, everything
 from harness.uvicorn_process import uvicorn
 
 from zeroeventhub.server import end_waits, shutdown
 
-APPLICATION = "harness.waiting_application:application"
 SOON = 10.0
 """Seconds in which a server has to be gone."""
 
 
 @pytest.fixture
-def server(tmp_path, sqlite_url):
+def server(tmp_path):
     """Run a server that does not wait for stalled readers for ever."""
-    with uvicorn(
-        APPLICATION, tmp_path, "--timeout-graceful-shutdown", "3", DATABASE=sqlite_url
-    ) as server:
+    with uvicorn(tmp_path, "--timeout-graceful-shutdown", "3") as server:
         yield server
 
 
-def test_waiters_are_answered_at_once(server):
-    """Fifty who wait get a whole, empty page, and the server is gone."""
-    cursor = head_of(f"{server.url}/orders")
-    with asking(page_url(f"{server.url}/orders", cursor=cursor, wait=30), 50) as waiting:
-        httpx.get(server.url)
-        assert server.end() < SOON / 2
-        found = [answer(connection) for connection in waiting]
-    assert {status for status, _, _ in found} == {200}
-    assert {body for _, _, body in found} == {
-        b'{"cursor":"%b","caughtUp":true}\n' % cursor.encode()
-    }
-    assert "Traceback" not in server.log.read_text()
-
-
-def test_streams_end(server):
-    """A stream of server-sent events ends, and says so by the end of its body."""
-    with asking(f"{server.url}/orders/server-sent-events", 5) as streams:
+def test_waiters_and_streams_are_answered_at_once(server):
+    """Fifty who wait get a whole, empty page, streams end as such, and the server is gone."""
+    orders = f"{server.url}/orders"
+    cursor = head_of(orders)
+    with (
+        asking(page_url(orders, cursor=cursor, wait=30), 50) as waiting,
+        asking(f"{orders}/server-sent-events", 5) as streams,
+    ):
         for stream in streams:
             assert b"200 OK" in stream.recv(65536)
+        httpx.get(server.url)
         assert server.end() < SOON / 2
+        found = {(status, body) for status, _, body in map(answer, waiting)}
+        assert found == {(200, b'{"cursor":"%b","caughtUp":true}\n' % cursor.encode())}
         for stream in streams:
             assert everything(stream).endswith(b"0\r\n\r\n")
     assert "Traceback" not in server.log.read_text()
@@ -65,22 +55,22 @@ def test_reader_that_does_not_read_keeps_nobody_else(server):
 
 
 @pytest.mark.parametrize("told", [True, False])
-def test_server_that_would_wait_for_ever_is_warned_of(tmp_path, sqlite_url, told):
+def test_server_that_would_wait_for_ever_is_warned_of(tmp_path, told):
     """A server that does not say how long stalled readers are waited for is warned of, once."""
     options = ["--timeout-graceful-shutdown", "5"] if told else []
-    with uvicorn(APPLICATION, tmp_path, *options, DATABASE=sqlite_url) as server:
+    with uvicorn(tmp_path, *options) as server:
         for _ in range(3):
             assert httpx.get(f"{server.url}/orders").status_code == 200
         assert server.end() < SOON
         assert server.log.read_text().count("--timeout-graceful-shutdown") == (0 if told else 1)
 
 
-def test_other_servers_say_it_themselves(monkeypatch):
+def test_other_servers_say_it_themselves(monkeypatch, watcher, pool):
     """A host whose server is not uvicorn's says that it ends, and waits are over at once."""
-    feed, watcher = Numbers(), Watcher()
     with (
-        ThreadPoolExecutor(1) as pool,
-        mounted(feed, observer=watcher, server_sent_events=True) as url,  # which no signal reaches
+        mounted(
+            Numbers(), observer=watcher, server_sent_events=True
+        ) as url,  # which no signal reaches
         asking(page_url(url, wait=SOON), 20) as waiting,
     ):
         stream = pool.submit(open_stream, url, lambda _: False)

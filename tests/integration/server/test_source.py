@@ -2,16 +2,14 @@
 
 import json
 import threading
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
 
 import anyio.lowlevel
 import httpx
 import pytest
 from harness.readers import (
     PATIENCE,
-    Watcher,
     cursor_of,
+    engine_of,
     fill,
     get,
     head_of,
@@ -22,21 +20,13 @@ from harness.readers import (
 )
 from harness.shop import orders
 from harness.stalled import answer, asking
-from harness.waiting import until
 from sqlalchemy import create_engine, event, text
-from sqlalchemy.ext.asyncio import create_async_engine
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from zeroeventhub import FIRST, Capacity, FeedInfo, Page, Partition, TableFeed
 
 FEED = TableFeed(orders, data="data")
-
-
-@pytest.fixture
-def shop(sqlite):
-    """An engine of a database with five orders."""
-    return fill(sqlite, 5)
 
 
 def test_page_has_so_many_events(shop):
@@ -66,7 +56,7 @@ def test_page_holds_so_many_bytes(shop):
     assert seen == [[0], [1], [2], [3], [4]]
 
 
-def test_discovery_does_not_stand_in_line(shop):
+def test_discovery_does_not_stand_in_line(shop, pool):
     """What a feed knows of itself it says at once, however busy its database is."""
     is_busy, held, proceed = threading.Event(), threading.Event(), threading.Event()
 
@@ -76,10 +66,7 @@ def test_discovery_does_not_stand_in_line(shop):
             held.set()
             proceed.wait(PATIENCE)
 
-    with (
-        mounted(FEED, shop, capacity=Capacity(connections=1)) as url,
-        ThreadPoolExecutor(1) as pool,
-    ):
+    with mounted(FEED, shop, capacity=Capacity(connections=1)) as url:
         assert get(url).status_code == 200
         is_busy.set()
         page = pool.submit(get, url)
@@ -93,35 +80,23 @@ def test_discovery_does_not_stand_in_line(shop):
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
-def test_waiters_hold_no_connection(kind, any_engine):
+def test_waiters_hold_no_connection(kind, any_engine, watcher):
     """Fifty waiters leave the only connection to the host, and share what comes."""
     fill(any_engine, 0)
     one = {"pool_size": 1, "max_overflow": 0, "pool_timeout": PATIENCE}
-    if kind == "sync":
-        reading = create_engine(any_engine.url, **one)
+    reading = engine_of(kind, any_engine, **one)
 
-        def health(_):
-            with reading.connect() as connection:
-                return PlainTextResponse(str(connection.scalar(text("SELECT 1"))))
+    def health_now(_):
+        with reading.connect() as connection:
+            return PlainTextResponse(str(connection.scalar(text("SELECT 1"))))
 
-    else:
-        url = any_engine.url.render_as_string(hide_password=False)
-        url = url.replace("sqlite://", "sqlite+aiosqlite://").replace("+pymysql", "+aiomysql")
-        reading = create_async_engine(url, **one)
+    async def health_then(_):
+        async with reading.connect() as connection:
+            return PlainTextResponse(str(await connection.scalar(text("SELECT 1"))))
 
-        async def health(_):
-            async with reading.connect() as connection:
-                return PlainTextResponse(str(await connection.scalar(text("SELECT 1"))))
-
-    @asynccontextmanager
-    async def lifespan(_):
-        yield
-        if kind == "async":
-            await reading.dispose()
-
-    watcher, beside = Watcher(), [Route("/health", health)]
+    beside = [Route("/health", health_now if kind == "sync" else health_then)]
     options = {"capacity": Capacity(patience=PATIENCE), "observer": watcher}
-    with mounted(FEED, reading, beside=beside, lifespan=lifespan, **options) as url:
+    with mounted(FEED, reading, beside=beside, **options) as url:
         cursor = head_of(url)
         with asking(page_url(url, cursor=cursor, wait=30), 50) as waiting:
             watcher.until_waiting(50)
@@ -163,11 +138,11 @@ class Halves:
         return Page([], "1", caught_up=True)
 
 
-def test_answers_of_several_pages_are_read_for_a_few_at_once():
+def test_answers_of_several_pages_are_read_for_a_few_at_once(pool):
     """Pages are held until an answer is whole only for as many as there are connections."""
     feed, v1 = Halves(), {"n": 2, "cursor0": FIRST, "cursor1": FIRST}
     capacity = Capacity(connections=2, patience=PATIENCE)
-    with mounted(feed, capacity=capacity) as url, ThreadPoolExecutor(8) as pool:
+    with mounted(feed, capacity=capacity) as url:
         asked = [pool.submit(httpx.get, url, params=v1, timeout=PATIENCE) for _ in range(16)]
         assert {one.result().status_code for one in asked} == {200}
     assert feed.most == 2
@@ -191,31 +166,3 @@ def test_methods_that_only_return_awaitables_are_awaited():
     """A feed is asynchronous by what its methods return, however they are declared."""
     with mounted(Decorated()) as url:
         assert json.loads(get(url).text) == {"cursor": "1", "caughtUp": True}
-
-
-def test_read_blocks_nobody(shop):
-    """While a sync feed reads, the host's own endpoints answer."""
-    inside, proceed = threading.Event(), threading.Event()
-
-    class Blocking:
-        def info(self):
-            return FeedInfo.of(1)
-
-        def read(self, partition, cursor, limit):
-            inside.set()
-            proceed.wait(PATIENCE)
-            return Page([], "1")
-
-    async def health(_):
-        return PlainTextResponse("well")
-
-    beside = [Route("/health", health)]
-    with mounted(Blocking(), beside=beside) as url, ThreadPoolExecutor(1) as pool:
-        page = pool.submit(get, url)
-        try:
-            until(inside.is_set, "the feed reads")
-            address = url.removesuffix("/orders") + "/health"
-            assert httpx.get(address, timeout=2).text == "well"
-        finally:
-            proceed.set()
-        assert page.result().status_code == 200
