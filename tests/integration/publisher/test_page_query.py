@@ -2,10 +2,7 @@
 
 import json
 import re
-import subprocess
-import sys
 from itertools import accumulate
-from pathlib import Path
 
 import pytest
 from harness.published import published
@@ -160,52 +157,3 @@ def test_deleted_events_take_no_room(sqlite):
         connection.execute(delete(orders).where(orders.c.id.in_([1, 2, 4, 7])))
     found = [[raw.decode()[1] for raw in page] for page, *_ in pages(feed, 9)]
     assert found == [["2", "4"], ["5", "7"]]
-
-
-READ = """
-import re, sys
-from pathlib import Path
-from sqlalchemy import create_engine
-from harness.published import published
-from harness.shop import orders
-from zeroeventhub import FIRST, TableFeed, TypeFilter
-from zeroeventhub.capacity import Capacity
-engine = create_engine(sys.argv[1])
-capacity = Capacity(page_bytes=int(sys.argv[2]))
-feed = TableFeed(orders, data="data", partition="part", partitions=2).bind(engine, capacity)
-feed.read(1, FIRST, 1)
-peak = lambda: int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
-before = peak()
-cursor, events = FIRST, 0
-caught_up = False
-while not caught_up:
-    page = feed.read(0, cursor, 10_000)
-    cursor, events, caught_up = page.cursor, events + len(page.events), page.caught_up
-    del page
-print(events, (peak() - before) * 1024)
-"""
-
-
-@pytest.mark.test_all
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the peak of a process")
-def test_large_rows_do_not_fill_the_memory(engine):
-    """Pages of rows of a megabyte take no more than three times the bytes that a page has."""
-    metadata.create_all(engine)
-    large = [{"data": {"text": "x" * 1_000_000}, "part": 0} for _ in range(10)]
-    for _ in range(8):
-        with engine.begin() as connection:
-            connection.execute(insert(orders), large)
-            place(connection, 1)
-    bytes_ = 16 * 1024 * 1024
-    url = engine.url.render_as_string(hide_password=False)
-    found = subprocess.run(
-        [sys.executable, "-c", READ, url, str(bytes_)],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=Path(__file__).parents[2],
-        timeout=100,
-    )
-    events, peak = map(int, found.stdout.split())
-    assert events == 88
-    assert peak <= 3 * bytes_, peak / bytes_

@@ -24,18 +24,6 @@ WITH RECURSIVE digits (d) AS (SELECT 0 UNION ALL SELECT d + 1 FROM digits WHERE 
     mixed (n, mix) AS (SELECT n, (n % 10007 * 7919 + n % 9973 * 10473) % 1000 FROM numbers)
 SELECT {id}, {part} FROM mixed WHERE {where}"""
 
-DISTRIBUTIONS = {
-    "every number": {},
-    "one in four": {"part": "CASE WHEN mix < 250 THEN 0 ELSE 1 END"},
-    "rollbacks": {"where": "mix >= 200"},
-    "late": {"part": "CASE WHEN n < 15000 THEN 1 ELSE 0 END"},
-    "early": {"part": "CASE WHEN n < 5000 THEN 0 ELSE 1 END"},
-    "jumps": {"id": "n + 10000000000 * (n / 3000)"},
-    "trimmed": {"id": "n + 5000000000"},
-    "deleted ranges": {"where": "n / 200 % 7 > 2"},
-    "thinner and thinner": {"id": "n + n * (n / 20)"},
-    "imports": {"part": "CASE WHEN n / 800 % 5 = 0 THEN 0 ELSE 1 END"},
-}
 UNEVEN = {"part": "CASE WHEN mix < CASE WHEN n < 10000 THEN 10 ELSE 900 END THEN 0 ELSE 1 END"}
 """From 1 % to 90 %."""
 
@@ -86,21 +74,6 @@ def assert_balanced(rows, boundaries, count):
     assert sum(pieces) == len(rows)
     assert len(pieces) == count
     assert max(pieces) <= BALANCED * len(rows) / count
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        name if name == "jumps" else pytest.param(name, marks=pytest.mark.test_all)
-        for name in DISTRIBUTIONS
-    ],
-)
-def test_pieces_are_balanced(sqlite, name):
-    """Pieces of some thousand events are nearly equal, and have every event once."""
-    fill(sqlite, **DISTRIBUTIONS[name])
-    rows = positions(sqlite)
-    for count in (2, len(rows) // 1_000):
-        assert_balanced(rows, split(feed_of(sqlite), count), count)
 
 
 def test_uneven_pieces_are_balanced(engine):
@@ -191,17 +164,6 @@ def test_cut_is_refused_as_a_read_is(sqlite):
     for wrong in ({"start": cursor}, {"stop": cursor}):
         with pytest.raises(Trimmed):
             feed.splits(0, 2, **wrong)
-
-
-@pytest.mark.parametrize("count", [1_000, 2_000])
-def test_pieces_of_an_event_or_two(any_engine, count):
-    """With hardly more events than pieces wanted, there are fewer pieces, none of them empty."""
-    fill(any_engine, where="n <= 1500")
-    rows = positions(any_engine)
-    pieces = sizes(rows, split(feed_of(any_engine), count))
-    assert min(pieces) >= 1
-    assert max(pieces) <= 3
-    assert sum(pieces) == len(rows)
 
 
 @pytest.mark.parametrize("analyzed", [False, True])

@@ -136,9 +136,7 @@ DISTRIBUTIONS = {
 }
 
 
-@pytest.mark.parametrize(
-    "count", [8, 64, *(pytest.param(each, marks=pytest.mark.test_all) for each in (2, 512))]
-)
+@pytest.mark.parametrize("count", [8, 64])
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_pieces_are_balanced(name, count):
     """No piece is half as large again as the mean, however the rows lie."""
@@ -150,12 +148,6 @@ def test_many_large_imports_are_balanced(count):
     """Thousands of imports larger than what a look shows even out where pieces are large."""
     rows = Rows(*(Era(1, 300, 4_700) for _ in range(10_000)), Era(1, 3 * MILLION))
     assert imbalance(rows, count) <= BALANCED
-
-
-def test_small_pieces_of_many_large_imports_may_differ():
-    """Where pieces are small, luck decides how many of those imports a look falls into."""
-    rows = Rows(*(Era(1, 600, 9_400) for _ in range(5_000)), Era(1, 3 * MILLION))
-    assert BALANCED < imbalance(rows, 64) < 5
 
 
 @st.composite
@@ -190,13 +182,6 @@ def test_any_rows_are_cut(spread, count):
     assume(len(rows) >= 2)
     # What lies around a place is not seen in more detail than by so many rows.
     assert max(cut(rows, count)) <= len(rows) / count + ROWS
-
-
-def test_sliver_may_stay_hidden():
-    """A million rows in a ten-millionth of the positions are met by no look, and are one piece."""
-    trickle = Era(100_000, 50 * MILLION)
-    rows = Rows(trickle, Era(1, MILLION), trickle)
-    assert max(cut(rows, 64)) > MILLION
 
 
 def test_rows_that_vanish_are_no_trouble():
