@@ -2,7 +2,6 @@
 
 import json
 from datetime import UTC, datetime
-from itertools import product
 from pathlib import Path
 
 import httpx
@@ -168,27 +167,12 @@ def wanted(feed, partition, after=0, until=40):
     return [number for number, _ in feed.shown(partition, after) if number <= until]
 
 
-def test_ranges_are_whole_wherever_they_begin_and_end(feed, url):
-    """A range of files, of pages, or of both holds every event of its partition once."""
-    for partition, start, stop in product((0, 1), (0, 7, 15, 22, 30), (15, 22, 40)):
-        if start < stop:
-            expected = wanted(feed, partition, start, stop)
-            assert found(url, partition, start or FIRST, stop) == expected
-
-
 def test_publisher_reads_nothing_that_lies_in_files(feed, url):
     """Files are asked for until all are named, and pages from where the files end."""
     feed.parts_at_once = 1
     assert found(url, 1) == wanted(feed, 1)
     assert feed.asked == [FIRST, "15", "30"]
     assert min(map(int, feed.read_from)) == 30
-
-
-def test_folder_that_is_shared_is_read(feed, store, url):
-    """A file's URL may be one of a folder."""
-    feed.base = feed.folder.as_uri()
-    assert found(url, 0) == wanted(feed, 0)
-    assert not store.asked
 
 
 @pytest.mark.parametrize(

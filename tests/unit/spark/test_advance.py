@@ -101,16 +101,6 @@ def test_child_waits_for_its_parent(feed):
         assert not feed.shown(0, place(end, 0))
 
 
-def test_child_that_was_begun_waits_for_its_parent(feed):
-    """A partition that offsets name is not read on before the one that it starts after."""
-    publish(feed, 0, 6)
-    feed.layout = feed.layout.split(0, into=2)
-    publish(feed, 3, 4)
-    with streaming(feed) as driver:
-        start = {"cursors": dict.fromkeys("01234", "0")}
-        assert amounts(feed, start, driver.end(start, 4)) == {0: 4}
-
-
 @pytest.mark.parametrize("limit", [6, None])
 def test_range_is_read_as_it_was_planned(feed, limit):
     """A task has the events of its range, of pages that are too long and when more have come."""

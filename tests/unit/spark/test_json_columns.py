@@ -8,29 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    CharType,
-    DateType,
-    DayTimeIntervalType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-    VarcharType,
-    VariantType,
-)
+from pyspark.sql import types
 
 from zeroeventhub.errors import ConfigurationError, ProtocolError
 from zeroeventhub.spark.json_columns import JsonColumns
@@ -39,14 +17,16 @@ from zeroeventhub.spark.versions import arrow_schema
 CORRUPT = "_corrupt_record"
 
 
-TEXT, NUMBER = StringType(), IntegerType()
-CENTS = DecimalType(10, 2)
+TEXT, NUMBER = types.StringType(), types.IntegerType()
+CENTS = types.DecimalType(10, 2)
 HALF_PAST = dt.datetime.fromisoformat("2026-01-01T01:00:00.5")
 
 
 def struct(*, nullable=True, **fields):
     """A type of objects."""
-    return StructType([StructField(name, kind, nullable) for name, kind in fields.items()])
+    return types.StructType(
+        [types.StructField(name, kind, nullable) for name, kind in fields.items()]
+    )
 
 
 def columns(schema, *texts, corrupt=True):
@@ -59,25 +39,25 @@ def columns(schema, *texts, corrupt=True):
 @pytest.mark.parametrize(
     ("kind", "text", "value"),
     [
-        (BooleanType(), "true", True),
-        (BooleanType(), "1", CORRUPT),
-        (ByteType(), "127", 127),
-        (ByteType(), "128", CORRUPT),
-        (ShortType(), "-32768", -32768),
-        (ShortType(), "-32769", CORRUPT),
+        (types.BooleanType(), "true", True),
+        (types.BooleanType(), "1", CORRUPT),
+        (types.ByteType(), "127", 127),
+        (types.ByteType(), "128", CORRUPT),
+        (types.ShortType(), "-32768", -32768),
+        (types.ShortType(), "-32769", CORRUPT),
         (NUMBER, "2147483647", 2**31 - 1),
         (NUMBER, "2147483648", CORRUPT),
         (NUMBER, '"7"', CORRUPT),
         (NUMBER, "7.5", CORRUPT),
-        (LongType(), "9223372036854775807", 2**63 - 1),
-        (LongType(), "9223372036854775808", CORRUPT),
-        (LongType(), "1" + "0" * 400, CORRUPT),
-        (FloatType(), "0.5", 0.5),
-        (FloatType(), "1e39", CORRUPT),
-        (FloatType(), "-1e39", CORRUPT),
-        (DoubleType(), "7", 7.0),
-        (DoubleType(), "1e999", CORRUPT),
-        (DecimalType(20, 2), "123456789012345678.25", Decimal("123456789012345678.25")),
+        (types.LongType(), "9223372036854775807", 2**63 - 1),
+        (types.LongType(), "9223372036854775808", CORRUPT),
+        (types.LongType(), "1" + "0" * 400, CORRUPT),
+        (types.FloatType(), "0.5", 0.5),
+        (types.FloatType(), "1e39", CORRUPT),
+        (types.FloatType(), "-1e39", CORRUPT),
+        (types.DoubleType(), "7", 7.0),
+        (types.DoubleType(), "1e999", CORRUPT),
+        (types.DecimalType(20, 2), "123456789012345678.25", Decimal("123456789012345678.25")),
         (CENTS, "0.1", Decimal("0.10")),
         (CENTS, "0.125", CORRUPT),
         (CENTS, "123456789.0", CORRUPT),
@@ -87,26 +67,30 @@ def columns(schema, *texts, corrupt=True):
         (TEXT, "7.10", "7.10"),
         (TEXT, '{"b": [1, 2.0],"a":1}', '{"b": [1, 2.0],"a":1}'),
         (TEXT, "null", None),
-        (BinaryType(), '"aGk="', b"hi"),
-        (BinaryType(), '"?"', CORRUPT),
-        (DateType(), '"2026-02-28"', dt.date(2026, 2, 28)),
-        (DateType(), '"2026-02-29"', CORRUPT),
-        (TimestampType(), '"2026-01-01T01:00:00+01:00"', dt.datetime(2026, 1, 1, tzinfo=dt.UTC)),
-        (TimestampType(), '"2026-01-01T01:00:00"', CORRUPT),
-        (TimestampType(), "1767225600", CORRUPT),
-        (TimestampNTZType(), '"2026-01-01T01:00:00.5"', HALF_PAST),
-        (TimestampNTZType(), '"2026-01-01T01:00:00Z"', CORRUPT),
-        (ArrayType(NUMBER), "[1,null]", [1, None]),
-        (ArrayType(NUMBER), "1", CORRUPT),
-        (ArrayType(TEXT), '["a",1,{"b":2},null]', ["a", "1", '{"b":2}', None]),
-        (MapType(TEXT, LongType()), '{"a":1,"b":null}', [("a", 1), ("b", None)]),
-        (MapType(TEXT, TEXT), '{"a":1,"b":"c"}', [("a", "1"), ("b", "c")]),
+        (types.BinaryType(), '"aGk="', b"hi"),
+        (types.BinaryType(), '"?"', CORRUPT),
+        (types.DateType(), '"2026-02-28"', dt.date(2026, 2, 28)),
+        (types.DateType(), '"2026-02-29"', CORRUPT),
+        (
+            types.TimestampType(),
+            '"2026-01-01T01:00:00+01:00"',
+            dt.datetime(2026, 1, 1, tzinfo=dt.UTC),
+        ),
+        (types.TimestampType(), '"2026-01-01T01:00:00"', CORRUPT),
+        (types.TimestampType(), "1767225600", CORRUPT),
+        (types.TimestampNTZType(), '"2026-01-01T01:00:00.5"', HALF_PAST),
+        (types.TimestampNTZType(), '"2026-01-01T01:00:00Z"', CORRUPT),
+        (types.ArrayType(NUMBER), "[1,null]", [1, None]),
+        (types.ArrayType(NUMBER), "1", CORRUPT),
+        (types.ArrayType(TEXT), '["a",1,{"b":2},null]', ["a", "1", '{"b":2}', None]),
+        (types.MapType(TEXT, types.LongType()), '{"a":1,"b":null}', [("a", 1), ("b", None)]),
+        (types.MapType(TEXT, TEXT), '{"a":1,"b":"c"}', [("a", "1"), ("b", "c")]),
         (struct(a=NUMBER, b=struct(c=TEXT)), '{"b":{"c":"d"}}', {"a": None, "b": {"c": "d"}}),
         (struct(a=TEXT), '{"a":[1 ,2]}', {"a": "[1 ,2]"}),
         (struct(a=NUMBER, nullable=False), "{}", CORRUPT),
-        (ArrayType(TEXT, containsNull=False), '["a",null]', CORRUPT),
-        (ArrayType(NUMBER, containsNull=False), "[null]", CORRUPT),
-        (MapType(TEXT, TEXT, valueContainsNull=False), '{"a":null}', CORRUPT),
+        (types.ArrayType(TEXT, containsNull=False), '["a",null]', CORRUPT),
+        (types.ArrayType(NUMBER, containsNull=False), "[null]", CORRUPT),
+        (types.MapType(TEXT, TEXT, valueContainsNull=False), '{"a":null}', CORRUPT),
         (struct(a=TEXT, nullable=False), '{"a":null}', CORRUPT),
         (struct(a=NUMBER), "null", None),
         (struct(a=NUMBER), "[]", CORRUPT),
@@ -139,7 +123,7 @@ def test_event_that_is_no_object_does_not_fit(event):
 
 
 @pytest.mark.parametrize("event", ["{}", '{"x":null}', '{"x":null,"y":1}'])
-@pytest.mark.parametrize("kind", [TEXT, NUMBER, ArrayType(TEXT), struct(z=TEXT)])
+@pytest.mark.parametrize("kind", [TEXT, NUMBER, types.ArrayType(TEXT), struct(z=TEXT)])
 def test_null_does_not_fit_where_there_is_none(kind, event):
     """A member that may not be null is there in every event, or the read ends."""
     with pytest.raises(ProtocolError, match="does not fit"):
@@ -169,7 +153,7 @@ def test_string_takes_any_json_as_it_was_published(values, separators, ascii_onl
         return value if value is None or isinstance(value, str) else write(value)
 
     texts = [write({"x": value, "y": [value]}) for value in values]
-    found = columns(struct(x=TEXT, y=ArrayType(TEXT)), *texts)
+    found = columns(struct(x=TEXT, y=types.ArrayType(TEXT)), *texts)
     assert found == [
         {"x": expected(value), "y": [expected(value)], CORRUPT: None} for value in values
     ]
@@ -191,9 +175,9 @@ def test_event_gives_the_same_row_whatever_stands_beside_it(events):
         (NUMBER, '"kanarek"'),
         (CENTS, "271828.1828"),
         (CENTS, '"kanarek"'),
-        (TimestampType(), '"kanarek"'),
-        (MapType(TEXT, NUMBER), '{"kanarek":"kanarek"}'),
-        (ArrayType(DateType()), '["kanarek"]'),
+        (types.TimestampType(), '"kanarek"'),
+        (types.MapType(TEXT, NUMBER), '{"kanarek":"kanarek"}'),
+        (types.ArrayType(types.DateType()), '["kanarek"]'),
         (TEXT, '"kanarek\\ud800"'),
     ],
 )
@@ -209,23 +193,23 @@ def test_error_does_not_repeat_the_event(kind, text):
 @pytest.mark.parametrize(
     "kind",
     [
-        CharType(3),
-        VarcharType(3),
-        VariantType(),
-        DayTimeIntervalType(),
-        MapType(IntegerType(), StringType()),
-        ArrayType(VariantType()),
+        types.CharType(3),
+        types.VarcharType(3),
+        types.VariantType(),
+        types.DayTimeIntervalType(),
+        types.MapType(types.IntegerType(), types.StringType()),
+        types.ArrayType(types.VariantType()),
     ],
     ids=str,
 )
 def test_type_without_a_form_in_json_is_refused(kind):
     """A schema that no event can fit is refused before anything is read."""
     with pytest.raises(ConfigurationError, match="STRING"):
-        JsonColumns([StructField("x", kind)], None)
+        JsonColumns([types.StructField("x", kind)], None)
 
 
 def test_column_for_what_does_not_fit():
     """Others beside the column for events that do not fit can be null; it may be alone."""
     with pytest.raises(ConfigurationError, match="can be null"):
-        JsonColumns([StructField("x", StringType(), nullable=False)], CORRUPT)
-    assert columns(StructType(), "{}", "7") == [{CORRUPT: None}, {CORRUPT: "7"}]
+        JsonColumns([types.StructField("x", types.StringType(), nullable=False)], CORRUPT)
+    assert columns(types.StructType(), "{}", "7") == [{CORRUPT: None}, {CORRUPT: "7"}]

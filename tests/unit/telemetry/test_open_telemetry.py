@@ -1,11 +1,8 @@
 """What OpenTelemetry is shown of consumers."""
 
-import anyio
-import anyio.lowlevel
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -30,14 +27,6 @@ def spans():
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     yield exporter, provider
     provider.shutdown()
-
-
-@pytest.fixture
-def reader():
-    """A reader of metrics."""
-    reader = InMemoryMetricReader()
-    yield reader
-    reader.shutdown()
 
 
 @pytest.fixture
@@ -151,25 +140,6 @@ def test_error_is_recorded(spans, observer, reader):
     assert point.count == 1
 
 
-def test_span_is_that_of_its_task(spans, observer):
-    """In each of several tasks the span of its own page is the current one."""
-    seen = {}
-
-    async def apply(partition):
-        with observer.applying(CONSUMER, partition, [event(f"{partition:032x}")]):
-            for _ in range(3):
-                await anyio.lowlevel.checkpoint()
-            seen[partition] = trace.get_current_span().get_span_context().trace_id
-
-    async def main():
-        async with anyio.create_task_group() as group:
-            for partition in range(1, 5):
-                group.start_soon(apply, partition)
-
-    anyio.run(main)
-    assert seen == {partition: partition for partition in range(1, 5)}
-
-
 def collected(reader):
     """All metrics, by name."""
     data = reader.get_metrics_data()
@@ -221,10 +191,3 @@ def test_every_hook_is_measured(observer, reader):
     assert (fetch.sum, apply.count) == (0.2, 1)
     assert fetch.explicit_bounds[:2] == (0.005, 0.01)
     assert "secret" not in str(found)
-
-
-def test_providers_are_the_global_ones_by_default():
-    """Without providers nothing fails, and nothing is kept where none is set up."""
-    observer = OpenTelemetry()
-    with observer.applying(CONSUMER, 3, [event(ONE)]):
-        observer.committed(CONSUMER, 3, 1)

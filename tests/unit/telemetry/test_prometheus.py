@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 
 from zeroeventhub.errors import ConfigurationError, Diverged
 from zeroeventhub.telemetry import Prometheus
@@ -14,37 +14,21 @@ CONSUMER = "billing"
 PAGE = {"consumer": CONSUMER, "partition": "3"}
 
 
-@pytest.fixture
-def registry():
-    """A registry of its own."""
-    return CollectorRegistry()
-
-
-@pytest.fixture
-def value(registry):
-    """A function that reads a metric's value; None where there is no such series."""
-
-    def read(name, **labels):
-        return registry.get_sample_value(f"zeroeventhub_consumer_{name}", labels)
-
-    return read
-
-
 def test_page_is_counted_and_timed(registry, value):
     """A page that was fetched, applied and committed shows in all that is measured of it."""
     observer = Prometheus(registry)
     observer.fetched(CONSUMER, 3, 5, 0.2)
     with observer.applying(CONSUMER, 3, []):
-        assert value("apply_duration_seconds_count", **PAGE) is None
+        assert value("consumer_apply_duration_seconds_count", **PAGE) is None
     observer.committed(CONSUMER, 3, 5)
     observer.committed(CONSUMER, 3, 2)
-    assert value("events_total", **PAGE) == 7
-    assert value("pages_total", **PAGE) == 2
-    assert value("fetch_duration_seconds_sum", **PAGE) == 0.2
-    assert value("fetch_duration_seconds_bucket", le="0.1", **PAGE) == 0
-    assert value("fetch_duration_seconds_bucket", le="0.25", **PAGE) == 1
-    assert value("fetch_duration_seconds_bucket", le="60.0", **PAGE) == 1
-    assert value("apply_duration_seconds_count", **PAGE) == 1
+    assert value("consumer_events_total", **PAGE) == 7
+    assert value("consumer_pages_total", **PAGE) == 2
+    assert value("consumer_fetch_duration_seconds_sum", **PAGE) == 0.2
+    assert value("consumer_fetch_duration_seconds_bucket", le="0.1", **PAGE) == 0
+    assert value("consumer_fetch_duration_seconds_bucket", le="0.25", **PAGE) == 1
+    assert value("consumer_fetch_duration_seconds_bucket", le="60.0", **PAGE) == 1
+    assert value("consumer_apply_duration_seconds_count", **PAGE) == 1
 
 
 def test_what_goes_wrong_is_counted_by_kind(registry, value):
@@ -58,16 +42,16 @@ def test_what_goes_wrong_is_counted_by_kind(registry, value):
     observer.fenced(CONSUMER, 3)
     observer.duplicate(CONSUMER, 3, 9)
     observer.set_aside(CONSUMER, 3, 2, 0)
-    assert value("failures_total", error="KeyError", **PAGE) == 2
-    assert value("retries_total", error="KeyError", **PAGE) == 2
-    assert value("backoff_seconds_total", error="KeyError", **PAGE) == 3.5
+    assert value("consumer_failures_total", error="KeyError", **PAGE) == 2
+    assert value("consumer_retries_total", error="KeyError", **PAGE) == 2
+    assert value("consumer_backoff_seconds_total", error="KeyError", **PAGE) == 3.5
     nowhere = {"consumer": CONSUMER, "partition": "", "error": "Diverged"}
-    assert value("retries_total", **nowhere) == 1
-    assert value("backoff_seconds_total", **nowhere) == 4
-    assert value("fenced_total", **PAGE) == 1
-    assert value("duplicates_total", **PAGE) == 9
-    assert value("dead_letters_total", state="failed", **PAGE) == 2
-    assert value("dead_letters_total", state="held", **PAGE) is None
+    assert value("consumer_retries_total", **nowhere) == 1
+    assert value("consumer_backoff_seconds_total", **nowhere) == 4
+    assert value("consumer_fenced_total", **PAGE) == 1
+    assert value("consumer_duplicates_total", **PAGE) == 9
+    assert value("consumer_dead_letters_total", state="failed", **PAGE) == 2
+    assert value("consumer_dead_letters_total", state="held", **PAGE) is None
     assert b"secret" not in generate_latest(registry)
 
 
@@ -76,10 +60,10 @@ def test_leases_held_are_those_of_now(registry, value):
     observer = Prometheus(registry)
     observer.held(CONSUMER, frozenset({1, 2, 3}))
     observer.held("another", frozenset({4}))
-    assert value("partitions_held", consumer=CONSUMER) == 3
+    assert value("consumer_partitions_held", consumer=CONSUMER) == 3
     observer.held(CONSUMER, frozenset())
-    assert value("partitions_held", consumer=CONSUMER) == 0
-    assert value("partitions_held", consumer="another") == 1
+    assert value("consumer_partitions_held", consumer=CONSUMER) == 0
+    assert value("consumer_partitions_held", consumer="another") == 1
 
 
 def test_halted_partition_shows_until_it_goes_on(registry, value):
@@ -93,7 +77,7 @@ def test_halted_partition_shows_until_it_goes_on(registry, value):
 
     def shown():
         return [
-            value("partition_halted", consumer=CONSUMER, partition=str(number))
+            value("consumer_partition_halted", consumer=CONSUMER, partition=str(number))
             for number in (3, 4, 5, 7)
         ]
 
@@ -104,7 +88,7 @@ def test_halted_partition_shows_until_it_goes_on(registry, value):
     assert shown() == [1, 1, 0, None]
     observer.held(CONSUMER, frozenset())
     assert shown() == [0, 0, 0, None]
-    assert value("partition_halted", consumer="another", partition="3") == 1
+    assert value("consumer_partition_halted", consumer="another", partition="3") == 1
 
 
 def test_metrics_are_registered_once(registry):

@@ -4,11 +4,10 @@ from datetime import timedelta
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 
 from zeroeventhub.errors import ConfigurationError, Unavailable
 from zeroeventhub.publisher.horizon_watch import HorizonReport
@@ -46,30 +45,6 @@ class Watched:
         return self.report
 
 
-@pytest.fixture
-def registry():
-    """A registry of its own, which asks collectors what they have."""
-    return CollectorRegistry(auto_describe=True)
-
-
-@pytest.fixture
-def value(registry):
-    """A function that reads a metric's value; None where there is no such series."""
-
-    def read(name, **labels):
-        return registry.get_sample_value(f"zeroeventhub_publisher_{name}", labels)
-
-    return read
-
-
-@pytest.fixture
-def reader():
-    """A reader of OpenTelemetry's metrics."""
-    reader = InMemoryMetricReader()
-    yield reader
-    reader.shutdown()
-
-
 def points(reader):
     """What OpenTelemetry has collected: points by the metrics' names."""
     data = reader.get_metrics_data()
@@ -91,12 +66,12 @@ def test_answer_is_measured(registry, value, reader):
         observer.answered(PAGE)
         observer.waiting("orders", 7)
         observer.waiting("orders", 3)
-    assert value("requests_total", status="200", **ROUTE) == 2
-    assert value("events_total", **ROUTE) == 10
-    assert value("sent_bytes_total", **ROUTE) == 2000
-    assert value("answer_duration_seconds_bucket", le="0.25", **ROUTE) == 2
-    assert value("answer_duration_seconds_bucket", le="0.1", **ROUTE) == 0
-    assert value("waiters", feed="orders") == 3
+    assert value("publisher_requests_total", status="200", **ROUTE) == 2
+    assert value("publisher_events_total", **ROUTE) == 10
+    assert value("publisher_sent_bytes_total", **ROUTE) == 2000
+    assert value("publisher_answer_duration_seconds_bucket", le="0.25", **ROUTE) == 2
+    assert value("publisher_answer_duration_seconds_bucket", le="0.1", **ROUTE) == 0
+    assert value("publisher_waiters", feed="orders") == 3
     assert b"alice" not in generate_latest(registry)
     found = points(reader)
     assert {metric.name for metric in PUBLISHER_METRICS} == {*found}
@@ -140,12 +115,12 @@ def test_age_and_oldest_blocker_of_each_horizon_are_shown(registry, value, reade
     prometheus.observe_horizon(Watched(0.5), "invoices")
     prepared = Blocker(None, "shop", "gid", timedelta(seconds=9), None)
     prometheus.observe_horizon(Watched(9.0, [prepared]), "carts")
-    assert value("horizon_age_seconds", feed="orders") == 70
-    assert value("horizon_age_seconds", feed="invoices") == 0.5
-    assert value("blocker_age_seconds", feed="orders", pid="4711") == 73.5
-    assert value("blocker_query_age_seconds", feed="orders", pid="4711") == 2
-    assert value("blocker_age_seconds", feed="carts", pid="") == 9
-    assert value("blocker_query_age_seconds", feed="carts", pid="") is None
+    assert value("publisher_horizon_age_seconds", feed="orders") == 70
+    assert value("publisher_horizon_age_seconds", feed="invoices") == 0.5
+    assert value("publisher_blocker_age_seconds", feed="orders", pid="4711") == 73.5
+    assert value("publisher_blocker_query_age_seconds", feed="orders", pid="4711") == 2
+    assert value("publisher_blocker_age_seconds", feed="carts", pid="") == 9
+    assert value("publisher_blocker_query_age_seconds", feed="carts", pid="") is None
     shown = generate_latest(registry)
     assert b"4712" not in shown
     assert b'blocker_age_seconds{feed="invoices"' not in shown
@@ -162,8 +137,8 @@ def test_horizon_that_cannot_be_had_is_absent(registry, value, caplog):
     observer = PrometheusPublisher(registry)
     observer.observe_horizon(broken, "orders")
     observer.observe_horizon(Watched(), "invoices")
-    assert value("horizon_age_seconds", feed="invoices") == 0
-    assert value("horizon_age_seconds", feed="orders") is None
+    assert value("publisher_horizon_age_seconds", feed="invoices") == 0
+    assert value("publisher_horizon_age_seconds", feed="orders") is None
     (record,) = [one for one in caplog.records if one.name == "zeroeventhub.telemetry"]
     assert record.getMessage() == (
         "The horizon of feed 'orders' is not known: The database is away."

@@ -1,0 +1,29 @@
+"""Where telemetry shows what it has measured."""
+
+import pytest
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from prometheus_client import CollectorRegistry
+
+
+@pytest.fixture
+def registry():
+    """A registry of Prometheus, which asks collectors what they have."""
+    return CollectorRegistry(auto_describe=True)
+
+
+@pytest.fixture
+def value(registry):
+    """A function that reads a metric's value; None where there is no such series."""
+
+    def value(name, **labels):
+        return registry.get_sample_value(f"zeroeventhub_{name}", labels)
+
+    return value
+
+
+@pytest.fixture
+def reader():
+    """A reader of OpenTelemetry's metrics."""
+    reader = InMemoryMetricReader()
+    yield reader
+    reader.shutdown()
