@@ -1,7 +1,13 @@
 """Feeds that are trimmed: what tests of retention, trimming, progress and archives ask of them."""
 
-import pytest
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from itertools import count
 
+import pytest
+from sqlalchemy import event, insert
+
+from harness.shop import metadata, orders
 from zeroeventhub import FIRST
 
 
@@ -40,3 +46,38 @@ def numbers(feed, partition=0, cursor=FIRST, limit=1000):
         seen += [event.data["n"] for event in page.events]
         cursor = page.cursor
     return seen
+
+
+def ten_days(engine):
+    """Place ten orders in a database, one a day, the oldest of ten days ago; return the engine."""
+    metadata.create_all(engine)
+    now = datetime.now(UTC)
+    rows = [
+        {
+            "part": days % 2,
+            "customer": f"c{days}",
+            "placed": now - timedelta(days=days),
+            "data": {"n": days},
+        }
+        for days in range(10, 0, -1)
+    ]
+    with engine.begin() as connection:
+        connection.execute(insert(orders), rows)
+    return engine
+
+
+@contextmanager
+def before_query(engine, step, act):
+    """Act before one of the next queries, counted from 0; yield what is empty until then."""
+    queries, done = count(), []
+
+    def execute(_connection, _cursor, statement, *_):
+        if statement.startswith("SELECT") and next(queries) == step:
+            done.append(step)
+            act()
+
+    event.listen(engine, "before_cursor_execute", execute)
+    try:
+        yield done
+    finally:
+        event.remove(engine, "before_cursor_execute", execute)

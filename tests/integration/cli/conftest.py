@@ -4,11 +4,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from harness.shop import metadata, orders, place
+from harness.trimmed import ten_days
 from harness.web import serving
 from sqlalchemy import update
 from starlette.applications import Starlette
 
 from zeroeventhub import TableFeed, feed_routes
+from zeroeventhub.publisher.progress import Progress
+from zeroeventhub.publisher.retention import Retention
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
@@ -36,3 +39,12 @@ def feed(shop):
     published = TableFeed(orders, partitions=2, time="placed", cloudevents=True, **columns)
     with serving(Starlette(routes=feed_routes("/orders", published, shop))) as url:
         yield f"{url}/orders"
+
+
+@pytest.fixture
+def trimmed(sqlite):
+    """The engine of a publisher of ten orders, one a day, that knows its mark and who reads on."""
+    ten_days(sqlite)
+    with sqlite.begin() as connection:
+        TableFeed(orders, retention=Retention(), progress=Progress()).install(connection)
+    return sqlite
