@@ -93,15 +93,6 @@ def test_serialization_failure_is_transient(engine, name):
     assert is_transient(raised.value)
 
 
-def test_lock_that_is_not_to_be_had_is_transient(engine):
-    """Where another transaction holds a lock, not to wait for it passes."""
-    with engine.connect() as one, engine.connect() as two:
-        one.execute(update(1))
-        with pytest.raises(DBAPIError) as raised:
-            two.execute(text("SELECT * FROM t WHERE id = 1 FOR UPDATE NOWAIT"))
-    assert is_transient(raised.value)
-
-
 def test_connection_that_was_ended_is_transient(engine, name):
     """A session that is ended between statements can be tried again, by an async driver as well."""
 
@@ -114,15 +105,6 @@ def test_connection_that_was_ended_is_transient(engine, name):
     sync, driver = engine, "mariadb+aiomysql" if name == "mariadb" else "postgresql+psycopg"
     with pytest.raises(DBAPIError) as raised:
         asyncio.run(execute(create_async_engine(engine.url.set(drivername=driver))))
-    assert is_transient(raised.value)
-
-
-def test_connection_that_the_driver_has_closed_is_transient(engine):
-    """A driver that has given its connection up may have no number for that."""
-    with engine.connect() as connection:
-        connection.connection.driver_connection.close()
-        with pytest.raises(DBAPIError) as raised:
-            connection.execute(text("SELECT 1"))
     assert is_transient(raised.value)
 
 

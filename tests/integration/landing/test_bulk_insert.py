@@ -17,14 +17,6 @@ from zeroeventhub.landing import insert_events
 pytestmark = pytest.mark.filterwarnings("ignore:Dialect sqlite")
 
 
-@pytest.fixture
-def tables(engine):
-    """An engine whose tables are there, of each database in turn."""
-    for table in (small, flat):
-        table.create(engine)
-    return engine
-
-
 def test_row_that_the_database_refuses_is_an_error_of_sqlalchemy(tables):
     """A key that is there twice is SQLAlchemy's IntegrityError, whatever way rows are sent."""
     with tables.connect() as connection, pytest.raises(IntegrityError):

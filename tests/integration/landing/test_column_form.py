@@ -24,14 +24,6 @@ FULL = b"""{"id": 7, "customer": "a\\tb\\\\\\n\\u00e5", "amount": 1234567890.123
 pytestmark = pytest.mark.filterwarnings("ignore:Dialect sqlite")
 
 
-@pytest.fixture
-def tables(engine):
-    """An engine whose tables are there, of each database in turn."""
-    for table in (orders, small, flat, stamped):
-        table.create(engine)
-    return engine
-
-
 def test_value_of_every_type_arrives_as_its_column_has_it(tables):
     """Moments, dates, decimals, JSON and all others are what JSON says, and moments are in UTC."""
     (row,) = inserted(tables, orders, [Event(FULL)])

@@ -13,14 +13,6 @@ from zeroeventhub.landing import insert_events
 pytestmark = pytest.mark.filterwarnings("ignore:Dialect sqlite")
 
 
-@pytest.fixture
-def tables(engine):
-    """An engine whose tables are there, of each database in turn."""
-    for table in (orders, small):
-        table.create(engine)
-    return engine
-
-
 def test_column_that_is_not_named_has_its_default(tables):
     """Rows that leave out different columns come in their order, with defaults, numbers or NULL."""
     events = [

@@ -46,42 +46,25 @@ def test_arrival_counts_within_a_partition(engine, landing):
     assert places == [(0, 1), (0, 2), (0, 3), (0, 4), (1, 1)]
 
 
+NAMES = ("id", "type", "time", "key")
+MOMENT = datetime(2013, 1, 1, 10, 0, 0, 500000, tzinfo=UTC)
+
+
 def test_attributes_are_those_of_a_cloudevent(engine, landing):
-    """Id, type, time and key of a CloudEvent have columns of their own."""
-    with engine.begin() as connection:
-        landing.land(connection, 0, [Event.of(CLOUD_EVENT)])
-    (row,) = rows(engine, landing)
-    moment = row.pop("time")
-    assert moment.replace(tzinfo=moment.tzinfo or UTC) == datetime(
-        2013, 1, 1, 10, 0, 0, 500000, tzinfo=UTC
-    )
-    assert row == {
-        "partition": 0,
-        "arrival": 1,
-        "id": "e1",
-        "type": "placed",
-        "key": "c7",
-        "data": CLOUD_EVENT,
-    }
-
-
-def test_attributes_of_other_events_are_null(engine, landing):
-    """What is not a CloudEvent, or not a string in one, leaves the attributes NULL."""
+    """Id, type, time and key of a CloudEvent have columns of their own, and others leave NULL."""
     others = [{"id": "x", "type": "y"}, "text", {"specversion": 1, "id": 5}]
-    with engine.begin() as connection:
-        landing.land(connection, 0, [Event.of(data) for data in others])
-    found = rows(engine, landing)
-    assert [row["data"] for row in found] == others
-    assert {row[name] for row in found for name in ("id", "type", "time", "key")} == {None}
-
-
-def test_time_that_is_not_a_moment_is_null(engine, landing):
-    """A time without a zone is not read in the zone of whatever machine this is."""
+    # A time without a zone is not read in the zone of whatever machine this is.
     moments = ["2013-01-01T12:00:00", "2013-01-01", "noon", 5]
-    events = [Event.of({**CLOUD_EVENT, "time": moment}) for moment in moments]
+    sent = [CLOUD_EVENT, *others, *({**CLOUD_EVENT, "time": one} for one in moments)]
     with engine.begin() as connection:
-        landing.land(connection, 0, events)
-    assert [row["time"] for row in rows(engine, landing)] == [None] * len(moments)
+        landing.land(connection, 0, [Event.of(data) for data in sent])
+    found = rows(engine, landing)
+    assert [row["data"] for row in found] == sent
+    times = [one and one.replace(tzinfo=one.tzinfo or UTC) for one in (r["time"] for r in found)]
+    assert times == [MOMENT, *[None] * 7]
+    assert [row["id"] for row in found] == ["e1", *[None] * 3, *["e1"] * 4]
+    assert [found[0][name] for name in ("id", "type", "key")] == ["e1", "placed", "c7"]
+    assert {row[name] for row in found[1:4] for name in NAMES} == {None}
 
 
 def test_numbers_land_with_all_their_digits(engine, landing):
