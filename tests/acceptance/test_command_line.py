@@ -157,9 +157,7 @@ def test_syncs_that_are_killed_and_share_the_work_land_every_event_once(
     into = ("--into", any_database_url, "--table", "landed", "--consumer", "copy", "--lease", 1.0)
     for count in (1, 30):
         with started("sync", feed, *into, "--page", 1) as process:
-            until(
-                lambda least=count: len(landed(any_database_url)) >= least, f"{count} have landed"
-            )
+            until(lambda least=count: len(landed(any_engine)) >= least, f"{count} have landed")
             process.kill()
     with (
         started("sync", feed, *into, "--page", 1) as one,
