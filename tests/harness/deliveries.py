@@ -68,8 +68,8 @@ def event(n: int, key: str | None = None, **more: Any) -> Event:
 
 
 def numbers(events: Iterable[Event]) -> list[int]:
-    """Return the numbers of events."""
-    return [one.data["n"] for one in events]
+    """Return the numbers of events; None of those without."""
+    return [one.data.get("n") for one in events]
 
 
 def write(transaction, events: Iterable[Event]) -> None:

@@ -16,11 +16,9 @@ from zeroeventhub._follow import (
     Stop,
 )
 from zeroeventhub.errors import (
-    ConfigurationError,
     Forbidden,
     Halted,
     LeaseLost,
-    ProtocolError,
     StoreUnavailable,
     TokenChanged,
     Unavailable,
@@ -65,67 +63,34 @@ def test_leases_are_renewed_three_times_as_often_as_they_run_out():
 
 
 def test_only_chosen_partitions_are_claimed():
-    """Others are left alone; one that does not exist is named."""
+    """Others are left alone."""
     world = shared(TWO, [drained(1)])
     assert [step.wanted for step in of_kind(crew(world, partitions={1}), Claim)] == [(1,), ()]
-    with pytest.raises(ConfigurationError, match="no partition 3; it has 0, 1"):
-        crew(shared(TWO), partitions={3})
-
-
-def test_layout_that_cannot_be_read_is_refused():
-    """A partition whose parent never ends is not of the protocol."""
-    with pytest.raises(ProtocolError, match="never ends"):
-        crew(shared([Partition(0), Partition(1, starts_after=0)]))
-
-
-def test_cursors_are_inherited_before_any_is_claimed():
-    """Partitions that go on from others get their cursors first."""
-    world = shared([Partition(4, cursor_from=(2, 1)), Partition(5)])
-    assert crew(world)[:3] == [Discover(), Inherit({4: (2, 1)}, (4, 5)), Claim((4, 5))]
-
-
-def test_child_is_claimed_when_its_parent_was_drained_here():
-    """A child is not wanted before its parent's end was written down."""
-    world = shared(FAMILY, [[], drained(0), drained(1)])
-    steps = crew(world, forever=True, most=11)
-    assert [step.wanted for step in of_kind(steps, Claim)] == [(0,), (0,), (1,)]
-    assert steps.index(Release(frozenset({0}))) < steps.index(Start(FAMILY[0], (1, 0)))
 
 
 def test_parent_that_was_put_back_is_read_again_before_its_child():
     """The store says what was read to its end, and an operator may have it say otherwise."""
     world = shared(FAMILY, [drained(0)], changes={9: lambda world: world.ended.clear()})
     steps = crew(world, forever=True, most=16)
+    assert steps.index(Release(frozenset({0}))) < steps.index(Start(FAMILY[0], (1, 0)))
     assert [step.partition.id for step in of_kind(steps, Start)] == [0, 1, 0]
     again = len(steps) - 1 - steps[::-1].index(Start(FAMILY[1], (1, 0)))
     assert Stop(frozenset({1})) in steps[:again]
 
 
 def test_child_is_claimed_when_its_parent_was_drained_elsewhere():
-    """What a claim tells is acted upon at once: the parent given back, and the child claimed."""
-    world = shared(FAMILY, ended={0})
-    assert crew(world, most=6)[1:5] == [
-        *[Claim((0,)), Release(frozenset({0})), Claim((1,)), Start(FAMILY[0], (1, 0))]
-    ]
-
-
-def test_child_stops_when_its_parent_is_to_be_read_again():
-    """An operator who sets the parent's cursor back has the child wait for it."""
+    """What a claim tells is acted upon at once, and the child stops when its parent is set back."""
 
     def set_back(world):
         world.ended.clear()
 
     world = shared(FAMILY, ended={0}, changes={7: set_back})
     steps = crew(world, forever=True, most=12)
-    assert steps[5:12] == [
+    assert steps[1:12] == [
+        *[Claim((0,)), Release(frozenset({0})), Claim((1,)), Start(FAMILY[0], (1, 0))],
         *[Await(LEASE / 3), Claim((1,)), Claim((0,)), Stop(frozenset({1}))],
         *[Start(FAMILY[1], (1, 0)), Await(LEASE / 3), Release(frozenset({1}))],
     ]
-
-
-def test_parent_that_is_not_read_holds_no_child_up():
-    """A child whose parent is not among the chosen is claimed at once."""
-    assert Claim((1,)) in crew(shared(FAMILY), partitions={1}, most=3)
 
 
 def test_surplus_is_given_back_when_its_reading_has_ended():
@@ -250,43 +215,30 @@ def test_partition_that_was_drained_is_read_again_in_another_layout():
 
 
 def test_partition_that_halted_keeps_its_lease_while_others_are_read():
-    """It is neither started again nor given to a process that would halt as well."""
-    world = shared(TWO, [[HALTED]])
+    """It is neither started again nor given to a process that would halt as well, as surplus."""
+    world = shared(TWO, [[HALTED]], changes={6: lambda world: world.surplus.add(0)})
     steps = crew(world, forever=True, most=30)
     assert kinds(steps)[5:] == [*[Claim, Await] * 12, Claim]
     assert {step.wanted for step in of_kind(steps, Claim)} == {(0, 1)}
     assert world.held == {0, 1}
 
 
-def test_partition_that_halted_is_not_given_away_as_surplus():
-    """Another process would come no further with it."""
-    world = shared(TWO, [[HALTED]], changes={6: lambda world: world.surplus.add(0)})
-    assert Release not in kinds(crew(world, forever=True, most=20))
-
-
-def test_halt_is_raised_when_nothing_else_is_left():
-    """The error of the first partition that halted is raised when the last has."""
-    second = Halted("as well", partition=1)
-    world = shared(TWO, [[HALTED], [Outcome(1, second)]])
+@pytest.mark.parametrize(
+    ("second", "forever", "steps"),
+    [
+        ([Outcome(1, Halted("as well", partition=1))], True, 60),
+        (drained(1), False, 60),
+        ([], True, 9),
+    ],
+    ids=["nothing is left", "the run ends", "it is stopped"],
+)
+def test_halt_is_raised_when_all_other_reading_has_ended(second, forever, steps):
+    """The error of the first partition that halted is raised behind the last page of the others."""
+    world = shared(TWO, [[HALTED], second])
     with pytest.raises(Halted) as raised:
-        crew(world, forever=True)
+        crew(world, forever=forever, stopped=lambda: len(world.taken) > steps)
     assert raised.value is STANDS
-    assert world.running == set()
-
-
-def test_halt_is_raised_at_the_end_of_a_run():
-    """A run to the head reads the others to their heads before."""
-    world = shared(TWO, [[HALTED], drained(1)])
-    with pytest.raises(Halted):
-        crew(world)
-    assert world.endings == []
-
-
-def test_halt_is_raised_when_stopped():
-    """A run that is stopped raises it."""
-    world = shared(TWO, [[HALTED]])
-    with pytest.raises(Halted):
-        crew(world, forever=True, stopped=lambda: len(world.taken) > 9)
+    assert (world.running, world.endings) == (set(), [])
 
 
 def test_halt_is_not_forgotten_when_the_partitions_change():
@@ -346,30 +298,19 @@ def test_reader_that_was_asked_to_stop_is_not_asked_again():
     assert of_kind(steps, Stop) == [Stop(frozenset({0})), Stop(frozenset({1}))]
 
 
-def test_leases_are_renewed_while_the_last_pages_are_finished():
-    """A page that takes long is not taken over just because its process is to end."""
+@pytest.mark.parametrize("renewals", [[], [StoreUnavailable("away")] * 9])
+def test_leases_are_renewed_while_the_last_pages_are_finished(renewals):
+    """A page that takes long is not taken over meanwhile; a renewal that fails then is let be."""
 
     class Slow(World):
         def end(self):
             return super().end() if len(self.taken) > 12 else ()
 
-    world = Slow(TWO)
+    world = Slow(TWO, answers={Claim: [None, *renewals]})
     steps = crew(world, forever=True, stopped=lambda: len(world.taken) > 4)
     assert steps[5:] == [
         *[Stop(BOTH), *[Await(LEASE / 3), Claim((0, 1))] * 3, Await(LEASE / 3)],
     ]
-
-
-def test_renewal_that_fails_while_all_ends_is_let_be():
-    """The page that needs the lease is fenced in the worst case."""
-
-    class Slow(World):
-        def end(self):
-            return super().end() if len(self.taken) > 12 else ()
-
-    world = Slow(TWO, answers={Claim: [None, *[StoreUnavailable("away")] * 9]})
-    crew(world, forever=True, stopped=lambda: len(world.taken) > 4)
-    assert Pause not in kinds(world.taken)
     assert world.running == set()
 
 
@@ -394,21 +335,15 @@ def test_stop_between_any_two_steps_ends_all_reading(forever):
 
 @pytest.mark.parametrize("kind", [Discover, Inherit, Claim, Release])
 def test_transient_errors_are_waited_out(kind):
-    """What failed for a moment is done after a pause that says why."""
+    """What failed is done after a pause that says why; the error of the last attempt is raised."""
     error = Unavailable("busy")
     layout = [Partition(0, cursor_from=(5,))]
     world = shared(layout, [drained(0)], {kind: [error] * 4})
     crew(world)
     assert [pause.reason for pause in of_kind(world.taken, Pause)] == [error] * 4
     assert world.endings == []
-
-
-@pytest.mark.parametrize("kind", [Discover, Inherit, Claim, Release])
-def test_transient_error_is_final_after_all_attempts(kind):
-    """It is raised when all reading has ended."""
-    layout = [Partition(0, cursor_from=(5,)), Partition(1)]
     claimed = [None] if kind is Claim else []
-    world = shared(layout, [drained(0)], {kind: [*claimed, *[Unavailable("busy")] * 9]})
+    world = shared([*layout, Partition(1)], [drained(0)], {kind: [*claimed, *[error] * 9]})
     with pytest.raises(Unavailable):
         crew(world, attempts=3)
     assert kinds(world.taken).count(Pause) == 2

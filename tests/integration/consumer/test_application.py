@@ -1,0 +1,297 @@
+"""What `apply` is given: as its annotations say, or refused in a sentence."""
+
+import asyncio
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+import msgspec
+import psycopg
+import pydantic
+import pytest
+from harness.deliveries import NAME, halting
+from sqlalchemy import Connection, create_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, create_async_engine
+from sqlalchemy.orm import Session, sessionmaker
+
+from zeroeventhub import (
+    AsyncConsumer,
+    AsyncPendingPage,
+    Consumer,
+    CursorStore,
+    Event,
+    PendingPage,
+)
+from zeroeventhub.errors import ConfigurationError, ProtocolError
+
+
+@dataclass
+class Order:
+    """An order, as a dataclass."""
+
+    customer: str
+    amount: int
+
+
+class OrderStruct(msgspec.Struct, frozen=True, tag_field="kind", tag="placed"):
+    """An order, as a struct."""
+
+    customer: str
+    amount: int
+
+
+class Cancellation(msgspec.Struct, frozen=True, tag_field="kind", tag="cancelled"):
+    """The end of an order."""
+
+    customer: str
+
+
+class OrderDict(TypedDict):
+    """An order, as a dict."""
+
+    customer: str
+    amount: int
+
+
+class OrderModel(pydantic.BaseModel):
+    """An order, as a model."""
+
+    customer: str
+    amount: int
+
+
+@pydantic.dataclasses.dataclass
+class OrderDataclass:
+    """An order, as a dataclass that pydantic validates."""
+
+    customer: str
+    amount: int = pydantic.Field(gt=0)
+
+
+PLACED = {"kind": "placed", "customer": "ada", "amount": 12}
+CANCELLED = {"kind": "cancelled", "customer": "ada"}
+
+
+def typed(transaction=None, argument=None, *, is_async=False, act=lambda *both: None):
+    """Make a function that is annotated in a way."""
+    if is_async:
+
+        async def apply(transaction, argument): ...
+
+    else:
+
+        def apply(transaction, argument):
+            act(transaction, argument)
+
+    hints = {"transaction": transaction, "argument": argument}
+    apply.__annotations__ = {name: hint for name, hint in hints.items() if hint is not None}
+    return apply
+
+
+def given(shop, argument, *data):
+    """Run a consumer over these events; return what it has called a function with."""
+    calls = []
+    shop.feed.publish(*map(Event.of, data))
+    shop.run(typed(Connection, argument, act=lambda _, argument: calls.append(argument)))
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("model", "value"),
+    [
+        (Event, Event.of(PLACED)),
+        (Order, Order("ada", 12)),
+        (OrderStruct, OrderStruct("ada", 12)),
+        (OrderDict, {"customer": "ada", "amount": 12}),
+        (OrderModel, OrderModel(customer="ada", amount=12)),
+        (OrderDataclass, OrderDataclass("ada", 12)),
+        (dict[str, Any], PLACED),
+    ],
+)
+def test_event_is_decoded_as_the_model_asked_for(sync_shop, model, value):
+    """Each event comes as the type that it was asked for in, alone or in a list of a page."""
+    assert given(sync_shop, model, PLACED, PLACED) == [value, value]
+    assert given(sync_shop, list[model], PLACED, PLACED) == [[value, value]]
+
+
+def test_union_is_told_apart_by_its_tag_and_a_bare_list_has_events(sync_shop):
+    """Of structs with tags each event becomes the one that it is; without a model, an Event."""
+    one, other = OrderStruct("ada", 12), Cancellation("ada")
+    assert given(sync_shop, OrderStruct | Cancellation, PLACED, CANCELLED) == [one, other]
+    for several in (list, Sequence[Event]):
+        assert given(sync_shop, several, PLACED) == [[Event.of(PLACED)]]
+
+
+@pytest.mark.parametrize("model", [Order, OrderStruct, OrderDict, OrderModel, OrderDataclass])
+def test_event_that_does_not_fit_is_named_without_its_data(sync_shop, model):
+    """What does not fit is said; what the event holds is not."""
+    with halting(ProtocolError, rf"^(?!.*secret)An event does not fit {model.__name__}: .*amount"):
+        given(sync_shop, model, PLACED, {**PLACED, "amount": "secret"})
+    assert sync_shop.cursor() == "_first"
+
+
+def test_dataclass_of_pydantic_is_validated_by_pydantic(sync_shop):
+    """The constraints of a pydantic dataclass hold."""
+    with halting(ProtocolError, "greater than 0"):
+        given(sync_shop, OrderDataclass, {**PLACED, "amount": -1})
+
+
+@pytest.mark.parametrize(
+    "hints", [(), (Connection, PendingPage), (Any, object), (Connection | Session, PendingPage)]
+)
+def test_page_and_connection_are_given_by_default(sync_shop, hints):
+    """A function that says nothing, or asks for them, gets the page and a connection."""
+    calls = []
+    sync_shop.feed.publish(Event.of(PLACED), Event.of(PLACED))
+    sync_shop.run(typed(*hints, act=lambda *both: calls.append(both)))
+    ((connection, page),) = calls
+    assert isinstance(connection, Connection)
+    assert (page.partition, page.events) == (0, (Event.of(PLACED),) * 2)
+
+
+class Applier:
+    """An object that applies, and one with a method that does."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __call__(self, session: Session, event: Event, more: "Unheard" = None) -> None:  # noqa: F821
+        """Want an event."""
+        self.calls.append((isinstance(session, Session), event))
+
+    def method(self, session: Session, order: Order) -> None:
+        """Want an order."""
+        self.calls.append((isinstance(session, Session), order))
+
+    def behind(self, option: str, session: Session, order: Order) -> None:
+        """Want an option before all else."""
+        self.method(session, order)
+
+    def named(self, session: Session, order: Order, *, option: str) -> None:
+        """Want an option by its name."""
+        self.method(session, order)
+
+    def wrapped(self):
+        """Return what takes anything, and speaks for another."""
+
+        @functools.wraps(self.method)
+        def wrapper(*arguments):
+            self.method(*arguments)
+
+        return wrapper
+
+
+@pytest.mark.parametrize(
+    ("choose", "argument"),
+    [
+        (lambda applier: applier, Event.of(PLACED)),
+        (lambda applier: applier.method, Order("ada", 12)),
+        (lambda applier: functools.partial(applier.behind, "o"), Order("ada", 12)),
+        (lambda applier: functools.partial(applier.named, option="o"), Order("ada", 12)),
+        (lambda applier: applier.wrapped(), Order("ada", 12)),
+    ],
+    ids=["object", "method", "partial", "partial by name", "wrapper"],
+)
+def test_every_callable_is_understood(sync_shop, choose, argument):
+    """Objects, methods, partial functions and wrappers say what they want like functions."""
+    applier = Applier()
+    sync_shop.feed.publish(Event.of(PLACED))
+    sync_shop.run(choose(applier))
+    assert applier.calls == [(True, argument)]
+
+
+# What is refused before anything is read.
+
+
+@pytest.fixture
+def refused(tmp_path):
+    """A function that runs a consumer with a function that it must refuse."""
+
+    def run(apply, sentence, database="sqlite", *, is_async=False, **options):
+        path = f"/{tmp_path / 'store.db'}" if database == "sqlite" else ""
+        driver = {"sqlite": "+aiosqlite" if is_async else "", "postgresql": "+psycopg"}[database]
+        url = f"{database}{driver}://{path}"
+        with pytest.raises(ConfigurationError, match=sentence):
+            if is_async:
+                store = CursorStore(create_async_engine(url))
+                asyncio.run(AsyncConsumer(None, store, NAME).run(apply, **options))
+            else:
+                Consumer(None, CursorStore(create_engine(url)), NAME).run(apply, **options)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("consumer", "database", "function", "transaction"),
+    [
+        ("sync", "sqlite", "sync", AsyncConnection),
+        ("sync", "sqlite", "sync", psycopg.Connection),
+        ("sync", "postgresql", "sync", psycopg.AsyncConnection),
+        ("sync", "sqlite", "sync", int),
+        ("sync", "sqlite", "async", AsyncConnection),
+        ("async", "sqlite", "async", Connection),
+        ("async", "sqlite", "async", Session),
+        ("async", "sqlite", "async", psycopg.AsyncConnection),
+        ("async", "postgresql", "async", psycopg.Connection),
+        ("async", "sqlite", "sync", AsyncConnection),
+        ("async", "sqlite", "sync", AsyncSession),
+        ("async", "postgresql", "sync", psycopg.Connection),
+        ("async", "postgresql", "sync", psycopg.AsyncConnection),
+    ],
+)
+def test_transaction_that_cannot_be_had_is_refused(
+    refused, consumer, database, function, transaction
+):
+    """A kind that the consumer, the function or the database cannot have is refused at once."""
+    apply = typed(transaction, is_async=function == "async")
+    sentence = r"can be given one that is|or use Async"
+    refused(apply, sentence, database, is_async=consumer == "async")
+
+
+@pytest.mark.parametrize(
+    "argument", [int, list[int], set, AsyncPendingPage, list[PendingPage], Order | OrderStruct]
+)
+def test_argument_that_cannot_be_is_refused(refused, argument):
+    """What no event can be made into is refused at once."""
+    refused(typed(Connection, argument), r"apply asks to be given|cannot be decoded")
+
+
+def generator(transaction, page):
+    """Yield, where nothing iterates."""
+    yield page
+
+
+@pytest.mark.parametrize(
+    ("apply", "sentence"),
+    [
+        (lambda: None, "two arguments"),
+        (lambda one: None, "two arguments"),
+        (lambda one, two, three: None, "two arguments"),
+        (functools.partial(Applier().behind, option="o"), "two arguments"),
+        (generator, "generator"),
+        ("apply", "function"),
+        (typed("Unheard"), "cannot be understood"),
+    ],
+)
+def test_function_that_cannot_be_called_is_refused(refused, apply, sentence):
+    """What is no function of two arguments is refused at once."""
+    refused(apply, sentence)
+
+
+def test_connection_is_refused_where_sessions_are_made(refused):
+    """A function that wants a connection does not go with sessions of the caller's."""
+    refused(typed(Connection), "since `sessions` was given", sessions=sessionmaker())
+
+
+def test_function_that_returns_a_coroutine_is_refused_when_it_does(async_shop):
+    """A coroutine that would never be awaited is an error, not silence."""
+
+    async def later(transaction, page): ...
+
+    def apply(transaction, page):
+        return later(transaction, page)
+
+    async_shop.feed.publish(Event.of(PLACED))
+    with halting(ConfigurationError, "async def"):
+        async_shop.run(apply)
