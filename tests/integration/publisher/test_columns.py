@@ -152,6 +152,8 @@ def test_feed_goes_on_without_its_index(engine):
     with suppress(FeedFailure):
         feed.read(1, cursor, 10)
     assert len(feed.read(1, cursor, 10).events) == 3
+    assert feed.lag(1, cursor).events == 3
+    assert feed.cursor_of_count(1, cursor, 9).events == 3
     run(engine, ["CREATE INDEX orders_by_part ON orders (part, id)"])
     assert len(feed.read(1, cursor, 10).events) == 3
 

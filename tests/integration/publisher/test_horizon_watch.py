@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import anyio
 import pytest
-from harness.log import Log, append, connected, prepared, stranger
+from harness.log import Log, append, prepared, stranger
 from harness.ordering_table import (
     GATED,
     OBSERVED,
@@ -220,24 +220,6 @@ def test_async_feed_tells_the_same(log):
         await engine.dispose()
 
     anyio.run(watch)
-
-
-@for_each(OBSERVED)
-@pytest.mark.usefixtures("late")
-def test_metrics_show_the_writer_that_holds_the_horizon_back(log):
-    """The gauges of a collection come of a look through the feed's own engine."""
-    registry = CollectorRegistry(auto_describe=True)
-    with connected(log.engine.url) as engine, log.engine.connect() as slow:
-        feed = log.restarted(engine)
-        feed.horizon()
-        append(slow, 2)
-        held_back(feed)
-        PrometheusPublisher(registry).observe_horizon(feed, "log")
-        name, labels = "zeroeventhub_publisher_horizon_age_seconds", {"feed": "log"}
-        assert registry.get_sample_value(name, labels) > TOO_LATE
-        labels["pid"] = str(pid_of(log, slow))
-        name = "zeroeventhub_publisher_blocker_age_seconds"
-        assert registry.get_sample_value(name, labels) > TOO_LATE / 2
 
 
 def test_blocker_is_described_in_a_line():

@@ -266,6 +266,16 @@ def test_what_cannot_be_served_is_a_problem_document(feed_url):
         assert "OR" not in answer.text
 
 
+def test_read_does_not_wait_at_its_stop(feed_url, sqlite):
+    """A read that has reached its stop is answered at once, however long it would wait."""
+    write(sqlite, 2)
+    last = json.loads(get(feed_url).text.splitlines()[-1])["cursor"]
+    began = time.monotonic()
+    answer = get(feed_url, cursor=last, stop=last, wait=8)
+    assert json.loads(answer.text)["stopReached"]
+    assert time.monotonic() - began < 4
+
+
 def test_v1_serves_several_cursors_and_headers(feed_url, sqlite):
     """A v1 request reads several partitions at once, with the headers it names."""
     write(sqlite, 6, partitions=3)

@@ -70,24 +70,16 @@ def test_moment_leaves_no_later_event_behind(seeking, engine, seed):
         assert found[:1] == late[:1]
 
 
-def test_zone_of_a_moment_does_not_matter(seeking, engine):
-    """A moment is the same moment in any zone, and without one it is refused."""
-    place_at(engine, [0, 10, 20])
-    feed = seeking()
-    moment = _minute(10)
-    assert feed.cursor_at(moment) == feed.cursor_at(moment.astimezone(ELSEWHERE))
-    assert events(feed, feed.cursor_at(moment)) == [{"m": 10}, {"m": 20}]
-    with pytest.raises(ConfigurationError, match="time zone"):
-        feed.cursor_at(moment.replace(tzinfo=None))
-
-
 def test_moment_keeps_its_cursor(seeking, engine):
-    """The cursor of a moment stays the same once one of its events is settled."""
+    """A moment is the same in any zone, and its cursor stays once one of its events is settled."""
     place_at(engine, [0, 10, 5])
     feed = seeking()
-    first = feed.cursor_at(_minute(10))
+    moment, first = _minute(10), feed.cursor_at(_minute(10))
+    assert feed.cursor_at(moment.astimezone(ELSEWHERE)) == first
+    with pytest.raises(ConfigurationError, match="time zone"):
+        feed.cursor_at(moment.replace(tzinfo=None))
     place_at(engine, [10, 4, 30])
-    assert feed.cursor_at(_minute(10)) == first
+    assert feed.cursor_at(moment) == first
     assert feed.cursor_at(_minute(60)) == feed.read(0, LAST, 1).cursor
 
 
@@ -163,17 +155,6 @@ def test_feed_without_times_says_so(engine):
         source(time=None).bind(engine).cursor_at(NOON)
     with pytest.raises(ConfigurationError, match="timestamps"):
         source(time="kind").bind(engine).cursor_at(NOON)
-
-
-@pytest.mark.anyio
-async def test_async_feed_seeks_as_well(engine, async_engine):
-    """The async feed finds the same places."""
-    metadata.create_all(engine)
-    place_at(engine, [0, 10])
-    feed = source().bind(async_engine)
-    here = source().bind(engine).cursor_after(1)
-    assert Place.of(here).position == 1
-    assert await feed.cursor_at(_minute(10)) == await feed.cursor_after(1) == here
 
 
 def _minute(number):

@@ -40,23 +40,6 @@ def test_what_is_remembered_stays_small(seconds):
     assert len(age) < 15 * FINENESS
 
 
-def test_horizon_that_is_not_held_back_has_no_age():
-    """While all that is drawn is settled, however late it is, the age is 0."""
-    age = HorizonAge()
-    assert [age.read(number, number, number * 60.0) for number in range(5)] == [0.0] * 5
-
-
-def test_age_falls_to_that_of_the_next_writer():
-    """When the oldest writer ends, the age is that of what the second one has drawn."""
-    age = HorizonAge()
-    assert age.read(0, 1, 100.0) == 0
-    assert age.read(0, 2, 110.0) == 10
-    assert age.read(0, 2, 130.0) == 30
-    assert age.read(1, 2, 131.0) == 21
-    assert age.read(2, 2, 132.0) == 0
-    assert age.read(2, 3, 133.0) == 0
-
-
 def test_numbers_that_start_again_are_new():
     """What was drawn before a sequence was set back says nothing of what is drawn after."""
     age = HorizonAge()
