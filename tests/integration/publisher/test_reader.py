@@ -1,5 +1,8 @@
 """Reading a table's feed: pages, their checkpoints and stops, over HTTP and on every database."""
 
+import json
+import time
+
 import httpx
 import pytest
 from harness.published import EVERY_ORDERING, published
