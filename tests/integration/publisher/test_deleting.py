@@ -3,7 +3,7 @@
 import threading
 
 import pytest
-from harness.log import LOG, Log
+from harness.log import Log
 from harness.ordering_table import ALL, OBSERVED, OBSERVED_MARIADB, SEQUENCING
 from harness.shop import metadata, orders, place
 from harness.trimmed import numbers, of_each, trim
@@ -19,11 +19,7 @@ from zeroeventhub.publisher.retention import Retention
 def log(request, case):
     """A log in an empty database, whose feed is trimmed."""
     found = Log(request.getfixturevalue(case.database), case)
-    LOG.metadata.create_all(found.engine)
-    source = found.source(retention=Retention())
-    with found.engine.begin() as connection:
-        source.install(connection)
-    found.feed = source.bind(found.engine)
+    found.publish(retention=Retention())
     return found
 
 

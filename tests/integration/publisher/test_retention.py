@@ -1,28 +1,25 @@
 """A feed whose table is trimmed: a reader that comes too late is told, and no other one is."""
 
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import httpx
 import pytest
-from harness.log import LOG, Log
+from harness.log import Log, connected
 from harness.ordering_table import ALL
 from harness.shop import metadata, orders
-from harness.trimmed import numbers, of_another_event, of_each, position_of, trim
+from harness.trimmed import (
+    before_query,
+    numbers,
+    of_another_event,
+    of_each,
+    position_of,
+    trim,
+)
 from harness.waiting import until
 from harness.web import serving
-from sqlalchemy import (
-    Column,
-    Integer,
-    MetaData,
-    Table,
-    create_engine,
-    event,
-    func,
-    insert,
-    select,
-    text,
-)
+from sqlalchemy import MetaData, func, insert, select, text
 from starlette.applications import Starlette
 
 from zeroeventhub import FIRST, LAST, TableFeed, TypeFilter, feed_routes
@@ -173,17 +170,16 @@ def test_other_division_into_partitions_spares_no_reader(any_shop):
     no other feed has trimmed since.
     """
     feed = shop_source().bind(any_shop)
-    at_4 = feed.cursor_after(5)
-    trim(feed, 11)
     whole = shop_source(partition=None, partitions=None).bind(any_shop)
-    with pytest.raises(Trimmed):
-        whole.read(0, at_4, 10)
-    trim(whole, 13)
-    with pytest.raises(Trimmed):
-        feed.read(2, at_4, 10)
-    trim(feed, 15)
-    with pytest.raises(Trimmed):
-        feed.read(2, at_4, 10)
+    at_4 = feed.cursor_after(5)
+    for trimmer, below, reader, partition in (
+        (feed, 11, whole, 0),
+        (whole, 13, feed, 2),
+        (feed, 15, feed, 2),
+    ):
+        trim(trimmer, below)
+        with pytest.raises(Trimmed):
+            reader.read(partition, at_4, 10)
 
 
 def test_mark_that_was_raised_by_hand_spares_no_reader(any_shop):
@@ -240,17 +236,6 @@ def test_mutable_feed_is_told_as_well(any_shop):
     assert numbers(feed, 0, "1-10") == [*range(10, 20, 2)]
     assert numbers(feed) == [*range(10, 20, 2)]
     assert feed.read(2, "1-7", 10).events == []
-
-
-def test_events_that_were_deleted_otherwise_are_noticed(any_shop):
-    """Above the mark an event that is gone is history that was lost."""
-    feed = shop_source().bind(any_shop)
-    trim(feed, 11)
-    cursor = feed.cursor_after(15)
-    with any_shop.begin() as connection:
-        connection.execute(orders.delete().where(orders.c.id == 15))
-    with pytest.raises(Diverged):
-        feed.read(0, cursor, 10)
 
 
 def test_events_that_were_deleted_one_by_one_are_not_missed(shop):
@@ -330,20 +315,6 @@ def test_mark_is_kept_beside_the_table():
     assert Retention(known).table is Retention(known).table
 
 
-def test_table_is_part_of_metadata_of_the_callers(engine):
-    """Migrations find the table in the caller's metadata; installing adds the row alone."""
-    own = MetaData()
-    copied = orders.to_metadata(own)
-    source = TableFeed(copied, data="data", retention=Retention(own))
-    own.create_all(engine)
-    with engine.begin() as connection:
-        source.install(connection)
-    feed = source.bind(engine)
-    place_at(engine, range(4))
-    assert trim(feed, 3) == 2
-    assert numbers(feed) == [2, 3]
-
-
 @pytest.mark.anyio
 async def test_async_feed_is_trimmed_alike(shop, async_engine):
     """A feed of an async engine plans, trims and refuses as one of a sync engine does."""
@@ -382,21 +353,16 @@ def test_page_of_trimmed_events_is_kept_no_longer(any_shop):
 
 @of_each(*ALL)
 def test_every_ordering_goes_on_behind_the_mark(log, case):
-    """With every ordering all may be trimmed, and what is written then is seen, by whoever has
-    read to the end and by whoever begins; no other reader is let through.
+    """With every ordering all may be trimmed, and what is written then is seen by readers at the
+    end and by those that begin; no other reader is let through.
     """
-    source = log.source(retention=Retention())
-    LOG.metadata.create_all(log.engine)
-    with log.engine.begin() as connection:
-        source.install(connection)
-    feed = log.feed = source.bind(log.engine)
+    log.publish(retention=Retention())
+    feed = log.feed
     log.write(*range(6))
     assert log.news() == [*range(6)]
     early = feed.read(0, FIRST, 3).cursor
     assert trim(feed, 3, rows=1) == 2
     assert numbers(feed, 0, early) == [3, 4, 5]
-    with pytest.raises(Trimmed):
-        feed.read(0, "1-1", 10)
     assert trim(feed, log.cursor) == 4
     assert log.count("SELECT count(*) FROM log") == 0
     assert feed.plan_trim(below=log.cursor).first is None
@@ -404,34 +370,8 @@ def test_every_ordering_goes_on_behind_the_mark(log, case):
         feed.read(0, early, 10)
     log.write(6, 7)
     assert log.news() == [6, 7]
-    assert log.everything() == [6, 7]
-    again = source.bind(log.engine)
-    assert numbers(again) == [6, 7]
-
-
-def test_sqlite_without_autoincrement_keeps_its_last_event(sqlite):
-    """Where SQLite would give the number of the last row again, that row stays."""
-    plain = Table(
-        "plain", MetaData(), Column("id", Integer, primary_key=True), Column("n", Integer)
-    )
-    plain.metadata.create_all(sqlite)
-    source = TableFeed(plain, data=["n"], append_only=True, retention=Retention())
-    with sqlite.begin() as connection:
-        source.install(connection)
-        connection.execute(insert(plain), [{"n": number} for number in range(3)])
-    feed = source.bind(sqlite)
-    last = feed.read(0, LAST, 1).cursor
-    plan = feed.plan_trim(below=last)
-    assert (plan.events, plan.until, plan.wanted) == (2, 2, 3)
-    assert "SQLite would give its number again" in str(plan)
-    feed.trim(plan)
-    with sqlite.begin() as connection:
-        connection.execute(insert(plain), {"n": 3})
-    assert numbers(feed, 0, last) == [3]
-    assert numbers(feed) == [2, 3]
-
-
-# A trimmer beside a reader.
+    for one in (feed, log.source(retention=Retention()).bind(log.engine)):
+        assert numbers(one) == [6, 7]
 
 
 @pytest.mark.parametrize("limit", [2, pytest.param(50, marks=pytest.mark.test_all)])
@@ -445,47 +385,24 @@ def test_trimmed_between_any_two_statements(sqlite, cursor, limit, monkeypatch):
     metadata.create_all(sqlite)
     with sqlite.begin() as connection:
         shop_source().install(connection)
-    own = create_engine(sqlite.url)
-    first, step = 0, 0
-    try:
-        while True:
+    first, step, trimmed = 0, 0, True
+    with connected(sqlite.url) as own:
+        beside = shop_source().bind(own)
+        while trimmed:
             place_at(sqlite, range(first, first + 40))
             feed = shop_source().bind(sqlite)
             feed.info()
             start = cursor if cursor == FIRST else f"1-{first + 5}"
-            beside = shop_source().bind(own)
-            with trimming(sqlite, step, lambda: trim(beside, first + 30, rows=9)) as trimmed:  # noqa: B023 - called in this turn
-                with suppress(*([Trimmed] if cursor != FIRST else [])):
-                    pages = feed.read_pages(0, start, limit, 30)
-                    seen = [event.data["n"] for page in pages for event in page.events]
-                    expected = [n for n in range(seen[0], seen[-1] + 1) if n % 2 == 0 and n != 4]
-                    assert seen == expected, step
-                    assert cursor == FIRST or seen[0] == first + 6, step
-                if not trimmed:
-                    break
+            trim_now = partial(trim, beside, first + 30, rows=9)
+            with (
+                suppress(*([Trimmed] if cursor != FIRST else [])),
+                before_query(sqlite, step, trim_now) as trimmed,
+            ):
+                pages = feed.read_pages(0, start, limit, 30)
+                seen = [event.data["n"] for page in pages for event in page.events]
+                expected = [n for n in range(seen[0], seen[-1] + 1) if n % 2 == 0 and n != 4]
+                assert seen == expected, step
+                assert cursor == FIRST or seen[0] == first + 6, step
             trim(beside, first + 41)
             first, step = first + 40, step + 1
-    finally:
-        own.dispose()
-    assert step > 4
-
-
-@contextmanager
-def trimming(engine, step, trim_now):
-    """Trim before a statement of a read."""
-    seen: list[str] = []
-    trimmed: list[int] = []
-
-    def before(connection, cursor, statement, *_):
-        if not statement.startswith("SELECT") or trimmed:
-            return
-        seen.append(statement)
-        if len(seen) == step + 1:
-            trimmed.append(step)
-            trim_now()
-
-    event.listen(engine, "before_cursor_execute", before)
-    try:
-        yield trimmed
-    finally:
-        event.remove(engine, "before_cursor_execute", before)
+    assert step > 5

@@ -11,7 +11,7 @@ from harness.shop import metadata, orders
 from harness.trimmed import numbers, of_any, of_each, position_of, trim
 from sqlalchemy import MetaData, insert
 
-from zeroeventhub import EventLog, ExpectedVersion, NewEvent, TableFeed
+from zeroeventhub import FIRST, EventLog, ExpectedVersion, NewEvent, TableFeed
 from zeroeventhub.errors import BadCursor, ConfigurationError, Diverged, FeedFailure, Trimmed
 from zeroeventhub.publisher.retention import Retention
 from zeroeventhub.publisher.trimming import trimmer
@@ -23,11 +23,7 @@ HOUR = timedelta(hours=1)
 def log(request, case):
     """A log in an empty database, whose feed is trimmed."""
     found = Log(request.getfixturevalue(case.database), case)
-    LOG.metadata.create_all(found.engine)
-    source = killed_source(case.ordering)
-    with found.engine.begin() as connection:
-        source.install(connection)
-    found.feed = source.bind(found.engine)
+    found.publish(retention=Retention(), id="id")
     return found
 
 
@@ -257,13 +253,14 @@ class Witness:
         self.cursors = {"1-0": 0}
 
     def write(self, *written):
-        """Append events, and remember where they are, and the cursors behind them."""
+        """Append events, and remember where they are, and the newest cursors."""
         self._log.write(*written)
-        page = self._log.feed.read(0, max(self.cursors, key=self.cursors.get), 1000, each=True)
+        page = self._log.feed.read(0, [*self.cursors][-1], 1000, each=True)
         assert [event.data["n"] for event in page.events] == [*written]
-        for number, cursor in zip(written, page.cursors, strict=True):
-            self.history[position_of(cursor)] = number
-            self.cursors[cursor] = position_of(cursor)
+        positions = [position_of(cursor) for cursor in page.cursors]
+        self.history |= zip(positions, written, strict=True)
+        newest = {**self.cursors, **dict(zip(page.cursors, positions, strict=True))}
+        self.cursors = dict([*newest.items()][-10:])
 
     def judge(self, feed):
         """Show that every reader gets all that follows its cursor, or is refused.
@@ -274,28 +271,18 @@ class Witness:
         Returns:
             Where the mark is.
         """
-        first = numbers(feed)
         mark = position_of(feed.cursor_after(0))
-        assert first == self._behind(mark)
-        for cursor, position in self.cursors.items():
-            if position < mark:
+        for cursor, position in {FIRST: mark, **self.cursors}.items():
+            behind = [number for at, number in self.history.items() if at > position]
+            if position >= mark:
+                assert numbers(feed, 0, cursor) == behind, cursor
+            else:
                 with pytest.raises(Trimmed) as trimmed:
                     feed.read(0, cursor, 1000)
                 assert position_of(trimmed.value.earliest) == mark
-            else:
-                assert numbers(feed, 0, cursor) == self._behind(position), cursor
         left = self._log.count("SELECT count(*) FROM log")
-        assert left == len(self._behind(mark))
+        assert left == sum(at > mark for at in self.history)
         return mark
-
-    def forget(self, below):
-        """Let go of cursors that no reader has any more."""
-        self.cursors = {
-            cursor: position for cursor, position in self.cursors.items() if position >= below
-        }
-
-    def _behind(self, position):
-        return [number for at, number in sorted(self.history.items()) if at > position]
 
 
 @pytest.mark.parametrize("stride", [13, pytest.param(4, marks=pytest.mark.test_all)])
@@ -317,7 +304,6 @@ def test_killed_at_points_of_trimming(log, case, stride):
         witness.judge(killed_source(case.ordering).bind(log.engine))
         trim(log.feed, below)
         assert witness.judge(log.feed) == below - 1
-        witness.forget(below - 4)
         at += stride
     assert kills > 1
     assert len(marks) > 2
