@@ -1,6 +1,5 @@
 """The clients against feeds that send too slowly, or not at all."""
 
-import shutil
 import ssl
 import threading
 import time
@@ -8,8 +7,10 @@ from functools import partial
 
 import httpx
 import pytest
+import trustme
 from harness.calling import INFO, PAGE, answer, discovery
-from harness.dripping import drip, dripping, make_certificate
+from harness.dripping import drip, dripping
+from harness.faults.proxy import Plan, proxying
 
 from zeroeventhub import Limits
 from zeroeventhub.errors import CutPage, Unreachable
@@ -58,24 +59,13 @@ SLOW = {
     "headers": (slow_headers, Unreachable),
     "interim answers": (slow_interim, Unreachable),
     "silence": (partial(silent_behind, b""), Unreachable),
-    "silence in the status": (partial(silent_behind, b"HTTP/1.1 200"), Unreachable),
     "length of a chunk": (slow_chunk_size, CutPage),
     "silence behind the headers": (partial(silent_behind, answer()), CutPage),
-    "silence in a line": (partial(silent_behind, answer() + PAGE[:20]), CutPage),
-    "blank lines": (slow_body, CutPage),
     "a line": (partial(slow_body, b'{"data":"'), CutPage),
 }
-TWICE = {"silence in the status", "silence in a line", "blank lines"}
-"""Shown by another case as well; blocking sockets wait for whole seconds."""
 
 
-@pytest.mark.parametrize(
-    ("script", "error"),
-    [
-        pytest.param(*case, id=name, marks=pytest.mark.test_all if name in TWICE else ())
-        for name, case in SLOW.items()
-    ],
-)
+@pytest.mark.parametrize(("script", "error"), SLOW.values(), ids=SLOW)
 def test_whole_answer_has_a_deadline(call, script, error):
     """However an answer is slow, it is given up at the deadline, and no thread is left."""
     threads = threading.active_count()
@@ -140,8 +130,35 @@ def test_wait_comes_on_top_of_the_deadline(call):
             call(url, session=PATIENT, feed=feed)
 
 
-@pytest.mark.parametrize("patience", [0.2, httpx.Timeout(5, read=0.2)], ids=str)
-@pytest.mark.parametrize("wait", [None, 0, 0.1])
+@pytest.mark.parametrize(
+    ("patience", "expected"),
+    [
+        (None, (1.0, 1.0)),
+        (httpx.Timeout(60), (1.0, 1.0)),
+        (httpx.Timeout(60, pool=0.25, connect=0.5), (0.25, 0.5)),
+    ],
+    ids=str,
+)
+def test_connection_may_take_a_third_of_the_deadline(call, patience, expected):
+    """A client waits for a free connection, and for a server to accept one, for a third of the
+    deadline, or as much less as its caller wants.
+    """
+    seen = []
+
+    def reply(request):
+        timeouts = request.extensions["timeout"]
+        bounds = [timeouts["pool"], timeouts["connect"]]
+        seen.append(tuple(bound if bound is None else float(bound) for bound in bounds))
+        return httpx.Response(200, content=PAGE if "/events" in request.url.path else INFO)
+
+    session = {"transport": httpx.MockTransport(reply), "timeout": patience}
+    call("http://feed/", session=session, feed={"limits": Limits(seconds=3)})
+    assert seen == [expected] * 2
+
+
+@pytest.mark.parametrize(
+    ("patience", "wait"), [(0.2, None), (httpx.Timeout(5, read=0.2), 0.1)], ids=str
+)
 def test_timeout_of_the_callers_own_client_holds(call, patience, wait):
     """The timeout of the caller's httpx client holds, beside what the feed was asked to wait."""
     with dripping(pages(lambda: [(b"", 0.7), (answer(PAGE), 0.0)])) as url:
@@ -183,29 +200,17 @@ def test_deadline_holds_over_other_transports(any_call):
     assert time.monotonic() - start < SOON
 
 
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory):
-    """A certificate for this machine, which its clients trust."""
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed on this machine")
-    return make_certificate(tmp_path_factory.mktemp("tls") / "certificate.pem")
-
-
-@pytest.mark.parametrize(
-    ("script", "slow"),
-    [
-        (slow_chunk_size, {}),
-        (lambda: [(answer(INFO), 5.0)], {"records": (1, 0.02)}),
-        (slow_headers, {"records": (1, 0.02), "slow_handshake": True}),
-    ],
-    ids=["chunk", "record", "handshake"],
-)
-def test_deadline_holds_over_tls(call, certificate, script, slow):
-    """A body, a record and a handshake whose bytes drip over TLS are given up as well."""
-    session = {"verify": ssl.create_default_context(cafile=certificate), **PATIENT}
-    chosen = pages(script) if not slow else lambda _: script()
-    with dripping(chosen, certificate=certificate, **slow) as url:
+@pytest.mark.parametrize("is_slow", ["body", "handshake"])
+def test_deadline_holds_over_tls(call, is_slow):
+    """A body and a handshake whose bytes drip over TLS are given up as well."""
+    authority, trusted = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    authority.configure_trust(trusted)
+    own = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(own)
+    session = {"verify": trusted, **PATIENT}
+    with dripping(pages(slow_chunk_size), tls=own) as url, proxying(url) as (proxy, through):
+        proxy.follow([Plan(piece=1, pause=0.02)] * 2 if is_slow == "handshake" else [])
         start = time.monotonic()
         with pytest.raises((Unreachable, CutPage)):
-            call(url, session=session, feed=SHORT)
+            call(through.replace("http:", "https:"), session=session, feed=SHORT)
         assert time.monotonic() - start < SOON

@@ -39,73 +39,45 @@ RECORDED = {"a cursor from before the first event, below the retained range"}
 there ever was an event before the first that it holds."""
 
 
-class PlainFeed:
-    """A feed in memory that has no extension."""
+class MemoryFeed:
+    """A feed in memory, which knows what it has trimmed."""
 
-    def __init__(self, events):
-        self._events = [Event.of(event["data"]) for event in events]
+    def __init__(self, *extensions):
+        self._info = replace(FeedInfo.of(1), extensions=frozenset(extensions))
+        self._events = []
+        self._trimmed = 0
 
     def info(self):
-        return FeedInfo.of(1)
+        return self._info
 
     def read(self, partition, cursor, limit):
-        if cursor not in {FIRST, LAST, *map(str, range(len(self._events) + 1))}:
+        end = self._trimmed + len(self._events)
+        cursor = {FIRST: str(self._trimmed), LAST: str(end)}.get(cursor, cursor)
+        if cursor not in {*map(str, range(end + 1))}:
             raise BadCursor("The cursor is not one that this feed has given.")
-        place = {FIRST: 0, LAST: len(self._events)}.get(cursor)
-        place = int(cursor) if place is None else place
-        events = self._events[place : place + limit]
-        return Page(events, str(place + len(events)))
-
-
-class RecordingFeed:
-    """A feed in memory that knows what it has trimmed."""
-
-    def __init__(self):
-        self.events = []
-        self.trimmed = 0
-
-    def info(self):
-        return replace(FeedInfo.of(1), extensions=frozenset({CAUGHT_UP}))
-
-    def read(self, partition, cursor, limit):
-        end = self.trimmed + len(self.events)
-        place = {FIRST: self.trimmed, LAST: end}.get(cursor)
-        place = int(cursor) if place is None else place
-        if place < self.trimmed:
-            raise Trimmed("What follows is gone.", earliest=str(self.trimmed))
-        events = self.events[place - self.trimmed :][:limit]
-        place += len(events)
-        return Page(events, str(place), caught_up=place == end)
-
-
-class RecordingPublisher:
-    """A publisher of a feed that records what it has trimmed."""
-
-    def __init__(self, url, feed):
-        self.url = url
-        self.feed = feed
+        if int(cursor) < self._trimmed:
+            raise Trimmed("What follows is gone.", earliest=str(self._trimmed))
+        events = self._events[int(cursor) - self._trimmed :][:limit]
+        place = int(cursor) + len(events)
+        caught_up = place == end and CAUGHT_UP in self._info.extensions
+        return Page(events, str(place), caught_up=caught_up)
 
     def append(self, events):
         """Append events."""
-        self.feed.events += [Event.of(event["data"]) for event in events]
+        self._events += [Event.of(event["data"]) for event in events]
 
     def trim(self, count):
         """Forget the first events."""
-        del self.feed.events[:count]
-        self.feed.trimmed += count
+        del self._events[:count]
+        self._trimmed += count
 
 
-class Publisher:
-    """A publisher of one of the feeds of the vectors, over SQLite or in memory.
+class Shop:
+    """Write a table of orders."""
 
-    Args:
-        url: where it is mounted.
-        engine: of its database; None in memory.
-    """
-
-    def __init__(self, url, engine=None):
-        self.url = url
-        self.engine = engine
+    def __init__(self, engine):
+        self._engine = engine
+        metadata.create_all(engine)
 
     def append(self, events, first=None):
         """Append events; from a position on, if it is given."""
@@ -121,47 +93,43 @@ class Publisher:
         if first is not None:
             rows = [{"id": first + number, **row} for number, row in enumerate(rows)]
         if rows:
-            with self.engine.begin() as connection:
+            with self._engine.begin() as connection:
                 connection.execute(insert(orders), rows)
 
     def trim(self, count):
         """Delete the first events."""
-        with self.engine.begin() as connection:
+        with self._engine.begin() as connection:
             first = select(orders.c.id).order_by(orders.c.id).limit(count)
             connection.execute(delete(orders).where(orders.c.id.in_(first)))
 
     def lose(self, count, events):
         """Have another history than before."""
-        with self.engine.begin() as connection:
+        with self._engine.begin() as connection:
             last = connection.scalar(select(func.max(orders.c.id)))
             connection.execute(delete(orders).where(orders.c.id > last - count))
         self.append(events, first=last - count + 1)
 
 
 @contextmanager
-def publishing(name, folder):
-    """Serve one of the feeds of the vectors."""
+def publishing(name, folder, *, recorded=False):
+    """Serve one of the feeds of the vectors; yield its URL, and what changes it."""
     described = DOCUMENT["feeds"][name]
-    if name == "plain":
-        routes = feed_routes("/feed", PlainFeed(described["events"]))
-        with serving(Starlette(routes=routes)) as url:
-            yield Publisher(f"{url}/feed")
+    if name == "plain" or recorded:
+        feed = MemoryFeed(*([CAUGHT_UP] if recorded else []))
+        feed.append(described["events"])
+        with serving(Starlette(routes=feed_routes("/feed", feed))) as url:
+            yield f"{url}/feed", feed
         return
     engine = create_engine(f"sqlite:///{folder / 'vectors.db'}")
     if name == "keys":
-        with serving(
-            Starlette(routes=feed_routes("/feed", keys(engine, described), engine))
-        ) as url:
-            yield Publisher(f"{url}/feed", engine)
-        engine.dispose()
-        return
-    metadata.create_all(engine)
-    partitions = {"partition": "part", "partitions": described["partitions"]}
-    feed = TableFeed(orders, data="data", type="kind", time="placed", **partitions)
+        writer, feed = None, keys(engine, described)
+    else:
+        writer = Shop(engine)
+        writer.append(described["events"])
+        partitions = {"partition": "part", "partitions": described["partitions"]}
+        feed = TableFeed(orders, data="data", type="kind", time="placed", **partitions)
     with serving(Starlette(routes=feed_routes("/feed", feed, engine))) as url:
-        publisher = Publisher(f"{url}/feed", engine)
-        publisher.append(described["events"])
-        yield publisher
+        yield f"{url}/feed", writer
     engine.dispose()
 
 
@@ -191,35 +159,30 @@ def shared(tmp_path_factory):
 
 
 @pytest.fixture
-def publisher(request, shared, tmp_path):
+def publisher(vector, shared, tmp_path):
     """The publisher that a vector asks for; its own, if the vector changes it."""
-    vector = request.getfixturevalue("vector")
     if not any("do" in step for step in vector["steps"]):
         yield shared[vector["feed"]]
         return
-    if vector["name"] in RECORDED:
-        feed = RecordingFeed()
-        with serving(Starlette(routes=feed_routes("/feed", feed))) as url:
-            yield RecordingPublisher(f"{url}/feed", feed)
-        return
-    with publishing(vector["feed"], tmp_path) as own:
+    with publishing(vector["feed"], tmp_path, recorded=vector["name"] in RECORDED) as own:
         yield own
 
 
 @pytest.mark.parametrize("vector", named("requests"))
 def test_publisher_answers_as_the_vector_says(vector, publisher):
     """A publisher answers as the specification says."""
-    known = {"token": httpx.get(publisher.url).json()["token"]}
+    url, writer = publisher
+    known = {"token": httpx.get(url).json()["token"]}
     for step in vector["steps"]:
         match step:
             case {"do": "append", "events": events}:
-                publisher.append(events)
+                writer.append(events)
             case {"do": "trim", "count": count}:
-                publisher.trim(count)
+                writer.trim(count)
             case {"do": "lose", "count": count, "events": events}:
-                publisher.lose(count, events)
+                writer.lose(count, events)
             case _:
-                answer = ask(publisher.url, step, known)
+                answer = ask(url, step, known)
                 check(answer, step, known)
                 for name, place in step.get("keep", {}).items():
                     known[name] = kept(answer, place)
@@ -227,8 +190,8 @@ def test_publisher_answers_as_the_vector_says(vector, publisher):
 
 def test_extensions_are_those_that_the_vectors_use(shared):
     """What a feed has to list, for the vectors to say anything about it, is listed."""
-    for name, publisher in shared.items():
-        listed = httpx.get(publisher.url).json().get("extensions", [])
+    for name, (url, _) in shared.items():
+        listed = httpx.get(url).json().get("extensions", [])
         wanted = set(DOCUMENT["feeds"][name]["extensions"])
         assert wanted <= set(listed) if wanted else not listed
 
