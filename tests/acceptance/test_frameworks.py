@@ -1,5 +1,7 @@
 """A feed over other people's models, and its tables in their migrations."""
 
+from itertools import product
+
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
@@ -41,54 +43,42 @@ def test_orm_class_is_published(any_engine):
     assert event.data == {"who": "c1", "loud": "c1!"}
 
 
-def test_alembic_sees_the_tables_of_the_store(engine):
-    """The exported metadata is what Alembic compares: tables to add, then nothing to do."""
-    with engine.connect() as connection:
-        context = MigrationContext.configure(connection)
-        differences = compare_metadata(context, cursor_metadata)
-        assert {kind for kind, _ in differences} == {"add_table"}
-        assert {table.name for _, table in differences} == set(cursor_metadata.tables)
-        cursor_metadata.create_all(connection)
-        assert compare_metadata(context, cursor_metadata) == []
+def test_alembic_sees_the_tables_of_the_store_and_of_a_log(engine):
+    """Alembic compares the exported metadata: tables to add with their indexes, then nothing."""
+    log = MetaData()
+    EventLog(log, "orders", partitions=8)
+    for known, indexes in ((cursor_metadata, 0), (log, 2)):
+        with engine.connect() as connection:
+            context = MigrationContext.configure(connection)
+            kinds = [kind for kind, _ in compare_metadata(context, known)]
+            assert kinds == ["add_table"] * len(known.tables) + ["add_index"] * indexes
+            known.create_all(connection)
+            assert compare_metadata(MigrationContext.configure(connection), known) == []
+            known.drop_all(connection)
+            connection.commit()
 
 
-def test_alembic_sees_the_table_of_a_log(engine):
-    """A log is a table of its metadata: one to add with its indexes, and then nothing to do."""
-    metadata = MetaData()
-    EventLog(metadata, "orders", partitions=8)
-    with engine.connect() as connection:
-        context = MigrationContext.configure(connection)
-        differences = compare_metadata(context, metadata)
-        assert [kind for kind, _ in differences] == ["add_table", "add_index", "add_index"]
-        metadata.create_all(connection)
-        assert compare_metadata(context, metadata) == []
+def migrating(connection):
+    """Be in a migration of Alembic's."""
+    return Operations.context(MigrationContext.configure(connection))
 
 
 @pytest.mark.parametrize(
     ("database", "ordering"),
-    [
-        ("postgresql", "gated"),
-        ("postgresql", "sequenced"),
-        ("mariadb", "sequenced"),
-        ("sqlite", "sequenced"),
-    ],
+    [("postgresql", "gated"), *product(("postgresql", "mariadb", "sqlite"), ["sequenced"])],
 )
 def test_alembic_installs_an_ordering(request, database, ordering):
     """A migration that installs and uninstalls an ordering is two lines, run by Alembic itself."""
     engine = request.getfixturevalue(database)
     metadata.create_all(engine)
     source = TableFeed(orders, data="data", ordering=ordering)
-    with engine.begin() as connection:
-        context = MigrationContext.configure(connection)
-        with Operations.context(context) as operations:
-            source.install(operations.get_bind())
+    with engine.begin() as connection, migrating(connection) as operations:
+        source.install(operations.get_bind())
     with engine.begin() as connection:
         place(connection, 1)
     assert source.bind(engine).read(0, FIRST, 1).events[0].data == {"n": 0}
-    with engine.begin() as connection:
-        context = MigrationContext.configure(connection)
-        with Operations.context(context) as operations:
-            source.uninstall(operations.get_bind())
+    with engine.begin() as connection, migrating(connection) as operations:
+        source.uninstall(operations.get_bind())
     with pytest.raises(ConfigurationError):
         source.bind(engine).info()
 
@@ -98,15 +88,10 @@ def test_alembic_leaves_the_tables_of_an_ordering_alone(engine):
     metadata.create_all(engine)
     with engine.begin() as connection:
         TableFeed(orders, data="data", ordering="sequenced").install(connection)
-    filter_ = {"include_name": include_name}
+    names = {"include_name": lambda name, kind, _: kind != "table" or "zeroeventhub" not in name}
     with engine.connect() as connection:
-        context = MigrationContext.configure(connection, opts=filter_)
+        context = MigrationContext.configure(connection, opts=names)
         assert compare_metadata(context, metadata) == []
-
-
-def include_name(name, type_, parent_names):
-    """Tell Alembic which names are the application's."""
-    return type_ != "table" or not name.startswith("zeroeventhub_")
 
 
 def test_tables_of_the_store_join_metadata_of_ones_own(tmp_path):

@@ -6,12 +6,15 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
+from operator import attrgetter
 from pathlib import Path
 
 import httpx
 import pytest
 from harness.shop import metadata, orders
+from harness.stores import new_store
 from harness.waiting import until
 from harness.web import serving
 from sqlalchemy import create_engine, insert, inspect, select, text, update
@@ -41,34 +44,6 @@ def guide(*names, **given):
     return space
 
 
-class LaidOut:
-    """Publish a table by a layout, as a feed of one's own over the feed of a table."""
-
-    def __init__(self, table, *, partitions, **options):
-        self.layout = partitions
-        self.feed = TableFeed(table, partitions=max(partitions.ids) + 1, **options)
-
-    def bind(self, engine):
-        """Return what reads it."""
-        return BoundLaidOut(self.layout, self.feed.bind(engine))
-
-
-class BoundLaidOut:
-    """Read pages of a table by a layout."""
-
-    def __init__(self, layout, bound):
-        self.layout = layout
-        self.bound = bound
-        self.cursor_after = bound.cursor_after
-
-    def info(self):
-        self.bound.info()
-        return self.layout.info()
-
-    def read(self, partition, cursor, limit):
-        return self.bound.read(partition, cursor, limit)
-
-
 class Deployed:
     """Be the feeds of the processes that serve: a request is answered by any of them."""
 
@@ -91,6 +66,19 @@ def nothing():
     return {customer: [] for customer in KEYS}
 
 
+@contextmanager
+def running(*work):
+    """Let threads work meanwhile, which end soon after."""
+    threads = [threading.Thread(target=one, daemon=True) for one in work]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        for thread in threads:
+            thread.join(PATIENCE)
+
+
 @dataclass
 class Shop:
     """A shop that writes all the time.
@@ -109,37 +97,31 @@ class Shop:
     def work(self, customers):
         """Write events of some customers, each behind the last, until the shop closes."""
         for number in count():
-            if self.stopping.is_set():
-                return
             customer = customers[number % len(customers)]
-            while True:
+            while not self.stopping.is_set():
                 try:
                     with self.engine.begin() as connection:
                         self.write(connection, customer, {"customer": customer, "n": number})
                         time.sleep(0.002)
-                    break
                 except DBAPIError:
-                    if self.stopping.wait(0.005):
-                        return
-            self.written[customer].append(number)
-            # MariaDB does not tell a connection that is always busy from a long transaction.
-            time.sleep(0.004)
+                    self.stopping.wait(0.005)
+                else:
+                    self.written[customer].append(number)
+                    # MariaDB does not tell a connection that is always busy from a long
+                    # transaction.
+                    time.sleep(0.004)
+                    break
+            else:
+                return
 
     @contextmanager
     def open(self):
         """Let writers work meanwhile."""
-        threads = [
-            threading.Thread(target=self.work, args=[KEYS[number::3]], daemon=True)
-            for number in range(3)
-        ]
-        for thread in threads:
-            thread.start()
-        try:
-            yield
-        finally:
-            self.stopping.set()
-            for thread in threads:
-                thread.join(PATIENCE)
+        with running(*(partial(self.work, KEYS[number::3]) for number in range(3))):
+            try:
+                yield
+            finally:
+                self.stopping.set()
 
     def wait(self, amount=30):
         """Wait until so many events more have been written, and some of each customer."""
@@ -183,13 +165,11 @@ class Billing:
         with httpx.Client() as session:
             client = Client(f"{self.url}/orders", session)
             consumer = Consumer(client, self.store, "billing", limit=7, poll_interval=0.01)
-            thread = threading.Thread(target=consumer.run, args=[self.apply], daemon=True)
-            thread.start()
-            try:
-                yield
-            finally:
-                consumer.stop()
-                thread.join(PATIENCE)
+            with running(partial(consumer.run, self.apply)):
+                try:
+                    yield
+                finally:
+                    consumer.stop()
 
     def wait_for(self, shop):
         """Wait until everything that was written has been seen, and show that it was seen well."""
@@ -210,29 +190,19 @@ class Billing:
 def store(tmp_path):
     """A consumer's store of cursors."""
     engine = create_engine(f"sqlite:///{tmp_path / 'consumer.db'}")
-    store = CursorStore(engine)
-    with engine.begin() as connection:
-        store.create_tables(connection)
-    yield store
+    yield new_store(engine)
     engine.dispose()
 
 
-@pytest.fixture(
-    params=[pytest.param("own feed", marks=pytest.mark.test_all), "table feed"],
-)
-def source(request):
-    """What publishes a table by a layout."""
-    return LaidOut if request.param == "own feed" else TableFeed
-
-
-def use(space, source, engine):
-    """Make the guide's table, and let its feeds be of some kind."""
-    space["TableFeed"] = source
+def shop_of(engine, *names):
+    """Run code of the guide, and make its table; return the names that it leaves."""
+    space = guide("shop", *names)
     hash_on_connect(engine)
     space["metadata"].create_all(engine)
     if "switch" in space:
         with engine.begin() as connection:
             connection.execute(insert(space["switch"]).values(generation=0))
+    return space
 
 
 def bar(engine, shown=lambda sql: sql):
@@ -256,10 +226,9 @@ def served(feed):
         yield url
 
 
-def test_partition_is_split_under_way(source, engine, store):
+def test_partition_is_split_under_way(engine, store):
     """Writers go on while a partition is split, and readers change one by one."""
-    space = guide("shop", "layouts", "writer", "feed", "settled")
-    use(space, source, engine)
+    space = shop_of(engine, "layouts", "writer", "feed", "settled")
     before, after = space["LAYOUTS"]
     old, ready, new = (
         space["feed_of"](layout).bind(engine) for layout in (before, before.expecting(after), after)
@@ -290,22 +259,20 @@ def test_partition_is_split_under_way(source, engine, store):
     assert parts == {(0, 0), (1, 1), (2, 0), (3, 0)}
 
 
-def test_consumer_that_comes_late_reads_parents_first(source, any_engine, store):
+def test_consumer_that_comes_late_reads_parents_first(any_engine, store):
     """A consumer that starts after a split reads the history in order, and from a drop on none."""
-    engine = any_engine
-    space = guide("shop", "layouts", "writer", "feed")
-    use(space, source, engine)
+    space = shop_of(any_engine, "layouts", "writer", "feed")
     after = space["AFTER"]
-    shop = Shop(engine, space["write"])
+    shop = Shop(any_engine, space["write"])
     with shop.open():
         shop.wait()
-        bar(engine)
+        bar(any_engine)
         shop.wait()
-    with served(space["feed_of"](after).bind(engine)) as url:
+    with served(space["feed_of"](after).bind(any_engine)) as url:
         billing = Billing(store, url)
         with billing.running():
             billing.wait_for(shop)
-    with served(space["feed_of"](after.drop(0)).bind(engine)) as url:
+    with served(space["feed_of"](after.drop(0)).bind(any_engine)) as url:
         assert httpx.get(f"{url}/orders").json()["partitions"] == [
             {"id": "1"},
             {"id": "2"},
@@ -315,8 +282,7 @@ def test_consumer_that_comes_late_reads_parents_first(source, any_engine, store)
 
 def test_writer_of_the_old_layout_is_refused(engine):
     """A writer that has not heard of the change fails at the bar, and others go on."""
-    space = guide("shop", "layouts", "writer")
-    use(space, None, engine)
+    space = shop_of(engine, "layouts", "writer")
     orders = space["orders"]
     parts = {part: next(k for k in KEYS if key_hash(k) % 2 == part) for part in (0, 1)}
     bar(engine)
@@ -337,8 +303,7 @@ def test_bar_waits_for_open_writers(request):
     """A writer that has written to the parent and not ended keeps the change waiting."""
     for database in ("postgresql", "mariadb"):
         engine = request.getfixturevalue(database)
-        space = guide("shop", "layouts", "writer")
-        use(space, None, engine)
+        space = shop_of(engine, "layouts", "writer")
         customer = next(key for key in KEYS if key_hash(key) % 2 == 0)
         with engine.connect() as slow:
             space["write"](slow, customer, {})
@@ -352,11 +317,9 @@ def test_bar_waits_for_open_writers(request):
             assert connection.scalar(select(space["switch"].c.generation)) == 1
 
 
-def test_all_are_redistributed_under_way(source, any_engine, store):
+def test_all_are_redistributed_under_way(any_engine, store):
     """Readers change at one moment, twice while the consumer is away, and cursors go on."""
-    engine = any_engine
-    space = guide("shop", "layouts", "feed", "switched")
-    use(space, source, engine)
+    space = shop_of(any_engine, "layouts", "feed", "switched")
     layouts = [Layout.of(2)]
     for _ in range(3):
         layouts.append(layouts[-1].redistribute(by=2))
@@ -366,12 +329,12 @@ def test_all_are_redistributed_under_way(source, any_engine, store):
         connection.execute(insert(space["orders"]).values(row))
 
     def change():
-        with engine.begin() as connection:
+        with any_engine.begin() as connection:
             switch = space["switch"]
             connection.execute(switch.update().values(generation=switch.c.generation + 1))
 
-    shop = Shop(engine, write)
-    with served(space["Switched"](engine, layouts)) as url:
+    shop = Shop(any_engine, write)
+    with served(space["Switched"](any_engine, layouts)) as url:
         billing = Billing(store, url)
         with shop.open():
             with billing.running():
@@ -391,46 +354,16 @@ def test_all_are_redistributed_under_way(source, any_engine, store):
         assert billing.cursors.keys() == {share.id for share in layouts[-1].partitions}
 
 
-def test_what_was_split_is_redistributed(source, any_engine, store):
-    """A consumer that slept through a split and a redistribution goes on in order."""
-    engine = any_engine
-    space = guide("shop", "layouts", "writer", "feed")
-    use(space, source, engine)
-    before, after = space["LAYOUTS"]
-    last = after.redistribute(by=2)
-    space["LAYOUTS"].append(last)
-    deployed = Deployed(space["feed_of"](before).bind(engine))
-    shop = Shop(engine, space["write"])
-    with served(deployed) as url:
-        billing = Billing(store, url)
-        with shop.open():
-            with billing.running():
-                shop.wait()
-            bar(engine)
-            shop.wait()
-            deployed.feeds = (space["feed_of"](last).bind(engine),)
-            with billing.running():
-                shop.wait()
-                with engine.begin() as connection:
-                    connection.execute(space["switch"].update().values(generation=2))
-                shop.wait()
-        with billing.running():
-            billing.wait_for(shop)
-        assert billing.cursors.keys() == {share.id for share in last.partitions}
-
-
-def test_events_of_a_later_layout_are_expected(source, any_engine):
+def test_events_of_a_later_layout_are_expected(any_engine):
     """A feed fails over an event that it would not show, unless it was told to expect it."""
-    engine = any_engine
-    space = guide("shop", "layouts", "feed")
-    use(space, source, engine)
+    space = shop_of(any_engine, "layouts", "feed")
     before, after = space["LAYOUTS"]
-    with engine.begin() as connection:
+    with any_engine.begin() as connection:
         row = {"customer": "ada", "part": 3, "data": {}}
         connection.execute(insert(space["orders"]).values(row))
     with pytest.raises(Exception, match="no consumer would ever see it"):
-        space["feed_of"](before).bind(engine).info()
-    info = space["feed_of"](before.expecting(after)).bind(engine).info()
+        space["feed_of"](before).bind(any_engine).info()
+    info = space["feed_of"](before.expecting(after)).bind(any_engine).info()
     assert info.token == before.token
     assert [partition.id for partition in info.partitions] == [0, 1]
 
@@ -438,8 +371,7 @@ def test_events_of_a_later_layout_are_expected(source, any_engine):
 @pytest.mark.parametrize("ordering", ["gated", "sequenced"])
 def test_closed_partition_ends_only_when_it_is_settled(postgresql, ordering):
     """The end of a closed partition is not shown while its last events lie above the horizon."""
-    space = guide("shop", "layouts")
-    use(space, None, postgresql)
+    space = shop_of(postgresql, "layouts")
     orders, after = space["orders"], space["AFTER"]
     feed = TableFeed(orders, partition="part", partitions=after, data="data", ordering=ordering)
     with postgresql.begin() as connection:
@@ -496,17 +428,8 @@ class Changing:
 
     def change(self, layout):
         """Show another layout from now on."""
-        self.bound = TableFeed(orders, partition="part", partitions=layout, data="data").bind(
-            self.engine
-        )
-
-    def info(self):
-        """Describe the feed as it is now."""
-        return self.bound.info()
-
-    def read(self, partition, cursor, limit):
-        """Read a page."""
-        return self.bound.read(partition, cursor, limit)
+        feed = TableFeed(orders, partition="part", partitions=layout, data="data")
+        self.info, self.read = attrgetter("info", "read")(feed.bind(self.engine))
 
 
 @pytest.fixture
@@ -514,7 +437,7 @@ def changing(sqlite):
     """A feed of one partition, to be changed, and its URL."""
     metadata.create_all(sqlite)
     feed = Changing(sqlite, Layout.of(1).expecting(Layout.of(1).split(0, into=2)))
-    with serving(Starlette(routes=feed_routes("/orders", feed))) as url:
+    with served(feed) as url:
         yield feed, f"{url}/orders"
 
 

@@ -15,37 +15,25 @@ import sys
 import time
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from itertools import product
 from typing import Any
 from urllib.parse import quote
 
-from sqlalchemy import (
-    JSON,
-    Column,
-    DateTime,
-    Integer,
-    MetaData,
-    String,
-    Table,
-    create_engine,
-    delete,
-    insert,
-)
+import sqlalchemy as sa
 from sqlalchemy.pool import StaticPool
 from starlette.applications import Starlette
 from starlette.requests import Request
 
-from zeroeventhub import FIRST, Principal, Quota, TableFeed, bearer_tokens, feed_routes
+from zeroeventhub import FIRST, FeedInfo, Principal, Quota, TableFeed, bearer_tokens, feed_routes
 from zeroeventhub.errors import Forbidden
 from zeroeventhub.protocol import TypeFilter
 
 ALLOWED = {200, 304, 400, 401, 403, 404, 405, 409, 410, 429}
-PATHS = ["/feed", "/feed/events", "/feed/cursor", "/feed/splits", "/feed/http-feed"]
-PATHS += ["/feed/server-sent-events", "/plain", "/plain/events", "/plain/cursor", "/plain/splits"]
-PATHS += ["/feed/lag", "/plain/lag", "/feed/cursor-of-count", "/plain/cursor-of-count"]
-PATHS += ["/feed/key-history", "/plain/key-history"]
-GUARDED = ["/guarded", "/guarded/events", "/guarded/cursor", "/guarded/splits", "/guarded/lag"]
-GUARDED += ["/guarded/cursor-of-count", "/guarded/http-feed", "/guarded/server-sent-events"]
-PATHS += GUARDED
+ENDPOINTS = ["", "/events", "/cursor", "/splits", "/lag", "/cursor-of-count"]
+RENDITIONS = ["/http-feed", "/server-sent-events"]
+GUARDED = [f"/guarded{path}" for path in [*ENDPOINTS, *RENDITIONS]]
+PATHS = [f"/feed{path}" for path in [*ENDPOINTS, *RENDITIONS, "/key-history"]]
+PATHS += [f"/plain{path}" for path in [*ENDPOINTS, "/key-history"]] + GUARDED
 OFTEN = [*PATHS, *GUARDED, *["/guarded", "/guarded/events"] * 3]
 ECHO = "canary~of~a~request"
 """What no problem repeats, wherever in a request it stood."""
@@ -96,61 +84,23 @@ MOMENTS += ["2026-01-31T12:00:10+99:99", "2026-W05-6T12:00:00Z", "0000-01-01T00:
 CURSORS = ["_first", "_last", "1-0", "1-5", "1-40", "1-41", "1-9223372036854775807", "2-0-0000-00"]
 CURSORS += ["1-9223372036854775808", "1-" + "9" * 30, "2-5-0000-0000000000", "1-05", "1--1", "3-1"]
 CURSORS += ["2-5-ffff-ffffffffff", "2-9223372036854775807-0000-0000000000", "c", "a" * 4097, "\t"]
-TYPES = [
-    "placed",
-    "PAID;placed",
-    ";;",
-    "",
-    "a;" * 101,
-    "a" * 257,
-    "å",
-    "a b",
-    "%",
-    "_",
-    "'",
-    "\x7f",
-]
-WAITS = [
-    "0",
-    "0.001",
-    "5",
-    "30",
-    "999999999",
-    "9999999999",
-    ".5",
-    "5.",
-    "1e1",
-    "-1",
-    "inf",
-    "0.5.5",
-]
+TYPES = ["placed", "PAID;placed", ";;", "", "a;" * 101, "a" * 257, "å", "a b", "%", "_", "\x7f"]
+WAITS = ["0", "0.001", "5", "30", "999999999", "9999999999", ".5", "5.", "1e1", "-1", "inf"]
+VALUES = {"time": MOMENTS, "wait": WAITS}
+VALUES |= dict.fromkeys(("event-types", "skip-event-types", "headers"), TYPES)
 TAGS = [b"*", b'"x"', b"W/", b'"' * 99, b"\xff", b""]
-JUNK = [
-    "",
-    ECHO,
-    "%",
-    "%zz",
-    "%ff",
-    "\ud800",
-    "\U0010ffff",
-    "&",
-    "=",
-    "+",
-    ";",
-    "a\nb",
-    "' OR 1=1 --",
-    "\0",
-]
+JUNK = ["", ECHO, "%", "%zz", "%ff", "\ud800", "\U0010ffff", "&", "=", "+", ";", "a\nb", "\0"]
+JUNK += ["' OR 1=1 --"]
 
-_metadata = MetaData()
-_events = Table(
+_metadata = sa.MetaData()
+_events = sa.Table(
     "events",
     _metadata,
-    Column("id", Integer, primary_key=True),
-    Column("part", Integer, nullable=False),
-    Column("kind", String(40)),
-    Column("happened", DateTime),
-    Column("data", JSON),
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("part", sa.Integer, nullable=False),
+    sa.Column("kind", sa.String(40)),
+    sa.Column("happened", sa.DateTime),
+    sa.Column("data", sa.JSON),
     sqlite_autoincrement=True,
 )
 
@@ -178,20 +128,16 @@ def mark(part: int, kind: str | None) -> str:
 
 def hidden_from(name: str | None) -> list[bytes]:
     """Return the marks of events that a reader may not see; None for a stranger."""
-    reader = None if name in {None, "banned"} else READERS[name]
+    sees = NOBODY if name in {None, "banned"} else READERS[name]
+    types = sees.narrowed(None)
     return [
         mark(part, kind).encode()
-        for part in range(2)
-        for kind in KINDS
-        if reader is None or not _sees(reader, part, kind)
+        for part, kind in product(range(2), KINDS)
+        if not (sees.may_read(part) and (types is None or types.lets_through(kind or "")))
     ]
 
 
-def _sees(reader: Principal, part: int, kind: str | None) -> bool:
-    types = reader.narrowed(None)
-    return reader.may_read(part) and (types is None or types.lets_through(kind or ""))
-
-
+NOBODY = Principal(name="nobody", partitions=())
 HIDDEN = {name: hidden_from(name) for name in (None, *READERS)}
 
 
@@ -225,8 +171,6 @@ class _Plain:
         self._feed = feed
 
     async def info(self) -> Any:
-        from zeroeventhub import FeedInfo
-
         return FeedInfo.of(2)
 
     async def read(self, partition: int, cursor: str, limit: int) -> Any:
@@ -242,10 +186,10 @@ class Fuzzer:
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
-        self._engine = create_engine(
+        self.engine = sa.create_engine(
             "sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False}
         )
-        _metadata.create_all(self._engine)
+        _metadata.create_all(self.engine)
         noon = datetime(2026, 1, 31, 12, tzinfo=UTC).replace(tzinfo=None)
         rows = [
             {
@@ -256,39 +200,25 @@ class Fuzzer:
             }
             for number in range(40)
         ]
-        with self._engine.begin() as connection:
-            connection.execute(insert(_events), rows)
+        with self.engine.begin() as connection:
+            connection.execute(sa.insert(_events), rows)
+        options = {"partition": "part", "partitions": 2, "data": "data", "type": "kind"}
+        options |= {"time": "happened", "cloudevents": "/events"}
         feed, guarded = (
-            TableFeed(
-                _events,
-                partition="part",
-                partitions=2,
-                data="data",
-                type="kind",
-                time="happened",
-                cloudevents="/events",
-                cursor_secret=secret,
-            ).bind(self._engine)
+            TableFeed(_events, **options, cursor_secret=secret).bind(self.engine)
             for secret in (None, "known to the publisher alone")
         )
         self._cursors = [*CURSORS, *self._real_cursors(feed), *self._real_cursors(guarded)]
-        with self._engine.begin() as connection:
-            connection.execute(delete(_events).where(_events.c.id <= 6))
+        with self.engine.begin() as connection:
+            connection.execute(sa.delete(_events).where(_events.c.id <= 6))
         self._kept: tuple[str, bytes, list[tuple[bytes, bytes]]] | None = None
+        renditions = {"http_feed": True, "server_sent_events": True}
+        guards = {"authorize": authorize, "name": "c"}
         self._application = Starlette(
             routes=[
-                *feed_routes(
-                    "/feed", _Awaitable(feed), http_feed=True, server_sent_events=True, name="a"
-                ),
+                *feed_routes("/feed", _Awaitable(feed), name="a", **renditions),
                 *feed_routes("/plain", _Plain(feed), name="b"),
-                *feed_routes(
-                    "/guarded",
-                    _Awaitable(guarded),
-                    authorize=authorize,
-                    http_feed=True,
-                    server_sent_events=True,
-                    name="c",
-                ),
+                *feed_routes("/guarded", _Awaitable(guarded), **guards, **renditions),
             ]
         )
         self._application.router.redirect_slashes = False  # the host's redirections, not a feed's
@@ -382,37 +312,17 @@ class Fuzzer:
             return choice.choice(JUNK)
         if choice.random() < 0.75 and name in NUMBERED:
             return choice.choice({"partition": "01", "token": "2", "n": "2"}.get(name, "123"))
-        match name:
-            case "cursor" | "stop" | "cursor0" | "cursor1" | "cursor2":
-                return choice.choice(self._cursors)
-            case "time":
-                return choice.choice(MOMENTS)
-            case "event-types" | "skip-event-types" | "headers":
-                return choice.choice(TYPES)
-            case "wait":
-                return choice.choice(WAITS)
-            case "lastEventId":
-                return choice.choice(NUMBERS)
-        return choice.choice(NUMBERS)
+        if name.startswith("cursor") or name == "stop":
+            return choice.choice(self._cursors)
+        return choice.choice(VALUES.get(name, NUMBERS))
 
     async def _answer(
         self, method: str, path: str, query: bytes, headers: list[tuple[bytes, bytes]]
     ) -> tuple[int, dict[bytes, bytes], bytes]:
         """Send a request to the application; the client is gone as soon as it has asked."""
-        scope = {
-            "type": "http",
-            "asgi": {"version": "3.0", "spec_version": "2.3"},
-            "http_version": "1.1",
-            "method": method,
-            "scheme": "http",
-            "path": path,
-            "raw_path": path.encode(),
-            "query_string": query,
-            "root_path": "",
-            "headers": headers,
-            "client": None,
-            "server": ("feed", 80),
-        }
+        scope = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "root_path": ""}
+        scope |= {"method": method, "scheme": "http", "path": path, "raw_path": path.encode()}
+        scope |= {"query_string": query, "headers": headers, "server": ("feed", 80), "client": None}
         sent: list[Any] = []
         asked = [{"type": "http.request", "body": b"", "more_body": False}]
 
@@ -427,10 +337,6 @@ class Fuzzer:
         body = b"".join(message.get("body", b"") for message in rest)
         return start["status"], dict(start["headers"]), body
 
-    def close(self) -> None:
-        """Close the database."""
-        self._engine.dispose()
-
 
 def fuzz(count: int, seed: int) -> Counter[tuple[str, int]]:
     """Make so many requests; return how often each path gave each status."""
@@ -441,7 +347,7 @@ def fuzz(count: int, seed: int) -> Counter[tuple[str, int]]:
     try:
         asyncio.run(fuzzer.run(count))
     finally:
-        fuzzer.close()
+        fuzzer.engine.dispose()
         log.setLevel(level)
     return fuzzer.answers
 
