@@ -1,36 +1,26 @@
-"""Read with whole consumers through drawn faults: drawn histories, and a real server's feed."""
+"""Read drawn histories through drawn faults, with whole consumers."""
 
 import random
 from collections import Counter
 from collections.abc import Iterable
 from functools import partial
-from pathlib import Path
 
 import anyio
 import httpx
-from sqlalchemy import create_engine
-from starlette.applications import Starlette
 
 from harness.faults.account import Account, until_done
 from harness.faults.every_cut import Framing, History, Origin
 from harness.faults.findings import Findings, naming
-from harness.faults.proxy import Fault, draw, proxying
-from harness.shop import metadata, orders, place
-from harness.web import serving
-from zeroeventhub import AsyncClient, Client, TableFeed, feed_routes
+from harness.faults.proxy import draw
+from zeroeventhub import AsyncClient, Client
 
-__all__ = ["proxied_faults", "random_faults"]
+__all__ = ["random_faults"]
 
 PATIENCE = httpx.Timeout(5, read=0.15)
 """How long the client waits, in seconds: what hangs costs a trial as much."""
 
 HEAD = 160
 """Bytes of an answer that are not of its body, about."""
-
-EVENTS, PARTITIONS = 30, 2
-
-MEANINGLESS = {Fault.NONE, Fault.TRUNCATED}
-"""Faults that are none to a proxy of bytes, which knows nothing of answers."""
 
 
 def random_faults(account: Account, framing: Framing, seeds: Iterable[int]) -> Findings:
@@ -80,31 +70,3 @@ def _set_the_scene(origin: Origin, dice: random.Random) -> None:
         ]
     plans[None] = [draw(dice, 2 * HEAD) for _ in range(dice.randrange(3))]
     origin.follow(plans)
-
-
-def proxied_faults(account: Account, folder: Path, seeds: Iterable[int]) -> Findings:
-    """Read from a real server, whose connections bear several requests, once for each seed."""
-    engine = create_engine(f"sqlite:///{folder / 'publisher.db'}")
-    metadata.create_all(engine)
-    with engine.begin() as connection:
-        place(connection, EVENTS, partitions=PARTITIONS)
-    feed = TableFeed(orders, partition="part", partitions=PARTITIONS, data="data")
-    application = Starlette(routes=feed_routes("/orders", feed, engine))
-    truth = {part: range(part, EVENTS, PARTITIONS) for part in range(PARTITIONS)}
-    found = Findings()
-    with serving(application) as server, proxying(f"{server}/orders") as (proxy, url):
-        for seed in seeds:
-            name = f"proxied, seed {seed}"
-            dice = random.Random(name)
-            length = dice.choice((500, 2000))
-            proxy.follow(
-                [draw(dice, length, without=MEANINGLESS) for _ in range(dice.randrange(1, 10))]
-            )
-            read = dice.choice((account.read_in_turn, account.read_beside))
-            limit = dice.choice((2, 5, None))
-            with naming(name), httpx.Client(timeout=PATIENCE, verify=False) as session:
-                met = until_done(partial(read, Client(url, session), name, limit=limit))
-            found.counts += met + Counter(trials=1)
-            found.compare(name, truth, account.seen(name), proxy.happened)
-    engine.dispose()
-    return found

@@ -5,7 +5,7 @@ from harness.faults.account import Account
 from harness.faults.every_cut import Case, Framing, async_fetch, sync_fetch
 from harness.faults.killed_publisher import PARSERS, killed_while_sending
 from harness.faults.layouts import CHANGES, change_behind_every_line
-from harness.faults.random_faults import proxied_faults, random_faults
+from harness.faults.random_faults import random_faults
 from harness.nginx_paths import Deployment
 
 
@@ -67,14 +67,6 @@ def test_consumer_goes_on_behind_every_break(framing, packed, every, account):
 def test_random_faults_lose_and_repeat_nothing(framing, seeds, account):
     """Whatever happens to connections, one time after the other, each event takes effect once."""
     findings = random_faults(account, framing, seeds)
-    assert findings.complaints == []
-    assert findings.counts["trials"] == len(seeds)
-
-
-@pytest.mark.parametrize("seeds", [range(6), rarely(range(6, 25))], ids=str)
-def test_random_faults_before_a_real_server(seeds, account, tmp_path):
-    """The same holds for connections that stay open between requests to a real server."""
-    findings = proxied_faults(account, tmp_path, seeds)
     assert findings.complaints == []
     assert findings.counts["trials"] == len(seeds)
 

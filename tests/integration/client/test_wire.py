@@ -1,19 +1,16 @@
 """What the clients ask of a feed, and what they make of any answer: a feed's, or a proxy's."""
 
 import gzip
-import itertools
 import json
 import time
 from datetime import UTC, datetime, timedelta, timezone
 from email.utils import format_datetime
 
-import httpx
 import pytest
 from harness.calling import INFO, PAGE, answer, discovery, raw_feed
-from harness.faults.account import Account
 from harness.web import answering
 
-from zeroeventhub import FIRST, Client, TypeFilter
+from zeroeventhub import FIRST, TypeFilter
 from zeroeventhub.errors import (
     BadCursor,
     BadRequest,
@@ -52,7 +49,6 @@ from zeroeventhub.protocol import (
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 HTML = b"<html>\n<body><h1>502 Bad Gateway</h1><hr>nginx</body></html>"
-FIRST_PAGE, REST = PAGE[:32], PAGE[32:]
 PACKED = gzip.compress(PAGE, mtime=0)
 
 
@@ -179,15 +175,6 @@ def test_page_is_a_page_whatever_a_proxy_says_beside_it(any_call, sent):
     assert ([event.data["n"] for event in found.events], found.cursor) == ([1, 2, 3], "b")
 
 
-def test_length_that_ends_behind_a_checkpoint_is_a_shorter_page(any_call):
-    """A buffering proxy that passes half of an answer on as the whole costs another request."""
-    for cut in (len(FIRST_PAGE) - 1, len(FIRST_PAGE), len(FIRST_PAGE) + 9):
-        for sent in (answer(PAGE, f"Content-Length: {cut}"), chunked(PAGE[:cut])):
-            with raw_feed(sent) as (url, _):
-                found = any_call(url)
-            assert ([event.data["n"] for event in found.events], found.cursor) == ([1], "a")
-
-
 # What a refusal says.
 
 
@@ -290,13 +277,6 @@ def test_retry_after_of_a_date_counts_from_now(any_call, zone, far_from_utc):
         assert 900 < caught.value.retry_after <= 1000
 
 
-def test_refusal_without_retry_after_says_nothing_of_it(any_call):
-    """A feed that does not say when to come back leaves that to the caller."""
-    with raw_feed(html("503 Busy")) as (url, _), pytest.raises(Unavailable) as caught:
-        any_call(url)
-    assert caught.value.retry_after is None
-
-
 # Redirections.
 
 
@@ -340,24 +320,6 @@ def test_redirection_to_nowhere_is_an_error(any_call, place):
 
 
 # Requests.
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "",
-        "feed",
-        "ftp://host/feed",
-        "http://",
-        "http://host:port/",
-        "http://u:p#w@h/",
-        "http://a\n",
-    ],
-)
-def test_url_of_nothing_is_refused_at_once(url):
-    """What cannot be a feed's address is refused before anything is sent."""
-    with httpx.Client() as session, pytest.raises(ConfigurationError):
-        Client(url, session)
 
 
 def test_query_of_the_url_is_kept(any_call):
@@ -562,49 +524,3 @@ def test_first_version_is_not_asked_for_what_it_cannot_do(any_call, method, argu
     with v1_feed("400 No", seen) as url, pytest.raises(ConfigurationError):
         any_call(url, method, *arguments, **options, **V1)
     assert seen == ["/"]
-
-
-# Whole consumers.
-
-
-@pytest.fixture(scope="module")
-def account(tmp_path_factory):
-    """A consumer's database."""
-    account = Account(tmp_path_factory.mktemp("account") / "consumer.db")
-    yield account
-    account.dispose()
-
-
-names = (f"consumer {number}" for number in itertools.count())
-
-
-def test_tail_behind_the_head_is_read_in_the_same_run(account):
-    """A checkpoint that is the head's is not, where a cut left events behind it."""
-    hasty = FIRST_PAGE.replace(b'"a"', b'"a","caughtUp":true')
-    answers = iter([hasty + b'{"data":{"n":2}}\n{"cur', REST])
-    name = next(names)
-    with (
-        raw_feed(lambda _: answer(next(answers, b'{"cursor":"b"}\n'))) as (url, _),
-        httpx.Client() as session,
-    ):
-        account.read_in_turn(Client(url, session), name)
-    assert account.seen(name) == {0: [1, 2, 3]}
-
-
-def test_consumer_outlives_a_proxy_that_answers_in_the_place_of_its_feed(account):
-    """Behind whatever a proxy answered meanwhile, each event takes effect once."""
-    for number, (fault, _) in enumerate(AGAIN.values()):
-        answers = iter([fault, answer(FIRST_PAGE), fault, answer(REST), fault])
-        if number % 5:
-            continue
-        name = next(names)
-        with (
-            raw_feed(lambda _, left=answers: next(left, answer(b'{"cursor":"b"}\n'))) as (url, _),
-            httpx.Client() as session,
-        ):
-            client = Client(url, session)
-            for _ in range(3):
-                with pytest.raises((Unavailable, Unreachable, CutPage)):
-                    account.read_in_turn(client, name)
-            account.read_in_turn(client, name)
-        assert account.seen(name) == {0: [1, 2, 3]}
