@@ -5,6 +5,7 @@ what is not of both is neither sealed, trimmed nor shown.
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 from harness.archives import (
@@ -22,13 +23,13 @@ from harness.archives import (
 from harness.killed import erase, erasing, move, moving, until_killed
 from harness.killed import opened as opened_store
 from harness.killed import source as log_source
-from harness.log import LOG, Log, append
+from harness.log import Log, connected
 from harness.ordering_table import ALL, SEQUENCED_SQLITE, SINGLE_WRITER
 from harness.shop import metadata, orders
-from harness.trimmed import numbers, trim
-from sqlalchemy import create_engine, delete, event, insert, text, update
+from harness.trimmed import before_query, numbers, trim
+from sqlalchemy import insert, text
 
-from zeroeventhub import FIRST, LAST, TableFeed
+from zeroeventhub import FIRST, LAST
 from zeroeventhub.archive import Archive
 from zeroeventhub.capacity import Capacity
 from zeroeventhub.errors import ConfigurationError, Diverged, FeedFailure, Trimmed, Unavailable
@@ -136,11 +137,7 @@ def pages_of(feed):
 
 
 @pytest.mark.parametrize(
-    "step",
-    [
-        step if step in {3, 7, 12} else pytest.param(step, marks=pytest.mark.test_all)
-        for step in range(26)
-    ],
+    "step", [3, 7, 12, *(pytest.param(n, marks=pytest.mark.test_all) for n in (0, 1, 5, 9, 16, 21))]
 )
 def test_death_at_any_step_of_sealing_loses_and_repeats_nothing(sqlite, tmp_path, step):
     """Wherever the sealer dies, what is trimmed then is in the archive, once, as it was."""
@@ -178,9 +175,6 @@ def test_feeds_that_seal_and_trim_at_once_keep_everything(postgresql, tmp_path):
     assert pages_of(feed) == before
 
 
-# A table and an archive that are not of one history.
-
-
 def test_what_was_trimmed_without_being_sealed_is_gone(sqlite, tmp_path):
     """Where neither table nor archive has the events, a reader is told, and nothing is sealed."""
     archive = Archive(tmp_path)
@@ -209,168 +203,118 @@ def test_events_that_are_trimmed_while_they_are_sealed_leave_no_gap(tmp_path):
     step, struck = 0, True
     while struck:
         folder = tmp_path / str(step)
-        engine, beside = (create_engine(f"sqlite:///{folder}.db") for _ in range(2))
-        feed, struck, seen = opened(engine, Archive(folder)), [], []
-        feed.info()
-
-        def trimmed(_connection, _cursor, statement, *_):
-            if statement.startswith("SELECT"):
-                seen.append(statement)  # noqa: B023 - called in this turn
-                if len(seen) == step + 1:  # noqa: B023
-                    struck.append(step)  # noqa: B023
-                    trim(source(None).bind(beside), 16)  # noqa: B023
-
-        event.listen(engine, "before_cursor_execute", trimmed)
-        with suppress(ConfigurationError):
-            feed.seal(segment_events=10)
+        url = f"sqlite:///{folder}.db"
+        with connected(url) as engine, connected(url) as beside:
+            feed = opened(engine, Archive(folder))
+            feed.info()
+            trimming = partial(trim, source(None).bind(beside), 16)
+            with before_query(engine, step, trimming) as struck, suppress(ConfigurationError):
+                feed.seal(segment_events=10)
         found = positions_in(Archive(folder))
         assert found == [*range(1, len(found) + 1)], step
-        engine.dispose()
-        beside.dispose()
         step += 1
     assert step > 10
 
 
-def test_history_that_is_another_is_not_sealed_behind_the_archive(sqlite, tmp_path):
-    """A table that was restored and went on otherwise never gets into the archive of before."""
-    archive = Archive(tmp_path)
-    feed = opened(sqlite, archive)
-    feed.seal()
-    with sqlite.begin() as connection:
-        connection.execute(update(orders).where(orders.c.id == 36).values(data={"other": 1}))
-        place(connection, (0, 0, 0))
-    with pytest.raises(Diverged):
-        feed.seal()
-    with sqlite.begin() as connection:
-        connection.execute(delete(orders).where(orders.c.id > 30))
-        connection.exec_driver_sql("UPDATE sqlite_sequence SET seq = 30")
-    with pytest.raises(Diverged):
-        source(Archive(tmp_path)).bind(sqlite).seal()
-    assert archive.sealed() == 36
-
-
 @pytest.fixture
-def log(sqlite):
-    """An engine of a log in one file, whose feed knows what is trimmed."""
-    LOG.metadata.create_all(sqlite)
-    with sqlite.begin() as connection:
-        plain().install(connection)
-    return sqlite
+def log(sqlite, tmp_path):
+    """A log in one file, and a feed that has sealed its first eight events."""
+    found = Log(sqlite, SINGLE_WRITER)
+    found.publish(retention=Retention(), archive=Archive(tmp_path / "archive"))
+    found.write(*range(8))
+    found.feed.seal()
+    return found
 
 
-def plain(archive=None, **options):
-    """Return the feed of a log."""
-    given = {"data": ["n"], "retention": Retention(), "archive": archive}
-    return TableFeed(LOG, **{**given, **options})
+def restarted(log, tmp_path, **options):
+    """Return the feed of a log and its archive as a new process has it."""
+    archive = Archive(tmp_path / "archive")
+    return log.source(retention=Retention(), archive=archive, **options).bind(log.engine)
 
 
-def write(engine, *numbers_):
-    """Append events."""
-    with engine.begin() as connection:
-        append(connection, *numbers_)
-
-
-def run(engine, *statements):
-    """Change the database past its feed."""
-    with engine.begin() as connection:
-        for statement in statements:
-            connection.execute(text(statement))
-
-
-def left(engine):
-    """Count the events in the table."""
-    with engine.connect() as connection:
-        return connection.scalar(text("SELECT count(*) FROM log"))
+def test_history_that_is_another_is_not_sealed_behind_the_archive(log, tmp_path):
+    """A table whose last sealed event is another now never gets behind it in the archive."""
+    log.run("UPDATE log SET n = 99 WHERE id = 8")
+    log.write(8)
+    for feed in (log.feed, restarted(log, tmp_path)):
+        with pytest.raises(Diverged):
+            feed.seal()
+    assert Archive(tmp_path / "archive").sealed() == 8
 
 
 def test_archive_of_another_feed_lets_nothing_be_trimmed(log, tmp_path):
     """What another feed has sealed is not what this table has."""
-    write(log, *range(8))
-    other = plain(Archive(tmp_path / "archive"), data=["id", "n"]).bind(log)
-    assert other.seal().events == 8
-    feed = plain(Archive(tmp_path / "archive")).bind(log)
+    other = restarted(log, tmp_path, data=["id", "n"])
     for options in ({"below": 7}, {"below": 7, "sealed": 8}):
         with pytest.raises(ConfigurationError, match="belongs to another feed"):
-            feed.plan_trim(**options)
-    assert left(log) == 8
+            other.plan_trim(**options)
 
 
-def test_what_is_not_in_the_archive_stays_whatever_is_said(log, tmp_path):
+def test_what_is_not_in_the_archive_stays_whatever_is_said(log):
     """A feed that has an archive trims nothing that is not in it."""
-    write(log, *range(8))
-    feed = plain(Archive(tmp_path / "archive")).bind(log)
-    feed.seal()
-    write(log, *range(8, 12))
-    assert feed.plan_trim(sealed=11).until == 8
+    log.write(*range(8, 12))
+    assert log.feed.plan_trim(sealed=11).until == 8
 
 
 def test_new_history_of_a_restored_table_is_not_trimmed_for_the_old_one(log, tmp_path):
     """What is sealed is not what was written anew, so that goes on and sealing ends as well."""
-    write(log, *range(8))
-    plain(Archive(tmp_path / "archive")).bind(log).seal()
-    run(log, "DELETE FROM log WHERE id > 4", "UPDATE sqlite_sequence SET seq = 4")
-    write(log, *range(100, 108))
-    feed = plain(Archive(tmp_path / "archive")).bind(log)
-    with pytest.raises(Diverged):
-        feed.plan_trim(below=7)
-    with pytest.raises(Diverged):
-        feed.seal()
+    log.run("DELETE FROM log WHERE id > 4", "UPDATE sqlite_sequence SET seq = 4")
+    log.write(*range(100, 108))
+    feed = restarted(log, tmp_path)
+    assert_diverged(feed)
     assert numbers(feed) == [0, 1, 2, 3, *range(100, 108)]
 
 
-def test_restored_table_is_vouched_for_by_itself_and_not_by_its_archive(log, tmp_path):
-    """A process that has read the end of the archive looks whether the table has it as well."""
-    write(log, *range(8))
-    feed = plain(Archive(tmp_path / "archive")).bind(log)
-    feed.seal()
-    write(log, 8)
-    feed.trim(feed.plan_trim(sealed=8))
-    assert numbers(feed) == [*range(9)]
-    run(log, "DELETE FROM log", "UPDATE zeroeventhub_retention SET trimmed = 0, earliest = '1-0'")
-    run(log, *(f"INSERT INTO log (id, n) VALUES ({number + 1}, {number})" for number in range(4)))
-    run(log, "UPDATE sqlite_sequence SET seq = 4")
-    write(log, *range(100, 108))
+def assert_diverged(feed):
+    """Show that a feed neither trims nor seals what is not of its archive's history."""
     with pytest.raises(Diverged):
         feed.plan_trim(below=7)
     with pytest.raises(Diverged):
         feed.seal()
-    assert left(log) == 12
 
 
-def test_thinned_events_stay_known_beside_an_archive(log, tmp_path):
+def test_restored_table_is_vouched_for_by_itself_and_not_by_its_archive(log):
+    """A process that has read the end of the archive looks whether the table has it as well."""
+    log.write(8)
+    log.feed.trim(log.feed.plan_trim(sealed=8))
+    assert numbers(log.feed) == [*range(9)]
+    log.run(
+        "DELETE FROM log",
+        "UPDATE zeroeventhub_retention SET trimmed = 0, earliest = '1-0'",
+        *(f"INSERT INTO log (id, n) VALUES ({number + 1}, {number})" for number in range(4)),
+        "UPDATE sqlite_sequence SET seq = 4",
+    )
+    log.write(*range(100, 108))
+    assert_diverged(log.feed)
+
+
+def test_thinned_events_stay_known_beside_an_archive(log):
     """Cursors at events that are gone stay good, and pages are not said to stay as they are."""
-    write(log, *range(6))
-    feed = plain(Archive(tmp_path / "archive")).bind(log)
-    third = feed.read(0, FIRST, 3).cursor
-    assert feed.read(0, FIRST, 2).full
-    with log.begin() as connection:
-        connection.execute(text("DELETE FROM log WHERE id = 3"))
-        plain().thin(connection, until=3)
-    assert numbers(feed, cursor=third) == [3, 4, 5]
-    assert not feed.read(0, FIRST, 2).full
+    log.write(*range(8, 14))
+    third = log.feed.cursor_after(11)
+    assert log.feed.read(0, "1-8", 2).full
+    with log.engine.begin() as connection:
+        connection.execute(text("DELETE FROM log WHERE id = 11"))
+        log.source(retention=Retention()).thin(connection, until=11)
+    assert numbers(log.feed, cursor=third) == [11, 12, 13]
+    assert not log.feed.read(0, "1-8", 2).full
 
 
 def test_numbers_that_begin_again_are_noticed_beside_an_archive(log, tmp_path):
     """New events at the numbers of old ones are neither hidden behind those nor sealed."""
-    write(log, *range(8))
-    feed = plain(Archive(tmp_path / "archive")).bind(log)
-    feed.seal()
-    write(log, 8)
-    feed.trim(feed.plan_trim(sealed=8))
-    assert numbers(feed) == [*range(9)]
-    run(log, "DELETE FROM log", "DELETE FROM sqlite_sequence")
-    write(log, *range(200, 205))
-    for one in (feed, plain(Archive(tmp_path / "archive")).bind(log)):
+    log.write(8)
+    log.feed.trim(log.feed.plan_trim(sealed=8))
+    assert numbers(log.feed) == [*range(9)]
+    log.run("DELETE FROM log", "DELETE FROM sqlite_sequence")
+    log.write(*range(200, 205))
+    for one in (log.feed, restarted(log, tmp_path)):
         with pytest.raises((FeedFailure, Diverged)):
             numbers(one)
         with pytest.raises((FeedFailure, Diverged)):
             one.seal()
-    write(log, *range(205, 215))
+    log.write(*range(205, 215))
     with pytest.raises(FeedFailure, match="start again below 8"):
-        feed.seal()
-
-
-# Processes that are killed.
+        log.feed.seal()
 
 
 class History:
@@ -382,13 +326,15 @@ class History:
     """
 
     def __init__(self, log, store):
-        LOG.metadata.create_all(log.engine)
+        log.publish(retention=Retention(), id="id", archive=opened_store(store))
         self.log = log
         self.store = store
-        self.url = log.engine.url.render_as_string(hide_password=False)
+        self.place = (
+            log.engine.url.render_as_string(hide_password=False),
+            log.ordering,
+            store,
+        )
         self.cursors = ["1-0"]
-        with log.engine.begin() as connection:
-            log_source(log.ordering, opened_store(store)).install(connection)
 
     def keeper(self):
         """Return the feed and its archive, as a new process has them."""
@@ -442,7 +388,7 @@ def test_killed_at_points_of_sealing_and_trimming(history):
         history.write(written)
         written += 5
         before = history.pages()
-        killed = until_killed(moving, history.url, history.log.ordering, history.store, at)
+        killed = until_killed(moving, *history.place, at)
         kills += killed
         assert history.pages() == before
         feed, archive = history.keeper()
@@ -476,8 +422,7 @@ def test_killed_at_points_of_erasing(history):
         number = left_[len(left_) // 2]
         others = [one for one in left_ if one != number]
         ids = [str(number + 1)]
-        given = (history.url, history.log.ordering, history.store, ids, at)
-        killed = until_killed(erasing, *given)
+        killed = until_killed(erasing, *history.place, ids, at)
         kills += killed
         assert numbers(history.keeper()[0]) in (left_, others)
         feed, archive = history.keeper()

@@ -286,7 +286,7 @@ class Witness:
 
 
 @pytest.mark.parametrize("stride", [13, pytest.param(4, marks=pytest.mark.test_all)])
-@of_any(SINGLE_WRITER, *ALL)
+@of_any([SINGLE_WRITER], *ALL)
 def test_killed_at_points_of_trimming(log, case, stride):
     """Before and behind every statement and every commit: the mark and the table are of one
     moment, no reader passes over anything, and the next process goes on.
