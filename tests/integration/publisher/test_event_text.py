@@ -105,13 +105,6 @@ def of_rows(engine, table=log, **options):
     return events(engine, table, headers={"id": "id"}, **options)
 
 
-def is_made_by_postgresql(table=log, **options):
-    """Tell whether PostgreSQL makes the JSON of a feed's events."""
-    feed = TableFeed(table, **options)
-    mapper = feed._defined.mapper  # noqa: SLF001 - what it says, nobody else does
-    return mapper.text(table.c.id) is not None
-
-
 @pytest.fixture
 def oslo(postgresql):
     """A database whose sessions have a time zone of their own."""
@@ -130,7 +123,6 @@ def test_events_are_the_same_whoever_makes_their_json(oslo, values):
         connection.execute(sa.text("TRUNCATE log RESTART IDENTITY"))
         connection.execute(sa.insert(log), values)
     for options in forms.values():
-        assert is_made_by_postgresql(**options)
         assert events(oslo, **options) == of_rows(oslo, **options)
 
 
@@ -181,26 +173,6 @@ def test_time_without_a_form_is_an_error(oslo, column):
         for read in (events, of_rows):
             with pytest.raises(FeedFailure):
                 read(oslo, data=[column])
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [sa.Double(), sa.Time(), sa.Interval(), sa.LargeBinary(), sa.ARRAY(sa.Integer)],
-    ids=lambda kind: type(kind).__name__,
-)
-def test_other_types_are_left_to_the_publisher(postgresql, kind):
-    """An event with a value whose JSON PostgreSQL writes in another way is made of its row."""
-    table = sa.Table(
-        "others",
-        sa.MetaData(),
-        sa.Column("id", sa.BigInteger, sa.Identity(), primary_key=True),
-        sa.Column("value", kind),
-    )
-    table.create(postgresql)
-    with postgresql.begin() as connection:
-        connection.execute(sa.insert(table).values(value=None))
-    assert not is_made_by_postgresql(table)
-    assert events(postgresql, table) == [b'{"id":1,"value":null}']
 
 
 def test_sequenced_events_are_the_same(postgresql):

@@ -8,7 +8,7 @@ from harness.published import TWO, published
 from harness.shop import metadata, orders, place
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import create_engine, delete, event, insert, select, text
+from sqlalchemy import create_engine, delete, insert, select, text
 from sqlalchemy.pool import StaticPool
 
 from zeroeventhub import FIRST, TableFeed
@@ -164,51 +164,6 @@ def test_cut_is_refused_as_a_read_is(sqlite):
     for wrong in ({"start": cursor}, {"stop": cursor}):
         with pytest.raises(Trimmed):
             feed.splits(0, 2, **wrong)
-
-
-@pytest.mark.parametrize("analyzed", [False, True])
-def test_little_is_read(engine, analyzed):
-    """No more of the table is read than a look shows, although the first half has no such event,
-    and although PostgreSQL has not noticed that an index would do.
-    """
-    fill(engine, part="CASE WHEN n > 10000 AND n % 2 = 0 THEN 3 ELSE n % 3 END")
-    if analyzed:
-        command = "ANALYZE TABLE orders" if engine.dialect.name == "mariadb" else "ANALYZE"
-        with engine.begin() as connection:
-            connection.execute(text(command)).close()
-    feed = feed_of(engine)
-    split(feed, 2, partition=3)
-    lookups, read = [], []
-
-    def note(connection, cursor, statement, *_):
-        if "orders" in statement:
-            lookups.append(statement.count("LIMIT"))
-            read.append(rows_read(connection))
-
-    event.listen(engine, "after_cursor_execute", note)
-    split(feed, 2, partition=3)
-    event.remove(engine, "after_cursor_execute", note)
-    assert 0 < sum(lookups) <= 2_053 + 25 * 2 + 10
-    assert read[-1] - read[0] <= 110 * sum(lookups)
-
-
-def rows_read(connection):
-    """Count the rows that a connection has read; SQLite does not tell."""
-    if connection.dialect.name == "sqlite":
-        return 0
-    with connection.connection.cursor() as cursor:
-        if connection.dialect.name == "postgresql":
-            cursor.execute(
-                "SELECT sum(pg_stat_get_xact_tuples_returned(oid)) FROM pg_class WHERE oid = "
-                "'orders'::regclass OR oid IN (SELECT indexrelid FROM pg_index WHERE indrelid = "
-                "'orders'::regclass)"
-            )
-            return cursor.fetchone()[0]
-        cursor.execute(
-            "SHOW SESSION STATUS WHERE Variable_name IN ('Handler_read_next', "
-            "'Handler_read_prev', 'Handler_read_first', 'Handler_read_last', 'Handler_read_key')"
-        )
-        return sum(int(number) for _, number in cursor.fetchall())
 
 
 GAPS = st.one_of(st.integers(1, 3), st.integers(0, 9).map(lambda digits: 10**digits))
