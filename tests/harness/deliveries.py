@@ -250,6 +250,7 @@ class Shop:
         self.url = ""
         self.observer = Seen()
         self.async_engine = None
+        self._started: list[Running] = []
         if async_url is not None:
             # Each run has an event loop of its own, which connections do not outlive.
             self.async_engine = create_async_engine(
@@ -289,8 +290,15 @@ class Shop:
     def start(self, apply=write_page, **options: Any) -> "Running":
         """Run a consumer in a thread, until it is stopped."""
         running = Running(self, apply, {"follow": True, **options})
+        self._started.append(running)
         running.start()
         return running
+
+    def end(self) -> None:
+        """End what was started and not stopped, as where a test has failed."""
+        for running in self._started:
+            if running.is_running:
+                running.stop()
 
     @contextmanager
     def pages(self, **options: Any) -> Iterator[Iterator[Any]]:
@@ -453,7 +461,10 @@ def opened(url: str, *, is_async: bool = False, partitions: int = 1) -> Iterator
     routes = feed_routes("/orders", shop.feed, capacity=capacity)
     with serving(Starlette(routes=routes)) as address:
         shop.url = f"{address}/orders"
-        yield shop
+        try:
+            yield shop
+        finally:
+            shop.end()
     engine.dispose()
 
 

@@ -9,6 +9,7 @@ _CONSUMER = "tests/integration/consumer"
 _APPLYING = f"{_CONSUMER}/test_applying.py"
 _DECISIONS = f"{_CONSUMER}/test_decisions.py"
 _ROUNDS = f"{_CONSUMER}/test_rounds.py"
+_RUNNING = f"{_CONSUMER}/test_running.py"
 _SQLITE = ("-k", "not postgresql and not mariadb")
 
 _COMMIT = "yield Do(lambda connection: connection.connection.commit())"
@@ -136,14 +137,35 @@ PLANTED = (
         "consumer/running/turns.py",
         "            elif first:",
         "            elif not first:",
-        (f"{_CONSUMER}/test_running.py", "-k", "renewed"),
+        (_RUNNING, "-k", "renewed"),
     ),
     Planted(
         "what was fetched ahead is for one cursor",
         "consumer/running/ahead.py",
         "page = self._page if self.has(step) else None",
         "page = self._page",
-        (f"{_CONSUMER}/test_running.py", "-k", "ahead and not async"),
+        (_RUNNING, "-k", "ahead and not async"),
+    ),
+    Planted(
+        "a task that is stopped gives the page up that is on its way",
+        "consumer/running/partition_task.py",
+        "        self._stopping.set()\n        self._ahead.cancel()\n",
+        "        self._stopping.set()\n",
+        (_RUNNING, "-k", "given_up"),
+    ),
+    Planted(
+        "a run at the head sees that an operator has put the cursor elsewhere",
+        "consumer/running/run.py",
+        "overtaken=lambda epoch: self._epochs.get(start.partition.id, 0) > epoch,",
+        "overtaken=lambda epoch: False,",
+        (_RUNNING, "-k", "put_back"),
+    ),
+    Planted(
+        "a dead letter is applied again only while it is the next one",
+        "consumer/applying/decisions.py",
+        "        if [one.id for one in due] != [letter.id]:",
+        "        if not due:",
+        (_DECISIONS, "-k", "before_its_turn"),
     ),
     Planted(
         "an empty partition is 0 seconds behind",

@@ -401,6 +401,25 @@ def test_letter_that_is_discarded_meanwhile_is_not_applied(postgresql_shop):
     assert shop.observer["raised"][-1] == (Fenced.__name__,)
 
 
+def test_letter_that_is_discarded_before_its_turn_is_not_applied(lettered):
+    """What an operator discards leaves its turn to the next letter, which is applied as itself."""
+    shop, seen = lettered, []
+
+    class Operator(Seen):
+        """Discards the first letter between it is found and its transaction is begun."""
+
+        def applying(self, consumer, partition, events):
+            if not self.told:
+                with shop.engine.begin() as connection:
+                    first = shop.store.dead_letters.letters(connection, NAME)[0]
+                    shop.store.dead_letters.discard(connection, NAME, [first.id])
+            return super().applying(consumer, partition, events)
+
+    shop.retry()
+    shop.run(failing(seen=seen), failures=HELD, observer=Operator())
+    assert (seen, shop.landed(), shop.letters()) == ([2, 3, 5], [4, 2, 3, 5], [])
+
+
 def test_letter_whose_transaction_cannot_be_committed_has_failed(postgresql_url):
     """A constraint that is checked at the end fails the letter, and not the consumer."""
     with opened(postgresql_url) as shop:
