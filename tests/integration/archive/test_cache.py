@@ -64,25 +64,19 @@ def test_archives_that_share_a_folder_keep_apart(cached, tmp_path):
     assert len([*(tmp_path / "cache").glob("*/*")]) == 2
 
 
-@pytest.mark.parametrize("harm", ["cut", "changed", "empty", "gone", "folder"])
-def test_broken_cache_is_no_error(cached, tmp_path, harm):
-    """A file of the cache that is not as it was written is fetched again."""
+@pytest.mark.parametrize(
+    "harmed", [lambda whole: whole[:-1], lambda whole: b"?" + whole[1:], lambda _: b"", None]
+)
+def test_broken_cache_is_no_error(cached, tmp_path, harmed):
+    """A file of the cache that is not as it was written, or a folder, is fetched again."""
     archive, segment = cached
     load(archive, segment)
     for file in (tmp_path / "cache").glob("*/*"):
-        content = file.read_bytes()
-        match harm:
-            case "cut":
-                file.write_bytes(content[:-1])
-            case "changed":
-                file.write_bytes(content[:50] + bytes([content[50] ^ 1]) + content[51:])
-            case "empty":
-                file.write_bytes(b"")
-            case "gone":
-                file.unlink()
-            case "folder":
-                file.unlink()
-                file.mkdir()
+        if harmed is None:
+            file.unlink()
+            file.mkdir()
+        else:
+            file.write_bytes(harmed(file.read_bytes()))
     other, objects = reopened(tmp_path)
     assert [*load(other, segment).positions] == [*range(1, EVENTS + 1)]
     assert objects.fetched == 2
