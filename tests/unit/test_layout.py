@@ -64,11 +64,18 @@ def test_hash_is_that_of_a_keys_text():
 
 
 def test_split_closes_the_parent_for_its_children():
-    """The children of a split start after their parent, share its keys, and have no cursors."""
+    """The children of a split start after their parent, share its keys, and have no cursors; the
+    description of a feed has the partitions, the token and the extensions of its layout.
+    """
     parent, other, *children = SPLIT.partitions
     assert (parent.closed, other.closed, SPLIT.next_id) == (True, False, 4)
     assert [(one.id, one.modulus, one.remainder) for one in children] == [(2, 4, 0), (3, 4, 2)]
     assert {(one.starts_after, one.cursor_from, one.closed) for one in children} == {(0, (), False)}
+    info = SPLIT.info(exactly_once=False, extensions=["wait"])
+    assert [(one.id, one.closed, one.starts_after) for one in info.partitions] == [
+        *[(0, True, None), (1, False, None), (2, False, 0), (3, False, 0)]
+    ]
+    assert (info.token, info.exactly_once, info.extensions) == (SPLIT.token, False, {"wait"})
 
 
 def test_redistribution_hands_history_and_cursors_on():
@@ -155,12 +162,3 @@ def test_token_is_of_all_that_a_layout_is():
     others = [START, SPLIT, HANDED_ON, START.close(0), SPLIT.drop(0), START.split(1, into=2)]
     assert again.token == SPLIT.token
     assert len({layout.token for layout in others}) == len(others)
-
-
-def test_layout_describes_its_feed():
-    """The description of a feed has the partitions, the token and the extensions of its layout."""
-    info = SPLIT.info(exactly_once=False, extensions=["wait"])
-    assert [(one.id, one.closed, one.starts_after) for one in info.partitions] == [
-        *[(0, True, None), (1, False, None), (2, False, 0), (3, False, 0)]
-    ]
-    assert (info.token, info.exactly_once, info.extensions) == (SPLIT.token, False, {"wait"})

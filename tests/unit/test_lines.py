@@ -20,7 +20,7 @@ def lines(raws):
 
 @given(many)
 def test_lines_are_a_sequence_of_events(raws):
-    """Lines have the length, the items and the order of the list of their events."""
+    """Lines are in all ways the list of their events, and are sent as it would be."""
     events = [Event(raw) for raw in raws]
     found = lines(raws)
     assert len(found) == len(events)
@@ -31,6 +31,8 @@ def test_lines_are_a_sequence_of_events(raws):
     assert found == lines(raws)
     assert repr(found) == repr(events)
     assert bool(found) is bool(events)
+    assert text_of(found, b",\n") == text_of(events, b",\n")
+    assert encode_page(Page(found, "1-7")) == encode_page(Page(events, "1-7"))
 
 
 def test_lines_are_not_other_events():
@@ -54,22 +56,7 @@ def test_parts_are_joined_in_their_order(parts):
     assert size_of(together) == sum(len(raw) for _, raws in parts for raw in raws)
 
 
-@given(many)
-def test_lines_are_sent_as_their_events_are(raws):
-    """A page of lines has the same bytes as the page of the events."""
-    events = [Event(raw) for raw in raws]
-    assert text_of(lines(raws), b",\n") == text_of(events, b",\n")
-    assert encode_page(Page(lines(raws), "1-7")) == encode_page(Page(events, "1-7"))
-
-
-def test_events_of_several_lines_are_sent_on_one():
-    """A newline within an event's JSON is white space, and never ends its line."""
-    assert encode_page(Page([Event(b'{"a":\n1}')], "1-7")) == (
-        b'{"data":{"a": 1}}\n{"cursor":"1-7"}\n'
-    )
-
-
-def test_bytes_that_are_no_json_make_no_further_event():
-    """A separator within an event that is not JSON does not end its line."""
-    page = encode_page(Page([Event(b'"a\x1eb"'), Event(b"2")], "1-7"))
-    assert page == b'{"data":"a\x1eb"}\n{"data":2}\n{"cursor":"1-7"}\n'
+def test_event_is_sent_on_one_line():
+    """A newline within an event is white space, a separator is its own, and neither ends a line."""
+    page = encode_page(Page([Event(b'{"a":\n1}'), Event(b'"a\x1eb"'), Event(b"2")], "1-7"))
+    assert page == b'{"data":{"a": 1}}\n{"data":"a\x1eb"}\n{"data":2}\n{"cursor":"1-7"}\n'

@@ -119,25 +119,17 @@ for module, member, package, extra in {NEEDED!r}:
     assert result.stdout.split() == [member for _, member, _, _ in NEEDED]
 
 
-@pytest.mark.parametrize(
-    "package",
-    [
-        "sqlalchemy",
-        *(pytest.param(each, marks=pytest.mark.test_all) for each in ("click", "rich", "uvicorn")),
-    ],
-)
-def test_command_line_without_its_extra_says_so(package):
+def test_command_line_without_its_extra_says_so():
     """Without a package that it needs, the command line says in a sentence what to install."""
-    result = run_module("--help", without=[package])
+    result = run_module("--help", without=["click"])
     assert result.returncode == 2
     assert result.stdout == ""
     assert result.stderr == (
-        f"Error: The command line needs the package {package}: pip install 'zeroeventhub[cli]'\n"
+        "Error: The command line needs the package click: pip install 'zeroeventhub[cli]'\n"
     )
 
 
 def test_command_line_runs_as_a_module():
     """`python -m zeroeventhub` is the command line."""
     result = run_module("--help")
-    assert (result.returncode, result.stderr) == (0, "")
-    assert "Usage:" in result.stdout
+    assert (result.returncode, result.stderr, "Usage:" in result.stdout) == (0, "", True)
