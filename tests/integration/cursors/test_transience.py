@@ -158,6 +158,13 @@ def test_locked_sqlite_is_transient(sqlite_url):
     assert is_transient(raised.value)
 
 
+def test_error_of_a_statement_in_sqlite_stays(sqlite):
+    """What SQLite refuses for its content is not waited out."""
+    with sqlite.connect() as connection, pytest.raises(DBAPIError) as raised:
+        connection.execute(text("SELECT * FROM nothing_here"))
+    assert not is_transient(raised.value)
+
+
 def test_full_pool_is_transient(sqlite_url):
     """An engine whose connections are all in use has one later."""
     small = create_engine(sqlite_url, pool_size=1, max_overflow=0, pool_timeout=0.05)
