@@ -9,9 +9,9 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-__all__ = ["FLAWED_SERVER", "KNOWN_OF_GO", "KNOWN_OF_PYTHON", "go_like"]
+__all__ = ["EVENTS", "KNOWN_OF_GO", "KNOWN_OF_PYTHON", "go_like"]
 
-EVENTS = 60
+EVENTS, TOKEN = 60, "the-token"
 METHODS = ["GET", "HEAD", "PROPFIND"]  # whatever comes is answered
 
 KNOWN_OF_GO = {
@@ -50,7 +50,7 @@ KNOWN_OF_PYTHON = {
 """Checks that the Python peer fails."""
 
 
-def go_like(token_at_start="the-token", token_now="the-token"):  # noqa: C901 - one peer, whole
+def go_like():  # noqa: C901 - one peer, whole
     """Make an application that answers as the Go peer does."""
     partitions = [
         {"id": "0"},
@@ -97,8 +97,7 @@ def go_like(token_at_start="the-token", token_now="the-token"):  # noqa: C901 - 
         query = first(request)
         if "n" not in query:
             return text(
-                json.dumps({"token": token_now, "partitions": partitions, "exactlyOnce": False})
-                + "\n"
+                json.dumps({"token": TOKEN, "partitions": partitions, "exactlyOnce": False}) + "\n"
             )
         try:
             if int(query["n"]) != len(partitions):
@@ -113,7 +112,7 @@ def go_like(token_at_start="the-token", token_now="the-token"):  # noqa: C901 - 
 
     def events(request):
         query = first(request)
-        if query.get("token") != token_at_start:
+        if query.get("token") != TOKEN:
             return error("illegal token, please fetch new from discovery endpoint", 409)
         try:
             partition = int(query.get("partition", ""))
@@ -139,50 +138,3 @@ def go_like(token_at_start="the-token", token_now="the-token"):  # noqa: C901 - 
         ],
         exception_handlers={404: missing},
     )
-
-
-FLAWED_SERVER = '''
-import socket
-
-import uvicorn
-from fastapi import FastAPI, Request
-from zeroeventhub import FIRST_CURSOR, LAST_CURSOR, ZeroEventHubFastApiHandler
-
-EVENTS = 25
-
-
-class Numbers:
-    """Read numbers, as a reader does that trusts what its handler lets through."""
-
-    def get_data(self, cursors, headers, page_size):
-        for cursor in cursors:
-            places = {FIRST_CURSOR: 0, LAST_CURSOR: EVENTS}
-            place = places[cursor.cursor] if cursor.cursor in places else int(cursor.cursor)
-            size = 10 if page_size is None else page_size
-            sent = 0
-            for number in range(place, EVENTS):
-                if sent == size:
-                    break
-                sent += 1
-                yield {
-                    "partition": cursor.partition_id,
-                    "headers": {"h": str(number)} if headers else None,
-                    "data": {"n": number, "value": float("nan") if number == 3 else 1.5},
-                }
-            if size:
-                yield {"partition": cursor.partition_id, "cursor": str(place + sent)}
-
-
-app = FastAPI()
-
-
-@app.get("/feed/v1")
-async def feed(request: Request):
-    return ZeroEventHubFastApiHandler(Numbers(), 2).handle(request)
-
-
-with socket.create_server(("127.0.0.1", 0)) as listening:
-    print(listening.getsockname()[1], flush=True)
-    uvicorn.Server(uvicorn.Config(app, log_level="critical")).run(sockets=[listening])
-'''
-"""A script that publishes with the Python peer's handler, and with a reader that trusts it."""

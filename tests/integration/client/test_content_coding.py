@@ -61,7 +61,7 @@ WHOLE, HALF = ([1, 2, 3], "b"), ([1], "a")
     ],
 )
 def test_compression_is_asked_for_by_choice(call, compressed, asked):
-    """Answers are asked for as they are, unless the caller wants a coding."""
+    """Answers are asked for as they are, unless the caller wants a coding that there is."""
     seen = []
 
     def reply(request):
@@ -71,12 +71,8 @@ def test_compression_is_asked_for_by_choice(call, compressed, asked):
     session = {"transport": httpx.MockTransport(reply)}
     assert call("http://feed/", session=session, feed={"compressed": compressed}).cursor == "b"
     assert seen == [asked, asked]
-
-
-def test_compression_that_is_none_is_refused(any_call):
-    """A coding that no client can unpack is refused before anything is sent."""
     with pytest.raises(ConfigurationError, match="zstd"):
-        any_call("http://feed/", feed={"compressed": "br"})
+        call("http://feed/", feed={"compressed": "br"})
 
 
 @pytest.mark.parametrize("coding", ["gzip", "GZIP", "x-gzip", "identity, gzip", "zstd"])
@@ -90,12 +86,6 @@ def test_members_come_through_in_any_pieces(coding, cuts):
     assert facts(fetched(map(lambda a, b: body[a:b], places, places[1:]), coding)) == WHOLE
     one_by_one = (body[place : place + 1] for place in range(len(body)))
     assert facts(fetched(one_by_one, coding)) == WHOLE
-
-
-@pytest.mark.parametrize("header", ["", "identity", " Identity ", "identity,", ","])
-def test_no_coding_is_passed_on(header):
-    """A body without a coding is a page as it is."""
-    assert facts(fetched([SETTLED, REST], header)) == WHOLE
 
 
 @pytest.mark.parametrize("coding", ["gzip", "zstd"])
@@ -113,18 +103,16 @@ def test_page_of_any_length_is_unpacked_to_its_end(coding, length):
         fetched([packed], coding, page_bytes=length - 1)
 
 
-@pytest.mark.parametrize("coding", ["br", "deflate", "gzip, gzip", "gzip, br"])
-def test_other_codings_are_refused(coding):
-    """A coding that was not asked for is an error, and never taken for lines."""
-    with pytest.raises(ProtocolError, match="content coding"):
-        fetched([PAGE], coding)
-
-
-def test_zstd_has_to_be_asked_for():
-    """Zstd is refused by a client that has asked for gzip, and gzip is taken by all."""
-    with pytest.raises(ProtocolError, match="content coding"):
-        fetched([zstd(PAGE)], "zstd", compressed=True)
+def test_other_codings_are_refused():
+    """A coding that was not asked for is an error, and never taken for lines; gzip and none are
+    taken by all.
+    """
+    for coding in ("br", "deflate", "gzip, gzip", "gzip, br", "zstd"):
+        with pytest.raises(ProtocolError, match="content coding"):
+            fetched([zstd(PAGE) if coding == "zstd" else PAGE], coding, compressed=True)
     assert facts(fetched([gzip.compress(PAGE)], "gzip", compressed=False)) == WHOLE
+    for coding in ("", "identity", " Identity ", "identity,", ","):
+        assert facts(fetched([SETTLED, REST], coding)) == WHOLE
 
 
 BROKEN = {
@@ -171,7 +159,8 @@ def test_page_cut_anywhere_is_what_was_unpacked(coding):
         packer, unpack = zlib.compressobj(wbits=31), lambda: zlib.decompressobj(31)
         mode = zlib.Z_SYNC_FLUSH
     else:
-        packer, unpack = zstandard.ZstdCompressor().compressobj(), _zstd_unpacker
+        packer = zstandard.ZstdCompressor().compressobj()
+        unpack = zstandard.ZstdDecompressor().decompressobj
         mode = zstandard.COMPRESSOBJ_FLUSH_BLOCK
     lines = PAGE.splitlines(keepends=True)
     body = b"".join(packer.compress(line) + packer.flush(mode) for line in lines) + packer.flush()
@@ -183,10 +172,6 @@ def test_page_cut_anywhere_is_what_was_unpacked(coding):
             assert b'"a"}' not in come
             continue
         assert found == (WHOLE if b'"b"}' in come else HALF)
-
-
-def _zstd_unpacker():
-    return zstandard.ZstdDecompressor().decompressobj()
 
 
 @pytest.mark.parametrize("coding", ["gzip", "zstd"])
@@ -252,13 +237,8 @@ def flood(unit):
 )
 @pytest.mark.parametrize(
     "unit",
-    [
-        b'{"data":1}\n',
-        pytest.param(b"\n", marks=pytest.mark.test_all),
-        pytest.param(b" ", marks=pytest.mark.test_all),
-        pytest.param(b"x" * 1024, marks=pytest.mark.test_all),
-    ],
-    ids=["events", "newlines", "spaces", "a line"],
+    [b'{"data":1}\n', pytest.param(b"x" * 1024, marks=pytest.mark.test_all)],
+    ids=["events", "a line"],
 )
 def test_memory_is_bounded(bomb, coding, most, unit):
     """However much is sent or unpacked, a client holds little more than its cap on a page."""

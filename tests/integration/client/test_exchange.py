@@ -2,7 +2,6 @@
 
 import pytest
 from harness.calling import INFO, PAGE, answer, discovery, raw_feed
-from harness.web import answering
 
 from zeroeventhub import Limits
 from zeroeventhub.errors import (
@@ -88,7 +87,10 @@ def test_refusal_is_known_by_its_status_whatever_its_body_is(any_call, fields):
     with raw_feed(answer(body, *fields, status="410 Gone")) as (url, _), pytest.raises(Gone):
         any_call(url)
     missing = answer(body, *fields, status="404 No")
-    with answering(lambda _: missing) as url, pytest.raises(NotFound):
+    with raw_feed(info=missing) as (url, _), pytest.raises(NotFound):
+        any_call(url)
+    form = answer(body, *fields, kind="text/html")
+    with raw_feed(form) as (url, _), pytest.raises(Unavailable):
         any_call(url)
 
 
@@ -107,21 +109,6 @@ def test_refusal_that_is_cut_is_tried_again(any_call):
     cut = answer(b'{"ty', "Content-Length: 50", status="410 Gone")
     with raw_feed(cut) as (url, _), pytest.raises(Unreachable):
         any_call(url)
-
-
-def test_web_page_is_not_read(any_call):
-    """Of a login form, however long, nothing is kept."""
-    form = answer(b"<p>" * 1_000_000, kind="text/html")
-    with raw_feed(form) as (url, _), pytest.raises(Unavailable):
-        any_call(url)
-
-
-def test_connection_that_breaks_keeps_what_is_settled(call):
-    """A connection that breaks behind a checkpoint yields the page up to it."""
-    for length in (32, 40):
-        with raw_feed(answer(PAGE[:length], "Content-Length: 500")) as (url, _):
-            page = call(url)
-        assert (len(page.events), page.cursor) == (1, "a")
 
 
 def test_document_that_breaks_off_is_unreachable(any_call):

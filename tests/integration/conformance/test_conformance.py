@@ -12,7 +12,7 @@ import httpx
 import pytest
 from harness.mutant_publishers import MUTANTS, publisher
 from harness.peer import peer_python, run_peer
-from harness.peer_like import FLAWED_SERVER, KNOWN_OF_GO, KNOWN_OF_PYTHON, go_like
+from harness.peer_like import KNOWN_OF_GO, KNOWN_OF_PYTHON, go_like
 from harness.shop import metadata, orders
 from harness.web import serving
 from sqlalchemy import MetaData, create_engine, insert
@@ -229,11 +229,9 @@ def test_slow_publisher_is_not_waited_for(monkeypatch):
 # The peers.
 
 
-def test_checks_find_what_is_known_of_the_python_peer(peer_python, tmp_path):
+def test_checks_find_what_is_known_of_the_python_peer(peer_python):
     """The published Python peer fails the checks of its known defects."""
-    script = tmp_path / "server.py"
-    script.write_text(FLAWED_SERVER)
-    process = run_peer(peer_python, script)
+    process = run_peer(peer_python, "server.py", "trusting")
     port = process.stdout.readline().strip()
     try:
         results = check(f"http://127.0.0.1:{port}/feed/v1", partitions=2)
