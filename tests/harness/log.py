@@ -97,8 +97,7 @@ class Log:
                 "PARTITION p_high VALUES LESS THAN (1000))"
             )
             self.publish()
-        self.write(0)
-        assert self.news() == [0]
+        self.assert_news(0)
 
     def source(self, table: Table = LOG, **options: Any) -> TableFeed:
         """Return its feed without a database."""
@@ -130,6 +129,11 @@ class Log:
         self.cursor = page.cursor
         return [event.data["n"] for event in page.events]
 
+    def assert_news(self, *numbers: int) -> None:
+        """Append events in a transaction, and show that the consumer sees them next."""
+        self.write(*numbers)
+        assert self.news() == [*numbers]
+
     def everything(self) -> list[int]:
         """Return the numbers of the events that a new consumer sees."""
         return [event.data["n"] for event in self.feed.read(0, FIRST, 1000).events]
@@ -158,8 +162,7 @@ class Log:
         Args:
             watched: whether a reading has seen its writer before it was prepared.
         """
-        self.write(0)
-        assert self.news() == [0]
+        self.assert_news(0)
 
         def watch() -> None:
             if watched:

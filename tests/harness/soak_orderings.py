@@ -1,11 +1,11 @@
 """Torture all orderings on all databases until so many events have been verified."""
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
-from harness.torture import STRATEGIES, Crew, Mix, Verdict, torture
+from harness.ordering_table import ALL
+from harness.torture import MIXES, torture, two_crews
 
 __all__ = ["Line", "verified"]
 
@@ -13,11 +13,6 @@ Database = Callable[[], AbstractContextManager[str]]
 """Makes an empty database, and drops it behind its user."""
 
 SECONDS = 6
-MIXES = {
-    "postgresql": Mix(hurting=10, fast=16, bulk=3, rest=0.02),
-    "mariadb": Mix(hurting=10, fast=16, bulk=3, rest=0.02),
-    "sqlite": Mix(hurting=6, fast=4, bulk=3, rest=0.02),
-}
 
 
 @dataclass
@@ -28,19 +23,7 @@ class Line:
     database: str
     rounds: int = 0
     events: int = 0
-    transactions: int = 0
-    frozen: int = 0
-    counts: Counter[str] = field(default_factory=Counter)
     complaints: list[str] = field(default_factory=list)
-
-    def add(self, seed: int, verdict: Verdict) -> None:
-        """Add a round."""
-        self.rounds += 1
-        self.events += verdict.events
-        self.transactions += verdict.transactions
-        self.frozen += verdict.frozen
-        self.counts += verdict.counts
-        self.complaints += [f"seed {seed}: {complaint}" for complaint in verdict.complaints]
 
 
 def verified(
@@ -58,27 +41,19 @@ def verified(
         seed: of the first round.
         tell: hears before each round how far it is.
     """
-    lines = [Line(name, database) for database, name in STRATEGIES if database in databases]
-    with ExitStack() as stack:
-        crews = [stack.enter_context(_crew()) for _ in range(2)]
+    lines = [Line(case.ordering, case.database) for case in ALL if case.database in databases]
+    with two_crews() as crews:
         while lines and sum(line.events for line in lines) < events:
             for line in lines:
                 total = sum(each.events for each in lines)
                 tell(f"{line.ordering} on {line.database}: {total:,} of {events:,} events")
                 number = seed + line.rounds
+                mix = MIXES[line.database]._replace(bulk=3, rest=0.02)
                 with databases[line.database]() as url:
-                    mix = MIXES[line.database]
                     verdict = torture(
                         url, line.ordering, crews, seed=number, seconds=SECONDS, mix=mix
                     )
-                line.add(number, verdict)
+                line.rounds += 1
+                line.events += verdict.events
+                line.complaints += [f"seed {number}: {found}" for found in verdict.complaints]
     return lines
-
-
-@contextmanager
-def _crew() -> Iterator[Crew]:
-    crew = Crew()
-    try:
-        yield crew
-    finally:
-        crew.close()

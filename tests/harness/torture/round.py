@@ -1,29 +1,85 @@
 """One round: fresh tables, crews that write, readers that page beside them, and a verdict."""
 
+import os
 import random
-from collections.abc import Iterator, Sequence
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event, Thread
 
-from sqlalchemy import Engine, create_engine, insert
+from sqlalchemy import Engine, insert, text
 
-from harness.torture import leftovers, schema
-from harness.torture.crew import Assignment, Crew, Report
-from harness.torture.engines import reading_engine
-from harness.torture.freezer import Freezer, backends
-from harness.torture.mix import Mix
+from harness.log import connected
+from harness.torture import tables
 from harness.torture.mutants import Spoil
-from harness.torture.reader import Reader
-from harness.torture.strategies import published
-from harness.torture.verdict import Verdict
-from harness.torture.watched import WatchedFeed
+from harness.torture.readers import Reader, WatchedFeed, reading_engine
+from harness.torture.writers import WRITERS, Crew, Mix, Written
 from harness.waiting import until
+
+FROZEN = 0.03
+"""Seconds at most that a process is stopped."""
 
 JOINING = 60
 """Seconds after which readers that do not come to an end are given up."""
 
-
 SEEN = 100
 """How many events the first reader has seen before a round ends, on however slow a machine."""
+
+_BACKENDS = text("""
+    SELECT pid FROM pg_stat_activity
+    WHERE datname = current_database() AND application_name = :writers
+""")
+_PREPARED = text("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()")
+
+
+@dataclass
+class Verdict:
+    """Say how much a round wrote, and everything that was wrong.
+
+    Attributes:
+        events: how many were committed.
+        kinds: how many transactions of each kind came to their end.
+        counts: how many events were lost, twice, inverted, invented or hidden, how often a
+            horizon went back, a feed fell silent or refused a cursor that it had given, each over
+            all readers.
+        complaints: the same in words.
+    """
+
+    events: int = 0
+    kinds: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
+    complaints: list[str] = field(default_factory=list)
+
+    def hear_writer(self, written: Written) -> None:
+        """Take in what a writer has written."""
+        self.kinds += written.kinds
+        self.complaints += [written.failure] if written.failure else []
+
+    def hear_feed(self, feed: WatchedFeed) -> None:
+        """Take in what was seen of a feed object."""
+        self._count(f"a feed of {feed.table}", "horizon back", len(feed.went_back), feed.went_back)
+        self._count(f"a feed of {feed.table}", "silent", len(feed.fell_silent), feed.fell_silent)
+
+    def hear_reader(self, reader: Reader, truth: dict[int, int]) -> None:
+        """Take in what a reader has seen."""
+        tally = reader.tally
+        self._count(reader.name, "lost", tally.lost(), tally.examples)
+        self._count(reader.name, "twice", tally.twice, tally.examples)
+        self._count(reader.name, "inverted", tally.inverted, tally.examples)
+        self._count(reader.name, "invented", tally.invented(truth))
+        self._count(reader.name, "stuck", reader.stuck)
+        self._count(reader.name, "diverged", reader.diverged)
+        if reader.failure:
+            self.complaints.append(f"{reader.name} failed with {reader.failure}")
+
+    def _count(self, who: str, what: str, count: int, examples: Sequence[str] = ()) -> None:
+        if count:
+            self.counts[what] += count
+            self.complaints.append("; ".join([f"{who}: {count} {what}", *examples]))
 
 
 def torture(
@@ -48,79 +104,70 @@ def torture(
         spoil: makes the ordering wrong; the round ends as soon as that is seen.
     """
     verdict = Verdict()
+    spoil = spoil or (lambda _engine: None)
     with ExitStack() as stack:
-        engine = stack.enter_context(_disposed(create_engine(url)))
+        engine = stack.enter_context(connected(url))
         _prepare(url, ordering, spoil, in_wal=seed % 2 == 0)
         readers = [
             Reader(name, feed, f"{seed} {name}")
             for names, feed in _feeds(url, ordering, seed, spoil, stack)
             for name in names
         ]
-        *early, late = readers
-        watched = readers if spoil else ()
-        try:
-            with _writing(engine, crews, mix, str(seed), verdict):
-                for reader in early:
-                    reader.start()
-                _wait(seconds / 2, watched)
-                late.start()
-                _wait(seconds / 2, watched)
-                first = readers[0]
-                until(
-                    lambda: first.tally.events > SEEN or not first.is_alive(),
-                    f"the {first.name} sees {SEEN} events",
-                )
-            if spoil and any(reader.is_wrong for reader in readers):
-                _give_up(readers)
-            _judge(engine, readers, verdict)
-        finally:
-            _give_up(readers)
+        for reader in readers:
+            stack.callback(reader.give_up)
+        first, *_, late = readers
+
+        def is_wrong() -> bool:
+            return any(reader.is_wrong for reader in readers)
+
+        def write_on() -> None:
+            with suppress(AssertionError):
+                until(is_wrong, "a mistake is seen", seconds / 2)
+
+        with _writing(engine, crews, mix, str(seed), verdict):
+            for reader in readers[:-1]:
+                reader.start()
+            write_on()
+            late.start()
+            write_on()
+            until(
+                lambda: first.tally.events > SEEN or not first.is_alive(),
+                f"the {first.name} sees {SEEN} events",
+            )
+        if is_wrong():
+            for reader in readers:
+                reader.give_up()
+        _judge(engine, readers, verdict)
     return verdict
 
 
-def _give_up(readers: Sequence[Reader]) -> None:
-    for reader in readers:
-        reader.give_up()
-
-
-@contextmanager
-def _disposed(engine: Engine) -> Iterator[Engine]:
-    try:
-        yield engine
-    finally:
-        engine.dispose()
-
-
-def _prepare(url: str, ordering: str, spoil: Spoil | None, *, in_wal: bool) -> None:
-    with _disposed(create_engine(url)) as engine:
-        if spoil:
-            spoil(engine)
+def _prepare(url: str, ordering: str, spoil: Spoil, *, in_wal: bool) -> None:
+    with connected(url) as engine:
+        spoil(engine)
         if engine.dialect.name == "sqlite" and in_wal:
             with engine.connect() as connection:
                 connection.exec_driver_sql("PRAGMA journal_mode = WAL")
         with engine.begin() as connection:
-            schema.create(connection)
+            tables.create(connection)
         with engine.begin() as connection:
-            for table in schema.FEEDS:
-                published(table, ordering).install(connection)
+            for table in tables.FEEDS:
+                tables.published(table, ordering).install(connection)
 
 
 def _feeds(
-    url: str, ordering: str, seed: int, spoil: Spoil | None, stack: ExitStack
+    url: str, ordering: str, seed: int, spoil: Spoil, stack: ExitStack
 ) -> Iterator[tuple[list[str], WatchedFeed]]:
     """Yield feed objects, each with an ordering of its own, and the names of their readers."""
     for table, names in (
-        (schema.events, ["first reader of a shared feed", "second reader of a shared feed"]),
-        (schema.events, ["reader with a feed of its own"]),
-        (schema.others, ["reader of the other feed"]),
-        (schema.events, ["reader that started late"]),
+        (tables.events, ["first reader of a shared feed", "second reader of a shared feed"]),
+        (tables.events, ["reader with a feed of its own"]),
+        (tables.others, ["reader of the other feed"]),
+        (tables.events, ["reader that started late"]),
     ):
-        engine = stack.enter_context(
-            _disposed(reading_engine(url, random.Random(f"{seed} {names}")))
-        )
-        if spoil:
-            spoil(engine)
-        feed = published(table, ordering).bind(engine)
+        engine = reading_engine(url, random.Random(f"{seed} {names}"))
+        stack.callback(engine.dispose)
+        spoil(engine)
+        feed = tables.published(table, ordering).bind(engine)
         yield names, WatchedFeed(table, feed, steady=ordering != "gated")
 
 
@@ -129,37 +176,94 @@ def _writing(
     engine: Engine, crews: Sequence[Crew], mix: Mix, seed: str, verdict: Verdict
 ) -> Iterator[None]:
     """Let the crews write, and freeze them now and then."""
-    pids = [crew.pid for crew in crews]
-    local = engine.dialect.name == "postgresql"
-    freezer = Freezer(lambda: [*pids, *(backends(engine) if local else ())], f"{seed} freezer")
-    report = Report()
+
+    def victims() -> Iterable[int]:
+        yield from (crew.pid for crew in crews)
+        if engine.dialect.name == "postgresql":
+            yield from _backends(engine)
+
     url = engine.url.render_as_string(hide_password=False)
+    written: list[Written] = []
     try:
-        for index, crew in enumerate(crews):
-            crew.begin(Assignment(url, seed, index, len(crews), mix))
-        freezer.start()
+        with _freezing(victims, f"{seed} freezer"):
+            for index, crew in enumerate(crews):
+                crew.begin(url, seed, mix, index, len(crews))
+            yield
+    finally:
+        for crew in crews:
+            written += crew.end()
+        _clear(engine)
+    for one in written:
+        verdict.hear_writer(one)
+
+
+@contextmanager
+def _freezing(victims: Callable[[], Iterable[int]], seed: str) -> Iterator[None]:
+    """Stop one process after the other between any two of its steps, for some milliseconds."""
+    dice, ending = random.Random(seed), Event()
+
+    def freeze() -> None:
+        while not ending.is_set():
+            pid = dice.choice(sorted(victims()))
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+                try:
+                    time.sleep(dice.random() * FROZEN)
+                finally:
+                    os.kill(pid, signal.SIGCONT)
+            time.sleep(dice.random() * FROZEN)
+
+    freezer = Thread(target=freeze, daemon=True)
+    freezer.start()
+    try:
         yield
     finally:
-        freezer.end()
-        for crew in crews:
-            report.add(crew.end())
-        leftovers.clear(engine)
-    verdict.frozen = freezer.frozen
-    verdict.hear_writers(report)
+        ending.set()
+        freezer.join()
 
 
-def _wait(seconds: float, readers: Sequence[Reader]) -> None:
-    """Wait, but no longer than nothing is wrong with some readers."""
-    with suppress(AssertionError):
-        until(lambda: any(reader.is_wrong for reader in readers), "a mistake is seen", seconds)
+def _backends(engine: Engine) -> list[int]:
+    """Find the writers' backends of a PostgreSQL server that runs here and lets itself be stopped.
+
+    Elsewhere, as in a container, a number may be another process: a backend of here shows the
+    name of its database, which no other process has, in its command line.
+    """
+
+    def serves(pid: int) -> bool:
+        try:
+            os.kill(pid, 0)
+            return engine.url.database.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+        except OSError:
+            return False
+
+    with engine.connect() as connection:
+        found = connection.scalars(_BACKENDS, {"writers": WRITERS}).all()
+    return [pid for pid in found if serves(pid)]
+
+
+def _clear(engine: Engine) -> None:
+    """Wait until the writers' sessions are gone, and roll back what they have left prepared."""
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        if engine.dialect.name == "postgresql":
+            writers = {"writers": WRITERS}
+            until(
+                lambda: not connection.scalars(_BACKENDS, writers).all(),
+                "the writers' sessions end",
+            )
+            for name in connection.scalars(_PREPARED).all():
+                connection.execute(text(f"ROLLBACK PREPARED '{name}'"))
+        elif engine.dialect.name == "mariadb":
+            for *_, name in connection.execute(text("XA RECOVER")).all():
+                if name.startswith(engine.url.database.encode()):
+                    connection.execute(text(f"XA ROLLBACK '{name.decode()}'"))
 
 
 def _judge(engine: Engine, readers: Sequence[Reader], verdict: Verdict) -> None:
     """Let the readers come to the end beside an open writer of another table, and judge them."""
     with engine.connect() as connection:
-        truths = {table: schema.truth(connection, table) for table in schema.FEEDS}
+        truths = {table: tables.truth(connection, table) for table in tables.FEEDS}
         if engine.dialect.name != "sqlite":
-            connection.execute(insert(schema.elsewhere).values(n=1))
+            connection.execute(insert(tables.elsewhere).values(n=1))
         for reader in readers:
             reader.end(truths[reader.feed.table])
         for reader in readers:

@@ -2,16 +2,20 @@
 
 import pytest
 from harness.clusters import cluster
-from harness.log import (
-    Log,
-    connected,
-)
+from harness.log import Log, connected
 
 
 @pytest.fixture
-def log(request, case):
-    """A log in an empty database."""
+def bare(request, case):
+    """A log whose table is not there yet, in an empty database."""
     return Log(request.getfixturevalue(case.database), case)
+
+
+@pytest.fixture
+def log(bare):
+    """A log that is published, without events."""
+    bare.publish()
+    return bare
 
 
 @pytest.fixture(scope="module")
@@ -23,6 +27,6 @@ def primary():
 
 @pytest.fixture
 def primary_log(primary, case):
-    """A log in an empty database of that server."""
+    """A log whose table is not there yet, in an empty database of that server."""
     with connected(primary.new_database()) as engine:
         yield Log(engine, case)

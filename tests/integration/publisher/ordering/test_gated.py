@@ -34,13 +34,11 @@ def test_writer_between_two_steps_of_a_read_is_waited_for(log, level):
     """A writer who comes or ends between two statements of a read has no event passed over,
     whatever the isolation level of the engine is.
     """
-    log.publish()
     log.assert_waits_between_steps(level)
 
 
 def test_transaction_leaves_one_mark(log):
     """However often a transaction writes, it holds one lock, and it goes with the transaction."""
-    log.publish()
     with log.engine.connect() as connection:
         append(connection, 0, 1, 2)
         assert marks(connection) == 1
@@ -51,7 +49,6 @@ def test_transaction_leaves_one_mark(log):
 @shows("a savepoint rolled back", GATED)
 def test_mark_of_a_savepoint_rolled_back_goes(log):
     """A writer who has taken everything back holds nothing back, and does so when writing again."""
-    log.publish()
     with log.engine.connect() as slow:
         savepoint = slow.begin_nested()
         append(slow, 0)
@@ -70,14 +67,12 @@ def test_mark_of_a_savepoint_rolled_back_goes(log):
 @shows("two-phase commit", GATED)
 def test_prepared_transaction_is_a_writer(log, watched):
     """A prepared transaction holds back what is behind it, whether its writer was seen before."""
-    log.publish()
     log.assert_waits_for_prepared(watched=watched)
 
 
 @pytest.mark.parametrize("start", [1, 100, 2**31, 2**32, 2**33])
 def test_first_number_of_a_sequence_lies_above_the_mark(log, start):
     """A sequence that has been set but not drawn from yields a mark below its next number."""
-    log.publish()
     log.run(f"SELECT setval('log_id_seq', {start}, false)")
     with log.engine.connect() as slow:
         append(slow, 0)
@@ -91,7 +86,6 @@ def test_first_number_of_a_sequence_lies_above_the_mark(log, start):
 @pytest.mark.parametrize("step", range(4))
 def test_writer_that_comes_later_does_not_set_the_horizon_back(log, step):
     """A mark that is left while the horizon is read lies above it, and leaves it where it is."""
-    log.publish()
     log.write(0)
     with log.engine.connect() as slow:
 
@@ -105,7 +99,6 @@ def test_writer_that_comes_later_does_not_set_the_horizon_back(log, step):
 
 def test_mark_is_found_when_its_bits_have_come_round(log):
     """A mark below a power of two holds back numbers above it."""
-    log.publish()
     log.run(f"SELECT setval('log_id_seq', {2**32 - 2})")
     with log.engine.connect() as slow:
         append(slow, 0)
@@ -119,7 +112,6 @@ def test_mark_is_found_when_its_bits_have_come_round(log):
 @shows("a number handed in by a client", GATED)
 def test_number_handed_in_is_refused_by_the_guard(log):
     """A number that was drawn before its INSERT began is refused, with what to do."""
-    log.publish()
     log.write(0, 1)
     drawn = log.count("SELECT nextval('log_id_seq')")
     for number in (1, drawn):
@@ -131,7 +123,6 @@ def test_number_handed_in_is_refused_by_the_guard(log):
 
 def test_writer_needs_no_right_but_to_insert(log):
     """The gate reads a sequence that writers may but draw from, and obeys none of their names."""
-    log.publish()
     writer = f"writer_{uuid4().hex}"
     names = (
         "current_setting(text, boolean)",
@@ -166,7 +157,6 @@ def test_writer_needs_no_right_but_to_insert(log):
 
 def test_replica_role_does_not_open_the_gate(log):
     """Writers that switch off ordinary triggers still leave their mark."""
-    log.publish()
     with log.engine.connect() as slow:
         slow.exec_driver_sql("SET LOCAL session_replication_role = replica")
         append(slow, 1)
@@ -174,29 +164,29 @@ def test_replica_role_does_not_open_the_gate(log):
 
 
 @shows("it needs", GATED)
-def test_gate_is_two_triggers_and_two_functions(log):
+def test_gate_is_two_triggers_and_two_functions(bare):
     """A table without its gate is refused; a gate is what the document says, and can be taken
     back.
     """
     triggers = "SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal"
     functions = "SELECT count(*) FROM pg_proc WHERE proname LIKE 'zeroeventhub%%'"
-    LOG.create(log.engine)
+    LOG.create(bare.engine)
     with refusal("zeroeventhub ddl --ordering gated"):
-        log.restarted().info()
-    log.publish()
-    log.write(0)
-    with log.engine.begin() as connection:
-        log.source().install(connection)
-    assert (log.count(triggers), log.count(functions)) == (2, 2)
-    assert inspect(log.engine).get_table_names() == ["log"]
-    assert log.news() == [0]
-    with log.engine.begin() as connection:
-        log.source().uninstall(connection)
-        log.source().uninstall(connection)
-    assert (log.count(triggers), log.count(functions)) == (0, 0)
-    log.write(1)
+        bare.restarted().info()
+    bare.publish()
+    bare.write(0)
+    with bare.engine.begin() as connection:
+        bare.source().install(connection)
+    assert (bare.count(triggers), bare.count(functions)) == (2, 2)
+    assert inspect(bare.engine).get_table_names() == ["log"]
+    assert bare.news() == [0]
+    with bare.engine.begin() as connection:
+        bare.source().uninstall(connection)
+        bare.source().uninstall(connection)
+    assert (bare.count(triggers), bare.count(functions)) == (0, 0)
+    bare.write(1)
     with refusal("zeroeventhub ddl --ordering gated"):
-        log.restarted().info()
+        bare.restarted().info()
 
 
 @pytest.mark.parametrize(
@@ -209,7 +199,6 @@ def test_gate_is_two_triggers_and_two_functions(log):
 )
 def test_disarmed_gate_is_refused(log, change):
     """A gate that lacks a trigger, or whose trigger is not always on, is no gate."""
-    log.publish()
     log.run(change)
     with refusal("no gate of this version"):
         log.restarted().info()
@@ -217,7 +206,6 @@ def test_disarmed_gate_is_refused(log, change):
 
 def test_gate_of_another_version_is_refused(log):
     """A gate that another version has installed is refused."""
-    log.publish()
     name = log.count("SELECT proname FROM pg_proc WHERE proname LIKE 'zeroeventhub_gate%%'")
     log.run(f"COMMENT ON FUNCTION {name}() IS 'zeroeventhub gate, version 1'")
     with refusal("no gate of this version"):
@@ -225,38 +213,37 @@ def test_gate_of_another_version_is_refused(log):
 
 
 @shows("a partitioned table", GATED)
-def test_row_written_to_a_partition_directly_is_refused(log):
+def test_row_written_to_a_partition_directly_is_refused(bare):
     """A row that has not passed the gate of its table is refused by the guard of its partition."""
-    log.publish_partitioned()
+    bare.publish_partitioned()
     for leaf, number in (("log_low", 1), ("log_high", 2)):
         with pytest.raises(IntegrityError, match="before this INSERT"):
-            log.run(f"INSERT INTO {leaf} (n) VALUES ({number})")
-    log.write(2)
-    assert log.news() == [2]
+            bare.run(f"INSERT INTO {leaf} (n) VALUES ({number})")
+    bare.assert_news(2)
 
 
 @shows("inherited tables", GATED, SEQUENCED)
-def test_inherited_tables_are_refused(log):
+def test_inherited_tables_are_refused(bare):
     """A table that others inherit from is refused, whether they came before its trigger or not."""
     heir = "CREATE TABLE more () INHERITS (log)"
-    LOG.create(log.engine)
-    log.run(heir)
-    assert_refused(log, "inherit")
-    log.run("DROP TABLE more")
-    log.publish()
-    log.run(heir)
+    LOG.create(bare.engine)
+    bare.run(heir)
+    assert_refused(bare, "inherit")
+    bare.run("DROP TABLE more")
+    bare.publish()
+    bare.run(heir)
     with refusal("inherit"):
-        log.restarted().info()
+        bare.restarted().info()
 
 
 @pytest.mark.parametrize("name", ["Mixed Case", 'quo"ted', "it's", "per%cent", "x" * 63])
-def test_any_name_of_a_table_will_do(log, name):
+def test_any_name_of_a_table_will_do(bare, name):
     """The gate's statements quote every name, wherever it stands."""
     key = Column("The Id's", Integer, primary_key=True)
     table = Table(name, MetaData(), key, Column("n", Integer))
-    log.publish(table)
-    with log.engine.begin() as connection:
+    bare.publish(table)
+    with bare.engine.begin() as connection:
         connection.execute(table.insert(), {"n": 0})
-    assert log.news() == [0]
-    with log.engine.connect() as connection, pytest.raises(IntegrityError, match="drawn before"):
+    assert bare.news() == [0]
+    with bare.engine.connect() as connection, pytest.raises(IntegrityError, match="drawn before"):
         connection.execute(table.insert(), {"The Id's": 1, "n": 1})

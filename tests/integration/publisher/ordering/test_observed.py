@@ -34,7 +34,6 @@ def test_writer_between_two_steps_of_a_read_is_waited_for(log, level):
     """A writer who comes or ends between two statements of a read has no event passed over,
     whatever the isolation level of the engine is.
     """
-    log.publish()
     log.assert_waits_between_steps(level)
 
 
@@ -42,7 +41,6 @@ def test_writer_between_two_steps_of_a_read_is_waited_for(log, level):
 @for_each(OBSERVED)
 async def test_async_feed_passes_no_writer_over_whatever_the_isolation(log):
     """A feed over an async engine reads each statement by itself as well."""
-    log.publish()
     engine = create_async_engine(log.engine.url, isolation_level="REPEATABLE READ")
     feed = log.source().bind(engine.execution_options(isolation_level="REPEATABLE READ"))
     cursor = (await feed.read(0, FIRST, 10)).cursor
@@ -59,7 +57,6 @@ async def test_async_feed_passes_no_writer_over_whatever_the_isolation(log):
 @for_each(*BOTH)
 def test_writer_that_comes_later_holds_nothing_back(log):
     """An event is shown once the writers of its time have ended, whoever has come since."""
-    log.publish()
     assert log.news() == []
     first, second = log.engine.connect(), log.engine.connect()
     with first, second:
@@ -76,7 +73,6 @@ def test_writer_that_comes_later_holds_nothing_back(log):
 @shows("two-phase commit", *BOTH)
 def test_prepared_transaction_is_a_writer(log, watched):
     """A prepared transaction holds back what is behind it, whether its writer was seen before."""
-    log.publish()
     log.assert_waits_for_prepared(watched=watched)
 
 
@@ -84,9 +80,7 @@ def test_prepared_transaction_is_a_writer(log, watched):
 @for_each(*BOTH)
 def test_transaction_prepared_between_two_steps_of_a_read_is_waited_for(log, step):
     """A transaction that is prepared while a page is read is among the writers or the prepared."""
-    log.publish()
-    log.write(0)
-    assert log.news() == [0]
+    log.assert_news(0)
     with closing(Preparing(log, "INSERT INTO log (n) VALUES (1)")) as slow:
         log.write(2)
         with behind(log.engine, step, slow.prepare):
@@ -100,10 +94,8 @@ def test_transaction_prepared_between_two_steps_of_a_read_is_waited_for(log, ste
 @shows("a long transaction elsewhere", OBSERVED_MARIADB)
 def test_transaction_prepared_elsewhere_is_a_writer_on_mariadb(log):
     """MariaDB and MySQL do not say where a prepared transaction has written: the feed waits."""
-    log.publish()
     log.run("CREATE TABLE other (n integer)")
-    log.write(0)
-    assert log.news() == [0]
+    log.assert_news(0)
     with prepared(log, "INSERT INTO other VALUES (1)") as commit:
         log.write(1)
         assert log.news() == []
@@ -114,9 +106,7 @@ def test_transaction_prepared_elsewhere_is_a_writer_on_mariadb(log):
 @for_each(OBSERVED)
 def test_horizon_of_numbers_that_start_again_is_not_believed(log):
     """After TRUNCATE … RESTART IDENTITY the old horizon does not vouch for new writers."""
-    log.publish()
-    log.write(0, 1, 2)
-    assert log.news() == [0, 1, 2]
+    log.assert_news(0, 1, 2)
     log.run("TRUNCATE log RESTART IDENTITY")
     with log.engine.connect() as slow:
         append(slow, 3)
@@ -130,44 +120,41 @@ def test_horizon_of_numbers_that_start_again_is_not_believed(log):
 @shows("inherited tables", OBSERVED)
 def test_inherited_tables_are_watched(log):
     """Events of a table that inherits are seen, and its open writers hold back."""
-    log.publish()
     log.run("CREATE TABLE more () INHERITS (log)")
-    log.write(0)
-    assert log.news() == [0]
+    log.assert_news(0)
     log.assert_order_of(lambda slow: slow.exec_driver_sql("INSERT INTO more (n) VALUES (1)"))
 
 
 @pytest.mark.parametrize("name", ["Mixed Case", 'quo"ted', "per%cent"])
 @for_each(*BOTH)
-def test_any_name_of_a_table_will_do(log, name):
+def test_any_name_of_a_table_will_do(bare, name):
     """Names that need quotes are found in the locks as in the queries."""
     key = Column("id", BigInteger, primary_key=True)
     table = Table(name, MetaData(), key, Column("n", Integer))
-    log.publish(table)
-    assert log.news() == []
-    with log.engine.connect() as slow:
+    bare.publish(table)
+    assert bare.news() == []
+    with bare.engine.connect() as slow:
         slow.execute(table.insert(), {"n": 0})
-        with log.engine.begin() as quick:
+        with bare.engine.begin() as quick:
             quick.execute(table.insert(), {"n": 1})
-        assert log.news() == []
+        assert bare.news() == []
         slow.commit()
-    assert log.news() == [0, 1]
+    assert bare.news() == [0, 1]
 
 
 @shows("it needs", OBSERVED_MARIADB)
-def test_mariadb_has_to_show_its_metadata_locks(log):
+def test_mariadb_has_to_show_its_metadata_locks(bare):
     """Without its plugin MariaDB is refused, and with it the feed goes on."""
-    if log.is_mysql:
+    if bare.is_mysql:
         pytest.skip("MySQL shows its locks in performance_schema")
-    log.publish()
-    log.run("UNINSTALL SONAME 'metadata_lock_info'")
+    bare.publish()
+    bare.run("UNINSTALL SONAME 'metadata_lock_info'")
     try:
         with refusal("INSTALL SONAME 'metadata_lock_info'"):
-            log.restarted().info()
+            bare.restarted().info()
     finally:
-        log.run("INSTALL SONAME 'metadata_lock_info'")
-    log.write(0)
-    assert log.news() == [0]
+        bare.run("INSTALL SONAME 'metadata_lock_info'")
+    bare.assert_news(0)
 
 
 # Three kinds of users and what they lack, of whom MariaDB has only the last.
@@ -180,25 +167,24 @@ RIGHTS = {
 
 @pytest.mark.parametrize("lacking", RIGHTS)
 @shows("it needs", OBSERVED_MARIADB)
-def test_reader_on_mysql_needs_two_rights(log, lacking):
+def test_reader_on_mysql_needs_two_rights(bare, lacking):
     """A user who may not see locks or prepared transactions is refused; others see the writers."""
-    if lacking != "nothing" and not log.is_mysql:
+    if lacking != "nothing" and not bare.is_mysql:
         pytest.skip("MariaDB shows them to everybody")
-    log.publish()
-    log.write(0)
-    with stranger(log) as (name, engine):
+    bare.publish()
+    bare.write(0)
+    with stranger(bare) as (name, engine):
         rights, complaint = RIGHTS[lacking]
-        granted = [f"SELECT ON {log.engine.url.database}.log", *(rights if log.is_mysql else ())]
-        log.run(*(f"GRANT {right} TO {name}" for right in granted))
-        log.feed = log.restarted(engine)
+        granted = [f"SELECT ON {bare.engine.url.database}.log", *(rights if bare.is_mysql else ())]
+        bare.run(*(f"GRANT {right} TO {name}" for right in granted))
+        bare.feed = bare.restarted(engine)
         with nullcontext() if complaint is None else refusal(complaint):
-            assert log.news() == [0]
-            log.assert_order_of(lambda slow: append(slow, 1))
+            assert bare.news() == [0]
+            bare.assert_order_of(lambda slow: append(slow, 1))
 
 
 @for_each(OBSERVED_MARIADB)
 def test_number_below_the_first_position_is_refused(log):
     """Rows with numbers below 1, where every cursor stands behind them, are refused."""
-    log.publish()
     log.run("INSERT INTO log (id, n) VALUES (-1, 0)")
     assert_refused(log, "start at 1")

@@ -3,12 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from harness.log import (
-    append,
-    connected,
-    polling,
-    prepared,
-)
+from harness.log import append, connected, polling, prepared
 from harness.ordering_table import (
     ALL,
     GATED,
@@ -33,9 +28,7 @@ from zeroeventhub.errors import Unavailable
 @shows("an open writer of the table", *WATCHING)
 def test_open_writer_holds_back_what_was_drawn_behind_it(log):
     """What was drawn behind an open writer is seen once that has ended, in the order of numbers."""
-    log.publish()
-    log.write(0)
-    assert log.news() == [0]
+    log.assert_news(0)
     with log.engine.connect() as slow:
         append(slow, 1)
         log.write(2)
@@ -53,13 +46,10 @@ def test_open_writer_holds_back_what_was_drawn_behind_it(log):
 @shows("an open writer of the table", SEQUENCED, SEQUENCED_MARIADB)
 def test_open_writer_holds_back_nothing_but_its_own(log):
     """What others commit beside an open writer is seen at once, and its own events after them."""
-    log.publish()
     with log.engine.connect() as slow:
         append(slow, 1)
-        log.write(2)
-        assert log.news() == [2]
-        log.write(3)
-        assert log.news() == [3]
+        log.assert_news(2)
+        log.assert_news(3)
         slow.commit()
     assert log.news() == [1]
     assert log.everything() == [2, 3, 1]
@@ -78,7 +68,6 @@ def assert_locked(log):
 @shows("an open writer of the table", *ON_SQLITE)
 def test_open_writer_of_sqlite_holds_back_other_writers(log):
     """Beside an open writer no other can write to SQLite, and every reader can read."""
-    log.publish()
     log.write(0)
     with log.engine.connect() as slow:
         append(slow, 1)
@@ -102,7 +91,6 @@ LIMITS = {
 @shows("writers wait for each other", *WATCHING, SEQUENCED, SEQUENCED_MARIADB)
 def test_writers_do_not_wait_for_each_other(log):
     """A writer beside an open one draws, writes and commits at once, while others read."""
-    log.publish()
     with connected(log.engine.url, **LIMITS[log.database]) as engine, polling(log.feed):
         # At MySQL's default everybody waits for a writer who has taken back a part of his work.
         impatient = engine.execution_options(isolation_level="READ COMMITTED")
@@ -125,7 +113,6 @@ def test_writers_do_not_wait_for_each_other(log):
 @shows("writers wait for each other", *ON_SQLITE)
 def test_writers_of_sqlite_wait_for_each_other(log):
     """A writer of SQLite waits until the one before it has ended, and then goes on."""
-    log.publish()
     with ThreadPoolExecutor(1) as pool, log.engine.connect() as slow:
         append(slow, 0)
         assert_locked(log)
@@ -142,40 +129,33 @@ def test_writers_of_sqlite_wait_for_each_other(log):
 @shows("a long transaction elsewhere", *WATCHING, SEQUENCED, SEQUENCED_MARIADB)
 def test_transaction_elsewhere_has_no_effect(log):
     """A writer to other tables, or a reader of this one for hours, holds nothing back."""
-    log.publish()
     log.run("CREATE TABLE other (n integer)")
     lasting = log.engine.execution_options(isolation_level="REPEATABLE READ")
     with log.engine.connect() as elsewhere, lasting.connect() as export:
         export.exec_driver_sql("SELECT * FROM log")
         elsewhere.exec_driver_sql("INSERT INTO other VALUES (1)")
-        log.write(0)
-        assert log.news() == [0]
-        log.write(1)
-        assert log.news() == [1]
+        log.assert_news(0)
+        log.assert_news(1)
 
 
 @shows("a long transaction elsewhere", OBSERVED, GATED, SEQUENCED, SEQUENCED_MARIADB)
 def test_transaction_prepared_elsewhere_has_no_effect(log):
     """A transaction that is prepared elsewhere holds nothing back."""
-    log.publish()
     log.run("CREATE TABLE other (n integer)")
     with prepared(log, "INSERT INTO other VALUES (1)"):
-        log.write(0)
-        assert log.news() == [0]
+        log.assert_news(0)
 
 
 @shows("a long transaction elsewhere", *ON_SQLITE)
 def test_transaction_elsewhere_in_sqlite_keeps_writers_waiting(log):
     """A writer to another table of SQLite keeps writers of this one waiting, not readers."""
-    log.publish()
     log.run("CREATE TABLE other (n integer)")
     log.write(0)
     with log.engine.connect() as elsewhere:
         elsewhere.exec_driver_sql("INSERT INTO other VALUES (1)")
         assert_locked(log)
         assert log.news() == [0]
-    log.write(1)
-    assert log.news() == [1]
+    log.assert_news(1)
 
 
 # a new process beside an open writer
@@ -184,7 +164,6 @@ def test_transaction_elsewhere_in_sqlite_keeps_writers_waiting(log):
 @shows("a new process beside an open writer", OBSERVED, OBSERVED_MARIADB)
 def test_new_process_waits_for_open_writers(log):
     """A new process does not know what is decided until the writers of its time have ended."""
-    log.publish()
     log.write(0)
     with log.engine.connect() as slow:
         append(slow, 1)
@@ -200,7 +179,6 @@ def test_new_process_waits_for_open_writers(log):
 @shows("a new process beside an open writer", GATED, *SEQUENCING, SINGLE_WRITER)
 def test_new_process_knows_at_once(log, case):
     """A new process beside an open writer shows what is decided, and no more."""
-    log.publish()
     log.write(0)
     with log.engine.connect() as slow:
         append(slow, 1)
@@ -218,7 +196,6 @@ def test_new_process_knows_at_once(log, case):
 @shows("a savepoint rolled back", *ALL)
 def test_events_of_a_savepoint_rolled_back_are_not_seen(log):
     """What a savepoint took back is no event; what stands around it is."""
-    log.publish()
     with log.engine.connect() as connection:
         append(connection, 0)
         savepoint = connection.begin_nested()

@@ -16,33 +16,32 @@ from sqlalchemy.exc import IntegrityError
 
 
 @shows("a partitioned table", *WATCHING, SEQUENCED, SEQUENCED_MARIADB)
-def test_partitioned_table_is_published_whole(log):
+def test_partitioned_table_is_published_whole(bare):
     """Events of all partitions are in one order, those that came later among them."""
-    log.publish_partitioned()
-    log.assert_order_of(lambda slow: append(slow, 1))
+    bare.publish_partitioned()
+    bare.assert_order_of(lambda slow: append(slow, 1))
 
 
 @shows("a partitioned table", OBSERVED, OBSERVED_MARIADB, SEQUENCED, SEQUENCED_MARIADB)
-def test_partition_may_be_written_to_directly(log):
+def test_partition_may_be_written_to_directly(bare):
     """A writer to a partition by its own name writes events of the table."""
-    log.publish_partitioned()
-    leaf = "log_low" if log.database == "postgresql" else "log PARTITION (p_low)"
-    log.assert_order_of(lambda slow: slow.exec_driver_sql(f"INSERT INTO {leaf} (n) VALUES (1)"))
+    bare.publish_partitioned()
+    leaf = "log_low" if bare.database == "postgresql" else "log PARTITION (p_low)"
+    bare.assert_order_of(lambda slow: slow.exec_driver_sql(f"INSERT INTO {leaf} (n) VALUES (1)"))
 
 
 @shows("a partitioned table", OBSERVED, GATED, SEQUENCED)
-def test_row_that_moves_to_another_partition(log):
+def test_row_that_moves_to_another_partition(bare):
     """A row that an UPDATE moves is new to its partition: to the guard, and to sequenced."""
-    log.publish_partitioned()
-    log.write(5, 6)
-    assert log.news() == [5, 6]
+    bare.publish_partitioned()
+    bare.assert_news(5, 6)
     moved = "UPDATE log SET n = 1 WHERE n = 5"
-    if log.ordering == "gated":
+    if bare.ordering == "gated":
         with pytest.raises(IntegrityError, match="before this INSERT"):
-            log.run(moved)
+            bare.run(moved)
     else:
-        log.run(moved)
-    assert log.news() == ([1] if log.ordering == "sequenced" else [])
+        bare.run(moved)
+    assert bare.news() == ([1] if bare.ordering == "sequenced" else [])
 
 
 @pytest.mark.parametrize(
@@ -53,10 +52,10 @@ def test_row_that_moves_to_another_partition(log):
     ],
 )
 @shows("a partitioned table", OBSERVED, GATED, later=(GATED,))
-def test_partition_itself_is_refused(log, key):
+def test_partition_itself_is_refused(bare, key):
     """A partition is refused in a sentence that names its table."""
-    log.run(
+    bare.run(
         f"CREATE TABLE whole (id {key}, n integer) PARTITION BY RANGE (id)",
         "CREATE TABLE log PARTITION OF whole FOR VALUES FROM (1) TO (1000)",
     )
-    assert_refused(log, "publish whole")
+    assert_refused(bare, "publish whole")

@@ -45,75 +45,72 @@ def installed(log):
 
 
 @shows("it needs", *SEQUENCING)
-def test_sequencing_needs_a_trigger_and_tables(log):
+def test_sequencing_needs_a_trigger_and_tables(bare):
     """A table without its trigger is refused; what is installed can be taken back."""
     triggers = {
         "postgresql": "SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal",
         "mariadb": "SELECT count(*) FROM information_schema.triggers "
         "WHERE trigger_schema = database()",
         "sqlite": "SELECT count(*) FROM sqlite_master WHERE type = 'trigger'",
-    }[log.database]
-    LOG.create(log.engine)
+    }[bare.database]
+    LOG.create(bare.engine)
     with refusal("zeroeventhub ddl --ordering sequenced"):
-        log.restarted().info()
-    log.publish()
-    assert log.count(triggers) == 1
+        bare.restarted().info()
+    bare.publish()
+    assert bare.count(triggers) == 1
     # SQLite needs neither an outbox nor a state.
-    assert len(beside(log)) == (1 if log.database == "sqlite" else 3)
-    log.write(0, 1, 2)
-    assert log.news() == [0, 1, 2]
-    installed(log)
-    log.write(3)
-    assert log.news() == [3]
-    assert log.everything() == [0, 1, 2, 3]
+    assert len(beside(bare)) == (1 if bare.database == "sqlite" else 3)
+    bare.assert_news(0, 1, 2)
+    installed(bare)
+    bare.assert_news(3)
+    assert bare.everything() == [0, 1, 2, 3]
     for _ in range(2):
-        with log.engine.begin() as connection:
-            log.source().uninstall(connection)
-    assert (beside(log), log.count(triggers)) == ([], 0)
-    log.write(4)
-    assert log.count("SELECT count(*) FROM log") == 5
+        with bare.engine.begin() as connection:
+            bare.source().uninstall(connection)
+    assert (beside(bare), bare.count(triggers)) == ([], 0)
+    bare.write(4)
+    assert bare.count("SELECT count(*) FROM log") == 5
     with refusal("zeroeventhub ddl --ordering sequenced"):
-        log.restarted().info()
-    assert_refused(log, "no primary key", Table("keyless", MetaData(), Column("n", Integer)))
+        bare.restarted().info()
+    assert_refused(bare, "no primary key", Table("keyless", MetaData(), Column("n", Integer)))
 
 
 @for_each(*SEQUENCING)
-def test_events_from_before_come_first_in_their_order(log):
+def test_events_from_before_come_first_in_their_order(bare):
     """What was in the table when the ordering was installed comes first, by its key."""
-    LOG.create(log.engine)
-    log.write(*range(12))
-    log.publish()
-    log.write(12)
-    assert log.news() == list(range(13))
+    LOG.create(bare.engine)
+    bare.write(*range(12))
+    bare.publish()
+    bare.write(12)
+    assert bare.news() == list(range(13))
 
 
 @for_each(*ON_SERVERS)
-def test_events_from_before_are_taken_in_after_newer_ones(log):
+def test_events_from_before_are_taken_in_after_newer_ones(bare):
     """Between the two parts of the installation nothing is shown, and order is not lost."""
-    LOG.create(log.engine)
-    log.write(0, 1, 2)
-    with log.engine.connect() as connection:
-        ddl = log.source().ordering(log.engine.dialect.name).ddl(connection)
-    log.run(*(line.replace("%", "%%") for line in ddl.install))
-    log.write(3, 4)
-    log.feed = log.restarted()
+    LOG.create(bare.engine)
+    bare.write(0, 1, 2)
+    with bare.engine.connect() as connection:
+        ddl = bare.source().ordering(bare.engine.dialect.name).ddl(connection)
+    bare.run(*(line.replace("%", "%%") for line in ddl.install))
+    bare.write(3, 4)
+    bare.feed = bare.restarted()
     with pytest.raises(Unavailable, match="second part"):
-        log.news()
-    log.run(*ddl.backfill)
-    assert log.news() == list(range(5))
+        bare.news()
+    bare.run(*ddl.backfill)
+    assert bare.news() == list(range(5))
 
 
 @for_each(*ON_SERVERS)
-def test_installing_again_repeats_no_event_that_waits_for_its_position(log, small_backlog):
+def test_installing_again_repeats_no_event_that_waits_for_its_position(small_backlog, log):
     """What waits in the outbox is not put into it once more."""
-    log.publish()
     log.write(*range(5))
     installed(log)
     assert [log.news() for _ in range(4)] == [[0, 1], [2, 3], [4], []]
 
 
 @for_each(*SEQUENCING)
-def test_events_from_before_have_the_order_of_their_times(log):
+def test_events_from_before_have_the_order_of_their_times(bare):
     """Where the key says nothing about the order, the column of times does."""
     noon = datetime(2013, 1, 1, 12)  # noqa: DTZ001 - without a zone
     table = Table(
@@ -123,38 +120,36 @@ def test_events_from_before_have_the_order_of_their_times(log):
         Column("at", DateTime, nullable=False),
         Column("n", Integer),
     )
-    table.create(log.engine)
-    with log.engine.begin() as connection:
+    table.create(bare.engine)
+    with bare.engine.begin() as connection:
         for name, minute in [("a", 3), ("b", 1), ("c", 2), ("d", 0)]:
             row = {"name": name, "at": noon + timedelta(minutes=minute), "n": minute}
             connection.execute(table.insert(), row)
-    log.publish(table, time="at")
-    assert log.news() == [0, 1, 2, 3]
+    bare.publish(table, time="at")
+    assert bare.news() == [0, 1, 2, 3]
 
 
 @for_each(*SEQUENCING)
-def test_trigger_that_is_gone_is_refused_until_it_is_installed_again(log, monkeypatch):
+def test_trigger_that_is_gone_is_refused_until_it_is_installed_again(bare, monkeypatch):
     """A table without its trigger is refused, and what it missed is taken in by installing."""
     monkeypatch.setattr("zeroeventhub.publisher.ordering.postgresql.sequenced.ROUND", 1)
-    log.publish()
+    bare.publish()
     for number in range(4):
-        log.write(number)
-        assert log.news() == [number]
-    trigger = beside(log)[0].replace("outbox", "note").replace("positions", "note")
-    on = " ON log" if log.database == "postgresql" else ""
-    log.run(f"DROP TRIGGER {trigger}{on}")
-    log.write(4, 5)
+        bare.assert_news(number)
+    trigger = beside(bare)[0].replace("outbox", "note").replace("positions", "note")
+    on = " ON log" if bare.database == "postgresql" else ""
+    bare.run(f"DROP TRIGGER {trigger}{on}")
+    bare.write(4, 5)
     with refusal("no trigger of this version"):
-        log.restarted().info()
-    installed(log)
-    log.write(6)
-    assert log.news() == [4, 5, 6]
+        bare.restarted().info()
+    installed(bare)
+    bare.write(6)
+    assert bare.news() == [4, 5, 6]
 
 
 @for_each(*SEQUENCING)
 def test_trigger_of_another_version_is_refused(log):
     """A trigger of the right name that does something else is not taken for ours."""
-    log.publish()
     digest = beside(log)[0].rpartition("_")[2]
     if log.database == "postgresql":
         log.run(f"COMMENT ON FUNCTION zeroeventhub_note_{digest}() IS 'another'")
@@ -177,7 +172,6 @@ def test_trigger_of_another_version_is_refused(log):
 @for_each(SEQUENCED)
 def test_trigger_that_is_not_always_on_is_refused(log, change):
     """A trigger that is there and switched off, for replicas or for all, notes nothing."""
-    log.publish()
     log.run(f"ALTER TABLE log {change}")
     with refusal("no trigger of this version"):
         log.restarted().info()
@@ -186,29 +180,27 @@ def test_trigger_that_is_not_always_on_is_refused(log, change):
 @for_each(SEQUENCED)
 def test_replica_role_is_noted(log):
     """Writers that switch off ordinary triggers, as replication does, are noted all the same."""
-    log.publish()
     log.run("SET LOCAL session_replication_role = replica", "INSERT INTO log (n) VALUES (0)")
     assert log.news() == [0]
 
 
 @pytest.mark.parametrize("name", ["Mixed Case", 'quo"ted', "it's", "per%cent", "co:lon", "x" * 60])
 @for_each(*SEQUENCING)
-def test_any_name_of_a_table_will_do(log, name):
+def test_any_name_of_a_table_will_do(bare, name):
     """The statements quote every name, wherever it stands."""
     key = Column("The Id's", String(36), primary_key=True)
     part = Column("per%cent:", Integer, nullable=False)
     table = Table(name, MetaData(), key, part, Column("n", Integer))
-    log.publish(table, partition=part, partitions=2)
-    with log.engine.begin() as connection:
+    bare.publish(table, partition=part, partitions=2)
+    with bare.engine.begin() as connection:
         row = {"The Id's": str(uuid.uuid4()), "per%cent:": 1, "n": 0}
         connection.execute(table.insert(), row)
-    assert [event.data["n"] for event in log.feed.read(1, FIRST, 10).events] == [0]
+    assert [event.data["n"] for event in bare.feed.read(1, FIRST, 10).events] == [0]
 
 
 @for_each(*SEQUENCING)
 def test_two_feeds_over_a_table_have_positions_of_their_own(log):
     """A feed with partitions and one without can be published over the same table."""
-    log.publish()
     whole = log.feed
     table = LOG.to_metadata(MetaData())
     table.append_column(Column("part", Integer, nullable=False))
@@ -229,21 +221,19 @@ def test_partition_has_to_be_a_column():
 
 @pytest.mark.parametrize("older", [(9, 6), (10, 5)])
 @for_each(*ON_SERVERS)
-def test_older_server_is_refused(log, monkeypatch, older):
+def test_older_server_is_refused(bare, monkeypatch, older):
     """A server that lacks what the ordering is made of is refused when it is installed."""
-    LOG.create(log.engine)
-    with log.engine.connect() as connection:
+    LOG.create(bare.engine)
+    with bare.engine.connect() as connection:
         monkeypatch.setattr(connection.dialect, "server_version_info", older)
         with refusal("or later"):
-            log.source().ordering(log.engine.dialect.name).ddl(connection)
+            bare.source().ordering(bare.engine.dialect.name).ddl(connection)
 
 
 @for_each(*SEQUENCING)
 def test_key_that_comes_back_is_a_new_event(log):
     """A row that is deleted and written again under its key is one event, in its new place."""
-    log.publish()
-    log.write(0, 1, 2)
-    assert log.news() == [0, 1, 2]
+    log.assert_news(0, 1, 2)
     log.run("DELETE FROM log WHERE id = 1", "INSERT INTO log (id, n) VALUES (1, 0)")
     assert log.everything() == [1, 2, 0]
     again = ("DELETE FROM log WHERE id = 2", "INSERT INTO log (id, n) VALUES (2, 1)")
@@ -255,7 +245,6 @@ def test_key_that_comes_back_is_a_new_event(log):
 @for_each(*SEQUENCING)
 def test_page_moves_on_over_events_that_are_gone(log):
     """Where all events of a page have been deleted, its cursor stands behind them."""
-    log.publish()
     log.write(*range(5))
     log.news()
     log.run("DELETE FROM log WHERE n < 3")
@@ -266,9 +255,8 @@ def test_page_moves_on_over_events_that_are_gone(log):
 
 
 @for_each(*ON_SERVERS)
-def test_backlog_is_worked_off_in_parts(log, small_backlog):
+def test_backlog_is_worked_off_in_parts(small_backlog, log):
     """More events than get a position at once come with the next readings, each once."""
-    log.publish()
     log.write(*range(5))
     assert [log.news() for _ in range(4)] == [[0, 1], [2, 3], [4], []]
     assert log.count(f"SELECT count(*) FROM {beside(log, 'outbox')[0]}") == 0
@@ -277,81 +265,73 @@ def test_backlog_is_worked_off_in_parts(log, small_backlog):
 @for_each(*SEQUENCING)
 def test_times_of_positions_never_go_back(log):
     """An event gets no earlier time than the one before it, wherever the server's clock stands."""
-    log.publish()
-    log.write(0)
-    assert log.news() == [0]
+    log.assert_news(0)
     table = beside(log, "positions" if log.database == "sqlite" else "state")[0]
     log.run(f"UPDATE {table} SET at = '2999-01-01 00:00:00.000000'")
-    log.write(1)
-    assert log.news() == [1]
+    log.assert_news(1)
     late = f"SELECT count(*) FROM {beside(log, 'positions')[0]} WHERE at >= '2999-01-01'"
     assert log.count(late) == (2 if log.database == "sqlite" else 1)
 
 
 @pytest.mark.parametrize("steps", range(4))
 @for_each(SEQUENCED)
-def test_low_mark_leaves_no_open_writer_behind(log, monkeypatch, steps):
+def test_low_mark_leaves_no_open_writer_behind(bare, monkeypatch, steps):
     """Wherever the mark is on its way, a writer that has come before and commits late is found."""
     monkeypatch.setattr("zeroeventhub.publisher.ordering.postgresql.sequenced.ROUND", 1)
-    log.publish()
+    bare.publish()
     for number in range(steps):
-        log.write(number)
-        log.everything()
-    with log.engine.connect() as slow:
+        bare.write(number)
+        bare.everything()
+    with bare.engine.connect() as slow:
         # Not read yet, so that a batch begins while the slow one has the newest id.
-        log.write(steps)
+        bare.write(steps)
         append(slow, 99)
         for number in range(steps + 1, steps + 6):
-            log.everything()
-            log.write(number)
-        assert log.news() == list(range(steps + 6))
+            bare.everything()
+            bare.write(number)
+        assert bare.news() == list(range(steps + 6))
         slow.commit()
-    assert log.news() == [99]
+    assert bare.news() == [99]
     for number in range(6):
-        log.write(number)
-        assert log.news() == [number]
-    assert log.count(f"SELECT low FROM {beside(log, 'state')[0]}") > 6
+        bare.assert_news(number)
+    assert bare.count(f"SELECT low FROM {beside(bare, 'state')[0]}") > 6
 
 
 @for_each(SEQUENCED)
-def test_low_mark_leaves_behind_nothing_that_did_not_fit(log, small_backlog, monkeypatch):
+def test_low_mark_leaves_behind_nothing_that_did_not_fit(small_backlog, bare, monkeypatch):
     """The mark passes no event that more than fitted into a batch has left in the outbox."""
     monkeypatch.setattr("zeroeventhub.publisher.ordering.postgresql.sequenced.ROUND", 1)
-    log.publish()
-    log.write(*range(9))
+    bare.publish()
+    bare.write(*range(9))
     seen = []
     for number in range(9, 14):
-        seen += log.news()
-        log.write(number)
-    assert [*seen, *log.news(), *log.news()] == list(range(14))
+        seen += bare.news()
+        bare.write(number)
+    assert [*seen, *bare.news(), *bare.news()] == list(range(14))
 
 
 @for_each(SEQUENCED)
-def test_low_mark_leaves_no_prepared_transaction_behind(log, monkeypatch):
+def test_low_mark_leaves_no_prepared_transaction_behind(bare, monkeypatch):
     """A writer that is prepared while the mark is on its way is found when it is committed."""
     monkeypatch.setattr("zeroeventhub.publisher.ordering.postgresql.sequenced.ROUND", 1)
-    log.publish()
-    with log.engine.connect() as slow:
+    bare.publish()
+    with bare.engine.connect() as slow:
         append(slow, 99)
         for number in range(3):
-            log.write(number)
-            assert log.news() == [number]
+            bare.assert_news(number)
         slow.exec_driver_sql("PREPARE TRANSACTION 'late'")
         slow.invalidate()
     for number in range(3, 6):
-        log.write(number)
-        assert log.news() == [number]
-    with log.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        bare.assert_news(number)
+    with bare.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(text("COMMIT PREPARED 'late'"))
-    assert log.news() == [99]
+    assert bare.news() == [99]
 
 
 @for_each(*ON_SERVERS)
 def test_reader_waits_for_no_other_that_gives_positions(log):
     """While one reader gives positions, others read those that are there."""
-    log.publish()
-    log.write(0)
-    assert log.news() == [0]
+    log.assert_news(0)
     with log.engine.connect() as other, log.engine.connect() as operator:
         other.execute(text(f"SELECT * FROM {beside(log, 'state')[0]} FOR UPDATE"))
         log.write(1)
@@ -366,9 +346,8 @@ def test_reader_waits_for_no_other_that_gives_positions(log):
 
 
 @for_each(*ON_SERVERS)
-def test_two_readers_give_positions_side_by_side(log, small_backlog):
+def test_two_readers_give_positions_side_by_side(small_backlog, log):
     """Two readers at once see the same events at the same positions, each once."""
-    log.publish()
     log.write(*range(100))
 
     def follow(feed):
@@ -388,7 +367,6 @@ def test_two_readers_give_positions_side_by_side(log, small_backlog):
 @for_each(SEQUENCED)
 def test_reader_needs_no_right_to_write(log):
     """A role that may read the table and its positions gives positions through the function."""
-    log.publish()
     log.write(0)
     positions, state = beside(log, "positions")[0], beside(log, "state")[0]
     with stranger(log) as (name, engine):
@@ -403,7 +381,6 @@ def test_reader_needs_no_right_to_write(log):
 @for_each(SEQUENCED)
 def test_name_of_a_writers_own_gives_no_function_another_meaning(log):
     """A writer's operators, functions and tables are not used with the installer's rights."""
-    log.publish()
     outbox = beside(log, "outbox")[0]
     stolen = "LANGUAGE plpgsql AS $$ BEGIN RAISE 'stolen'; END $$"
     with log.engine.connect() as connection:
@@ -426,7 +403,6 @@ def test_name_of_a_writers_own_gives_no_function_another_meaning(log):
 @for_each(SEQUENCED)
 def test_positions_are_given_whatever_the_isolation_level(log):
     """A server that makes every transaction SERIALIZABLE is read; positions need READ COMMITTED."""
-    log.publish()
     log.write(0)
     options = "-c default_transaction_isolation=serializable"
     with connected(log.engine.url, options=options) as strict:
@@ -440,9 +416,7 @@ def test_positions_are_given_whatever_the_isolation_level(log):
 @for_each(SEQUENCED)
 def test_read_only_sessions_read_what_has_positions(log):
     """A session that may not write gives no positions, and reads those that are there."""
-    log.publish()
-    log.write(0)
-    assert log.news() == [0]
+    log.assert_news(0)
     log.write(1)
     with connected(log.engine.url, options="-c default_transaction_read_only=on") as quiet:
         feed = log.restarted(quiet)
@@ -453,7 +427,6 @@ def test_read_only_sessions_read_what_has_positions(log):
 @for_each(SEQUENCED)
 def test_position_that_was_read_outlives_a_crash(log):
     """Where commits are not awaited, one that gives positions is: else they might come again."""
-    log.publish()
     lags = []
     with connected(log.engine.url, options="-c synchronous_commit=off") as hasty:
         log.feed = log.restarted(hasty)
@@ -470,7 +443,6 @@ def test_position_that_was_read_outlives_a_crash(log):
 @shows("a number handed in by a client", *SEQUENCING)
 def test_number_handed_in_is_in_order(log):
     """A row that is given its number by a client is a new event like any other."""
-    log.publish()
     log.write(0, 1, 2)
     log.run("DELETE FROM log WHERE id = 2")
     assert log.news() == [0, 2]
@@ -481,10 +453,8 @@ def test_number_handed_in_is_in_order(log):
 @shows("two-phase commit", *ON_SERVERS)
 def test_prepared_transaction_is_not_seen_before_it_is_committed(log):
     """Events of a prepared transaction are new when it is committed, and hold nothing back."""
-    log.publish()
     with prepared(log, "INSERT INTO log (n) VALUES (1)") as commit:
-        log.write(2)
-        assert log.news() == [2]
+        log.assert_news(2)
         commit()
     assert log.news() == [1]
 
@@ -495,8 +465,7 @@ def test_table_without_a_log_has_no_effect_on_positions(primary, primary_log):
     log = primary_log
     log.run("CREATE UNLOGGED TABLE log (id bigserial PRIMARY KEY, n integer)")
     log.publish()
-    log.write(0, 1)
-    assert log.news() == [0, 1]
+    log.assert_news(0, 1)
     log.engine.dispose()
     primary.crash()
     assert log.everything() == []

@@ -5,12 +5,7 @@ from contextlib import contextmanager
 import pytest
 from harness.databases import new_database
 from harness.dumps import restore
-from harness.log import (
-    Log,
-    append,
-    connected,
-    prepared,
-)
+from harness.log import Log, append, connected, prepared
 from harness.ordering_table import (
     ALL,
     GATED,
@@ -35,22 +30,21 @@ from zeroeventhub.errors import Diverged, Unavailable
     ["MyISAM", *(pytest.param(kind, marks=pytest.mark.test_all) for kind in ("Aria", "MEMORY"))],
 )
 @shows("a table without a log or without transactions", OBSERVED_MARIADB, SEQUENCED_MARIADB)
-def test_table_without_transactions_is_refused(log, kind):
+def test_table_without_transactions_is_refused(bare, kind):
     """A table of an engine without transactions is refused with the statement that mends it."""
-    if kind == "Aria" and log.is_mysql:
+    if kind == "Aria" and bare.is_mysql:
         pytest.skip("MySQL has no Aria")
-    log.run(f"CREATE TABLE log (id bigint AUTO_INCREMENT PRIMARY KEY, n integer) ENGINE = {kind}")
-    assert_refused(log, "ALTER TABLE log ENGINE = InnoDB")
+    bare.run(f"CREATE TABLE log (id bigint AUTO_INCREMENT PRIMARY KEY, n integer) ENGINE = {kind}")
+    assert_refused(bare, "ALTER TABLE log ENGINE = InnoDB")
     with refusal(kind):
-        log.restarted().info()
-    log.run("ALTER TABLE log ENGINE = InnoDB")
-    log.publish()
+        bare.restarted().info()
+    bare.run("ALTER TABLE log ENGINE = InnoDB")
+    bare.publish()
 
 
 @for_each(OBSERVED_MARIADB, SEQUENCED_MARIADB)
 def test_older_server_is_refused(log, monkeypatch):
     """A server that lacks what the ordering is made of is refused with what it is."""
-    log.publish()
     with log.engine.connect() as connection:
         monkeypatch.setattr(connection.dialect, "server_version_info", (5, 5, 68))
         with refusal("or later; this is 5.5.68"):
@@ -93,8 +87,7 @@ def test_standby_shows_what_its_primary_has_sequenced(primary, primary_log, case
     """A standby shows what has a position, and waits with those who are ahead of it."""
     log = primary_log
     log.publish()
-    log.write(0)
-    assert log.news() == [0]
+    log.assert_news(0)
     with on_standby(log, primary) as (standby, engine):
         copied = Log(engine, case)
         copied.feed = log.restarted(engine)
@@ -106,8 +99,7 @@ def test_standby_shows_what_its_primary_has_sequenced(primary, primary_log, case
         # Giving it a position is the primary's.
         assert log.news() == [1]
         standby.ask("SELECT pg_wal_replay_pause()")
-        log.write(2)
-        assert log.news() == [2]
+        log.assert_news(2)
         page = log.restarted(engine).read(0, log.cursor, 10)
         assert (page.events, page.cursor) == ([], log.cursor)
         standby.ask("SELECT pg_wal_replay_resume()")
@@ -118,7 +110,6 @@ def test_standby_shows_what_its_primary_has_sequenced(primary, primary_log, case
 @shows("on a standby or replica", OBSERVED_MARIADB)
 def test_replica_is_refused(log):
     """A server that is read-only does not see who writes on its primary, and is refused."""
-    log.publish()
     with read_only(log), refusal("read-only"):
         log.restarted().info()
 
@@ -126,9 +117,7 @@ def test_replica_is_refused(log):
 @shows("on a standby or replica", SEQUENCED_MARIADB)
 def test_replica_shows_what_its_primary_has_sequenced(log, case):
     """A server that is read-only shows what has a position, and waits with who is ahead of it."""
-    log.publish()
-    log.write(0)
-    assert log.news() == [0]
+    log.assert_news(0)
     with read_only(log):
         copied = Log(log.engine, case)
         copied.feed = log.restarted()
@@ -165,8 +154,7 @@ def test_feed_goes_on_after_promotion(primary, primary_log, case, monkeypatch):
     monkeypatch.setattr("zeroeventhub.publisher.ordering.postgresql.sequenced.ROUND", 1)
     log = primary_log
     log.publish()
-    log.write(0, 1)
-    assert log.news() == [0, 1]
+    log.assert_news(0, 1)
     with prepared(log, "INSERT INTO log (n) VALUES (2)") as commit:
         log.write(3)
         seen = log.news()
@@ -200,27 +188,25 @@ def test_feed_goes_on_after_promotion(primary, primary_log, case, monkeypatch):
 
 
 @shows("after a standby was promoted", OBSERVED_MARIADB, SEQUENCED_MARIADB)
-def test_feed_goes_on_after_promotion_of_a_replica(log, case, monkeypatch):
+def test_feed_goes_on_after_promotion_of_a_replica(bare, case, monkeypatch):
     """Cursors stay good on a server that is read-only no more, and new events are seen."""
     monkeypatch.setattr("zeroeventhub.publisher.checks.CHECK_INTERVAL", 0)
-    log.publish()
-    log.write(0)
-    assert log.news() == [0]
-    with read_only(log):
-        log.write(1)
+    bare.publish()
+    bare.assert_news(0)
+    with read_only(bare):
+        bare.write(1)
         if case == SEQUENCED_MARIADB:
-            assert log.news() == []
+            assert bare.news() == []
         else:
             with refusal("read-only"):
-                log.news()
-    assert log.news() == [1]
-    log.assert_order_of(lambda slow: append(slow, 1))
+                bare.news()
+    assert bare.news() == [1]
+    bare.assert_order_of(lambda slow: append(slow, 1))
 
 
 @for_each(OBSERVED_MARIADB)
 def test_what_another_server_has_drawn_says_nothing_here(log):
     """Once a name leads to another server, the feed waits for the writers that are open there."""
-    log.publish()
     log.write(0)
     number = log.count("SELECT @@server_id")
     with log.engine.connect() as slow, connected(log.engine.url) as engine:
@@ -271,10 +257,8 @@ def test_feed_goes_on_after_dump_and_restore(log, case, deleted):
     """Cursors stay good in a restored database, and even behind its last event where events may
     be deleted; new ones are seen.
     """
-    log.publish()
     log.feed = log.source(mutable=deleted == 2).bind(log.engine)
-    log.write(0, 1, 2)
-    assert log.news() == [0, 1, 2]
+    log.assert_news(0, 1, 2)
     log.run(f"DELETE FROM log WHERE n = {deleted}")
     with restored(log, case) as copied:
         assert copied.news() == []
@@ -288,12 +272,9 @@ def test_feed_goes_on_after_dump_and_restore(log, case, deleted):
 @shows("after dump and restore", *ALL, later=ON_SERVERS)
 def test_cursor_from_after_the_dump_is_refused(log, case):
     """A cursor of an event that the dump lacks is answered with 410, whatever is written since."""
-    log.publish()
-    log.write(0, 1)
-    assert log.news() == [0, 1]
+    log.assert_news(0, 1)
     with restored(log, case) as copied:
-        log.write(2)
-        assert log.news() == [2]
+        log.assert_news(2)
         early, copied.cursor = copied.cursor, log.cursor
         for number in (3, 4):
             with pytest.raises(Diverged):
@@ -307,24 +288,22 @@ def test_cursor_from_after_the_dump_is_refused(log, case):
 
 
 @shows("after dump and restore", SEQUENCED, SEQUENCED_MARIADB)
-def test_events_without_positions_are_restored(log, case, primary, monkeypatch):
+def test_events_without_positions_are_restored(bare, case, primary, monkeypatch):
     """Events that were dumped before anybody read them get positions in the restored database."""
     monkeypatch.setattr("zeroeventhub.publisher.ordering.postgresql.sequenced.ROUND", 1)
-    log.publish()
-    log.write(0)
-    assert log.news() == [0]
-    with log.engine.connect() as slow:
+    bare.publish()
+    bare.assert_news(0)
+    with bare.engine.connect() as slow:
         # The dump holds that one is waited for whom the restored database has never seen.
         append(slow, 9)
-        log.write(1)
-        assert log.news() == [1]
-        log.write(2, 3)
+        bare.assert_news(1)
+        bare.write(2, 3)
         server = None
         if case == SEQUENCED:
             # A server that is younger counts its transactions from lower numbers.
             server = primary.url
-            let_age(log, primary)
-        with restored(log, case, server) as copied:
+            let_age(bare, primary)
+        with restored(bare, case, server) as copied:
             assert copied.news() == [2, 3]
             for number in range(4, 8):
                 copied.write(number)

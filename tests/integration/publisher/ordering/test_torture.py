@@ -1,12 +1,12 @@
 """Torture: under writers that hurt, every ordering keeps its word, and every mutant is caught."""
 
 import pytest
-from harness.torture import LIGHT, MIXES, STRATEGIES, Crew, Mix, torture
-from harness.torture.kinds import FAST, HURTING
+from harness.ordering_table import ALL, for_each
+from harness.torture import LIGHT, MIXES, Mix, torture, two_crews
 from harness.torture.mutants import MUTANTS
-from harness.torture.schema import events
-from harness.torture.tally import Tally
-from harness.torture.watched import WatchedFeed
+from harness.torture.readers import Tally, WatchedFeed
+from harness.torture.tables import events
+from harness.torture.writers import HURTING
 
 from zeroeventhub.errors import Unavailable
 
@@ -28,33 +28,27 @@ PATIENT = {
 @pytest.fixture(scope="module")
 def crews():
     """Two processes of writers."""
-    crews = [Crew(), Crew()]
-    yield crews
-    for crew in crews:
-        crew.close()
+    with two_crews() as crews:
+        yield crews
 
 
-@pytest.fixture
-def url(request, database):
-    """The URL of an empty database."""
-    return request.getfixturevalue(f"{database}_url")
-
-
-@pytest.mark.parametrize(("database", "ordering"), STRATEGIES)
-def test_ordering_keeps_its_word_for_a_moment(url, database, ordering, crews):
+@for_each(*ALL)
+def test_ordering_keeps_its_word_for_a_moment(request, case, crews):
     """Beside a few writers every reader sees every event once, each key in order."""
-    verdict = torture(url, ordering, crews, seed=0, seconds=0.5, mix=FEW)
+    url = request.getfixturevalue(f"{case.database}_url")
+    verdict = torture(url, case.ordering, crews, seed=0, seconds=0.5, mix=FEW)
     assert verdict.complaints == []
 
 
 @pytest.mark.test_all
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize(("database", "ordering"), STRATEGIES)
-def test_ordering_keeps_its_word(url, database, ordering, crews, seed):
+@for_each(*ALL)
+def test_ordering_keeps_its_word(request, case, crews, seed):
     """Beside all kinds of writers every reader sees every event once, each key in order."""
-    verdict = torture(url, ordering, crews, seed=seed, seconds=5, mix=MIXES[database])
+    url, mix = request.getfixturevalue(f"{case.database}_url"), MIXES[case.database]
+    verdict = torture(url, case.ordering, crews, seed=seed, seconds=5, mix=mix)
     assert verdict.complaints == []
-    kinds = {kind.__name__ for kind in (*HURTING[database], *FAST)}
+    kinds = {kind.__name__ for kind in HURTING[case.database]}
     assert kinds - {"killed"} <= {*verdict.kinds}
 
 
@@ -65,9 +59,9 @@ def test_ordering_keeps_its_word(url, database, ordering, crews, seed):
         for mutant in MUTANTS
     ],
 )
-def test_mutant_is_caught(url, database, ordering, mutant, crews):
+def test_mutant_is_caught(request, database, ordering, mutant, crews):
     """An ordering with one thing wrong loses, repeats, moves or inverts events, and is caught."""
-    spoil = MUTANTS[database, ordering, mutant]
+    url, spoil = request.getfixturevalue(f"{database}_url"), MUTANTS[database, ordering, mutant]
     verdict = torture(url, ordering, crews, seed=0, seconds=CATCHING, mix=LIGHT, spoil=spoil)
     assert verdict.counts.keys() & {"lost", "twice", "inverted", "diverged"}
 

@@ -16,6 +16,8 @@ from sqlalchemy import (
     select,
 )
 
+from zeroeventhub import TableFeed
+
 PARTITIONS = 3
 KEYS_OF_A_FEED = 12
 NUMBERS = 1000
@@ -23,28 +25,23 @@ NUMBERS = 1000
 metadata = MetaData()
 
 
-def _identity() -> Column:
-    return Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True)
-
-
-def _feed(name: str) -> Table:
+def _table(name: str, *columns: str, nullable: bool = True) -> Table:
     return Table(
         name,
         metadata,
-        _identity(),
-        Column("part", Integer, nullable=False),
-        Column("key", Integer, nullable=False),
-        Column("n", Integer, nullable=False),
-        UniqueConstraint("key", "n"),
-        Index(f"{name}_by_part", "part", "id"),
+        Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+        *(Column(column, Integer, nullable=nullable) for column in columns),
         sqlite_autoincrement=True,
     )
 
 
 # A transaction may write to both feeds; the first of them has the readers that share one object.
-events = _feed("events")
-others = _feed("others")
-FEEDS = (events, others)
+events, others = FEEDS = [
+    _table(name, "part", "key", "n", nullable=False) for name in ("events", "others")
+]
+for _feed in FEEDS:
+    _feed.append_constraint(UniqueConstraint("key", "n"))
+    Index(f"{_feed.name}_by_part", _feed.c.part, _feed.c.id)
 
 # Who writes an event of a key counts here first, in the same transaction: writers of a key take
 # turns, and n rises in the order of their commits, without gaps.
@@ -60,15 +57,8 @@ KEYS = {
 }
 
 # A row of requests becomes an event by a trigger.
-requests = Table(
-    "requests",
-    metadata,
-    _identity(),
-    Column("part", Integer),
-    Column("key", Integer),
-    Column("n", Integer),
-)
-elsewhere = Table("elsewhere", metadata, _identity(), Column("n", Integer))
+requests = _table("requests", "part", "key", "n")
+elsewhere = _table("elsewhere", "n")
 numbers = Table("numbers", metadata, Column("n", Integer, primary_key=True, autoincrement=False))
 
 _TRIGGERS = {
@@ -94,6 +84,12 @@ def create(connection: Connection) -> None:
     every = [key for of_feed in KEYS.values() for key in of_feed]
     connection.execute(insert(keys), [{"key": key, "n": 0} for key in every])
     connection.execute(insert(numbers), [{"n": n} for n in range(1, NUMBERS + 1)])
+
+
+def published(table: Table, ordering: str) -> TableFeed:
+    """Publish a table of events in one of the orderings."""
+    columns = {"position": "id", "data": ["key", "n"], "partition": "part"}
+    return TableFeed(table, ordering=ordering, partitions=PARTITIONS, **columns)
 
 
 def truth(connection: Connection, feed: Table) -> dict[int, int]:

@@ -1,0 +1,563 @@
+"""Writers that hurt: the kinds of their transactions, and the processes that they live in."""
+
+import random
+import socket
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from multiprocessing import get_context
+from multiprocessing.connection import Connection as Line
+from threading import Event, Thread
+from typing import NamedTuple
+
+import psycopg
+from sqlalchemy import (
+    Connection,
+    Engine,
+    Table,
+    create_engine,
+    event,
+    insert,
+    literal,
+    make_url,
+    select,
+    text,
+    update,
+)
+from sqlalchemy.dialects import mysql, postgresql
+from sqlalchemy.exc import DBAPIError
+
+from harness.torture.tables import (
+    KEYS,
+    NUMBERS,
+    PARTITIONS,
+    elsewhere,
+    events,
+    keys,
+    numbers,
+    others,
+    requests,
+)
+from harness.waiting import until
+
+PATIENCE = 60
+"""Seconds after which writers that do not come to an end, or to their turn, are given up."""
+
+WRITERS = "torture writer"
+"""The name by which their sessions are told from others."""
+
+THINKING = 0.05
+"""Seconds at most that a writer thinks with a transaction open."""
+
+TIDE = 1.0
+"""Seconds from one crowd of writers to the next. A crowd hides mistakes that show between few:
+somebody old is always open, and holds back what should not be shown for another reason."""
+
+ROLLED_BACK = 0.1
+FIRST_OWN_KEY = 1000
+LEVELS = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
+
+# What a database may do to an honest writer: conflicts, deadlocks, and ends of its session.
+_SQLSTATES = {"40001", "40P01", "57P01", "08003", "08006", None}
+_NUMBERS = {1020, 1205, 1213, 1927, 2006, 2013, 0, 1402, 1614}
+_STILL_OWNED = {1397, 1399}  # XAER_NOTA, XAER_RMFAIL: the server has not missed the session yet
+
+
+class Mix(NamedTuple):
+    """Count the writers of a round.
+
+    Attributes:
+        hurting: threads that take a kind at random for every transaction.
+        fast: threads that write one-row transactions as fast as they can.
+        bulk: threads that write a thousand events a transaction.
+        rest: seconds at most that a writer rests behind a transaction or a burst of them, so that
+            there are moments with no other to wait for.
+    """
+
+    hurting: int = 10
+    fast: int = 16
+    bulk: int = 0
+    rest: float = 0.1
+
+
+@dataclass
+class Written:
+    """Say what a writer has written.
+
+    Attributes:
+        kinds: how many transactions of each kind came to their end.
+        failure: what no writer should meet.
+    """
+
+    kinds: Counter[str] = field(default_factory=Counter)
+    failure: str | None = None
+
+
+class Writer:
+    """Write one transaction after the other, each of a kind chosen by dice.
+
+    Args:
+        engine: of the writers.
+        kinds: what to choose from.
+        seed: of the dice.
+        owned: numbers of keys that no other writer writes.
+        rest: seconds at most between two transactions.
+        ebbs: whether it leaves the tables to a few others now and then.
+        stop: ends the writing when it is set.
+    """
+
+    connection: Connection
+
+    def __init__(
+        self,
+        engine: Engine,
+        kinds: Sequence["Kind"],
+        *,
+        seed: str,
+        owned: Iterable[int],
+        rest: float,
+        ebbs: bool,
+        stop: Event,
+    ) -> None:
+        self.engine = engine
+        self.dialect = engine.dialect.name
+        self.dice = random.Random(seed)
+        self.stop = stop
+        self.written = Written()
+        self._kinds = kinds
+        self._rest = rest
+        self._ebbs = ebbs
+        self._owned = iter(owned)
+        self._tokens = count(1)
+        self._change_key()
+
+    def run(self) -> None:
+        """Write until the end, or until something happens that should not."""
+        kinds: list[Kind] = []
+        while not self.stop.is_set() and self.written.failure is None:
+            # Every kind has its turn, in an order that is each writer's own.
+            kinds = kinds or self.dice.sample(self._kinds, len(self._kinds))
+            kind = kinds.pop()
+            try:
+                self._write(kind)
+                self.written.kinds[kind.__name__] += 1
+            except Exception as error:  # noqa: BLE001 - the verdict tells it
+                self._change_key()
+                if not _is_fate(error):
+                    self.written.failure = f"{kind.__name__} failed with {error!r}"
+            self.pause(self._rest)
+            if self._ebbs:  # until the tide comes in, and not at all while it is in
+                self.stop.wait(max(0.0, TIDE / 2 - time.monotonic() % TIDE))
+
+    def _write(self, kind: "Kind") -> None:
+        level = "SERIALIZABLE" if self.dialect == "sqlite" else self.dice.choice(LEVELS)
+        with closing(self.engine.connect()) as connection:
+            self.connection = connection.execution_options(isolation_level=level)
+            self._lost = False
+            kind(self)
+            if self._lost:
+                return
+            if self.dice.random() < ROLLED_BACK:
+                connection.rollback()
+                self._change_key()
+            else:
+                self.connection.commit()
+
+    def _change_key(self) -> None:
+        """Leave the key of one's own, because it is unknown how far it has come."""
+        self._key, self._last = next(self._owned), 0
+
+    def lose(self) -> None:
+        """Give the connection up; whatever the server makes of its transaction."""
+        self._lost = True
+        self.connection.invalidate()
+
+    def pause(self, seconds: float) -> None:
+        """Think for up to so many seconds."""
+        time.sleep(self.dice.random() * seconds)
+
+    def keys(self, count: int, feed: Table = events) -> list[int]:
+        """Choose keys of a feed; all writers take them in one order, so none waits in a circle."""
+        return sorted(self.dice.sample(KEYS[feed], count))
+
+    def rows(self, count: int = 1, key: int | None = None) -> list[dict[str, int]]:
+        """Take a key's turn and its next numbers; return the events to write."""
+        key = self.dice.choice(KEYS[events]) if key is None else key
+        turn = update(keys).where(keys.c.key == key).values(n=keys.c.n + count)
+        self.connection.execute(turn)
+        last = self.connection.scalar(select(keys.c.n).where(keys.c.key == key))
+        return _rows(key, last, count)
+
+    def own(self, count: int = 1) -> list[dict[str, int]]:
+        """Take the next numbers of the key of one's own; return the events to write."""
+        self._last += count
+        return _rows(self._key, self._last, count)
+
+    def append(self, key: int | None = None, count: int = 1, feed: Table = events) -> None:
+        """Write the next events of a key in one statement."""
+        self.connection.execute(insert(feed).values(self.rows(count, key)))
+
+    def select_into(self, rows: list[dict[str, int]]) -> None:
+        """Write events of a key by INSERT … SELECT."""
+        first = rows[0]
+        chosen = select(literal(first["part"]), literal(first["key"]), first["n"] - 1 + numbers.c.n)
+        wanted = chosen.where(numbers.c.n <= len(rows)).order_by(numbers.c.n)
+        self.connection.execute(insert(events).from_select(["part", "key", "n"], wanted))
+
+    def token(self) -> str:
+        """Return a name that no other writer on the server has."""
+        return f"{self.engine.url.database}-{self._key}-{next(self._tokens)}"
+
+
+def _rows(key: int, last: int, count: int) -> list[dict[str, int]]:
+    return [
+        {"part": key % PARTITIONS, "key": key, "n": n} for n in range(last - count + 1, last + 1)
+    ]
+
+
+def _is_fate(error: Exception) -> bool:
+    cause = getattr(error, "orig", error)  # COPY raises the driver's own
+    if not isinstance(error, DBAPIError | psycopg.Error):
+        return False
+    return (
+        getattr(cause, "sqlstate", "") in _SQLSTATES
+        or (cause.args and cause.args[0] in _NUMBERS)
+        or "database is locked" in str(cause)
+    )
+
+
+Kind = Callable[[Writer], None]
+"""Writes a transaction, and leaves its end to the writer."""
+
+
+def early_write(writer: Writer) -> None:
+    """Write elsewhere first and think, so that the transaction is older than its number."""
+    writer.connection.execute(insert(elsewhere).values(n=1))
+    writer.pause(THINKING)
+    writer.append()
+
+
+def thinking(writer: Writer) -> None:
+    """Think between the event and its commit."""
+    writer.append()
+    writer.pause(THINKING)
+
+
+def many_rows(writer: Writer) -> None:
+    """Write several events of a key in one statement, and then more of it."""
+    (key,) = writer.keys(1)
+    writer.append(key, writer.dice.randint(2, 20))
+    writer.pause(THINKING / 5)
+    writer.append(key, 2)
+
+
+def many_keys(writer: Writer) -> None:
+    """Write events of several keys, and so of several partitions."""
+    for key in writer.keys(4):
+        writer.append(key)
+        writer.pause(THINKING / 10)
+
+
+def two_feeds(writer: Writer) -> None:
+    """Write events to two feeds in one transaction."""
+    for key in writer.keys(2):
+        writer.append(key)
+    writer.pause(THINKING / 5)
+    for key in writer.keys(2, others):
+        writer.append(key, feed=others)
+
+
+def savepoints(writer: Writer) -> None:
+    """Write events under a savepoint that is rolled back, and then others."""
+    first, second = writer.keys(2)
+    with writer.connection.begin_nested() as savepoint:
+        writer.append(first, 3)
+        writer.pause(THINKING / 5)
+        savepoint.rollback()
+    writer.append(first)
+    with writer.connection.begin_nested():
+        writer.append(second)
+    writer.pause(THINKING / 5)
+
+
+def select_into(writer: Writer) -> None:
+    """Write events by INSERT … SELECT."""
+    writer.select_into(writer.rows(5))
+    writer.pause(THINKING / 5)
+
+
+def by_trigger(writer: Writer) -> None:
+    """Write to a table whose trigger writes the event."""
+    writer.connection.execute(insert(requests), writer.rows(2))
+    writer.pause(THINKING / 5)
+
+
+def upsert(writer: Writer) -> None:
+    """Write events of which one is there already."""
+    rows = writer.rows(2)
+    writer.connection.execute(insert(events).values(rows[:1]))
+    known = {
+        "postgresql": postgresql.insert(events).on_conflict_do_nothing(),
+        "mariadb": mysql.insert(events).on_duplicate_key_update(n=events.c.n),
+        "sqlite": insert(events).prefix_with("OR IGNORE"),
+    }
+    writer.connection.execute(known[writer.dialect].values(rows))
+    writer.pause(THINKING / 5)
+
+
+def closed(writer: Writer) -> None:
+    """Close the connection in the middle."""
+    writer.append()
+    writer.lose()
+
+
+def killed(writer: Writer) -> None:
+    """Be ended by the server at any moment: while writing, while thinking, while committing."""
+    ask, end = {
+        "postgresql": ("SELECT pg_backend_pid()", "SELECT pg_terminate_backend(:session)"),
+        "mariadb": ("SELECT connection_id()", "KILL :session"),
+    }[writer.dialect]
+    session = {"session": writer.connection.scalar(text(ask))}
+
+    def kill() -> None:
+        with writer.engine.begin() as other:
+            other.execute(text(end), session)
+
+    killer = Thread(target=kill)
+    writer.append()
+    killer.start()
+    try:
+        writer.pause(0.003)
+        writer.connection.commit()
+    finally:
+        killer.join()
+        writer.lose()  # it may die in the pool, and somebody else of it
+
+
+def severed(writer: Writer) -> None:
+    """Lose the line to the server in the middle, or with the commit on its way."""
+    writer.append()
+    driver = writer.connection.connection
+    if writer.dialect == "postgresql":
+        descriptor = driver.pgconn.socket
+        if writer.dice.random() < 0.5:
+            driver.pgconn.send_query(b"COMMIT")
+    else:
+        descriptor = driver._sock.fileno()  # noqa: SLF001 - the driver has no other
+        writer.pause(THINKING / 10)
+    with socket.socket(fileno=socket.dup(descriptor)) as line:
+        line.shutdown(socket.SHUT_RDWR)
+    writer.lose()
+
+
+def prepared(writer: Writer) -> None:
+    """Prepare the transaction; it is decided from elsewhere, often once its line is gone."""
+    for key in writer.keys(2):
+        writer.append(key)
+    token = writer.token()
+    writer.connection.execute(text(f"PREPARE TRANSACTION '{token}'"))
+    if writer.dice.random() < 0.5:
+        writer.lose()
+    writer.pause(THINKING)
+    outcome = writer.dice.choice(("COMMIT", "COMMIT", "ROLLBACK"))
+    with writer.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as other:
+        other.execute(text(f"{outcome} PREPARED '{token}'"))
+
+
+def prepared_by_xa(writer: Writer) -> None:
+    """Prepare the transaction; it is decided here, or elsewhere once the line is gone."""
+    token = writer.token()
+    try:
+        writer.connection.execute(text(f"XA START '{token}'"))
+        for key in writer.keys(2):
+            writer.append(key)
+        writer.connection.execute(text(f"XA END '{token}'"))
+        writer.connection.execute(text(f"XA PREPARE '{token}'"))
+    except DBAPIError:
+        writer.lose()  # nothing but XA ROLLBACK would be heard here any more
+        raise
+    writer.pause(THINKING)
+    decision = text(f"XA {writer.dice.choice(('COMMIT', 'COMMIT', 'ROLLBACK'))} '{token}'")
+    if writer.dice.random() < 0.5:
+        writer.connection.execute(decision)
+        return
+    writer.lose()
+    writer.pause(THINKING)
+
+    def is_decided() -> bool:
+        try:
+            other.execute(decision)
+        except DBAPIError as error:
+            if error.orig.args[0] not in _STILL_OWNED:
+                raise
+            return False
+        return True
+
+    with writer.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as other:
+        until(is_decided, f"the server obeys {decision}")
+
+
+def copy(writer: Writer) -> None:
+    """Write events by COPY."""
+    rows = writer.rows(writer.dice.randint(1, 20))
+    cursor = writer.connection.connection.cursor()
+    with cursor, cursor.copy("COPY events (part, key, n) FROM STDIN") as line:
+        for row in rows:
+            line.write_row([row["part"], row["key"], row["n"]])
+            writer.pause(THINKING / 50)
+
+
+def load_data(writer: Writer) -> None:
+    """Write events by LOAD DATA."""
+    rows = writer.rows(writer.dice.randint(1, 20))
+    with tempfile.NamedTemporaryFile("w") as file:
+        file.writelines(f"{row['part']}\t{row['key']}\t{row['n']}\n" for row in rows)
+        file.flush()
+        load = f"LOAD DATA LOCAL INFILE '{file.name}' INTO TABLE events (part, `key`, n)"
+        writer.connection.execute(text(load))
+    writer.pause(THINKING / 5)
+
+
+def one_row_transactions(writer: Writer) -> None:
+    """Write one event a transaction, as fast as can be, and wait for no other writer."""
+    for _ in range(writer.dice.randint(1, 40)):
+        if not writer.stop.is_set():
+            writer.connection.execute(insert(events).values(writer.own()))
+            writer.connection.commit()
+
+
+def bulk(writer: Writer) -> None:
+    """Write many events in one transaction."""
+    writer.select_into(writer.own(NUMBERS))
+
+
+_PORTABLE = (
+    early_write,
+    thinking,
+    many_rows,
+    many_keys,
+    two_feeds,
+    savepoints,
+    select_into,
+    by_trigger,
+    upsert,
+)
+HURTING: dict[str, tuple[Kind, ...]] = {
+    "postgresql": (*_PORTABLE, killed, severed, prepared, copy),
+    "mariadb": (*_PORTABLE, killed, severed, prepared_by_xa, load_data),
+    "sqlite": (*_PORTABLE, closed),
+}
+"""The kinds of each database that take time and other liberties."""
+
+
+class Crew:
+    """Hold a process whose threads write while a round lasts, warm from round to round."""
+
+    def __init__(self) -> None:
+        context = get_context("spawn")
+        self._line, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        self._process.start()
+        self.pid: int = self._process.pid
+        theirs.close()
+
+    def begin(self, url: str, seed: str, mix: Mix, index: int, crews: int) -> None:
+        """Start to write a crew's part of a mix."""
+        self._line.send((url, seed, mix, index, crews))
+
+    def end(self) -> list[Written]:
+        """Stop to write; return what each writer has written.
+
+        Raises:
+            TimeoutError: the writers did not come to an end.
+        """
+        self._line.send(None)
+        if not self._line.poll(2 * PATIENCE):
+            raise TimeoutError("The writers did not come to an end.")
+        return self._line.recv()
+
+    def close(self) -> None:
+        """End the process."""
+        self._line.close()
+        self._process.kill()
+        self._process.join()
+
+
+@contextmanager
+def two_crews() -> Iterator[list[Crew]]:
+    """Hold two processes of writers: many writers need more than one interpreter."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(closing(Crew())) for _ in range(2)]
+
+
+def _serve(line: Line) -> None:
+    """Write as assigned until the other end of the line is closed."""
+    try:
+        while True:
+            line.send(_work(line, line.recv()))
+    except (EOFError, KeyboardInterrupt):
+        return
+
+
+def _work(line: Line, assignment: tuple[str, str, Mix, int, int]) -> list[Written]:
+    url, seed, mix, index, crews = assignment
+    engine = _engine(url, random.Random(seed))
+    stop = Event()
+    kinds = (HURTING[engine.dialect.name], (one_row_transactions,), (bulk,))
+    staff = [
+        (chosen, number > 0)
+        for chosen, size in zip(kinds, mix[:3], strict=True)
+        for number in range(len(range(index, size, crews)))
+    ]
+    writers = [
+        Writer(
+            engine,
+            chosen,
+            seed=f"{seed} {index} {number}",
+            # Keys of one's own: no two writers of any crew have a remainder in common.
+            owned=count(FIRST_OWN_KEY + index + number * crews, 1000),
+            rest=mix.rest,
+            ebbs=ebbs,
+            stop=stop,
+        )
+        for number, (chosen, ebbs) in enumerate(staff)
+    ]
+    threads = [Thread(target=writer.run, daemon=True) for writer in writers]
+    try:
+        for thread in threads:
+            thread.start()
+        line.recv()
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(PATIENCE)
+        engine.dispose()
+    return [writer.written for writer in writers]
+
+
+def _engine(url: str, dice: random.Random) -> Engine:
+    """Make an engine for writers, whose sessions an operator can tell from others."""
+    arguments = {
+        "postgresql": {"application_name": WRITERS, "options": "-c deadlock_timeout=50ms"},
+        "mariadb": {
+            "local_infile": True,
+            "init_command": "SET innodb_lock_wait_timeout = 5",
+        },
+        "sqlite": {"timeout": PATIENCE, "isolation_level": None},
+    }[make_url(url).get_backend_name()]
+    engine = create_engine(url, connect_args=arguments, pool_size=40, max_overflow=20)
+    if engine.dialect.name == "sqlite":
+        # The driver would begin at the first write, and a savepoint before it be a transaction.
+        @event.listens_for(engine, "begin")
+        def begin(connection: Connection) -> None:
+            connection.exec_driver_sql(dice.choice(("BEGIN", "BEGIN IMMEDIATE")))
+
+        @event.listens_for(engine, "connect")
+        def hurry(connection, _record) -> None:
+            connection.execute("PRAGMA synchronous = OFF")
+
+    return engine
