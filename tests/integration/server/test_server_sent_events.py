@@ -19,7 +19,6 @@ from harness.readers import (
     write,
 )
 from harness.shop import orders
-from harness.stalled import ask
 from harness.waiting import until
 from sqlalchemy import insert
 from starlette.exceptions import HTTPException
@@ -172,18 +171,6 @@ def test_what_is_wrong_is_said_before_the_stream(empty_shop):
         assert httpx.get(f"{url}/server-sent-events").status_code == 400
         write(empty_shop, 2, first=2, partitions=2)
         assert numbers(events(url, 1, partition=1)) == [3]
-
-
-def test_client_that_goes_is_not_served_any_longer(empty_shop, watcher):
-    """A stream whose client has closed its connection waits for nothing more."""
-    with streaming(FEED, empty_shop, observer=watcher) as url:
-        with ask(f"{url}/server-sent-events"):
-            watcher.until_waiting(1)
-        watcher.until_waiting(0)
-        before = len(watcher.counts)
-        write(empty_shop, 1)
-        time.sleep(0.05)
-        assert len(watcher.counts) == before
 
 
 class Own:

@@ -24,7 +24,7 @@ from harness.readers import (
 from harness.shop import orders, place
 from harness.stalled import answer, ask, asking
 from harness.waiting import until
-from sqlalchemy import create_engine, insert
+from sqlalchemy import insert
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
 
@@ -176,23 +176,6 @@ def test_waiters_are_told_when_the_feed_fails(feed, watcher):
             feed.error = ValueError("a mistake")
             assert [answer(connection)[0] for connection in waiting] == [500] * 4
             watcher.until_waiting(0)
-
-
-def test_database_that_goes_away_is_told_to_all(tmp_path, watcher):
-    """If the database goes while many wait, each is answered, and told to come back."""
-    folder = tmp_path / "there"
-    folder.mkdir()
-    engine = fill(create_engine(f"sqlite:///{folder / 'test.db'}"), 0)
-    with (
-        mounted(FEED, engine, observer=watcher) as url,
-        asking(page_url(url, wait=30), 5) as waiting,
-    ):
-        watcher.until_waiting(5)
-        folder.rename(tmp_path / "away")
-        engine.dispose()
-        found = [answer(connection) for connection in waiting]
-    assert {(status, headers["retry-after"]) for status, headers, _ in found} == {(503, "1")}
-    engine.dispose()
 
 
 def test_readers_that_go_wait_no_longer(watcher):
