@@ -207,22 +207,17 @@ async def test_async_feed_trims_nothing_that_is_not_in_its_archive(
     assert (await feed.plan_trim(sealed=23)).until == 20
 
 
-def test_silence_is_longer_than_clocks_may_be_apart(any_shop):
-    """A silence shorter than clocks may be apart is refused; a longer one holds."""
-    feed = source().bind(any_shop)
+def test_consumer_that_is_silent_is_not_waited_for(shop):
+    """A consumer that is silent for too long, and longer than clocks may be apart, holds nothing
+    back, and the plan says so loudly.
+    """
+    feed = source().bind(shop)
     feed.register_progress("billing", 0, feed.cursor_after(5))
     with pytest.raises(ConfigurationError, match="60 seconds"):
         feed.plan_trim(below=18, silence=timedelta(seconds=59))
-    age(any_shop, 61)
-    plan = feed.plan_trim(below=18, silence=timedelta(seconds=60))
-    assert (plan.until, feed.trim(plan)) == (17, 17)
-
-
-def test_consumer_that_is_silent_is_not_waited_for(shop):
-    """A consumer that is silent for too long holds nothing back, and the plan says so loudly."""
-    feed = source().bind(shop)
-    feed.register_progress("billing", 0, feed.cursor_after(5))
-    age(shop, 3 * 86_400)
+    age(shop, 61)
+    assert feed.plan_trim(below=18, silence=timedelta(seconds=60)).until == 17
+    age(shop, 3 * 86_400 - 61)
     assert feed.plan_trim(below=18).until == 6
     plan = feed.plan_trim(below=18, silence=timedelta(days=2))
     assert plan.until == 17
@@ -496,26 +491,25 @@ def running(consumer):
             task.result(60)
 
 
-def test_publisher_that_does_not_hear_keeps_no_consumer_from_consuming(any_shop, store, caplog):
-    """Where registering fails, the consumer goes on, and the log says so."""
-    routes = feed_routes("/orders", source(progress=None), any_shop)
-    with serving(Starlette(routes=routes)) as url, client_of(f"{url}/orders") as client:
-        _consume(follow(client, store), store, "run")
-    with store.engine.connect() as connection:
-        assert len(store.cursors(connection, "billing")) == 2
-    assert caplog.text.count("was not told how far this consumer has come") == 1
-
-
-def test_refusal_to_register_is_logged(any_shop, store, caplog):
-    """A consumer that may read and is refused otherwise goes on as well."""
+@pytest.mark.parametrize("is_known", [False, True])
+def test_publisher_that_does_not_hear_keeps_no_consumer_from_consuming(
+    any_shop, store, caplog, is_known
+):
+    """Where registering fails or is refused, the consumer goes on, and the log says so once."""
 
     class Refused(Client):
-        def register_progress(self, *_):
-            raise Forbidden("It is not wanted.")
+        def register_progress(self, *given):
+            if is_known:
+                raise Forbidden("It is not wanted.")
+            super().register_progress(*given)
 
-    with served(any_shop) as url, httpx.Client() as http:
-        _consume(follow(Refused(url, http), store), store, "run")
-    assert "It is not wanted." in caplog.text
+    routes = feed_routes("/orders", source(progress=Progress() if is_known else None), any_shop)
+    with serving(Starlette(routes=routes)) as url, httpx.Client() as http:
+        _consume(follow(Refused(f"{url}/orders", http), store), store, "run")
+    with store.engine.connect() as connection:
+        assert len(store.cursors(connection, "billing")) == 2
+    assert ("It is not wanted." in caplog.text) is is_known
+    assert caplog.text.count("was not told how far this consumer has come") == 1
 
 
 @pytest.mark.anyio
