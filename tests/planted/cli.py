@@ -1,0 +1,116 @@
+"""Mistakes in the command line and in the conformance kit."""
+
+from harness.planted import Planted
+
+_MISTAKES = ("tests/integration/cli/test_mistakes.py",)
+_TAIL = ("tests/integration/cli/test_tail.py",)
+_CURSORS = ("tests/integration/cli/test_cursors.py", "-m", "not test_all")
+_KIT = ("tests/integration/conformance/test_conformance.py", "-k", "mutant_is_caught or conforms")
+
+PLANTED = (
+    Planted(
+        "a command that was asked for something impossible ends with exit code 2",
+        "cli/commands.py",
+        "raise _Failure(str(error), MISUSED) from error\n        except ZeroEventHubError",
+        "raise _Failure(str(error), FAILED) from error\n        except ZeroEventHubError",
+        _MISTAKES,
+    ),
+    Planted(
+        "a command that failed ends with exit code 1",
+        "cli/commands.py",
+        "raise _Failure(str(error), FAILED) from error\n        except UnicodeError",
+        "raise _Failure(str(error), MISUSED) from error\n        except UnicodeError",
+        _MISTAKES,
+    ),
+    Planted(
+        "an error of the database is one sentence",
+        "cli/commands.py",
+        '.strip().partition("\\n")[0]',
+        ".strip()",
+        ("tests/integration/cli/test_cursors.py", "-k", "cannot_empty"),
+    ),
+    Planted(
+        "check --strict fails for warnings",
+        "cli/check.py",
+        '{"error", "warning"} if strict else {"error"}',
+        '{"error"} if strict else {"error", "warning"}',
+        ("tests/integration/cli/test_check.py", "-k", "sqlite"),
+    ),
+    Planted(
+        "conformance ends with exit code 1 where a check failed",
+        "cli/conformance.py",
+        "result.outcome is Outcome.FAIL for result",
+        "result.outcome is Outcome.NOTE for result",
+        ("tests/integration/cli/test_conformance.py",),
+    ),
+    Planted(
+        "tail prints as many events as --limit says, over all pages",
+        "cli/tail.py",
+        "(left := left - len(events)) == 0",
+        "(limit - len(events)) == 0",
+        _TAIL,
+    ),
+    Planted(
+        "tail reads one partition where --partition says so",
+        "cli/tail.py",
+        "            partitions=chosen,\n",
+        "",
+        _TAIL,
+    ),
+    Planted(
+        "sync does not begin in the middle of a feed",
+        "cli/sync.py",
+        "store.cursors(connection, consumer) and not landing.exists(connection)",
+        "store.cursors(connection, consumer) and landing is None",
+        ("tests/integration/cli/test_sync.py", "-k", "sqlite or not (postgresql or mariadb)"),
+    ),
+    Planted(
+        "sync does not count events as landed that it has set aside",
+        "cli/sync.py",
+        "self._count(-events - held, events + held)",
+        "self._count(0, events + held)",
+        ("tests/integration/cli/test_sync.py", "-k", "cannot_land"),
+    ),
+    Planted(
+        "cursors reset refuses partitions that the consumer does not have",
+        "cli/cursors.py",
+        "    if unknown := set(chosen) - known:",
+        "    if unknown := known - known:",
+        _CURSORS,
+    ),
+    Planted(
+        "cursors reset empties tables in the transaction that moves the cursors",
+        "cli/cursors.py",
+        "            deleted = {\n",
+        "            connection.commit()\n            deleted = {\n",
+        _CURSORS,
+    ),
+    Planted(
+        "an operator is asked before anything is changed",
+        "cli/store.py",
+        "    if not yes:\n",
+        "    if yes:\n",
+        _CURSORS,
+    ),
+    Planted(
+        "the demo fails where its sums are not the truth",
+        "cli/demo/command.py",
+        "    if not result.equal:\n",
+        "    if result is None:\n",
+        ("tests/acceptance/test_demo.py", "-k", "wrong"),
+    ),
+    Planted(
+        "the kit fails a publisher that says of another cursor that the stop is reached",
+        "conformance/checks/stop.py",
+        "            if mark.cursor != stop:\n",
+        "            if mark.cursor is None:\n",
+        _KIT,
+    ),
+    Planted(
+        "the kit fails a publisher that reads past a stop",
+        "conformance/checks/stop.py",
+        "            if len(events) > mark.count:\n",
+        "            if len(events) < 0:\n",
+        _KIT,
+    ),
+)
