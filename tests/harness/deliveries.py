@@ -205,6 +205,19 @@ class Seen(Observer):
         return [tuple(rest) for first, *rest in list(self.told) if first == name]
 
 
+class Rival(Seen):
+    """Does something once, between a page is read and its transaction is begun."""
+
+    def __init__(self, act):
+        super().__init__()
+        self._acts = [act]
+
+    def applying(self, consumer, partition, events):
+        while self._acts:
+            self._acts.pop()()
+        return super().applying(consumer, partition, events)
+
+
 class Inside(Seen):
     """Counts the transactions that are open at a time.
 

@@ -3,7 +3,6 @@
 import pytest
 from harness.archives import s3_server
 from harness.databases import new_database
-from harness.deliveries import Shop
 from sqlalchemy import create_engine
 
 
@@ -23,28 +22,6 @@ def shop_engine(shop_url):
     engine = create_engine(shop_url)
     yield engine
     engine.dispose()
-
-
-@pytest.fixture
-def sync_shop(shop_engine):
-    """A consumer's database on each server."""
-    return Shop(shop_engine)
-
-
-@pytest.fixture
-def async_shop(shop_engine, shop_url):
-    """A consumer's database on each server, delivered to with asyncio."""
-    return Shop(shop_engine, _async(shop_url))
-
-
-@pytest.fixture(params=["sync", "async"])
-def shop(request, shop_engine, shop_url):
-    """A consumer's database on each server, delivered to with and without asyncio."""
-    return Shop(shop_engine, None if request.param == "sync" else _async(shop_url))
-
-
-def _async(url):
-    return url.replace("sqlite://", "sqlite+aiosqlite://").replace("+pymysql", "+aiomysql")
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ import pytest
 from harness.deliveries import (
     NAME,
     Poison,
+    Rival,
     Seen,
     effects,
     event,
@@ -44,15 +45,6 @@ def test_event_that_comes_again_is_dropped(every_shop):
     assert shop.landed() == [1, 2, 3]
     assert shop.observer["duplicate"] == [(1,), (1,)]
     assert shop.observer["committed"] == [(3,), (2,)]
-
-
-def test_page_of_nothing_new_moves_the_cursor(shop):
-    """Where every event was seen, apply is not called, and the cursor moves on."""
-    shop.feed.publish(event(1))
-    shop.run(write_page, inbox=True)
-    shop.feed.publish(event(1))
-    shop.run(wrong, inbox=True)
-    assert (shop.landed(), shop.cursor()) == ([1], "2")
 
 
 def test_event_whose_page_failed_is_not_taken_for_seen(shop):
@@ -338,14 +330,6 @@ def test_letter_that_fails_again_waits_with_those_behind_it(lettered):
     assert shop.landed() == [4, 3, 5, 1, 2, 6]
 
 
-def test_letters_are_applied_before_the_page_that_follows(lettered):
-    """Of one key, what was held back comes before what is read next."""
-    lettered.retry()
-    lettered.feed.publish(event(6, "a"))
-    lettered.run(write_page, failures=HELD)
-    assert lettered.landed() == [4, 1, 2, 3, 5, 6]
-
-
 def test_letters_that_are_marked_at_the_head_are_applied(lettered):
     """A consumer that waits at the head finds them without any news of the feed."""
     running = lettered.start(write_page, failures=HELD, lease=0.15)
@@ -368,16 +352,7 @@ def test_process_that_has_lost_its_right_applies_no_letter(lettered):
     """Dead letters are fenced like pages."""
     shop = lettered
     shop.retry()
-
-    class Operator(Seen):
-        """Sets the cursor where it is, which is a new right to it."""
-
-        def applying(self, consumer, partition, events):
-            if not self.told:
-                shop.put("5")
-            return super().applying(consumer, partition, events)
-
-    operator = Operator()
+    operator = Rival(lambda: shop.put("5"))
     shop.run(write_page, failures=HELD, observer=operator)
     assert operator.told[:2] == [("applying", [1]), ("raised", "Fenced")]
     assert (operator["fenced"], shop.landed()) == ([(0,)], [4, 1, 2, 3, 5])
@@ -405,18 +380,13 @@ def test_letter_that_is_discarded_before_its_turn_is_not_applied(lettered):
     """What an operator discards leaves its turn to the next letter, which is applied as itself."""
     shop, seen = lettered, []
 
-    class Operator(Seen):
-        """Discards the first letter between it is found and its transaction is begun."""
-
-        def applying(self, consumer, partition, events):
-            if not self.told:
-                with shop.engine.begin() as connection:
-                    first = shop.store.dead_letters.letters(connection, NAME)[0]
-                    shop.store.dead_letters.discard(connection, NAME, [first.id])
-            return super().applying(consumer, partition, events)
+    def discard():
+        with shop.engine.begin() as connection:
+            first = shop.store.dead_letters.letters(connection, NAME)[0]
+            shop.store.dead_letters.discard(connection, NAME, [first.id])
 
     shop.retry()
-    shop.run(failing(seen=seen), failures=HELD, observer=Operator())
+    shop.run(failing(seen=seen), failures=HELD, observer=Rival(discard))
     assert (seen, shop.landed(), shop.letters()) == ([2, 3, 5], [4, 2, 3, 5], [])
 
 

@@ -26,7 +26,6 @@ from sqlalchemy.orm import Session
 from zeroeventhub import (
     AsyncClient,
     AsyncConsumer,
-    AsyncPendingPage,
     CursorStore,
     PendingPage,
 )
@@ -203,52 +202,33 @@ def test_event_that_does_not_fit_halts_its_partition(sync_shop):
     assert sync_shop.landed() == []
 
 
-def through_connection(connection: Connection, page: PendingPage) -> None:
-    """Insert a page."""
-    page.insert_into(effects, connection)
+def inserting(transaction, *, is_async=False):
+    """Make a function that inserts a page through a kind of transaction."""
+    if is_async:
 
+        async def apply(given, page):
+            await page.insert_into(effects, given)
 
-def through_session(session: Session, page: PendingPage) -> None:
-    """Insert a page."""
-    page.insert_into(effects, session)
+    else:
 
+        def apply(given, page):
+            page.insert_into(effects, given)
 
-def through_psycopg(connection: psycopg.Connection, page: PendingPage) -> None:
-    """Insert a page."""
-    page.insert_into(effects, connection)
-
-
-async def through_async_connection(connection: AsyncConnection, page: AsyncPendingPage) -> None:
-    """Insert a page."""
-    await page.insert_into(effects, connection)
-
-
-async def through_async_session(session: AsyncSession, page: AsyncPendingPage) -> None:
-    """Insert a page."""
-    await page.insert_into(effects, session)
-
-
-async def through_async_psycopg(
-    connection: psycopg.AsyncConnection, page: AsyncPendingPage
-) -> None:
-    """Insert a page."""
-    await page.insert_into(effects, connection)
-
-
-ORDINARY = [through_connection, through_session]
+    apply.__annotations__ = {"given": transaction}
+    return apply
 
 
 @pytest.mark.parametrize("database", ["sqlite", "postgresql", "mariadb"])
-@pytest.mark.parametrize("driver", ["sync", "async"])
-def test_run_gives_pages_that_are_inserted(request, database, driver):
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_run_gives_pages_that_are_inserted(request, database, is_async):
     """A function that `run` calls inserts its page through whatever transaction it asks for."""
-    applies = list(ORDINARY)
-    if driver == "async":
-        applies += [through_async_connection, through_async_session]
+    applies = [inserting(Connection), inserting(Session)]
+    if is_async:
+        applies += [inserting(each, is_async=True) for each in (AsyncConnection, AsyncSession)]
     if database == "postgresql":
-        applies += [through_psycopg if driver == "sync" else through_async_psycopg]
-    url = request.getfixturevalue(f"{database}_url")
-    with opened(url, is_async=driver == "async") as shop:
+        plain = psycopg.AsyncConnection if is_async else psycopg.Connection
+        applies.append(inserting(plain, is_async=is_async))
+    with opened(request.getfixturevalue(f"{database}_url"), is_async=is_async) as shop:
         for number, apply in enumerate(applies):
             shop.feed.publish(event(2 * number), event(2 * number + 1))
             shop.run(apply)
@@ -261,7 +241,7 @@ def test_driver_that_knows_parameters_by_their_places_inserts_pages(postgresql_u
         url = make_url(postgresql_url).set(drivername="postgresql+asyncpg")
         shop.async_engine = create_async_engine(url, poolclass=NullPool)
         shop.feed.publish(event(1), event(2))
-        shop.run(through_async_connection)
+        shop.run(inserting(AsyncConnection, is_async=True))
         assert shop.landed() == [1, 2]
 
 

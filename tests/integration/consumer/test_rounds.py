@@ -10,6 +10,7 @@ from harness.deliveries import (
     NAME,
     Inside,
     Poison,
+    Rival,
     Seen,
     effects,
     event,
@@ -98,24 +99,11 @@ def test_lanes_are_applied_beside_each_other_in_tasks(server_url):
 
 def test_lanes_of_sqlite_take_turns(sqlite_url):
     """No lane waits for SQLite's lock while another one's transaction is open."""
-    inside = []
-
-    class Entering(Seen):
-        """Looks who has a transaction when another begins."""
-
-        def applying(self, consumer, partition, events):
-            assert inside == []
-            return super().applying(consumer, partition, events)
-
-    def apply(connection, page):
-        inside.append(page)
-        write_page(connection, page)
-        inside.remove(page)
-
+    inside = Inside()
     with opened(sqlite_url) as shop:
         shop.feed.publish(*[event(n, key) for n, key in enumerate("abcd")])
-        shop.run(apply, lanes=4, observer=Entering())
-        assert len(shop.landed()) == 4
+        shop.run(write_page, lanes=4, observer=inside)
+        assert (inside.most, len(shop.landed())) == (1, 4)
 
 
 def test_lane_that_fails_does_not_undo_the_others(shop):
@@ -248,18 +236,9 @@ def test_cursor_that_moves_over_no_events_keeps_what_lanes_have_done(shop):
 
 def test_lane_of_a_process_that_lost_its_right_is_fenced(shop):
     """No lane of an older epoch commits anything."""
-
-    class Operator(Seen):
-        """Sets the cursor where it is, which is a new right to it."""
-
-        def applying(self, consumer, partition, events):
-            if not self.told:
-                shop.put("0")
-            return super().applying(consumer, partition, events)
-
     shop.feed.publish(*two_lanes())
     shop.put("0")
-    operator = Operator()
+    operator = Rival(lambda: shop.put("0"))
     shop.run(write_page, lanes=2, observer=operator)
     assert operator["fenced"] == [(0,)]
     assert operator["raised"][:2] == [("Fenced",)] * 2
@@ -284,32 +263,22 @@ def test_lanes_set_aside_and_hold_back_what_fails(shop):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("is_read_first", [False, True])
-def test_page_that_lanes_have_begun_is_not_read_one_by_one(sync_shop, is_read_first):
+def test_page_that_lanes_have_begun_is_not_read_one_by_one(sync_shop):
     """A loop of one's own knows nothing of lanes, and would apply again what they have applied."""
-    sync_shop.feed.publish(*two_lanes())
-    page = sync_shop.page() if is_read_first else None
-    with halting(Poison):
-        sync_shop.run(failing(2), lanes=2)
-    with pytest.raises(Exception, match=r"run|roll back"), sync_shop.engine.begin() as connection:
-        (page or sync_shop.page()).commit(connection)
-    assert sync_shop.cursor() == "_first"
-
-
-def test_lane_that_was_begun_since_a_page_was_read_refuses_its_commit(sync_shop):
-    """The refusal says that a run has to finish the page."""
-    sync_shop.feed.publish(*two_lanes())
-    page, store = sync_shop.page(), sync_shop.store
-    with sync_shop.engine.begin() as connection:
-        place = store.load(connection, NAME, 0)
+    shop = sync_shop
+    shop.feed.publish(*two_lanes())
+    before = shop.page()
+    with shop.engine.begin() as connection:
+        place = shop.store.load(connection, NAME, 0)
         progress = {"lane": 1, "lanes": 2, "before": 0, "after": 2}
-        store.lanes.advance(connection, NAME, 0, place, **progress)
-    with (
-        pytest.raises(ConfigurationError, match="let `run` finish it"),
-        sync_shop.engine.begin() as connection,
-    ):
-        page.commit(connection)
-    assert sync_shop.cursor() == "_first"
+        shop.store.lanes.advance(connection, NAME, 0, place, **progress)
+    for page in (before, shop.page()):
+        with (
+            pytest.raises(ConfigurationError, match="let `run` finish it"),
+            shop.engine.begin() as connection,
+        ):
+            page.commit(connection)
+    assert shop.cursor() == "_first"
 
 
 class Crashed(BaseException):

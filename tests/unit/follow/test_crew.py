@@ -22,7 +22,6 @@ from zeroeventhub.errors import (
     StoreUnavailable,
     TokenChanged,
     Unavailable,
-    Unreachable,
 )
 
 TWO = [Partition(0), Partition(1)]
@@ -274,16 +273,6 @@ def test_final_error_ends_all_reading():
         *[Await(LEASE / 3), Stop(frozenset({1})), Await(LEASE / 3)],
         *[Claim((1,)), Await(LEASE / 3)],
     ]
-
-
-def test_first_of_several_errors_is_raised():
-    """What the others end in meanwhile does not hide it."""
-    error = Forbidden("not yours")
-    others = [[Outcome(1, Unreachable("away"))], [Outcome(2, STANDS)]]
-    world = shared([*TWO, Partition(2)], [[Outcome(0, error)], *others])
-    with pytest.raises(Forbidden):
-        crew(world)
-    assert world.running == set()
 
 
 def test_reader_that_was_asked_to_stop_is_not_asked_again():

@@ -17,14 +17,12 @@ from harness.follow_world import (
 from zeroeventhub import FIRST, Event, Page, Partition
 from zeroeventhub._follow import Advance, Deliver, Discover, Fetch, Inherit, Load, Pause, Place
 from zeroeventhub.errors import (
-    BadCursor,
     ConfigurationError,
     CutPage,
     Fenced,
     ProtocolError,
     StoreUnavailable,
     TokenChanged,
-    Trimmed,
     Unavailable,
     Unreachable,
 )
@@ -77,15 +75,6 @@ def test_advance_that_was_done_is_found_where_it_led():
     steps = follow(world)
     assert kinds(steps)[2:7] == [Fetch, Advance, Pause, Advance, Load]
     assert delivered(steps) == [(0, "a")]
-
-
-def test_events_that_do_not_move_the_cursor_are_refused():
-    """A page that would come again for ever is not of the protocol, and not delivered."""
-    world = World(ONE, cursors={0: "1"})
-    world.page = lambda step: Page([Event.of("a")], step.cursor)
-    with pytest.raises(ProtocolError, match="without moving the cursor"):
-        follow(world)
-    assert delivered(world.taken) == []
 
 
 # Which partitions are read, and in which order.
@@ -296,12 +285,6 @@ def test_stop_between_any_two_steps_ends(forever):
         assert {Discover, Load}.isdisjoint(rest)
 
 
-def test_stop_ends_a_row_of_failures():
-    """A follower that is stopped does not try again."""
-    world = World(ONE, answers={Discover: [Unreachable("away")] * 100})
-    assert len(follow(world, attempts=None, stopped=lambda: len(world.taken) >= 9)) <= 10
-
-
 ERRORS = [Unavailable("busy"), Unreachable("away"), CutPage("cut")]
 AWAY = [StoreUnavailable("away")]
 FAILING = [*[(kind, error) for kind in (Discover, Fetch) for error in ERRORS]]
@@ -323,23 +306,6 @@ def test_transient_errors_are_waited_out(kind, error):
     with pytest.raises(type(error)) as raised:
         follow(world, attempts=3)
     assert (raised.value, kinds(world.taken).count(Pause)) == (last, 2)
-
-
-def test_without_a_limit_it_never_gives_up():
-    """With attempts=None, a request is made until it succeeds."""
-    answers = {Discover: [Unavailable("busy")] * 40, Fetch: [Unreachable("away")] * 40}
-    assert delivered(follow(World(ONE, {0: ["a"]}, answers=answers), attempts=None)) == [(0, "a")]
-
-
-@pytest.mark.parametrize(
-    "error", [BadCursor("unknown"), Trimmed("too old"), ProtocolError("not a page")]
-)
-def test_other_errors_are_final_at_once(error):
-    """What trying again does not change is raised as it is."""
-    world = World(ONE, answers={Fetch: [error]})
-    with pytest.raises(type(error)):
-        follow(world)
-    assert kinds(world.taken) == [Discover, Load, Fetch]
 
 
 def test_changed_token_leads_to_discovery():

@@ -333,17 +333,6 @@ def test_commits_of_unknown_outcome_are_no_tries():
     assert world.applied == [(0, "a")]
 
 
-@pytest.mark.parametrize("error", [AWAY, BROKEN])
-@pytest.mark.parametrize("then", ["halt", "set-aside"])
-def test_stop_ends_a_row_of_failures(error, then):
-    """A follower that is stopped does not try again."""
-    world = leased("a", answers={Deliver: [error] * 50})
-    failures = Failures(tries=50, then=then)
-    drained = read(world, failures=failures, attempts=None, stopped=lambda: len(world.taken) >= 8)
-    assert drained is False
-    assert len(world.taken) <= 10
-
-
 @pytest.mark.parametrize("options", [{"tries": 0}, {"then": "ignore"}, {"hold_back": True}])
 def test_failures_that_cannot_be_are_refused(options):
     """There is at least one try, two ways to go on, and nothing to hold back where all halts."""
