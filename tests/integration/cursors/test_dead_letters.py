@@ -98,6 +98,7 @@ def test_any_error_can_be_kept(store, error, shown):
     assert shown in letter.error
     assert shown in letter.traceback
     assert len(letter.traceback) < 200_000
+    call(store, store.dead_letters.retry)
     with store.engine.begin() as connection:
         store.dead_letters.failed_again(connection, letter, error, 2)
     (again,) = letters(store)
