@@ -98,6 +98,20 @@ PLANTED = (
         _DEADLINE,
     ),
     Planted(
+        "waiting for a connection takes a third of the deadline at most",
+        "_http/exchange.py",
+        "        name: third if bound is None else min(bound, third) for",
+        "        name: None if bound is None else min(bound, third) for",
+        _DEADLINE,
+    ),
+    Planted(
+        "connecting takes a third of the deadline, and not all of it",
+        "_http/exchange.py",
+        "    third = seconds / 3",
+        "    third = seconds",
+        _DEADLINE,
+    ),
+    Planted(
         "a number with a sign in Retry-After says nothing",
         "_wire/refusal.py",
         "    if retry_after.isascii() and retry_after.isdigit():",

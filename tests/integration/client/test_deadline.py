@@ -65,6 +65,32 @@ SLOW = {
 }
 
 
+@pytest.mark.parametrize(
+    ("patience", "expected"),
+    [
+        (None, (1.0, 1.0)),
+        (httpx.Timeout(60), (1.0, 1.0)),
+        (httpx.Timeout(60, pool=0.25, connect=0.5), (0.25, 0.5)),
+    ],
+    ids=str,
+)
+def test_connection_may_take_a_third_of_the_deadline(call, patience, expected):
+    """A client waits for a free connection, and for a server to accept one, for a third of the
+    deadline, or as much less as its caller wants.
+    """
+    seen = []
+
+    def reply(request):
+        timeouts = request.extensions["timeout"]
+        bounds = [timeouts["pool"], timeouts["connect"]]
+        seen.append(tuple(bound if bound is None else float(bound) for bound in bounds))
+        return httpx.Response(200, content=PAGE if "/events" in request.url.path else INFO)
+
+    session = {"transport": httpx.MockTransport(reply), "timeout": patience}
+    call("http://feed/", session=session, feed={"limits": Limits(seconds=3)})
+    assert seen == [expected] * 2
+
+
 @pytest.mark.parametrize(("script", "error"), SLOW.values(), ids=SLOW)
 def test_whole_answer_has_a_deadline(call, script, error):
     """However an answer is slow, it is given up at the deadline, and no thread is left."""
@@ -128,32 +154,6 @@ def test_wait_comes_on_top_of_the_deadline(call):
         assert call(url, wait=10, session=PATIENT, feed=feed).cursor == "b"
         with pytest.raises((CutPage, Unreachable), match=r"longer than 0\.5 seconds"):
             call(url, session=PATIENT, feed=feed)
-
-
-@pytest.mark.parametrize(
-    ("patience", "expected"),
-    [
-        (None, (1.0, 1.0)),
-        (httpx.Timeout(60), (1.0, 1.0)),
-        (httpx.Timeout(60, pool=0.25, connect=0.5), (0.25, 0.5)),
-    ],
-    ids=str,
-)
-def test_connection_may_take_a_third_of_the_deadline(call, patience, expected):
-    """A client waits for a free connection, and for a server to accept one, for a third of the
-    deadline, or as much less as its caller wants.
-    """
-    seen = []
-
-    def reply(request):
-        timeouts = request.extensions["timeout"]
-        bounds = [timeouts["pool"], timeouts["connect"]]
-        seen.append(tuple(bound if bound is None else float(bound) for bound in bounds))
-        return httpx.Response(200, content=PAGE if "/events" in request.url.path else INFO)
-
-    session = {"transport": httpx.MockTransport(reply), "timeout": patience}
-    call("http://feed/", session=session, feed={"limits": Limits(seconds=3)})
-    assert seen == [expected] * 2
 
 
 @pytest.mark.parametrize(

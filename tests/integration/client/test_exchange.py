@@ -1,7 +1,7 @@
 """The clients against feeds that send too much, and what becomes of answers that are no page."""
 
 import pytest
-from harness.calling import INFO, PAGE, answer, discovery, raw_feed
+from harness.calling import PAGE, answer, discovery, raw_feed
 
 from zeroeventhub import Limits
 from zeroeventhub.errors import (
@@ -109,10 +109,3 @@ def test_refusal_that_is_cut_is_tried_again(any_call):
     cut = answer(b'{"ty', "Content-Length: 50", status="410 Gone")
     with raw_feed(cut) as (url, _), pytest.raises(Unreachable):
         any_call(url)
-
-
-def test_document_that_breaks_off_is_unreachable(any_call):
-    """A discovery document that is cut is asked for again, wherever it is cut."""
-    broken = answer(INFO[:-1], f"Content-Length: {len(INFO)}")
-    with raw_feed(info=broken) as (url, _), pytest.raises(Unreachable):
-        any_call(url, "discover")

@@ -7,10 +7,9 @@ import pytest
 from harness.peer import peer_python, run_peer
 from harness.shop import metadata, orders, place
 from harness.web import serving
-from sqlalchemy import create_engine
 from starlette.applications import Starlette
 
-from zeroeventhub import FIRST, Client, Consumer, CursorStore, TableFeed, feed_routes
+from zeroeventhub import FIRST, Client, TableFeed, feed_routes
 
 __all__ = ["peer_python"]
 
@@ -55,20 +54,3 @@ def test_our_client_drains_the_feed_of_the_peer(peer_url):
     assert page.events[0].data["text"] == "line\u2028break"
     assert page.events[2].headers == {"h": "2"}
     assert page.cursor == "3"
-
-
-@pytest.mark.test_all
-def test_our_consumer_follows_the_feed_of_the_peer(peer_url, tmp_path):
-    """Our consumer reads all partitions of the peer's feed to their end, each event once."""
-    engine = create_engine(f"sqlite:///{tmp_path / 'consumer.db'}")
-    store = CursorStore(engine)
-    with engine.begin() as connection:
-        store.create_tables(connection)
-    seen = []
-    with httpx.Client() as session:
-        client = Client(peer_url, session, partitions=2)
-        Consumer(client, store, "peer", follow=False, limit=4).run(
-            lambda _, page: seen.extend((page.partition, event.data["n"]) for event in page.events)
-        )
-    assert sorted(seen) == [(partition, n) for partition in range(2) for n in range(25)]
-    engine.dispose()
