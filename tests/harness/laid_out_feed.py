@@ -73,10 +73,12 @@ class ReadFeed(LaidOutFeed):
         until = len(self.rows) if stop is None else int(stop)
         ahead = self.shown(partition, after)
         wanted = [(number, key) for number, key in ahead if number <= until]
-        taken = wanted[: min(limit, 4) if self.heeds_limits else 4]
+        most = min(limit, 4) if self.heeds_limits else 4
+        taken = wanted[:most]
         events = [Event.of({"key": key, "n": number}) for number, key in taken]
         stopped = stop is not None and taken == wanted
-        end = int(stop) if stopped else taken[-1][0] if taken else after
+        # A page that is not full ends at the head of all partitions.
+        end = until if stopped or len(taken) < most else taken[-1][0]
         caught_up = CAUGHT_UP in self.extensions and len(taken) == len(ahead)
         return Page(events, str(end), caught_up=caught_up, stop_reached=stopped)
 

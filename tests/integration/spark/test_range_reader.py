@@ -1,10 +1,12 @@
 """What a task reads: the events that it was planned for, once, whatever happens meanwhile."""
 
 import json
+from itertools import count
 from types import SimpleNamespace
 
 import pytest
 from harness.faults.proxy import Fault, Plan, proxying
+from harness.laid_out_feed import ReadFeed
 from harness.peer import peer_python, run_peer
 from harness.peer_like import EVENTS, go_like
 from harness.shop import orders
@@ -13,88 +15,54 @@ from harness.web import serving
 from sqlalchemy import select, update
 from starlette.applications import Starlette
 
-from zeroeventhub import FIRST, LAST, Event, FeedInfo, Page, TableFeed, errors, feed_routes
-from zeroeventhub.layout import Layout
+from zeroeventhub import FeedInfo, Page, TableFeed, errors, feed_routes
 from zeroeventhub.protocol import EVENT_TYPES, STOP
 
 __all__ = ["peer_python"]
 
 
-class Shelf:
-    """Publish events by a layout that may change; cursors are places among all events.
-
-    Attributes:
-        between: is done before each answer.
-        failing: how many requests for pages fail from now on.
-        asked: how many requests for pages there have been.
-    """
-
-    def __init__(self, *extensions, events=500, partitions=2):
-        self.layout = Layout.of(partitions)
-        self.extensions = frozenset(extensions)
-        self.keys = [f"customer-{number % 17}" for number in range(events)]
-        self.between = lambda: None
-        self.failing = self.asked = 0
-
-    def info(self):
-        """Describe the layout of this moment, by which a request is answered."""
-        self.between()
-        info = self.layout.info()
-        return FeedInfo(info.partitions, info.token, extensions=self.extensions)
-
-    def read(self, partition, cursor, limit, *, stop=None):
-        """Read events; a page at the head ends at the head of all partitions."""
-        self.asked += 1
-        if self.failing:
-            self.failing -= 1
-            raise errors.Unavailable("Not now.")
-        end = len(self.keys) if stop is None else int(stop)
-        if cursor == LAST:
-            return Page([], str(end))
-        found = []
-        for number in range(0 if cursor == FIRST else int(cursor), end):
-            if self.layout.partition_of(self.keys[number]) == partition:
-                found.append(Event.of({"n": number}))
-                if len(found) == limit:
-                    return Page(found, str(number + 1), stop_reached=str(number + 1) == stop)
-        return Page(found, str(end), stop_reached=stop is not None)
+def numbered(*extensions, partitions=2):
+    """A feed of sixty events, of which a page has at most four."""
+    feed = ReadFeed(partitions, frozenset(extensions))
+    for number in range(60):
+        feed.append(number % 17)
+    return feed
 
 
-def shelved(shelf):
-    """Serve a shelf; yield the feed's URL."""
-    return serving(Starlette(routes=feed_routes("", shelf)))
+def served(feed):
+    """Serve a feed; yield its URL."""
+    return serving(Starlette(routes=feed_routes("", feed)))
 
 
 @pytest.mark.parametrize("requests", [0, 1, 4, 8])
 def test_layout_changes_before_and_in_a_task(requests):
     """What a partition still had to give is read from those that took its place, once."""
-    shelf = Shelf(STOP)
-    with shelved(shelf) as url:
-        reader, tasks = planned(url, pageSize=50)
-        left = [requests]
+    feed = numbered(STOP)
+    info, left = feed.info, count(requests, -1)
 
-        def change():
-            left[0] -= 1
-            if left[0] == -1:
-                shelf.layout = shelf.layout.redistribute(by=2).redistribute(by=3)
+    def info_and_change():
+        if next(left) == 0:
+            feed.layout = feed.layout.redistribute(by=2).redistribute(by=3)
+        return info()
 
-        shelf.between = change
-        if requests == 0:
-            change()
-        assert sorted(numbers(rows_of(reader, tasks))) == list(range(500))
-        assert left[0] < 0
+    with served(feed) as url:
+        reader, tasks = planned(url)
+        feed.info = info_and_change
+        assert sorted(numbers(rows_of(reader, tasks))) == list(range(1, 61))
+    assert next(left) < 0
 
 
-@pytest.mark.parametrize("size", [1000, 50])
+@pytest.mark.parametrize("size", [1000, 3])
 def test_feed_that_cannot_stop_is_read_by_count(size):
     """A feed that only describes itself and gives pages is read up to where it was planned."""
-    shelf = Shelf()
-    with shelved(shelf) as url:
+    feed = numbered()
+    with served(feed) as url:
         reader, tasks = planned(url, pageSize=size, minPartitions=4)
         # The head of a partition moves on with events of others.
-        shelf.keys += ["customer-0"] * 30
+        for _ in range(30):
+            feed.append(0)
         for _ in range(2):
-            assert sorted(numbers(rows_of(reader, tasks))) == list(range(500))
+            assert sorted(numbers(rows_of(reader, tasks))) == list(range(1, 61))
         with pytest.raises(errors.ConfigurationError, match="extension stop"):
             planned(url, endingOffsets=json.dumps({"0": "7", "1": "7"}))
 
@@ -102,44 +70,52 @@ def test_feed_that_cannot_stop_is_read_by_count(size):
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        (lambda shelf: shelf.keys.insert(0, shelf.keys[0]), errors.ProtocolError),
-        (lambda shelf: setattr(shelf, "layout", shelf.layout.redistribute(by=2)), errors.Gone),
+        (lambda feed: feed.rows.insert(0, feed.rows[0]), errors.ProtocolError),
+        (lambda feed: setattr(feed, "layout", feed.layout.redistribute(by=2)), errors.Gone),
     ],
     ids=["cut elsewhere", "partition gone"],
 )
 def test_count_that_leads_elsewhere_is_told(change, error):
     """Where the events that were counted are not in their place any more, the read ends."""
-    shelf = Shelf()
-    with shelved(shelf) as url:
+    feed = numbered()
+    with served(feed) as url:
         reader, tasks = planned(url)
-        change(shelf)
-        with pytest.raises(error, match=r"other places|Partition 0"):
+        change(feed)
+        with pytest.raises(error, match=r"other places|Partition \d of the feed is gone"):
             rows_of(reader, tasks)
 
 
 def test_feed_is_asked_again_as_often_as_options_say():
     """Failures are counted from one answer to the next, and the last one ends the task."""
-    shelf = Shelf(STOP, events=40, partitions=1)
-    with shelved(shelf) as url:
-        shelf.failing = 1
-        reader, (task,) = planned(url, pageSize=10, attempts=2)
-        shelf.failing = 1
+    feed = numbered(STOP, partitions=1)
+    whole, failing, asked = feed.read, [], []
+
+    def read_or_fail(*arguments, **options):
+        asked.append(arguments)
+        if failing:
+            raise failing.pop()
+        return whole(*arguments, **options)
+
+    with served(feed) as url:
+        reader, (task,) = planned(url, attempts=2)
+        feed.read = read_or_fail
+        failing.append(errors.Unavailable("Not now."))
         batches = reader.read(task)
         rows = next(batches).to_pylist()
-        shelf.failing = 1
+        failing.append(errors.Unavailable("Not now."))
         rows += [row for batch in batches for row in batch.to_pylist()]
-        assert numbers(rows) == list(range(40))
-        shelf.failing, shelf.asked = 9, 0
+        assert numbers(rows) == list(range(1, 61))
+        failing.extend([errors.Unavailable("Not now.")] * 9)
+        asked.clear()
         with pytest.raises(errors.Unavailable):
             rows_of(reader, [task])
-    assert shelf.asked == 2
+    assert len(asked) == 2
 
 
 def test_publisher_that_is_behind_is_asked_again():
     """A process that does not have yet what was planned is asked again; no event is left out."""
-    shelf = Shelf(STOP, events=40, partitions=1)
-    whole = shelf.read
-    behind = []
+    feed = numbered(STOP, partitions=1)
+    whole, behind = feed.read, []
 
     def read_or_not(partition, cursor, limit, *, stop=None):
         if cursor in behind:
@@ -147,13 +123,13 @@ def test_publisher_that_is_behind_is_asked_again():
             return Page([], cursor)
         return whole(partition, cursor, limit, stop=stop)
 
-    with shelved(shelf) as url:
-        reader, tasks = planned(url, pageSize=10, attempts=2)
-        shelf.read = read_or_not
-        behind += ["10", "30"]
-        assert numbers(rows_of(reader, tasks)) == list(range(40))
+    with served(feed) as url:
+        reader, tasks = planned(url, attempts=2)
+        feed.read = read_or_not
+        behind += ["4", "12"]
+        assert numbers(rows_of(reader, tasks)) == list(range(1, 61))
         assert not behind
-        behind += ["20", "20"]
+        behind += ["8", "8"]
         with pytest.raises(errors.Unavailable, match="does not have all of partition 0"):
             rows_of(reader, tasks)
 

@@ -185,16 +185,16 @@ class Streamed(RuleBasedStateMachine):
         """In the end every event has been delivered once, and nothing more is planned."""
         if self.feed is None:
             return
-        for _ in range(500):
-            self.end_batch()
+        with self.served:
+            for _ in range(500):
+                self.end_batch()
+                self.plan()
+                if self.planned is None:
+                    break
+            assert self.delivered == {key: self.feed.published(key) for key in KEYS}
             self.plan()
-            if self.planned is None:
-                break
-        assert self.delivered == {key: self.feed.published(key) for key in KEYS}
-        self.plan()
-        assert self.planned is None
-        self.driver.reader.stop()
-        self.served.close()
+            assert self.planned is None
+            self.driver.reader.stop()
 
 
 def _by_key(rows):
