@@ -323,13 +323,13 @@ class Preparing:
 
     def commit(self) -> None:
         """Commit it, from elsewhere."""
-        self._decided = _decide(self._engine, self._commit)
+        self._decided = decide(self._engine, self._commit)
 
     def close(self) -> None:
         """Leave nothing prepared, which would keep its database from being dropped."""
         self.prepare()
         if not self._decided:
-            _decide(self._engine, self._rollback)
+            decide(self._engine, self._rollback)
 
 
 @contextmanager
@@ -349,8 +349,8 @@ def prepared(
         yield writer.commit
 
 
-def _decide(engine: Engine, decision: str) -> bool:
-    """Decide over a prepared transaction, as soon as its session has been missed."""
+def decide(engine: Engine, decision: str) -> bool:
+    """Decide over a prepared transaction as soon as the server has missed its session."""
 
     def is_decided() -> bool:
         try:

@@ -31,6 +31,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import mysql, postgresql
 from sqlalchemy.exc import DBAPIError
 
+from harness.log import decide
 from harness.torture.tables import (
     KEYS,
     NUMBERS,
@@ -42,7 +43,6 @@ from harness.torture.tables import (
     others,
     requests,
 )
-from harness.waiting import until
 
 PATIENCE = 60
 """Seconds after which writers that do not come to an end, or to their turn, are given up."""
@@ -58,13 +58,13 @@ TIDE = 1.0
 somebody old is always open, and holds back what should not be shown for another reason."""
 
 ROLLED_BACK = 0.1
+OUTCOMES = ("COMMIT", "COMMIT", "ROLLBACK")
 FIRST_OWN_KEY = 1000
 LEVELS = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
 
 # What a database may do to an honest writer: conflicts, deadlocks, and ends of its session.
 _SQLSTATES = {"40001", "40P01", "57P01", "08003", "08006", None}
 _NUMBERS = {1020, 1205, 1213, 1927, 2006, 2013, 0, 1402, 1614}
-_STILL_OWNED = {1397, 1399}  # XAER_NOTA, XAER_RMFAIL: the server has not missed the session yet
 
 
 class Mix(NamedTuple):
@@ -363,9 +363,7 @@ def prepared(writer: Writer) -> None:
     if writer.dice.random() < 0.5:
         writer.lose()
     writer.pause(THINKING)
-    outcome = writer.dice.choice(("COMMIT", "COMMIT", "ROLLBACK"))
-    with writer.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as other:
-        other.execute(text(f"{outcome} PREPARED '{token}'"))
+    decide(writer.engine, f"{writer.dice.choice(OUTCOMES)} PREPARED '{token}'")
 
 
 def prepared_by_xa(writer: Writer) -> None:
@@ -381,24 +379,13 @@ def prepared_by_xa(writer: Writer) -> None:
         writer.lose()  # nothing but XA ROLLBACK would be heard here any more
         raise
     writer.pause(THINKING)
-    decision = text(f"XA {writer.dice.choice(('COMMIT', 'COMMIT', 'ROLLBACK'))} '{token}'")
+    decision = f"XA {writer.dice.choice(OUTCOMES)} '{token}'"
     if writer.dice.random() < 0.5:
-        writer.connection.execute(decision)
+        writer.connection.execute(text(decision))
         return
     writer.lose()
     writer.pause(THINKING)
-
-    def is_decided() -> bool:
-        try:
-            other.execute(decision)
-        except DBAPIError as error:
-            if error.orig.args[0] not in _STILL_OWNED:
-                raise
-            return False
-        return True
-
-    with writer.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as other:
-        until(is_decided, f"the server obeys {decision}")
+    decide(writer.engine, decision)
 
 
 def copy(writer: Writer) -> None:

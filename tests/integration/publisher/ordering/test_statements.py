@@ -44,8 +44,7 @@ def test_copy_is_like_any_insert(log):
     """Events that are written by COPY have their place among all others."""
 
     def copy(connection):
-        cursor = connection.connection.cursor()
-        with cursor.copy("COPY log (n) FROM STDIN") as lines:
+        with connection.connection.cursor().copy("COPY log (n) FROM STDIN") as lines:
             lines.write_row([1])
 
     assert_bulk(log, copy)

@@ -222,14 +222,6 @@ def read(rounds, number, writers):
     return rounds.judge(rounds.begin("server"), number, writers)
 
 
-def test_writer_that_is_gone_may_have_become_a_prepared_transaction():
-    """A round is open until the prepared transactions that its writer may have become end."""
-    rounds = Rounds()
-    assert read(rounds, 1, WRITER) is None
-    assert read(rounds, 1, PREPARED) is None
-    assert read(rounds, 1, NONE) == 1
-
-
 def test_reading_from_before_a_transaction_was_prepared_says_nothing_of_it():
     """A reading that began before a transaction was prepared does not show that it has ended."""
     rounds = Rounds()
@@ -238,15 +230,6 @@ def test_reading_from_before_a_transaction_was_prepared_says_nothing_of_it():
     assert read(rounds, 1, PREPARED) is None
     assert rounds.judge(late, 1, WRITER) is None
     assert read(rounds, 1, NONE) == 1
-
-
-def test_reading_from_before_a_writer_came_says_nothing_of_it():
-    """A reading that began before a writer came does not show that the writer has ended."""
-    rounds = Rounds()
-    late = rounds.begin("server")
-    assert read(rounds, 5, WRITER) is None
-    assert rounds.judge(late, 4, NONE) == 4
-    assert read(rounds, 5, WRITER) == 4
 
 
 def test_writers_of_one_time_are_waited_for_once():
