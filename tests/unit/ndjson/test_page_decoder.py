@@ -1,7 +1,11 @@
 import json
+import re
+import subprocess
+import sys
 from itertools import pairwise
 
 import pytest
+from fuzz import fuzz_decoder
 from fuzz.fuzz_decoder import HOSTILE, ODD, SEEDS, TOKENS, check, decoded, seeds
 from harness.vectors import alternatives, content, named
 from hypothesis import example, given, settings
@@ -76,6 +80,19 @@ def test_body_is_decoded_as_the_vector_says(vector):
         assert any(
             got == got | one for one in expected_of(vector) if ("error" in got) == ("error" in one)
         )
+
+
+@pytest.mark.test_all
+def test_fuzzer_finds_nothing_in_a_short_run(tmp_path):
+    """The fuzzer of tests/fuzz runs, and a few thousand inputs show no fault."""
+    pytest.importorskip("atheris", reason="atheris is not installed on this machine")
+    command = [sys.executable, fuzz_decoder.__file__, "-runs=2000", "-seed=1"]
+    shown = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert shown.returncode == 0, shown.stderr[-2000:]
+    assert int(re.search(r"Done (\d+) runs", shown.stderr)[1]) >= 2000
+    assert int(re.search(r"DONE +cov: (\d+)", shown.stderr)[1]) > 50
 
 
 def test_reference_agrees_on_the_seeds():
