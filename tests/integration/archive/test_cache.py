@@ -136,38 +136,24 @@ def test_memory_keeps_what_was_used_last_within_its_bound(tmp_path):
 
 
 def test_nothing_is_kept_of_segments_that_were_replaced(tmp_path):
-    """What was erased is in no cache, of this process and of others, once they have looked."""
+    """What was erased is in no cache: of the process that erased it, of others that have looked
+    since, and of one that begins later.
+    """
     archives = [
-        Archive(tmp_path / "archive", cache=tmp_path / name, erasable=True) for name in "ab"
+        Archive(tmp_path / "archive", cache=tmp_path / name, erasable=True) for name in "abc"
     ]
     archives[0].add(made(0, 10, key=["ada", "bob"] * 5), "feed")
     archives[0].add(made(10, 20), "feed")
     for archive in archives:
-        segments = archive.look().segments
-        for segment in segments:
+        old, kept = archive.look().segments
+        for segment in (old, kept):
             load(archive, segment)
-    old, kept = segments
     assert archives[0].erase([], ["ada"], lambda position: f"1-{position}") == 5
-    archives[1].look()
-    for archive, name in zip(archives, "ab", strict=True):
+    archives[2] = Archive(tmp_path / "archive", cache=tmp_path / "c")
+    for archive, name in zip(archives, "abc", strict=True):
+        new, _ = archive.look().segments
         assert archive.group(old, 0) is None
         names = {file.name.partition(".")[0] for file in (tmp_path / name).glob("*/*")}
         assert old.name not in names
         assert kept.name in names
-        new, _ = archive.look().segments
         assert [load(archive, new).event(index) is None for index in (0, 1)] == [True, False]
-
-
-def test_process_that_comes_later_keeps_nothing_of_what_was_replaced(tmp_path):
-    """A process that begins removes from its cache what another one has kept of replaced
-    segments.
-    """
-    before = Archive(tmp_path / "archive", cache=tmp_path / "cache")
-    before.add(made(0, 10, key=["ada", "bob"] * 5), "feed")
-    (segment,) = before.look().segments
-    load(before, segment)
-    eraser = Archive(tmp_path / "archive", erasable=True)
-    assert eraser.erase([], ["ada"], lambda position: f"1-{position}") == 5
-    assert [*(tmp_path / "cache").glob("*/*")]
-    reopened(tmp_path)
-    assert [*(tmp_path / "cache").glob("*/*")] == []

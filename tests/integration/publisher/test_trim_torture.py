@@ -10,7 +10,7 @@ import pytest
 from harness.log import connected
 from harness.shop import metadata, orders
 from harness.trimmed import position_of
-from sqlalchemy import MetaData, select
+from sqlalchemy import Column, Integer, MetaData, Table, select
 
 from zeroeventhub import FIRST, TableFeed
 from zeroeventhub.errors import Trimmed, Unavailable
@@ -29,7 +29,12 @@ PATIENCE = 45
 PARTS = [0, 0, 0, 1, 1, 2]
 """The partitions of events; the last one is quiet."""
 
-truth = orders.to_metadata(MetaData(), name="truth")
+truth = Table(
+    "truth",
+    MetaData(),
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("part", Integer),
+)
 
 
 def source():
