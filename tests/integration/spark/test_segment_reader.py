@@ -2,6 +2,7 @@
 
 import json
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 
 import httpx
@@ -165,6 +166,14 @@ def found(url, partition, start=FIRST, stop="40", **options):
 def wanted(feed, partition, after=0, until=40):
     """The numbers of the events that there are."""
     return [number for number, _ in feed.shown(partition, after) if number <= until]
+
+
+def test_ranges_are_whole_wherever_they_begin_and_end(feed, url):
+    """A range of files, of pages, or of both holds every event of its partition once."""
+    for partition, start, stop in product((0, 1), (0, 7, 15, 22, 30), (15, 22, 40)):
+        if start < stop:
+            expected = wanted(feed, partition, start, stop)
+            assert found(url, partition, start or FIRST, stop) == expected
 
 
 def test_publisher_reads_nothing_that_lies_in_files(feed, url):
