@@ -273,6 +273,12 @@ class IgnoresStop(MemoryFeed):
         return super().read(partition, cursor, limit, **options)
 
 
+class StopsElsewhere(MemoryFeed):
+    def read(self, partition, cursor, limit, *, stop=None, **options):
+        page = super().read(partition, cursor, limit, stop=stop, **options)
+        return replace(page, cursor="c1") if page.stop_reached and page.events else page
+
+
 class StopsLate(MemoryFeed):
     def read(self, partition, cursor, limit, *, stop=None, **options):
         if stop is None:
@@ -728,6 +734,7 @@ MUTANTS = {
         "lines-surrogates", change=page_change(lambda body: body.replace(b"line", b"\\ud800"))
     ),
     "ignores stop": Mutant("stop", IgnoresStop),
+    "says stopReached of another cursor": Mutant("stop", StopsElsewhere),
     "stops one event late": Mutant("stop", StopsLate),
     "stops one event early": Mutant("stop", StopsEarly),
     "takes a bad cursor for the head": Mutant("cursor-malformed", TakesBadCursors),

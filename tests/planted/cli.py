@@ -4,7 +4,7 @@ from harness.planted import Planted
 
 _MISTAKES = ("tests/integration/cli/test_mistakes.py",)
 _TAIL = ("tests/integration/cli/test_tail.py",)
-_CURSORS = ("tests/integration/cli/test_cursors.py", "-m", "not test_all")
+_CURSORS = ("tests/integration/cli/test_cursors.py",)
 _KIT = ("tests/integration/conformance/test_conformance.py", "-k", "mutant_is_caught or conforms")
 
 PLANTED = (
