@@ -4,7 +4,7 @@
 PYTHON ?= python3
 PIP = -m pip --disable-pip-version-check --quiet
 # A process of tests a core; each starts database servers of its own.
-PYTEST = -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadgroup --durations=10
+PYTEST = -m pytest --numprocesses=auto --maxprocesses=4 --durations=10
 EVERYTHING = -m "" --hypothesis-profile=random
 
 .PHONY: demo spark quick test test-all check coverage mutants soak bench clean

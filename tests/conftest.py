@@ -10,6 +10,7 @@ from harness.databases import mariadb_server, new_database, postgresql_server
 from hypothesis import settings
 from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
+from xdist.scheduler import LoadScopeScheduling
 
 # The same examples in every run, so that no run fails by chance; `make test-all` draws others.
 settings.register_profile("seeded", deadline=None, derandomize=True, print_blob=True)
@@ -28,6 +29,24 @@ ANY_DATABASE = [
     pytest.param("mariadb", marks=pytest.mark.test_all),
 ]
 """For what is the same on every database: one in `make test`, the rest in `make test-all`."""
+
+
+TOGETHER = {"tests/integration/spark/": "Java", "tests/acceptance/test_readme.py": "port 8000"}
+"""Where tests are that one process runs, and what they share."""
+
+
+class _Scheduling(LoadScopeScheduling):
+    """Hand out tests one by one, but for those that share something."""
+
+    def _split_scope(self, nodeid):
+        shared = (name for place, name in TOGETHER.items() if nodeid.startswith(place))
+        return next(shared, nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Divide tests between processes."""
+    return _Scheduling(config, log)
 
 
 SERVERS = ("postgresql", "mariadb", "primary", "spark", "s3", "nginx", "peer")

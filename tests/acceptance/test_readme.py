@@ -15,9 +15,6 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 EXAMPLES = ROOT / "examples"
 
-# The README names port 8000, which one test at a time can have.
-pytestmark = pytest.mark.xdist_group("port 8000")
-
 
 @pytest.fixture
 def start(tmp_path):

@@ -109,8 +109,10 @@ def test_publisher_takes_few_instructions_for_an_event(application, engine):
     """What a page costs the publisher hardly grows with its events, on any database."""
     bodies = walk(application, SMALL // 2)  # and whatever is done only once
     assert sum(body.count(b'{"data"') for body in bodies) == EVENTS
+    # The feed looks for news by its clock: the least of some walks has the fewest of these looks.
     small, large = (
-        instructions(lambda limit=limit: walk(application, limit)) for limit in (SMALL, LARGE)
+        min(instructions(lambda limit=limit: walk(application, limit)) for _ in range(3))
+        for limit in (SMALL, LARGE)
     )
     # Half as many pages, and as many events.
     assert (2 * large - small) / EVENTS <= PUBLISHED[engine.dialect.name]

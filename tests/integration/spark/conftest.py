@@ -98,10 +98,8 @@ def writing():
     return writing
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Let one process have all tests of the session, and bear with its first test."""
+    """Bear with the first test of a session, which starts its Java."""
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("spark"))
             item.add_marker(pytest.mark.timeout(300))

@@ -197,7 +197,6 @@ async def broken(request):
 
 
 @pytest.mark.timeout(300)  # a Java of its own starts
-@pytest.mark.xdist_group("secrets")
 def test_no_secret_is_said(files, authority, tmp_path):
     """No canary is in what driver and tasks print, in plans, exceptions or the event log."""
     prepare()
