@@ -22,6 +22,15 @@ def test_event_is_new_once(store):
     assert unseen(store, ["a", "b", "c", "d"]) == set()
 
 
+def test_event_that_was_rolled_back_is_new(store):
+    """An id is noted in the transaction of its event's effects, or not at all."""
+    with store.engine.connect() as connection:
+        assert store.inbox.unseen(connection, NAME, 0, ["a"]) == {"a"}
+        assert store.inbox.unseen(connection, NAME, 0, ["a"]) == set()
+        connection.rollback()
+    assert unseen(store, ["a"]) == {"a"}
+
+
 def test_ids_are_told_apart(store):
     """Ids of any length and any characters are themselves, and never another one."""
     long, digest = "x" * 100_000, "a" * 64

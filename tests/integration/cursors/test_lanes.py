@@ -44,6 +44,15 @@ def test_lane_counts_once(store):
     assert progress(store, place) == (2, {0: 3})
 
 
+def test_lane_that_was_rolled_back_has_not_moved(store):
+    """How far a lane has come is written in the transaction of its effects."""
+    place = load(store, 0)
+    with store.engine.connect() as connection:
+        store.lanes.advance(connection, NAME, 0, place, lane=0, lanes=2, before=0, after=3)
+        connection.rollback()
+    assert progress(store, place) is None
+
+
 def test_lane_is_fenced_like_a_move(store):
     """Neither behind another cursor nor in another epoch does a lane come further."""
     claim(store, "one", [0])

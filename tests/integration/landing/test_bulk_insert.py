@@ -33,6 +33,11 @@ def test_transaction_begins_with_the_rows(tables):
     assert [row["n"] for row in stored(tables, small)] == [1]
 
 
+def test_page_without_events_writes_nothing(tables):
+    """A page without events leaves the table as it is."""
+    assert inserted(tables, small, []) == []
+
+
 def test_page_is_one_statement(tables):
     """A page is sent at once, and on PostgreSQL goes around SQLAlchemy by COPY."""
     seen = []

@@ -112,3 +112,10 @@ def test_row_that_does_not_fit_is_a_mistake_of_its_maker(sqlite, row, reason):
         insert_events(connection, orders, [Event(b"1")], lambda _: row)
     assert "event 1 of the page" in str(refused.value)
     assert "secret" not in str(refused.value)
+
+
+def test_error_of_a_row_function_is_raised(sqlite):
+    """What a function that makes rows raises is raised as it is."""
+    small.create(sqlite)
+    with sqlite.begin() as connection, pytest.raises(KeyError, match="n"):
+        insert_events(connection, small, [Event(b"{}")], lambda event: {"n": event.data["n"]})

@@ -339,9 +339,18 @@ def pauses(count, error):
     return [pause.seconds for pause in of_kind(follow(world, attempts=None), Pause)]
 
 
-def test_pauses_grow_up_to_a_ceiling_and_start_anew_behind_a_success():
-    """Pauses are random below a ceiling that doubles with each attempt, up to half a minute."""
+@pytest.fixture
+def seeded():
+    """Random numbers that are the same in each run."""
+    state = random.getstate()
     random.seed(1)
+    yield
+    random.setstate(state)
+
+
+@pytest.mark.usefixtures("seeded")
+def test_pauses_grow_up_to_a_ceiling_and_start_anew_after_a_success():
+    """Pauses are random below a ceiling that doubles with each attempt, up to half a minute."""
     rows = zip(*(pauses(12, Unreachable("away")) for _ in range(100)), strict=True)
     ceilings = [min(30, 0.1 * 2**attempt) for attempt in range(1, 13)]
     for seconds, ceiling in zip(map(max, rows), ceilings, strict=True):
