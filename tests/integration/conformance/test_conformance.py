@@ -3,9 +3,10 @@
 import json
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from tempfile import TemporaryDirectory
+from itertools import count
 
 import anyio
 import httpx
@@ -15,7 +16,7 @@ from harness.peer import peer_python, run_peer
 from harness.peer_like import KNOWN_OF_GO, KNOWN_OF_PYTHON, go_like
 from harness.shop import metadata, orders
 from harness.web import serving
-from sqlalchemy import MetaData, create_engine, insert
+from sqlalchemy import MetaData, NullPool, create_engine, insert
 from sqlalchemy.ext.asyncio import create_async_engine
 from starlette.applications import Starlette
 
@@ -52,68 +53,51 @@ def outcomes(results, outcome):
 
 # Our own publishers.
 
-KINDS = ["placed", "paid", "sent"]
 
-
-def place(connection, count, first=0):
+def place(engine, size, first=0):
     """Append orders with everything that an event can have."""
+    metadata.create_all(engine)
     began = datetime(2026, 1, 1, tzinfo=UTC)
-    connection.execute(
-        insert(orders),
-        [
-            {
-                "part": number % 2,
-                "kind": f"order.{KINDS[number % 3]}",
-                "customer": f"c{number % 7}",
-                "placed": began + timedelta(minutes=number),
-                "data": {"n": number, "text": "line\u2028break"},
-            }
-            for number in range(first, first + count)
-        ],
-    )
+    rows = [
+        {
+            "part": number % 2,
+            "kind": ("order.placed", "order.paid", "order.sent")[number % 3],
+            "customer": f"c{number % 7}",
+            "placed": began + timedelta(minutes=number),
+            "data": {"n": number, "text": "line\u2028break"},
+        }
+        for number in range(first, first + size)
+    ]
+    with engine.begin() as connection:
+        connection.execute(insert(orders), rows)
 
 
-def table_feed():
-    """Make the feed of all that."""
-    return TableFeed(
-        orders,
-        partition="part",
-        partitions=2,
-        data="data",
-        type="kind",
-        time="placed",
-        id="id",
-        headers={"customer": "customer"},
-        cloudevents=True,
-    )
+def check_table(engine):
+    """Check the feed of a table that shows all that an event can have."""
+    metadata.create_all(engine)
+    columns = {"data": "data", "type": "kind", "time": "placed", "id": "id", "partition": "part"}
+    columns |= {"headers": {"customer": "customer"}, "cloudevents": True}
+    feed = TableFeed(orders, partitions=2, **columns)
+    with serving(Starlette(routes=feed_routes("/orders", feed, engine, arrow=True))) as url:
+        return check(f"{url}/orders")
 
 
-OF_KEYS = {
-    "key-history",
-    "key-history-pages",
-    "key-history-nothing",
-    "key-history-malformed",
-}
+OF_KEYS = {f"key-history{what}" for what in ("", "-pages", "-nothing", "-malformed")}
 """Checks of what only a feed with versions has."""
 
 OF_FILES = {"segments", "segments-end", "segments-malformed"}
 """Checks of what only a feed has whose archive is shared."""
 
 
-SERVER = pytest.param("postgresql", marks=pytest.mark.test_all)
-
-
-@pytest.mark.parametrize("fixture", ["sqlite", SERVER])
-def test_our_publisher_conforms(request, fixture):
+@pytest.mark.parametrize(
+    "database", ["sqlite", pytest.param("postgresql", marks=pytest.mark.test_all)]
+)
+def test_our_publisher_conforms(request, database):
     """A table's feed fails no check, and what is skipped is what it does not have."""
-    engine = request.getfixturevalue(fixture)
-    metadata.create_all(engine)
-    with engine.begin() as connection:
-        place(connection, 200)
-    with serving(Starlette(routes=feed_routes("/orders", table_feed(), engine, arrow=True))) as url:
-        results = check(f"{url}/orders")
-    assert outcomes(results, "fail") == {}
-    assert outcomes(results, "note") == {}
+    engine = request.getfixturevalue(database)
+    place(engine, 200)
+    results = check_table(engine)
+    assert outcomes(results, "fail") == outcomes(results, "note") == {}
     assert set(outcomes(results, "skip")) == {"closed", "token-rotation", *OF_KEYS, *OF_FILES}
 
 
@@ -136,9 +120,7 @@ def test_our_log_conforms(any_engine):
 
 def test_our_publisher_conforms_without_events(sqlite):
     """An empty table's feed fails no check; those that need events are skipped."""
-    metadata.create_all(sqlite)
-    with serving(Starlette(routes=feed_routes("/orders", table_feed(), sqlite))) as url:
-        results = check(f"{url}/orders")
+    results = check_table(sqlite)
     assert outcomes(results, "fail") == {}
     assert "page-sizes" in outcomes(results, "skip")
 
@@ -149,20 +131,18 @@ def test_publisher_that_is_written_to_conforms(sqlite):
     done = threading.Event()
 
     def write():
-        first = 0
-        while not done.wait(0.01):
-            with sqlite.begin() as connection:
-                place(connection, 4, first)
-            first += 4
+        for first in count(0, 4):
+            if done.wait(0.01):
+                return
+            place(sqlite, 4, first)
 
-    writer = threading.Thread(target=write)
-    writer.start()
-    try:
-        with serving(Starlette(routes=feed_routes("/orders", table_feed(), sqlite))) as url:
-            results = check(f"{url}/orders")
-    finally:
-        done.set()
-        writer.join(timeout=30)
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(write)
+        try:
+            results = check_table(sqlite)
+        finally:
+            done.set()
+        writing.result(timeout=30)
     assert outcomes(results, "fail") == {}
 
 
@@ -177,10 +157,9 @@ def test_publisher_in_memory_conforms():
 @pytest.mark.parametrize("name", MUTANTS)
 def test_mutant_is_caught(name):
     """A publisher that breaks one rule fails the check of that rule."""
-    mutant = MUTANTS[name]
-    with serving(publisher(mutant)) as url:
-        results = check(f"{url}/feed", only=[mutant.caught_by])
-    result = results[mutant.caught_by]
+    caught_by, _ = MUTANTS[name]
+    with serving(publisher(MUTANTS[name])) as url:
+        result = check(f"{url}/feed", only=[caught_by])[caught_by]
     assert result.outcome == "fail", result.reason
     assert result.answer is not None
 
@@ -231,13 +210,12 @@ def test_slow_publisher_is_not_waited_for(monkeypatch):
 
 def test_checks_find_what_is_known_of_the_python_peer(peer_python):
     """The published Python peer fails the checks of its known defects."""
-    process = run_peer(peer_python, "server.py", "trusting")
-    port = process.stdout.readline().strip()
-    try:
-        results = check(f"http://127.0.0.1:{port}/feed/v1", partitions=2)
-    finally:
-        process.terminate()
-        process.communicate(timeout=30)
+    with run_peer(peer_python, "server.py", "trusting") as process:
+        port = process.stdout.readline().strip()
+        try:
+            results = check(f"http://127.0.0.1:{port}/feed/v1", partitions=2)
+        finally:
+            process.terminate()
     assert set(outcomes(results, "fail")) >= KNOWN_OF_PYTHON
     assert {name for name in outcomes(results, "pass") if name.startswith("v1-")} >= {
         "v1-several-cursors",
@@ -269,7 +247,7 @@ ERRORS = {
     "refused": errors.ZeroEventHubError,
 }
 MOST_EVENTS = 50
-ATTEMPTS = 6
+TO_THE_END = {"follow": False, "attempts": 6}
 SCENARIOS = [name for name, scenario in all_scenarios().items() if scenario.sizes is None]
 FAMILIES = [name for name, scenario in all_scenarios().items() if scenario.sizes is not None]
 
@@ -281,64 +259,56 @@ def scenarios_url():
         yield url
 
 
-class Applied(list):
-    """Collect what is applied, with an end to what goes round in circles."""
-
-    def take(self, _, page):
-        self.extend((page.partition, event.raw.decode()) for event in page.events)
-        assert len(self) < MOST_EVENTS, "events come again and again"
-
-    async def take_async(self, connection, page):
-        self.take(connection, page)
-
-
-def consume(feed, scenario):
-    """Read a scenario to its end; return what was applied, and the error that ended it."""
-    applied, error = Applied(), None
-    with TemporaryDirectory() as folder, httpx.Client(verify=False) as http:
-        engine = create_engine(f"sqlite:///{folder}/kit.db")
-        store = CursorStore(engine)
-        with engine.begin() as connection:
-            store.create_tables(connection)
-        client = Client(feed, http, partitions=scenario.v1)
-        consumer = Consumer(client, store, "kit", follow=False, attempts=ATTEMPTS)
-        try:
-            consumer.run(applied.take)
-        except errors.ZeroEventHubError as refusal:
-            error = refusal
-        engine.dispose()
-    return applied, error
+@pytest.fixture(scope="module")
+def database(tmp_path_factory):
+    """The path of an SQLite database that has the cursors of all consumers."""
+    path = tmp_path_factory.mktemp("kit") / "kit.db"
+    engine = create_engine(f"sqlite:///{path}")
+    with engine.begin() as connection:
+        CursorStore(engine).create_tables(connection)
+    engine.dispose()
+    return path
 
 
-def consume_async(feed, scenario):
+def consume(feed, partitions, path, apply):
+    """Read a scenario to its end."""
+    store = CursorStore(create_engine(f"sqlite:///{path}", poolclass=NullPool))
+    name = feed.rpartition("/")[2]
+    with httpx.Client(verify=False) as http:
+        client = Client(feed, http, partitions=partitions)
+        Consumer(client, store, name, **TO_THE_END).run(apply)
+
+
+def consume_async(feed, partitions, path, apply):
     """Do the same in asynchronous code."""
+    store = CursorStore(create_async_engine(f"sqlite+aiosqlite:///{path}", poolclass=NullPool))
+    name = feed.rpartition("/")[2]
 
-    async def run(folder):
-        engine = create_async_engine(f"sqlite+aiosqlite:///{folder}/kit.db")
-        store = CursorStore(engine)
-        async with engine.begin() as connection:
-            await connection.run_sync(store.create_tables)
-        applied, error = Applied(), None
-        try:
-            async with httpx.AsyncClient(verify=False) as http:
-                client = AsyncClient(feed, http, partitions=scenario.v1)
-                consumer = AsyncConsumer(client, store, "kit", follow=False, attempts=ATTEMPTS)
-                await consumer.run(applied.take_async)
-        except errors.ZeroEventHubError as refusal:
-            error = refusal
-        finally:
-            await engine.dispose()
-        return applied, error
+    async def apply_async(connection, page):
+        apply(connection, page)
 
-    with TemporaryDirectory() as folder:
-        return anyio.run(run, folder)
+    async def run():
+        async with httpx.AsyncClient(verify=False) as http:
+            client = AsyncClient(feed, http, partitions=partitions)
+            await AsyncConsumer(client, store, name, **TO_THE_END).run(apply_async)
+
+    anyio.run(run)
 
 
-def expect_right(url, name, consume):
+def expect_right(url, name, consume, database):
     """Read a scenario, and expect exactly what a right consumer has applied."""
     scenario = expand(name)
     feed = f"{url}/{name}@{consume.__name__}"
-    applied, error = consume(feed, scenario)
+    applied, error = [], None
+
+    def apply(_, page):
+        applied.extend((page.partition, event.raw.decode()) for event in page.events)
+        assert len(applied) < MOST_EVENTS, "events come again and again"
+
+    try:
+        consume(feed, scenario.v1, database, apply)
+    except errors.ZeroEventHubError as refusal:
+        error = refusal
     lines = [f'{{"partition":{partition},"data":{data}}}\n' for partition, data in applied]
     lines += ['{"error":"it ended"}\n'] if error else []
     verdict = httpx.post(f"{feed}/verdict", content="".join(lines).encode()).json()
@@ -353,17 +323,17 @@ def expect_right(url, name, consume):
 
 @pytest.mark.parametrize("consume", [consume, consume_async])
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_our_consumers_come_through(scenarios_url, name, consume):
+def test_our_consumers_come_through(scenarios_url, database, name, consume):
     """Whatever a publisher does, events are applied once, in order, or an error says why not."""
-    expect_right(scenarios_url, name, consume)
+    expect_right(scenarios_url, name, consume, database)
 
 
 @pytest.mark.parametrize("stride", [17, pytest.param(1, marks=pytest.mark.test_all)])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_our_consumers_come_through_every_cut(scenarios_url, family, stride):
+def test_our_consumers_come_through_every_cut(scenarios_url, database, family, stride):
     """An answer that breaks off at any byte leads to each event being applied once."""
     for offset in range(0, all_scenarios()[family].sizes, stride):
-        expect_right(scenarios_url, f"{family}-{offset}", consume)
+        expect_right(scenarios_url, f"{family}-{offset}", consume, database)
 
 
 @pytest.mark.parametrize(
@@ -434,6 +404,6 @@ def test_redirection_that_is_followed_is_held_against_a_client(scenarios_url):
 
 def test_every_check_has_a_mutant_or_a_peer():
     """Most checks have been seen to fail: those of the core without exception."""
-    caught = {mutant.caught_by for mutant in MUTANTS.values()} | KNOWN_OF_GO | KNOWN_OF_PYTHON
+    caught = {check for check, _ in MUTANTS.values()} | KNOWN_OF_GO | KNOWN_OF_PYTHON
     names = {name for name, check in all_checks().items() if not check.v1}
     assert len(names & caught) > len(names) / 2
