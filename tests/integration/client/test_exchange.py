@@ -48,17 +48,6 @@ def test_page_that_is_too_much_is_refused_for_good(any_call, body, limits):
         assert ([event.data for event in page.events], page.cursor) == ([{"n": 1}], "a")
 
 
-def test_page_of_just_the_bounds_is_taken(call):
-    """A page, its lines and its events may be as many as the bounds say."""
-    bounds = {"page_bytes": len(PAGE), "line_bytes": 16, "page_events": 3}
-    with raw_feed() as (url, _):
-        assert call(url, feed={"limits": Limits(**bounds)}).cursor == "b"
-        for less in ({"page_bytes": len(PAGE) - 2}, {"page_events": 2}):
-            assert call(url, feed={"limits": Limits(**bounds | less)}).cursor == "a"
-        with pytest.raises(PageTooLarge, match="line_bytes"):
-            call(url, feed={"limits": Limits(line_bytes=15)})
-
-
 def test_other_answers_are_bounded(any_call):
     """What is no page may have 8 MiB, whatever the limits of pages are, and no byte more."""
     for method, arguments, start in (
@@ -95,17 +84,15 @@ def test_refusal_is_known_by_its_status_whatever_its_body_is(any_call, fields):
 
 
 def test_refusal_is_read_up_to_64_kibibytes(any_call):
-    """A problem document tells its detail if it has 64 KiB, and is not read if it has more."""
+    """A problem document of 64 KiB tells its detail; a longer one is not read, and one that is cut
+    is not guessed but asked for again.
+    """
     for more in (0, 1):
         start = b'{"type":"urn:x/gone","detail":"Too old.","newer":"'
         body = start + b"x" * (65_536 - len(start) - 2 + more) + b'"}'
         with raw_feed(answer(body, status="410 Gone")) as (url, _), pytest.raises(Gone) as caught:
             any_call(url)
         assert str(caught.value).startswith(url if more else "Too old.")
-
-
-def test_refusal_that_is_cut_is_tried_again(any_call):
-    """What a refusal would have said is not guessed from half of it."""
     cut = answer(b'{"ty', "Content-Length: 50", status="410 Gone")
     with raw_feed(cut) as (url, _), pytest.raises(Unreachable):
         any_call(url)

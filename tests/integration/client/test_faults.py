@@ -16,9 +16,7 @@ def rarely(*values, **options):
 
 FORMS = [(framing, packed) for packed in (False, True) for framing in Framing]
 DAILY = {(Framing.CHUNKED, False), (Framing.LENGTH, True)}
-some_forms = pytest.mark.parametrize(
-    ("framing", "packed"), [form if form in DAILY else rarely(*form) for form in FORMS]
-)
+SOME_FORMS = [form if form in DAILY else rarely(*form) for form in FORMS]
 """Each framing and coding with both clients and consumers is too many for every day."""
 
 a_part_or_all = pytest.mark.parametrize("every", [rarely(1), 3], ids=["every byte", "some bytes"])
@@ -43,7 +41,7 @@ def test_answer_broken_at_any_byte_is_right_up_to_a_checkpoint(framing, packed, 
 
 
 @a_part_or_all
-@some_forms
+@pytest.mark.parametrize(("framing", "packed"), SOME_FORMS)
 def test_async_client_makes_the_same_of_it(framing, packed, every):
     """The async client gives the same pages and errors."""
     case = Case(framing, packed)
@@ -53,7 +51,7 @@ def test_async_client_makes_the_same_of_it(framing, packed, every):
 
 
 @a_part_or_all
-@some_forms
+@pytest.mark.parametrize(("framing", "packed"), SOME_FORMS)
 def test_consumer_goes_on_behind_every_break(framing, packed, every, account):
     """Whatever becomes of the first answer, in the end every event has taken effect once."""
     case = Case(framing, packed)

@@ -19,7 +19,7 @@ from harness.waiting import until
 from harness.web import serving
 from starlette.applications import Starlette
 
-from zeroeventhub import FIRST, LAST, Client, Observer, TableFeed, feed_routes
+from zeroeventhub import FIRST, LAST, Client, TableFeed, feed_routes
 from zeroeventhub.capacity import Capacity
 from zeroeventhub.errors import BadCursor, TransientError, Unavailable
 from zeroeventhub.server.server_sent_events import HEARTBEAT
@@ -49,21 +49,19 @@ def behind(publisher, changes=None):
 
 
 @contextmanager
-def published(engine, changes=None, *, wrap=lambda application: application, **options):
+def published(engine, changes=None, *, wrap=lambda application: application):
     """Serve the orders behind nginx; yield the URL."""
     with (
-        serving(wrap(shop_of(engine, **options))) as publisher,
+        serving(wrap(shop_of(engine))) as publisher,
         behind(f"{publisher}/orders", changes) as (_, url),
     ):
         yield url
 
 
-def shop_of(engine, **options):
+def shop_of(engine):
     """Return an application that publishes the orders."""
     feed = TableFeed(orders, data="data", type="kind")
-    return Starlette(
-        routes=feed_routes("/orders", feed, engine, server_sent_events=True, **options)
-    )
+    return Starlette(routes=feed_routes("/orders", feed, engine, server_sent_events=True))
 
 
 @contextmanager
@@ -85,14 +83,11 @@ def get(url, path="/events", headers=None, **parameters):
     return httpx.get(f"{url}{path}", params=parameters, headers=headers, timeout=PATIENCE)
 
 
-def get_in_the_end(url, **parameters):
+def get_when_let_in(url, **parameters):
     """Get a page, as soon as there are not too many requests of ours."""
-
-    def let_in():
-        answer = get(url, **parameters)
-        return answer if answer.status_code != httpx.codes.TOO_MANY_REQUESTS else None
-
-    return until(let_in, "a request is let in")
+    while (answer := get(url, **parameters)).status_code == httpx.codes.TOO_MANY_REQUESTS:
+        pass
+    return answer
 
 
 # What the example is for.
@@ -197,7 +192,7 @@ def test_requests_of_one_client_are_limited(shop):
         ThreadPoolExecutor(2) as pool,
     ):
         cursor = client.fetch(0, LAST).cursor
-        waiting = [pool.submit(get_in_the_end, url, cursor=cursor, wait=20) for _ in range(2)]
+        waiting = [pool.submit(get_when_let_in, url, cursor=cursor, wait=20) for _ in range(2)]
         until(lambda: get(url).status_code != httpx.codes.OK, "a request is one too many")
         with pytest.raises(TransientError):
             client.fetch(0, FIRST)
@@ -210,64 +205,36 @@ def test_requests_of_one_client_are_limited(shop):
 # What is down.
 
 
-class Waits(Observer):
-    """Take note of the errors that a consumer waits out."""
-
-    def __init__(self):
-        self.seen = []
-
-    def waited(self, consumer, partition, error, seconds):
-        """See a pause."""
-        self.seen.append(error)
-
-
 @pytest.fixture
-def publishers(tmp_path):
-    """Publishers of thirty events, in processes of their own."""
-    with Publishers.open(tmp_path / "publisher.db", ["x" * 1000] * 30) as found:
-        yield found
-
-
-@pytest.fixture
-def account(tmp_path):
-    """The database of consumers."""
-    with Account.open(tmp_path / "consumer.db") as account:
-        yield account
-
-
-@contextmanager
-def consuming(account, url, name):
-    """Let a patient consumer wait out its first error; it has everything in the end."""
-    waits = Waits()
-
-    def consume():
-        with reading(url) as client:
-            account.read_beside(client, name, attempts=None, observer=waits)
-
-    with ThreadPoolExecutor(1) as pool:
-        done = pool.submit(consume)
-        first = until(lambda: waits.seen, "the consumer waits")[0]
-        assert isinstance(first, Unavailable)
-        yield
-        done.result(PATIENCE)
-    assert account.seen(name) == {0: list(range(30))}
+def outage(tmp_path):
+    """Publishers of thirty events in processes of their own, and their consumer's database."""
+    with (
+        Publishers.open(tmp_path / "publisher.db", ["x" * 1000] * 30) as publishers,
+        Account.open(tmp_path / "consumer.db") as account,
+    ):
+        yield publishers, account
+        assert account.seen("one") == {0: list(range(30))}
 
 
 @pytest.mark.test_all
-def test_publisher_that_is_down_or_hangs(publishers, account):
-    """A consumer waits while nginx finds no publisher (502), or none that answers in time (504); it
-    goes on when there is one.
+def test_publisher_that_is_down_or_hangs(outage):
+    """A consumer tries again while nginx finds no publisher (502), or none that answers in time
+    (504), and has everything when there is one.
     """
+    publishers, account = outage
     hasty = {"proxy_read_timeout 75s;": "proxy_read_timeout 1s;"}
-    with behind(publishers.url, hasty) as (_, url), ExitStack() as stack:
+    with behind(publishers.url, hasty) as (_, url), reading(url) as client, ExitStack() as stack:
         answer = get(url)
         assert (answer.status_code, answer.headers["content-type"]) == (502, "text/html")
-        with consuming(account, url, "down"):
-            process = stack.enter_context(publishers.publishing())
+        with pytest.raises(Unavailable):
+            account.read_in_turn(client, "one")
+        process = stack.enter_context(publishers.publishing())
         os.kill(process, signal.SIGSTOP)
         assert get(url).status_code == 504
-        with consuming(account, url, "hanging"):
-            os.kill(process, signal.SIGCONT)
+        with pytest.raises(Unavailable):
+            account.read_in_turn(client, "one")
+        os.kill(process, signal.SIGCONT)
+        account.read_in_turn(client, "one")
 
 
 SLOW = {"limit_conn readers 32;": "limit_rate 15k;"}
@@ -275,8 +242,9 @@ SLOW = {"limit_conn readers 32;": "limit_rate 15k;"}
 
 
 @pytest.mark.test_all
-def test_nginx_killed_in_the_middle_of_answers(publishers, account):
+def test_nginx_killed_in_the_middle_of_answers(outage):
     """An nginx that is killed while it answers costs time, and no event."""
+    publishers, account = outage
     with publishers.publishing(), behind(publishers.url, SLOW) as (server, url):
         pages = []
 
@@ -289,4 +257,3 @@ def test_nginx_killed_in_the_middle_of_answers(publishers, account):
         with httpx.Client(verify=False, event_hooks={"response": [restart]}) as session:
             read = partial(account.read_in_turn, Client(url, session), "one")
             assert until_done(read) == {"CutPage": 1}
-        assert account.seen("one") == {0: list(range(30))}

@@ -1,6 +1,5 @@
 import json
 
-import msgspec
 import pytest
 from fuzz.fuzz_decoder import HOSTILE
 from harness.vectors import content, named
@@ -25,7 +24,8 @@ from zeroeventhub.ndjson import (
 from zeroeventhub.protocol import KeyPage, SegmentPart, Segments
 
 SPECIAL = ["\u2028", "\u0000", "\r", "\ufeff", "\U0001f600"]
-PART = {"url": "file:///a", "size": 9, "after": 0, "upTo": 2, "cursor": "a"}
+PART = {"url": "file:///a", "size": 9, "after": 0, "upTo": 2, "cursor": "p"}
+ONE_PART = {"segments": [PART], "cursor": "a"}
 
 text = st.text(max_size=8) | st.sampled_from(SPECIAL)
 partition_ids = st.integers(0, 32767)
@@ -75,35 +75,8 @@ def described(info):
 
 @given(infos)
 def test_discovery_document_survives_the_wire(info):
-    """What a feed says of itself is the same behind the wire, whether ids are texts or numbers."""
-    body = encode_info(info)
-    assert decode_info(body) == info
-    document = json.loads(body)
-    assert document["token"] == info.token
-    for entry in document["partitions"]:
-        entry["id"] = int(entry["id"])
-        for name in {"startsAfterPartition"} & entry.keys():
-            entry[name] = int(entry[name])
-        for name in {"cursorFromPartitions"} & entry.keys():
-            entry[name] = [int(number) for number in entry[name]]
-    assert decode_info(msgspec.json.encode(document)) == info
-
-
-HOSTILE_IDS = [
-    *[b"-1", b"32768", b"99999", b"1.0", b"1e400", b"true", b"{}", b"[]", b"1" * 5000],
-    *[b'"-1"', b'"32768"', b'""', b'" 1"', b'"1 "', b'"+1"', b'"1.0"', b'"0x1"', b'"1\\n"'],
-    *['"\uff11"'.encode(), '"²"'.encode(), '"\u0661"'.encode(), b'"' + b"1" * 5000 + b'"'],
-]
-PLACES = [b'"id":%b', b'"id":1,"startsAfterPartition":%b', b'"id":1,"cursorFromPartitions":[%b]']
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_id_that_cannot_be_a_partition_is_refused(place):
-    """A number outside of 0 to 32767, or in other than ASCII digits, is no partition's id."""
-    for number in HOSTILE_IDS:
-        with pytest.raises(ProtocolError):
-            decode_info(b'{"token":"a","partitions":[{%b}]}' % (place % number))
-    assert decode_info(b'{"token":"a","partitions":[{%b}]}' % (place % b"32767")).partitions
+    """What a feed says of itself is the same behind the wire."""
+    assert decode_info(encode_info(info)) == info
 
 
 @pytest.mark.parametrize(
@@ -135,23 +108,18 @@ def test_cursor_has_up_to_4096_printable_characters():
     one, and a name for no place are refused anywhere.
     """
     longest = (bytes(range(0x20, 0x7F)).decode() * 50)[:4096]
-    for cursor in (longest, FIRST, LAST, "", "å", "\u007f", "a\n", "\t", "a" * 4097):
-        for decode, document, expected in (
-            (decode_cursor, {"cursor": cursor}, cursor),
-            (decode_splits, {"cursors": ["a", cursor]}, ["a", cursor]),
-            (decode_counted_cursor, {"cursor": cursor, "events": 1}, CountedCursor(cursor, 1)),
-            (decode_segments, {"segments": [], "cursor": cursor}, Segments((), cursor)),
-            (
-                decode_segments,
-                {"segments": [PART | {"cursor": cursor}], "cursor": "a"},
-                Segments((SegmentPart("file:///a", 9, 0, 2, cursor),), "a"),
-            ),
-        ):
-            if cursor == longest:
-                assert decode(json.dumps(document).encode()) == expected
-                continue
+    part = SegmentPart("file:///a", 9, 0, 2, longest)
+    for decode, document, expected in (
+        (decode_cursor, '{"cursor":?}', longest),
+        (decode_splits, '{"cursors":["a",?]}', ["a", longest]),
+        (decode_counted_cursor, '{"cursor":?,"events":1}', CountedCursor(longest, 1)),
+        (decode_segments, '{"segments":[],"cursor":?}', Segments((), longest)),
+        (decode_segments, json.dumps(ONE_PART).replace('"p"', "?"), Segments((part,), "a")),
+    ):
+        assert decode(document.replace("?", json.dumps(longest)).encode()) == expected
+        for cursor in (FIRST, LAST, "", "å", "\u007f", "a\n", "\t", "a" * 4097):
             with pytest.raises(ProtocolError):
-                decode(json.dumps(document).encode())
+                decode(document.replace("?", json.dumps(cursor)).encode())
 
 
 REFUSED = {
