@@ -21,266 +21,327 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from itertools import count
 from pathlib import Path
 
+import httpx
 import pytest
-from harness import soak_wire
+from harness import ordering_table
 from harness.databases import mariadb_server, new_database, postgresql_server
+from harness.faults.account import Account
+from harness.faults.every_cut import Case, Framing, async_fetch, sync_fetch
 from harness.faults.findings import Findings
+from harness.faults.killed_publisher import killed_while_sending
+from harness.faults.layouts import CHANGES, change_behind_every_line
+from harness.faults.random_faults import random_faults
+from harness.kills.torments import TORMENTS, Torment, restarted, tormented
 from harness.nginx_paths import Deployment
 from harness.planted import PLANTED
+from harness.readers import head_of, page_url
 from harness.simulation.campaign import simulate_in_processes
-from harness.soak_consumer import TORMENTS, Torment, restarted, tormented
-from harness.soak_ends import ended
-from harness.soak_histories import KINDS, Histories
-from harness.soak_orderings import verified
-from harness.soak_wire import killed_publishers
+from harness.soak_histories import KINDS, Histories, Kind
 from harness.spark_kills import killed_streams
+from harness.stalled import answer, ask, asking
+from harness.torture import MIXES, torture, two_crews
+from harness.uvicorn_process import Server, uvicorn
 from rich.console import Console
 
 ROOT = Path(__file__).parents[1]
 REPORT = ROOT / "docs" / "reliability.md"
 BEGIN, END = "<!-- report -->\n", "<!-- end of report -->\n"
+TITLE = "| row | what | where | done | of | wrong | first seed | seconds |\n"
+RULE = "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: |\n"
 
 AT_ONCE = 4
 """How many servers are ended side by side: most of the time they wait."""
 
-Database = Callable[[], AbstractContextManager[str]]
+SOON = 10.0
+"""Seconds in which a server that is to end has to be gone."""
 
+ROUND = 6
+"""Seconds of a round in which an ordering is tortured."""
 
-@dataclass(frozen=True)
-class Row:
-    """Say what was run, and what came of it.
-
-    Attributes:
-        code: names the property that was tested.
-        what: what was counted.
-        where: on what it was run.
-        done: how much of it was done.
-        size: how much of it is enough.
-        wrong: how often something was wrong.
-        seed: the first one; None where nothing was drawn.
-        seconds: how long it took.
-    """
-
-    code: str
-    what: str
-    where: str
-    done: int
-    size: int
-    wrong: int
-    seed: int | None
-    seconds: float
-
-    def __str__(self) -> str:
-        """Write the row of the table."""
-        numbers = (f"{number:,}" for number in (self.done, self.size, self.wrong))
-        seed = "" if self.seed is None else f"{self.seed:,}"
-        cells = (self.code, self.what, self.where, *numbers, seed, f"{self.seconds:,.0f}")
-        return f"| {' | '.join(cells)} |\n"
+Done = tuple[int, list[str]]
+"""How much was done, and what was wrong."""
 
 
 @dataclass
 class Soak:
-    """Hold what all parts have in common.
-
-    Attributes:
-        share: of the full size, how much is run.
-        seed: the first one.
-        console: hears how far it is.
-        databases: by name, what can be had here.
-        complaints: what was wrong.
-    """
+    """Hold what all parts have in common: how much is run, on what, and what was wrong."""
 
     share: float
     seed: int
     console: Console
-    databases: dict[str, Database]
+    databases: dict[str, Callable[[], AbstractContextManager[str]]]
     complaints: list[str] = field(default_factory=list)
 
     def size(self, full: int) -> int:
         """Say how much is to be run of what is enough."""
         return max(1, round(full * self.share))
 
+    def seeds(self, full: int) -> range:
+        """Return as many seeds, from the first one on."""
+        return range(self.seed, self.seed + self.size(full))
+
     def tell(self, progress: str) -> None:
         """Say how far it is."""
         self.console.print(progress, highlight=False)
 
-    def complain(self, complaints: list[str]) -> int:
-        """Take note of what was wrong; return how much it was."""
+    def row(
+        self, code: str, what: str, where: str, work: Callable[[], Done], size: int | None = None
+    ) -> str:
+        """Do some work, and write its row of the table; a size says that seeds draw what is done.
+
+        Without one, what there is to do is all that is done.
+        """
+        self.tell(f"{what} {where}")
+        started = time.monotonic()
+        done, complaints = work()
+        seconds = f"{time.monotonic() - started:,.0f}"
         for complaint in complaints:
             self.console.print(complaint, style="red", markup=False, highlight=False)
         self.complaints += complaints
-        return len(complaints)
+        numbers = (done, done if size is None else size, len(complaints))
+        seed = "" if size is None else f"{self.seed:,}"
+        cells = (code, what, where, *(f"{number:,}" for number in numbers), seed, seconds)
+        return f"| {' | '.join(cells)} |\n"
 
 
-def simulation(soak: Soak) -> Iterator[Row]:
+def _counted(find: Callable[[], Findings], what: str) -> Done:
+    """Find something, and say how much of it was done."""
+    found = find()
+    return found.counts[what], found.complaints
+
+
+def simulation(soak: Soak) -> Iterator[str]:
     """Let consumers, networks and stores happen by seeds, in virtual time."""
-    started, size = time.monotonic(), soak.size(1_000_000)
-    soak.tell(f"simulation: {size:,} seeds")
-    tally = simulate_in_processes(range(soak.seed, soak.seed + size), os.cpu_count() or 1)
-    wrong = soak.complain([f"seed {seed}: {what}" for seed, what in tally.failures.items()])
-    seconds = time.monotonic() - started
-    yield Row("R8", "simulated worlds", "", tally.seeds, 1_000_000, wrong, soak.seed, seconds)
+
+    def work() -> Done:
+        tally = simulate_in_processes(soak.seeds(1_000_000), os.cpu_count() or 1)
+        return tally.seeds, [f"seed {seed}: {what}" for seed, what in tally.failures.items()]
+
+    yield soak.row("R8", "simulated worlds", "", work, 1_000_000)
 
 
-def wire(soak: Soak) -> Iterator[Row]:
+def wire(soak: Soak) -> Iterator[str]:
     """Break connections at every byte, and by dice; change partitions."""
-    sizes = {"random faults": ("R2", 10_000)}
     with tempfile.TemporaryDirectory() as folder:
-        parts = soak_wire.parts(Path(folder), seed=soak.seed, seeds=soak.size(10_000))
-        for name, part in parts.items():
-            soak.tell(f"wire: {name}")
-            started = time.monotonic()
-            found = part()
-            code, size = sizes.get(name.partition(",")[0], ("R1", None))
-            done = found.counts["trials"]
-            wrong, seconds = soak.complain(found.complaints), time.monotonic() - started
-            seed = None if size is None else soak.seed
-            yield Row(code, name, "sqlite", done, size or done, wrong, seed, seconds)
+        consume = partial(_every_byte, Case.consume_all)
+        everywhere = {
+            "every byte, sync client": partial(_every_byte, Case.fetch_all, sync_fetch),
+            "every byte, async client": partial(_every_byte, Case.fetch_all, async_fetch),
+            "every byte, whole consumer": partial(_with_account, folder, consume),
+            "changes behind every line": partial(change_behind_every_line, _in(folder), CHANGES),
+        }
+        for what, find in everywhere.items():
+            yield soak.row("R1", what, "sqlite", partial(_counted, find, "trials"))
+        for framing in Framing:
+            draw = partial(random_faults, framing=framing, seeds=soak.seeds(10_000))
+            work = partial(_counted, partial(_with_account, folder, draw), "trials")
+            yield soak.row("R2", f"random faults, {framing}", "sqlite", work, 10_000)
 
 
-def publishers(soak: Soak) -> Iterator[Row]:
+def _every_byte(breaking: Callable[..., None], *arguments: object) -> Findings:
+    """Break an answer of every form at every byte in every way."""
+    findings = Findings()
+    for case in (Case(framing, packed) for framing in Framing for packed in (False, True)):
+        breaking(case, *arguments)
+        findings.add(case.findings)
+    return findings
+
+
+def _with_account(folder: str, breaking: Callable[[Account], Findings]) -> Findings:
+    with Account.open(_in(folder) / "consumer.db") as account:
+        return breaking(account)
+
+
+def _in(folder: str) -> Path:
+    """Make a folder in another."""
+    return Path(tempfile.mkdtemp(dir=folder))
+
+
+def publishers(soak: Soak) -> Iterator[str]:
     """Kill publishers while they answer, however they are deployed."""
     with tempfile.TemporaryDirectory() as folder:
         for deployment in Deployment:
-            soak.tell(f"killed publishers: {deployment}")
-            started = time.monotonic()
-            found = killed_publishers(
-                Path(folder), deployment, seed=soak.seed, kills=soak.size(1_000)
-            )
-            done, wrong = found.counts["kills"], soak.complain(found.complaints)
-            seconds = time.monotonic() - started
-            yield Row("R4", "killed publishers", deployment, done, 1_000, wrong, soak.seed, seconds)
+            arguments = (deployment, _in(folder), count(soak.seed), soak.size(1_000))
+            work = partial(_counted, partial(killed_while_sending, *arguments), "kills")
+            yield soak.row("R4", "killed publishers", deployment, work, 1_000)
 
 
-def histories(soak: Soak) -> Iterator[Row]:
+def histories(soak: Soak) -> Iterator[str]:
     """Let failovers, restored backups and crashes befall publishers."""
+
+    def befall(here: Histories, kind: Kind) -> Findings:
+        found = Findings()
+        for seed in soak.seeds(kind.size):
+            soak.tell(f"{kind.name}: seed {seed}")
+            found.add(here.run(kind, seed))
+        return found
+
     with Histories.open(soak.databases) as here:
         for kind in KINDS:
-            started = time.monotonic()
-            rounds = range(soak.seed, soak.seed + soak.size(kind.size))
-            found = Findings()
-            for seed in rounds:
-                soak.tell(f"{kind.name}: seed {seed}")
-                found.add(here.run(kind, seed))
             where = ", ".join(dict.fromkeys(case.database for case in here.cases(kind)))
-            done, wrong = found.counts["rounds"], soak.complain(found.complaints)
-            seconds = time.monotonic() - started
-            yield Row("R6", kind.name, where, done, kind.size, wrong, soak.seed, seconds)
+            work = partial(_counted, partial(befall, here, kind), "rounds")
+            yield soak.row("R6", kind.name, where, work, kind.size)
 
 
-def kills(soak: Soak) -> Iterator[Row]:
+def kills(soak: Soak) -> Iterator[str]:
     """Kill consumers."""
     return _torments(soak, "R3")
 
 
-def connections(soak: Soak) -> Iterator[Row]:
+def connections(soak: Soak) -> Iterator[str]:
     """Cut consumers off from their databases."""
     return _torments(soak, "R5")
 
 
-def leases(soak: Soak) -> Iterator[Row]:
+def leases(soak: Soak) -> Iterator[str]:
     """Freeze consumers, and let several be at work."""
     return _torments(soak, "R7")
 
 
-def _torments(soak: Soak, row: str) -> Iterator[Row]:
+def _torments(soak: Soak, code: str) -> Iterator[str]:
     for torment in TORMENTS:
         there = [name for name in torment.databases if name in soak.databases]
-        if torment.row == row and there:
+        if torment.row == code and there:
             full = -(-torment.size // len(there))
             # Each database's consumers wait most of the time, and have processes of their own.
             with ThreadPoolExecutor(len(there)) as pool:
-                rows = [pool.submit(_torment, soak, torment, name, full=full) for name in there]
-                for row_done in as_completed(rows):
-                    yield row_done.result()
+                rows = [pool.submit(_torment, soak, torment, name, full) for name in there]
+                for row in as_completed(rows):
+                    yield row.result()
 
 
-def _torment(soak: Soak, torment: Torment, name: str, *, full: int) -> Row:
-    started, database = time.monotonic(), soak.databases[name]
-    line = tormented(torment, name, database, size=soak.size(full), seed=soak.seed, tell=soak.tell)
-    wrong, seconds = soak.complain(line.found.complaints), time.monotonic() - started
-    return Row(torment.row, torment.name, name, line.done, full, wrong, soak.seed, seconds)
+def _torment(soak: Soak, torment: Torment, name: str, full: int) -> str:
+    options = {"size": soak.size(full), "seed": soak.seed, "tell": soak.tell}
+    work = partial(tormented, torment, name, soak.databases[name], **options)
+    return soak.row(torment.row, torment.name, name, work, full)
 
 
-def restarts(soak: Soak) -> Iterator[Row]:
+def restarts(soak: Soak) -> Iterator[str]:
     """Restart a PostgreSQL server beneath consumers."""
-    started = time.monotonic()
-    line = restarted(size=soak.size(1_000), seed=soak.seed, tell=soak.tell)
-    wrong, seconds = soak.complain(line.found.complaints), time.monotonic() - started
-    yield Row("R5", "restarts", "postgresql", line.done, 1_000, wrong, soak.seed, seconds)
+    work = partial(restarted, size=soak.size(1_000), seed=soak.seed, tell=soak.tell)
+    yield soak.row("R5", "restarts", "postgresql", work, 1_000)
 
 
-def orderings(soak: Soak) -> Iterator[Row]:
-    """Torture every ordering with writers that hurt."""
-    started, full = time.monotonic(), 10_000_000
-    lines = verified(soak.databases, events=soak.size(full), seed=soak.seed, tell=soak.tell)
-    seconds = (time.monotonic() - started) / max(1, len(lines))
-    for line in lines:
-        wrong = soak.complain(line.complaints)
-        share = full // len(lines)
-        what = f"events, {line.ordering}"
-        yield Row("", what, line.database, line.events, share, wrong, soak.seed, seconds)
+def orderings(soak: Soak) -> Iterator[str]:
+    """Torture every ordering with writers that hurt until readers have verified enough events."""
+    cases = [case for case in ordering_table.ALL if case.database in soak.databases]
+    with two_crews() as crews:
+        for case in cases:
+            enough = 10_000_000 // len(cases)
+
+            def verify(case: ordering_table.Case = case, size: int = soak.size(enough)) -> Done:
+                mix = MIXES[case.database]._replace(bulk=3, rest=0.02)
+                events, complaints = 0, []
+                for seed in count(soak.seed):
+                    with soak.databases[case.database]() as url:
+                        options = {"seed": seed, "seconds": ROUND, "mix": mix}
+                        verdict = torture(url, case.ordering, crews, **options)
+                    events += verdict.events
+                    complaints += [f"seed {seed}: {found}" for found in verdict.complaints]
+                    soak.tell(f"{case.ordering} on {case.database}: {events:,} of {size:,} events")
+                    if events >= size:
+                        break
+                return events, complaints
+
+            yield soak.row("", f"events, {case.ordering}", case.database, verify, enough)
 
 
-def payloads(soak: Soak) -> Iterator[Row]:
+def payloads(soak: Soak) -> Iterator[str]:
     """Decode the payloads that hurt."""
-    started = time.monotonic()
-    passed, failed, output = _pytest("tests/unit/test_hostile_payloads.py")
-    wrong = soak.complain([output] if failed else [])
-    seconds = time.monotonic() - started
-    yield Row("R10", "hostile payloads", "", passed, passed + failed, wrong, None, seconds)
+
+    def work() -> Done:
+        tests = "tests/unit/ndjson/test_page_decoder.py"
+        code, said = _run("-m", "pytest", "-q", "--no-header", tests)
+        passed = re.search(r"(\d+) passed", said)
+        return int(passed[1]) if passed else 0, [said] if code else []
+
+    yield soak.row("R10", "hostile payloads", "", work)
 
 
-def rules(soak: Soak) -> Iterator[Row]:
+def rules(soak: Soak) -> Iterator[str]:
     """Plant one mistake after the other, and see tests fail."""
-    started = time.monotonic()
-    script = ROOT / "tests" / "mutation_check.py"
-    process = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
-    killed = int(process.stdout.partition(" of ")[0] or 0)
-    wrong = soak.complain([process.stdout + process.stderr] if process.returncode else [])
-    seconds = time.monotonic() - started
-    yield Row("R15", "planted mistakes noticed", "", killed, len(PLANTED), wrong, None, seconds)
+
+    def work() -> Done:
+        code, said = _run(ROOT / "tests" / "mutation_check.py")
+        noticed = re.search(rf"(\d+) of {len(PLANTED)} mistakes were noticed", said)
+        return int(noticed[1]) if noticed else 0, [said] if code else []
+
+    yield soak.row("R15", "planted mistakes noticed", "", work)
 
 
-def requests(soak: Soak) -> Iterator[Row]:
-    """Ask feeds what nobody should, and see that no answer fails or tells what it must not."""
-    started, cores = time.monotonic(), os.cpu_count() or 1
-    script, each = ROOT / "tests" / "fuzz" / "fuzz_requests.py", soak.size(1_000_000) // cores
-    soak.tell(f"requests: {each:,} in each of {cores} processes")
-    words = [[sys.executable, script, str(each), str(soak.seed + core)] for core in range(cores)]
-    run = partial(subprocess.run, capture_output=True, text=True, check=False)
-    with ThreadPoolExecutor(cores) as pool:
-        processes = [*pool.map(run, words)]
-    wrong = soak.complain([one.stdout + one.stderr for one in processes if one.returncode])
-    seconds, done = time.monotonic() - started, each * (cores - wrong)
-    yield Row("R12", "requests made up", "sqlite", done, 1_000_000, wrong, soak.seed, seconds)
+def requests(soak: Soak) -> Iterator[str]:
+    """Ask feeds what no client should, and see that no answer fails or says what it must not."""
+    script, cores = ROOT / "tests" / "fuzz" / "fuzz_requests.py", os.cpu_count() or 1
+    each = str(soak.size(1_000_000) // cores)
+
+    def work() -> Done:
+        with ThreadPoolExecutor(cores) as pool:
+            runs = pool.map(lambda core: _run(script, each, soak.seed + core), range(cores))
+        wrong = [said for code, said in runs if code]
+        return int(each) * (cores - len(wrong)), wrong
+
+    yield soak.row("R12", "requests made up", "sqlite", work, 1_000_000)
 
 
-def ends(soak: Soak) -> Iterator[Row]:
+def _run(*words: object) -> tuple[int, str]:
+    """Run Python; return its exit code and what it said."""
+    command = [sys.executable, *map(str, words)]
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return process.returncode, process.stdout + process.stderr
+
+
+def ends(soak: Soak) -> Iterator[str]:
     """End servers while readers wait, stream, or do not read."""
-    started, found = time.monotonic(), Findings()
-    seeds = range(soak.seed, soak.seed + soak.size(100))
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        for one in pool.map(ended, seeds):
-            found.add(one)
-            soak.tell(f"ends: {found.counts['ends']:,}")
-    done, wrong = found.counts["ends"], soak.complain(found.complaints)
-    seconds = time.monotonic() - started
-    yield Row("R14", "servers ended", "uvicorn", done, 100, wrong, soak.seed, seconds)
+
+    def work() -> Done:
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            found = [*pool.map(_ended, soak.seeds(100))]
+        return len(found), [complaint for complaints in found for complaint in complaints]
+
+    yield soak.row("R14", "servers ended", "uvicorn", work, 100)
 
 
-def spark(soak: Soak) -> Iterator[Row]:
+def _ended(seed: int) -> list[str]:
+    """End one server with readers of all kinds, of which the seed says which are there."""
+    options = ["--timeout-graceful-shutdown", "5"]
+    with tempfile.TemporaryDirectory() as folder, uvicorn(Path(folder), *options) as server:
+        return [f"seed {seed}: {what}" for what in _left_by(server, seed)]
+
+
+def _left_by(server: Server, seed: int) -> Iterator[str]:
+    """End a server; say what is wrong with what it leaves."""
+    orders = f"{server.url}/orders"
+    with ExitStack() as stack:
+        waits = page_url(orders, cursor=head_of(orders), wait=30)
+        waiting = stack.enter_context(asking(waits, 50 if seed & 1 else 1))
+        if seed & 2:
+            for stream in stack.enter_context(asking(f"{orders}/server-sent-events", 5)):
+                stream.recv(65536)
+        for _ in range(3 if seed & 4 else 0):
+            stack.enter_context(ask(page_url(f"{server.url}/large"), room=4096))
+        httpx.get(server.url)
+        seconds = server.end()
+        if seconds >= SOON:
+            yield f"the server was gone after {seconds:.1f} s"
+        statuses = {answer(connection)[0] for connection in waiting}
+        if statuses != {200}:
+            yield f"waiting readers were answered with {statuses}"
+        # uvicorn logs the answers that it cuts, as those of readers that do not read.
+        if not seed & 4 and "Traceback" in server.log.read_text():
+            yield server.log.read_text()
+
+
+def spark(soak: Soak) -> Iterator[str]:
     """Kill the driver of a stream into Parquet."""
     if "postgresql" in soak.databases:
-        started = time.monotonic()
         with soak.databases["postgresql"]() as url, tempfile.TemporaryDirectory() as folder:
-            kills = soak.size(20)
-            found = killed_streams(url, Path(folder), seed=soak.seed, kills=kills, tell=soak.tell)
-        done, wrong = found.counts["kills"], soak.complain(found.complaints)
-        seconds = time.monotonic() - started
-        yield Row("R16", "drivers killed", "postgresql", done, 20, wrong, soak.seed, seconds)
+            options = {"seed": soak.seed, "kills": soak.size(20), "tell": soak.tell}
+            kill = partial(killed_streams, url, Path(folder), **options)
+            work = partial(_counted, kill, "kills")
+            yield soak.row("R16", "drivers killed", "postgresql", work, 20)
 
 
 PARTS = {
@@ -292,37 +353,8 @@ PARTS = {
 }
 
 
-def _pytest(path: str) -> tuple[int, int, str]:
-    """Run tests; return how many passed, how many did not, and what was said."""
-    command = [sys.executable, "-m", "pytest", "-q", path]
-    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    said = process.stdout + process.stderr
-    passed, failed = (
-        sum(int(number) for number in re.findall(rf"(\d+) {word}", said))
-        for word in ("passed", "(?:failed|error)")
-    )
-    return passed, max(failed, int(bool(process.returncode))), said
-
-
 def main() -> int:
     """Run the parts; return 1 if anything was wrong."""
-    options = _options()
-    console = Console(stderr=True)
-    # That consumers try again is what is wanted.
-    logging.getLogger("zeroeventhub").setLevel(logging.CRITICAL)
-    with ExitStack() as stack:
-        databases = _databases(stack, console)
-        soak = Soak(options.share, options.seed, console, databases)
-        for name in options.parts or PARTS:
-            for row in PARTS[name](soak):
-                sys.stdout.write(str(row))
-                sys.stdout.flush()
-                if options.share >= 1:
-                    _report(row)
-    return 1 if soak.complaints else 0
-
-
-def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -332,18 +364,23 @@ def _options() -> argparse.Namespace:
     options = parser.parse_args()
     if unknown := set(options.parts) - PARTS.keys():
         parser.error(f"there is no part {min(unknown)}; there are {', '.join(PARTS)}")
-    return options
-
-
-def _databases(stack: ExitStack, console: Console) -> dict[str, Database]:
-    """Start what can be had here."""
-    databases: dict[str, Database] = {"sqlite": _sqlite}
-    for name, server in (("postgresql", postgresql_server), ("mariadb", mariadb_server)):
-        try:
-            databases[name] = partial(new_database, stack.enter_context(server()))
-        except pytest.skip.Exception as reason:
-            console.print(f"{name} is left out: {reason}")
-    return databases
+    console = Console(stderr=True)
+    # That consumers try again is what is wanted.
+    logging.getLogger("zeroeventhub").setLevel(logging.CRITICAL)
+    with ExitStack() as stack:
+        soak = Soak(options.share, options.seed, console, {"sqlite": _sqlite})
+        for name, server in (("postgresql", postgresql_server), ("mariadb", mariadb_server)):
+            try:
+                soak.databases[name] = partial(new_database, stack.enter_context(server()))
+            except pytest.skip.Exception as reason:
+                console.print(f"{name} is left out: {reason}")
+        for name in options.parts or PARTS:
+            for row in PARTS[name](soak):
+                sys.stdout.write(row)
+                sys.stdout.flush()
+                if options.share >= 1:
+                    _report(row)
+    return 1 if soak.complaints else 0
 
 
 @contextmanager
@@ -352,23 +389,18 @@ def _sqlite() -> Iterator[str]:
         yield f"sqlite:///{folder}/soak.db"
 
 
-def _report(row: Row) -> None:
+def _report(row: str) -> None:
     """Put a row into the report, in the place of an older one of the same thing."""
     before, _, rest = REPORT.read_text().partition(BEGIN)
     old, _, after = rest.partition(END)
-    table = {_key(line): line for line in old.splitlines(keepends=True) if line.startswith("| ")}
-    table[_key(str(row))] = str(row)
-    title = "| row | what | where | done | of | wrong | first seed | seconds |\n"
-    body = sorted(line for key, line in table.items() if key not in {_key(title), _key(_RULE)})
+    rows = [line for line in old.splitlines(keepends=True) if line.startswith("| ")]
+    table = {_key(line): line for line in [*rows, row] if line not in {TITLE, RULE}}
     machine = (
         f"Last run on {datetime.now(UTC):%Y-%m-%d}: {os.cpu_count()} cores, {platform.system()} "
         f"{platform.machine()}, Python {platform.python_version()}.\n\n"
     )
-    text = "".join((before, BEGIN, machine, title, _RULE, *body, END, after))
-    REPORT.write_text(text)
-
-
-_RULE = "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: |\n"
+    body = sorted(table.values())
+    REPORT.write_text("".join((before, BEGIN, machine, TITLE, RULE, *body, END, after)))
 
 
 def _key(line: str) -> tuple[str, ...]:

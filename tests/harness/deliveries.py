@@ -96,14 +96,8 @@ class Poison(Exception):  # noqa: N818 - named for what raises it
 class Feed:
     """Events of partitions in memory; a cursor is the number of positions in front of it.
 
-    Attributes:
-        layout: the partitions.
-        logs: by partition, the events; None at a position without one.
-        extensions: what the feed says that it can do.
-        exactly_once: whether it promises to publish an event only once.
-        token: names the layout.
-        asked: the partitions and cursors that were asked for, in order.
-        trouble: by partition and cursor, the errors that the next reads from there end in.
+    A log has None at a position without an event, and `trouble` the errors that the next reads
+    from a partition's cursor end in.
     """
 
     def __init__(self, partitions: int = 1) -> None:
@@ -155,12 +149,7 @@ class Feed:
 
 
 class Seen(Observer):
-    """Remember what a consumer tells, in one list.
-
-    Attributes:
-        told: what it told, in order: the name, and the numbers or errors that came with it.
-        leases: the partitions that are held.
-    """
+    """Remember what a consumer tells: names, and the numbers or errors that come with them."""
 
     def __init__(self) -> None:
         self.told: list[tuple[Any, ...]] = []
@@ -219,12 +208,7 @@ class Rival(Seen):
 
 
 class Inside(Seen):
-    """Counts the transactions that are open at a time.
-
-    Attributes:
-        now: how many there are.
-        most: how many there were at most.
-    """
+    """Counts the transactions that are open, and the most that were open at a time."""
 
     def __init__(self):
         super().__init__()
@@ -244,17 +228,7 @@ class Inside(Seen):
 
 
 class Shop:
-    """A feed in memory, and a consumer's database with a store and a table of effects.
-
-    Args:
-        engine: of the database.
-        async_url: of the same database; None for a Consumer, else it is an AsyncConsumer.
-
-    Attributes:
-        feed: the feed.
-        url: the URL that it is served under.
-        observer: what it is told by consumers that are given no other.
-    """
+    """A feed in memory, and a consumer's database with a store and a table of effects."""
 
     def __init__(self, engine: Engine, async_url: str | None = None) -> None:
         self.engine = engine
@@ -384,16 +358,7 @@ class Shop:
 
 
 class Running:
-    """A consumer that runs.
-
-    Args:
-        shop: what it reads and where it writes.
-        apply: what it is given.
-        options: the consumer's; and `sessions`, given to its `run`, and `client`, a class.
-
-    Attributes:
-        error: what it ended in.
-    """
+    """A consumer that runs; the options are its own, with `client`, a class, and `sessions`."""
 
     def __init__(self, shop: Shop, apply, options: dict[str, Any]) -> None:
         self._shop = shop

@@ -14,12 +14,7 @@ PATIENCE = 60
 
 
 def restore(source: str, target: str) -> None:
-    """Dump one database into another, which is empty.
-
-    Args:
-        source: the URL of a database.
-        target: the URL of an empty one of the same kind.
-    """
+    """Dump one database into another, which is empty."""
     kind = make_url(source).get_backend_name()
     {"postgresql": _postgresql, "mariadb": _mariadb, "sqlite": _sqlite}[kind](
         make_url(source), make_url(target)

@@ -38,11 +38,7 @@ CHANGED = TokenChanged("The partitions have changed.")
 
 @dataclass
 class Lost:
-    """Have something done, and lose the reply.
-
-    Attributes:
-        error: what is raised in its place.
-    """
+    """Have something done, and lose the reply to an error."""
 
     error: Exception
 
@@ -51,30 +47,12 @@ class Lost:
 class World:
     """A feed, a store of cursors and leases, and the handler of a consumer.
 
-    Attributes:
-        layout: the feed's partitions.
-        pages: the pages of each partition, each a text of its events, a letter each.
-        extensions: what the feed announces; with CAUGHT_UP its pages say where its head is.
-        arriving: pages that come to partition 0, one at each pause.
-        writers: whether every partition gets another page after each that is read.
-        cursors: the cursors in the store.
-        epochs: their epochs; 0 where there is none.
-        applied: the pages that were committed: partition and events.
-        uncommitted: how many of the pages that are delivered are not committed.
-        answers: by kind of step, what the next ones end in: an error that keeps them from being
-            done, a reply that is Lost, or None.
-        changes: what happens in the world after so many steps.
-        before: by kind of step, what happens in the world before the next one is carried out.
-        taken: the steps that were taken.
-        endings: what the readers of a crew end in, for each Await; behind these, those end by
-            themselves that were asked to stop.
-        held: the partitions whose leases this process holds.
-        elsewhere: those of others, with the times at which their leases run out.
-        surplus: those that are held and belong to others.
-        ended: those that were read to their ends.
-        letters: those with dead letters.
-        running: what is read now.
-        stopping: what of it was asked to stop.
+    A page is a text of its events, a letter each. Where loading a place is a new right to it, as
+    under a lease, `leased` is set. Some pages arrive at partition 0, one at each pause, and where
+    there are `writers` each partition has another page after each that is read. `uncommitted` says
+    how many pages are delivered and not committed. The next steps of a kind end in its `answers`:
+    errors that keep them from being done, replies that are Lost, or None. `changes` happen after so
+    many steps. Readers of a crew end in `endings`, for each Await, and then when asked to stop.
     """
 
     layout: list[Partition]
@@ -82,20 +60,19 @@ class World:
     extensions: frozenset[str] = frozenset()
     arriving: list[str] = field(default_factory=list)
     writers: bool = False
+    leased: bool = False
     cursors: dict[int, str] = field(default_factory=dict)
     epochs: dict[int, int] = field(default_factory=dict)
     applied: list[tuple[int, str]] = field(default_factory=list)
     uncommitted: int = 0
     answers: dict[type, list] = field(default_factory=dict)
     changes: dict[int, Callable] = field(default_factory=dict)
-    before: dict[type, list[Callable]] = field(default_factory=dict)
     taken: list[Step] = field(default_factory=list)
     endings: list[list[Outcome]] = field(default_factory=list)
     held: set[int] = field(default_factory=set)
     elsewhere: dict[int, float] = field(default_factory=dict)
     surplus: set[int] = field(default_factory=set)
     ended: set[int] = field(default_factory=set)
-    letters: set[int] = field(default_factory=set)
     running: set[int] = field(default_factory=set)
     stopping: set[int] = field(default_factory=set)
 
@@ -104,8 +81,6 @@ class World:
         self.taken.append(step)
         if change := self.changes.get(len(self.taken)):
             change(self)
-        if acts := self.before.get(type(step)):
-            acts.pop(0)(self)
         answers = self.answers.get(type(step))
         answer = answers.pop(0) if answers else None
         if isinstance(answer, Exception):
@@ -121,7 +96,7 @@ class World:
             case Discover():
                 return FeedInfo(tuple(self.layout), "token", extensions=self.extensions)
             case Load():
-                return self.place(step.partition)
+                return self.load(step.partition)
             case Fetch():
                 return self.page(step)
             case Advance():
@@ -129,9 +104,10 @@ class World:
                 self.cursors[step.partition] = step.new
             case Deliver() if self.uncommitted:
                 self.uncommitted -= 1
-            case Deliver() if self.is_stale(step):
+            case Deliver() if self.is_stale(step) and not self.leased:
                 pass
             case Deliver():
+                self.compare(step)
                 self.cursors[step.partition] = step.page.cursor
                 text = "".join(event.data for event in step.page.events)
                 self.applied.append((step.partition, text))
@@ -161,6 +137,12 @@ class World:
             case Await():
                 return self.end()
         return None
+
+    def load(self, partition):
+        """Where the consumer stands, by a new right if it has a lease."""
+        if self.leased:
+            self.put(partition, self.cursors.get(partition, FIRST))
+        return self.place(partition)
 
     def place(self, partition):
         """Where the consumer stands."""
@@ -201,7 +183,6 @@ class World:
             frozenset(self.surplus),
             dict(self.elsewhere),
             frozenset(self.ended),
-            frozenset(self.letters),
         )
 
     def end(self):
@@ -215,18 +196,6 @@ class World:
             if outcome.drained and outcome.partition in closed:
                 self.ended.add(outcome.partition)
         return tuple(outcomes)
-
-
-class Entered(World):
-    """A world in which loading a place is a new right to it, as it is under a lease."""
-
-    def do(self, step):
-        """Raise the epoch of a place that is loaded; refuse a page that is delivered by none."""
-        if isinstance(step, Load):
-            self.put(step.partition, self.cursors.get(step.partition, FIRST))
-        if isinstance(step, Deliver):
-            self.compare(step)
-        return super().do(step)
 
 
 def drive(steps, world, most=200):
@@ -277,7 +246,7 @@ def read(world, most=200, **options):
 
 def leased(*pages, closed=False, **options):
     """A world with one partition of these pages."""
-    return Entered([Partition(0, closed=closed)], {0: list(pages)}, **options)
+    return World([Partition(0, closed=closed)], {0: list(pages)}, leased=True, **options)
 
 
 def crew(world, most=60, **options):

@@ -47,15 +47,7 @@ def erase(feed, archive, ids):
 
 
 def until_killed(do, *arguments):
-    """Do something in a process of its own, which kills itself at a point.
-
-    Args:
-        do: a function of this module.
-        arguments: what it is given; the last one is the number of the point.
-
-    Returns:
-        Whether it was killed before it had come to its end.
-    """
+    """Do something in a process of its own, which kills itself at a point."""
     life = _forks.Process(target=do, args=arguments)
     life.start()
     life.join(PATIENCE)

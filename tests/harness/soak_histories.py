@@ -43,13 +43,7 @@ Database = Callable[[], AbstractContextManager[str]]
 
 
 class Place:
-    """Know where a publisher's database is by now, as a name does that leads to it.
-
-    Args:
-        url: where it is at first.
-        new_database: makes another one beside it.
-        server: whose database it is, where that is a server of one's own.
-    """
+    """Know where a publisher's database is by now, as a name does that leads to it."""
 
     def __init__(
         self,
@@ -179,15 +173,7 @@ def _shown(url) -> str:
 
 @dataclass(frozen=True)
 class Kind:
-    """Describe what befalls publishers.
-
-    Attributes:
-        name: of the disaster.
-        disaster: what happens.
-        cases: databases and orderings that it may befall.
-        size: how many rounds of it are enough.
-        keeps: whether nothing is lost by it.
-    """
+    """Describe what befalls publishers."""
 
     name: str
     disaster: Disaster
@@ -227,12 +213,6 @@ class Round:
 
     Some consumers stop before what may be lost is written, some in the midst of it, some behind
     it, and one has not begun. The events that are left decide who may go on.
-
-    Args:
-        name: what does it again.
-        log: the feed, and its table.
-        place: where its database is.
-        account: of the consumers.
     """
 
     def __init__(self, name: str, log: Log, place: Place, account: Account) -> None:
@@ -247,11 +227,7 @@ class Round:
         ]
 
     def run(self, disaster: Disaster) -> Findings:
-        """Run it; the publisher lives through all, or is started anew.
-
-        Args:
-            disaster: what happens.
-        """
+        """Run it; the publisher lives through all, or is started anew."""
         self._log.publish()
         lives_on = self._dice.random() < 0.5
         with ExitStack() as publisher:
@@ -344,14 +320,7 @@ class Round:
 
 @dataclass
 class Histories:
-    """Run rounds, one for each seed and kind.
-
-    Attributes:
-        databases: by name, what makes an empty one.
-        server: the PostgreSQL server that is struck.
-        account: of the consumers.
-        folder: for files.
-    """
+    """Run rounds, one for each seed and kind."""
 
     databases: Mapping[str, Database]
     server: Cluster
@@ -361,11 +330,7 @@ class Histories:
     @classmethod
     @contextmanager
     def open(cls, databases: Mapping[str, Database]) -> Iterator[Self]:
-        """Start what is struck.
-
-        Args:
-            databases: by name, what makes an empty one.
-        """
+        """Start what is struck."""
         with tempfile.TemporaryDirectory() as name, cluster() as server:
             # What was committed without being written is lost for as long as this.
             server.ask("ALTER SYSTEM SET wal_writer_delay = '10s'")

@@ -130,11 +130,7 @@ def outcome(future: Future) -> Any:
 
 @contextmanager
 def kept_waiting(store, action, *arguments):
-    """Take locks in the block, and see that an action waits for its transaction, which commits.
-
-    Yields:
-        the connection of the transaction, and a list with what came of the action behind the block.
-    """
+    """Take locks in the block, and see that an action waits for its transaction, which commits."""
     with store.engine.connect() as connection:
         results: list[Any] = []
         yield connection, results

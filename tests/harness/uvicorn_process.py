@@ -44,13 +44,7 @@ def application() -> Starlette:
 
 @dataclass
 class Server:
-    """A server that runs.
-
-    Attributes:
-        url: where it listens, without a slash at its end.
-        process: what it runs in.
-        log: what it has said.
-    """
+    """A server that runs."""
 
     url: str
     process: subprocess.Popen

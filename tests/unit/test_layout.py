@@ -1,57 +1,165 @@
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+"""Layouts that change in any way keep every key, every line of cursors and every order."""
 
-from zeroeventhub import Layout
+from fractions import Fraction
+
+import pytest
+from harness.follow_world import World, follow, of_kind
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from zeroeventhub import FeedInfo, Layout, Partition
+from zeroeventhub._follow import Fetch
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.layout import HASHES, key_hash
+
+CHOICES = st.integers(0, 1000)
+SOME_KEYS = [f"customer-{number}" for number in range(40)]
+MOST = 150
+"""How many ids a test may use up."""
 
 START = Layout.of(2)
 SPLIT = START.split(0, into=2)
 HANDED_ON = SPLIT.redistribute(by=2)
 
-steps = st.lists(
-    st.one_of(
-        st.tuples(st.just("split"), st.integers(0, 9), st.integers(1, 3)),
-        st.tuples(st.just("redistribute"), st.just(0), st.integers(2, 3)),
-        st.tuples(st.just("drop"), st.integers(0, 9), st.just(0)),
-    ),
-    max_size=4,
-)
+
+class ChangedLayout(RuleBasedStateMachine):
+    """Change a layout in any way, and remember how each partition came to be."""
+
+    @initialize(partitions=st.integers(1, 5))
+    def start(self, partitions):
+        """Start with a layout that has not changed."""
+        self.layout = Layout.of(partitions)
+        self.made_from = dict.fromkeys(range(partitions))
+        self.parents = dict.fromkeys(range(partitions))
+        self.tokens = {self.layout.token: self.layout}
+        self.written = []
+        self.write()
+
+    def change(self, layout):
+        """Take over another layout."""
+        assert layout.token not in self.tokens
+        self.tokens[layout.token] = layout
+        assert layout.next_id >= self.layout.next_id
+        assert all(number < layout.next_id for number in layout.ids)
+        self.layout = layout
+        self.write()
+
+    def write(self):
+        """Write an event of each key."""
+        self.written += [(key, self.layout.partition_of(key)) for key in SOME_KEYS]
+
+    @rule(choice=CHOICES, into=st.integers(1, 3))
+    @precondition(lambda self: self.layout.next_id < MOST)
+    def split(self, choice, into):
+        """A partition is closed and goes on in others."""
+        before = self.layout
+        candidates = [share.id for share in before.partitions if not share.closed]
+        parent = candidates[choice % len(candidates)]
+        self.change(before.split(parent, into=into))
+        children = [share for share in self.layout.partitions if share.id >= before.next_id]
+        assert len(children) == into
+        self.made_from |= {child.id: None for child in children}
+        self.parents |= {child.id: parent for child in children}
+
+    @rule(by=st.integers(2, 3))
+    @precondition(lambda self: self.layout.next_id < MOST)
+    def redistribute(self, by):
+        """All partitions are replaced."""
+        before = {share.id: share for share in self.layout.partitions}
+        self.change(self.layout.redistribute(by=by))
+        assert before.keys().isdisjoint(share.id for share in self.layout.partitions)
+        assert len(self.layout.partitions) == by * len(before)
+        for share in self.layout.partitions:
+            origin = before[share.cursor_from[0]]
+            assert share.closed is origin.closed
+            assert origin.holds(share.remainder)
+            assert share.modulus == by * origin.modulus
+            self.made_from[share.id] = origin.id
+            waits_for = self.parents[origin.id]
+            assert (share.starts_after is None) is (waits_for is None)
+            self.parents[share.id] = share.starts_after
+
+    @rule(choice=CHOICES)
+    @precondition(lambda self: any(share.closed for share in self.layout.partitions))
+    def drop(self, choice):
+        """A partition that was closed is shown no more."""
+        candidates = [share for share in self.layout.partitions if share.closed]
+        gone = candidates[choice % len(candidates)]
+        self.change(self.layout.drop(gone.id))
+        for child, parent in self.parents.items():
+            if parent == gone.id:
+                self.parents[child] = gone.starts_after
+
+    @rule()
+    def expect(self):
+        """A layout that expects another's events is the same layout, until it changes."""
+        later = self.layout.split(self.layout.partition_of("a"), into=2)
+        expecting = self.layout.expecting(later)
+        assert (expecting, expecting.token) == (self.layout, self.layout.token)
+        assert expecting.ids == later.ids
+        assert expecting.redistribute(by=2).ids == self.layout.redistribute(by=2).ids
+
+    @invariant()
+    def every_key_has_one_open_partition(self):
+        """The open partitions share all hashes, and no two have a key in common."""
+        shares = [share for share in self.layout.partitions if not share.closed]
+        assert sum(Fraction(1, share.modulus) for share in shares) == 1
+        for key in SOME_KEYS:
+            (owner,) = (share.id for share in shares if share.holds(key_hash(key)))
+            assert self.layout.partition_of(key) == owner
+
+    @invariant()
+    def every_event_is_in_one_partition(self):
+        """An event is shown in one partition, wherever it was written, or was dropped with one."""
+        for key, written in self.written:
+            heirs = self.layout.heirs(written)
+            (shown,) = (share.id for share in heirs if share.holds(key_hash(key)))
+            assert shown in self.layout.ids
+
+    @invariant()
+    def lines_of_ancestors_are_right(self):
+        """Cursors come from the nearest ancestor first, up to the first, and from no other."""
+        for share in self.layout.partitions:
+            line = []
+            ancestor = self.made_from[share.id]
+            while ancestor is not None:
+                line.append(ancestor)
+                ancestor = self.made_from[ancestor]
+            assert share.cursor_from == tuple(line)
+
+    @invariant()
+    def children_wait_for_closed_parents(self):
+        """A child starts after the closed partition that had all of its keys before."""
+        known = {share.id: share for share in self.layout.partitions}
+        for share in known.values():
+            assert share.starts_after == self.parents[share.id]
+            if share.starts_after is not None:
+                parent = known[share.starts_after]
+                assert parent.closed
+                assert parent.holds(share.remainder)
+                assert share.modulus % parent.modulus == 0
+
+    @invariant()
+    def consumers_accept_it(self):
+        """A follower reads every partition of the layout, parents first."""
+        info = self.layout.info()
+        world = World(list(info.partitions))
+        read = [step.partition for step in of_kind(follow(world, most=5_000), Fetch)]
+        assert set(read) == {partition.id for partition in info.partitions}
+        for partition in info.partitions:
+            if partition.starts_after is not None:
+                assert read.index(partition.starts_after) < read.index(partition.id)
+
+    @invariant()
+    def tokens_belong_to_layouts(self):
+        """The same layout has the same token in every process, and no other layout has it."""
+        same = [token for token, layout in self.tokens.items() if layout == self.layout]
+        assert same == [self.layout.token]
 
 
-def changed(layout, change):
-    """Take a step, unless the layout does not allow it."""
-    name, partition, count = change
-    try:
-        match name:
-            case "split":
-                return layout.split(partition, into=count)
-            case "redistribute":
-                return layout.redistribute(by=count)
-        return layout.drop(partition)
-    except ConfigurationError:
-        return layout
-
-
-@given(st.integers(1, 4), steps, st.lists(st.text(max_size=5) | st.integers(), max_size=8))
-def test_every_key_has_one_open_partition(partitions, changes, keys):
-    """Whatever changes, each key is of one open partition, and children start behind a parent."""
-    layout = Layout.of(partitions)
-    for change in changes:
-        before = layout
-        layout = changed(layout, change)
-        assert layout.next_id >= before.next_id
-    shares = {share.id: share for share in layout.partitions}
-    assert len(shares) == len(layout.partitions)
-    assert all(number < layout.next_id for number in layout.ids)
-    for share in shares.values():
-        if share.starts_after is not None:
-            assert shares[share.starts_after].closed
-            assert shares[share.starts_after].holds(share.remainder)
-    for key in keys:
-        holding = [one.id for one in shares.values() if not one.closed and one.holds(key_hash(key))]
-        assert holding == [layout.partition_of(key)]
+TestChangedLayout = ChangedLayout.TestCase
+TestChangedLayout.settings = settings(max_examples=20, stateful_step_count=10)
 
 
 def test_hash_is_that_of_a_keys_text():
@@ -63,102 +171,122 @@ def test_hash_is_that_of_a_keys_text():
             key_hash(key)
 
 
-def test_split_closes_the_parent_for_its_children():
-    """The children of a split start after their parent, share its keys, and have no cursors; the
-    description of a feed has the partitions, the token and the extensions of its layout.
-    """
-    parent, other, *children = SPLIT.partitions
-    assert (parent.closed, other.closed, SPLIT.next_id) == (True, False, 4)
-    assert [(one.id, one.modulus, one.remainder) for one in children] == [(2, 4, 0), (3, 4, 2)]
-    assert {(one.starts_after, one.cursor_from, one.closed) for one in children} == {(0, (), False)}
-    info = SPLIT.info(exactly_once=False, extensions=["wait"])
-    assert [(one.id, one.closed, one.starts_after) for one in info.partitions] == [
-        *[(0, True, None), (1, False, None), (2, False, 0), (3, False, 0)]
-    ]
-    assert (info.token, info.exactly_once, info.extensions) == (SPLIT.token, False, {"wait"})
+def test_partitions_start_with_every_nth_hash():
+    """A new layout is the one that a number of partitions stands for, with a token of its own."""
+    layout = Layout.of(4)
+    shown = FeedInfo.of(4).partitions
+    owners = [key_hash(key) % 4 for key in SOME_KEYS]
+    assert [layout.partition_of(key) for key in SOME_KEYS] == owners
+    assert layout.info() == FeedInfo(shown, layout.token)
+    assert layout.info(exactly_once=False, extensions=["wait"]) == FeedInfo(
+        shown, layout.token, exactly_once=False, extensions=frozenset(["wait"])
+    )
+
+
+def test_split_closes_the_parent():
+    """A parent that is split is closed, and its children start after it, with ids of their own."""
+    assert SPLIT.split(2, into=1).info().partitions == (
+        Partition(0, closed=True),
+        Partition(1),
+        Partition(2, closed=True, starts_after=0),
+        Partition(3, starts_after=0),
+        Partition(4, starts_after=2),
+    )
+    shares = [(one.modulus, one.remainder) for one in SPLIT.partitions]
+    assert shares == [(2, 0), (2, 1), (4, 0), (4, 2)]
 
 
 def test_redistribution_hands_history_and_cursors_on():
     """Each partition has heirs of its keys and cursors, and children start after an heir."""
-    facts = [
-        (one.id, one.cursor_from, one.starts_after, one.closed) for one in HANDED_ON.partitions
-    ]
-    assert facts == [
-        (4, (0,), None, True),
-        (5, (1,), None, False),
-        (6, (0,), None, True),
-        (7, (1,), None, False),
-        (8, (2,), 4, False),
-        (9, (3,), 6, False),
-        (10, (2,), 4, False),
-        (11, (3,), 6, False),
-    ]
-    again = HANDED_ON.redistribute(by=2).partitions
-    assert {one.cursor_from[1:] for one in again} == {(0,), (1,), (2,), (3,)}
+    assert HANDED_ON.info().partitions == (
+        Partition(4, closed=True, cursor_from=(0,)),
+        Partition(5, cursor_from=(1,)),
+        Partition(6, closed=True, cursor_from=(0,)),
+        Partition(7, cursor_from=(1,)),
+        Partition(8, starts_after=4, cursor_from=(2,)),
+        Partition(9, starts_after=6, cursor_from=(3,)),
+        Partition(10, starts_after=4, cursor_from=(2,)),
+        Partition(11, starts_after=6, cursor_from=(3,)),
+    )
+    line = {share.id: share.cursor_from for share in HANDED_ON.redistribute(by=2).partitions}
+    assert (line[12], line[27]) == ((4, 0), (11, 3))
     assert [one.id for one in HANDED_ON.heirs(2)] == [8, 10]
 
 
 def test_hash_alone_places_events_until_a_split():
     """Only where no key's events lie in two partitions does a hash say where they are."""
-    assert START.is_by_hash_alone
-    assert START.redistribute(by=2).is_by_hash_alone
-    assert not SPLIT.is_by_hash_alone
-    assert not SPLIT.drop(0).is_by_hash_alone
+    by_hash = (START, START.close(1), START.redistribute(by=2))
+    assert all(layout.is_by_hash_alone for layout in by_hash)
+    assert not any(layout.is_by_hash_alone for layout in (SPLIT, SPLIT.drop(0)))
 
 
-def test_closed_partition_has_no_new_events():
-    """A key whose partition was closed without a successor is refused, and others are not."""
-    closed = START.close(0)
-    placed = {key: START.partition_of(key) for key in "abcdef"}
-    assert {*placed.values()} == {0, 1}
-    for key, partition in placed.items():
-        if partition == 1:
-            assert closed.partition_of(key) == 1
+def test_dropped_parent_is_waited_for_no_more():
+    """A child of a dropped parent starts after its grandparent, or at once; its id is kept."""
+    layout = Layout.of(1).split(0, into=1).split(1, into=2)
+    assert [share.starts_after for share in layout.partitions] == [None, 0, 1, 1]
+    layout = layout.drop(1)
+    assert [share.starts_after for share in layout.partitions] == [None, 0, 0]
+    layout = layout.drop(0)
+    assert [share.starts_after for share in layout.partitions] == [None, None]
+    assert (layout.ids, layout.next_id) == ({0, 1, 2, 3}, 4)
+
+
+def test_closed_partition_has_no_successor():
+    """A key whose partition was only closed is refused, and others are not."""
+    closed = START.close(1)
+    assert closed.info().partitions == (Partition(0), Partition(1, closed=True))
+    for key in SOME_KEYS:
+        if START.partition_of(key) == 0:
+            assert closed.partition_of(key) == 0
         else:
-            with pytest.raises(ConfigurationError, match="was closed"):
+            with pytest.raises(ConfigurationError, match="was closed, and nothing goes on"):
                 closed.partition_of(key)
 
 
-def test_dropped_partition_is_passed_over():
-    """What started after a dropped partition starts where that one would have."""
-    dropped = SPLIT.split(2, into=2).drop(2)
-    assert [(one.id, one.starts_after) for one in dropped.partitions] == [
-        *[(0, None), (1, None), (3, 0), (4, 0), (5, 0)]
-    ]
-    assert dropped.ids == {0, 1, 2, 3, 4, 5}
-    assert dropped.next_id == 6
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (lambda layout: layout.close(1).close(1), "closed already"),
+        (lambda layout: layout.close(1).split(1, into=2), "closed already"),
+        (lambda layout: layout.split(0, into=2).split(0, into=2), "closed already"),
+        (lambda layout: layout.close(4), "no partition 4"),
+        (lambda layout: layout.split(4, into=2), "no partition 4"),
+        (lambda layout: layout.redistribute(by=2).close(0), "no partition 0"),
+        (lambda layout: layout.drop(4), "no partition 4"),
+        (lambda layout: layout.drop(0), "not closed"),
+        (lambda layout: layout.split(0, into=0), "1 or more"),
+        (lambda layout: layout.redistribute(by=1), "2 or more"),
+        (lambda layout: layout.split(0, into=32765), "up to 32767"),
+        (lambda layout: Layout.of(32769), "1 to 32768"),
+        (lambda layout: Layout.of(0), "1 to 32768"),
+        (lambda layout: layout.expecting(layout.redistribute(by=2)), "all readers"),
+        (lambda layout: layout.split(0, into=2).expecting(layout), "all readers"),
+    ],
+)
+def test_what_cannot_be_is_refused(change, complaint):
+    """A change that would break a promise is refused in a sentence."""
+    with pytest.raises(ConfigurationError, match=complaint):
+        change(Layout.of(4))
 
 
-def test_what_cannot_be_changed_is_refused():
-    """Partitions that are not there, closed, open or divided into nothing are refused."""
-    for change in (
-        lambda: START.close(2),
-        lambda: SPLIT.close(0),
-        lambda: SPLIT.split(0, into=2),
-        lambda: START.split(0, into=0),
-        lambda: START.redistribute(by=1),
-        lambda: START.drop(0),
-        lambda: Layout.of(32767).split(0, into=2),
-        lambda: Layout.of(0),
-        lambda: HANDED_ON.expecting(START),
-        lambda: START.expecting(HANDED_ON),
-    ):
-        with pytest.raises(ConfigurationError):
-            change()
-    assert Layout.of(32767).split(0, into=1).next_id == 32768
+def test_last_id_is_given():
+    """Ids go up to the highest that the protocol allows."""
+    layout = Layout.of(4).split(0, into=32764)
+    assert layout.partitions[-1].id == 32767
+    with pytest.raises(ConfigurationError, match="not to be had"):
+        layout.split(1, into=1)
 
 
-def test_layout_that_expects_another_is_seen_as_itself():
-    """Room for a later layout's events changes neither equality nor the token, until a change."""
-    waiting = START.expecting(SPLIT)
-    assert (waiting, waiting.token) == (START, START.token)
-    assert (waiting.ids, START.ids) == ({0, 1, 2, 3}, {0, 1})
-    assert waiting.close(0).ids == {0, 1}
+def test_keys_cannot_be_divided_for_ever():
+    """A partition of a single hash is not divided."""
+    layout = Layout.of(1)
+    for _ in range(32):
+        layout = layout.split(layout.partition_of("a"), into=2)
+    with pytest.raises(ConfigurationError, match="too few"):
+        layout.split(layout.partition_of("a"), into=2)
 
 
-def test_token_is_of_all_that_a_layout_is():
-    """Layouts that came to be in the same way have one token, and every change has its own."""
-    again = Layout.of(2).split(0, into=2)
-    others = [START, SPLIT, HANDED_ON, START.close(0), SPLIT.drop(0), START.split(1, into=2)]
-    assert again.token == SPLIT.token
-    assert len({layout.token for layout in others}) == len(others)
+def test_tokens_stay_the_same():
+    """A token that changed with a release would send every consumer to discover, twice over."""
+    assert Layout.of(4).token == "17f2c1abddfe"
+    assert Layout.of(4).split(0, into=2).redistribute(by=3).token == "49cbf07b5d7c"

@@ -20,15 +20,7 @@ ENDS = {"": (), "kill": (signal.SIGKILL,), "leave": (None, signal.SIGTERM)}
 
 @dataclass
 class _Worker:
-    """Hold a place of work: the life that is led there, and what is about to happen to it.
-
-    Attributes:
-        life: how a process lives here.
-        pid: the process; 0 for none.
-        asked: what was done to end it.
-        frozen_until: when it is thawed; 0 where it is not frozen.
-        absent_until: when the next one comes, where there is none.
-    """
+    """Hold a place of work: the life that is led there, and what is about to happen to it."""
 
     life: Life
     pid: int = 0

@@ -50,24 +50,10 @@ LONGEST_PAUSE = 0.004
 
 @dataclass(frozen=True)
 class Life:
-    """Say how a process lives.
+    """Say how a process lives, by one of WAYS, and when it is killed, frozen or cut off.
 
-    Attributes:
-        way: one of WAYS.
-        database: the URL of the consumer's database, for a sync engine.
-        feed: the URL of the feed.
-        script: what is published there.
-        strike_at: the point at which it is struck; None for never.
-        fetched: whether points count only from the first page on that the feed has sent.
-        strike: what happens there: "kill", "freeze" or "terminate" its connections.
-        gap: how many points there are at most between two strikes; 0 for one strike.
-        most: how many strikes there are at most.
-        seed: of the dice that choose gaps and connections.
-        alarm: seconds after which it is killed wherever it is; 0 for never.
-        options: of the consumer.
-        rest: seconds that applying takes.
-        clock: seconds by which its own clock is wrong.
-        hurried: whether it backs off for milliseconds only.
+    It is struck at a point, and again within each gap, up to so many times; points count from the
+    start, or from the first page that was fetched. The alarm kills it after so many seconds.
     """
 
     way: str
@@ -107,7 +93,6 @@ def _engine(url: str) -> Engine:
 
 @cache
 def _async_engine(url: str) -> AsyncEngine:
-    """Do the same for tasks."""
     url = _async_url(url)
     return create_async_engine(url, connect_args=arguments(url))
 
@@ -263,15 +248,7 @@ WAYS: dict[str, Callable[[Life, Points], None]] = {
 
 @dataclass(frozen=True)
 class End:
-    """Tell how a life ended, or that it stands still.
-
-    Attributes:
-        pid: the process.
-        signal: what killed or stopped it; None where it ended by itself.
-        stopped: whether it stands still, and may go on.
-        strikes: how often it was struck, where it ended by itself.
-        error: what it ended in, where that was an error.
-    """
+    """Tell which process ended by which signal, if any, or stands still; how often it was struck."""
 
     pid: int
     signal: int | None = None

@@ -29,18 +29,9 @@ def arguments(url: str) -> dict[str, Any]:
 
 
 class Points:
-    """Count the points that a process passes, and strike at some of them.
+    """Count the points that a process passes; strike at one of them, and again within each gap.
 
-    Args:
-        at: the point at which it strikes first; None for never.
-        strike: does it, and returns False where it could not.
-        fetched: whether points count only from the first page on.
-        gap: how many points there are at most between two strikes; 0 for one strike.
-        most: how many strikes there are at most.
-        dice: choose the gaps.
-
-    Attributes:
-        strikes: how often it was struck.
+    A strike returns False where it cannot be done yet.
     """
 
     def __init__(

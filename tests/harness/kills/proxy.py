@@ -20,11 +20,7 @@ SIZE = 65536
 
 
 class CommitProxy:
-    """Forward what consumer and database say, and cut the line around some COMMITs.
-
-    Attributes:
-        fates: how many COMMITs were lost before the database, and how many replies behind it.
-    """
+    """Forward what consumer and database say, and cut the line around some COMMITs."""
 
     def __init__(self, url: str, seed: str, share: float) -> None:
         self._upstream = make_url(url)

@@ -41,11 +41,7 @@ SHARE = 0.3
 
 
 class Scene:
-    """Hold a feed, its consumer's database, and the process that forks the consumers.
-
-    Attributes:
-        found: what was done here and found.
-    """
+    """Hold a feed, its consumer's database, and the process that forks the consumers."""
 
     def __init__(self, mother: Zygote, ledger: Ledger, feed: ScriptedFeed, address: str) -> None:
         self.mother = mother
@@ -116,14 +112,7 @@ def scene(mother: Zygote, url: str, script: Script) -> Iterator[Scene]:
 
 @dataclass(frozen=True)
 class Kind:
-    """Say how a consumer lives, wherever that is.
-
-    Attributes:
-        way: what it does between its start and its end.
-        page: how many points there are from a page's arrival until it is committed, or some more.
-        script: what it reads.
-        options: of the consumer.
-    """
+    """Say how a consumer lives, and how many points a page of its takes at most."""
 
     way: str
     page: int
@@ -158,13 +147,7 @@ KINDS = {
 
 
 def pursue(scene: Scene, life: Life, strikes: Iterable[Mapping[str, Any]]) -> Findings:
-    """Kill one consumer after the other, and let a last one come to the end.
-
-    Args:
-        scene: where.
-        life: how they live.
-        strikes: when each of them is killed, as `Life` says it.
-    """
+    """Kill one consumer after the other, and let a last one come to the end."""
     scene.begin(REHEARSAL)
     scene.mother.rehearse(life)
     scene.begin(ENDLESS)

@@ -37,12 +37,8 @@ PATIENCE = 60
 class Script:
     """Say what each event of a feed is, and what has to become of it.
 
-    Attributes:
-        partitions: how many there are.
-        poison: whether some events cannot be applied: every third of the partition.
-        repeats: whether every fourth event is one that has been published before.
-        replaced: whether every partition is replaced by another behind every third page.
-        start: how many events of each partition the consumer leaves out.
+    Every third one may be poison, every fourth one a repeat, and every third page may be followed
+    by other partitions; a consumer may leave out events at the start.
     """
 
     partitions: int = 2
@@ -145,13 +141,7 @@ def write(connection: Connection, events: Sequence[Event]) -> None:
 
 @dataclass(frozen=True)
 class State:
-    """Hold what a consumer's database says, all of one moment.
-
-    Attributes:
-        counts: by partition, how many events are before its cursor.
-        applied: by partition, the numbers of the events that took effect, in order.
-        letters: by partition, the numbers of the events that were set aside, in order.
-    """
+    """Hold what a consumer's database says, all of one moment."""
 
     counts: Mapping[int, int]
     applied: Mapping[int, list[int]]

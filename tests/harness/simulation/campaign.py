@@ -17,14 +17,7 @@ CHUNK = 500
 
 @dataclass
 class Tally:
-    """Hold what happened in many worlds.
-
-    Attributes:
-        seeds: how many worlds there were.
-        events: how many events were applied.
-        faults: how many of each kind were injected.
-        failures: what was violated, by seed.
-    """
+    """Hold what happened in many worlds."""
 
     seeds: int = 0
     events: int = 0

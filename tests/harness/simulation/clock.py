@@ -34,13 +34,7 @@ class Task:
 
 
 class Clock:
-    """Run tasks, one at a time, in virtual time.
-
-    Attributes:
-        now: the time, in seconds.
-        current: the task that runs.
-        stopped: whether the run is to end.
-    """
+    """Run tasks, one at a time, in virtual time."""
 
     def __init__(self):
         self.now = 0.0
@@ -98,13 +92,7 @@ class Clock:
 
 
 class Chaos:
-    """Decide what goes wrong.
-
-    Attributes:
-        random: where chance comes from; everything in a world draws from it.
-        rate: how likely each thing is to go wrong; 0 when the chaos is over.
-        injected: how many faults of each kind there were.
-    """
+    """Decide what goes wrong."""
 
     def __init__(self, random, rate):
         self.random = random

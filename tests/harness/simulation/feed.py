@@ -11,13 +11,7 @@ from zeroeventhub.protocol import CAUGHT_UP
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Hold one position of a partition: an event, or what filters leave out.
-
-    Attributes:
-        position: rises over the whole feed.
-        key: the event's key; None where the position has no event.
-        number: which event of its key it is, from 1 on.
-    """
+    """Hold one position of a partition: an event, or what filters leave out."""
 
     position: int
     key: str | None
@@ -25,15 +19,7 @@ class Entry:
 
 
 class Feed:
-    """Be a feed whose events are numbered by key, so that any loss, repetition and disorder shows.
-
-    Attributes:
-        partitions: those that there are, by id.
-        token: the version of their layout.
-        published: how many events of each key there are.
-        logs: by partition, its entries in the order of their positions.
-        watchers: tasks that wait for an event.
-    """
+    """Be a feed whose events are numbered by key, so that loss, repetition and disorder show."""
 
     def __init__(self, clock, *, partitions, keys, extensions, page_size):
         self.clock = clock
@@ -70,6 +56,14 @@ class Feed:
         for heir, keys in self._divide(parent):
             self.partitions[heir] = replace(gone, id=heir, cursor_from=ancestors)
             self.logs[heir] = [entry for entry in self.logs[parent] if entry.key in keys]
+
+    def drop(self, partition):
+        """Show a closed partition no more; its children start after the one that it followed."""
+        gone = self.partitions.pop(partition)
+        self.token += 1
+        for child in self.partitions.values():
+            if child.starts_after == partition:
+                self.partitions[child.id] = replace(child, starts_after=gone.starts_after)
 
     def _divide(self, parent):
         keys = [key for key, owner in self.owners.items() if owner == parent]
@@ -115,13 +109,7 @@ def _position(entry):
 
 
 class Ledger:
-    """Be the effects of the consumer, and check each as it is committed.
-
-    Attributes:
-        feed: the truth.
-        applied: how many events of each key were applied.
-        total: how many events were applied.
-    """
+    """Be the effects of the consumer, and check each as it is committed."""
 
     def __init__(self, feed):
         self.feed = feed

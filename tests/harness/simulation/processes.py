@@ -150,15 +150,7 @@ class Sleeper:
 
 
 class Process(Sleeper, Host):
-    """Be one process of the consumer.
-
-    Attributes:
-        name: that of the process; one that starts again has another name.
-        token: the feed's token as this process knows it.
-        transactions: those that it has begun.
-        tasks: what runs in it.
-        found: how many events of each key there were before it started, if that is checked.
-    """
+    """Be one process of the consumer; one that starts again has another name."""
 
     def __init__(self, world, name):
         super().__init__(world)

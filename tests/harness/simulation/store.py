@@ -27,16 +27,7 @@ class Row:
 
 
 class Transaction:
-    """Hold what was written and not yet committed.
-
-    Attributes:
-        partition: whose cursor it moves.
-        place: from where, and by what right.
-        cursor: where to.
-        events: those that were applied.
-        row: the cursor's row, once there is a lock on it.
-        over: whether it was committed or rolled back.
-    """
+    """Hold what was written and not yet committed."""
 
     __slots__ = ("cursor", "events", "over", "partition", "place", "row")
 
@@ -50,15 +41,7 @@ class Transaction:
 
 
 class Store:
-    """Be the database.
-
-    Attributes:
-        clock: the database's clock.
-        ledger: where effects are written, and every commit is checked.
-        rows: the cursors, by partition.
-        leases: by partition, the owner and when the lease runs out.
-        members: by process, when it counts as gone.
-    """
+    """Be the database."""
 
     def __init__(self, clock, ledger):
         self.clock = clock

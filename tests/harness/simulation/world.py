@@ -45,7 +45,7 @@ class World:
         self.ledger = Ledger(self.feed)
         self.store = Store(self.clock, self.ledger)
         self.kinds = [
-            FollowerProcess if chance.random() < 0.15 else CrewProcess
+            FollowerProcess if chance.random() < 0.25 else CrewProcess
             for _ in range(chance.randint(1, 3))
         ]
         # Where no other process may hold a lease, a run to the head has to get there.
@@ -79,7 +79,9 @@ class World:
         number = chance.randint(0, 7)
         kinds = [
             *(self.pause, self.kill, self.stop, self.rotate, self.split, self.split),
-            *(self.replace, self.lose_store, self.lose_feed, self.reset),
+            *(self.replace, self.lose_store, self.lose_feed),
+            # What is shown no more cannot be read again.
+            self.reset if chance.random() < 0.5 else self.drop,
         ]
         for _ in range(number):
             yield chance.random() * self.duration / number
@@ -173,6 +175,15 @@ class World:
     def replace(self):
         """A partition is replaced."""
         self._change("replacement", self.feed.replace)
+
+    def drop(self):
+        """A closed partition that was read to its end is shown no more."""
+        for one in self.feed.partitions.values():
+            row = self.store.rows.get(one.id)
+            if one.closed and row and not self.feed.behind(one.id, row.cursor):
+                self.report("drop", one.id)
+                self.feed.drop(one.id)
+                return
 
     def _change(self, kind, change):
         going_on = [one.id for one in self.feed.partitions.values() if not one.closed]

@@ -10,7 +10,6 @@ from harness.kills.lives import zygote
 from harness.kills.scene import (
     KINDS,
     REST,
-    by_dice,
     each_point,
     lost_commits,
     pursue,
@@ -21,14 +20,8 @@ from harness.kills.scene import (
     zombie,
 )
 from harness.kills.script import Script
+from harness.kills.torments import DAY, TORMENTS
 
-SERVERS = ("postgresql", "mariadb")
-DATABASES = ("sqlite", *SERVERS)
-
-ALL, SOME = 24, 5
-"""Points of a page at which consumers of a kind are killed, at most."""
-
-DAY = 86_400.0
 SEED = 1
 
 
@@ -45,22 +38,15 @@ def url(request, name_of_database):
     return request.getfixturevalue(f"{name_of_database}_url")
 
 
-def each(quick, rare=(), names="name_of_database, way"):
-    """Take cases for `make test`, and others that are left to the long tests."""
-    long = [pytest.param(*case, marks=pytest.mark.test_all) for case in rare if case not in quick]
-    return pytest.mark.parametrize(names, [*quick, *long])
-
-
-@each(
+@pytest.mark.parametrize(
+    ("name_of_database", "way", "most"),
     [
-        ("sqlite", "run", ALL),
-        ("postgresql", "run", SOME),
-        ("mariadb", "run", SOME),
-        ("postgresql", "async run", SOME),
-        *(("sqlite", way, SOME) for way in KINDS if way != "run"),
+        ("sqlite", "run", 24),
+        ("postgresql", "run", 5),
+        ("mariadb", "run", 5),
+        ("postgresql", "async run", 5),
+        *(("sqlite", way, 5) for way in KINDS if way != "run"),
     ],
-    [(database, way, ALL) for database in DATABASES for way in KINDS],
-    "name_of_database, way, most",
 )
 def test_killed_at_points_of_a_page(mother, url, way, most):
     """At every statement, commit and request: nothing is lost, nothing twice."""
@@ -74,56 +60,41 @@ def test_killed_at_points_of_a_page(mother, url, way, most):
     assert here.feed.end > REST, "some of those that were killed have to have committed"
 
 
-@each([("sqlite", "run")], [(database, "async run") for database in DATABASES])
-def test_killed_at_the_start(mother, url, way):
+@pytest.mark.parametrize("name_of_database", ["sqlite"])
+def test_killed_at_the_start(mother, url):
     """While leases are taken and cursors are loaded: the next one can take and load them."""
     with scene(mother, url, Script()) as here:
         points = range(1, 150, 24)
-        found = pursue(here, KINDS[way].life(here), each_point(points, fetched=False))
+        found = pursue(here, here.life("run"), each_point(points, fetched=False))
     assert not found.complaints
     assert found.counts["kill"] == len(points)
 
 
-@each([], [(database, "async run, lanes") for database in DATABASES])
-def test_killed_at_any_moment(mother, url, way):
-    """In the middle of whatever a process or a database driver does."""
-    with scene(mother, url, Script()) as here:
-        strikes = by_dice(random.Random(SEED), 12, last=60, seconds=0.2)
-        found = pursue(here, KINDS[way].life(here), strikes)
-    assert not found.complaints
-
-
-@each(
-    [("postgresql", "run", 12)],
-    [
-        (*case, point)
-        for case in [("postgresql", "async run"), ("sqlite", "run")]
-        for point in (1, 20)
-    ],
-    "name_of_database, way, point",
-)
-def test_zombie_leaves_nothing(mother, url, way, point):
+@pytest.mark.parametrize("name_of_database", ["postgresql"])
+def test_zombie_leaves_nothing(mother, url):
     """A process frozen past its lease, while it fetches, applies or commits, is fenced after it."""
     with scene(mother, url, Script(partitions=1)) as here:
-        life = here.life(way, strike_at=point, fetched=True, options={"lease": 0.3})
+        life = here.life("run", strike_at=12, fetched=True, options={"lease": 0.3})
         found = zombie(here, life, events=9)
     assert not found.complaints
 
 
-@each([("sqlite", 1)], [(name, 4) for name in DATABASES], "name_of_database, seconds")
-def test_chaos(mother, url, seconds):
+@pytest.mark.parametrize("name_of_database", ["sqlite"])
+def test_chaos(mother, url):
     """Four workers are frozen, killed, asked to leave and replaced by a seed's dice."""
     with scene(mother, url, Script(partitions=5)) as here:
         options = {"lease": 0.6, "follow": True}
         # The database's clock decides, so that a process's own clock does not matter.
         clocks = (0, DAY, -DAY, 0)
         lives = [here.life("run", options=options, rest=0.005, clock=clock) for clock in clocks]
-        found = Chaos(here, lives, seed=SEED).run(seconds)
+        found = Chaos(here, lives, seed=SEED).run(1)
     assert not found.complaints
     assert found.counts["freeze"] + found.counts["kill"] + found.counts["leave"]
 
 
-@each([("postgresql", "run"), ("mariadb", "async run")])
+@pytest.mark.parametrize(
+    ("name_of_database", "way"), [("postgresql", "run"), ("mariadb", "async run")]
+)
 def test_terminated_at_every_point(mother, url, way):
     """The server ends connections at every statement and phase: the consumer goes on by itself."""
     with scene(mother, url, Script()) as here:
@@ -133,11 +104,11 @@ def test_terminated_at_every_point(mother, url, way):
     assert found.counts["termination"] > 2
 
 
-@each([("postgresql", "run")], [(name, "async run") for name in SERVERS])
-def test_commit_whose_reply_is_lost(mother, url, way):
+@pytest.mark.parametrize("name_of_database", ["postgresql"])
+def test_commit_whose_reply_is_lost(mother, url):
     """The cursor says whether a COMMIT took place: the page is not applied again, nor left out."""
     with scene(mother, url, Script()) as here:
-        found = lost_commits(here, here.life(way), events=30, seed=str(SEED))
+        found = lost_commits(here, here.life("run"), events=30, seed=str(SEED))
     assert not found.complaints
     assert found.counts["reply lost"]
     assert found.counts["request lost"]
@@ -152,13 +123,30 @@ def test_restarted_server(mother):
     assert not found.complaints
 
 
-@each(
-    [("postgresql", "run"), ("sqlite", "loop")],
-    [(name, way) for name in DATABASES for way in ("loop", "async run")],
-)
+@pytest.mark.parametrize(("name_of_database", "way"), [("postgresql", "run"), ("sqlite", "loop")])
 def test_all_that_start_at_once(mother, url, way):
     """Processes that start in the same moment agree on where they start."""
     with scene(mother, url, Script(start=5)) as here:
         life = here.life(way, options={"start": "c5", "lease": 0.3})
         found = starts(here, [life] * 3, events=11, dice=random.Random(SEED))
     assert not found.complaints
+
+
+@pytest.mark.test_all
+@pytest.mark.parametrize(
+    ("torment", "name_of_database", "way"),
+    [
+        pytest.param(torment, database, way, id=f"{torment.name}-{database}-{way}")
+        for torment in TORMENTS
+        for database in torment.databases
+        for way in torment.kinds
+        if torment.row == "R3" or way in {"loop", "run", "async run"}
+    ],
+)
+def test_torment(mother, url, torment, way):
+    """Each way to consume survives, on each database, whatever the soak does to it."""
+    kind = torment.kinds[way]
+    with scene(mother, url, kind.script) as here:
+        found = torment.round(here, kind, SEED, brief=True)
+    assert not found.complaints
+    assert any(found.counts[deed] for deed in torment.deeds)

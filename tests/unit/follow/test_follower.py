@@ -6,7 +6,6 @@ import pytest
 from harness.follow_world import (
     CHANGED,
     POLL,
-    Lost,
     World,
     delivered,
     follow,
@@ -14,12 +13,11 @@ from harness.follow_world import (
     of_kind,
 )
 
-from zeroeventhub import FIRST, Event, Page, Partition
-from zeroeventhub._follow import Advance, Deliver, Discover, Fetch, Inherit, Load, Pause, Place
+from zeroeventhub import FIRST, Partition
+from zeroeventhub._follow import Advance, Deliver, Discover, Fetch, Inherit, Load, Pause
 from zeroeventhub.errors import (
     ConfigurationError,
     CutPage,
-    Fenced,
     ProtocolError,
     StoreUnavailable,
     TokenChanged,
@@ -35,16 +33,6 @@ SAYS = frozenset({CAUGHT_UP})
 WAITS = frozenset({CAUGHT_UP, WAIT})
 
 
-def test_page_goes_through_its_steps():
-    """A page is loaded for, fetched and delivered with the cursor that it was read from."""
-    world = World(ONE, {0: ["a"]}, cursors={0: "0"})
-    page = Page([Event.of("a")], "1")
-    assert follow(world) == [
-        *[Discover(), Load(0, (0,)), Fetch(0, "0"), Deliver(0, Place("0"), page)],
-        *[Load(0, (0,)), Fetch(0, "1")],
-    ]
-
-
 def test_partitions_take_turns():
     """A page of each partition is read in turn, in the order in which the feed names them."""
     world = World([Partition(2), Partition(0)], {0: ["ab", "c"], 2: ["d", "e", "f"]})
@@ -52,29 +40,12 @@ def test_partitions_take_turns():
     assert Pause not in kinds(world.taken)
 
 
-def test_follower_that_waits_pauses_at_the_head():
-    """With `forever` it pauses at the head, and then reads what has come."""
-    world = World(ONE, {0: []}, arriving=["a"], cursors={0: "0"})
-    steps = follow(world, most=8, forever=True)
-    assert kinds(steps) == [Discover, Load, Fetch, Pause, Load, Fetch, Deliver, Load]
-    assert steps[3] == Pause(POLL, reason=None)
-
-
-@pytest.mark.parametrize("answer", [None, Fenced("moved"), StoreUnavailable("away")])
-def test_cursor_that_moves_over_nothing_is_advanced(answer):
-    """A page without events is committed by itself, and looked for again if that is refused."""
-    world = World(ONE, {0: ["", "a"]}, answers={Advance: [answer]})
-    steps = follow(world)
-    assert set(of_kind(steps, Advance)) == {Advance(0, Place(FIRST), "1")}
-    assert (len(of_kind(steps, Advance)), delivered(steps)) == (1 + bool(answer), [(0, "a")])
-
-
-def test_advance_that_was_done_is_found_where_it_led():
-    """Where only the reply was lost, trying again is fenced, and the cursor is loaded."""
-    world = World(ONE, {0: ["", "a"]}, answers={Advance: [Lost(StoreUnavailable("away"))]})
-    steps = follow(world)
-    assert kinds(steps)[2:7] == [Fetch, Advance, Pause, Advance, Load]
-    assert delivered(steps) == [(0, "a")]
+@pytest.mark.parametrize("closed", [False, True])
+def test_follower_that_waits_pauses_at_the_head(closed):
+    """With `forever` it pauses at the head, and where all partitions have been read to the end."""
+    steps = follow(World([Partition(0, closed=closed)], {0: ["a"]}), forever=True)
+    again = [Pause(POLL), Discover() if closed else Load(0, (0,))]
+    assert steps[steps.index(again[0]) :][:2] == again
 
 
 # Which partitions are read, and in which order.
@@ -133,23 +104,7 @@ def test_cursors_are_inherited_before_any_is_loaded():
     assert Inherit not in kinds(follow(World(TWO)))
 
 
-def test_drained_feed_is_discovered_again():
-    """When all partitions have been read to their end, the follower waits for new ones."""
-    world = World([Partition(0, closed=True)], {0: ["a"]}, cursors={0: "0"})
-    assert kinds(follow(world, forever=True))[:8] == [
-        *[Discover, Load, Fetch, Deliver, Load, Fetch, Pause, Discover]
-    ]
-
-
 # The head.
-
-
-@pytest.mark.parametrize("forever", [True, False])
-def test_feed_without_the_flag_is_asked_until_nothing_follows(forever):
-    """Where pages do not say that they reached the head, an empty one shows it."""
-    steps = follow(World(ONE, {0: ["a"]}), most=8, forever=forever)
-    assert kinds(steps)[:6] == [Discover, Load, Fetch, Deliver, Load, Fetch]
-    assert kinds(steps)[6:] == ([Pause, Load] if forever else [])
 
 
 @pytest.mark.parametrize("uncommitted", [0, 2])
@@ -179,40 +134,6 @@ def test_run_ends_beside_writers_that_never_pause():
     assert delivered(follow(world)) == [(0, "a")]
     world = World(TWO, {0: ["a"], 1: ["b"]}, extensions=SAYS, writers=True)
     assert delivered(follow(world)) == [(0, "a"), (1, "b")]
-
-
-def test_closed_partition_is_drained_by_the_commit_at_its_head():
-    """A child starts as soon as that, and not before; its parent is seen to be where it was."""
-    world = World(FAMILY, {0: ["a"], 1: ["b"]}, extensions=SAYS, uncommitted=2)
-    steps = follow(world, most=16, forever=True)
-    assert delivered(steps) == [(0, "a")] * 3 + [(1, "b")]
-    assert kinds(steps)[-6:] == [Load, Load, Load, Fetch, Deliver, Pause]
-    assert [step.partition for step in of_kind(steps, Load)][-3:] == [0, 1, 0]
-
-
-@pytest.mark.parametrize("moment", [5, 9])
-def test_parent_that_is_put_back_comes_first_again(moment):
-    """An operator who lets the consumer start again does not have to stop it."""
-
-    def put_back(world):
-        for partition in list(world.cursors):
-            world.put(partition, FIRST)
-
-    world = World(FAMILY, {0: ["a"], 1: ["b", "c"]}, extensions=SAYS, changes={moment: put_back})
-    again = [(0, "a"), (1, "b"), (1, "c")]
-    assert delivered(follow(world)) == [*again[: 1 if moment == 5 else 2], *again]
-
-
-def test_head_is_forgotten_with_the_layout_that_it_was_seen_in():
-    """What came to a partition between its head was seen and it was closed is not lost."""
-
-    def close(world):
-        world.layout = [Partition(0, closed=True), Partition(1, starts_after=0)]
-        world.pages[0].append("b")
-
-    answers = {Fetch: [None, CHANGED]}
-    world = World(ONE, {0: ["a"], 1: ["c"]}, SAYS, answers=answers, changes={7: close})
-    assert delivered(follow(world, most=30, forever=True)) == [(0, "a"), (0, "b"), (1, "c")]
 
 
 def waited(steps):
@@ -306,14 +227,6 @@ def test_transient_errors_are_waited_out(kind, error):
     with pytest.raises(type(error)) as raised:
         follow(world, attempts=3)
     assert (raised.value, kinds(world.taken).count(Pause)) == (last, 2)
-
-
-def test_changed_token_leads_to_discovery():
-    """When the partitions have changed after a page of them was read, they are discovered again."""
-    world = World(ONE, {0: ["a", "b"]}, answers={Fetch: [None, CHANGED]})
-    steps = follow(world)
-    assert kinds(steps)[4:8] == [Load, Fetch, Discover, Load]
-    assert delivered(steps) == [(0, "a"), (0, "b")]
 
 
 @pytest.mark.parametrize("layout", [ONE, TWO])

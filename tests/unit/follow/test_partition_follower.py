@@ -4,16 +4,14 @@ import pytest
 from harness.follow_world import (
     CHANGED,
     POLL,
-    Entered,
     Lost,
-    delivered,
     kinds,
     leased,
     of_kind,
     read,
 )
 
-from zeroeventhub import FIRST, Event, Page, Partition
+from zeroeventhub import Event, Page
 from zeroeventhub._follow import (
     Advance,
     Deliver,
@@ -44,51 +42,6 @@ SAYS = frozenset({CAUGHT_UP})
 WAITS = frozenset({CAUGHT_UP, WAIT})
 AWAY = StoreUnavailable("away")
 BROKEN = ValueError("no such customer\n[SQL: INSERT INTO secrets]")
-
-
-def test_place_is_loaded_once_and_kept():
-    """Behind each commit the place is that of the page, with the epoch that was entered."""
-    world = leased("a", "b", extensions=SAYS)
-    assert read(world)
-    pages = [Page([Event.of("a")], "1"), Page([Event.of("b")], "2", caught_up=True)]
-    assert world.taken == [
-        *[Load(0, (0,)), Fetch(0, FIRST), Deliver(0, Place(FIRST, 1), pages[0], Fetch(0, "1"))],
-        *[Fetch(0, "1"), Deliver(0, Place("1", 1), pages[1])],
-    ]
-
-
-def test_next_page_is_not_fetched_ahead_where_there_is_no_room():
-    """Where many partitions are read, a page is delivered by itself."""
-    world = leased("a", "b", "c")
-    read(world, roomy=lambda: False)
-    assert [step.ahead for step in of_kind(world.taken, Deliver)] == [None] * 3
-
-
-def test_cursor_that_moves_over_nothing_is_advanced():
-    """A page without events whose cursor has moved is committed by itself, and the place kept."""
-    world = leased("", "a")
-    assert read(world) is True
-    assert kinds(world.taken) == [Load, Fetch, Advance, Fetch, Deliver, Fetch]
-    assert world.taken[2] == Advance(0, Place(FIRST, 1), "1")
-
-
-@pytest.mark.parametrize("forever", [True, False])
-@pytest.mark.parametrize(("extensions", "looks"), [(SAYS, 1), (frozenset(), 2)])
-def test_closed_partition_ends_once(forever, extensions, looks):
-    """At its end a closed partition is written down as ended, by those who follow as well."""
-    world = leased("a", closed=True, extensions=extensions)
-    assert read(world, forever=forever) is True
-    assert of_kind(world.taken, End) == [End(0, Place("1", 1))]
-    assert kinds(world.taken)[-1] == End
-    assert kinds(world.taken).count(Fetch) == looks
-
-
-def test_end_that_was_fenced_is_written_from_where_the_cursor_is():
-    """An operator who sets the cursor back has what follows read again."""
-    back = [lambda world: world.put(0, "0")]
-    world = leased("a", closed=True, extensions=SAYS, cursors={0: "1"}, before={End: back})
-    assert read(world)
-    assert kinds(world.taken) == [Load, Fetch, End, Load, Fetch, Deliver, End]
 
 
 def test_follower_pauses_at_the_head():
@@ -139,16 +92,10 @@ def test_stop_between_any_two_steps_ends(forever):
         assert len(world.taken) <= after + 2
 
 
-@pytest.mark.parametrize("kind", [Load, Fetch, End])
-def test_transient_errors_are_waited_out(kind):
+@pytest.mark.parametrize("kind", [Load, Fetch])
+def test_requests_that_fail_have_so_many_attempts(kind):
     """What failed for a moment is done after a pause; the error of the last attempt is raised."""
-    error = Unavailable("busy", retry_after=3)
-    world = leased("a", closed=True, answers={kind: [error] * 4})
-    assert read(world)
-    pauses = of_kind(world.taken, Pause)
-    assert [pause.reason for pause in pauses] == [error] * 4
-    assert all(pause.seconds >= 3 for pause in pauses)
-    world = leased("a", closed=True, answers={kind: [error] * 5})
+    world = leased("a", answers={kind: [Unavailable("busy")] * 5})
     with pytest.raises(Unavailable):
         read(world, attempts=5)
     assert kinds(world.taken).count(Pause) == 4
@@ -156,12 +103,7 @@ def test_transient_errors_are_waited_out(kind):
 
 @pytest.mark.parametrize(
     ("kind", "error"),
-    [
-        (Fetch, CHANGED),
-        (Fetch, Trimmed("too old")),
-        (Fetch, ProtocolError("not a page")),
-        (Load, CHANGED),
-    ],
+    [(Fetch, CHANGED), (Fetch, Trimmed("old")), (Fetch, ProtocolError("bad")), (Load, CHANGED)],
 )
 def test_other_errors_of_the_feed_are_final(kind, error):
     """What trying again does not change is raised as it is."""
@@ -178,21 +120,6 @@ def test_events_that_do_not_move_the_cursor_are_refused():
         read(world)
 
 
-def test_cursor_that_was_put_elsewhere_is_seen_at_the_head():
-    """A follower at the head reads again what an operator wants again, without any news."""
-    world = leased("a", extensions=SAYS, changes={5: lambda world: world.put(0, FIRST)})
-    read(world, forever=True, most=12)
-    assert delivered(world.taken) == [(0, "a")] * 2
-
-
-@pytest.mark.parametrize(("among", "after"), [((0, 1), 0), ((1,), None)])
-def test_loading_says_what_has_to_be_read_before(among, after):
-    """A child is entered behind its parent, if that is read at all."""
-    world = Entered([Partition(1, starts_after=0)], {1: []})
-    read(world, among=among)
-    assert world.taken[0] == Load(1, among, after)
-
-
 def test_dead_letters_are_applied_before_the_next_page():
     """Those that were marked come before each page that is fetched meanwhile, and at the head."""
     world = leased("a", "b", extensions=SAYS)
@@ -206,25 +133,6 @@ def test_dead_letters_are_applied_before_the_next_page():
 
 
 # Commits.
-
-
-@pytest.mark.parametrize(("moved", "pages"), [("2", ["c"]), ("0", ["a", "b", "c"])])
-def test_fenced_page_is_dropped_where_the_cursor_has_moved(moved, pages):
-    """What follows is read from where the cursor is now."""
-    world = leased("a", "b", "c", before={Deliver: [lambda world: world.put(0, moved)]})
-    assert read(world)
-    assert kinds(world.taken)[:5] == [Load, Fetch, Deliver, Load, Fetch]
-    assert world.taken[4].cursor == moved
-    assert world.applied == [(0, page) for page in pages]
-
-
-def test_fenced_page_is_delivered_again_where_the_cursor_stands_as_before():
-    """Only its right was taken; with a new one the same page is delivered."""
-    world = leased("a", cursors={0: "0"}, before={Deliver: [lambda world: world.put(0, "0")]})
-    assert read(world)
-    assert kinds(world.taken)[:5] == [Load, Fetch, Deliver, Load, Deliver]
-    assert [step.place for step in of_kind(world.taken, Deliver)] == [Place("0", 1), Place("0", 3)]
-    assert world.applied == [(0, "a")]
 
 
 @pytest.mark.parametrize("kind", [Deliver, Advance])
@@ -312,18 +220,6 @@ def test_partition_halts_at_a_page_that_always_fails(tries):
     assert kinds(world.taken) == [Load, Fetch, *[Deliver, Pause] * (tries - 1), Deliver]
 
 
-def test_failing_events_are_set_aside_by_choice():
-    """Behind the last try the page is delivered once more, event for event, and then the next."""
-    world = leased("ab", "c", answers={Deliver: [BROKEN] * 2})
-    assert read(world, failures=Failures(tries=2, then="set-aside"))
-    assert [step.set_aside for step in of_kind(world.taken, Deliver)] == [False, False, True, False]
-    assert kinds(world.taken)[:6] == [Load, Fetch, Deliver, Pause, Deliver, Deliver]
-    world = leased("a", answers={Deliver: [BROKEN] * 3})
-    with pytest.raises(Halted) as raised:
-        read(world, failures=Failures(tries=2, then="set-aside"))
-    assert raised.value.__cause__ is BROKEN
-
-
 def test_commits_of_unknown_outcome_are_no_tries():
     """What the store could not do says nothing about the page; what was decided of it stays."""
     answers = {Deliver: [BROKEN, AWAY, Fenced("moved"), BROKEN, AWAY, None]}
@@ -331,6 +227,14 @@ def test_commits_of_unknown_outcome_are_no_tries():
     assert read(world, failures=Failures(tries=2, then="set-aside"))
     assert [step.set_aside for step in of_kind(world.taken, Deliver)] == [*[False] * 4, *[True] * 2]
     assert world.applied == [(0, "a")]
+
+
+def test_partition_halts_where_nothing_can_be_set_aside():
+    """An error of the delivery that sets failing events aside is final."""
+    world = leased("a", answers={Deliver: [BROKEN] * 3})
+    with pytest.raises(Halted) as raised:
+        read(world, failures=Failures(tries=2, then="set-aside"))
+    assert raised.value.__cause__ is BROKEN
 
 
 @pytest.mark.parametrize("options", [{"tries": 0}, {"then": "ignore"}, {"hold_back": True}])
