@@ -21,7 +21,7 @@ PLANTED = (
         "_follow/layout_order.py",
         " and partition.starts_after not in waited_for",
         "",
-        (_FOLLOWER, "tests/unit/follow/test_follow.py"),
+        (_FOLLOWER,),
     ),
     Planted(
         "an unknown outcome: the cursor is read again before anything is tried again",

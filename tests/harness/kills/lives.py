@@ -248,7 +248,7 @@ WAYS: dict[str, Callable[[Life, Points], None]] = {
 
 @dataclass(frozen=True)
 class End:
-    """Tell which process ended by which signal, if any, or stands still; how often it was struck."""
+    """Tell by which signal a process ended or stands still, if any, and how often it was struck."""
 
     pid: int
     signal: int | None = None
