@@ -1,12 +1,10 @@
-"""Mistakes in the server, and the tests that must notice them."""
+"""Mistakes in the server: in its answers, in who may read what, and in what is kept for whom."""
 
 from harness.planted import Planted
 
-_TESTS = "tests/integration/server"
-
 
 def _tests(name: str) -> str:
-    return f"{_TESTS}/test_{name}.py"
+    return f"tests/integration/server/test_{name}.py"
 
 
 PLANTED = (
@@ -113,7 +111,7 @@ PLANTED = (
         "server/line.py",
         "        try:\n            yield\n        finally:\n            self.take(-size)",
         "        yield\n        self.take(-size)",
-        (_tests("line"), "-k", "failed or gives_up"),
+        (_tests("line"), "-k", "failed"),
     ),
     Planted(
         "a waiter that leaves is counted no longer",
@@ -135,5 +133,61 @@ PLANTED = (
         "    PROCESS.ending = True",
         "    PROCESS.ending = False",
         (_tests("shutdown"), "-k", "other_servers"),
+    ),
+    Planted(
+        "a feed without types shows nothing to a principal with types",
+        "server/view.py",
+        "            if EVENT_TYPES not in extensions:",
+        "            if not extensions:",
+        (_tests("view"),),
+    ),
+    Planted(
+        "extensions that tell of all types are closed to a principal with types",
+        "server/view.py",
+        "            extensions -= _TELLING\n",
+        "",
+        (_tests("view"),),
+    ),
+    Planted(
+        "answers of an authorized feed vary by Authorization",
+        "server/access.py",
+        """            MutableHeaders(raw=response.raw_headers).add_vary_header("Authorization")""",
+        "            pass",
+        (_tests("access"), _tests("authorize")),
+    ),
+    Planted(
+        "a principal has a rate",
+        "server/quotas.py",
+        "        if early > interval * 1e-6:",
+        "        if early > interval * 1e6:",
+        (_tests("quotas"),),
+    ),
+    Planted(
+        "a principal with types gets no page that was kept for others",
+        "server/view.py",
+        "        if self._principal.is_restricted_to_types or cursor == LAST:",
+        "        if cursor == LAST:",
+        (_tests("read_ahead"), _tests("view")),
+    ),
+    Planted(
+        "a page that may change is not kept",
+        "server/read_ahead.py",
+        " for question, page in found if page.tag is not None]",
+        " for question, page in found]",
+        (_tests("read_ahead"), _tests("view")),
+    ),
+    Planted(
+        "a kept page expires",
+        "server/kept_pages.py",
+        "        if until < monotonic():",
+        "        if until < 0:",
+        (_tests("kept_pages"),),
+    ),
+    Planted(
+        "reading ahead leaves connections to waiting readers",
+        "server/source.py",
+        "        return self._line.taken * 2 < self._connections and",
+        "        return",
+        (_tests("read_ahead"),),
     ),
 )

@@ -39,18 +39,6 @@ def test_id_of_a_proxy_is_told(feed, url, records):
         assert re.fullmatch(r"[0-9a-f-]{36}", record.request_id)
 
 
-def test_failure_is_told_once(feed, url, records):
-    """Many failures by one cause are one record, and another cause is another one."""
-    feed.error = KeyError(SECRET)
-    for number in range(30):
-        assert get(url, cursor=number).status_code == 500
-    assert [one.times for one in records()] == [1]
-    feed.error = ValueError(SECRET)
-    get(url)
-    get(url)
-    assert [one.times for one in records()] == [1]
-
-
 def test_failure_that_comes_back_is_told_again(feed, url, records, monkeypatch):
     """After an answer that went well a failure is told again, with those that were not told."""
     monkeypatch.setattr(incidents, "PAUSE", 0.0)

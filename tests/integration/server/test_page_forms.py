@@ -1,9 +1,8 @@
-"""The forms in which pages are sent: what clients prefer, and where pages are made into it."""
+"""The forms in which pages are sent: their tags, and where pages are made into them."""
 
 import threading
 import zlib
 
-import httpx
 import pyarrow.ipc
 import pytest
 from harness.readers import Numbers, get, mounted
@@ -11,37 +10,6 @@ from harness.readers import Numbers, get, mounted
 from zeroeventhub import Event, FeedInfo, Page
 from zeroeventhub.arrow import MEDIA_TYPE as ARROW
 from zeroeventhub.ndjson import MEDIA_TYPE as LINES
-
-PREFERENCES = [
-    (None, LINES),
-    ("*/*", LINES),
-    (ARROW, ARROW),
-    (f"{ARROW}, {LINES}", ARROW),
-    (f"{ARROW};q=0.5, {LINES}", LINES),
-    (f"{ARROW};q=0.5, {LINES};q=0.5", ARROW),
-    (f"{ARROW};q=0.5, application/*;q=0.6", LINES),
-    (f"{ARROW};q=0.5, */*;q=0.6", LINES),
-    (f"{ARROW};q=0.5, */*;q=0.1", ARROW),
-    (f"{ARROW};q=0", LINES),
-    (f"{ARROW};q=2", LINES),
-    (f"{ARROW};q=nan", LINES),
-    ("application/*", LINES),
-    ("", LINES),
-]
-
-
-def test_form_is_what_the_client_prefers():
-    """A page is Arrow for a client that names it and likes nothing better, and lines otherwise."""
-    with mounted(Numbers(3), arrow=True) as url:
-        assert "arrow" in httpx.get(url).json()["extensions"]
-        for accept, expected in PREFERENCES:
-            headers = {} if accept is None else {"Accept": accept}
-            answer = get(url, headers=headers)
-            assert answer.headers["content-type"] == expected, accept
-            assert answer.headers["vary"] == "Accept"
-    with mounted(Numbers(3)) as url:
-        assert "arrow" not in httpx.get(url).json()["extensions"]
-        assert get(url, headers={"Accept": ARROW}).headers["content-type"] == LINES
 
 
 class Full(Numbers):

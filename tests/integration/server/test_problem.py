@@ -53,8 +53,17 @@ def test_problem_is_answered_and_told(feed, records, watcher, case):
     assert [(one.status, one.principal) for one in watcher.answers] == [(status, "alice")]
 
 
-def test_headers_of_a_problem(feed):
-    """A refused reader is told when to come back, or how to say who it is."""
+class Odd(errors.FeedError):
+    """A refusal of a feed's own."""
+
+    status = 418
+    problem = "teapot"
+
+
+def test_problem_tells_what_its_error_knows(feed):
+    """A refused reader is told when to come back, how to say who it is, or where history begins;
+    and a feed may have errors of its own.
+    """
     with mounted(feed) as url:
         for error, name, value in [
             (errors.Unavailable("why"), "Retry-After", "1"),
@@ -70,18 +79,6 @@ def test_headers_of_a_problem(feed):
         ]:
             feed.error = error
             assert get(url).headers.get(name) == value, error
-
-
-class Odd(errors.FeedError):
-    """A refusal of a feed's own."""
-
-    status = 418
-    problem = "teapot"
-
-
-def test_problem_tells_what_its_error_knows(feed):
-    """A reader of what was trimmed is told the earliest cursor, and a feed may have own errors."""
-    with mounted(feed) as url:
         for error, earliest in [
             (errors.Trimmed("why", earliest="7"), "7"),
             (errors.Trimmed("why"), "_first"),
@@ -112,24 +109,3 @@ def test_stream_that_fails_is_ended_and_told(feed, records, capfd, error):
     assert record.route == "server-sent-events"
     assert record.status == getattr(error, "status", 500)
     assert SECRET not in record.getMessage() + "".join(capfd.readouterr())
-
-
-def test_answers_are_told_to_the_observer(feed, watcher):
-    """The observer hears of each answer what it was, how large, and for whom."""
-    options = {"authorize": lambda request: Principal(name="alice"), "observer": watcher}
-    with mounted(feed, name="orders", **options) as url:
-        page = get(url)
-        get(url, method="HEAD")
-        discovery = httpx.get(url)
-        get(url, partition=7)
-    assert [
-        (one.feed, one.route, one.principal, one.status, one.events, one.size)
-        for one in watcher.answers[:3]
-    ] == [
-        ("orders", "events", "alice", 200, 1, len(page.content)),
-        ("orders", "events", "alice", 200, 0, 0),
-        ("orders", "discovery", "alice", 200, 0, len(discovery.content)),
-    ]
-    refused = watcher.answers[3]
-    assert (refused.status, refused.events, refused.waited) == (400, 0, 0)
-    assert 0 < refused.seconds < 10

@@ -1,4 +1,4 @@
-"""Readers that take no more than their share, and clients that are told so."""
+"""Readers that take no more than their share."""
 
 import time
 
@@ -21,24 +21,12 @@ from harness.readers import (
 )
 from harness.stalled import answer, ask
 from harness.waiting import until
-from sqlalchemy import create_engine
 
-from zeroeventhub import Client, Consumer, CursorStore, Principal, Quota, bearer_tokens
-from zeroeventhub.errors import TooManyRequests, Unauthorized, Unavailable
+from zeroeventhub import Principal, Quota, bearer_tokens
+from zeroeventhub.errors import Unavailable
 
 OTHER = "other-0123456789abcdef"
 OTHERS = {"Authorization": f"Bearer {OTHER}"}
-
-
-@pytest.fixture
-def store(tmp_path):
-    """A consumer's store of cursors."""
-    engine = create_engine(f"sqlite:///{tmp_path / 'consumer.db'}")
-    store = CursorStore(engine)
-    with engine.begin() as connection:
-        store.create_tables(connection)
-    yield store
-    engine.dispose()
 
 
 def of_name(request):
@@ -168,42 +156,3 @@ def test_stream_is_under_way_until_it_is_closed(shop):
         for _ in range(2):
             open_stream(url, refused_meanwhile, headers=HEADERS)
             until(lambda: httpx.get(url, headers=HEADERS).status_code == 200, "it is let in", 5)
-
-
-def test_client_raises_what_the_feed_said(shop):
-    """A client meets the errors of the feed, with what to do about them."""
-    reader = Principal(name="reader", quota=Quota(rate=0.01, burst=1))
-    with (
-        served(shop, bearer_tokens({TOKEN: reader})) as url,
-        httpx.Client(headers=HEADERS) as http,
-    ):
-        client = Client(url, http)
-        client.discover()
-        with pytest.raises(TooManyRequests) as caught:
-            client.fetch(0, "_first")
-        assert isinstance(caught.value, Unavailable)
-        assert 1 <= caught.value.retry_after <= 100
-
-
-def test_consumer_slows_down_as_it_is_told(shop, store):
-    """A consumer that asks more often than it may gets everything all the same."""
-    reader = Principal(name="reader", quota=Quota(rate=3, burst=1))
-    found = []
-    with (
-        served(shop, bearer_tokens({TOKEN: reader})) as url,
-        httpx.Client(headers=HEADERS) as http,
-    ):
-        Consumer(Client(url, http), store, "billing", limit=10, follow=False).run(
-            lambda _, page: found.extend(event.data["data"]["n"] for event in page.events)
-        )
-    assert found == [*range(10)]
-
-
-def test_consumer_that_is_not_let_in_ends(shop, store):
-    """A consumer without the right credentials does not ask for ever: a person has to do it."""
-    with (
-        served(shop, bearer_tokens({TOKEN: "reader"})) as url,
-        httpx.Client() as stranger,
-        pytest.raises(Unauthorized, match="credentials"),
-    ):
-        next(iter(Consumer(Client(url, stranger), store, "billing")))

@@ -8,7 +8,6 @@ from contextlib import ExitStack
 import httpx
 import pytest
 from harness.readers import (
-    PATIENCE,
     AsyncNumbers,
     Numbers,
     cursor_of,
@@ -28,7 +27,7 @@ from sqlalchemy import insert
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
 
-from zeroeventhub import Capacity, FeedInfo, Partition, TableFeed
+from zeroeventhub import Capacity, TableFeed
 from zeroeventhub.errors import Unavailable
 
 FEED = TableFeed(orders, data="data", type="kind")
@@ -78,15 +77,6 @@ def test_wait_ends_in_time(empty_shop, pool):
         finally:
             ended.set()
             writing.result()
-
-
-def test_head_request_and_request_for_the_head_do_not_wait(empty_shop, watcher):
-    """What is known at once is answered at once, however long the reader would wait."""
-    with mounted(FEED, empty_shop, observer=watcher) as url:
-        assert get(url, method="HEAD", wait=WAIT).status_code == 200
-        assert get(url, cursor="_last", wait=WAIT).status_code == 200
-        assert get(url, cursor="1-0").status_code == 200
-    assert watcher.counts == [0]
 
 
 def test_filtered_wait_goes_on_over_other_events(empty_shop, watcher, pool):
@@ -194,49 +184,24 @@ def test_readers_that_go_wait_no_longer(watcher):
 
 
 @pytest.mark.parametrize("leaving", [[0], [1, 0]], ids=str)
-def test_who_stays_is_told_whoever_leaves(leaving, watcher):
-    """The readers that stay are answered, whichever of the others close their connections."""
+@pytest.mark.parametrize("seconds", [30, 0.4], ids=["closes", "has waited enough"])
+def test_who_stays_is_told_whoever_leaves(leaving, seconds, watcher):
+    """The readers that stay are answered, whichever of the others close their connections, or have
+    waited for long enough.
+    """
     feed = Numbers()
     with mounted(feed, observer=watcher) as url, ExitStack() as stack:
         waiting = []
         for number in range(3):
-            waiting.append(stack.enter_context(ask(page_url(url, wait=30))))
-            watcher.until_waiting(number + 1)
-        for left, number in enumerate(leaving, 1):
-            waiting[number].close()
-            watcher.until_waiting(3 - left)
+            wait = seconds if number in leaving else 30
+            waiting.append(stack.enter_context(ask(page_url(url, wait=wait))))
+            until(lambda: max(watcher.counts) > number, "it waits")  # noqa: B023
+        for number in leaving:
+            if seconds == 30:
+                waiting[number].close()
+            else:
+                assert answer(waiting[number])[2] == b'{"cursor":"0","caughtUp":true}\n'
+        watcher.until_waiting(3 - len(leaving))
         feed.count = 1
         stayed = [one for number, one in enumerate(waiting) if number not in leaving]
         assert [answer(one)[2].count(b'"data"') for one in stayed] == [1] * len(stayed)
-
-
-def test_next_one_looks_when_the_first_has_waited_enough(watcher, pool):
-    """A reader whose time is over leaves the wait to the others."""
-    feed = Numbers()
-    with mounted(feed, observer=watcher) as url:
-        waiting = []
-        for number, seconds in enumerate(("0.3", "0.5", WAIT), 1):
-            waiting.append(pool.submit(get, url, wait=seconds))
-            until(lambda number=number: max(watcher.counts) >= number, f"reader {number} waits")
-        assert [cursor_of(one.result()) for one in waiting[:2]] == ["0", "0"]
-        feed.count = 1
-        assert numbers(waiting[2].result()) == [0]
-
-
-class Silent(Numbers):
-    """A feed of one's own without any extension."""
-
-    def info(self):
-        return FeedInfo((Partition(0),), "1")
-
-
-def test_feed_of_ones_own_need_not_wait(watcher):
-    """A feed that is not waited for answers at once, and passes over what it does not know."""
-    with mounted(Silent(), observer=watcher) as url:
-        assert "extensions" not in httpx.get(url).json()
-        answer = get(url, wait=WAIT, stop="x", **{"event-types": "a"})
-        assert json.loads(answer.text) == {"cursor": "0", "caughtUp": True}
-        for name in ("cursor", "lag", "splits", "cursor-of-count", "segments", "key-history"):
-            query = {"token": "1", "partition": 0, "time": "2026-01-01T00:00:00Z", "count": 1}
-            assert httpx.get(f"{url}/{name}", params=query, timeout=PATIENCE).status_code == 404
-    assert watcher.counts == [0]

@@ -27,3 +27,19 @@ def reader():
     reader = InMemoryMetricReader()
     yield reader
     reader.shutdown()
+
+
+@pytest.fixture
+def collected(reader):
+    """A function that collects OpenTelemetry's metrics, by the ends of their names."""
+
+    def collected():
+        data = reader.get_metrics_data()
+        return {
+            metric.name.split(".", 2)[2]: metric
+            for resource in (data.resource_metrics if data else [])
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+        }
+
+    return collected

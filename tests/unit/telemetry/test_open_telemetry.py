@@ -1,4 +1,4 @@
-"""What OpenTelemetry is shown of consumers."""
+"""What OpenTelemetry is shown of consumers, and of what Prometheus is shown as well."""
 
 import pytest
 from opentelemetry import trace
@@ -7,16 +7,18 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
+from prometheus_client import generate_latest
 
 from zeroeventhub import Event
-from zeroeventhub.errors import Fenced
-from zeroeventhub.telemetry import OpenTelemetry
+from zeroeventhub.errors import Diverged, Fenced
+from zeroeventhub.telemetry import OpenTelemetry, Prometheus
 from zeroeventhub.telemetry.metric import METRICS
 
 CONSUMER = "billing"
 ONE, TWO = "1" * 32, "2" * 32
 IDENTITY = {"messaging.system": "zeroeventhub", "messaging.consumer.group.name": CONSUMER}
 PAGE = {**IDENTITY, "messaging.destination.partition.id": "3"}
+LABELS = {"consumer": CONSUMER, "partition": "3"}
 
 
 @pytest.fixture
@@ -127,7 +129,7 @@ def test_trace_that_is_not_sampled_stays_so(spans, observer):
     assert spans[0].get_finished_spans() == ()
 
 
-def test_error_is_recorded(spans, observer, reader):
+def test_error_is_recorded(spans, observer, collected):
     """What is raised while a page is applied is on the span, and comes out as it was."""
     with pytest.raises(Fenced, match="moved"), observer.applying(CONSUMER, 3, []):
         raise Fenced("It has moved.")
@@ -136,58 +138,66 @@ def test_error_is_recorded(spans, observer, reader):
     assert span.attributes["error.type"] == "Fenced"
     (recorded,) = span.events
     assert recorded.attributes["exception.message"] == "It has moved."
-    (point,) = collected(reader)["apply.duration"].data.data_points
+    (point,) = collected()["apply.duration"].data.data_points
     assert point.count == 1
 
 
-def collected(reader):
-    """All metrics, by name."""
-    data = reader.get_metrics_data()
-    return {
-        metric.name.removeprefix("zeroeventhub.consumer."): metric
-        for resource in data.resource_metrics
-        for scope in resource.scope_metrics
-        for metric in scope.metrics
-    }
+NAMES = {"error": "error.type", "state": "zeroeventhub.dead_letter.state"}
+"""How OpenTelemetry calls labels."""
+
+COUNTED = [
+    ("events", PAGE, {}, 7),
+    ("pages", PAGE, {}, 2),
+    ("failures", PAGE, {"error": "KeyError"}, 2),
+    ("dead_letters", PAGE, {"state": "failed"}, 2),
+    ("dead_letters", PAGE, {"state": "held"}, 1),
+    ("retries", PAGE, {"error": "KeyError"}, 2),
+    ("retries", IDENTITY, {"error": "Diverged"}, 1),
+    ("backoff", PAGE, {"error": "KeyError"}, 3.5),
+    ("backoff", IDENTITY, {"error": "Diverged"}, 4),
+    ("fenced", PAGE, {}, 1),
+    ("duplicates", PAGE, {}, 4),
+]
 
 
-def test_every_hook_is_measured(observer, reader):
-    """Each thing that a consumer tells shows in a metric of its own."""
-    error = KeyError("secret")
-    observer.fetched(CONSUMER, 3, 5, 0.2)
-    with observer.applying(CONSUMER, 3, []):
-        pass
-    observer.committed(CONSUMER, 3, 5)
-    observer.failed(CONSUMER, 3, error, 1)
-    observer.set_aside(CONSUMER, 3, 1, 0)
-    observer.set_aside(CONSUMER, 3, 1, 1)
-    observer.waited(CONSUMER, None, error, 1.5)
-    observer.fenced(CONSUMER, 3)
-    observer.duplicate(CONSUMER, 3, 4)
-    observer.halted(CONSUMER, 3, error)
-    observer.held(CONSUMER, frozenset({3, 4}))
-    metrics = collected(reader)
+def test_every_hook_is_measured(observer, collected, registry, value):
+    """Each thing that a consumer tells shows in a metric of its own, of both kinds of telemetry;
+    failures and pauses are told apart by the kind of their error, never by its text.
+    """
+    for one in (observer, Prometheus(registry)):
+        one.fetched(CONSUMER, 3, 5, 0.2)
+        with one.applying(CONSUMER, 3, []):
+            assert value("consumer_apply_duration_seconds_count", **LABELS) is None
+        one.committed(CONSUMER, 3, 5)
+        one.committed(CONSUMER, 3, 2)
+        for number in (1, 2):
+            one.failed(CONSUMER, 3, KeyError(f"secret {number}"), number)
+            one.set_aside(CONSUMER, 3, 1, number - 1)
+            one.waited(CONSUMER, 3, KeyError("secret"), number + 0.25)
+        one.waited(CONSUMER, None, Diverged("secret"), 4.0)
+        one.fenced(CONSUMER, 3)
+        one.duplicate(CONSUMER, 3, 4)
+        one.halted(CONSUMER, 3, KeyError("secret"))
+        one.held(CONSUMER, frozenset({3, 4}))
+    metrics = collected()
     assert {name: metric.unit for name, metric in metrics.items()} == {
         metric.name: metric.unit for metric in METRICS
     }
     found = {name: list(metric.data.data_points) for name, metric in metrics.items()}
-    state = "zeroeventhub.dead_letter.state"
-    named = {"error.type": "KeyError"}
-    expected = {
-        "events": [(PAGE, 5)],
-        "pages": [(PAGE, 1)],
-        "failures": [(PAGE | named, 1)],
-        "dead_letters": [(PAGE | {state: "failed"}, 2), (PAGE | {state: "held"}, 1)],
-        "retries": [(IDENTITY | named, 1)],
-        "backoff": [(IDENTITY | named, 1.5)],
-        "fenced": [(PAGE, 1)],
-        "duplicates": [(PAGE, 4)],
-        "partition_halted": [(PAGE, 1)],
-        "partitions_held": [(IDENTITY, 2)],
-    }
-    for name, values in expected.items():
-        assert [(dict(point.attributes), point.value) for point in found[name]] == values
+    for name, where, labels, expected in COUNTED:
+        attributes = where | {NAMES[label]: text for label, text in labels.items()}
+        assert [p.value for p in found[name] if dict(p.attributes) == attributes] == [expected]
+        unit = "_seconds" if name == "backoff" else ""
+        shown = {**LABELS, "partition": "3" if where == PAGE else "", **labels}
+        assert value(f"consumer_{name}{unit}_total", **shown) == expected
+    for name, where, expected in (("partition_halted", PAGE, 1), ("partitions_held", IDENTITY, 2)):
+        assert [(dict(p.attributes), p.value) for p in found[name]] == [(where, expected)]
     (fetch,), (apply,) = found["fetch.duration"], found["apply.duration"]
     assert (fetch.sum, apply.count) == (0.2, 1)
     assert fetch.explicit_bounds[:2] == (0.005, 0.01)
+    assert value("consumer_fetch_duration_seconds_sum", **LABELS) == 0.2
+    for bound, count in (("0.1", 0), ("0.25", 1), ("60.0", 1)):
+        assert value("consumer_fetch_duration_seconds_bucket", le=bound, **LABELS) == count
+    assert value("consumer_apply_duration_seconds_count", **LABELS) == 1
     assert "secret" not in str(found)
+    assert b"secret" not in generate_latest(registry)

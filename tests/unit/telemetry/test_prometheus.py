@@ -3,56 +3,13 @@
 from pathlib import Path
 
 import pytest
-from prometheus_client import generate_latest
 
-from zeroeventhub.errors import ConfigurationError, Diverged
-from zeroeventhub.telemetry import Prometheus
+from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.telemetry import Prometheus, PrometheusPublisher
 from zeroeventhub.telemetry.metric import LAG_EVENTS, LAG_TIME, METRICS
 from zeroeventhub.telemetry.publisher_metric import HORIZON_METRICS, PUBLISHER_METRICS
 
 CONSUMER = "billing"
-PAGE = {"consumer": CONSUMER, "partition": "3"}
-
-
-def test_page_is_counted_and_timed(registry, value):
-    """A page that was fetched, applied and committed shows in all that is measured of it."""
-    observer = Prometheus(registry)
-    observer.fetched(CONSUMER, 3, 5, 0.2)
-    with observer.applying(CONSUMER, 3, []):
-        assert value("consumer_apply_duration_seconds_count", **PAGE) is None
-    observer.committed(CONSUMER, 3, 5)
-    observer.committed(CONSUMER, 3, 2)
-    assert value("consumer_events_total", **PAGE) == 7
-    assert value("consumer_pages_total", **PAGE) == 2
-    assert value("consumer_fetch_duration_seconds_sum", **PAGE) == 0.2
-    assert value("consumer_fetch_duration_seconds_bucket", le="0.1", **PAGE) == 0
-    assert value("consumer_fetch_duration_seconds_bucket", le="0.25", **PAGE) == 1
-    assert value("consumer_fetch_duration_seconds_bucket", le="60.0", **PAGE) == 1
-    assert value("consumer_apply_duration_seconds_count", **PAGE) == 1
-
-
-def test_what_goes_wrong_is_counted_by_kind(registry, value):
-    """Failures and pauses are told apart by the kind of their error, never by its text."""
-    observer = Prometheus(registry)
-    observer.failed(CONSUMER, 3, KeyError("secret"), 1)
-    observer.failed(CONSUMER, 3, KeyError("another"), 2)
-    observer.waited(CONSUMER, 3, KeyError(), 1.5)
-    observer.waited(CONSUMER, 3, KeyError(), 2.0)
-    observer.waited(CONSUMER, None, Diverged("x"), 4.0)
-    observer.fenced(CONSUMER, 3)
-    observer.duplicate(CONSUMER, 3, 9)
-    observer.set_aside(CONSUMER, 3, 2, 0)
-    assert value("consumer_failures_total", error="KeyError", **PAGE) == 2
-    assert value("consumer_retries_total", error="KeyError", **PAGE) == 2
-    assert value("consumer_backoff_seconds_total", error="KeyError", **PAGE) == 3.5
-    nowhere = {"consumer": CONSUMER, "partition": "", "error": "Diverged"}
-    assert value("consumer_retries_total", **nowhere) == 1
-    assert value("consumer_backoff_seconds_total", **nowhere) == 4
-    assert value("consumer_fenced_total", **PAGE) == 1
-    assert value("consumer_duplicates_total", **PAGE) == 9
-    assert value("consumer_dead_letters_total", state="failed", **PAGE) == 2
-    assert value("consumer_dead_letters_total", state="held", **PAGE) is None
-    assert b"secret" not in generate_latest(registry)
 
 
 def test_leases_held_are_those_of_now(registry, value):
@@ -92,10 +49,11 @@ def test_halted_partition_shows_until_it_goes_on(registry, value):
 
 
 def test_metrics_are_registered_once(registry):
-    """A second observer for a registry is refused with what to do instead."""
-    Prometheus(registry)
-    with pytest.raises(ConfigurationError, match="one Prometheus"):
-        Prometheus(registry)
+    """A second observer of one kind for a registry is refused with what to do instead."""
+    for kind in (Prometheus, PrometheusPublisher):
+        kind(registry)
+        with pytest.raises(ConfigurationError, match=rf"one {kind.__name__}\(\)"):
+            kind(registry)
 
 
 @pytest.mark.parametrize(

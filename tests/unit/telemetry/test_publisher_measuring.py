@@ -13,7 +13,7 @@ from zeroeventhub.errors import ConfigurationError, Unavailable
 from zeroeventhub.publisher.horizon_watch import HorizonReport
 from zeroeventhub.publisher.ordering import Blocker
 from zeroeventhub.server import Answered
-from zeroeventhub.telemetry import OpenTelemetryPublisher, Prometheus, PrometheusPublisher
+from zeroeventhub.telemetry import OpenTelemetryPublisher, PrometheusPublisher
 from zeroeventhub.telemetry.publisher_metric import HORIZON_METRICS, PUBLISHER_METRICS
 
 ROUTE = {"feed": "orders", "route": "events"}
@@ -45,18 +45,7 @@ class Watched:
         return self.report
 
 
-def points(reader):
-    """What OpenTelemetry has collected: points by the metrics' names."""
-    data = reader.get_metrics_data()
-    return {
-        metric.name.removeprefix("zeroeventhub.publisher."): list(metric.data.data_points)
-        for resource in (data.resource_metrics if data else [])
-        for scope in resource.scope_metrics
-        for metric in scope.metrics
-    }
-
-
-def test_answer_is_measured(registry, value, reader):
+def test_answer_is_measured(registry, value, reader, collected):
     """Requests, events, bytes, the time without the waiting and waiters show by route."""
     for observer in (
         PrometheusPublisher(registry),
@@ -73,7 +62,7 @@ def test_answer_is_measured(registry, value, reader):
     assert value("publisher_answer_duration_seconds_bucket", le="0.1", **ROUTE) == 0
     assert value("publisher_waiters", feed="orders") == 3
     assert b"alice" not in generate_latest(registry)
-    found = points(reader)
+    found = {name: metric.data.data_points for name, metric in collected().items()}
     assert {metric.name for metric in PUBLISHER_METRICS} == {*found}
     where = {
         "messaging.system": "zeroeventhub",
@@ -106,7 +95,7 @@ def test_span_of_the_host_is_told_of_the_answer(reader):
     provider.shutdown()
 
 
-def test_age_and_oldest_blocker_of_each_horizon_are_shown(registry, value, reader):
+def test_age_and_oldest_blocker_of_each_horizon_are_shown(registry, value, reader, collected):
     """A horizon shows its age, and while it is held back its oldest writer, with what is known."""
     prometheus = PrometheusPublisher(registry)
     opentelemetry = OpenTelemetryPublisher(MeterProvider([reader]))
@@ -124,7 +113,7 @@ def test_age_and_oldest_blocker_of_each_horizon_are_shown(registry, value, reade
     shown = generate_latest(registry)
     assert b"4712" not in shown
     assert b'blocker_age_seconds{feed="invoices"' not in shown
-    found = points(reader)
+    found = {name: metric.data.data_points for name, metric in collected().items()}
     assert {metric.name for metric in HORIZON_METRICS} == {*found}
     assert found["blocker.age"][0].value == 73.5
     assert found["blocker.age"][0].attributes["zeroeventhub.blocker.pid"] == 4711
@@ -146,23 +135,14 @@ def test_horizon_that_cannot_be_had_is_absent(registry, value, caplog):
     assert record.feed == "orders"
 
 
-class AsyncWatched:
-    """A feed that is bound to an async engine."""
-
-    async def horizon(self):
-        raise AssertionError
-
-
-@pytest.mark.parametrize("feed", [AsyncWatched(), object()])
-def test_feed_without_a_sync_horizon_is_refused(registry, feed):
+def test_feed_without_a_sync_horizon_is_refused(registry):
     """What cannot be asked when metrics are collected is refused at once."""
-    with pytest.raises(ConfigurationError, match="sync engine"):
-        PrometheusPublisher(registry).observe_horizon(feed, "orders")
 
+    class AsyncWatched:
+        async def horizon(self):
+            raise AssertionError
 
-def test_publishers_metrics_are_registered_once(registry):
-    """A second observer for a registry is refused; one of consumers goes beside it."""
-    PrometheusPublisher(registry)
-    with pytest.raises(ConfigurationError, match=r"one PrometheusPublisher\(\)"):
-        PrometheusPublisher(registry)
-    Prometheus(registry)
+    observer = PrometheusPublisher(registry)
+    for feed in (AsyncWatched(), object()):
+        with pytest.raises(ConfigurationError, match="sync engine"):
+            observer.observe_horizon(feed, "orders")

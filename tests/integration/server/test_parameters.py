@@ -1,0 +1,255 @@
+"""Requests as their parameters say them, on every route, over real HTTP."""
+
+import re
+from datetime import UTC, datetime
+from urllib.parse import urlencode
+
+import httpx
+import pytest
+from harness.readers import kind, mounted
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from zeroeventhub import FIRST, LAST, FeedInfo, Partition, TypeFilter, protocol
+from zeroeventhub.errors import FeedError
+
+HOSTILE_NUMBERS = [
+    *["", " ", "-1", "+1", " 1", "1 ", "1\n", "1.0", "1e3", "0x1", "1_0", "true", "null", "\x00"],
+    *["\uff11", "\u0661", "\u00b2", "\u00bd", "\u2460", "\U0001d7cf", "1\u200b"],
+]
+HOSTILE_CURSORS = ["", "\n", "1-1\n", "a\x00", "\x7f", "\t", "å", "\u2028", "\ud800", "a" * 4097]
+PLACE = {"token": "t", "partition": "0"}
+THERE = {**PLACE, "cursor": "c"}
+RENDITION = {"partition": "0"}
+NEEDED = {
+    "": {"n": "2", "cursor0": "c"},
+    "events": THERE,
+    "cursor": {**PLACE, "time": "2026-03-01T12:00:00Z"},
+    "lag": THERE,
+    "cursor-of-count": {**THERE, "events": "4"},
+    "splits": {**PLACE, "count": "4"},
+    "segments": THERE,
+    "key-history": {"key": "k"},
+    "progress": {**THERE, "consumer": "billing"},
+    "http-feed": RENDITION,
+    "server-sent-events": RENDITION,
+}
+"""What each route needs to be told."""
+
+OPTIONAL = {
+    "": ["cursor7", "pagesizehint", "headers"],
+    "events": ["pagesizehint", "event-types", "skip-event-types", "stop", "wait"],
+    "cursor-of-count": ["stop"],
+    "splits": ["cursor", "stop"],
+    "segments": ["stop"],
+    "key-history": ["after-version", "pagesizehint"],
+    "http-feed": ["lastEventId", "timeout"],
+    "server-sent-events": ["cursor", "event-types", "skip-event-types"],
+}
+EXTENSIONS = [protocol.CURSOR_OF_COUNT, protocol.CURSOR_OF_TIME, protocol.EVENT_TYPES, protocol.LAG]
+EXTENSIONS += [protocol.KEY_HISTORY, protocol.PROGRESS, protocol.SEGMENTS, protocol.SPLITS]
+EXTENSIONS += [protocol.STOP, protocol.WAIT]
+METHODS = {"head", "read", "cursor_at", "cursor_of", "cursor_of_count", "lag", "read_key"}
+METHODS |= {"register_progress", "segments", "splits"}
+
+
+class LetThroughError(FeedError):
+    """What answers a request that has come to the feed."""
+
+    status = 418
+    problem = "let-through"
+
+
+class Noting:
+    """A feed of one's own that notes what it is asked, and answers nothing."""
+
+    def __init__(self, extensions):
+        self.extensions = frozenset(extensions)
+        self.asked = None
+
+    async def info(self):
+        return FeedInfo((Partition(7), Partition(0)), "t", extensions=self.extensions)
+
+    def __getattr__(self, name):
+        """Be a feed with the methods of all extensions."""
+        if name not in METHODS:
+            raise AttributeError(name)
+
+        async def note(*arguments, **options):
+            self.asked = (name, arguments, options)
+            raise LetThroughError("It is asked.")
+
+        return note
+
+
+@pytest.fixture(scope="module")
+def ask():
+    """A function that asks a feed, and returns the answer and what the feed was asked."""
+    feed = Noting(EXTENSIONS)
+    options = {"http_feed": True, "server_sent_events": True}
+    with mounted(feed, **options) as url, httpx.Client(timeout=20) as session:
+
+        def ask(route, asked, extensions=EXTENSIONS):
+            feed.asked, feed.extensions = None, frozenset(extensions)
+            query = urlencode(asked, doseq=True, errors="surrogatepass")
+            method = "PUT" if route == "progress" else "GET"
+            address = f"{url}/{route}".rstrip("/")
+            return session.request(method, f"{address}?{query}"), feed.asked
+
+        yield ask
+
+
+@pytest.fixture(scope="module")
+def refused(ask):
+    """A function that returns the kind of problem that a request is, and what is said of it."""
+
+    def refused(route, **asked):
+        answer, reached = ask(route, {**NEEDED[route], **asked})
+        assert (answer.status_code, reached) == (400, None), (route, asked)
+        return kind(answer), answer.json()["detail"]
+
+    return refused
+
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+READ = [
+    ("events", {}, ("read", (0, "c", 1000), {})),
+    (
+        "events",
+        {"partition": "07", "cursor": FIRST, "pagesizehint": "010", "stop": "d", "wait": "1.25"},
+        ("read", (7, FIRST, 10), {"stop": "d"}),
+    ),
+    (
+        "events",
+        {"event-types": "A;b;;a", "newer": ["1", "2"]},
+        ("read", (0, "c", 1000), {"types": TypeFilter(frozenset({"a", "b"}))}),
+    ),
+    ("", {"cursor7": "b", "pagesizehint": "5"}, ("read", (0, "c", 2), {})),
+    ("cursor", {"partition": "7"}, ("cursor_at", (NOON, 7), {})),
+    (
+        "cursor",
+        {"time": "2026-03-01t13:30:00.1234569+01:30"},
+        ("cursor_at", (NOON.replace(microsecond=123456), 0), {}),
+    ),
+    ("lag", {"cursor": LAST}, ("lag", (0, LAST), {})),
+    ("cursor-of-count", {}, ("cursor_of_count", (0, "c", 4), {"stop": None})),
+    (
+        "cursor-of-count",
+        {"cursor": FIRST, "events": "01000000", "stop": "b"},
+        ("cursor_of_count", (0, FIRST, 1_000_000), {"stop": "b"}),
+    ),
+    ("splits", {}, ("splits", (0, 4), {"start": FIRST, "stop": None})),
+    (
+        "splits",
+        {"count": "1000", "cursor": "a", "stop": "b"},
+        ("splits", (0, 1000), {"start": "a", "stop": "b"}),
+    ),
+    ("segments", {"stop": "d"}, ("segments", (0, "c"), {"stop": "d"})),
+    ("key-history", {"after-version": "3"}, ("read_key", ("k", 3, 1000), {})),
+    ("progress", {}, ("register_progress", ("billing", 0, "c"), {"principal": ""})),
+    ("http-feed", {"lastEventId": "", "timeout": "15"}, ("read", (0, FIRST, 1000), {})),
+    ("http-feed", {"lastEventId": "å b"}, ("cursor_of", ("å b", 0), {})),
+    ("server-sent-events", {}, ("read", (0, FIRST, 1000), {"each": True})),
+    (
+        "server-sent-events",
+        {"cursor": "a", "skip-event-types": ";A"},
+        ("read", (0, "a", 1000), {"each": True, "types": TypeFilter(frozenset({"a"}), skip=True)}),
+    ),
+]
+
+
+def test_request_is_read(ask):
+    """A request says what it needs and may say more; unknown parameters are passed over."""
+    for route, asked, expected in READ:
+        answer, reached = ask(route, {**NEEDED[route], **asked})
+        assert (answer.status_code, reached) == (418, expected)
+
+
+@pytest.mark.parametrize("route", NEEDED)
+def test_parameter_is_there_once(ask, refused, route):
+    """A request without a parameter that it needs, or with one twice, is told which one it is."""
+    needed = NEEDED[route]
+    for name in () if needed == RENDITION else needed.keys() - {"n"}:
+        rest = {other: value for other, value in needed.items() if other != name}
+        answer, reached = ask(route, rest)
+        assert (answer.status_code, reached) == (400, None)
+        assert f"{name.rstrip('0')} is missing" in answer.json()["detail"]
+    for name in [*needed, *OPTIONAL.get(route, [])]:
+        assert f"{name} is there more than once" in refused(route, **{name: ["2", "2"]})[1]
+
+
+@pytest.mark.parametrize(
+    ("route", "name", "most"),
+    [
+        ("events", "partition", None),
+        ("events", "pagesizehint", None),
+        ("", "n", None),
+        ("splits", "count", 1_000),
+        ("cursor-of-count", "events", 1_000_000),
+        ("http-feed", "timeout", None),
+        ("key-history", "after-version", None),
+    ],
+)
+def test_number_is_of_ascii_digits_and_within_its_bounds(refused, route, name, most):
+    """A number is written in ASCII digits, and refused where it is too small or too large."""
+    for number in HOSTILE_NUMBERS:
+        assert f"{name} is not a whole number" in refused(route, **{name: number})[1]
+    for number in ("0", str(most + 1), "9" * 5000) if most else ():
+        assert name in refused(route, **{name: number})[1]
+
+
+def test_cursor_is_of_printable_ascii(refused):
+    """A cursor or stop that is empty, too long, or not of printable ASCII is a bad one."""
+    places = [("events", "stop"), ("splits", "stop"), ("cursor-of-count", "stop"), ("", "cursor7")]
+    places += [(route, "cursor") for route in ("events", "lag", "splits", "cursor-of-count")]
+    for route, name in [*places, ("server-sent-events", "cursor")]:
+        for cursor in HOSTILE_CURSORS:
+            assert refused(route, **{name: cursor})[0] == "bad-cursor"
+
+
+def test_place_that_has_no_meaning_is_refused(refused):
+    """Nothing is counted, cut or put into files behind the end, and nothing ends at the start."""
+    counting = ("splits", "cursor-of-count")
+    wrong = [(route, {"stop": stop}) for route in counting for stop in (FIRST, LAST)]
+    wrong += [(route, {"cursor": LAST}) for route in (*counting, "segments", "progress")]
+    for route, asked in [*wrong, ("progress", {"cursor": FIRST})]:
+        assert refused(route, **asked)[0] == "bad-cursor"
+
+
+def test_any_printable_cursor_is_let_through(ask):
+    """A cursor of printable ASCII is passed to the feed as it is."""
+
+    @given(st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=4096))
+    @settings(max_examples=40)
+    def is_let_through(cursor):
+        _, (name, (_, given_, _), _) = ask("events", {**THERE, "cursor": cursor})
+        assert (name, given_) == ("read", cursor)
+
+    is_let_through()
+
+
+def test_parameters_of_extensions_that_a_feed_lacks_are_passed_over(ask):
+    """A feed is given what belongs to its extensions, and what belongs to others is not read."""
+    asked = {**THERE, "stop": "d", "wait": "x", "event-types": "a"}
+    assert ask("events", asked, [protocol.STOP])[1] == ("read", (0, "c", 1000), {"stop": "d"})
+
+
+RFC_3339 = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)[Tt]([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,9})?"
+    r"([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)",
+    re.ASCII,
+)
+
+
+def test_only_rfc_3339_is_read(ask):
+    """What is nearly a moment is a bad request, and nothing else."""
+
+    @given(st.from_regex(r"\A\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d([.,]\d*)?([Zz]|[+-]\d\d:?\d\d)?\Z"))
+    @example("2026-03-01T12:00:00+12:60")
+    @example("0001-01-01T00:00:00+00:01")
+    def is_read_or_refused(time):
+        answer, asked = ask("cursor", {**PLACE, "time": time})
+        assert answer.status_code in {400, 418}
+        assert asked is None or RFC_3339.fullmatch(time)
+
+    is_read_or_refused()
