@@ -27,7 +27,7 @@ PLANTED = (
         "cli/commands.py",
         '.strip().partition("\\n")[0]',
         ".strip()",
-        ("tests/integration/cli/test_cursors.py", "-k", "cannot_empty"),
+        _CURSORS,
     ),
     Planted(
         "check --strict fails for warnings",
@@ -97,7 +97,7 @@ PLANTED = (
         "cli/demo/command.py",
         "    if not result.equal:\n",
         "    if result is None:\n",
-        ("tests/acceptance/test_demo.py", "-k", "wrong"),
+        ("tests/acceptance/test_command_line.py", "-k", "wrong"),
     ),
     Planted(
         "the kit fails a publisher that says of another cursor that the stop is reached",

@@ -1,17 +1,14 @@
 """A shop whose orders commands read."""
 
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from harness.readers import mounted
 from harness.shop import metadata, orders, place
-from harness.trimmed import ten_days
-from harness.web import serving
 from sqlalchemy import update
-from starlette.applications import Starlette
 
-from zeroeventhub import TableFeed, feed_routes
-from zeroeventhub.publisher.progress import Progress
-from zeroeventhub.publisher.retention import Retention
+from zeroeventhub import TableFeed
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
@@ -37,14 +34,32 @@ def feed(shop):
     """The URL of the orders as CloudEvents."""
     columns = {"data": "data", "partition": "part", "type": "kind", "key": "customer", "id": "id"}
     published = TableFeed(orders, partitions=2, time="placed", cloudevents=True, **columns)
-    with serving(Starlette(routes=feed_routes("/orders", published, shop))) as url:
-        yield f"{url}/orders"
+    with mounted(published, shop) as url:
+        yield url
 
 
 @pytest.fixture
-def trimmed(sqlite):
-    """The engine of a publisher of ten orders, one a day, that knows its mark and who reads on."""
-    ten_days(sqlite)
-    with sqlite.begin() as connection:
-        TableFeed(orders, retention=Retention(), progress=Progress()).install(connection)
-    return sqlite
+def run_as_client():
+    """A function that runs a script as the client that comes with a database does."""
+
+    def run(engine, script):
+        raw = engine.raw_connection()
+        with closing(raw), closing(raw.cursor()) as cursor:
+            if engine.dialect.name == "postgresql":
+                cursor.execute(script)
+            elif engine.dialect.name == "sqlite":
+                cursor.executescript(script)
+            else:
+                delimiter, statement = ";", ""
+                for line in script.splitlines(keepends=True):
+                    if line.startswith("DELIMITER "):
+                        delimiter = line.split()[1]
+                        continue
+                    statement += line
+                    if line.endswith(f"{delimiter}\n"):
+                        cursor.execute(statement.rstrip().removesuffix(delimiter))
+                        statement = ""
+                assert statement == ""
+            raw.commit()
+
+    return run

@@ -1,24 +1,17 @@
 """`zeroeventhub cursors`: an operator shows cursors and puts them elsewhere."""
 
 import json
-import threading
 from datetime import UTC, datetime, timedelta
 
-import httpx
 import pytest
 from harness.command_line import invoke
-from harness.shop import metadata, orders, place
 from harness.spark_checkpoint import write_checkpoint
 from harness.stores import NAME, call, claim, enter, load, move, new_store
-from harness.web import serving
-from sqlalchemy import Column, Integer, MetaData, Table, insert, select, text
-from starlette.applications import Starlette
+from sqlalchemy import text
 
-from zeroeventhub import FIRST, LAST, Client, Consumer, TableFeed, feed_routes
+from zeroeventhub import FIRST, LAST
 from zeroeventhub._follow import Place
 from zeroeventhub.errors import Fenced
-from zeroeventhub.layout import Layout
-from zeroeventhub.publisher.partition_hash import hash_on_connect, layout_expression
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
@@ -96,135 +89,35 @@ def test_set_puts_one_cursor_elsewhere(store, of_billing):
         "partitions": [{"partition": 1, "before": "b", "cursor": LAST}],
     }
     assert stands(store) == {0: "c", 1: LAST}
+    done = run("reset", *of_billing, "--partition", 1, "--to", "z", "--yes")
+    assert (done.exit_code, stands(store)) == (0, {0: "c", 1: "z"})
 
 
-def test_reset_empties_tables_in_its_transaction(store, of_billing):
-    """Cursors go back and tables are emptied together, or neither."""
-    totals = Table("totals", MetaData(), Column("n", Integer, primary_key=True))
-    totals.metadata.create_all(store.engine)
-    with store.engine.begin() as connection:
-        connection.execute(insert(totals), [{"n": 1}, {"n": 2}])
-        connection.execute(text("CREATE TABLE held (n INTEGER PRIMARY KEY REFERENCES totals (n))"))
-    missing = run("reset", *of_billing, "--empty", "totals", "--empty", "nothing", "--yes")
-    assert (missing.exit_code, stands(store)) == (2, {0: "a", 1: "b"})
-    done = run("reset", *of_billing, "--empty", "held", "--empty", "totals", "--yes", "--json")
-    assert json.loads(done.stdout) == {
-        "consumer": NAME,
-        "partitions": 2,
-        "deleted": {"held": 0, "totals": 2},
-    }
-    assert stands(store) == {0: FIRST, 1: FIRST}
-    with store.engine.connect() as connection:
-        assert connection.execute(select(totals)).all() == []
-
-
-def test_reset_that_cannot_empty_a_table_changes_nothing(postgresql, postgresql_url):
-    """If the rows of a table cannot go, the cursors stay where they are."""
+def test_reset_empties_tables_in_its_transaction(postgresql, postgresql_url):
+    """Cursors go back and tables are emptied together; if rows cannot go, nothing is changed."""
     store = new_store(postgresql)
     load(store, 0, start="a")
     with postgresql.begin() as connection:
         connection.execute(text("CREATE TABLE parent (n INTEGER PRIMARY KEY)"))
         connection.execute(text("CREATE TABLE child (n INTEGER REFERENCES parent (n))"))
-        connection.execute(text("INSERT INTO parent VALUES (1)"))
+        connection.execute(text("INSERT INTO parent VALUES (1), (2)"))
         connection.execute(text("INSERT INTO child VALUES (1)"))
-    options = ("--store", postgresql_url, "--consumer", NAME, "--yes")
-    refused = run("reset", *options, "--empty", "parent")
-    assert refused.exit_code == 1
+    reset = ("reset", "--store", postgresql_url, "--consumer", NAME, "--yes", "--json")
+    refused = run(*reset, "--empty", "parent")
+    assert (refused.exit_code, stands(store)) == (1, {0: "a"})
     assert refused.stderr.startswith("Error: The database refused: ")
     assert len(refused.stderr.splitlines()) == 1
-    assert stands(store) == {0: "a"}
-
-
-def test_reset_of_some_partitions_goes_where_it_is_told(store, of_billing):
-    """One partition may start again at a cursor of its own, the others stay."""
-    done = run("reset", *of_billing, "--partition", 1, "--to", "z", "--yes")
-    assert (done.exit_code, stands(store)) == (0, {0: "a", 1: "z"})
-    for wrong in (("--to", "z"), ("--partition", 7)):
-        refused = run("reset", *of_billing, *wrong, "--yes")
-        assert (refused.exit_code, refused.stdout) == (2, "")
-        assert len(refused.stderr.splitlines()) == 1
-    assert stands(store) == {0: "a", 1: "z"}
-
-
-def test_seek_puts_cursors_before_a_moment(sqlite, sqlite_url):
-    """The consumer goes on with the first event of a moment or later, in each partition."""
-    metadata.create_all(sqlite)
-    with sqlite.begin() as connection:
-        rows = [
-            {"part": n % 2, "placed": NOON + timedelta(seconds=n), "data": {"n": n}}
-            for n in range(20)
-        ]
-        connection.execute(insert(orders), rows)
-    feed = TableFeed(orders, data="data", time="placed", partition="part", partitions=2)
-    store = new_store(sqlite)
-    load(store, 1, start="b")
-    options = ("--store", sqlite_url, "--consumer", NAME, "--yes")
-    with serving(Starlette(routes=feed_routes("/orders", feed, sqlite))) as url:
-        address = f"{url}/orders"
-        for wrong in ("noon", "2026-01-31T12:00:00"):
-            assert run("seek", address, "--time", wrong, *options).exit_code == 2
-        assert stands(store) == {1: "b"}
-        moment = (NOON + timedelta(seconds=10)).isoformat()
-        done = run("seek", address, "--time", moment, *options, "--partition", 0)
-        assert (done.exit_code, set(stands(store))) == (0, {0, 1}), done.stderr
-        assert run("seek", address, "--time", moment, *options).exit_code == 0
-    bound = feed.bind(sqlite)
-    firsts = [bound.read(number, stands(store)[number], 1).events[0].data for number in (0, 1)]
-    assert firsts == [{"n": 10}, {"n": 11}]
-
-
-def test_rebuild_while_a_page_is_applied(sqlite, sqlite_url):
-    """A reset waits for the page at hand, and a page of before is not committed behind it."""
-    store = new_store(sqlite)
-    place_before = load(store, 0, start="a")
-    results = []
-    with sqlite.connect() as connection:
-        connection.execute(store.move(NAME, 0, place_before, "b"))
-        options = ("reset", "--store", sqlite_url, "--consumer", NAME, "--yes")
-        thread = threading.Thread(target=lambda: results.append(run(*options)))
-        thread.start()
-        thread.join(timeout=0.3)
-        assert results == []
-        connection.commit()
-        thread.join(timeout=30)
-    assert (results[0].exit_code, stands(store)) == (0, {0: FIRST})
-    with pytest.raises(Fenced):
-        move(store, 0, Place("b"), "c")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (("show", "--consumer", "biling"), "This store has no consumer 'biling'; it has billing."),
-        (("reset", "--consumer", "biling", "--yes"), "This store has no consumer 'biling'"),
-        (("set", "--consumer", NAME, "--partition", 0, "ä", "--yes"), "A cursor has 1 to 4096"),
-        (("set", "--consumer", "x" * 201, "--partition", 0, "a", "--yes"), "A consumer's name"),
-        (("set", "--consumer", NAME, "--partition", 40000, "a", "--yes"), "A partition's id"),
-    ],
-)
-def test_what_cannot_be_is_refused_in_a_sentence(sqlite, sqlite_url, arguments, sentence):
-    """Each refusal is one line, exit code 2, and nothing is changed."""
-    store = new_store(sqlite)
-    load(store, 0, start="a")
-    command, *rest = arguments
-    refused = run(command, "--store", sqlite_url, *rest)
-    assert (refused.exit_code, refused.stdout) == (2, "")
-    assert refused.stderr.startswith(f"Error: {sentence}")
-    assert len(refused.stderr.splitlines()) == 1
-    assert stands(store) == {0: "a"}
-
-
-def test_database_without_a_store_is_told(sqlite, sqlite_url, tmp_path):
-    """A database that no consumer has written to is named, and nothing is created in it."""
-    metadata.create_all(sqlite)
-    with sqlite.begin() as connection:
-        place(connection, 1)
-    refused = run("list", "--store", sqlite_url)
-    assert (refused.exit_code, refused.stdout) == (2, "")
-    assert "has no table zeroeventhub_cursors" in refused.stderr
-    missing = run("list", "--store", f"sqlite:///{tmp_path / 'nothing.db'}")
-    assert (missing.exit_code, "There is no database file" in missing.stderr) == (2, True)
-    assert not (tmp_path / "nothing.db").exists()
+    missing = run(*reset, "--empty", "child", "--empty", "nothing")
+    assert (missing.exit_code, stands(store)) == (2, {0: "a"})
+    done = run(*reset, "--empty", "child", "--empty", "parent")
+    assert json.loads(done.stdout) == {
+        "consumer": NAME,
+        "partitions": 1,
+        "deleted": {"child": 1, "parent": 2},
+    }
+    assert stands(store) == {0: FIRST}
+    with postgresql.connect() as connection:
+        assert connection.scalar(text("SELECT count(*) FROM parent")) == 0
 
 
 def test_names_cannot_talk_to_the_terminal(sqlite, sqlite_url):
@@ -272,60 +165,56 @@ def test_set_refuses_what_would_leave_events_out(store, of_billing, tmp_path):
     assert stands(store) == {0: "k", 1: FIRST}
 
 
-def test_set_from_a_checkpoint_is_all_or_nothing(store, of_billing, tmp_path):
-    """If one of the stream's cursors cannot be put, none is."""
-    checkpoint = write_checkpoint(tmp_path, [[{"cursors": {"0": "k", "1": "l", "40000": "m"}}]])
-    refused = run("set", *of_billing, "--from-spark-checkpoint", checkpoint, "--yes")
-    assert (refused.exit_code, stands(store)) == (2, {0: "a", 1: "b"})
-
-
-def test_consumer_goes_on_where_a_stream_ended_before_a_change(sqlite, sqlite_url, tmp_path):
-    """If partitions were redistributed since, the new ones go on from the cursors of the old."""
-    hash_on_connect(sqlite)
-    metadata.create_all(sqlite)
-    before = Layout.of(2)
-
-    def feed_of(layout):
-        shown = layout_expression(layout, key=orders.c.customer)
-        return TableFeed(orders, data="data", partition=shown, partitions=layout)
-
-    with sqlite.begin() as connection:
-        place(connection, 20)
-    ends = {
-        str(number): feed_of(before).bind(sqlite).read(number, LAST, 1).cursor for number in (0, 1)
-    }
-    checkpoint = write_checkpoint(tmp_path, [[{"cursors": ends, "token": "2"}]])
+def test_seek_puts_cursors_before_a_moment(feed, sqlite, sqlite_url):
+    """The consumer goes on with the first event of a moment or later, in each partition."""
     store = new_store(sqlite)
-    command = ("set", "--store", sqlite_url, "--consumer", NAME, "--yes")
-    assert run(*command, "--from-spark-checkpoint", checkpoint).exit_code == 0
-    with sqlite.begin() as connection:
-        place(connection, 20, first=20)
-    routes = feed_routes("/orders", feed_of(before.redistribute(by=2)), sqlite)
-    found = []
-    with serving(Starlette(routes=routes)) as url, httpx.Client() as http:
-        for page in Consumer(Client(f"{url}/orders", http), store, NAME, follow=False):
-            with sqlite.begin() as connection:
-                page.commit(connection)
-            found += [event.data["n"] for event in page.events]
-    assert sorted(found) == list(range(20, 40))
-    assert stands(store).keys() == {2, 3, 4, 5}
+    load(store, 1, start="b")
+    options = ("--store", sqlite_url, "--consumer", NAME, "--yes")
+    for wrong in ("noon", "2026-01-31T12:00:00"):
+        assert run("seek", feed, "--time", wrong, *options).exit_code == 2
+    assert stands(store) == {1: "b"}
+    moment = (NOON + timedelta(seconds=10)).isoformat()
+    done = run("seek", feed, "--time", moment, *options, "--partition", 0)
+    assert (done.exit_code, set(stands(store))) == (0, {0, 1}), done.stderr
+    assert run("seek", feed, "--time", moment, *options).exit_code == 0
+    for partition, cursor in stands(store).items():
+        place = ("--partition", partition, "--from", cursor, "--limit", 1)
+        assert json.loads(invoke("tail", feed, *place).stdout)["data"] == {"n": 10 + partition}
+
+
+ONE_WAY = "Say --partition and a cursor, or --from-spark-checkpoint"
+SET, RESET = ("set", "--consumer", NAME), ("reset", "--consumer", NAME)
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("arguments", "sentence"),
     [
-        (),
-        ("--partition", 0),
-        ("k",),
-        ("--partition", 0, "k", "--source", 0),
-        ("--partition", 0, "k", "--from-spark-checkpoint", "x"),
-        ("--partition", 0, "--from-spark-checkpoint", "x"),
-        ("k", "--from-spark-checkpoint", "x"),
+        (("show", "--consumer", "biling"), "This store has no consumer 'biling'; it has billing."),
+        (("reset", "--consumer", "biling"), "This store has no consumer 'biling'"),
+        ((*RESET, "--to", "z"), ""),
+        ((*RESET, "--partition", 7), ""),
+        ((*SET, "--partition", 0, "ä"), "A cursor has 1 to 4096"),
+        (("set", "--consumer", "x" * 201, "--partition", 0, "a"), "A consumer's name"),
+        ((*SET, "--partition", 40000, "a"), "A partition's id"),
+        (SET, ONE_WAY),
+        ((*SET, "--partition", 0), ONE_WAY),
+        ((*SET, "k"), ONE_WAY),
+        ((*SET, "--partition", 0, "k", "--source", 0), ONE_WAY),
+        ((*SET, "--partition", 0, "k", "--from-spark-checkpoint", "x"), ONE_WAY),
+        ((*SET, "--partition", 0, "--from-spark-checkpoint", "x"), ONE_WAY),
+        ((*SET, "k", "--from-spark-checkpoint", "x"), ONE_WAY),
+        ((*SET, "--from-spark-checkpoint", "{checkpoint}"), "A partition's id"),
     ],
 )
-def test_set_takes_one_way_at_a_time(sqlite, sqlite_url, wrong):
-    """A partition and its cursor, or a checkpoint: anything else is refused in a sentence."""
+def test_what_cannot_be_is_refused_in_a_sentence(sqlite, sqlite_url, tmp_path, arguments, sentence):
+    """Each refusal is one line, exit code 2, and nothing is changed."""
     store = new_store(sqlite)
-    refused = run("set", "--store", sqlite_url, "--consumer", NAME, "--yes", *wrong)
-    assert (refused.exit_code, refused.stdout, stands(store)) == (2, "", {})
-    assert refused.stderr.startswith("Error: Say --partition and a cursor, or --from-spark-check")
+    load(store, 0, start="a")
+    checkpoint = write_checkpoint(tmp_path, [[{"cursors": {"0": "k", "40000": "m"}}]])
+    command, *rest = (str(word).replace("{checkpoint}", checkpoint) for word in arguments)
+    agreed = () if command == "show" else ("--yes",)
+    refused = run(command, "--store", sqlite_url, *rest, *agreed)
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert refused.stderr.startswith(f"Error: {sentence}")
+    assert len(refused.stderr.splitlines()) == 1
+    assert stands(store) == {0: "a"}

@@ -48,12 +48,10 @@ def test_letters_are_listed_shown_retried_and_forgotten(store, of_billing):
     last = add(store, Event(b'{"n":1e400}', {"h": "1"}))
     listed = run("list", *of_billing)
     assert listed.exit_code == 0, listed.stderr
-    lines = [line.split("  ") for line in listed.stdout.splitlines()]
-    assert [line[:-2] for line in lines[:1]] == [
-        [str(first), "partition 0", "key k", "failed after 3 tries"]
-    ]
-    assert lines[0][-1] == "ValueError: no such customer"
-    assert lines[1][:-1] == [str(held), "partition 0", "key k", "held back"]
+    one, two, _ = (line.split("  ") for line in listed.stdout.splitlines())
+    assert one[:-2] == [str(first), "partition 0", "key k", "failed after 3 tries"]
+    assert one[-1] == "ValueError: no such customer"
+    assert two[:-1] == [str(held), "partition 0", "key k", "held back"]
     assert len(run("list", *of_billing, "--limit", 2).stdout.splitlines()) == 2
     assert run("list", *of_billing, "--partition", 1).stdout == ""
     shown = run("show", *of_billing, first).stdout
@@ -81,8 +79,8 @@ def test_missing_letter_is_named(sqlite, sqlite_url):
     store = new_store(sqlite)
     add(store, Event.of("é"))
     of_billing = ("--store", sqlite_url, "--consumer", NAME)
-    for arguments in (("show", "99"), ("retry", "1", "99"), ("discard", "99", "--yes")):
-        refused = run(arguments[0], *of_billing, *arguments[1:])
+    for command, *arguments in (("show", 99), ("retry", 1, 99), ("discard", 99, "--yes")):
+        refused = run(command, *of_billing, *arguments)
         assert (refused.exit_code, refused.stdout) == (2, "")
         assert refused.stderr == "Error: Consumer 'billing' has no dead letter 99.\n"
     assert states(store) == ["failed"]

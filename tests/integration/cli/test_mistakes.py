@@ -4,17 +4,27 @@ import pytest
 from harness.command_line import invoke
 from harness.shop import metadata, place
 
-TAIL = ["tail", "http://127.0.0.1:1/"]
+from zeroeventhub import CursorStore
+
+NOWHERE = "http://127.0.0.1:1/"
+TAIL = ["tail", NOWHERE]
 SYNC = ["sync", "--into", "sqlite:///stray.db", "--table", "t"]
 SERVE = ["serve", "--database", "{shop}", "--table", "orders", "--position", "id"]
+CHECK = ["check", "--database", "{shop}", "--table", "orders"]
+CONFORMANCE = ["conformance", NOWHERE]
+TRIM = ["trim", "--database", "{shop}", "--table", "orders", "--yes"]
+LAG = ["lag", NOWHERE, "--store", "{shop}"]
 
 
 @pytest.fixture
 def shop(sqlite, tmp_path, monkeypatch):
-    """A database with two orders, in the folder where the command runs."""
+    """A database with two orders and a consumer, in the folder where the command runs."""
     metadata.create_all(sqlite)
+    store = CursorStore(sqlite)
     with sqlite.begin() as connection:
         place(connection, 2, partitions=2)
+        store.create_tables(connection)
+        store.load(connection, "billing", 0)
     monkeypatch.chdir(tmp_path)
 
 
@@ -33,31 +43,57 @@ def shop(sqlite, tmp_path, monkeypatch):
         (["serve", "--database", "nonsense", *SERVE[3:]], 2, "database URL"),
         (["serve", "--database", "oracle://x/y", *SERVE[3:]], 2, "driver"),
         (["serve", "--database", "postgresql://127.0.0.1:1/x", *SERVE[3:]], 1, "database"),
-        (["discover", "http://127.0.0.1:1/"], 1, "cannot be reached"),
-        (["discover", "http://host:port/"], 2, "not a URL"),
-        ([*SYNC, "http://127.0.0.1:1/", "--consumer", "c"], 1, "cannot be reached"),
-        ([*SYNC, "http://127.0.0.1:1/", "--consumer", ""], 2, "name"),
+        (["serve", "--database", "sqlite+aiosqlite:///x.db", *SERVE[3:]], 2, "asynchronous"),
         ([*SERVE, "--path", "/{x}"], 2, "--path"),
         ([*SERVE, "--metrics", "/{x}"], 2, "--metrics"),
-        (["serve", "--database", "sqlite+aiosqlite:///x.db", *SERVE[3:]], 2, "asynchronous"),
+        (["check"], 2, "--database"),
+        ([*CHECK, "--partitions", "2"], 2, "--partition"),
+        ([*CHECK, "--ordering", "gated"], 2, "gated"),
+        ([*CHECK, "--erasable"], 2, "give --archive too"),
+        ([*CHECK, "--cache", "x"], 2, "of no use without --archive"),
+        ([*TRIM], 2, "Say what to trim"),
+        ([*TRIM, "--older-than", "soon"], 2, "an age is written as"),
+        ([*TRIM, "--below", "0"], 2, "--below"),
+        ([*TRIM, "--below", "3", "--rows", "0"], 2, "--rows"),
+        ([*TRIM, "--below", "3"], 2, "has no row of feed 'orders.id'"),
+        (["progress", "list", *CHECK[1:]], 2, "progress"),
+        ([*SERVE, "--key", "customer", "--time", "placed", "--compacted"], 2, "has no row of feed"),
+        ([*SERVE, "--time", "placed", "--compacted"], 2, "give key"),
+        ([*SERVE, "--tombstone", "kind = 'gone'"], 2, "give --compacted too"),
+        ([*SERVE, "--keep-tombstones", "30d"], 2, "give --compacted too"),
+        (["discover", NOWHERE], 1, "cannot be reached"),
+        (["discover", "http://host:port/"], 2, "not a URL"),
         (["discover", "shop/orders"], 2, "http://"),
-        (["tail", "http://127.0.0.1:1/", "-H", "nonsense"], 2, "'Name: value'"),
+        ([*SYNC, NOWHERE, "--consumer", "c"], 1, "cannot be reached"),
+        ([*SYNC, NOWHERE, "--consumer", ""], 2, "name"),
+        ([*SYNC, NOWHERE, "--consumer", "c", "--event-type", "a;b"], 2, "semicolons"),
         (["tail"], 2, "URL"),
+        ([*TAIL, "-H", "nonsense"], 2, "'Name: value'"),
         ([*TAIL, "--from", "first", "--since", "2026-01-31T12:00:00Z"], 2, "not both"),
         ([*TAIL, "--since", "yesterday"], 2, "such as 2026-01-31T12:00:00Z"),
         ([*TAIL, "--event-type", "a", "--skip-event-type", "b"], 2, "not both"),
         ([*TAIL, "--event-type", "a;b"], 2, "semicolons"),
         ([*TAIL, "--skip-event-type", ""], 2, "1 to 256"),
         ([*TAIL, "--event-type", "a"], 1, "cannot be reached"),
-        ([*SYNC, "--consumer", "c", *TAIL[1:], "--event-type", "a;b"], 2, "semicolons"),
+        (["conformance"], 2, "URL"),
+        (CONFORMANCE, 2, "cannot be reached"),
+        ([*CONFORMANCE, "--only", "nonsense"], 2, "'nonsense'"),
+        ([*CONFORMANCE, "--serve"], 2, "no URL"),
+        ([*LAG, "--consumer", "typo"], 2, "no cursor of consumer 'typo'"),
+        ([*LAG, "--consumer", "billing"], 1, "cannot be reached"),
+        (LAG, 2, "--consumer"),
+        (["cursors", "list", "--store", "sqlite:///missing.db"], 2, "There is no database file"),
+        (["cursors", "list", "--store", "{empty}"], 2, "has no table zeroeventhub_cursors"),
         (["nonsense"], 2, "nonsense"),
     ],
 )
 @pytest.mark.usefixtures("shop")
 def test_mistake_is_one_sentence_and_a_code(sqlite_url, tmp_path, arguments, code, words):
     """What cannot be done is said in a sentence, without a traceback or a stray file."""
+    (tmp_path / "empty.db").touch()
     before = set(tmp_path.iterdir())
-    shown = invoke(*(part.replace("{shop}", sqlite_url) for part in arguments))
+    places = {"{shop}": sqlite_url, "{empty}": "sqlite:///empty.db"}
+    shown = invoke(*(places.get(part, part) for part in arguments))
     assert (shown.exit_code, shown.stdout) == (code, "")
     assert words in shown.stderr
     assert "Traceback" not in shown.stderr

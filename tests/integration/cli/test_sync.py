@@ -6,17 +6,16 @@ import time
 import pytest
 from harness.command_line import invoke
 from harness.shop import orders, place
-from harness.web import answering
+from harness.stores import call, new_store
 from sqlalchemy import MetaData, Table, insert, inspect, select, text
 
 from zeroeventhub import CursorStore
 
 
-@pytest.fixture
-def sync(feed, database_url):
-    """A function that runs the command into a table `landed` of each database in turn."""
-    into = ("--into", database_url, "--table", "landed", "--consumer", "copy", "--json")
-    return lambda *options: invoke("sync", feed, *into, *options)
+def sync(feed, url, *options):
+    """Run the command into a table `landed` of a database."""
+    into = ("--into", url, "--table", "landed", "--consumer", "copy", "--json")
+    return invoke("sync", feed, *into, *options)
 
 
 def landed(engine):
@@ -28,26 +27,26 @@ def landed(engine):
         return [tuple(row) for row in connection.execute(ordered)]
 
 
-def test_sync_lands_every_event_once(sync, engine, shop):
+def test_sync_lands_every_event_once(feed, database_url, engine, shop):
     """Sync creates its table, lands every event with its attributes, and resumes."""
-    first = sync()
+    first = sync(feed, database_url)
     assert (first.exit_code, json.loads(first.stdout)["landed"]) == (0, 100), first.stderr
     rows = landed(engine)
     assert [row[:2] for row in rows] == [(p, a) for p in range(2) for a in range(1, 51)]
     assert rows[0][2:5] == ("1", "placed", "c0")
     with shop.begin() as connection:
         place(connection, 4, first=100, partitions=2)
-    assert json.loads(sync().stdout)["landed"] == 4
+    assert json.loads(sync(feed, database_url).stdout)["landed"] == 4
     assert len(landed(engine)) == 104
-    assert json.loads(sync().stdout)["landed"] == 0
+    assert json.loads(sync(feed, database_url).stdout)["landed"] == 0
 
 
 def test_sync_lands_the_types_that_it_is_asked_for(feed, any_engine, any_database_url):
     """Sync lands events of some types, and passes over the others for good."""
-    into = ("--into", any_database_url, "--table", "landed", "--consumer", "copy", "--json")
-    assert json.loads(invoke("sync", feed, *into, "--event-type", "paid").stdout)["landed"] == 10
+    paid = sync(feed, any_database_url, "--event-type", "paid")
+    assert json.loads(paid.stdout)["landed"] == 10
     assert {row[3] for row in landed(any_engine)} == {"paid"}
-    skipped = invoke("sync", feed, *into, "--skip-event-type", "paid")
+    skipped = sync(feed, any_database_url, "--skip-event-type", "paid")
     assert json.loads(skipped.stdout)["landed"] == 0
 
 
@@ -60,29 +59,16 @@ def test_sync_does_not_begin_in_the_middle(feed, any_engine, any_database_url):
     assert not inspect(any_engine).has_table("elsewhere")
 
 
-def test_sync_creates_nothing_where_the_feed_cannot_filter(tmp_path, monkeypatch):
-    """A feed that does not filter by type is refused before a database is created."""
-    monkeypatch.chdir(tmp_path)
-    document = b'{"token":"t","partitions":[{"id":"0"}],"extensions":["stop"]}'
-    into = ("--into", "sqlite:///stray.db", "--table", "t", "--consumer", "c")
-    with answering(lambda _: b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + document) as url:
-        refused = invoke("sync", url, "--event-type", "a", *into)
-    assert (refused.exit_code, refused.stdout) == (2, "")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_sync_says_that_it_waits_for_a_process_that_died(sync, engine):
+def test_sync_says_that_it_waits_for_a_process_that_died(feed, any_engine, any_database_url):
     """Sync names the consumer whose other processes hold the leases, and lands all after them."""
-    store = CursorStore(engine)
-    with engine.begin() as connection:
-        store.create_tables(connection)
-        store.leases.claim(connection, "copy", "dead", range(2), seconds=3, share=True)
+    store = new_store(any_engine)
+    call(store, store.leases.claim, "dead", range(2), seconds=3, share=True, name="copy")
     started = time.monotonic()
-    shown = sync("--lease", 1.5)
+    shown = sync(feed, any_database_url, "--lease", 1.5)
     assert (shown.exit_code, json.loads(shown.stdout)["landed"]) == (0, 100)
     assert shown.stderr.count("Other processes of consumer 'copy' hold its partitions") == 1
     assert time.monotonic() - started > 2
-    assert sync().stderr == ""
+    assert sync(feed, any_database_url).stderr == ""
 
 
 @pytest.fixture
@@ -97,8 +83,8 @@ def poison(shop):
 @pytest.mark.parametrize("sets_aside", [False, True])
 def test_sync_at_an_event_that_cannot_land(feed, postgresql, postgresql_url, sets_aside):
     """Sync halts the partition and says where, or writes a dead letter and goes on."""
-    into = ("--into", postgresql_url, "--table", "landed", "--consumer", "copy", "--json")
-    shown = invoke("sync", feed, *into, "--tries", 2, *(["--set-aside"] if sets_aside else []))
+    flags = ["--set-aside"] if sets_aside else []
+    shown = sync(feed, postgresql_url, "--tries", 2, *flags)
     store = CursorStore(postgresql)
     with postgresql.connect() as connection:
         in_1 = connection.scalar(text("SELECT count(*) FROM landed WHERE partition = 1"))

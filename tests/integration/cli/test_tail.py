@@ -1,15 +1,43 @@
-"""`zeroeventhub tail`."""
+"""`zeroeventhub discover` and `zeroeventhub tail`."""
 
 import json
 
 import pytest
 from harness.command_line import invoke
-from harness.shop import metadata, orders
-from harness.web import serving
+from harness.readers import fill, mounted
+from harness.shop import orders, place
+from harness.web import answering, serving
 from starlette.applications import Starlette
 
 from zeroeventhub import TableFeed, feed_routes
 
+EXTENSIONS = "caught-up, cursor-of-count, cursor-of-time, event-types, lag, splits, stop, wait"
+
+
+def test_discover_shows_partitions(feed):
+    """Discover prints the partitions for people, and JSON for machines."""
+    assert invoke("discover", feed).stdout == (
+        "FeedAPI v2, token 2; each event once\n"
+        f"extensions: {EXTENSIONS}\n"
+        "partition 0\npartition 1\n"
+    )
+    document = json.loads(invoke("discover", feed, "--json").stdout)
+    assert (document["token"], document["extensions"]) == ("2", EXTENSIONS.split(", "))
+
+
+@pytest.mark.parametrize(
+    ("extensions", "line"),
+    [([], "partition 0"), (["x-mine", "\x1b[2J\n"], "extensions: '\\x1b[2J\\n', x-mine")],
+)
+def test_discover_shows_extensions_of_others(extensions, line):
+    """Extensions that a publisher announces are shown without control characters."""
+    document = {"token": "t", "partitions": [{"id": "0"}], "extensions": extensions}
+    answer = f"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{json.dumps(document)}".encode()
+    with answering(lambda _: answer) as url:
+        assert invoke("discover", url).stdout.splitlines()[1] == line
+
+
+STRAY = ["--into", "sqlite:///stray.db", "--table", "t", "--consumer", "c"]
 TENS = list(range(9, 100, 10))
 """The numbers of the orders that are paid."""
 
@@ -24,6 +52,25 @@ def test_tail_prints_events_and_nothing_else(feed):
     shown = invoke("tail", feed)
     assert sorted(numbers(shown)) == list(range(100))
     assert (shown.stderr, shown.exit_code) == ("", 0)
+
+
+def test_tail_ends_at_the_head_though_more_comes_all_the_time(shop):
+    """Where each request finds another event, tail prints what was there, and ends."""
+    routes = feed_routes("/orders", TableFeed(orders, data="data"), shop)
+    application, coming = Starlette(routes=routes), iter(range(100, 150))
+
+    async def restless(scope, receive, send):
+        if scope["type"] == "http":
+            with shop.begin() as connection:
+                place(connection, 1, first=next(coming))
+        await application(scope, receive, send)
+
+    with serving(restless) as url:
+        shown = invoke("tail", f"{url}/orders")
+    assert (shown.exit_code, shown.stderr) == (0, "")
+    found = [json.loads(line)["n"] for line in shown.stdout.splitlines()]
+    assert found == [*range(len(found))]
+    assert 100 <= len(found) < 110
 
 
 def test_tail_starts_and_stops_where_it_is_asked_to(feed):
@@ -60,17 +107,20 @@ def test_tail_starts_at_a_moment(feed):
 
 
 @pytest.mark.parametrize(
-    ("option", "sentence"),
+    ("arguments", "sentence"),
     [
-        (("--since", "2026-01-31T12:01:30Z"), "extension cursor-of-time"),
-        (("--event-type", "a"), "This feed does not announce that it filters"),
+        (["tail", "--since", "2026-01-31T12:01:30Z"], "extension cursor-of-time"),
+        (["tail", "--event-type", "a"], "This feed does not announce that it filters"),
+        (["sync", "--event-type", "a", *STRAY], "This feed does not announce that it filters"),
     ],
 )
-def test_feed_is_not_asked_for_what_it_does_not_announce(sqlite, option, sentence):
-    """A feed without times or types is not read at all where they are asked for."""
-    metadata.create_all(sqlite)
-    plain = TableFeed(orders, data="data")
-    with serving(Starlette(routes=feed_routes("/orders", plain, sqlite))) as url:
-        refused = invoke("tail", f"{url}/orders", *option)
+def test_feed_is_not_asked_for_what_it_does_not_announce(
+    sqlite, tmp_path, monkeypatch, arguments, sentence
+):
+    """A feed without times or types is not read where they are asked for, and no file is made."""
+    monkeypatch.chdir(tmp_path)
+    with mounted(TableFeed(orders, data="data"), fill(sqlite)) as url:
+        refused = invoke(*arguments, url)
     assert (refused.exit_code, refused.stdout) == (2, "")
     assert sentence in refused.stderr
+    assert not (tmp_path / "stray.db").exists()
