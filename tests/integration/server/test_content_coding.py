@@ -90,10 +90,18 @@ def test_coding_is_what_the_client_asks_for(url, accept):
         assert answer.headers["vary"] == "Accept, Accept-Encoding"
 
 
-def test_small_pages_are_sent_as_they_are(url):
-    """What travels in one piece anyway is not packed, unless nothing else is taken."""
+def test_what_is_not_packed(url, shop):
+    """What travels in one piece anyway is not packed, unless nothing else is taken; an event stream
+    is sent as it happens, a problem as it is, and a feed that does not say so packs nothing.
+    """
     assert "content-encoding" not in get(url, "gzip", pagesizehint=1).headers
     assert get(url, "gzip, identity;q=0", pagesizehint=1).headers["content-encoding"] == "gzip"
+    assert "content-encoding" not in get(url, "gzip", cursor="no").headers
+    with httpx.stream("GET", f"{url}/server-sent-events") as answer:
+        assert "content-encoding" not in answer.headers
+        assert next(answer.iter_raw()).startswith(b"id: ")
+    with mounted(FEED, shop) as plain:
+        assert {"content-encoding", "vary"}.isdisjoint(get(plain, "gzip, zstd").headers)
 
 
 def test_head_is_answered_like_get(url):
@@ -102,20 +110,6 @@ def test_head_is_answered_like_get(url):
     for name in ("content-encoding", "content-length", "etag", "vary"):
         assert answer.headers[name] == whole.headers[name]
     assert answer.raw == b""
-
-
-def test_only_feeds_that_say_so_pack(shop):
-    """A feed that is mounted without it packs nothing, and leaves it to what stands before it."""
-    with mounted(FEED, shop) as url:
-        assert {"content-encoding", "vary"}.isdisjoint(get(url, "gzip, zstd").headers)
-
-
-def test_streams_and_problems_are_not_packed(url):
-    """An event stream is sent as it happens, and a problem as it is."""
-    assert "content-encoding" not in get(url, "gzip", cursor="no").headers
-    with httpx.stream("GET", f"{url}/server-sent-events") as answer:
-        assert "content-encoding" not in answer.headers
-        assert next(answer.iter_raw()).startswith(b"id: ")
 
 
 @pytest.mark.parametrize("compressed", [False, True, "zstd"])

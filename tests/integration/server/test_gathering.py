@@ -126,18 +126,3 @@ def test_waiter_that_leaves_while_its_page_is_read_keeps_it_from_nobody(watcher)
         assert len(feed.reads) == reads + 1
         for one in waiting[1:]:
             one.close()
-
-
-def test_reader_who_asks_after_a_change_sees_it(pool):
-    """A page that was begun before a change is not given to readers who asked after it."""
-    feed = Numbers()
-    with mounted(feed, capacity=Capacity(connections=8)) as url:
-        with feed.held():
-            feed.count = 1
-            early = pool.submit(get, url)
-            until(lambda: feed.inside == 1, "the first page is being read")
-            feed.count = 2
-            late = pool.submit(get, url)
-            until(lambda: feed.inside == 2, "the second page is being read as well")
-        assert numbers(early.result()) == [0]
-        assert numbers(late.result()) == [0, 1]

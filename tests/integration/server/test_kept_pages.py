@@ -28,16 +28,6 @@ def test_page_that_may_be_another_is_not_kept(book):
     assert book.asked == [0, book.last - 1, book.last] * 2
 
 
-def test_page_is_kept_for_its_time(book):
-    """A page is read again when its time is over."""
-    with mounted(book, capacity=Capacity(kept_seconds=0.2)) as url:
-        read(url, 2)
-        until(lambda: read(url, 2) or book.asked == [2, 2], "the page is read again", 5)
-    with mounted(book) as url:
-        read(url, 4, 4)
-    assert book.asked == [2, 2, 4]
-
-
 def test_pages_are_kept_within_their_bytes(book):
     """What there is no room for goes, and first what was not asked for the longest."""
     with mounted(book, capacity=Capacity(kept_bytes=2 * BOOK_PAGE)) as url:
@@ -65,7 +55,7 @@ def test_page_that_many_ask_for_takes_its_room_once(book, pool):
 
 
 def test_pages_dropped_for_their_time_leave_their_room(book):
-    """As many pages are kept after others were dropped for their time as before."""
+    """A page is read again when its time is over, and as many are kept after that as before."""
     with mounted(book, capacity=Capacity(kept_bytes=2 * BOOK_PAGE, kept_seconds=0.3)) as url:
         for _ in range(3):
             book.asked.clear()

@@ -1,42 +1,14 @@
-"""The routes of a feed, in other people's applications."""
+"""The routes of a feed: where they lie, and what a feed needs for them."""
 
-import httpx
 import pytest
-from fastapi import FastAPI
-from harness.readers import Numbers, page_url
+from harness.readers import Numbers
 from harness.shop import orders
-from harness.web import serving
 from sqlalchemy import create_engine
-from starlette.applications import Starlette
-from starlette.routing import Mount
 
 from zeroeventhub import TableFeed, feed_routes
 from zeroeventhub.errors import ConfigurationError
 
 FEED = TableFeed(orders, data="data")
-
-
-def fastapi(routes):
-    """Add the routes to a FastAPI application that has its own."""
-    application = FastAPI()
-    application.router.routes.extend(routes)
-    return application
-
-
-def starlette_mount(routes):
-    """Mount the routes below a path of Starlette."""
-    return Starlette(routes=[Mount("/api", routes=routes)])
-
-
-@pytest.mark.parametrize(("build", "prefix"), [(fastapi, ""), (starlette_mount, "/api")])
-def test_routes_fit_the_frameworks(shop, build, prefix):
-    """The same routes work in FastAPI and below a Mount, and answer without a redirect."""
-    with serving(build(feed_routes("/orders", FEED, shop))) as host:
-        url = f"{host}{prefix}/orders"
-        assert httpx.get(url).json()["token"] == "1"
-        assert httpx.head(url).status_code == 200
-        assert httpx.get(page_url(url)).text.count("data") == 10
-        assert httpx.post(url).status_code == 405
 
 
 class Plain:
