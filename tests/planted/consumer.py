@@ -2,8 +2,7 @@
 
 from harness.planted import Planted
 
-_FOLLOWER = "tests/unit/follow/test_follower.py"
-_PARTITION = "tests/unit/follow/test_partition_follower.py"
+_READING = "tests/unit/follow/test_reading.py"
 _CREW = "tests/unit/follow/test_crew.py"
 _CONSUMER = "tests/integration/consumer"
 _APPLYING = f"{_CONSUMER}/test_applying.py"
@@ -21,7 +20,7 @@ PLANTED = (
         "_follow/layout_order.py",
         " and partition.starts_after not in waited_for",
         "",
-        (_FOLLOWER,),
+        (_READING,),
     ),
     Planted(
         "an unknown outcome: the cursor is read again before anything is tried again",
@@ -32,7 +31,7 @@ PLANTED = (
         "                continue\n"
         "            except Fenced as error:\n"
         "                yield from self.find_out(error)\n",
-        (_PARTITION,),
+        (_READING,),
     ),
     Planted(
         "a page that was applied ends a row of failed commits, and with it the back-off",
@@ -40,14 +39,14 @@ PLANTED = (
         "                self.patience.failed = 0\n"
         "                self.place = Place(page.cursor, self.place.epoch)\n",
         "                self.place = Place(page.cursor, self.place.epoch)\n",
-        (_PARTITION,),
+        (_READING,),
     ),
     Planted(
         "a handler's failure is no failure of the store",
         "_follow/partition_follower.py",
         "            except (Fenced, StoreUnavailable) as error:",
         "            except (Fenced, TransientError) as error:",
-        (_PARTITION,),
+        (_READING,),
     ),
     Planted(
         "a lease is renewed three times as often as it runs out",

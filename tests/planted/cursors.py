@@ -2,191 +2,174 @@
 
 from harness.planted import Planted
 
-CURSORS = "tests/integration/cursors/"
-LANDING = "tests/integration/landing/"
 SQLITE = ("-k", "sqlite or not (postgresql or mariadb)")
 
+
+def mistake(name: str, module: str, old: str, new: str) -> Planted:
+    """Describe a mistake that the tests of its module notice on SQLite."""
+    room, _, stem = module.removesuffix(".py").partition("/")
+    return Planted(name, module, old, new, (f"tests/integration/{room}/test_{stem}.py", *SQLITE))
+
+
 PLANTED = (
-    Planted(
+    mistake(
         "the fence: a commit that moved no cursor is refused",
         "cursors/store.py",
         "        if result.rowcount != 1:",
         "        if result.rowcount > 1:",
-        (f"{CURSORS}test_store.py", *SQLITE),
     ),
-    Planted(
+    mistake(
         "compare-and-set: a cursor moves only from where the page was read",
         "cursors/store.py",
         "            is_at(columns.cursor, place.cursor),\n",
         "",
-        (f"{CURSORS}test_store.py", *SQLITE),
     ),
-    Planted(
+    mistake(
         "the lease epoch: a process that was overtaken commits nothing",
         "cursors/store.py",
         "            columns.epoch == place.epoch,\n",
         "",
-        (f"{CURSORS}test_store.py", *SQLITE),
     ),
-    Planted(
+    mistake(
         "a new lease's epoch: a process that enters raises it",
         "cursors/store.py",
         """{"epoch": columns.epoch + 1})""",
         """{"epoch": columns.epoch})""",
-        (f"{CURSORS}test_store.py", *SQLITE),
     ),
     Planted(
         "only a process that holds the lease enters",
         "cursors/store.py",
         "        if not self.leases.is_held(connection, consumer, partition, owner):",
         "        if self.leases.is_held(connection, consumer, partition, owner) is None:",
-        (f"{CURSORS}test_store.py", *SQLITE),
+        ("tests/integration/cursors/test_leases.py", *SQLITE),
     ),
     Planted(
         "a child waits for its parent where a reset comes between its lease and its first page",
         "consumer/bookkeeping.py",
         ", self._owner, after=step.after\n",
         ", self._owner\n",
-        (f"{CURSORS}test_leases.py", *SQLITE),
+        ("tests/integration/consumer/test_consumer.py", "-k", "child_waits"),
     ),
-    Planted(
+    mistake(
         "a partition that goes on has not ended",
         "cursors/store.py",
         """        values = {"ended": False} if goes_on else {}""",
         "        values = {}",
-        (f"{CURSORS}test_store.py", *SQLITE),
     ),
-    Planted(
+    mistake(
         "no lease is taken over before it has run out",
         "cursors/leases.py",
         " and expires_at > now\n",
         " and expires_at > now + seconds\n",
-        (f"{CURSORS}test_leases.py", *SQLITE),
     ),
-    Planted(
+    mistake(
         "an expired lease counts no more",
         "cursors/leases.py",
         "                columns.expires_at > UnixTime(),\n",
         "",
-        (f"{CURSORS}test_leases.py", *SQLITE),
     ),
-    Planted(
+    mistake(
         "the database's clock decides",
         "cursors/clock.py",
         "    return float(connection.execute(select(UnixTime())).scalar_one())",
         "    return __import__('time').time()",
-        (f"{CURSORS}test_clock.py", *SQLITE),
     ),
-    Planted(
+    mistake(
         "the inbox: what was applied is not applied again",
         "cursors/inbox.py",
         "        return {by_digest[number] for number in unseen}",
         "        return set(ids)",
-        (f"{CURSORS}test_inbox.py", *SQLITE),
     ),
-    Planted(
+    mistake(
         "the inbox knows every id of a long page",
         "cursors/inbox.py",
         "            seen.update(connection.scalars(query))",
         "            seen = set(connection.scalars(query))",
-        (f"{CURSORS}test_inbox.py", *SQLITE),
     ),
-    Planted(
+    mistake(
         "a lane is fenced like the page",
         "cursors/lanes.py",
         "        if not found:\n            raise _fenced(consumer, partition)\n",
         "",
-        (f"{CURSORS}test_lanes.py", *SQLITE),
     ),
-    Planted(
+    mistake(
         "a lane that counts from the cursor before begins again",
         "cursors/lanes.py",
         "left_over = [~is_at(columns.cursor, place.cursor)] if before == 0 else []",
         "left_over = []",
-        (f"{CURSORS}test_lanes.py", *SQLITE),
     ),
-    Planted(
+    mistake(
         "a heir takes the nearest of its parents' cursors",
         "cursors/inheritance.py",
         "for parent in nearest if parent in standing), None)",
         "for parent in reversed(nearest) if parent in standing), None)",
-        (f"{CURSORS}test_inheritance.py", *SQLITE),
     ),
-    Planted(
+    mistake(
         "a dead letter waits for the earlier ones of its key",
         "cursors/dead_letters.py",
         "            earlier.c.id < columns.id,",
         "            earlier.c.id > columns.id,",
-        (f"{CURSORS}test_dead_letters.py", *SQLITE),
     ),
-    Planted(
+    mistake(
         "a letter that failed again is not tried for ever",
         "cursors/dead_letters.py",
         """values = {"state": FAILED, "tries": tries, **_described(error)}""",
         """values = {"tries": tries, **_described(error)}""",
-        (f"{CURSORS}test_dead_letters.py", *SQLITE),
     ),
-    Planted(
+    mistake(
         "an extended code of SQLite is its primary code",
         "cursors/transience.py",
         """"sqlite_errorcode", 0) & 0xFF in _RESULTS""",
         """"sqlite_errorcode", 0) in _RESULTS""",
-        (f"{CURSORS}test_transience.py", *SQLITE),
     ),
-    Planted(
+    mistake(
         "a broken rule of the data does not pass by itself",
         "cursors/transience.py",
         "            return error.connection_invalidated or _passes(error.orig)",
         "            return error.connection_invalidated or True",
-        (f"{CURSORS}test_transience.py", *SQLITE),
     ),
-    Planted(
+    mistake(
         "a reset has dead letters of these partitions forgotten, and no others",
         "cursors/operating.py",
         "            delete = delete.where(table.c.partition.in_(sorted(partitions)))",
         "            pass",
-        (f"{CURSORS}test_operating.py", *SQLITE),
     ),
-    Planted(
+    mistake(
         "a lease that has run out is not shown as held",
         "cursors/operating.py",
         "        leases.expires_at > now,\n",
         "",
-        (f"{CURSORS}test_operating.py", *SQLITE),
     ),
-    Planted(
+    mistake(
         "a consumer is new whatever other consumers there are",
         "cursors/store.py",
         "known = select(columns.partition).where(columns.consumer == consumer).limit(1)",
         "known = select(columns.partition).limit(1)",
-        (f"{CURSORS}test_store.py", *SQLITE),
     ),
     Planted(
         "shares differ by one at most",
         "cursors/fair_share.py",
         "    return each + (sorted(members).index(owner) < left)",
         "    return each + (sorted(members).index(owner) <= left)",
-        ("tests/unit/cursors/test_fair_share.py",),
+        ("tests/integration/cursors/test_leases.py", *SQLITE),
     ),
     Planted(
         "a row that the database refuses is SQLAlchemy's error of its kind",
         "landing/bulk_insert.py",
         "        raise DBAPIError.instance(",
         "        raise error\n        raise DBAPIError.instance(",
-        (f"{LANDING}test_bulk_insert.py", "-k", "postgresql"),
+        ("tests/integration/landing/test_bulk_insert.py", "-k", "postgresql"),
     ),
-    Planted(
+    mistake(
         "the place of an event that does not fit counts over the whole page",
         "landing/event_rows.py",
         "        first += len(run)",
         "        first += 1",
-        (f"{LANDING}test_event_rows.py", *SQLITE),
     ),
-    Planted(
+    mistake(
         "arrivals count within a partition",
         "landing/landing_table.py",
         "select(func.max(columns.arrival)).where(columns.partition == partition)",
         "select(func.max(columns.arrival))",
-        (f"{LANDING}test_landing_table.py", *SQLITE),
     ),
 )

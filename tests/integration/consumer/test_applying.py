@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 import psycopg
 import pytest
@@ -19,16 +19,19 @@ from harness.deliveries import (
     write_page,
     write_page_async,
 )
+from harness.stores import LOCK_WAITS, beside, outcome
 from harness.waiting import DEADLINE, until
 from sqlalchemy import Connection, text
-from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
+from sqlalchemy import event as sql_event
+from sqlalchemy.exc import IntegrityError, OperationalError
+from sqlalchemy.ext.asyncio import async_sessionmaker
 from sqlalchemy.orm import DeclarativeBase, Session, sessionmaker
 
 from zeroeventhub import Event, Failures, PendingPage
-from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.errors import ConfigurationError, Halted
 
-ASIDE = Failures(tries=1, then="set-aside")
+HALT, ASIDE = Failures(tries=1), Failures(tries=1, then="set-aside")
+HALT_OR_ASIDE = pytest.mark.parametrize("failures", [HALT, ASIDE], ids=["halt", "aside"])
 
 
 class Base(DeclarativeBase):
@@ -41,10 +44,11 @@ class Effect(Base):
     __table__ = effects
 
 
-def test_page_and_cursor_are_committed_together(shop):
-    """The effects of a page are there, and the cursor behind it."""
-    shop.feed.publish(event(1), event(2))
-    shop.run(write_page)
+@pytest.mark.parametrize("lanes", [1, 4])
+def test_page_and_cursor_are_committed_together(shop, lanes):
+    """A page whose events have one key takes one transaction, with the cursor in it."""
+    shop.feed.publish(event(1, "a"), event(2, "a"))
+    shop.run(write_page, lanes=lanes)
     assert (shop.landed(), shop.cursor()) == ([1, 2], "2")
     assert shop.observer.told == [("applying", [1, 2]), ("committed", 2)]
 
@@ -54,12 +58,11 @@ def test_error_of_apply_undoes_everything(shop):
     mine = Poison("mine")
 
     def apply(connection, page):
-        """Write and fail."""
         write_page(connection, page)
         raise mine
 
     shop.feed.publish(event(1))
-    with pytest.raises(Exception, match="mine") as caught:
+    with pytest.raises(Halted, match="mine") as caught:
         shop.run(apply, failures=Failures(tries=2))
     assert caught.value.__cause__ is mine
     assert (shop.landed(), shop.cursor()) == ([], "_first")
@@ -73,7 +76,6 @@ def test_tries_are_counted_anew_for_every_page(shop):
     failures = {1: 2, 2: 2, 3: 2}
 
     def apply(connection, one: Event):
-        """Fail twice at each event."""
         write(connection, [one])
         if failures[one.data["n"]]:
             failures[one.data["n"]] -= 1
@@ -86,28 +88,30 @@ def test_tries_are_counted_anew_for_every_page(shop):
 
 
 @pytest.mark.parametrize(
-    ("act", "cursor"),
+    ("act", "cursor", "lanes"),
     [
-        (lambda shop: shop.put("0"), "0"),
-        (lambda shop: shop.put("1"), "1"),
-        (lambda shop: shop.take_over(0, seconds=0.3), "1"),
+        (lambda shop: shop.put("0"), "0", 1),
+        (lambda shop: shop.put("1"), "1", 1),
+        (lambda shop: shop.put("1"), "1", 2),
+        (lambda shop: shop.take_over(0, seconds=0.3), "1", 1),
     ],
-    ids=["another cursor", "the same cursor", "a lost lease"],
+    ids=["another cursor", "the same cursor", "the same cursor in lanes", "a lost lease"],
 )
-def test_stale_page_is_fenced_before_apply_is_called(shop, act, cursor):
+def test_stale_page_is_fenced_before_apply_is_called(shop, act, cursor, lanes):
     """A page from another cursor, by an older right, or of a lost lease is not applied."""
     calls = []
 
     def apply(connection, page):
-        """Remember the calls."""
         calls.append(page.previous_cursor)
         write_page(connection, page)
 
-    shop.feed.publish(event(1), event(2))
+    shop.feed.publish(event(1, "d"), event(2, "d"), event(3, "a"))
     shop.put("1")
     rival = Rival(lambda: act(shop))
-    shop.run(apply, lease=0.3, observer=rival)
-    assert (calls, shop.landed()) == ([cursor], [2] if cursor == "1" else [1, 2])
+    shop.run(apply, lease=0.3, lanes=lanes, observer=rival)
+    assert calls == [cursor] * lanes
+    assert sorted(shop.landed()) == ([2, 3] if cursor == "1" else [1, 2, 3])
+    assert rival["raised"] == [("Fenced",)] * lanes
     assert (rival["fenced"], rival["failed"]) == ([(0,)], [])
 
 
@@ -116,7 +120,6 @@ def test_lease_that_is_lost_while_apply_works_costs_the_commit(every_shop):
     shop, taken = every_shop, []
 
     def apply(connection, page):
-        """Write, while another process tries to enter."""
         write_page(connection, page)
         if not taken and shop.several_write:
             rival = threading.Thread(target=shop.take_over, args=[0], kwargs={"seconds": 0.2})
@@ -134,47 +137,6 @@ def test_lease_that_is_lost_while_apply_works_costs_the_commit(every_shop):
 # What apply is given.
 
 
-def test_sync_function_gets_a_connection_or_a_session(shop):
-    """Both consumers call ordinary functions, with what they ask for."""
-
-    def with_connection(connection: Connection, page: PendingPage) -> None:
-        """Take a connection."""
-        assert isinstance(connection, Connection)
-        assert isinstance(page, PendingPage)
-        write(connection, page.events)
-
-    def with_session(session: Session, one: Event) -> None:
-        """Take a session, and leave it to it when to write."""
-        session.add(Effect(n=one.data["n"]))
-
-    for number, apply in enumerate([with_connection, with_session]):
-        shop.feed.publish(event(10 * number), event(10 * number + 1))
-        shop.run(apply)
-    assert (shop.landed(), shop.cursor()) == ([0, 1, 10, 11], "4")
-
-
-def test_async_function_gets_a_connection_a_session_or_the_events(async_shop):
-    """An AsyncConsumer calls coroutine functions, with what they ask for."""
-
-    async def with_connection(connection, page) -> None:
-        """Take a connection."""
-        assert isinstance(connection, AsyncConnection)
-        await connection.run_sync(write, page.events)
-
-    async def with_session(session: AsyncSession, one: Event) -> None:
-        """Take a session, and leave it to it when to write."""
-        session.add(Effect(n=one.data["n"]))
-
-    async def with_list(connection: AsyncConnection, events: list[Event]) -> None:
-        """Take a list."""
-        await connection.run_sync(write, events)
-
-    for number, apply in enumerate([with_connection, with_session, with_list]):
-        async_shop.feed.publish(event(10 * number), event(10 * number + 1))
-        async_shop.run(apply)
-    assert async_shop.landed() == [0, 1, 10, 11, 20, 21]
-
-
 class Audited(Session):
     """A session class of the caller's own."""
 
@@ -184,7 +146,6 @@ def test_sessions_are_made_as_the_caller_says(shop):
     made = []
 
     def apply(session, page):
-        """Write through the session."""
         made.append(isinstance(session, Audited))
         session.add_all(Effect(n=one.data["n"]) for one in page.events)
 
@@ -205,90 +166,113 @@ def test_sessions_are_made_as_the_caller_says(shop):
 INSERT = "INSERT INTO effects (arrival, n) VALUES (%s, %s)"
 
 
-@pytest.mark.parametrize("failures", [Failures(tries=1), ASIDE], ids=["halt", "aside"])
+@HALT_OR_ASIDE
 def test_psycopg_connection_is_the_one_of_the_transaction(postgresql_shop, failures):
     """What goes through the plain connection is committed and undone with the cursor."""
-    shop, poison = postgresql_shop, []
+    shop = postgresql_shop
 
     def plain(connection: psycopg.Connection, one: Event) -> None:
-        """Write without SQLAlchemy."""
-        connection.execute(INSERT, (one.data["n"], one.data["n"]))
+        n = one.data["n"]
+        connection.execute(INSERT, (n, n))
         with connection.transaction():
             connection.execute("SELECT 1")
-        if one.data["n"] in poison:
+        if n == 4:
             connection.execute(INSERT, (100, None))
 
     async def async_plain(connection: psycopg.AsyncConnection, one: Event) -> None:
-        """Do the same."""
-        await connection.execute(INSERT, (one.data["n"], one.data["n"]))
-        if one.data["n"] in poison:
+        n = one.data["n"]
+        await connection.execute(INSERT, (n, n))
+        if n == 4:
             await connection.execute(INSERT, (100, None))
 
-    apply = async_plain if shop.is_async else plain
-    shop.feed.publish(event(1), event(2))
-    shop.run(apply, failures=failures)
-    assert (shop.landed(), shop.cursor()) == ([1, 2], "2")
-    poison.append(4)
-    shop.feed.publish(event(3), event(4), event(5))
-    if failures is ASIDE:
-        shop.run(apply, failures=failures)
-        assert (shop.landed(), shop.letters()) == ([1, 2, 3, 5], [(4, "failed", 1)])
-    else:
-        with halting(psycopg.errors.NotNullViolation):
-            shop.run(apply, failures=failures)
-        assert (shop.landed(), shop.cursor()) == ([1, 2], "2")
-
-
-def test_psycopg_connection_refuses_to_commit(postgresql_url):
-    """The plain connection cannot be committed by apply."""
-
-    def apply(connection: psycopg.Connection, one: Event) -> None:
-        """Commit."""
-        connection.execute(INSERT, (1, 1))
-        connection.commit()
-
-    with opened(postgresql_url) as shop:
-        shop.feed.publish(event(1))
-        with halting(psycopg.ProgrammingError, "commit"):
-            shop.run(apply)
-        assert (shop.landed(), shop.cursor()) == ([], "_first")
+    shop.feed.publish(*map(event, range(1, 6)))
+    with nullcontext() if failures is ASIDE else halting(psycopg.errors.NotNullViolation):
+        shop.run(async_plain if shop.is_async else plain, failures=failures, limit=2)
+    aside = [1, 2, 3, 5], [(4, "failed", 1)], "5"
+    found = shop.landed(), shop.letters(), shop.cursor()
+    assert found == (aside if failures is ASIDE else ([1, 2], [], "2"))
 
 
 # What apply must not do.
 
 
-def committing(connection: Connection, page: PendingPage) -> None:
-    """Commit the connection."""
-    write(connection, page.events)
-    connection.commit()
-
-
-def committing_session(session: Session, page: PendingPage) -> None:
-    """Commit the session."""
-    session.add_all(Effect(n=one.data["n"]) for one in page.events)
-    session.commit()
-
-
-def swallowing(connection: Connection, page: PendingPage) -> None:
-    """Commit the connection, and go on whatever comes of it."""
+def commit_in_silence(transaction, page):
+    """Commit, and go on whatever comes of it."""
     with suppress(ConfigurationError):
-        committing(connection, page)
+        transaction.commit()
 
 
-@pytest.mark.parametrize("apply", [committing, committing_session, swallowing])
-def test_commit_by_apply_is_refused_before_it_happens(shop, apply):
-    """Neither effects nor cursor are committed by apply."""
+def roll_back_and_raise(transaction, page):
+    """Roll back, and raise."""
+    transaction.rollback()
+    raise Poison
+
+
+@pytest.mark.parametrize("kind", [Connection, Session])
+@pytest.mark.parametrize(
+    ("end", "cause", "complaint"),
+    [
+        (lambda given, _: given.commit(), ConfigurationError, "must not commit the transaction"),
+        (commit_in_silence, ConfigurationError, "kept from committing"),
+        (lambda given, _: given.rollback(), ConfigurationError, "rolled back"),
+        (roll_back_and_raise, Poison, ""),
+        (lambda given, page: page.commit(given), ConfigurationError, "must not commit the page"),
+    ],
+    ids=["commit", "commit in silence", "roll back", "roll back and raise", "commit the page"],
+)
+def test_transaction_is_not_ended_by_apply(shop, kind, end, cause, complaint):
+    """What apply commits or rolls back itself is an error of its own, and nothing stays of it."""
+
+    def apply(transaction: kind, page: PendingPage) -> None:
+        write(transaction, page.events)
+        end(transaction, page)
+
     shop.feed.publish(event(1))
-    with halting(ConfigurationError, r"must not commit|kept from committing"):
+    with halting(cause, complaint):
         shop.run(apply)
     assert (shop.landed(), shop.cursor()) == ([], "_first")
+
+
+def create_table(connection):
+    """Create a table, by which MariaDB commits."""
+    connection.execute(text("CREATE TABLE other (n int)"))
+
+
+def undo_in_the_driver(connection):
+    """Roll back where SQLAlchemy does not see it, as MariaDB does at a deadlock."""
+    connection.connection.driver_connection.rollback()
+
+
+@pytest.mark.parametrize(
+    ("kind", "end", "cause", "complaint"),
+    [
+        (psycopg.Connection, lambda plain: plain.commit(), psycopg.ProgrammingError, "commit"),
+        (Connection, create_table, ConfigurationError, "themselves"),
+        (Connection, undo_in_the_driver, ConfigurationError, "ended before"),
+    ],
+    ids=["postgresql, commit", "mariadb, a table is created", "mariadb, a swallowed deadlock"],
+)
+def test_end_of_the_transaction_in_the_driver_is_found_out(request, kind, end, cause, complaint):
+    """What ends the transaction beneath SQLAlchemy halts, and nothing is applied behind it."""
+
+    def apply(connection: kind, one: Event) -> None:
+        end(connection)
+        write(connection, [one])
+
+    database = "postgresql" if kind is psycopg.Connection else "mariadb"
+    with opened(request.getfixturevalue(f"{database}_url")) as shop:
+        shop.feed.publish(event(1))
+        with halting(cause, complaint):
+            shop.run(apply)
+        assert shop.landed() == []
+        # What was committed with the table, the cursor among it, cannot be undone.
+        assert shop.cursor() == ("1" if end is create_table else "_first")
 
 
 def test_savepoints_are_apply_s_own_business(every_shop):
     """Savepoints of apply may be released and rolled back."""
 
     def apply(connection: Connection, one: Event) -> None:
-        """Use savepoints."""
         with connection.begin_nested():
             write(connection, [one])
         with pytest.raises(Poison), connection.begin_nested():
@@ -300,30 +284,11 @@ def test_savepoints_are_apply_s_own_business(every_shop):
     assert every_shop.landed() == [1, 2]
 
 
-@pytest.mark.parametrize("kind", [Connection, Session])
-@pytest.mark.parametrize("raises", [False, True])
-def test_rollback_by_apply_is_an_error(shop, kind, raises):
-    """What apply has rolled back does not count as applied; what it raises behind that passes."""
-
-    def apply(transaction: kind, page: PendingPage) -> None:
-        """Roll back."""
-        write(transaction, page.events)
-        transaction.rollback()
-        if raises:
-            raise Poison
-
-    shop.feed.publish(event(1))
-    with halting(Poison if raises else ConfigurationError, "" if raises else "rolled back"):
-        shop.run(apply)
-    assert (shop.landed(), shop.cursor()) == ([], "_first")
-
-
 def test_rollback_of_everything_is_no_failure_of_one_event(shop):
     """What apply has rolled back takes the letters with it, so that nothing goes on."""
     calls = []
 
     def apply(connection: Connection, one: Event) -> None:
-        """Fail, and at the second event roll everything back first."""
         calls.append(one.data["n"])
         if one.data["n"] == 2:
             connection.rollback()
@@ -342,7 +307,6 @@ def test_transaction_that_was_ended_in_plain_sql_halts_for_good(every_shop, rais
     calls = []
 
     def apply(connection: Connection, one: Event) -> None:
-        """Commit as text."""
         calls.append(one.data["n"])
         write(connection, [one])
         connection.execute(text("COMMIT"))
@@ -355,198 +319,135 @@ def test_transaction_that_was_ended_in_plain_sql_halts_for_good(every_shop, rais
     assert (calls, every_shop.landed(), every_shop.letters()) == ([1], [1], [])
 
 
-@pytest.mark.parametrize(
-    ("end", "complaint"),
-    [
-        (lambda connection: connection.execute(text("CREATE TABLE other (n int)")), "themselves"),
-        (lambda connection: connection.connection.driver_connection.rollback(), "ended before"),
-    ],
-    ids=["a table is created", "a deadlock was swallowed"],
-)
-def test_transaction_that_mariadb_has_ended_is_found_out(mariadb_url, end, complaint):
-    """MariaDB commits when a table is created, and undoes everything at a deadlock."""
-
-    def apply(connection: Connection, one: Event) -> None:
-        """Lose the transaction, and go on."""
-        end(connection)
-        write(connection, [one])
-
-    with opened(mariadb_url) as shop:
-        shop.feed.publish(event(1))
-        with halting(ConfigurationError, complaint):
-            shop.run(apply)
-        assert shop.landed() == []
-
-
-@pytest.mark.parametrize("failures", [Failures(tries=1), ASIDE], ids=["halt", "aside"])
+@HALT_OR_ASIDE
 def test_error_that_apply_swallows_does_not_lose_the_page_in_silence(every_shop, failures):
     """PostgreSQL aborts the transaction at an error, and would then commit nothing."""
     shop = every_shop
 
     def apply(connection: Connection, one: Event) -> None:
-        """Fail in the database at the second event, and go on."""
         write(connection, [one])
         if one.data["n"] == 2:
             with pytest.raises(IntegrityError):
                 connection.execute(effects.insert().values(n=None))
 
     shop.feed.publish(event(1), event(2))
-    if shop.engine.dialect.name != "postgresql":
+    aborted = shop.engine.dialect.name == "postgresql"
+    halts = aborted and failures is HALT
+    with halting(ConfigurationError, "PostgreSQL had aborted") if halts else nullcontext():
         shop.run(apply, failures=failures)
-        assert shop.landed() == [1, 2]
-    elif failures is ASIDE:
-        shop.run(apply, failures=failures)
-        assert (shop.landed(), shop.letters()) == ([1], [(2, "failed", 1)])
-    else:
-        with halting(ConfigurationError, "PostgreSQL had aborted"):
-            shop.run(apply, failures=failures)
-        assert (shop.landed(), shop.cursor()) == ([], "_first")
-
-
-def test_page_that_apply_commits_itself_is_an_error_of_apply(sync_shop):
-    """A page is committed by the consumer that runs, and not by apply."""
-
-    def apply(connection: Connection, page: PendingPage) -> None:
-        """Commit the page a second time."""
-        page.commit(connection)
-
-    sync_shop.feed.publish(event(1))
-    with halting(ConfigurationError, "must not commit the page"):
-        sync_shop.run(apply)
-    assert sync_shop.cursor() == "_first"
+    assert shop.landed() == ([] if halts else [1] if aborted else [1, 2])
+    assert shop.letters() == ([(2, "failed", 1)] if aborted and not halts else [])
 
 
 # Errors of the database.
 
 
-@pytest.mark.parametrize("failures", [Failures(tries=1), ASIDE], ids=["halt", "aside"])
+@HALT_OR_ASIDE
 def test_violated_constraint_is_the_handler_s_error(every_shop, failures):
     """It halts, or is undone to the savepoint, through a connection and through a session."""
     shop = every_shop
 
     def with_connection(connection: Connection, one: Event) -> None:
-        """Write, and violate a constraint at the second event."""
         write(connection, [one])
         if one.data["n"] == 2:
             connection.execute(effects.insert().values(n=None))
 
     def with_session(session: Session, one: Event) -> None:
-        """Do the same, which shows when the session is flushed."""
-        n = one.data["n"]
-        session.add(Effect(n=None if n == 2 else n))
+        # It shows when the session is flushed.
+        session.add(Effect(n=None if one.data["n"] == 2 else one.data["n"]))
 
     for apply in (with_connection, with_session):
         shop.feed.publish(event(1), event(2), event(3))
-        if failures is ASIDE:
+        with nullcontext() if failures is ASIDE else halting(IntegrityError):
             shop.run(apply, failures=failures)
-        else:
-            with halting(IntegrityError):
-                shop.run(apply, failures=failures)
     assert shop.landed() == ([1, 3] * 2 if failures is ASIDE else [])
     assert shop.letters() == ([(2, "failed", 1)] * 2 if failures is ASIDE else [])
 
 
-@pytest.fixture(params=["postgresql", "mariadb"])
-def server_shop(request):
-    """A shop over a database that is a server."""
-    with opened(request.getfixturevalue(f"{request.param}_url")) as shop:
-        yield shop
+@HALT_OR_ASIDE
+def test_full_disk_halts_and_sets_nothing_aside(sqlite_url, failures):
+    """A page that no longer fits is rolled back whole, and applied when there is room."""
+    room, came_to = [2**30], set()
+    with opened(sqlite_url) as shop:
+        shop.feed.publish(*[event(n, "x" * 3000) for n in range(30)])
+
+        @sql_event.listens_for(shop.engine, "connect")
+        def limit(connection, _):
+            connection.execute(f"PRAGMA max_page_count = {room[0]}")
+
+        def run(pages):
+            with shop.engine.connect() as connection:
+                room[0] = connection.exec_driver_sql("PRAGMA page_count").scalar() + pages
+            shop.engine.dispose()
+            shop.run(write_page, limit=3, failures=failures)
+
+        for _ in range(3):
+            with pytest.raises((Halted, OperationalError), match="database or disk is full"):
+                run(7)
+            came_to.add(len(shop.landed()))
+            place = 0 if shop.cursor() == "_first" else int(shop.cursor())
+            assert (shop.landed(), shop.letters()) == ([*range(place)], [])
+        assert len(came_to) > 1, "the disk has to have been full in the middle of the feed"
+        run(2**20)
+        assert (shop.landed(), shop.letters()) == ([*range(30)], [])
 
 
-def lost(shop):
-    """Make a function that loses the connection once; return it with what it has lost."""
-    cut = []
-
-    def apply(connection: Connection, one: Event) -> None:
-        """Lose the connection, in the middle."""
-        write(connection, [one])
-        if not cut:
-            cut.append(one.data["n"])
-            kill(shop.engine, connection)
-            write(connection, [one])
-
-    return apply, cut
+def lose_the_connection(engine, connection):
+    """Lose the connection."""
+    kill(engine, connection)
+    connection.execute(text("SELECT 1"))
 
 
-def test_lost_connection_is_no_failure_of_apply(server_shop):
-    """A connection that is lost while apply works is the store's, and counts as no try."""
-    shop = server_shop
-    apply, cut = lost(shop)
-    shop.feed.publish(event(1), event(2))
-    shop.run(apply, attempts=2)
-    assert (cut, shop.landed()) == ([1], [1, 2])
-    assert (shop.observer["failed"], shop.observer["raised"]) == ([], [("StoreUnavailable",)])
-    assert shop.observer["waited"] == [(0, "StoreUnavailable")]
+def lose_a_deadlock(engine, connection):
+    """Lock two rows in the order that a rival does not, and give way."""
 
+    def lock(connection, n):
+        connection.execute(effects.update().where(effects.c.arrival == -n).values(k="locked"))
 
-def test_lost_connection_is_no_failure_of_a_letter(server_shop):
-    """A dead letter whose transaction was lost is applied again."""
-    shop = server_shop
-    shop.feed.publish(event(1), event(2))
-    shop.run(failing(1, 2), failures=ASIDE)
-    shop.retry()
-    shop.observer.told.clear()
-    apply, cut = lost(shop)
-    shop.run(apply, failures=ASIDE, attempts=2)
-    assert (cut, shop.landed(), shop.letters()) == ([1], [1, 2], [])
-    assert shop.observer["failed"] == []
-
-
-@pytest.mark.parametrize("aside", [False, True])
-def test_deadlock_is_no_failure_of_apply(server_shop, aside):
-    """The transaction that gives way in a deadlock is tried again."""
-    shop, threads = server_shop, []
-    postgresql = shop.engine.dialect.name == "postgresql"
-    with shop.engine.begin() as connection:
-        connection.execute(effects.insert(), [{"arrival": -n, "n": n} for n in (1, 2)])
-
-    def apply(connection: Connection, one: Event) -> None:
-        """Lock two rows in the order that the rival does not."""
-        if aside and not shop.observer["failed"]:
-            raise Poison
-        if threads:
-            write(connection, [one])
-            return
-        if postgresql:
-            connection.execute(text("SET LOCAL deadlock_timeout = '10ms'"))
-        lock(connection, 1)
-        threads.append(threading.Thread(target=lock, args=(rival, 1)))
-        threads[0].start()
-        until(lambda: is_blocked(shop.engine), "a session waits for a lock")
-        try:
-            lock(connection, 2)
-        finally:
-            threads[0].join(DEADLINE)
-            rival.rollback()
-
-    shop.feed.publish(event(3))
-    with shop.engine.connect() as rival:
-        if postgresql:
+    with engine.connect() as rival:
+        if engine.dialect.name == "postgresql":
             rival.execute(text("SET LOCAL deadlock_timeout = '60s'"))
+            connection.execute(text("SET LOCAL deadlock_timeout = '10ms'"))
         # Of two, MariaDB sends away the one that has changed less.
         rival.execute(effects.insert(), [{"n": number} for number in range(100, 200)])
         lock(rival, 2)
-        shop.run(apply, attempts=2, failures=ASIDE if aside else Failures(tries=1))
-    assert len(threads) == 1
-    assert (shop.landed(), shop.letters(), shop.cursor()) == ([2, 1, 3], [], "1")
-    assert shop.observer["raised"] == [("Poison",)] * aside + [("StoreUnavailable",)]
+        lock(connection, 1)
+        waiting = beside(lock, rival, 1)
+        with engine.connect() as other:
+            query = text(LOCK_WAITS[engine.dialect.name])
+            until(lambda: other.scalar(query), "the rival waits for a lock")
+        try:
+            lock(connection, 2)
+        finally:
+            outcome(waiting)
+            rival.rollback()
 
 
-def lock(connection, n):
-    """Lock the row of an effect."""
-    connection.execute(effects.update().where(effects.c.arrival == -n).values(k="locked"))
+@pytest.mark.parametrize("database", ["postgresql", "mariadb"])
+@pytest.mark.parametrize("trouble", [lose_the_connection, lose_a_deadlock])
+@pytest.mark.parametrize("of_letter", [False, True], ids=["page", "letter"])
+def test_trouble_of_the_store_is_no_failure_of_apply(request, database, trouble, of_letter):
+    """A transaction of a page or a letter that is lost is tried again, and counts as no try."""
+    lost = []
 
+    def apply(connection: Connection, one: Event) -> None:
+        write(connection, [one])
+        if not lost:
+            lost.append(one.data["n"])
+            trouble(shop.engine, connection)
 
-def is_blocked(engine):
-    """Tell whether a session waits for a lock."""
-    if engine.dialect.name == "postgresql":
-        query = "SELECT count(*) FROM pg_locks WHERE NOT granted AND pid IN ("
-        query += "SELECT pid FROM pg_stat_activity WHERE datname = current_database())"
-    else:
-        query = "SELECT count(*) FROM information_schema.processlist WHERE db = database() "
-        query += "AND info LIKE 'UPDATE effects%%'"
-    with engine.connect() as connection:
-        return connection.exec_driver_sql(query).scalar()
+    with opened(request.getfixturevalue(f"{database}_url")) as shop:
+        with shop.engine.begin() as connection:
+            connection.execute(effects.insert(), [{"arrival": -n, "n": -n} for n in (1, 2)])
+        shop.feed.publish(event(1), event(2))
+        if of_letter:
+            shop.run(failing(1, 2), failures=ASIDE)
+            shop.retry()
+            shop.observer.told.clear()
+        shop.run(apply, failures=ASIDE, attempts=2)
+        assert (lost, shop.landed(), shop.letters()) == ([1], [-2, -1, 1, 2], [])
+        assert (shop.observer["failed"], shop.observer["raised"]) == ([], [("StoreUnavailable",)])
+        assert shop.observer["waited"] == [(0, "StoreUnavailable")]
 
 
 class Interrupted(BaseException):
@@ -555,11 +456,10 @@ class Interrupted(BaseException):
 
 @pytest.mark.parametrize("aside", [False, True])
 def test_interrupt_rolls_back_and_passes(shop, aside):
-    """What is no Exception ends the run, is not set aside, and leaves nothing."""
+    """What is no Exception ends the run at once or in a second try, and leaves nothing."""
     calls = []
 
     def apply(connection, page):
-        """Be interrupted, at once or in the second try."""
         write_page(connection, page)
         calls.append(page.cursor)
         raise Poison if aside and len(calls) == 1 else Interrupted
@@ -576,7 +476,6 @@ def test_cancelled_task_rolls_back(async_shop, lanes):
     """An apply that is cancelled leaves nothing of the page."""
 
     async def apply(connection, page) -> None:
-        """Write, and be cancelled."""
         await write_page_async(connection, page)
         asyncio.current_task().cancel()
         await asyncio.sleep(DEADLINE)

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import make_dataclass, replace
 
 import pytest
 from harness.deliveries import (
@@ -20,9 +20,10 @@ from harness.deliveries import (
     write_page,
 )
 from sqlalchemy import Connection, text
+from sqlalchemy.exc import DataError
 
 from zeroeventhub import Event, Failures
-from zeroeventhub.errors import ConfigurationError, Fenced
+from zeroeventhub.errors import ConfigurationError
 
 ASIDE = Failures(tries=2, then="set-aside")
 HELD = Failures(tries=2, then="set-aside", hold_back=True)
@@ -68,13 +69,6 @@ def test_event_that_was_set_aside_is_dropped_when_it_comes_again(shop):
     assert (shop.landed(), shop.letters()) == ([2, 1], [])
 
 
-def test_identity_is_what_the_caller_says(shop):
-    """Events of any form are told apart by a function of the caller's."""
-    shop.feed.publish(*map(event, range(7)))
-    shop.run(write_page, inbox=True, identity=lambda one: str(one.data["n"] % 3))
-    assert shop.landed() == [0, 1, 2]
-
-
 def test_lanes_share_the_inbox(shop):
     """In lanes too each event is applied once."""
     page = [event(n, f"k{n}") for n in range(8)]
@@ -109,15 +103,21 @@ def test_event_without_an_id_is_applied_and_warned_of_once_otherwise(sync_shop, 
 
 
 @pytest.mark.parametrize(
-    ("exactly_once", "inbox", "times"),
-    [(False, None, 1), (True, None, 2), (False, False, 2), (True, True, 1)],
+    ("exactly_once", "options", "landed"),
+    [
+        (False, {}, [0, 1, 2, 3]),
+        (True, {}, [0, 0, 1, 1, 2, 2, 3, 3]),
+        (False, {"inbox": False}, [0, 0, 1, 1, 2, 2, 3, 3]),
+        (True, {"inbox": True}, [0, 1, 2, 3]),
+        (False, {"identity": lambda one: str(one.data["n"] % 3)}, [0, 1, 2]),
+    ],
 )
-def test_inbox_is_kept_for_feeds_that_do_not_promise(shop, exactly_once, inbox, times):
+def test_inbox_is_kept_for_feeds_that_do_not_promise(shop, exactly_once, options, landed):
     """An event that is published twice is applied once, where feed or caller call for it."""
     shop.feed.exactly_once = exactly_once
     shop.feed.publish(*[event(n) for n in range(4) for _ in range(2)])
-    shop.run(write_page, inbox=inbox, limit=3)
-    assert shop.landed() == sorted([*range(4)] * times)
+    shop.run(write_page, limit=3, **options)
+    assert shop.landed() == landed
 
 
 def test_inbox_forgets_what_is_too_old(shop):
@@ -169,7 +169,6 @@ def test_event_that_succeeds_at_last_is_no_letter(shop):
     left = [1, 1, 1]
 
     def apply(connection: Connection, one: Event) -> None:
-        """Fail three times."""
         write(connection, [one])
         if left:
             left.pop()
@@ -186,7 +185,6 @@ def test_only_the_page_that_failed_is_applied_event_by_event(shop):
     pages = []
 
     def apply(connection, page):
-        """Write a page, unless it has the second event."""
         pages.append((page.previous_cursor, page.cursor, numbers(page.events)))
         write_page(connection, page)
         if 2 in pages[-1][2]:
@@ -201,16 +199,9 @@ def test_only_the_page_that_failed_is_applied_event_by_event(shop):
 
 def test_event_that_does_not_fit_the_model_is_set_aside(shop):
     """What cannot be decoded fails like a handler that raised."""
+    numbered = make_dataclass("Numbered", [("n", int), ("amount", int, 0)])
 
-    @dataclass
-    class Numbered:
-        """An event with a number."""
-
-        n: int
-        amount: int = 0
-
-    def apply(connection: Connection, one: Numbered) -> None:
-        """Write the number."""
+    def apply(connection: Connection, one: numbered) -> None:
         connection.execute(effects.insert().values(n=one.n))
 
     shop.feed.publish(event(1), event(2, amount="much"), event(3))
@@ -218,25 +209,41 @@ def test_event_that_does_not_fit_the_model_is_set_aside(shop):
     assert (shop.landed(), shop.letters()) == ([1, 3], [(2, "failed", 2)])
 
 
-class Late(Seen):
-    """Lets an operator move the cursor when events are about to be set aside."""
-
-    def __init__(self, shop):
-        super().__init__()
-        self.shop = shop
-
-    def applying(self, consumer, partition, events):
-        if len(self["failed"]) == 2 and not self["fenced"]:
-            self.shop.put("0")
-        return super().applying(consumer, partition, events)
-
-
 def test_letters_stand_and_fall_with_the_cursor(shop):
     """A transaction that is fenced leaves no letters."""
+
+    class Late(Seen):
+        """Lets an operator move the cursor when events are about to be set aside."""
+
+        def applying(self, consumer, partition, events):
+            if len(self["failed"]) == 2 and not self["fenced"]:
+                shop.put("0")
+            return super().applying(consumer, partition, events)
+
     shop.feed.publish(event(1))
-    late = Late(shop)
+    late = Late()
     shop.run(failing(1), failures=ASIDE, observer=late)
     assert (late["fenced"], shop.letters()) == ([(0,)], [(1, "failed", 2)])
+
+
+@pytest.mark.parametrize("position", [0, 4])
+def test_text_that_the_database_refuses_is_set_aside(postgresql_url, position):
+    """A poison text of a CloudEvent is PostgreSQL's error, which halts or is set aside."""
+
+    def apply(connection, page):
+        rows = [{"n": one.data["n"], "k": one.data["text"]} for one in page.events]
+        connection.execute(effects.insert(), rows)
+
+    with opened(postgresql_url) as shop:
+        texts = ["a\0b" if n == position else "fine" for n in range(6)]
+        shop.feed.publish(*[event(n, str(n % 2), text=words) for n, words in enumerate(texts)])
+        with halting(DataError, "NUL"):
+            shop.run(apply, limit=3)
+        before = list(range(position - position % 3))
+        assert (shop.landed(), shop.letters()) == (before, [])
+        shop.run(apply, limit=3, failures=HELD if position else ASIDE)
+        assert shop.landed() == [n for n in range(6) if n != position]
+        assert shop.letters() == [(position, "failed", 2)]
 
 
 # Keys that are held back.
@@ -255,7 +262,7 @@ def test_later_events_of_a_key_are_held_back(every_shop):
 
 
 def test_key_is_held_back_on_a_page_that_fails_as_well(shop):
-    """Where a page is applied event by event, keys of earlier pages are still held back."""
+    """Keys of earlier pages are held back event by event, and apply is not called for nothing."""
     shop.feed.publish(event(1, "a"), event(2, "a"), event(3, "b"), event(4, "a"), event(5, "b"))
     shop.run(failing(1, 3), failures=HELD, limit=1)
     shop.feed.publish(event(6, "a"), event(7, "c"))
@@ -263,24 +270,9 @@ def test_key_is_held_back_on_a_page_that_fails_as_well(shop):
     assert shop.landed() == []
     failed = {n for n, state, _ in shop.letters() if state == "failed"}
     assert (failed, len(shop.letters())) == ({1, 3, 7}, 7)
-
-
-def test_page_that_is_held_back_whole_is_not_applied(sync_shop):
-    """Where nothing is left of a page, apply is not called."""
-    sync_shop.feed.publish(event(1, "a"))
-    sync_shop.run(failing(1), failures=HELD)
-    sync_shop.feed.publish(event(2, "a"))
-    sync_shop.run(wrong, failures=HELD)
-    assert sync_shop.letters() == [(1, "failed", 2), (2, "held", 0)]
-    assert sync_shop.cursor() == "2"
-
-
-def test_nothing_is_held_back_unless_asked_for(sync_shop):
-    """Without hold_back, later events of the key are applied."""
-    sync_shop.feed.publish(event(1, "a"), event(2, "a"), event(3, "a"))
-    sync_shop.run(failing(1), failures=ASIDE, limit=2)
-    assert sync_shop.landed() == [2, 3]
-    assert sync_shop.letters() == [(1, "failed", 2)]
+    shop.feed.publish(event(8, "a"))
+    shop.run(wrong, failures=HELD)
+    assert (shop.cursor(), shop.letters()[-1]) == ("8", (8, "held", 0))
 
 
 # Dead letters that are applied again.
@@ -341,7 +333,7 @@ def test_letters_that_are_marked_at_the_head_are_applied(lettered):
 
 def test_letters_of_a_partition_that_has_ended_are_applied(lettered):
     """A closed partition that was read to its end is entered again for its letters."""
-    lettered.feed.layout[0] = type(lettered.feed.layout[0])(0, closed=True)
+    lettered.feed.layout[0] = replace(lettered.feed.layout[0], closed=True)
     lettered.run(write_page, failures=HELD)
     lettered.retry()
     lettered.run(write_page, failures=HELD)
@@ -358,22 +350,24 @@ def test_process_that_has_lost_its_right_applies_no_letter(lettered):
     assert (operator["fenced"], shop.landed()) == ([(0,)], [4, 1, 2, 3, 5])
 
 
-def test_letter_that_is_discarded_meanwhile_is_not_applied(postgresql_shop):
-    """What an operator discards while it is applied is undone."""
+@pytest.mark.parametrize("raises", [False, True])
+def test_letter_that_is_discarded_meanwhile_is_not_applied(postgresql_shop, raises):
+    """What an operator discards while it is applied, or fails again, is undone and stays gone."""
     shop, discarded = postgresql_shop, []
     shop.feed.publish(event(1, "a"))
     shop.run(failing(1), failures=HELD)
     shop.retry()
 
     def apply(connection: Connection, one: Event) -> None:
-        """Write, while an operator discards the event."""
         write(connection, [one])
         with shop.engine.begin() as other:
             discarded.append(shop.store.dead_letters.discard(other, NAME))
+        if raises:
+            raise Poison
 
-    shop.run(apply, failures=HELD)
+    shop.run(apply, failures=Failures(tries=1, then="set-aside"))
     assert (shop.landed(), shop.letters(), len(discarded)) == ([], [], 1)
-    assert shop.observer["raised"][-1] == (Fenced.__name__,)
+    assert raises or shop.observer["raised"][-1] == ("Fenced",)
 
 
 def test_letter_that_is_discarded_before_its_turn_is_not_applied(lettered):

@@ -1,13 +1,11 @@
 """How far a consumer is behind: counted by feeds that can, read from those that cannot."""
 
-from contextlib import contextmanager
-from dataclasses import replace
+import asyncio
 from datetime import UTC, datetime, timedelta
-from functools import partial
 
-import anyio
 import httpx
 import pytest
+from harness.deliveries import NAME, opened
 from harness.shop import metadata, orders
 from harness.web import answering, serving
 from sqlalchemy import create_engine, insert
@@ -21,9 +19,7 @@ from zeroeventhub import (
     Client,
     CursorStore,
     Event,
-    FeedInfo,
     Lag,
-    Page,
     Partition,
     TableFeed,
     async_lag,
@@ -33,90 +29,47 @@ from zeroeventhub import (
 from zeroeventhub.errors import ConfigurationError, StoreUnavailable, TokenChanged
 from zeroeventhub.protocol import CAUGHT_UP, LAG
 
-NAME = "billing"
 
-
-@pytest.fixture
-def store(any_engine):
-    """A store of a consumer's cursors."""
-    store = CursorStore(any_engine)
-    with any_engine.begin() as connection:
-        store.create_tables(connection)
-    return store
-
-
-@pytest.fixture(params=["sync", "async"])
-def ask(request, store):
-    """A function that asks for the lag of a consumer of a feed."""
-
-    async def ask_async(url, **options):
-        url_of_store = store.engine.url.render_as_string(hide_password=False)
-        url_of_store = url_of_store.replace("sqlite://", "sqlite+aiosqlite://")
-        engine = create_async_engine(url_of_store.replace("+pymysql", "+aiomysql"))
-        try:
-            async with httpx.AsyncClient() as http:
-                return await async_lag(AsyncClient(url, http), CursorStore(engine), NAME, **options)
-        finally:
-            await engine.dispose()
-
-    def ask(url, **options):
-        if request.param == "async":
-            return anyio.run(partial(ask_async, url, **options))
-        return lag_of(store, url, **options)
-
-    return ask
-
-
-def lag_of(store, url, **options):
+def lag_of(shop, **options):
     """Ask for the lag of a consumer."""
+
+    async def ask():
+        async with httpx.AsyncClient() as http:
+            store = CursorStore(shop.async_engine)
+            return await async_lag(AsyncClient(shop.url, http), store, NAME, **options)
+
+    if shop.is_async:
+        return asyncio.run(ask())
     with httpx.Client() as http:
-        return lag(Client(url, http), store, NAME, **options)
+        return lag(Client(shop.url, http), shop.store, NAME, **options)
 
 
-def stand(store, cursors):
+def stand(shop, cursors):
     """Let the consumer stand at cursors of partitions."""
-    with store.engine.begin() as connection:
-        for partition, cursor in cursors.items():
-            store.load(connection, NAME, partition, start=cursor)
+    for partition, cursor in cursors.items():
+        shop.put(cursor, partition)
 
 
-@contextmanager
-def served(feed, *more):
-    """Serve a feed; yield its URL."""
-    with serving(Starlette(routes=feed_routes("/feed", feed, *more))) as url:
-        yield f"{url}/feed"
+def aged(shop, *ages, extensions=frozenset(), timed=True):
+    """Publish an event for each age in seconds of each partition; return the limits asked for."""
+    limits, read = [], shop.feed.read
+    shop.feed.layout[:] = map(Partition, range(len(ages)))
+    shop.feed.extensions = extensions
+    for partition, seconds in enumerate(ages):
+        data = {"specversion": "1.0", "id": "1", "source": "/", "type": "t"}
+        for age in seconds:
+            time = (datetime.now(UTC) - timedelta(seconds=age)).isoformat()
+            shop.feed.publish(
+                Event.of({**data, "time": time} if timed else data), partition=partition
+            )
+        shop.feed.publish(partition=partition)
 
+    def note(partition, cursor, limit):
+        limits.append(limit)
+        return read(partition, cursor, min(limit, 3))
 
-class OwnFeed:
-    """A feed in memory of CloudEvents, one for each age in seconds of each partition."""
-
-    def __init__(self, *ages, extensions=frozenset(), timed=True):
-        self.extensions = extensions
-        self.token = "1"
-        self.limits = []
-        self.events = [[_event(age, timed=timed) for age in part] for part in ages]
-
-    def info(self):
-        return replace(FeedInfo.of(len(self.events)), token=self.token, extensions=self.extensions)
-
-    def read(self, partition, cursor, limit):
-        self.limits.append(limit)
-        events = self.events[partition]
-        start = {FIRST: 0, LAST: len(events)}.get(cursor)
-        start = int(cursor) if start is None else start
-        end = min(start + min(limit, 3), len(events))
-        return Page(
-            events[start:end],
-            str(end),
-            caught_up=end == len(events) and CAUGHT_UP in self.extensions,
-        )
-
-
-def _event(age, *, timed):
-    data = {"specversion": "1.0", "id": "1", "source": "/", "type": "t"}
-    if timed:
-        data["time"] = (datetime.now(UTC) - timedelta(seconds=age)).isoformat()
-    return Event.of(data)
+    shop.feed.read = note
+    return limits
 
 
 AGES = range(10_000, 0, -1000)
@@ -124,108 +77,99 @@ BOTH = pytest.mark.parametrize("extensions", [frozenset(), frozenset({CAUGHT_UP}
 
 
 @BOTH
-def test_feed_that_does_not_count_is_read(ask, store, extensions):
+def test_feed_that_does_not_count_is_read(shop, extensions):
     """Events are counted from the consumer's cursors on; the first one's time tells its age."""
-    feed = OwnFeed(AGES, [], AGES, extensions=extensions)
-    stand(store, {0: "4", 2: "10"})
-    with served(feed) as url:
-        found = ask(url)
+    limits = aged(shop, AGES, [], AGES, extensions=extensions)
+    stand(shop, {0: "4", 2: "10"})
+    found = lag_of(shop)
     assert [(each.events, each.exact) for each in found.values()] == [(6, True), *[(0, True)] * 2]
     assert 0 <= found[0].seconds - 6000 < 120
     assert found[1].seconds == found[2].seconds == 0
-    assert len(feed.limits) == (2 + 1 + 1 if extensions else 3 + 2 + 1)
+    assert limits == [1000] * (2 + 1 + 1 if extensions else 3 + 2 + 1)
 
 
 @BOTH
-def test_reading_ends_when_there_are_more(store, extensions):
-    """No more is read than tells that there are more, and that in pages of an ordinary size."""
-    feed = OwnFeed(AGES, extensions=extensions)
-    with served(feed) as url:
-        for most in (1, 5, 9, 10, 11):
-            feed.limits.clear()
-            found = lag_of(store, url, most=most)[0]
-            assert (found.events, found.exact) == (min(10, most), most >= 10)
-            assert 0 <= found.seconds - 10_000 < 120
-            assert feed.limits[0] == most + 1
-        feed.limits.clear()
-        lag_of(store, url)
-    assert set(feed.limits) == {1000}
+def test_reading_ends_when_there_are_more(sync_shop, extensions):
+    """No more is read than tells that there are more."""
+    limits = aged(sync_shop, AGES, extensions=extensions)
+    for most in (1, 5, 9, 10, 11):
+        limits.clear()
+        found = lag_of(sync_shop, most=most)[0]
+        assert (found.events, found.exact) == (min(10, most), most >= 10)
+        assert 0 <= found.seconds - 10_000 < 120
+        assert limits[0] == most + 1
 
 
 @pytest.mark.parametrize(("timed", "seconds"), [(True, 0), (False, None)])
-def test_event_may_be_of_the_future_or_of_no_time(store, timed, seconds):
+def test_event_may_be_of_the_future_or_of_no_time(sync_shop, timed, seconds):
     """What has not happened yet is 0 seconds old; without a time its age is unknown."""
-    with served(OwnFeed([-9999], timed=timed)) as url:
-        assert lag_of(store, url) == {0: Lag(1, seconds)}
+    aged(sync_shop, [-9999], timed=timed)
+    assert lag_of(sync_shop) == {0: Lag(1, seconds)}
 
 
-class CountingFeed(OwnFeed):
-    """A feed that counts, and is not to be read unless it knows no times."""
+def counting(shop, *ages, seconds=5.0):
+    """Let a feed count; return the partitions and cursors that it was asked for, and limits."""
+    asked = aged(shop, *ages, extensions=frozenset({LAG}))
 
-    seconds = 5.0
+    def count(partition, cursor):
+        asked.append((partition, cursor))
+        return Lag(7, seconds, exact=False)
 
-    def __init__(self, *ages):
-        super().__init__(*ages, extensions=frozenset({LAG}))
-
-    def read(self, partition, cursor, limit):
-        assert self.seconds is None
-        return super().read(partition, cursor, limit)
-
-    def lag(self, partition, cursor):
-        self.limits.append((partition, cursor))
-        return Lag(7, self.seconds, exact=False)
+    shop.feed.lag = count
+    return asked
 
 
-def test_feed_that_counts_is_asked(ask, store):
-    """Where the feed counts it is asked; the event is read where only that may tell an age."""
-    feed = CountingFeed(AGES, [])
-    stand(store, {0: "4"})
-    with served(feed) as url:
-        assert ask(url, most=1) == dict.fromkeys(range(2), Lag(7, 5.0, exact=False))
-        assert feed.limits == [(0, "4"), (1, FIRST)]
-        feed.limits.clear()
-        feed.seconds = None
-        found = ask(url)
+def test_feed_that_counts_is_asked(shop):
+    """Where the feed counts it is asked, and nothing is read."""
+    asked = counting(shop, AGES, [])
+    stand(shop, {0: "4"})
+    assert lag_of(shop, most=1) == dict.fromkeys(range(2), Lag(7, 5.0, exact=False))
+    assert asked == [(0, "4"), (1, FIRST)]
+
+
+def test_age_is_read_where_the_feed_that_counts_knows_none(shop):
+    """The first event is read where only that may tell an age."""
+    asked = counting(shop, AGES, [], seconds=None)
+    stand(shop, {0: "4"})
+    found = lag_of(shop)
     assert 0 <= found[0].seconds - 6000 < 120
     assert found[1] == Lag(7, None, exact=False)
-    assert feed.limits == [(0, "4"), 1, (1, FIRST), 1]
+    assert asked == [(0, "4"), 1, (1, FIRST), 1]
 
 
-def test_heir_counts_from_where_it_will_start(store):
+def test_heir_counts_from_where_it_will_start(sync_shop):
     """A partition without a cursor counts from that of the nearest ancestor that has one."""
-    feed = CountingFeed([])
+    asked = counting(sync_shop)
     layout = {5: (9, 1, 0), 6: (0, 1), 7: (9,), 1: (0,)}
-    partitions = tuple(Partition(heir, cursor_from=line) for heir, line in layout.items())
-    feed.info = lambda: FeedInfo(partitions, "t", extensions=frozenset({LAG}))
-    stand(store, {0: "a", 1: "b"})
-    with served(feed) as url:
-        lag_of(store, url)
-    assert feed.limits == [(5, "b"), (6, "a"), (7, FIRST), (1, "b")]
+    sync_shop.feed.layout[:] = [Partition(heir, cursor_from=line) for heir, line in layout.items()]
+    stand(sync_shop, {0: "a", 1: "b"})
+    lag_of(sync_shop)
+    assert asked == [(5, "b"), (6, "a"), (7, FIRST), (1, "b")]
 
 
-def test_table_feed_and_store_on_every_database(engine):
+def test_table_feed_and_store_on_every_database(engine, database_url):
     """The lag of a consumer is the same over each database, as feed and as store."""
     metadata.create_all(engine)
-    store = CursorStore(engine)
+    feed = TableFeed(orders, data="data", time="placed", partition="part", partitions=3)
     with engine.begin() as connection:
-        store.create_tables(connection)
         placed = datetime.now(UTC) - timedelta(hours=1)
         rows = [{"part": n % 2, "placed": placed, "data": {}} for n in range(9)]
         connection.execute(insert(orders), rows)
-    feed = TableFeed(orders, data="data", time="placed", partition="part", partitions=3)
-    stand(store, {0: feed.bind(engine).read(0, FIRST, 3).cursor})
-    with engine.begin() as connection:
-        store.load(connection, "another", 1, start=LAST)
-    with served(feed, engine) as url:
-        found = lag_of(store, url)
+    application = Starlette(routes=feed_routes("/feed", feed, engine))
+    with opened(database_url) as shop, serving(application) as url:
+        shop.url = f"{url}/feed"
+        stand(shop, {0: feed.bind(engine).read(0, FIRST, 3).cursor})
+        with engine.begin() as connection:
+            shop.store.load(connection, "another", 1, start=LAST)
+        found = lag_of(shop)
         with pytest.raises(ConfigurationError, match="most"):
-            lag_of(store, url, most=0)
+            lag_of(shop, most=0)
     assert {number: each.events for number, each in found.items()} == {0: 2, 1: 4, 2: 0}
     assert all(3600 <= found[number].seconds < 3720 for number in (0, 1))
     assert found[2] == Lag(0, 0.0)
 
 
-def test_first_version_is_read(store):
+def test_first_version_is_read(sync_shop):
     """A feed of ZeroEventHub v1 is read as well, though it tells nothing of itself."""
 
     def reply(target):
@@ -237,32 +181,31 @@ def test_first_version_is_read(store):
         return f"{head}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
 
     with answering(reply) as url, httpx.Client() as http:
-        assert lag(Client(url, http, partitions=1), store, NAME) == {0: Lag(1, None)}
+        found = lag(Client(url, http, partitions=1), sync_shop.store, NAME)
+    assert found == {0: Lag(1, None)}
 
 
-def test_store_that_is_not_there_is_a_transient_error():
+def test_store_that_is_not_there_is_a_transient_error(sync_shop):
     """A store that cannot be reached may be there again: the caller tries later."""
-    store = CursorStore(create_engine("postgresql+psycopg://nobody@127.0.0.1:1/none"))
-    with served(OwnFeed([])) as url, pytest.raises(StoreUnavailable):
-        lag_of(store, url)
+    away = create_engine("postgresql+psycopg://nobody@127.0.0.1:1/none")
+    with httpx.Client() as http, pytest.raises(StoreUnavailable):
+        lag(Client(sync_shop.url, http), CursorStore(away), NAME)
 
 
-def test_engines_are_of_the_right_kind(store):
+def test_engines_are_of_the_right_kind():
     """A sync client goes with a sync store, an async one with an async store."""
-    asynchronous = CursorStore(create_async_engine("sqlite+aiosqlite://"))
     with pytest.raises(ConfigurationError, match="async_lag"):
-        lag_of(asynchronous, "http://localhost")
+        lag(None, CursorStore(create_async_engine("sqlite+aiosqlite://")), NAME)
     with pytest.raises(ConfigurationError, match="or use lag"):
-        anyio.run(async_lag, None, store, NAME)
+        asyncio.run(async_lag(None, CursorStore(create_engine("sqlite://")), NAME))
 
 
-def test_client_of_a_running_consumer_learns_nothing(store):
+def test_client_of_a_running_consumer_learns_nothing(sync_shop):
     """A client that a consumer reads with keeps the token that the consumer knows of."""
-    feed = OwnFeed([])
-    with served(feed) as url, httpx.Client() as http:
-        client = Client(url, http)
+    with httpx.Client() as http:
+        client = Client(sync_shop.url, http)
         client.discover()
-        feed.token = "another"
-        assert lag(client, store, NAME) == {0: Lag(0, 0.0)}
+        sync_shop.feed.token = "another"
+        assert lag(client, sync_shop.store, NAME) == {0: Lag(0, 0.0)}
         with pytest.raises(TokenChanged):
             client.fetch(0, FIRST)

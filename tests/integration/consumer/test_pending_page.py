@@ -1,7 +1,6 @@
 """Pages of a loop of one's own: committed, told apart and inserted in every kind of transaction."""
 
-import threading
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing
 from itertools import islice
 
 import httpx
@@ -12,23 +11,23 @@ from harness.deliveries import (
     effects,
     event,
     halting,
+    kill,
     numbers,
     opened,
     write,
     write_page,
 )
-from harness.waiting import DEADLINE
 from sqlalchemy import Connection, NullPool, create_engine, make_url
 from sqlalchemy import event as sql_event
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, create_async_engine
+from sqlalchemy.ext.asyncio import (
+    AsyncConnection,
+    AsyncSession,
+    async_sessionmaker,
+    create_async_engine,
+)
 from sqlalchemy.orm import Session
 
-from zeroeventhub import (
-    AsyncClient,
-    AsyncConsumer,
-    CursorStore,
-    PendingPage,
-)
+from zeroeventhub import AsyncClient, AsyncConsumer, CursorStore, PendingPage
 from zeroeventhub.errors import ConfigurationError, Fenced, StoreUnavailable
 
 
@@ -51,18 +50,12 @@ def loop(request):
     url = request.getfixturevalue(f"{database}_url")
     with opened(url) as shop:
         shop.feed.publish(*map(event, range(10)))
-
-        @contextmanager
-        def transaction():
-            if kind == "psycopg":
-                with psycopg.connect(conninfo(url)) as connection:
-                    yield connection
-                    connection.rollback()
-            else:
-                with shop.engine.connect() if kind == "connection" else Session(shop.engine) as it:
-                    yield it
-
-        yield shop, transaction
+        begin = {
+            "connection": shop.engine.connect,
+            "session": lambda: Session(shop.engine),
+            "psycopg": lambda: closing(psycopg.connect(conninfo(url))),
+        }
+        yield shop, begin[kind]
 
 
 def test_page_is_committed_with_its_rows(loop):
@@ -83,11 +76,11 @@ def test_page_is_committed_with_its_rows(loop):
 
 
 def test_second_commit_of_a_page_is_fenced(loop):
-    """Of two processes with one page, the second waits or not, is refused, and its rows go."""
+    """Of two processes with one page the second is refused; its rows go, and the first's stay."""
     shop, transaction = loop
     first, second = (shop.page(limit=4) for _ in range(2))
     with transaction() as opened:
-        first.insert_into(effects, opened)
+        first.insert_into(effects, opened, row=lambda one: {"n": one.data["n"] * 10})
         first.commit(opened)
         opened.commit()
     with transaction() as opened:
@@ -95,30 +88,7 @@ def test_second_commit_of_a_page_is_fenced(loop):
         with pytest.raises(Fenced, match="roll back"):
             second.commit(opened)
         opened.rollback()
-    assert shop.landed() == [0, 1, 2, 3]
-
-
-def test_second_commit_waits_for_the_first(postgresql_url):
-    """A commit in an open transaction keeps another from the page until that has ended."""
-    with opened(postgresql_url) as shop:
-        shop.feed.publish(event(1))
-        pages, errors = [shop.page(), shop.page()], []
-
-        def commit():
-            try:
-                with shop.engine.begin() as connection:
-                    pages[1].commit(connection)
-            except Fenced as error:
-                errors.append(error)
-
-        second = threading.Thread(target=commit)
-        with shop.engine.begin() as connection:
-            pages[0].commit(connection)
-            second.start()
-            second.join(0.1)
-            assert errors == []
-        second.join(DEADLINE)
-        assert len(errors) == 1
+    assert shop.landed() == [0, 10, 20, 30]
 
 
 def test_events_that_were_seen_are_told_apart(loop):
@@ -149,45 +119,16 @@ def test_event_without_an_id_cannot_be_told_apart(sync_shop):
         page.unseen(connection)
 
 
-@pytest.mark.parametrize("transaction", [None, "a connection"])
-def test_what_is_no_transaction_is_refused(sync_shop, transaction):
-    """What a page cannot be committed through is said, with what it can."""
-    sync_shop.feed.publish(event(1))
-    with pytest.raises(ConfigurationError, match="committed through SQLAlchemy's Connection"):
-        sync_shop.page().commit(transaction)
-
-
-def test_psycopg_connection_goes_with_a_store_on_postgresql(sqlite_url, postgresql_url):
-    """A connection to another database than the store's is refused."""
-    with opened(sqlite_url) as shop, psycopg.connect(conninfo(postgresql_url)) as connection:
+def test_what_is_no_transaction_of_the_store_is_refused(sqlite_url, postgresql_url):
+    """What a page cannot be committed through is refused, with what it can."""
+    with opened(sqlite_url) as shop, psycopg.connect(conninfo(postgresql_url)) as elsewhere:
         shop.feed.publish(event(1))
-        with pytest.raises(ConfigurationError, match=r"psycopg\.Connection"):
-            shop.page().commit(connection)
-
-
-def test_loop_is_beside_a_run(sync_shop):
-    """A loop of one's own needs no lease, and is fenced by a run like any other."""
-    sync_shop.feed.publish(*map(event, range(4)))
-    page = sync_shop.page(limit=2)
-    sync_shop.run(write_page)
-    with pytest.raises(Fenced), sync_shop.engine.begin() as connection:
-        page.commit(connection)
-    with sync_shop.pages() as pages:
-        assert list(pages) == []
+        for wrong in (None, "a connection", elsewhere):
+            with pytest.raises(ConfigurationError, match="committed through SQLAlchemy's Connec"):
+                shop.page().commit(wrong)
 
 
 # Inserting.
-
-
-def test_row_function_makes_the_rows(loop):
-    """A function chooses what becomes of an event."""
-    shop, transaction = loop
-    page = shop.page(limit=4)
-    with transaction() as opened:
-        page.commit(opened)
-        page.insert_into(effects, opened, row=lambda one: {"n": one.data["n"] * 10})
-        opened.commit()
-    assert shop.landed() == [0, 10, 20, 30]
 
 
 def test_event_that_does_not_fit_halts_its_partition(sync_shop):
@@ -202,29 +143,31 @@ def test_event_that_does_not_fit_halts_its_partition(sync_shop):
     assert sync_shop.landed() == []
 
 
-def inserting(transaction, *, is_async=False):
-    """Make a function that inserts a page through a kind of transaction."""
-    if is_async:
+def inserting(kind, *, is_async=False):
+    """Make a function that inserts a page through a kind of transaction, or the default's."""
+    expected = kind or (AsyncConnection if is_async else Connection)
 
-        async def apply(given, page):
-            await page.insert_into(effects, given)
+    async def async_apply(given, page):
+        assert isinstance(given, expected)
+        await page.insert_into(effects, given)
 
-    else:
+    def apply(given, page):
+        assert isinstance(given, expected)
+        page.insert_into(effects, given)
 
-        def apply(given, page):
-            page.insert_into(effects, given)
-
-    apply.__annotations__ = {"given": transaction}
-    return apply
+    chosen = async_apply if is_async else apply
+    chosen.__annotations__ = {} if kind is None else {"given": kind}
+    return chosen
 
 
 @pytest.mark.parametrize("database", ["sqlite", "postgresql", "mariadb"])
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 def test_run_gives_pages_that_are_inserted(request, database, is_async):
     """A function that `run` calls inserts its page through whatever transaction it asks for."""
-    applies = [inserting(Connection), inserting(Session)]
+    applies = [inserting(kind) for kind in (None, Connection, Session)]
     if is_async:
-        applies += [inserting(each, is_async=True) for each in (AsyncConnection, AsyncSession)]
+        kinds = (None, AsyncConnection, AsyncSession)
+        applies += [inserting(kind, is_async=True) for kind in kinds]
     if database == "postgresql":
         plain = psycopg.AsyncConnection if is_async else psycopg.Connection
         applies.append(inserting(plain, is_async=is_async))
@@ -245,43 +188,37 @@ def test_driver_that_knows_parameters_by_their_places_inserts_pages(postgresql_u
         assert shop.landed() == [1, 2]
 
 
-# Asynchronously.
-
-
 @pytest.mark.anyio
 @pytest.mark.parametrize("kind", ["connection", "session", "psycopg"])
 async def test_async_page_is_committed(postgresql_url, kind):
     """An async page goes through a connection, a session, or psycopg, with what is unseen."""
-    engine = create_async_engine(postgresql_url)
 
     @asynccontextmanager
-    async def transaction():
-        if kind == "psycopg":
-            async with await psycopg.AsyncConnection.connect(conninfo(postgresql_url)) as plain:
-                yield plain
-        else:
-            async with engine.connect() if kind == "connection" else AsyncSession(engine) as it:
-                yield it
-                await it.commit()
+    async def plain():
+        async with await psycopg.AsyncConnection.connect(conninfo(postgresql_url)) as connection:
+            yield connection
 
-    with ExitStack() as stack:
-        shop = stack.enter_context(opened(postgresql_url))
+    engine = create_async_engine(postgresql_url)
+    session = async_sessionmaker(engine).begin
+    begin = {"connection": engine.begin, "session": session, "psycopg": plain}[kind]
+    options = {"follow": False, "limit": 3, "identity": lambda one: str(one.data["n"] // 2)}
+    with opened(postgresql_url) as shop:
         shop.feed.publish(*map(event, range(10)))
-        options = {"follow": False, "limit": 3, "identity": lambda one: str(one.data["n"] // 2)}
         async with httpx.AsyncClient() as http:
             client = AsyncClient(shop.url, http)
-            pages = [
-                await anext(aiter(AsyncConsumer(client, CursorStore(engine), NAME, **options)))
-                for _ in range(2)
-            ]
-            async with transaction() as begun:
-                await pages[0].commit(begun)
-                await pages[0].insert_into(effects, begun, events=await pages[0].unseen(begun))
+
+            def consumer():
+                return AsyncConsumer(client, CursorStore(engine), NAME, **options)
+
+            page, late = [await anext(aiter(consumer())) for _ in range(2)]
+            async with begin() as begun:
+                await page.commit(begun)
+                await page.insert_into(effects, begun, events=await page.unseen(begun))
             with pytest.raises(Fenced):
-                async with engine.begin() as connection:
-                    await pages[1].commit(connection)
-            async for page in AsyncConsumer(client, CursorStore(engine), NAME, **options):
-                async with transaction() as begun:
+                async with begin() as begun:
+                    await late.commit(begun)
+            async for page in consumer():
+                async with begin() as begun:
                     await page.insert_into(effects, begun, events=await page.unseen(begun))
                     await page.commit(begun)
         assert shop.landed() == [0, 2, 4, 6, 8]
@@ -311,34 +248,27 @@ def test_strict_isolation_is_enough(request, database, level):
         shop.engine.dispose()
 
 
-def breaking(engine, statements):
-    """Cut the connection before so many statements that change a cursor; return what was cut."""
-    cut = []
-
-    @sql_event.listens_for(engine, "before_cursor_execute")
-    def terminate(connection, cursor, statement, *_):
-        if "zeroeventhub_cursors" in statement and len(cut) < statements:
-            cut.append(statement)
-            pid = connection.connection.driver_connection.info.backend_pid
-            with psycopg.connect(conninfo(engine.url)) as admin:
-                admin.execute("SELECT pg_terminate_backend(%s)", [pid])
-
-    return cut
-
-
 def test_lost_connection_is_waited_out(postgresql_url, caplog):
     """Loops and runs go on behind a database that has cut its connections, up to a number."""
     with opened(postgresql_url) as shop:
         shop.feed.publish(*map(event, range(6)))
-        cut = breaking(shop.engine, 2)
-        with shop.pages(limit=2) as pages:
-            page = next(pages)
-        assert (len(cut), numbers(page.events)) == (2, [0, 1])
-        again = breaking(shop.engine, 5)
+        cuts = [1, 2]
+
+        @sql_event.listens_for(shop.engine, "before_cursor_execute")
+        def cut(connection, cursor, statement, *_):
+            if "zeroeventhub_cursors" in statement and cuts:
+                cuts.pop()
+                kill(shop.engine, connection)
+
+        page = shop.page(limit=2)
+        assert (cuts, numbers(page.events)) == ([], [0, 1])
+        cuts[:] = range(5)
         shop.run(write_page, limit=2)
-        assert (len(again), shop.landed()) == (5, list(range(6)))
+        assert (cuts, shop.landed()) == ([], list(range(6)))
         # What the database said is not for the log.
         assert "zeroeventhub_cursors" not in caplog.text
-        breaking(shop.engine, 100)
-        with pytest.raises(StoreUnavailable):
-            shop.page(attempts=2)
+        for read in (shop.page, lambda **options: shop.run(write_page, **options)):
+            cuts[:] = range(100)
+            with pytest.raises(StoreUnavailable):
+                read(attempts=2)
+            cuts.clear()

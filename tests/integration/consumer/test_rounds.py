@@ -1,6 +1,5 @@
 """Lanes: events of different keys beside each other, each key's in order, and one cursor."""
 
-import asyncio
 import threading
 from itertools import chain, repeat
 from random import Random
@@ -10,22 +9,17 @@ from harness.deliveries import (
     NAME,
     Inside,
     Poison,
-    Rival,
-    Seen,
     effects,
     event,
     failing,
     halting,
     numbers,
-    opened,
     write,
     write_page,
 )
-from harness.waiting import DEADLINE
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Connection, delete, select, text
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import delete, select, text
 
 from zeroeventhub import Event, Failures
 from zeroeventhub.errors import ConfigurationError, Halted, TokenChanged
@@ -58,52 +52,6 @@ def test_page_is_applied_in_lanes_with_one_cursor(every_shop):
 def two_lanes():
     """Make one event for each of two lanes, 0 and 1."""
     return event(1, "d"), event(2, "a")
-
-
-@pytest.fixture(params=["postgresql", "mariadb"])
-def server_url(request):
-    """The URL of a database that has several writers."""
-    return request.getfixturevalue(f"{request.param}_url")
-
-
-def test_lanes_are_applied_beside_each_other(server_url):
-    """Two lanes are inside of apply at the same time, in threads."""
-    meeting = threading.Barrier(2)
-
-    def apply(connection, page):
-        """Wait for the other lane."""
-        meeting.wait(DEADLINE)
-        write_page(connection, page)
-
-    with opened(server_url) as shop:
-        shop.feed.publish(*two_lanes())
-        shop.run(apply, lanes=2)
-        assert sorted(shop.landed()) == [1, 2]
-
-
-def test_lanes_are_applied_beside_each_other_in_tasks(server_url):
-    """Two lanes are inside of apply at the same time, in tasks."""
-    meeting = asyncio.Barrier(2)
-
-    async def apply(connection: AsyncConnection, one: Event) -> None:
-        """Wait for the other lane."""
-        async with asyncio.timeout(DEADLINE):
-            await meeting.wait()
-        await connection.run_sync(write, [one])
-
-    with opened(server_url, is_async=True) as shop:
-        shop.feed.publish(*two_lanes())
-        shop.run(apply, lanes=2)
-        assert sorted(shop.landed()) == [1, 2]
-
-
-def test_lanes_of_sqlite_take_turns(sqlite_url):
-    """No lane waits for SQLite's lock while another one's transaction is open."""
-    inside = Inside()
-    with opened(sqlite_url) as shop:
-        shop.feed.publish(*[event(n, key) for n, key in enumerate("abcd")])
-        shop.run(write_page, lanes=4, observer=inside)
-        assert (inside.most, len(shop.landed())) == (1, 4)
 
 
 def test_lane_that_fails_does_not_undo_the_others(shop):
@@ -162,46 +110,6 @@ def test_no_more_lanes_write_than_there_are_now(postgresql_shop):
     assert (inside.most, len(shop.landed())) == (2, 7)
 
 
-def test_progress_of_another_place_is_not_believed(shop):
-    """Where an operator has put the cursor elsewhere, all lanes begin there."""
-    shop.feed.publish(event(0, "d"), *two_lanes(), event(3, "d"), event(4, "a"))
-    with halting(Poison):
-        shop.run(failing(2), lanes=2)
-    assert (shop.landed(), shop.lanes()) == ([0, 1, 3], (2, {0: 5}))
-    shop.put("1")
-    shop.run(write_page, lanes=2)
-    assert sorted(shop.landed()) == [0, 1, 1, 2, 3, 3, 4]
-
-
-@pytest.mark.parametrize("lanes", [1, 2])
-def test_operator_who_moves_the_cursor_while_a_page_fails_is_heeded(shop, lanes):
-    """What a run remembers of a page that was begun ends with the place that it began at."""
-
-    class Operator(Seen):
-        """Puts the cursor back to where it was, once, before the second try."""
-
-        def waited(self, consumer, partition, error, seconds):
-            if not self["waited"]:
-                shop.put("0")
-            super().waited(consumer, partition, error, seconds)
-
-    left = [1]
-
-    def apply(connection: Connection, one: Event) -> None:
-        """Fail once, at the second event."""
-        write(connection, [one])
-        if one.data["n"] == 2 and left:
-            left.pop()
-            raise Poison
-
-    shop.feed.publish(*two_lanes())
-    shop.put("0")
-    operator = Operator()
-    shop.run(apply, lanes=lanes, failures=Failures(tries=3), observer=operator)
-    assert shop.landed() == ([1, 1, 2] if lanes == 2 else [1, 2])
-    assert operator["failed"] == [("Poison", 1)]
-
-
 def test_progress_that_a_run_remembers_is_of_one_place(shop):
     """Lanes that were ahead begin anew where an operator moves the cursor between two readings."""
     shop.feed.publish(*[event(n, "da"[n % 2]) for n in range(8)])
@@ -232,24 +140,6 @@ def test_cursor_that_moves_over_no_events_keeps_what_lanes_have_done(shop):
     assert (shop.cursor(), shop.lanes()) == ("2", (2, {0: 1}))
     shop.run(write_page, lanes=2)
     assert shop.landed() == [1, 2]
-
-
-def test_lane_of_a_process_that_lost_its_right_is_fenced(shop):
-    """No lane of an older epoch commits anything."""
-    shop.feed.publish(*two_lanes())
-    shop.put("0")
-    operator = Rival(lambda: shop.put("0"))
-    shop.run(write_page, lanes=2, observer=operator)
-    assert operator["fenced"] == [(0,)]
-    assert operator["raised"][:2] == [("Fenced",)] * 2
-    assert sorted(shop.landed()) == [1, 2]
-
-
-def test_page_of_one_lane_takes_one_transaction(shop):
-    """Where only one lane has anything to do, it moves the cursor itself."""
-    shop.feed.publish(event(1, "a"), event(2, "a"))
-    shop.run(write_page, lanes=4)
-    assert shop.observer.told == [("applying", [1, 2]), ("committed", 2)]
 
 
 def test_lanes_set_aside_and_hold_back_what_fails(shop):

@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections import Counter
 
+import httpx
 import pytest
 from harness.deliveries import (
     LONG,
@@ -23,7 +24,7 @@ from harness.waiting import DEADLINE, until
 from sqlalchemy import text
 
 from zeroeventhub import AsyncClient, Client, Failures
-from zeroeventhub.errors import Forbidden, Halted, StoreUnavailable, Unavailable
+from zeroeventhub.errors import Forbidden, Halted, Unavailable
 
 LEASE = 0.9
 
@@ -45,35 +46,27 @@ def filled(shop, count=20, partitions=4):
 
 
 @pytest.mark.parametrize("database", ["postgresql", "mariadb"])
-def test_partitions_are_applied_side_by_side_in_threads(request, database):
-    """As many partitions as concurrency says are in apply at the same moment."""
-    meeting, met = threading.Barrier(4), set()
+@pytest.mark.parametrize("driver", ["sync", "async"])
+@pytest.mark.parametrize("options", [{"concurrency": 4}, {"lanes": 4}], ids=["parts", "lanes"])
+def test_partitions_and_lanes_are_applied_side_by_side(request, database, driver, options):
+    """As many as the consumer has are in apply at the same moment, in threads and in tasks."""
+    barrier, meeting = threading.Barrier(4), asyncio.Barrier(4)
 
     def meet(connection, page):
         write_page(connection, page)
-        if page.partition not in met:
-            met.add(page.partition)
-            meeting.wait(DEADLINE)
+        barrier.wait(DEADLINE)
 
-    with opened(request.getfixturevalue(f"{database}_url")) as shop:
-        filled(shop).run(meet, concurrency=4)
-        assert sorted(shop.landed()) == list(range(20))
-
-
-def test_partitions_are_applied_side_by_side_in_tasks(postgresql_url):
-    """As many partitions as concurrency says are in apply at the same moment."""
-    meeting, met = asyncio.Barrier(4), set()
-
-    async def meet(connection, page):
+    async def meet_async(connection, page):
         await write_page_async(connection, page)
-        if page.partition not in met:
-            met.add(page.partition)
-            async with asyncio.timeout(DEADLINE):
-                await meeting.wait()
+        async with asyncio.timeout(DEADLINE):
+            await meeting.wait()
 
-    with opened(postgresql_url, is_async=True) as shop:
-        filled(shop).run(meet, concurrency=4)
-        assert sorted(shop.landed()) == list(range(20))
+    with opened(request.getfixturevalue(f"{database}_url"), is_async=driver == "async") as shop:
+        shop.feed.__init__(4 if "concurrency" in options else 1)
+        for number, key in enumerate("dbea"):  # of lanes 0 to 3
+            shop.feed.publish(event(number, key), partition=number % len(shop.feed.layout))
+        shop.run(meet_async if shop.is_async else meet, **options)
+        assert sorted(shop.landed()) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(("concurrency", "most"), [(1, 1), (2, 2)])
@@ -92,10 +85,13 @@ def test_no_more_partitions_are_applied_than_concurrency_says(postgresql_shop, c
 
 @pytest.mark.parametrize("driver", ["sync", "async"])
 def test_sqlite_is_written_by_one_at_a_time(sqlite_url, driver):
-    """No partition waits for SQLite's lock while another one's transaction is open."""
+    """No partition or lane waits for SQLite's lock while another transaction is open."""
     inside = Inside()
     with opened(sqlite_url, is_async=driver == "async") as shop:
-        filled(shop).run(write_page, limit=2, observer=inside)
+        shop.feed.__init__(4)
+        for n in range(20):
+            shop.feed.publish(event(n, "dbea"[n // 4 % 4]), partition=n % 4)
+        shop.run(write_page, lanes=4, limit=4, observer=inside)
         assert (inside.most, sorted(shop.landed())) == (1, list(range(20)))
 
 
@@ -121,32 +117,23 @@ def test_lease_is_renewed_before_the_next_partition_writes(sqlite_url):
     assert 1 in renewals
 
 
-def test_next_page_is_fetched_while_this_one_is_applied(sync_shop):
+def test_next_page_is_fetched_while_this_one_is_applied(shop):
     """The feed is asked for the next page before the first one's transaction ends, and once."""
-    shop = filled(sync_shop, 9, 1)
+    filled(shop, 9, 1)
+
+    def is_asked(page):
+        return page.cursor == "9" or (0, page.cursor) in shop.feed.asked
 
     def hold(connection, page):
-        write_page(connection, page)
-        if page.cursor != "9":
-            until(lambda: (0, page.cursor) in shop.feed.asked, "the next page is asked for")
+        until(lambda: is_asked(page), "the next page is asked for")
 
-    shop.run(hold, limit=3)
-    assert shop.landed() == list(range(9))
-    assert shop.feed.asked == [(0, "_first"), (0, "3"), (0, "6")]
-
-
-def test_next_page_is_fetched_while_this_one_is_applied_in_a_task(async_shop):
-    """The feed is asked for the next page before the first one's transaction ends, and once."""
-    shop = filled(async_shop, 9, 1)
-
-    async def hold(connection, page):
-        await write_page_async(connection, page)
+    async def hold_async(connection, page):
         async with asyncio.timeout(DEADLINE):
-            while page.cursor != "9" and (0, page.cursor) not in shop.feed.asked:  # noqa: ASYNC110
+            while not is_asked(page):  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
 
-    shop.run(hold, limit=3)
-    assert shop.feed.asked == [(0, "_first"), (0, "3"), (0, "6")]
+    shop.run(hold_async if shop.is_async else hold, limit=3)
+    assert (shop.feed.asked, shop.cursor()) == ([(0, "_first"), (0, "3"), (0, "6")], "9")
 
 
 def test_page_that_was_fetched_ahead_is_dropped_where_the_cursor_moved(shop):
@@ -175,43 +162,34 @@ def test_error_of_a_page_that_was_fetched_ahead_is_tried_again(shop):
     assert shop.observer["waited"] == [(0, "Unavailable")]
 
 
-class Held:
-    """Counts pages that are fetched or held; mixed into a client.
+def counted(client, held):
+    """Make a class of clients that counts the pages which are fetched or held by a consumer."""
 
-    Attributes:
-        pages: how many there are.
-        most: how many there were at most.
-    """
+    def let_go():
+        held.append(held[-1] - 1)
 
-    pages = most = 0
-    lock = threading.Lock()
+    class Counted(client):
+        """Counts a page before it is there, since room is taken for it."""
 
-    @classmethod
-    def count(cls, number):
-        with cls.lock:
-            cls.pages += number
-            cls.most = max(cls.pages, cls.most)
+        def fetch(self, partition, cursor, **options):
+            held.append(held[-1] + 1)
+            fetched = super().fetch(partition, cursor, **options)
+            return self._arrive(fetched) if client is AsyncClient else self._count(fetched)
+
+        async def _arrive(self, fetched):
+            return self._count(await fetched)
+
+        def _count(self, page):
+            weakref.finalize(page, let_go)
+            return page
+
+    return Counted
 
 
 @pytest.mark.parametrize("concurrency", [1, 4])
 def test_memory_holds_two_pages_for_each_partition_that_is_worked_on(shop, concurrency):
     """The page that is applied and the one behind it, and no third, whatever fails."""
-
-    class Counted(Held, Client):
-        def fetch(self, partition, cursor, **options):
-            self.count(1)  # room is taken before the page is there
-            page = super().fetch(partition, cursor, **options)
-            weakref.finalize(page, self.count, -1)
-            return page
-
-    class AsyncCounted(Held, AsyncClient):
-        async def fetch(self, partition, cursor, **options):
-            self.count(1)  # room is taken before the page is there
-            page = await super().fetch(partition, cursor, **options)
-            weakref.finalize(page, self.count, -1)
-            return page
-
-    failures = Counter()
+    failures, held = Counter(), [0]
 
     def often_fail(connection, page):
         write_page(connection, page)
@@ -219,14 +197,14 @@ def test_memory_holds_two_pages_for_each_partition_that_is_worked_on(shop, concu
             failures[page.partition, page.cursor] += 1
             raise ZeroDivisionError
 
-    counted = AsyncCounted if shop.is_async else Counted
+    client = counted(AsyncClient if shop.is_async else Client, held)
     options = {"concurrency": concurrency, "limit": 2, "failures": Failures(tries=2)}
-    filled(shop).run(often_fail, client=counted, **options)
+    filled(shop).run(often_fail, client=client, **options)
     assert sorted(shop.landed()) == list(range(20))
     assert failures
     # Without room for all, no page is fetched ahead.
-    assert counted.most <= 2 * concurrency
-    assert counted.most > concurrency or concurrency < 4
+    assert max(held) <= 2 * concurrency
+    assert max(held) > concurrency or concurrency < 4
     # A page that is applied a second time has the next one fetched once.
     assert concurrency < 4 or max(Counter(shop.feed.asked).values()) == 1
 
@@ -272,21 +250,6 @@ def test_consumers_share_partitions_and_share_again(shop):
     assert sorted(shop.landed()) == list(range(36))
 
 
-def test_pinned_consumers_read_what_they_name(sync_shop):
-    """A consumer that names partitions reads those, and takes no part in the sharing of others."""
-    shop, seen = filled(sync_shop), [Seen(), Seen()]
-    pinned = shop.start(lease=LEASE, observer=seen[0], partitions=[0, 1, 2])
-    until(lambda: seen[0].leases == {0, 1, 2}, "the pinned one holds its partitions")
-    free = shop.start(lease=LEASE, observer=seen[1])
-    until(lambda: seen[1].leases == {3}, "the free one holds the other")
-    assert seen[0].leases == {0, 1, 2}
-    pinned.stop()
-    until(lambda: seen[1].leases == {0, 1, 2, 3}, "the free one holds all")
-    shop.until_landed(20)
-    free.stop()
-    assert sorted(shop.landed()) == list(range(20))
-
-
 def test_run_to_the_head_leaves_alone_what_a_living_process_reads(sync_shop):
     """A run that does not follow ends when what is left is read by a process that is alive."""
     shop = filled(sync_shop)
@@ -310,23 +273,15 @@ class Refused(BaseException):
     """What is no Exception."""
 
 
-ENDINGS = {
-    "Refused": (Refused(), Refused),
-    "SystemExit": (SystemExit(), SystemExit),
-    "halted": (ValueError(), Halted),
-}
-
-
-@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("ending", [Refused, SystemExit, ValueError])
 def test_leases_are_given_back_whatever_a_run_ends_in(busy, ending):
     """What apply raises comes out where run was called, and nothing of its page is left."""
-    raised, expected = ENDINGS[ending]
 
     def refuse(connection, page):
         write_page(connection, page)
-        raise raised
+        raise ending
 
-    with pytest.raises(expected):
+    with pytest.raises(Halted if ending is ValueError else ending):
         busy.run(refuse, lease=LONG)
     assert (busy.landed(), busy.leases()) == ([], 0)
     busy.run(write_page, lease=LONG)
@@ -392,40 +347,7 @@ def test_lease_that_cannot_be_given_back_is_logged(postgresql_shop, caplog):
     assert "zeroeventhub_leases" not in caplog.text
 
 
-def test_attempts_end_a_run_whose_store_is_away(postgresql_shop):
-    """A store that does not answer is tried as often as the feed, and then its error is raised."""
-    shop = filled(postgresql_shop)
-    with shop.engine.begin() as connection:
-        name = shop.engine.url.database
-        connection.execute(text(f"ALTER DATABASE {name} SET lock_timeout = '50ms'"))
-    shop.engine.dispose()
-    with shop.engine.connect() as blocking:
-        blocking.execute(text("LOCK TABLE zeroeventhub_leases IN ACCESS EXCLUSIVE MODE"))
-        with pytest.raises(StoreUnavailable):
-            shop.run(write_page, attempts=2)
-    assert shop.landed() == []
-
-
 # Stopping.
-
-
-def test_pages_at_hand_are_applied_to_their_ends(sync_shop):
-    """A run that is stopped commits what is being applied, and nothing behind it."""
-    shop, begun, going_on = filled(sync_shop), [], threading.Event()
-
-    def slow(connection, page):
-        begun.append(page.partition)
-        write_page(connection, page)
-        going_on.wait(DEADLINE)
-
-    running = shop.start(slow, limit=2)
-    until(lambda: begun, "a page is applied")
-    running.ask_to_stop()
-    assert running.is_running
-    going_on.set()
-    running.end()
-    assert len(shop.landed()) == 2 * len(begun)
-    assert shop.leases() == 0
 
 
 def test_page_that_is_on_its_way_is_waited_for(sync_shop):
@@ -456,20 +378,19 @@ def test_page_that_is_on_its_way_is_given_up_by_a_task(async_shop):
     shop, answer = filled(async_shop, 6, 1), threading.Event()
     read = shop.feed.read
 
-    def hang(partition, cursor, limit):
-        page = read(partition, cursor, limit)
-        if cursor != "_first":
-            answer.wait(DEADLINE)
+    def hang(*place):
+        page = read(*place)
+        answer.wait(DEADLINE)
         return page
 
     shop.feed.read = hang
-    running = shop.start(limit=2)
-    until(lambda: (0, "2") in shop.feed.asked and shop.count() == 2, "the next page is asked for")
+    running = shop.start()
+    until(lambda: shop.feed.asked, "the only task waits for its first page")
     try:
         running.stop(3)  # before the client gives the feed up by itself
     finally:
         answer.set()
-    assert (shop.landed(), shop.leases()) == ([0, 1], 0)
+    assert (shop.landed(), shop.leases()) == ([], 0)
 
 
 def test_cursor_that_is_put_back_is_seen_at_the_head(shop):
@@ -529,8 +450,9 @@ def test_run_that_is_cancelled_leaves_nothing(async_shop):
 
     async def run():
         nonlocal running
-        running = asyncio.ensure_future(Running(shop, hang, {})._run_async())  # noqa: SLF001
-        await running
+        async with httpx.AsyncClient() as http:
+            running = asyncio.ensure_future(shop.consumer(AsyncClient(shop.url, http)).run(hang))
+            await running
 
     running = None
     with pytest.raises(asyncio.CancelledError):

@@ -55,13 +55,6 @@ def test_partition_that_comes_back_takes_its_heirs_cursor(store):
         move(store, 0, replace(place, cursor="b"), "c")
 
 
-def test_parent_that_is_still_there_keeps_its_cursor(any_store):
-    """A parent that the feed still lists is not read again from its start, and not fenced."""
-    place = load(any_store, 0, start="a")
-    inherit(any_store, {1: [0]}, remaining=[0, 1])
-    assert [load(any_store, partition) for partition in (0, 1)] == [place, place]
-
-
 def test_heirs_see_a_commit_that_was_under_way(store):
     """An inheritance waits for a commit of the parent that has begun, and takes its cursor."""
     place = load(store, 0, start="a")

@@ -75,12 +75,17 @@ def test_lane_is_fenced_like_a_move(store):
 
 def test_lanes_begin_again_behind_the_next_cursor(store):
     """What was counted behind the cursor before does not count, cleared or not."""
+    has_begun = store.lanes.has_begun
     place = load(store, 0)
+    assert not call(store, has_begun, 0, place)
     advance(store, place, 0, 0, 3)
     advance(store, place, 1, 0, 4)
+    assert call(store, has_begun, 0, place)
+    assert not call(store, has_begun, 1, place)
     move(store, 0, place, "a")
     there = replace(place, cursor="a")
     assert progress(store, there) is None
+    assert not call(store, has_begun, 0, there)
     advance(store, there, 0, 0, 2, lanes=3)
     assert progress(store, there) == (3, {0: 2})
     call(store, store.lanes.clear, 1)
@@ -88,17 +93,6 @@ def test_lanes_begin_again_behind_the_next_cursor(store):
     call(store, store.lanes.clear, 0)
     assert progress(store, there) is None
     assert progress(store, place) is None
-
-
-def test_page_that_lanes_have_begun_is_known(store):
-    """A process that moves the cursor learns whether lanes have applied a part behind it."""
-    place = load(store, 0)
-    has_begun = store.lanes.has_begun
-    assert not call(store, has_begun, 0, place)
-    advance(store, place, 1, 0, 2)
-    assert call(store, has_begun, 0, place)
-    assert not call(store, has_begun, 0, replace(place, cursor="a"))
-    assert not call(store, has_begun, 1, place)
 
 
 def test_lanes_work_side_by_side_and_cursor_waits(leveled_store):

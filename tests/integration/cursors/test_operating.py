@@ -1,22 +1,10 @@
 """What an operator sees of cursors, and does to them."""
 
 import pytest
-from harness.stores import (
-    NAME,
-    advance,
-    call,
-    claim,
-    cursor,
-    end,
-    expire,
-    inherit,
-    load,
-    move,
-    progress,
-)
+from harness.stores import NAME, advance, call, claim, cursor, end, expire, inherit, load, progress
 
 from zeroeventhub import FIRST, LAST, Event
-from zeroeventhub.errors import ConfigurationError, Fenced, TokenChanged
+from zeroeventhub.errors import ConfigurationError, TokenChanged
 
 
 def unseen(store, ids, partition=0, **options):
@@ -77,42 +65,20 @@ def test_operator_sets_a_cursor(store):
 )
 def test_what_no_consumer_can_have_is_not_set(any_store, name, partition, cursor):
     """A cursor, a name or a partition that cannot be is refused, and nothing is changed."""
+    place = load(any_store, 1)
     with pytest.raises(ConfigurationError):
         call(any_store, any_store.set, partition, cursor, name=name)
-    assert call(any_store, any_store.standings, name=None) == []
-
-
-@pytest.mark.parametrize("wrong", ["", "x" * 4097])
-def test_reset_goes_to_a_cursor(any_store, wrong):
-    """A reset to what is no cursor is refused, and nothing is changed."""
-    place = load(any_store, 0)
-    with pytest.raises(ConfigurationError):
-        call(any_store, any_store.reset, cursor=wrong)
-    assert load(any_store, 0) == place
+    if cursor != "a":
+        with pytest.raises(ConfigurationError):
+            call(any_store, any_store.reset, cursor=cursor)
+    assert [one.partition for one in call(any_store, any_store.standings, name=None)] == [1]
+    assert load(any_store, 1) == place
 
 
 def test_longest_cursor_in_the_last_partition_is_set(store):
     """A cursor of 4096 characters is held on every database."""
     call(store, store.set, 32767, "x" * 4096)
     assert cursor(store, 32767) == "x" * 4096
-
-
-def test_operator_fences_even_where_the_cursor_comes_back(any_store):
-    """A cursor that was moved and put back where it was is not the one that was read."""
-    store = any_store
-    place = load(store, 0)
-    advance(store, place, 0, 0, 3)
-    move(store, 0, place, "a")
-    call(store, store.set, 0, place.cursor)
-    with pytest.raises(Fenced):
-        move(store, 0, place, "b")
-    with pytest.raises(Fenced):
-        advance(store, place, 0, 3, 4)
-    assert progress(store, place) is None
-    again = load(store, 0)
-    call(store, store.reset)
-    with pytest.raises(Fenced):
-        move(store, 0, again, "b")
 
 
 def test_reset_forgets_what_would_keep_events_from_being_applied(store):

@@ -13,7 +13,6 @@ from harness.stores import (
     cursor,
     end,
     enter,
-    expire,
     is_refused_for_now,
     kept_waiting,
     load,
@@ -81,22 +80,6 @@ def test_consumers_are_told_apart(store, name):
     load(store, 0, start="b", name=name)
     assert cursor(store, 0) == "a"
     assert call(store, store.cursors, name=name) == {0: "b"}
-
-
-def test_process_that_has_lost_its_lease_is_fenced(store):
-    """Once another process has entered, a page of the one before it cannot be committed."""
-    claim(store, "one", [0])
-    before = enter(store, 0, "one")
-    expire(store, "one")
-    claim(store, "two", [0])
-    after = enter(store, 0, "two")
-    assert (before, after.cursor) == (replace(after, epoch=1), FIRST)
-    with pytest.raises(LeaseLost):
-        enter(store, 0, "one")
-    move(store, 0, after, "b")
-    with pytest.raises(Fenced):
-        move(store, 0, replace(before, cursor="b"), "c")
-    assert load(store, 0) == replace(after, cursor="b")
 
 
 def test_entering_waits_for_a_commit_under_way(leveled_store):
