@@ -3,10 +3,9 @@
 from harness.planted import Planted
 
 _FOLDER = "tests/integration/publisher/ordering"
-_OBSERVED = f"{_FOLDER}/test_observed.py"
-_GATED = (f"{_FOLDER}/test_gated.py",)
+_WATCHING = f"{_FOLDER}/test_watching.py"
+_GATED = (_WATCHING, "-k", "gated")
 _SEQUENCED = f"{_FOLDER}/test_sequenced.py"
-_SEQUENCE = (f"{_FOLDER}/test_sequence.py",)
 _ROUNDS = ("tests/unit/publisher/ordering/test_rounds.py",)
 _WATCH = "tests/integration/publisher/test_horizon_watch.py"
 
@@ -16,7 +15,7 @@ PLANTED = (
         "publisher/queries.py",
         "        return horizon.settled if self.stop is None",
         "        return horizon.highest if self.stop is None",
-        (f"{_FOLDER}/test_open_writers.py", "-k", "postgresql"),
+        (f"{_FOLDER}/test_writers.py", "-k", "open_writer and postgresql"),
     ),
     Planted(
         "the last number is read before those who write",
@@ -33,21 +32,21 @@ PLANTED = (
         if (decided := self._rounds.decided(began, number)) is not None:
             return decided
 """,
-        (_OBSERVED, "-k", "postgresql"),
+        (_WATCHING, "-k", "observed-postgresql"),
     ),
     Planted(
         "writers to the children of a table are waited for",
         "publisher/ordering/postgresql/observed.py",
         "            UNION SELECT inhrelid FROM pg_inherits JOIN tables ON inhparent = tables.id\n",
         "",
-        (_OBSERVED, "-k", "postgresql"),
+        (_WATCHING, "-k", "observed-postgresql"),
     ),
     Planted(
         "a transaction that MariaDB has prepared is a writer",
         "publisher/ordering/mysql/observed.py",
         '[*(str(holder.name) for holder in holders), *(f"{PREPARED}{name}" for name in prepared)]',
         "[str(holder.name) for holder in holders]",
-        (_OBSERVED, "-k", "mariadb"),
+        (_WATCHING, "-k", "mariadb"),
     ),
     Planted(
         "a writer that is gone may have become a prepared transaction",
@@ -97,7 +96,7 @@ PLANTED = (
         "publisher/ordering/postgresql/sequence.py",
         " or found.cycles or found.cache != 1:",
         " or found.cycles:",
-        _SEQUENCE,
+        (_WATCHING, "-k", "unruly"),
     ),
     Planted(
         "positions are given one reader at a time, on PostgreSQL",
@@ -132,7 +131,11 @@ PLANTED = (
         "publisher/ordering/sqlite/single_writer.py",
         '        return _QUOTED_OR_COMMENT.sub(" ", declaration or "").upper()',
         '        return (declaration or "").upper()',
-        (f"{_FOLDER}/test_single_writer.py",),
+        (
+            f"{_FOLDER}/test_keys.py",
+            "-k",
+            "single-writer",
+        ),
     ),
     Planted(
         "a horizon that is free again is told of again",

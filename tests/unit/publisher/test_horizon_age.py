@@ -55,13 +55,3 @@ def test_overtaken_reading_takes_nothing_back():
     age.read(0, 9, 150.0)
     assert age.read(0, 8, 151.0) == 51
     assert age.read(0, 9, 152.0) == 52
-
-
-def test_age_is_known_to_a_hundredth():
-    """After a thousand readings, what was drawn at any of them is as old as it is, about."""
-    age = HorizonAge()
-    for number in range(1, 1_001):
-        age.read(0, number, float(number))
-    for settled in range(0, 1_000, 7):
-        exact = 1_000 - (settled + 1)
-        assert exact - 1_000 / FINENESS <= age.read(settled, 1_000, 1_000.0) <= exact

@@ -1,11 +1,11 @@
 """What a server tells of itself: engines, versions, standbys and replicas, promotions, dumps."""
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import pytest
 from harness.databases import new_database
 from harness.dumps import restore
-from harness.log import Log, append, connected, prepared
+from harness.log import LOG, Log, append, connected, prepared
 from harness.ordering_table import (
     ALL,
     GATED,
@@ -42,16 +42,16 @@ def test_table_without_transactions_is_refused(bare, kind):
     bare.publish()
 
 
-@for_each(OBSERVED_MARIADB, SEQUENCED_MARIADB)
-def test_older_server_is_refused(log, monkeypatch):
+@for_each(OBSERVED_MARIADB, SEQUENCED, SEQUENCED_MARIADB)
+def test_older_server_is_refused(bare, case, monkeypatch):
     """A server that lacks what the ordering is made of is refused with what it is."""
-    with log.engine.connect() as connection:
-        monkeypatch.setattr(connection.dialect, "server_version_info", (5, 5, 68))
-        with refusal("or later; this is 5.5.68"):
-            log.source().ordering(log.engine.dialect.name).check(connection)
-
-
-# on a standby or replica, and after it was promoted
+    LOG.create(bare.engine)
+    ordering = bare.source().ordering(bare.engine.dialect.name)
+    with bare.engine.connect() as connection:
+        older = (5, 5, 68) if case == OBSERVED_MARIADB else (10, 5)
+        monkeypatch.setattr(connection.dialect, "server_version_info", older)
+        with refusal("or later"):
+            ordering.check(connection) if case == OBSERVED_MARIADB else ordering.ddl(connection)
 
 
 @contextmanager
@@ -124,6 +124,7 @@ def test_replica_shows_what_its_primary_has_sequenced(log, case):
         assert copied.news() == [0]
         log.write(1)
         assert copied.news() == []
+        assert copied.feed.horizon().drawn == 1
         # The feed that was there before takes the server for the primary that it was.
         assert log.news() == [1]
         page = copied.feed.read(0, "1-99", 10)
@@ -224,14 +225,11 @@ def test_what_another_server_has_drawn_says_nothing_here(log):
             log.run(f"SET GLOBAL server_id = {number}")
 
 
-# after dump and restore
-
-
 @contextmanager
 def restored(log, case, server=None):
     """Dump a log's database and restore it to another, of the same server or a given one."""
     if log.database == "sqlite":
-        place = new_file(log.engine.url)
+        place = nullcontext(log.engine.url.set(database=f"{log.engine.url.database}.copy"))
     elif log.is_mysql:
         pytest.skip("the programs of MariaDB do not dump MySQL")
     else:
@@ -245,18 +243,10 @@ def restored(log, case, server=None):
             yield copied
 
 
-@contextmanager
-def new_file(url):
-    """Name a database of SQLite beside another."""
-    yield url.set(database=f"{url.database}.copy")
-
-
 @pytest.mark.parametrize("deleted", [2, pytest.param(1, marks=pytest.mark.test_all)])
 @shows("after dump and restore", *ALL, later=(GATED, *ON_SQLITE))
 def test_feed_goes_on_after_dump_and_restore(log, case, deleted):
-    """Cursors stay good in a restored database, and even behind its last event where events may
-    be deleted; new ones are seen.
-    """
+    """Cursors stay good in a restored database, even behind a deleted last event; news is seen."""
     log.feed = log.source(mutable=deleted == 2).bind(log.engine)
     log.assert_news(0, 1, 2)
     log.run(f"DELETE FROM log WHERE n = {deleted}")

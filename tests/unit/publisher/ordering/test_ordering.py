@@ -1,16 +1,12 @@
-"""Choosing an ordering by the database and a name, and what a horizon says."""
+"""Choosing an ordering by the database and a name."""
 
 import pytest
 from sqlalchemy import Column, Integer, MetaData, Table
 
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.publisher.cursor import HIGHEST_POSITION
 from zeroeventhub.publisher.ordering import (
     ORDERINGS,
     Events,
-    Glancing,
-    Horizon,
-    NeedsLastRow,
     ordering_for,
 )
 
@@ -41,17 +37,3 @@ def test_database_without_an_ordering_is_refused():
     """A database for which there is no ordering is refused with those for which there is one."""
     with pytest.raises(ConfigurationError, match="PostgreSQL, MariaDB, MySQL or SQLite"):
         ordering_for("oracle", EVENTS)
-
-
-def test_numbers_can_be_asked_for_in_passing_on_postgresql():
-    """The orderings that draw from a sequence glance, and row ids may need the last row."""
-    glancing = {name: ordering_for("postgresql", EVENTS, name) for name in ("observed", "gated")}
-    assert all(isinstance(ordering, Glancing) for ordering in glancing.values())
-    assert not isinstance(ordering_for("mariadb", EVENTS), Glancing)
-    assert isinstance(ordering_for("sqlite", EVENTS), NeedsLastRow)
-
-
-def test_replica_knows_what_it_has():
-    """Where the highest number is only a bound, as on a replica, none counts as drawn above."""
-    assert Horizon(settled=3, highest=HIGHEST_POSITION).drawn == 3
-    assert Horizon(settled=3, highest=5).drawn == 5

@@ -1,7 +1,9 @@
-"""What becomes of every kind of statement."""
+"""What open writers hold back, and what becomes of every kind of statement."""
+
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from harness.log import LOG, append, connected
+from harness.log import LOG, append, connected, polling, prepared
 from harness.ordering_table import (
     ALL,
     GATED,
@@ -12,64 +14,204 @@ from harness.ordering_table import (
     SEQUENCED,
     SEQUENCED_MARIADB,
     SEQUENCING,
+    SHOWN,
     SINGLE_WRITER,
     WATCHING,
     for_each,
     shows,
 )
+from harness.waiting import DEADLINE
 from sqlalchemy import MetaData
+from sqlalchemy.exc import OperationalError
 
-from zeroeventhub import FIRST
-from zeroeventhub.errors import Diverged, Trimmed
-
-# COPY, LOAD DATA, INSERT … SELECT
+from zeroeventhub import FIRST, LAST
+from zeroeventhub.errors import Diverged, Trimmed, Unavailable
 
 
-def assert_bulk(log, write):
-    """Show that what is written in bulk holds back others, and is held back by others."""
-    assert log.news() == []
-    log.assert_order_of(write)
+@shows("an open writer of the table", *WATCHING)
+def test_open_writer_holds_back_what_was_drawn_behind_it(log):
+    """What was drawn behind an open writer is seen once that has ended, in the order of numbers."""
+    log.assert_news(0)
     with log.engine.connect() as slow:
-        append(slow, 4)
-        with log.engine.begin() as connection:
-            write(connection)
-        early = log.news()
+        append(slow, 1)
+        log.write(2)
+        assert log.news() == []
         slow.commit()
-    late = log.news()
-    assert (early, late) == (([1], [4]) if log.ordering == "sequenced" else ([], [4, 1]))
+    assert log.news() == [1, 2]
+    with log.engine.connect() as slow:
+        append(slow, 3)
+        log.write(4)
+        assert log.news() == []
+        slow.rollback()
+    assert log.news() == [4]
 
 
-@shows("COPY, LOAD DATA, INSERT … SELECT", OBSERVED, GATED, SEQUENCED)
-def test_copy_is_like_any_insert(log):
-    """Events that are written by COPY have their place among all others."""
+@shows("an open writer of the table", SEQUENCED, SEQUENCED_MARIADB)
+def test_open_writer_holds_back_nothing_but_its_own(log):
+    """What others commit beside an open writer is seen at once, and its own events after them."""
+    with log.engine.connect() as slow:
+        append(slow, 1)
+        log.assert_news(2)
+        log.assert_news(3)
+        slow.commit()
+    assert log.news() == [1]
+    assert log.everything() == [2, 3, 1]
 
-    def copy(connection):
-        with connection.connection.cursor().copy("COPY log (n) FROM STDIN") as lines:
-            lines.write_row([1])
 
-    assert_bulk(log, copy)
+@pytest.mark.parametrize("table", ["log", "other"])
+@shows("an open writer of the table", *ON_SQLITE)
+def test_open_writer_of_sqlite_holds_back_other_writers(log, table):
+    """Beside an open writer, to whatever table, others wait until it has ended; readers read."""
+    log.run("CREATE TABLE other (n integer)")
+    log.write(0)
+    with ThreadPoolExecutor(1) as pool, log.engine.connect() as slow:
+        slow.exec_driver_sql(f"INSERT INTO {table} (n) VALUES (1)")
+        with (
+            connected(log.engine.url, timeout=0.05) as impatient,
+            pytest.raises(OperationalError, match="locked"),
+            impatient.begin() as connection,
+        ):
+            append(connection, 99)
+        waiting = pool.submit(log.write, 2)
+        assert log.news() == [0]
+        assert not waiting.done()
+        slow.commit()
+        waiting.result(DEADLINE)
+    assert log.news() == ([1, 2] if table == "log" else [2])
 
 
-@shows("COPY, LOAD DATA, INSERT … SELECT", OBSERVED_MARIADB, SEQUENCED_MARIADB)
-def test_load_data_is_like_any_insert(bare, tmp_path):
-    """Events that are written by LOAD DATA have their place among all others."""
-    if bare.count("SELECT @@global.local_infile") == 0:
+SHOWN.update(
+    (row, case)
+    for row in ("writers wait for each other", "a long transaction elsewhere")
+    for case in ON_SQLITE
+)
+
+
+# Who waits for a transaction that stays open waits for good: any limit shows it.
+LIMITS = {
+    "postgresql": {"options": "-c lock_timeout=5s"},
+    "mariadb": {"init_command": "SET innodb_lock_wait_timeout = 5, lock_wait_timeout = 5"},
+}
+
+
+@shows("writers wait for each other", *WATCHING, SEQUENCED, SEQUENCED_MARIADB)
+def test_writers_do_not_wait_for_each_other(log):
+    """A writer beside an open one draws, writes and commits at once, while others read."""
+    with connected(log.engine.url, **LIMITS[log.database]) as engine, polling(log.feed):
+        # At MySQL's default everybody waits for a writer who has taken back a part of his work.
+        impatient = engine.execution_options(isolation_level="READ COMMITTED")
+        for number in range(0, 15, 3):
+            with impatient.connect() as slow:
+                # It is a writer, although it has drawn nothing as yet.
+                slow.exec_driver_sql("INSERT INTO log (n) SELECT n FROM log WHERE n < 0")
+                with impatient.begin() as quick:
+                    append(quick, number)
+                append(slow, number + 1)
+                savepoint = slow.begin_nested()
+                append(slow, 99)
+                savepoint.rollback()
+                with impatient.begin() as quick:
+                    append(quick, number + 2)
+                slow.commit()
+    assert sorted(log.everything()) == list(range(15))
+
+
+@shows("a long transaction elsewhere", *WATCHING, SEQUENCED, SEQUENCED_MARIADB)
+def test_transaction_elsewhere_has_no_effect(log, case):
+    """A writer to other tables, prepared or not, or a reader of this one holds nothing back."""
+    log.run("CREATE TABLE other (n integer)")
+    lasting = log.engine.execution_options(isolation_level="REPEATABLE READ")
+    with log.engine.connect() as elsewhere, lasting.connect() as export:
+        export.exec_driver_sql("SELECT * FROM log")
+        elsewhere.exec_driver_sql("INSERT INTO other VALUES (1)")
+        log.assert_news(0)
+        log.assert_news(1)
+    if case != OBSERVED_MARIADB:
+        with prepared(log, "INSERT INTO other VALUES (1)"):
+            log.assert_news(2)
+
+
+@shows("a new process beside an open writer", OBSERVED, OBSERVED_MARIADB)
+def test_new_process_waits_for_open_writers(log):
+    """A new process does not know what is decided until the writers of its time have ended."""
+    log.write(0)
+    with log.engine.connect() as slow:
+        append(slow, 1)
+        log.write(2)
+        log.feed = log.restarted()
+        for _ in range(2):
+            with pytest.raises(Unavailable):
+                log.news()
+        slow.commit()
+    assert log.news() == [0, 1, 2]
+
+
+@shows("a new process beside an open writer", GATED, *SEQUENCING, SINGLE_WRITER)
+def test_new_process_knows_at_once(log, case):
+    """A new process beside an open writer shows what is decided, and no more."""
+    log.write(0)
+    with log.engine.connect() as slow:
+        append(slow, 1)
+        if case not in ON_SQLITE:
+            log.write(2)
+        log.feed = log.restarted()
+        assert log.news() == ([0, 2] if case in {SEQUENCED, SEQUENCED_MARIADB} else [0])
+        slow.commit()
+    assert log.news() == ([1, 2] if case == GATED else [1])
+
+
+@shows("a savepoint rolled back", *ALL)
+def test_events_of_a_savepoint_rolled_back_are_not_seen(log):
+    """What a savepoint took back is no event; what stands around it is."""
+    with log.engine.connect() as connection:
+        append(connection, 0)
+        savepoint = connection.begin_nested()
+        append(connection, 1)
+        savepoint.rollback()
+        append(connection, 2)
+        connection.commit()
+    log.write(3)
+    assert log.news() == [0, 2, 3]
+
+
+def copied(connection):
+    """Write event 1 by COPY."""
+    with connection.connection.cursor().copy("COPY log (n) FROM STDIN") as lines:
+        lines.write_row([1])
+
+
+@pytest.mark.parametrize("way", ["COPY", "INSERT … SELECT", "LOAD DATA"])
+@shows("COPY, LOAD DATA, INSERT … SELECT", *ON_SERVERS)
+def test_bulk_is_like_any_insert(bare, tmp_path, way):
+    """Events that are written in bulk hold back others, and are held back by others."""
+    if way == ("COPY" if bare.database == "mariadb" else "LOAD DATA"):
+        pytest.skip("the other database has this")
+    if way == "LOAD DATA" and bare.count("SELECT @@global.local_infile") == 0:
         pytest.skip("local_infile is off on this server")
     file = tmp_path / "events"
     file.write_text("1\n")
-    load = f"LOAD DATA LOCAL INFILE '{file}' INTO TABLE log (n)"
-    with connected(bare.engine.url, local_infile=True) as engine:
-        bare.engine = engine
+    statement = {
+        "INSERT … SELECT": "INSERT INTO log (n) SELECT n FROM originals",
+        "LOAD DATA": f"LOAD DATA LOCAL INFILE '{file}' INTO TABLE log (n)",
+    }.get(way)
+    arguments = {"local_infile": True} if way == "LOAD DATA" else {}
+
+    def write(connection):
+        connection.exec_driver_sql(statement) if statement else copied(connection)
+
+    with connected(bare.engine.url, **arguments) as bare.engine:
         bare.publish()
-        assert_bulk(bare, lambda connection: connection.exec_driver_sql(load))
-
-
-@shows("COPY, LOAD DATA, INSERT … SELECT", *WATCHING, SEQUENCED, SEQUENCED_MARIADB)
-def test_insert_select_is_like_any_insert(log):
-    """Events that are written by INSERT … SELECT have their place among all others."""
-    log.run("CREATE TABLE originals (n integer)", "INSERT INTO originals VALUES (1)")
-    copy = "INSERT INTO log (n) SELECT n FROM originals"
-    assert_bulk(log, lambda connection: connection.exec_driver_sql(copy))
+        bare.run("CREATE TABLE originals (n integer)", "INSERT INTO originals VALUES (1)")
+        assert bare.news() == []
+        bare.assert_order_of(write)
+        with bare.engine.connect() as slow:
+            append(slow, 4)
+            with bare.engine.begin() as connection:
+                write(connection)
+            early = bare.news()
+            slow.commit()
+        late = bare.news()
+    assert (early, late) == (([1], [4]) if bare.ordering == "sequenced" else ([], [4, 1]))
 
 
 @shows("COPY, LOAD DATA, INSERT … SELECT", *ON_SQLITE)
@@ -81,8 +223,6 @@ def test_bulk_in_sqlite_is_like_any_insert(log):
     log.write(4)
     assert log.news() == [0, 3, 2, 1, 4]
 
-
-# ON CONFLICT, IGNORE, REPLACE
 
 UPSERTS = {
     "postgresql": {
@@ -157,9 +297,6 @@ def test_row_replaced_has_the_old_number(log):
     assert log.everything() == [9, 1, 2]
 
 
-# UPDATE, DELETE, TRUNCATE
-
-
 def as_mutable(log):
     """Let a consumer go on with the feed that only compares numbers."""
     log.feed = log.source(mutable=True).bind(log.engine)
@@ -172,6 +309,7 @@ def assert_gone(log, error=Diverged):
         with pytest.raises(error) as gone:
             log.news()
         assert gone.value.status == 410
+    return gone.value
 
 
 @shows("UPDATE of events", *ALL, later=ON_SERVERS)
@@ -205,7 +343,7 @@ def test_delete_keeps_cursors_of_others_good(log):
     log.assert_news(4)
 
 
-@shows("DELETE of events", *WATCHING, SINGLE_WRITER, later=WATCHING)
+@shows("DELETE of events", *WATCHING, SINGLE_WRITER, later=(OBSERVED_MARIADB, GATED))
 def test_cursor_of_a_deleted_event_is_gone(log):
     """A cursor whose event was deleted is refused; where none before it is left, as trimmed."""
     log.assert_news(0, 1, 2)
@@ -214,7 +352,7 @@ def test_cursor_of_a_deleted_event_is_gone(log):
     log.write(3)
     assert_gone(log)
     log.run("DELETE FROM log WHERE n < 2")
-    assert_gone(log, Trimmed)
+    assert assert_gone(log, Trimmed).earliest == "1-0"
 
 
 @shows("DELETE of events", *ALL, later=WATCHING)
@@ -228,6 +366,10 @@ def test_delete_keeps_cursors_good_where_it_is_allowed(log, case):
         assert log.news() == []
         assert log.everything() == left
     log.assert_news(4)
+    log.run("DELETE FROM log")
+    log.cursor = log.feed.read(0, LAST, 1).cursor
+    assert log.news() == []
+    log.assert_news(5)
 
 
 TRUNCATE = {
@@ -293,9 +435,6 @@ def test_numbers_of_sqlite_do_not_start_again(log):
     assert log.news() == [3]
 
 
-# numbers handed in by a client, and history
-
-
 @shows("a number handed in by a client", OBSERVED, OBSERVED_MARIADB, SINGLE_WRITER)
 def test_number_handed_in_is_not_seen_behind_a_cursor(log):
     """A row that is given a low number by a client is passed over by a consumer beyond it."""
@@ -311,9 +450,9 @@ def test_number_handed_in_is_not_seen_behind_a_cursor(log):
 def test_history_is_loaded_under_its_own_numbers_before_the_first_reading(bare):
     """History that is loaded before the feed is there comes first, and new events follow it."""
     LOG.create(bare.engine)
-    bare.run("INSERT INTO log (id, n) VALUES (100, 0), (101, 1)")
+    bare.run("INSERT INTO log (id, n) VALUES (99, 0), (100, 1)")
     if bare.database == "postgresql":
-        bare.run("SELECT setval('log_id_seq', 101)")
+        bare.run("SELECT setval('log_id_seq', 100)")
     bare.publish()
     bare.write(2, 3)
     assert bare.news() == [0, 1, 2, 3]

@@ -1,11 +1,15 @@
-"""The key by which an event is told from others, and which key an ordering can do with."""
+"""The key by which an event is told from others, and the row id of SQLite."""
 
 import uuid
 
 import pytest
+from harness.log import LOG
 from harness.ordering_table import (
     ALL,
     GATED,
+    OBSERVED,
+    OBSERVED_MARIADB,
+    ON_SQLITE,
     SEQUENCED,
     SEQUENCED_SQLITE,
     SEQUENCING,
@@ -17,6 +21,7 @@ from harness.ordering_table import (
     shows,
 )
 from sqlalchemy import BigInteger, Column, Integer, MetaData, String, Table, Uuid
+from sqlalchemy.exc import IntegrityError
 
 from zeroeventhub import TableFeed
 from zeroeventhub.errors import ConfigurationError
@@ -91,6 +96,38 @@ def test_position_that_is_no_key_is_refused(bare, case, kind):
     assert_refused(bare, complaint, position="id")
 
 
+@for_each(OBSERVED, OBSERVED_MARIADB, SINGLE_WRITER)
+def test_number_below_the_first_position_is_refused(bare):
+    """Rows with numbers below 1, where every cursor stands behind them, are refused."""
+    LOG.create(bare.engine)
+    number = -1 if bare.database == "mariadb" else 0
+    bare.run(f"INSERT INTO log (id, n) VALUES ({number}, 0)")
+    assert_refused(bare, "start at 1")
+
+
+@pytest.mark.parametrize("name", ['Mixed "quo"ted', "it's per%cent", "co:lon" + "x" * 54])
+@for_each(*ALL)
+def test_any_name_of_a_table_will_do(bare, case, name):
+    """Statements quote every name, wherever it stands, and find it in the locks."""
+    key = Column("The Id's", BigInteger().with_variant(Integer, "sqlite"), primary_key=True)
+    part = Column("per%cent:", Integer, nullable=False)
+    rows = Column("n", Integer)
+    table = Table(name, MetaData(), key, part, rows, sqlite_autoincrement=True)
+    bare.publish(table, partition=part, partitions=2, append_only=True)
+    assert bare.news() == []
+    with bare.engine.connect() as slow:
+        slow.execute(table.insert(), {"per%cent:": 0, "n": 0})
+        if case not in ON_SQLITE:
+            with bare.engine.begin() as quick:
+                quick.execute(table.insert(), {"per%cent:": 0, "n": 1})
+            assert bare.news() == ([1] if bare.ordering == "sequenced" else [])
+        slow.commit()
+    assert 0 in bare.news()
+    if case == GATED:
+        with bare.engine.begin() as early, pytest.raises(IntegrityError, match="drawn before"):
+            early.execute(table.insert(), {"The Id's": 1, "per%cent:": 0, "n": 1})
+
+
 @for_each(*SEQUENCING)
 def test_part_of_a_key_is_no_key(bare):
     """A column that is unique only together with another does not tell events apart."""
@@ -100,9 +137,7 @@ def test_part_of_a_key_is_no_key(bare):
 
 @for_each(SEQUENCED, SEQUENCED_SQLITE)
 def test_unique_index_over_all_rows_is_a_key(bare):
-    """An index over some rows, or what is computed of them, does not tell events apart; one over
-    all of them does.
-    """
+    """Only an index over all rows, of a column itself, tells events apart."""
     bare.run(
         "CREATE TABLE log (name varchar(9) NOT NULL, n integer)",
         "CREATE UNIQUE INDEX part ON log (name) WHERE name > 'm'",
@@ -148,3 +183,52 @@ def test_position_has_to_be_a_number():
         TableFeed(keyless, position="name")
     with pytest.raises(ConfigurationError, match="primary key"):
         TableFeed(keyless)
+
+
+@shows("it needs", SINGLE_WRITER)
+def test_single_writer_needs_an_autoincrement(bare):
+    """A table of SQLite is refused without AUTOINCREMENT, and needs nothing else."""
+    bare.run("CREATE TABLE log (id INTEGER PRIMARY KEY, n INTEGER)")
+    assert_refused(bare, "INTEGER PRIMARY KEY AUTOINCREMENT")
+    bare.run("DROP TABLE log", "CREATE TABLE log (id INTEGER PRIMARY KEY AUTOINCREMENT,n INTEGER)")
+    everything = "SELECT count(*) FROM sqlite_master"
+    before = bare.count(everything)
+    bare.publish()
+    assert bare.count(everything) == before
+
+
+@for_each(SINGLE_WRITER)
+def test_table_from_which_nothing_is_deleted_needs_no_autoincrement(bare):
+    """Without AUTOINCREMENT a table is published if nothing is ever deleted from it."""
+    bare.run("CREATE TABLE log (id INTEGER PRIMARY KEY, n INTEGER)")
+    bare.publish(append_only=True)
+    bare.assert_news(0, 1)
+    bare.assert_news(2)
+
+
+@pytest.mark.parametrize(
+    ("declaration", "append_only"),
+    [
+        ("id BIGINT PRIMARY KEY, n INTEGER", True),
+        ("id INT PRIMARY KEY, n INTEGER", True),
+        ("id INTEGER UNIQUE, n INTEGER PRIMARY KEY", True),
+        ("id INTEGER PRIMARY KEY, n INTEGER) WITHOUT  ROWID --", True),
+        ("id INTEGER PRIMARY KEY, n INTEGER /* AUTOINCREMENT */", False),
+        ('id INTEGER PRIMARY KEY, n INTEGER, "autoincrement" TEXT', False),
+        ("id INTEGER PRIMARY KEY, n INTEGER -- AUTOINCREMENT\n", False),
+    ],
+)
+@for_each(SINGLE_WRITER)
+def test_key_that_is_not_the_row_id_is_refused(bare, declaration, append_only):
+    """Only INTEGER PRIMARY KEY is the row id, and no comment or name makes it AUTOINCREMENT."""
+    bare.run(f"CREATE TABLE log ({declaration})")
+    complaint = "is not the INTEGER PRIMARY KEY" if append_only else "AUTOINCREMENT"
+    assert_refused(bare, complaint, append_only=append_only)
+
+
+@for_each(SINGLE_WRITER)
+def test_memory_of_numbers_may_be_wiped(log):
+    """Events are seen although SQLite has been made to forget the last number."""
+    log.write(0)
+    log.run("DELETE FROM sqlite_sequence")
+    assert log.news() == [0]
