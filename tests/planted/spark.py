@@ -35,7 +35,7 @@ PLANTED = (
         "spark/offsets.py",
         "end.counts[partition] - start.counts.get(partition, 0)",
         "end.counts[partition]",
-        ("tests/unit/spark/test_offsets.py",),
+        ("tests/unit/spark/test_stream_reader.py",),
     ),
     Planted(
         "a feed that cannot stop is read on behind a batch that is full",
@@ -84,7 +84,7 @@ PLANTED = (
         "spark/segment_file.py",
         "at[0].as_py() > after and at[-1].as_py() <= upto",
         "at[0].as_py() > after",
-        _SEGMENTS,
+        ("tests/integration/spark/test_shared_files.py",),
     ),
     Planted(
         "a store of files is not shown what the feed is",

@@ -9,20 +9,12 @@ from harness.web import serving
 from sqlalchemy import insert
 from starlette.applications import Starlette
 
-from zeroeventhub import FIRST, LAST, TableFeed, TypeFilter, feed_routes
-from zeroeventhub.protocol import (
-    CAUGHT_UP,
-    CURSOR_OF_COUNT,
-    CURSOR_OF_TIME,
-    EVENT_TYPES,
-    LAG,
-    SPLITS,
-    STOP,
-    WAIT,
-    Lag,
-)
+from zeroeventhub import FIRST, LAST, Lag, TableFeed, TypeFilter, feed_routes
 
-EVERYTHING = {CAUGHT_UP, CURSOR_OF_COUNT, CURSOR_OF_TIME, EVENT_TYPES, LAG, SPLITS, STOP, WAIT}
+EVERYTHING = {
+    *["caught-up", "cursor-of-count", "cursor-of-time", "event-types", "lag", "splits", "stop"],
+    "wait",
+}
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 

@@ -13,15 +13,7 @@ from harness.calling import INFO, PAGE, answer, raw_feed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zeroeventhub import FIRST, Client, Limits
-from zeroeventhub.errors import (
-    ConfigurationError,
-    CutPage,
-    PageTooLarge,
-    ProtocolError,
-    Trimmed,
-    Unreachable,
-)
+from zeroeventhub import FIRST, Client, Limits, errors
 
 zstd = zstandard.ZstdCompressor(write_checksum=True).compress
 PACKERS = {"gzip": gzip.compress, "zstd": zstd}
@@ -71,7 +63,7 @@ def test_compression_is_asked_for_by_choice(call, compressed, asked):
     session = {"transport": httpx.MockTransport(reply)}
     assert call("http://feed/", session=session, feed={"compressed": compressed}).cursor == "b"
     assert seen == [asked, asked]
-    with pytest.raises(ConfigurationError, match="zstd"):
+    with pytest.raises(errors.ConfigurationError, match="zstd"):
         call("http://feed/", feed={"compressed": "br"})
 
 
@@ -99,7 +91,7 @@ def test_page_of_any_length_is_unpacked_to_its_end(coding, length):
     if coding == "gzip":
         assert facts(fetched([packed[:-8]], coding)) == HALF
     assert facts(fetched([packed], coding, page_bytes=length)) == HALF
-    with pytest.raises(PageTooLarge):
+    with pytest.raises(errors.PageTooLarge):
         fetched([packed], coding, page_bytes=length - 1)
 
 
@@ -108,7 +100,7 @@ def test_other_codings_are_refused():
     taken by all.
     """
     for coding in ("br", "deflate", "gzip, gzip", "gzip, br", "zstd"):
-        with pytest.raises(ProtocolError, match="content coding"):
+        with pytest.raises(errors.ProtocolError, match="content coding"):
             fetched([zstd(PAGE) if coding == "zstd" else PAGE], coding, compressed=True)
     assert facts(fetched([gzip.compress(PAGE)], "gzip", compressed=False)) == WHOLE
     for coding in ("", "identity", " Identity ", "identity,", ","):
@@ -143,7 +135,7 @@ def test_coding_that_is_broken_is_refused(coding, body):
     """What cannot be trusted to be what was sent is not taken, in one piece or many."""
     for size in (len(body), 1_000):
         chunks = (body[start : start + size] for start in range(0, len(body), size))
-        with pytest.raises(ProtocolError, match=coding):
+        with pytest.raises(errors.ProtocolError, match=coding):
             fetched(chunks, coding)
 
 
@@ -163,7 +155,7 @@ def test_page_cut_anywhere_is_what_was_unpacked():
         come = zstandard.ZstdDecompressor().decompressobj().decompress(body[:length])
         try:
             found = facts(fetched([body[:length]], "zstd"))
-        except CutPage:
+        except errors.CutPage:
             assert b'"a"}' not in come
             continue
         assert found == (WHOLE if b'"b"}' in come else HALF)
@@ -178,7 +170,7 @@ def test_document_is_unpacked_whole_or_not_taken(any_call, coding):
     for length in {0, 1, 9, len(body) // 2, len(body) - 8, len(body) - 1}:
         with (
             raw_feed(info=answer(body[:length], field)) as (url, _),
-            pytest.raises(Unreachable, match="broke off"),
+            pytest.raises(errors.Unreachable, match="broke off"),
         ):
             any_call(url, "discover", feed=feed)
 
@@ -187,7 +179,7 @@ def test_refusal_is_read_if_it_is_gzip(any_call):
     """A problem document that a proxy has compressed is understood."""
     body = gzip.compress(b'{"type":"urn:x/trimmed","detail":"Too old."}')
     refusal = answer(body, "Content-Encoding: gzip", status="410 Gone")
-    with raw_feed(refusal) as (url, _), pytest.raises(Trimmed, match="Too old"):
+    with raw_feed(refusal) as (url, _), pytest.raises(errors.Trimmed, match="Too old"):
         any_call(url)
 
 
@@ -239,7 +231,7 @@ def test_memory_is_bounded(bomb, coding, most, unit):
     chunks = [*bomb(unit)] if bomb is not flood else bomb(unit)
     tracemalloc.start()
     try:
-        with pytest.raises(PageTooLarge):
+        with pytest.raises(errors.PageTooLarge):
             fetched(chunks, coding, page_bytes=MEBIBYTE, line_bytes=MEBIBYTE // 2)
         assert tracemalloc.get_traced_memory()[1] < most * MEBIBYTE
     finally:

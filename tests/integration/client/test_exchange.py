@@ -3,16 +3,7 @@
 import pytest
 from harness.calling import PAGE, answer, discovery, raw_feed
 
-from zeroeventhub import Limits
-from zeroeventhub.errors import (
-    Gone,
-    NotFound,
-    PageTooLarge,
-    ProtocolError,
-    TransientError,
-    Unavailable,
-    Unreachable,
-)
+from zeroeventhub import Limits, errors
 
 SETTLED = PAGE[:32]
 LONG = b'{"data":"' + b"x" * 5000 + b'"}\n'
@@ -38,10 +29,10 @@ def test_page_that_is_too_much_is_refused_for_good(any_call, body, limits):
     feed = {"limits": Limits(**limits)}
     with (
         raw_feed(answer(body)) as (url, _),
-        pytest.raises(PageTooLarge, match=f"Limits.{name}") as caught,
+        pytest.raises(errors.PageTooLarge, match=f"Limits.{name}") as caught,
     ):
         any_call(url, feed=feed)
-    assert not isinstance(caught.value, TransientError)
+    assert not isinstance(caught.value, errors.TransientError)
     if limits != {"page_bytes": 31}:
         with raw_feed(answer(SETTLED + body)) as (url, _):
             page = any_call(url, feed=feed)
@@ -63,7 +54,7 @@ def test_other_answers_are_bounded(any_call):
                 if sent is whole:
                     assert any_call(url, method, *arguments)
                     continue
-                with pytest.raises(ProtocolError, match="8,388,608"):
+                with pytest.raises(errors.ProtocolError, match="8,388,608"):
                     any_call(url, method, *arguments)
 
 
@@ -73,13 +64,13 @@ def test_other_answers_are_bounded(any_call):
 def test_refusal_is_known_by_its_status_whatever_its_body_is(any_call, fields):
     """A body that is endless, no gzip, or unreadable does not hide what the status says."""
     body = b'{"type":"' + b"x" * 1_000_000
-    with raw_feed(answer(body, *fields, status="410 Gone")) as (url, _), pytest.raises(Gone):
+    with raw_feed(answer(body, *fields, status="410 Gone")) as (url, _), pytest.raises(errors.Gone):
         any_call(url)
     missing = answer(body, *fields, status="404 No")
-    with raw_feed(info=missing) as (url, _), pytest.raises(NotFound):
+    with raw_feed(info=missing) as (url, _), pytest.raises(errors.NotFound):
         any_call(url)
     form = answer(body, *fields, kind="text/html")
-    with raw_feed(form) as (url, _), pytest.raises(Unavailable):
+    with raw_feed(form) as (url, _), pytest.raises(errors.Unavailable):
         any_call(url)
 
 
@@ -90,9 +81,10 @@ def test_refusal_is_read_up_to_64_kibibytes(any_call):
     for more in (0, 1):
         start = b'{"type":"urn:x/gone","detail":"Too old.","newer":"'
         body = start + b"x" * (65_536 - len(start) - 2 + more) + b'"}'
-        with raw_feed(answer(body, status="410 Gone")) as (url, _), pytest.raises(Gone) as caught:
+        gone = answer(body, status="410 Gone")
+        with raw_feed(gone) as (url, _), pytest.raises(errors.Gone) as caught:
             any_call(url)
         assert str(caught.value).startswith(url if more else "Too old.")
     cut = answer(b'{"ty', "Content-Length: 50", status="410 Gone")
-    with raw_feed(cut) as (url, _), pytest.raises(Unreachable):
+    with raw_feed(cut) as (url, _), pytest.raises(errors.Unreachable):
         any_call(url)

@@ -3,7 +3,6 @@
 import base64
 import logging
 import traceback
-from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -111,20 +110,6 @@ def told(error):
     return seen
 
 
-@pytest.fixture(scope="module")
-def feed():
-    """A server that answers as the test says just then: its host, what to answer, what it saw."""
-    now = SimpleNamespace(host="", reply=None, seen=[])
-
-    def reply(request):
-        now.seen.append(request)
-        return now.reply(request)
-
-    with answering(reply) as url:
-        now.host = url.removeprefix("http://")
-        yield now
-
-
 def _cases():
     for failure in FAILURES:
         for place in PLACES:
@@ -137,16 +122,22 @@ def _cases():
 
 
 @pytest.mark.parametrize(("call", "failure", "place"), [*_cases()])
-def test_secret_is_told_nowhere(call, said, feed, failure, place):
+def test_secret_is_told_nowhere(call, said, failure, place):
     """Whatever goes wrong, secrets are in no exception, in no log record and in no repr."""
     address, session = PLACES[place]
-    feed.reply = FAILURES[failure]
-    feed.seen.clear()
-    try:
-        shown = repr(call(address.format(host=feed.host), session={"timeout": 2, **session}))
-    except ZeroEventHubError as error:
-        shown = told(error)
-    assert feed.seen, "nothing was asked"
+    seen = []
+
+    def reply(request):
+        seen.append(request)
+        return FAILURES[failure](request)
+
+    with answering(reply) as url:
+        address = address.format(host=url.removeprefix("http://"))
+        try:
+            shown = repr(call(address, session={"timeout": 2, **session}))
+        except ZeroEventHubError as error:
+            shown = told(error)
+    assert seen, "nothing was asked"
     assert said(), "nothing was logged"
     logged = said()
     if failure.startswith("moved "):

@@ -11,42 +11,7 @@ import pytest
 from harness.calling import INFO, PAGE, answer, discovery, raw_feed
 from harness.web import answering
 
-from zeroeventhub import FIRST, TypeFilter
-from zeroeventhub.errors import (
-    BadCursor,
-    BadRequest,
-    ConfigurationError,
-    CutPage,
-    Diverged,
-    Forbidden,
-    Gone,
-    NotFound,
-    ProtocolError,
-    TokenChanged,
-    TooManyRequests,
-    Trimmed,
-    Unauthorized,
-    Unavailable,
-    Unreachable,
-)
-from zeroeventhub.protocol import (
-    CAUGHT_UP,
-    CURSOR_OF_COUNT,
-    CURSOR_OF_TIME,
-    KEY_HISTORY,
-    LAG,
-    PROGRESS,
-    SEGMENTS,
-    SPLITS,
-    STOP,
-    WAIT,
-    CountedCursor,
-    Event,
-    KeyPage,
-    Lag,
-    Page,
-    Segments,
-)
+from zeroeventhub import FIRST, TypeFilter, errors, protocol
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 HTML = b"<html>\n<body><h1>502 Bad Gateway</h1><hr>nginx</body></html>"
@@ -74,56 +39,56 @@ def problem(kind, *, status="410 Gone", **members):
 
 ANSWERS = {
     # The next time these may be better.
-    "502": (html("502 Bad Gateway"), Unavailable),
-    "503": (html("503 Service Unavailable"), Unavailable),
-    "504": (html("504 Gateway Time-out"), Unavailable),
-    "500": (html("500 Internal Server Error"), Unavailable),
-    "520 of one proxy alone": (html("520 "), Unavailable),
-    "408": (html("408 Request Timeout"), Unavailable),
-    "425": (html("425 Too Early"), Unavailable),
-    "429": (html("429 Too Many Requests"), TooManyRequests),
-    "a login form": (html("200 OK"), Unavailable),
-    "a page for people, in capitals": (answer(HTML, kind="TEXT/HTML ; charset=x"), Unavailable),
-    "events as a page for people": (answer(PAGE, kind="text/html"), Unavailable),
-    "nothing, said to be nothing": (answer(b"", "Content-Length: 0"), CutPage),
-    "nothing, and the end": (answer(), CutPage),
-    "nothing, in no chunk": (chunked(), CutPage),
-    "nothing but an event": (answer(b'{"data":1}\n'), CutPage),
-    "an error as JSON": (answer(b'{"error":"upstream"}\n', kind="application/json"), CutPage),
-    "an error's text, cut": (answer(b"upstream request timeout"), CutPage),
-    "a length too short": (answer(PAGE, "Content-Length: 20"), CutPage),
-    "a length too long": (answer(PAGE[:20], "Content-Length: 50"), CutPage),
-    "two lengths": (answer(PAGE, "Content-Length: 64", "Content-Length: 65"), Unreachable),
-    "a length that is none": (answer(PAGE, "Content-Length: many"), Unreachable),
-    "a length below nothing": (answer(PAGE, "Content-Length: -1"), Unreachable),
-    "chunks that are none": (answer(b"", "Transfer-Encoding: chunked") + PAGE, CutPage),
-    "a framing that nobody asked for": (answer(PAGE, "Transfer-Encoding: gzip"), Unreachable),
-    "an answer of another protocol": (b"SSH-2.0-OpenSSH_9.6\r\n", Unreachable),
-    "an answer without an end of its head": (b"HTTP/1.1 200 OK\r\nX: y\r\n", Unreachable),
-    "nothing at all": (b"", Unreachable),
+    "502": (html("502 Bad Gateway"), errors.Unavailable),
+    "503": (html("503 Service Unavailable"), errors.Unavailable),
+    "504": (html("504 Gateway Time-out"), errors.Unavailable),
+    "500": (html("500 Internal Server Error"), errors.Unavailable),
+    "520 of one proxy alone": (html("520 "), errors.Unavailable),
+    "408": (html("408 Request Timeout"), errors.Unavailable),
+    "425": (html("425 Too Early"), errors.Unavailable),
+    "429": (html("429 Too Many Requests"), errors.TooManyRequests),
+    "a login form": (html("200 OK"), errors.Unavailable),
+    "a page in capitals": (answer(HTML, kind="TEXT/HTML ; charset=x"), errors.Unavailable),
+    "events as a page for people": (answer(PAGE, kind="text/html"), errors.Unavailable),
+    "nothing, said to be nothing": (answer(b"", "Content-Length: 0"), errors.CutPage),
+    "nothing, and the end": (answer(), errors.CutPage),
+    "nothing, in no chunk": (chunked(), errors.CutPage),
+    "nothing but an event": (answer(b'{"data":1}\n'), errors.CutPage),
+    "error as JSON": (answer(b'{"error":"upstream"}\n', kind="application/json"), errors.CutPage),
+    "an error's text, cut": (answer(b"upstream request timeout"), errors.CutPage),
+    "a length too short": (answer(PAGE, "Content-Length: 20"), errors.CutPage),
+    "a length too long": (answer(PAGE[:20], "Content-Length: 50"), errors.CutPage),
+    "two lengths": (answer(PAGE, "Content-Length: 64", "Content-Length: 65"), errors.Unreachable),
+    "a length that is none": (answer(PAGE, "Content-Length: many"), errors.Unreachable),
+    "a length below nothing": (answer(PAGE, "Content-Length: -1"), errors.Unreachable),
+    "chunks that are none": (answer(b"", "Transfer-Encoding: chunked") + PAGE, errors.CutPage),
+    "a framing of gzip": (answer(PAGE, "Transfer-Encoding: gzip"), errors.Unreachable),
+    "an answer of another protocol": (b"SSH-2.0-OpenSSH_9.6\r\n", errors.Unreachable),
+    "an answer without an end of its head": (b"HTTP/1.1 200 OK\r\nX: y\r\n", errors.Unreachable),
+    "nothing at all": (b"", errors.Unreachable),
     # No waiting mends these.
-    "text behind a page": (answer(PAGE + b"upstream timed out\n"), ProtocolError),
-    "a byte order mark": (answer(b"\xef\xbb\xbf" + PAGE), ProtocolError),
-    "another encoding": (answer(PAGE.decode().encode("utf-16")), ProtocolError),
-    "a coding of no letters": (answer(PAGE, "Content-Encoding: \xff"), ProtocolError),
-    "NaN": (answer(b'{"data":NaN}\n{"cursor":"1"}\n'), ProtocolError),
-    "203": (answer(PAGE, status="203 Non-Authoritative Information"), BadRequest),
-    "204": (answer(status="204 No Content"), BadRequest),
-    "206": (answer(PAGE[:40], status="206 Partial Content"), BadRequest),
-    "304": (answer(status="304 Not Modified"), NotFound),
-    "400": (html("400 Bad Request"), BadRequest),
-    "401": (html("401 Unauthorized"), Unauthorized),
-    "403": (html("403 Forbidden"), Forbidden),
-    "404": (html("404 Not Found"), NotFound),
-    "407": (html("407 Proxy Authentication Required"), BadRequest),
-    "409": (html("409 Conflict"), TokenChanged),
-    "410": (html("410 Gone"), Gone),
-    "418": (html("418 Teapot"), BadRequest),
-    "bad cursor": (problem("bad-cursor", status="400 No"), BadCursor),
-    "diverged": (problem("diverged"), Diverged),
-    "trimmed": (problem("trimmed"), Trimmed),
-    "trimmed, elsewhere": (answer(b'{"type":"https://x/trimmed"}', status="400 No"), Trimmed),
-    "an unknown problem": (problem("newer"), Gone),
+    "text behind a page": (answer(PAGE + b"upstream timed out\n"), errors.ProtocolError),
+    "a byte order mark": (answer(b"\xef\xbb\xbf" + PAGE), errors.ProtocolError),
+    "another encoding": (answer(PAGE.decode().encode("utf-16")), errors.ProtocolError),
+    "a coding of no letters": (answer(PAGE, "Content-Encoding: \xff"), errors.ProtocolError),
+    "NaN": (answer(b'{"data":NaN}\n{"cursor":"1"}\n'), errors.ProtocolError),
+    "203": (answer(PAGE, status="203 Non-Authoritative Information"), errors.BadRequest),
+    "204": (answer(status="204 No Content"), errors.BadRequest),
+    "206": (answer(PAGE[:40], status="206 Partial Content"), errors.BadRequest),
+    "304": (answer(status="304 Not Modified"), errors.NotFound),
+    "400": (html("400 Bad Request"), errors.BadRequest),
+    "401": (html("401 Unauthorized"), errors.Unauthorized),
+    "403": (html("403 Forbidden"), errors.Forbidden),
+    "404": (html("404 Not Found"), errors.NotFound),
+    "407": (html("407 Proxy Authentication Required"), errors.BadRequest),
+    "409": (html("409 Conflict"), errors.TokenChanged),
+    "410": (html("410 Gone"), errors.Gone),
+    "418": (html("418 Teapot"), errors.BadRequest),
+    "bad cursor": (problem("bad-cursor", status="400 No"), errors.BadCursor),
+    "diverged": (problem("diverged"), errors.Diverged),
+    "trimmed": (problem("trimmed"), errors.Trimmed),
+    "trimmed elsewhere": (answer(b'{"type":"https://x/trimmed"}', status="400 No"), errors.Trimmed),
+    "an unknown problem": (problem("newer"), errors.Gone),
 }
 
 
@@ -137,7 +102,7 @@ def test_answer_that_is_no_page_is_an_error_of_its_kind(any_call, sent, error):
 
 def test_server_that_is_down_is_unreachable(call):
     """A feed whose server is down is an error to try again."""
-    with pytest.raises(Unreachable):
+    with pytest.raises(errors.Unreachable):
         call("http://127.0.0.1:1/feed")
 
 
@@ -186,7 +151,8 @@ def test_trimmed_tells_where_history_begins(any_call, members, earliest, said):
     """Where the feed says which cursor can still be read from, the exception has it; a detail of
     another form is passed over.
     """
-    with raw_feed(problem("trimmed", **members)) as (url, _), pytest.raises(Trimmed) as caught:
+    gone = problem("trimmed", **members)
+    with raw_feed(gone) as (url, _), pytest.raises(errors.Trimmed) as caught:
         any_call(url)
     assert (caught.value.earliest, str(caught.value)) == (earliest, said.format(url))
 
@@ -202,15 +168,15 @@ def test_trimmed_tells_where_history_begins(any_call, members, earliest, said):
 def test_problem_that_cannot_be_read_is_known_by_its_status(any_call, body):
     """What is no problem document in an answer's body never hides the answer."""
     missing = answer(body, status="404 Not Found")
-    with raw_feed(missing) as (url, _), pytest.raises(NotFound, match="There is no feed"):
+    with raw_feed(missing) as (url, _), pytest.raises(errors.NotFound, match="There is no feed"):
         any_call(url)
 
 
 def test_reader_who_is_not_let_in_is_advised(any_call):
     """Who is not known or not allowed is told what the feed says, and what to do."""
     for kind, status, error, advice in (
-        ("unauthorized", "401 No", Unauthorized, "Give the httpx client the credentials"),
-        ("forbidden", "403 No", Forbidden, "Ask the feed's owner"),
+        ("unauthorized", "401 No", errors.Unauthorized, "Give the httpx client the credentials"),
+        ("forbidden", "403 No", errors.Forbidden, "Ask the feed's owner"),
     ):
         refusal = problem(kind, status=status, detail="Not you.")
         with raw_feed(refusal) as (url, _), pytest.raises(error, match="Not you") as caught:
@@ -243,7 +209,7 @@ RETRY_AFTER = {
 def test_retry_after_is_seconds_or_nothing(any_call, value):
     """Seconds and dates of Retry-After reach the caller as seconds, and other forms as nothing."""
     busy = answer(b"", f"Retry-After: {value}", status="503 Busy")
-    with raw_feed(busy) as (url, _), pytest.raises(Unavailable) as caught:
+    with raw_feed(busy) as (url, _), pytest.raises(errors.Unavailable) as caught:
         any_call(url)
     assert caught.value.retry_after == RETRY_AFTER[value]
 
@@ -262,7 +228,7 @@ def far_from_utc(monkeypatch):
 def test_retry_after_of_a_date_counts_from_now(any_call, zone, far_from_utc):
     """A date to come is as many seconds as there are until then, in UTC without a zone as well."""
     date = http_date(seconds=1000).replace("GMT", zone).strip()
-    for status, error in (("429 No", TooManyRequests), ("503 No", Unavailable)):
+    for status, error in (("429 No", errors.TooManyRequests), ("503 No", errors.Unavailable)):
         busy = answer(b"", f"Retry-After: {date}", status=status)
         with raw_feed(busy) as (url, _), pytest.raises(error) as caught:
             any_call(url)
@@ -288,7 +254,7 @@ def test_credentials_go_nowhere_else(call, where, status):
         }
         with (
             raw_feed(moved, info=info) as (url, _),
-            pytest.raises(NotFound, match=f"has moved to {away}/feed;"),
+            pytest.raises(errors.NotFound, match=f"has moved to {away}/feed;"),
         ):
             call(url, session=secret)
     assert elsewhere == []
@@ -298,12 +264,12 @@ def test_credentials_go_nowhere_else(call, where, status):
 def test_redirection_to_nowhere_is_an_error(any_call, place):
     """A destination without a host is one of the feed's own, and one that is none is an error."""
     moved = answer(b"", "Location: /feed?code=canary", status="302 Found")
-    with raw_feed(moved) as (url, _), pytest.raises(NotFound) as caught:
+    with raw_feed(moved) as (url, _), pytest.raises(errors.NotFound) as caught:
         any_call(url)
     assert f"moved to {url}/feed;" in str(caught.value)
     moved = answer(b"", f"Location: {place}", status="302 Found")
     # Some of these httpx refuses itself, before anybody looks at the status.
-    with raw_feed(moved) as (url, _), pytest.raises((NotFound, Unreachable)):
+    with raw_feed(moved) as (url, _), pytest.raises((errors.NotFound, errors.Unreachable)):
         any_call(url)
 
 
@@ -331,49 +297,49 @@ SPLIT, KEY = b'{"cursors":["a","b"]}', b'{"events":[{"version":3,"data":1}]}'
 ASKED = [
     # What a client is asked for, and the request; the answer, and what is returned.
     (
-        (CURSOR_OF_TIME, "cursor_at", (NOON,), {}),
+        (protocol.CURSOR_OF_TIME, "cursor_at", (NOON,), {}),
         ("/cursor", {**HERE, "time": ["2026-01-31T12:00:00Z"]}),
         (b'{"cursor":"a"}', "a"),
     ),
     (
-        (SPLITS, "splits", (0, 7), {}),
+        (protocol.SPLITS, "splits", (0, 7), {}),
         ("/splits", {**HERE, "count": ["7"], "cursor": [FIRST]}),
         (SPLIT, ["a", "b"]),
     ),
     (
-        (SPLITS, "splits", (0, 7), {"start": "c", "stop": "s+"}),
+        (protocol.SPLITS, "splits", (0, 7), {"start": "c", "stop": "s+"}),
         ("/splits", {**HERE, "count": ["7"], "cursor": ["c"], "stop": ["s+"]}),
         (SPLIT, ["a", "b"]),
     ),
     (
-        (LAG, "lag", (0, "c+"), {}),
+        (protocol.LAG, "lag", (0, "c+"), {}),
         ("/lag", {**HERE, "cursor": ["c+"]}),
-        (b'{"events":7,"more":true}', Lag(7, None, exact=False)),
+        (b'{"events":7,"more":true}', protocol.Lag(7, None, exact=False)),
     ),
     (
-        (CURSOR_OF_COUNT, "cursor_of_count", (0, "c", 5), {"stop": "s+"}),
+        (protocol.CURSOR_OF_COUNT, "cursor_of_count", (0, "c", 5), {"stop": "s+"}),
         ("/cursor-of-count", {**HERE, "cursor": ["c"], "events": ["5"], "stop": ["s+"]}),
-        (b'{"cursor":"d","events":3}', CountedCursor("d", 3)),
+        (b'{"cursor":"d","events":3}', protocol.CountedCursor("d", 3)),
     ),
     (
-        (SEGMENTS, "segments", (0, "c"), {"stop": "s"}),
+        (protocol.SEGMENTS, "segments", (0, "c"), {"stop": "s"}),
         ("/segments", {**HERE, "cursor": ["c"], "stop": ["s"]}),
-        (b'{"segments":[],"cursor":"d"}', Segments((), "d")),
+        (b'{"segments":[],"cursor":"d"}', protocol.Segments((), "d")),
     ),
     (
-        (KEY_HISTORY, "read_key", ("k+",), {"after_version": 2, "limit": 9}),
+        (protocol.KEY_HISTORY, "read_key", ("k+",), {"after_version": 2, "limit": 9}),
         ("/key-history", {"key": ["k+"], "after-version": ["2"], "pagesizehint": ["9"]}),
-        (KEY, KeyPage([Event(b"1")], [3])),
+        (KEY, protocol.KeyPage([protocol.Event(b"1")], [3])),
     ),
     (
-        (PROGRESS, "register_progress", ("c1", 0, "c"), {}),
+        (protocol.PROGRESS, "register_progress", ("c1", 0, "c"), {}),
         ("/progress", {**HERE, "cursor": ["c"], "consumer": ["c1"]}),
         (b"", None),
     ),
     (
-        (STOP, "fetch", (0, "c"), {"stop": "s+", "limit": 9}),
+        (protocol.STOP, "fetch", (0, "c"), {"stop": "s+", "limit": 9}),
         ("/events", {**HERE, "cursor": ["c"], "stop": ["s+"], "pagesizehint": ["9"]}),
-        (b'{"cursor":"d"}', Page([], "d")),
+        (b'{"cursor":"d"}', protocol.Page([], "d")),
     ),
 ]
 
@@ -387,11 +353,11 @@ def test_extension_is_asked_as_the_protocol_has_it(call, asked):
     with raw_feed(answer(body), info=answer(discovery(extension))) as (url, seen):
         assert call(url, method, *arguments, **options) == expected
     assert seen == [request]
-    everything = {one[0][0] for one in ASKED} | {CAUGHT_UP, WAIT}
+    everything = {one[0][0] for one in ASKED} | {protocol.CAUGHT_UP, protocol.WAIT}
     others = discovery(*sorted(everything - {extension}))
     with (
         raw_feed(answer(body), info=answer(others)) as (url, seen),
-        pytest.raises(ConfigurationError, match=f"extension {extension}:"),
+        pytest.raises(errors.ConfigurationError, match=f"extension {extension}:"),
     ):
         call(url, method, *arguments, **options)
     assert seen == []
@@ -412,7 +378,7 @@ WAITS = [(5, "5"), (0.5, "0.5"), (10.0, "10"), (0.00001, "0"), (123456.7891, "12
 @pytest.mark.parametrize(("wait", "written"), [*WAITS, (0, None), (None, None)])
 def test_wait_is_written_in_digits(any_call, wait, written):
     """Seconds are sent without an exponent, and only to a feed that waits."""
-    for extension, expected in ((WAIT, written and [written]), (CAUGHT_UP, None)):
+    for extension, expected in ((protocol.WAIT, written and [written]), (protocol.CAUGHT_UP, None)):
         with raw_feed(info=answer(discovery(extension))) as (url, seen):
             any_call(url, "fetch", 0, FIRST, wait=wait)
         assert seen[0][1].get("wait") == expected
@@ -427,7 +393,8 @@ def test_wait_is_written_in_digits(any_call, wait, written):
 )
 def test_moment_is_written_in_utc(any_call, moment, written):
     """A moment of any zone is sent in UTC."""
-    with raw_feed(answer(b'{"cursor":"a"}'), info=answer(discovery(CURSOR_OF_TIME))) as (url, seen):
+    info = answer(discovery(protocol.CURSOR_OF_TIME))
+    with raw_feed(answer(b'{"cursor":"a"}'), info=info) as (url, seen):
         any_call(url, "cursor_at", moment)
     assert seen[0][1]["time"] == [written]
 
@@ -444,9 +411,10 @@ UNUTTERABLE = [
 @pytest.mark.parametrize(("method", "arguments", "options"), UNUTTERABLE)
 def test_what_cannot_be_asked_is_not_sent(any_call, method, arguments, options):
     """A wait that is no time, a moment that UTC does not have and a version below 1 are refused."""
-    info = answer(discovery(WAIT, CURSOR_OF_TIME, KEY_HISTORY))
+    info = answer(discovery(protocol.WAIT, protocol.CURSOR_OF_TIME, protocol.KEY_HISTORY))
     sentence = "wait for 0 to 999,999 seconds|moment|from 1 on"
-    with raw_feed(info=info) as (url, seen), pytest.raises(ConfigurationError, match=sentence):
+    refused = pytest.raises(errors.ConfigurationError, match=sentence)
+    with raw_feed(info=info) as (url, seen), refused:
         any_call(url, method, *arguments, **options)
     assert seen == []
 
@@ -475,7 +443,7 @@ def test_v1_feed_is_read_where_its_partitions_are_known(call, status):
         page = call(url, wait=5, **V1)
         assert [event.data for event in page.events] == [{"n": 1}]
         call(url, "fetch", 0, FIRST, limit=3, headers=["a", "b"], **V1)
-        with pytest.raises(ConfigurationError, match="partitions"):
+        with pytest.raises(errors.ConfigurationError, match="partitions"):
             call(url)
     assert seen[1::2] == [
         "/?n=2&cursor0=_first",
@@ -486,7 +454,7 @@ def test_v1_feed_is_read_where_its_partitions_are_known(call, status):
 def test_problem_of_discovery_is_not_taken_for_v1(any_call):
     """A feed that says what is wrong with the request is not one of v1."""
     info = problem("bad-request", status="400 No", detail="No.")
-    with raw_feed(info=info) as (url, _), pytest.raises(BadRequest, match=r"^No\."):
+    with raw_feed(info=info) as (url, _), pytest.raises(errors.BadRequest, match=r"^No\."):
         any_call(url, "discover")
 
 
@@ -503,6 +471,6 @@ def test_problem_of_discovery_is_not_taken_for_v1(any_call):
 def test_first_version_is_not_asked_for_what_it_cannot_do(any_call, method, arguments, options):
     """A feed of ZeroEventHub v1 has no extensions, and no filter."""
     seen = []
-    with v1_feed("400 No", seen) as url, pytest.raises(ConfigurationError):
+    with v1_feed("400 No", seen) as url, pytest.raises(errors.ConfigurationError):
         any_call(url, method, *arguments, **options, **V1)
     assert seen == ["/"]

@@ -25,6 +25,21 @@ def spark():
 
 
 @pytest.fixture
+def stream(spark, tmp_path):
+    """A function that reads what is there in batches of 80 by the same checkpoint, and ends."""
+
+    def stream(url, into):
+        read = spark.readStream.format("zeroeventhub").option("startingOffsets", "earliest")
+        read = read.option("maxOffsetsPerTrigger", 80).option("minPartitions", 3)
+        writing = into(read.load(url).writeStream.trigger(availableNow=True))
+        query = writing.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        assert query.awaitTermination(60), "The query does not end."
+        return query
+
+    return stream
+
+
+@pytest.fixture
 def shop(any_engine):
     """The database of a shop with two hundred orders in two partitions."""
     metadata.create_all(any_engine)

@@ -10,7 +10,14 @@ from harness.spark_reading import numbers, planned, read, rows_of, source
 from harness.web import serving
 from pyspark.sql import datasource
 from pyspark.sql.functions import spark_partition_id
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    ArrayType,
+    IntegerType,
+    MapType,
+    StringType,
+    StructType,
+    VariantType,
+)
 from sqlalchemy import insert
 from starlette.applications import Starlette
 
@@ -21,6 +28,7 @@ PUSHES = pytest.mark.skipif(
     not hasattr(datasource, "EqualTo"), reason="this PySpark does not push filters"
 )
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+NEXT, LATE = BEGIN + timedelta(hours=24), BEGIN + timedelta(hours=30)
 
 
 @pytest.fixture
@@ -101,14 +109,50 @@ def test_only_columns_of_the_feed_are_asked_of_it(asked, columns, partitions, ty
     assert {*queries[-1].get("event-types", ())} == types
 
 
+PARTITION, TYPE, TIME = (("partition",), ("type",), ("time",))
+BOTH = {"0", "1"}
+PUSHED = {
+    "partition": (lambda of: [of.EqualTo(PARTITION, 1)], {"1"}, "", 50),
+    "both": (lambda of: [of.In(PARTITION, (0, 1)), of.EqualTo(PARTITION, 1)], {"1"}, "", 50),
+    "none": (lambda of: [of.EqualTo(PARTITION, 0), of.EqualTo(PARTITION, 1)], set(), "", 0),
+    "type": (lambda of: [of.EqualTo(TYPE, "Paid")], BOTH, "paid", 50),
+    "types": (lambda of: [of.In(TYPE, ("placed", "paid"))], BOTH, "paid;placed", 75),
+    "two types": (lambda of: [of.EqualTo(TYPE, "paid"), of.EqualTo(TYPE, "b")], BOTH, "paid", 50),
+    "words": (lambda of: [of.EqualTo(TYPE, "two words")], BOTH, "", 100),
+    "no type": (lambda of: [of.EqualTo(TYPE, "")], BOTH, "", 100),
+    "null": (lambda of: [of.In(TYPE, ("a", None))], BOTH, "", 100),
+    "many": (lambda of: [of.In(TYPE, tuple(map(str, range(101))))], BOTH, "", 100),
+    "moments": (lambda of: [of.GreaterThan(TIME, one) for one in (NEXT, LATE, NEXT)], BOTH, "", 10),
+    "moment": (lambda of: [of.GreaterThanOrEqual(TIME, NEXT)], BOTH, "", 28),
+    "no zone": (lambda of: [of.GreaterThan(TIME, NEXT.replace(tzinfo=None))], BOTH, "", 100),
+    "before": (lambda of: [of.LessThan(TIME, BEGIN)], BOTH, "", 100),
+    "not": (lambda of: [of.Not(of.EqualTo(PARTITION, 1))], BOTH, "", 100),
+    "within": (lambda of: [of.EqualTo(("partition", "within"), 1)], BOTH, "", 100),
+    "greater": (lambda of: [of.GreaterThan(PARTITION, 1)], BOTH, "", 100),
+    "id": (lambda of: [of.EqualTo(("id",), "7")], BOTH, "", 100),
+    "not null": (lambda of: [of.IsNotNull(TYPE)], BOTH, "", 100),
+}
+
+
 @PUSHES
-def test_events_before_a_moment_are_not_asked_for(asked):
-    """A query about a time begins where the feed says that it does, and misses no event of it."""
-    late = BEGIN + timedelta(hours=24)
-    reader = source(asked[0], filterPushdown="true", pageSize=5).reader(source(asked[0]).schema())
-    reader.pushFilters([datasource.GreaterThanOrEqual(("time",), late)])
-    rows = rows_of(reader, reader.partitions())
-    assert [row["time"] >= late for row in rows] == [True] * 28
+@pytest.mark.parametrize(("filters", "partitions", "types", "count"), PUSHED.values(), ids=PUSHED)
+def test_feed_is_asked_for_what_filters_let_through(asked, filters, partitions, types, count):
+    """What a feed cannot be asked is left to Spark, and what Spark would keep is not left out."""
+    url, queries = asked
+    reader = source(url, filterPushdown="true").reader(source(url).schema())
+    reader.pushFilters(filters(datasource))
+    assert len(rows_of(reader, reader.partitions())) == count
+    assert {query["partition"][0] for query in queries} == partitions
+    assert {query.get("event-types", [""])[0] for query in queries} <= {types}
+
+
+@PUSHES
+def test_types_that_were_asked_for_stay(asked):
+    """A filter does not take the place of the option."""
+    given = source(asked[0], filterPushdown="true", eventTypes="placed")
+    reader = given.reader(given.schema())
+    reader.pushFilters([datasource.EqualTo(TYPE, "paid")])
+    assert {row["type"] for row in rows_of(reader, reader.partitions())} == {"placed"}
 
 
 def test_schema_makes_columns_of_members(shop, publish):
@@ -144,12 +188,20 @@ def test_schema_leaves_columns_out(shop, publish):
     assert [row["partition"] for row in places].count(1) == 100
 
 
+NOT_NULL = False
+UNFIT = [
+    *["variant", "interval day to second"],
+    *[MapType(IntegerType(), StringType()), ArrayType(VariantType())],
+]
+
+
 @pytest.mark.parametrize(
     ("schema", "sentence"),
     [
         (StructType().add("id", "string", nullable=False), "cannot be NOT NULL"),
         (StructType().add("_corrupt_record", "integer"), "is a STRING"),
-        (StructType().add("n", "variant"), "STRING"),
+        (StructType().add("_corrupt_record", "string").add("n", "long", NOT_NULL), "can be null"),
+        *[(StructType().add("n", kind), "STRING") for kind in UNFIT],
     ],
 )
 def test_schema_that_no_event_fits_is_refused(schema, sentence):

@@ -22,20 +22,6 @@ HISTORY = 300
 copied = Table("copied", MetaData(), Column("n", Integer, nullable=False))
 
 
-@pytest.fixture
-def stream(spark, tmp_path):
-    """A function that reads what is there by a checkpoint, in batches, and ends."""
-
-    def stream(url, into):
-        read = spark.readStream.format("zeroeventhub").option("startingOffsets", "earliest")
-        read = read.option("maxOffsetsPerTrigger", 200).option("minPartitions", 3)
-        writing = into(read.load(url).writeStream.trigger(availableNow=True))
-        query = writing.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
-        assert query.awaitTermination(60), "The query does not end."
-
-    return stream
-
-
 @pytest.mark.test_all
 def test_bulk_and_consumer_have_every_event_once(spark, stream, any_engine, writing, tmp_path):
     """While writers write, what Spark read and what the consumer applied is the table, once.

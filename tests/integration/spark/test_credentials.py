@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import trustme
+from harness.laid_out_feed import ReadFeed
 from harness.spark import environment, prepare
 from harness.spark_reading import Streaming, planned
 from harness.tls import certificate_files, serving_tls
@@ -15,22 +16,10 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from zeroeventhub import Event, FeedInfo, Page, Principal, feed_routes
+from zeroeventhub import Principal, feed_routes
 from zeroeventhub.errors import ConfigurationError, Unauthorized, Unreachable
 
 CANARY = "kanarek"
-
-
-class OneEvent:
-    """Publish one event."""
-
-    def info(self):
-        """Describe a feed of one partition."""
-        return FeedInfo.of(1)
-
-    def read(self, partition, cursor, limit):
-        """Read the event, or nothing behind it."""
-        return Page([] if cursor == "1" else [Event.of({"n": 7})], "1")
 
 
 def application(tokens, seen):
@@ -42,7 +31,9 @@ def application(tokens, seen):
             raise Unauthorized("A token is needed.")
         return Principal(name="billing")
 
-    return Starlette(routes=feed_routes("/orders", OneEvent(), authorize=authorize))
+    orders = ReadFeed(1, frozenset())
+    orders.append(0)
+    return Starlette(routes=feed_routes("/orders", orders, authorize=authorize))
 
 
 @pytest.fixture
@@ -149,15 +140,13 @@ def test_certificate_is_shown(given, files, authority):
             planned(f"{base}/orders", attempts=1, **named)
 
 
-@pytest.mark.parametrize("password", [None, "another"])
-def test_wrong_password_of_a_key_is_told(password, files, monkeypatch):
+def test_wrong_password_of_a_key_is_told(files, monkeypatch):
     """A key that cannot be opened is told, and nobody is asked for its password."""
     given = {"tlsCertificateFile": files["certificate"], "tlsKeyFile": files["locked"]}
-    if password:
-        monkeypatch.setenv("WRONG", password)
-        given["tlsKeyPasswordEnv"] = "WRONG"
-    with pytest.raises(ConfigurationError, match="tlsKeyFile"):
-        planned("https://127.0.0.1:1", **given)
+    monkeypatch.setenv("WRONG", "another")
+    for password in ({}, {"tlsKeyPasswordEnv": "WRONG"}):
+        with pytest.raises(ConfigurationError, match="tlsKeyFile"):
+            planned("https://127.0.0.1:1", **given, **password)
 
 
 def test_secrets_are_not_in_what_is_sent_to_executors(feed, monkeypatch):

@@ -85,53 +85,33 @@ def test_count_that_leads_elsewhere_is_told(change, error):
             rows_of(reader, tasks)
 
 
-def test_feed_is_asked_again_as_often_as_options_say():
-    """Failures are counted from one answer to the next, and the last one ends the task."""
+@pytest.mark.parametrize("is_behind", [False, True], ids=["fails", "is behind"])
+def test_feed_is_asked_again_as_often_as_options_say(is_behind):
+    """A feed that fails, or does not have yet what was planned, is asked again; failures count from
+    one answer to the next, and the last one ends the task.
+    """
     feed = numbered(STOP, partitions=1)
-    whole, failing, asked = feed.read, [], []
+    whole, troubles = feed.read, []
 
-    def read_or_fail(*arguments, **options):
-        asked.append(arguments)
-        if failing:
-            raise failing.pop()
-        return whole(*arguments, **options)
-
-    with served(feed) as url:
-        reader, (task,) = planned(url, attempts=2)
-        feed.read = read_or_fail
-        failing.append(errors.Unavailable("Not now."))
-        batches = reader.read(task)
-        rows = next(batches).to_pylist()
-        failing.append(errors.Unavailable("Not now."))
-        rows += [row for batch in batches for row in batch.to_pylist()]
-        assert numbers(rows) == list(range(1, 61))
-        failing.extend([errors.Unavailable("Not now.")] * 9)
-        asked.clear()
-        with pytest.raises(errors.Unavailable):
-            rows_of(reader, [task])
-    assert len(asked) == 2
-
-
-def test_publisher_that_is_behind_is_asked_again():
-    """A process that does not have yet what was planned is asked again; no event is left out."""
-    feed = numbered(STOP, partitions=1)
-    whole, behind = feed.read, []
-
-    def read_or_not(partition, cursor, limit, *, stop=None):
-        if cursor in behind:
-            behind.remove(cursor)
+    def read(partition, cursor, limit, *, stop=None):
+        if cursor not in troubles:
+            return whole(partition, cursor, limit, stop=stop)
+        troubles.remove(cursor)
+        if is_behind:
             return Page([], cursor)
-        return whole(partition, cursor, limit, stop=stop)
+        raise errors.Unavailable("Not now.")
 
     with served(feed) as url:
         reader, tasks = planned(url, attempts=2)
-        feed.read = read_or_not
-        behind += ["4", "12"]
+        feed.read = read
+        troubles += ["4", "8", "16"]
         assert numbers(rows_of(reader, tasks)) == list(range(1, 61))
-        assert not behind
-        behind += ["8", "8"]
-        with pytest.raises(errors.Unavailable, match="does not have all of partition 0"):
+        assert not troubles
+        troubles += ["8"] * 9
+        sentence = "does not have all of partition 0" if is_behind else "Not now"
+        with pytest.raises(errors.Unavailable, match=sentence):
             rows_of(reader, tasks)
+    assert len(troubles) == 7
 
 
 @pytest.mark.timeout(600)  # the first run installs the peer

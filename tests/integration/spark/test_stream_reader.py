@@ -14,22 +14,7 @@ from zeroeventhub import feed_routes
 from zeroeventhub.protocol import CAUGHT_UP, STOP
 
 
-@pytest.fixture
-def read_all(spark, tmp_path):
-    """A function that reads what is there in batches of 80 by the same checkpoint, and ends."""
-
-    def read_all(url, into):
-        events = spark.readStream.format("zeroeventhub").option("startingOffsets", "earliest")
-        writing = events.option("maxOffsetsPerTrigger", 80).load(url).writeStream
-        writing = into(writing.option("checkpointLocation", str(tmp_path / "checkpoint")))
-        query = writing.trigger(availableNow=True).start()
-        assert query.awaitTermination(60), "The query does not end."
-        return query
-
-    return read_all
-
-
-def test_stream_reads_what_is_there_in_batches(spark, shop, publish, read_all, tmp_path):
+def test_stream_reads_what_is_there_in_batches(spark, shop, publish, stream, tmp_path):
     """A query by Trigger.AvailableNow reads all in batches of a limit, and its heir goes on."""
 
     def into_parquet(writing):
@@ -39,12 +24,12 @@ def test_stream_reads_what_is_there_in_batches(spark, shop, publish, read_all, t
         return len(list((tmp_path / "checkpoint" / "commits").glob("[0-9]*")))
 
     with publish(shop) as url:
-        query = read_all(url, into_parquet)
+        query = stream(url, into_parquet)
         assert committed() == 3
         first, *_, last = [one for one in query.recentProgress if one["numInputRows"]]
         with shop.begin() as connection:
             place(connection, 20, first=200, partitions=2)
-        read_all(url, into_parquet)
+        stream(url, into_parquet)
         assert committed() == 4
     rows = spark.read.parquet(str(tmp_path / "rows")).collect()
     with shop.connect() as connection:
@@ -61,7 +46,7 @@ def test_stream_reads_what_is_there_in_batches(spark, shop, publish, read_all, t
     [(STOP, CAUGHT_UP), pytest.param((), marks=pytest.mark.test_all)],
     ids=["with stop", "plain"],
 )
-def test_batch_that_is_run_again(read_all, extensions):
+def test_batch_that_is_run_again(stream, extensions):
     """A batch that failed is the same one after a restart, whatever was published meanwhile."""
     feed = ReadFeed(2, frozenset(extensions))
     tried = []
@@ -79,8 +64,8 @@ def test_batch_that_is_run_again(read_all, extensions):
     publish(120)
     with serving(Starlette(routes=feed_routes("", feed))) as url:
         with pytest.raises(Exception, match="The driver dies"):
-            read_all(url, lambda writing: writing.foreachBatch(fail_once))
-        read_all(url, lambda writing: writing.foreachBatch(fail_once))
+            stream(url, lambda writing: writing.foreachBatch(fail_once))
+        stream(url, lambda writing: writing.foreachBatch(fail_once))
     first, failed, again, *rest = tried
     assert failed == again
     found = [json.loads(data)["n"] for batch in (first, again, *rest) for _, data in batch]

@@ -84,10 +84,7 @@ def test_source_that_is_no_feed_is_refused(tmp_path, sources, source, sentence):
 
 
 def test_batch_under_way_is_refused(tmp_path):
-    """Where a batch was planned and not committed, its sink may hold a part of it.
-
-    Batch 10 comes behind batch 9.
-    """
+    """A batch that was planned and not committed is refused, and batch 10 comes after batch 9."""
     batches = [[CLICKS]] * 10 + [[ORDERS]]
     checkpoint = write_checkpoint(tmp_path, batches, committed=10)
     with pytest.raises(ConfigurationError, match="Batch 10 of the stream was planned"):
@@ -97,36 +94,25 @@ def test_batch_under_way_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("place", "sentence"),
+    ("place", "broken", "sentence"),
     [
-        ("s3://lake/orders", "not a folder of this machine"),
-        ("dbfs:/orders", "not a folder of this machine"),
-        ("missing", "not the checkpoint of a stream"),
-        ("orders/offsets/0", "not the checkpoint of a stream"),
+        ("s3://lake/orders", {}, "not a folder of this machine"),
+        ("dbfs:/orders", {}, "not a folder of this machine"),
+        ("missing", {}, "not the checkpoint of a stream"),
+        ("orders/offsets/0", {}, "not the checkpoint of a stream"),
+        ("orders", {"offsets/0": ""}, "not a whole file"),
+        ("orders", {"commits/0": ""}, "not a whole file"),
+        ("orders", {"offsets/0": "v3\n{}\n{}"}, "'v3'"),
     ],
 )
-def test_place_without_a_checkpoint_is_refused(tmp_path, monkeypatch, place, sentence):
-    """A checkpoint that is not on this machine, or is none, is said not to be."""
+def test_place_without_a_checkpoint_is_refused(tmp_path, monkeypatch, place, broken, sentence):
+    """What is elsewhere, is no checkpoint, was emptied by a crash or is not known is refused."""
     monkeypatch.chdir(tmp_path)
     write_checkpoint(Path("orders"), [[ORDERS]])
+    for name, text in broken.items():
+        Path("orders", name).write_text(text)
     with pytest.raises(ConfigurationError, match=sentence):
         committed_offsets(place)
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "sentence"),
-    [
-        ("offsets", "", "not a whole file"),
-        ("commits", "", "not a whole file"),
-        ("offsets", "v3\n{}\n{}", "'v3'"),
-    ],
-)
-def test_file_of_another_form_is_refused(tmp_path, name, text, sentence):
-    """A file that a crash has emptied is no batch, and a form that is not known is not guessed."""
-    checkpoint = write_checkpoint(tmp_path, [[ORDERS]])
-    (tmp_path / name / "0").write_text(text)
-    with pytest.raises(ConfigurationError, match=sentence):
-        committed_offsets(checkpoint)
 
 
 def test_checkpoint_is_read_without_spark(tmp_path):

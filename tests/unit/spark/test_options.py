@@ -2,16 +2,13 @@
 
 import json
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.protocol import TypeFilter
-from zeroeventhub.spark.credentials import Credentials
-from zeroeventhub.spark.offsets import Offsets
 from zeroeventhub.spark.options import EARLIEST, Moments, Options, read_options
 from zeroeventhub.spark.source import FeedSource
 
@@ -24,54 +21,11 @@ def read(**given):
     return read_options({"path": URL} | given)
 
 
-def moment(milliseconds):
-    """The moment so many milliseconds after the beginning of 1970."""
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds)
-
-
 def test_url_is_enough():
     """Without options all of the feed is read; the case of their names does not matter."""
     assert read() == read_options({"url": URL}) == Options(url=URL)
     one = read(minPartitions="4", STARTINGOFFSETS="Earliest", failondataloss="FALSE")
     assert (one.min_partitions, one.starting, one.fails_on_loss) == (4, EARLIEST, False)
-
-
-def test_every_option_is_read():
-    """Each option ends up where the readers look for it."""
-    assert read(
-        startingTimestamp="1000",
-        endingOffsets='{"0":"a"}',
-        partitions="1,0",
-        minPartitions="8",
-        maxOffsetsPerTrigger="500",
-        pageSize="20000",
-        attempts="3",
-        eventTypes="Placed; paid;",
-        failOnDataLoss="false",
-        includeHeaders="true",
-        v1Partitions="2",
-        filterPushdown="true",
-        columnNameOfCorruptRecord="odd",
-        bearerTokenEnv="TOKEN",
-        headersFile="/headers",
-    ) == Options(
-        url=URL,
-        starting=Moments(moment(1000), {}),
-        ending=Offsets({0: "a"}),
-        partitions=(1, 0),
-        min_partitions=8,
-        max_offsets=500,
-        page_size=10_000,
-        attempts=3,
-        types=TypeFilter(frozenset({"placed", "paid"})),
-        fails_on_loss=False,
-        with_headers=True,
-        v1_partitions=2,
-        pushes_filters=True,
-        corrupt_record="odd",
-        credentials=Credentials(token_variable="TOKEN", headers_file="/headers"),
-    )
-    assert read(skipEventTypes="a").types == TypeFilter(frozenset({"a"}), skip=True)
 
 
 @pytest.mark.parametrize(
@@ -90,6 +44,11 @@ def test_every_option_is_read():
         ({"header.X-Api-Key": CANARY}, "headersFile"),
         ({"startingOffsets": CANARY}, "earliest, latest, or JSON"),
         ({"startingOffsets": "[" * 100_000}, "earliest, latest, or JSON"),
+        ({"startingOffsets": '{"cursors":{"0":"kanarek"},"startsAfter":7}'}, "offset"),
+        ({"startingOffsets": '{"cursors":{"0":"kanarek"},"cursorFrom":7}'}, "offset"),
+        ({"startingOffsets": '{"cursors":{"0":"kanarek"},"counts":7}'}, "offset"),
+        ({"startingOffsets": '{"cursors":[]}'}, "offset"),
+        ({"startingOffsets": '{"0":""}'}, "not a cursor"),
         ({"startingOffsets": '["kanarek"]'}, "offsets"),
         ({"startingOffsets": '{"kanarek":"a"}'}, "offsets"),
         ({"startingOffsets": '{"0":-2}'}, "not a cursor"),
@@ -128,9 +87,14 @@ def test_what_cannot_be_meant_is_refused(given, match):
     assert refused.value.__suppress_context__ or refused.value.__context__ is None
 
 
+NAMES = [
+    *["startingOffsets", "startingOffsetsByTimestamp", "endingTimestamp", "partitions"],
+    *["minPartitions", "failOnDataLoss", "eventTypes", "path"],
+]
+
+
 @given(
-    st.sampled_from(["startingOffsets", "startingOffsetsByTimestamp", "endingTimestamp"])
-    | st.sampled_from(["partitions", "minPartitions", "failOnDataLoss", "eventTypes", "path"]),
+    st.sampled_from(NAMES),
     st.text(max_size=20) | st.recursive(st.none() | st.integers(), st.lists).map(json.dumps),
 )
 @example("startingOffsets", '{"cursors":{"0":"a"},"cursorFrom":{"0":0}}')
@@ -142,17 +106,10 @@ def test_any_text_is_read_or_refused(name, text):
         assert isinstance(read(**{name: text}), Options)
 
 
-def test_moments_of_single_partitions_come_before_that_of_all():
-    """A partition without a moment of its own has that of all, and none is an error.
-
-    A moment is exact, up to the last one.
-    """
-    last = 253_402_300_799_999
-    assert read(endingTimestamp=str(last)).ending == Moments(moment(last), {})
-    starting = read(startingTimestamp="1000", startingOffsetsByTimestamp='{"1":2000}').starting
-    assert [starting.of(number) for number in (0, 1)] == [moment(1000), moment(2000)]
-    with pytest.raises(ConfigurationError, match="none for 0"):
-        read(startingOffsetsByTimestamp='{"1":2000}').starting.of(0)
+def test_moment_is_exact():
+    """A moment is that of its milliseconds, up to the last one."""
+    moment = datetime(9999, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC)
+    assert read(endingTimestamp="253402300799999").ending == Moments(moment, {})
 
 
 @pytest.mark.parametrize(
