@@ -60,13 +60,7 @@ def _arguments(method: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
 def raw_feed(
     page: bytes | Callable[[str], bytes] | None = None, *, info: bytes | None = None
 ) -> Iterator[tuple[str, list[tuple[str, dict[str, list[str]]]]]]:
-    """Serve a feed of raw answers; yield its URL, and the requests that come, discovery aside.
-
-    Args:
-        page: what everything but discovery is answered with, perhaps by the request's target; a
-            good page by default.
-        info: what discovery is answered with.
-    """
+    """Serve a feed of raw answers; yield its URL, and the requests that come, discovery aside."""
     seen = []
     info = answer(INFO) if info is None else info
     page = answer(PAGE) if page is None else page

@@ -9,17 +9,11 @@ from contextlib import contextmanager
 from click.testing import CliRunner, Result
 
 PROGRAM = [sys.executable, "-m", "zeroeventhub"]
-DEADLINE = 60
-"""Seconds that a process may take."""
+DEADLINE = 60  # seconds that a process may take
 
 
 def invoke(*arguments: object, answer: str | None = None) -> Result:
-    """Run a command in this process, to its end.
-
-    Args:
-        arguments: the words behind `zeroeventhub`.
-        answer: what is typed where the command asks.
-    """
+    """Run a command in this process, to its end."""
     from zeroeventhub.cli.commands import commands
 
     logger = logging.getLogger("zeroeventhub")

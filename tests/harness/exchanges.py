@@ -4,11 +4,8 @@ from collections import deque
 
 from sqlalchemy import Engine, event
 
-SHOWN = 20
-"""How many of the last statements and requests are shown."""
-
-BODY = 500
-"""How many bytes of an answer are shown."""
+SHOWN = 20  # how many of the last statements and requests are shown
+BODY = 500  # how many bytes of an answer are shown
 
 _statements: deque[str] = deque(maxlen=SHOWN)
 _requests: deque[str] = deque(maxlen=SHOWN)

@@ -13,13 +13,7 @@ DOCUMENTS = Path(__file__).parents[2] / "docs"
 def guide(
     document: str, places: Mapping[str, str] | None = None, **given: Any
 ) -> Iterator[Callable[[str], dict[str, Any]]]:
-    """Yield what runs a piece of a guide by its mark, behind those before it.
-
-    Args:
-        document: the guide's name.
-        places: what stands for places that are named there and are not here.
-        given: what the pieces are given, by name.
-    """
+    """Yield what runs a piece of a guide by its mark, behind those before it."""
     text = (DOCUMENTS / document).read_text()
     for place, here in (places or {}).items():
         text = text.replace(place, here)

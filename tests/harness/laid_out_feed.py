@@ -55,11 +55,7 @@ class LaidOutFeed:
 
 
 class ReadFeed(LaidOutFeed):
-    """Be a feed of one's own, with the extensions that it was given.
-
-    Attributes:
-        heeds_limits: whether a page has no more events than were asked for.
-    """
+    """Be a feed of one's own, with the extensions that it was given."""
 
     heeds_limits = True
 

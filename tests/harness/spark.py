@@ -40,11 +40,7 @@ def environment(**more: str) -> dict[str, str]:
 
 @contextmanager
 def spark_session(**settings: str) -> Iterator[object]:
-    """Yield a session that knows the source zeroeventhub.
-
-    Args:
-        settings: more of Spark's, with underscores in the place of dots.
-    """
+    """Yield a session that knows the source zeroeventhub."""
     prepare()
     from pyspark.sql import SparkSession
 

@@ -5,14 +5,7 @@ from pathlib import Path
 
 
 def write_checkpoint(folder: Path, batches, *, committed: int | None = None, version="v1") -> str:
-    """Write the checkpoint of a stream, and return where it is.
-
-    Args:
-        folder: where; it need not be there.
-        batches: for each batch, the offsets of each source; None where a source has none yet.
-        committed: how many of them are committed; None for all.
-        version: of the form of offsets: v2 has the sources' numbers, or names from a dict.
-    """
+    """Write the checkpoint of a stream, and return where it is."""
     for name in ("offsets", "commits"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     for number, sources in enumerate(batches):

@@ -41,12 +41,7 @@ def numbers(rows):
 
 
 class Streaming:
-    """Be the driver of a stream, whose offsets are kept as JSON.
-
-    Args:
-        url: of the feed.
-        options: of the source.
-    """
+    """Be the driver of a stream, whose offsets are kept as JSON."""
 
     def __init__(self, url, **options):
         found = source(url, **{"startingOffsets": "earliest", **options})

@@ -7,12 +7,7 @@ from urllib.parse import urlsplit
 
 
 def ask(url: str, *, room: int | None = None) -> socket.socket:
-    """Send a request and read nothing.
-
-    Args:
-        url: what to ask for.
-        room: how many bytes the system takes for a reader that does not read; about twice as many.
-    """
+    """Send a request and read nothing."""
     parts = urlsplit(url)
     connection = socket.socket()
     if room is not None:

@@ -1,47 +1,26 @@
 """A web server that knows its readers by certificates, and the files of a reader."""
 
 import ssl
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import trustme
-import uvicorn
 from cryptography.hazmat.primitives import serialization
 
+from harness.web import serving
 
-@contextmanager
-def serving_tls(application, authority: trustme.CA) -> Iterator[str]:
+
+def serving_tls(application, authority: trustme.CA) -> AbstractContextManager[str]:
     """Serve an application to those whose certificate an authority has signed."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(context)
     authority.configure_trust(context)
     context.verify_mode = ssl.CERT_REQUIRED
-    config = uvicorn.Config(application, port=0, log_level="critical", timeout_graceful_shutdown=1)
-    config.load()
-    config.ssl = context
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        while not server.started:
-            thread.join(0.01)
-        port = server.servers[0].sockets[0].getsockname()[1]
-        yield f"https://127.0.0.1:{port}"
-    finally:
-        server.should_exit = True
-        thread.join()
+    return serving(application, tls=context)
 
 
 def certificate_files(authority: trustme.CA, folder: Path, password: str) -> dict[str, str]:
-    """Write files of a reader; return their paths by what they hold.
-
-    Args:
-        authority: who signs the certificate; its own is in "ca".
-        folder: where to write.
-        password: of the key in "locked"; the one in "key" has none.
-    """
+    """Write files of a reader, one with a locked key; return their paths by what they hold."""
     issued = authority.issue_cert(common_name="billing")
     key = serialization.load_pem_private_key(issued.private_key_pem.bytes(), None)
     locked = key.private_bytes(

@@ -6,16 +6,11 @@ from typing import TypeVar
 
 Found = TypeVar("Found")
 
-DEADLINE = 30.0
-"""Seconds after which a condition is given up."""
+DEADLINE = 30.0  # seconds after which a condition is given up
 
 
 def until(condition: Callable[[], Found], what: str, seconds: float = DEADLINE) -> Found:
-    """Wait until a condition is true; return what it returned.
-
-    Raises:
-        AssertionError: the seconds have passed; the message says what did not happen.
-    """
+    """Wait until a condition is true; return what it returned."""
     ending = time.monotonic() + seconds
     while not (found := condition()):
         if time.monotonic() > ending:

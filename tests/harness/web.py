@@ -1,17 +1,17 @@
-"""A real web server in a thread, and a socket that misbehaves on purpose."""
+"""A real web server in a thread, and sockets that misbehave on purpose."""
 
 import asyncio
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 
 import uvicorn
 
 from harness.exchanges import noted
 
-SHUTDOWN = 1.0
-"""Seconds that requests have to end in when a server is asked to end."""
+SHUTDOWN = 1.0  # seconds that requests have to end in when a server is asked to end
 
 
 class _Server(uvicorn.Server):
@@ -46,11 +46,14 @@ class _Server(uvicorn.Server):
 
 
 @contextmanager
-def serving(application, port: int = 0) -> Iterator[str]:
+def serving(application, port: int = 0, tls: ssl.SSLContext | None = None) -> Iterator[str]:
     """Serve an ASGI application over real HTTP; yield its URL without a slash at the end."""
     with socket.create_server(("127.0.0.1", port)) as listening:
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        server = _Server(uvicorn.Config(noted(application), log_level="error"))
+        config = uvicorn.Config(noted(application), log_level="error")
+        config.load()
+        config.ssl = tls
+        server = _Server(config)
         address = listening.getsockname()
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
@@ -58,44 +61,65 @@ def serving(application, port: int = 0) -> Iterator[str]:
             if not thread.is_alive():
                 raise RuntimeError("The application did not start.")
         try:
-            yield f"http://127.0.0.1:{address[1]}"
+            yield f"{'https' if tls else 'http'}://127.0.0.1:{address[1]}"
         finally:
             server.end()
             thread.join()
 
 
 @contextmanager
-def answering(answer: Callable[[str], bytes]) -> Iterator[str]:
+def listening(serve: Callable[[socket.socket], object]) -> Iterator[str]:
+    """Serve every connection in a thread of its own; yield the URL without a slash at the end."""
+    server = socket.create_server(("127.0.0.1", 0))
+    stopping = threading.Event()
+
+    def handle(connection: socket.socket) -> None:
+        # A client that has had enough of an answer closes before all of it is sent.
+        with suppress(OSError), connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            try:
+                serve(connection)
+            finally:
+                # Closing alone does nothing while another thread reads from it.
+                connection.shutdown(socket.SHUT_WR)
+
+    def accept() -> None:
+        while True:
+            connection, _ = server.accept()
+            if stopping.is_set():
+                connection.close()
+                return
+            threading.Thread(target=handle, args=[connection], daemon=True).start()
+
+    thread = threading.Thread(target=accept)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+    finally:
+        stopping.set()
+        # A connection of our own wakes the thread where closing the socket does not.
+        with socket.create_connection(server.getsockname()):
+            thread.join()
+        server.close()
+
+
+def request_on(connection: socket.socket) -> bytes:
+    """Read a request without a body; nothing where the client has hung up."""
+    request = b""
+    while b"\r\n\r\n" not in request and (chunk := connection.recv(65536)):
+        request += chunk
+    return request
+
+
+def answering(answer: Callable[[str], bytes]) -> AbstractContextManager[str]:
     """Answer every connection with raw bytes, chosen by the request's target, then close it.
 
     An answer that does not say so with ``Connection: close`` may have its client ask again on a
     connection that is being closed.
     """
-    listening = socket.create_server(("127.0.0.1", 0))
-    stopping = threading.Event()
 
-    def serve() -> None:
-        while not stopping.is_set():
-            try:
-                connection, _ = listening.accept()
-            except OSError:
-                return
-            # Who has had enough of an answer closes before all of it is sent.
-            with connection, suppress(ConnectionResetError, BrokenPipeError):
-                request = b""
-                while b"\r\n\r\n" not in request and (chunk := connection.recv(65536)):
-                    request += chunk
-                if request:
-                    connection.sendall(answer(request.split(b" ")[1].decode()))
+    def serve(connection: socket.socket) -> None:
+        if request := request_on(connection):
+            connection.sendall(answer(request.split(b" ")[1].decode()))
 
-    thread = threading.Thread(target=serve)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-    finally:
-        stopping.set()
-        # A connection of our own wakes the thread where closing the socket does not.
-        with socket.create_connection(listening.getsockname()):
-            pass
-        thread.join()
-        listening.close()
+    return listening(serve)

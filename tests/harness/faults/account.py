@@ -7,17 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Self
 
-from sqlalchemy import (
-    Column,
-    Integer,
-    MetaData,
-    String,
-    Table,
-    create_engine,
-    event,
-    insert,
-    select,
-)
+import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from zeroeventhub import AsyncClient, AsyncConsumer, Client, Consumer, CursorStore
@@ -25,18 +15,18 @@ from zeroeventhub.errors import ProtocolError, TransientError
 
 __all__ = ["WIRE", "Account", "hurry", "until_done"]
 
-effects = Table(
+effects = sa.Table(
     "effects",
-    MetaData(),
-    Column("arrival", Integer, primary_key=True),
-    Column("consumer", String(100), nullable=False, index=True),
-    Column("partition", Integer, nullable=False),
-    Column("n", Integer, nullable=False),
+    sa.MetaData(),
+    sa.Column("arrival", sa.Integer, primary_key=True),
+    sa.Column("consumer", sa.String(100), nullable=False, index=True),
+    sa.Column("partition", sa.Integer, nullable=False),
+    sa.Column("n", sa.Integer, nullable=False),
     sqlite_autoincrement=True,
 )
 
 WIRE = (TransientError, ProtocolError)
-"""What a consumer may end in because of the wire, and is started again behind."""
+"""What a consumer may end in because of the wire, and is started again after."""
 
 ONCE = {"follow": False, "attempts": 1}
 """A consumer that ends at the head, and in the first error: its restarts take no time."""
@@ -46,10 +36,10 @@ class Account:
     """Keep the cursors and effects of consumers in an SQLite database that does not exist yet."""
 
     def __init__(self, path: Path) -> None:
-        self.engine = create_engine(f"sqlite:///{path}")
+        self.engine = sa.create_engine(f"sqlite:///{path}")
         self.async_engine = create_async_engine(f"sqlite+aiosqlite:///{path}")
         for engine in (self.engine, self.async_engine.sync_engine):
-            event.listen(engine, "connect", hurry)
+            sa.event.listen(engine, "connect", hurry)
         with self.engine.begin() as connection:
             CursorStore(self.engine).create_tables(connection)
             effects.metadata.create_all(connection)
@@ -73,14 +63,14 @@ class Account:
         consumer = Consumer(client, CursorStore(self.engine), name, **ONCE | options)
         for page in islice(consumer, pages):
             with self.engine.begin() as connection:
-                connection.execute(insert(effects), _rows(name, page))
+                connection.execute(sa.insert(effects), _rows(name, page))
                 page.commit(connection)
 
     def read_beside(self, client: Client, name: str, **options) -> None:
         """Apply a feed's pages, partitions beside each other, to its head."""
 
         def apply(connection, page):
-            connection.execute(insert(effects), _rows(name, page))
+            connection.execute(sa.insert(effects), _rows(name, page))
 
         Consumer(client, CursorStore(self.engine), name, **ONCE | options).run(apply)
 
@@ -88,7 +78,7 @@ class Account:
         """Apply a feed's pages in tasks, to its head, and close the connections."""
 
         async def apply(connection, page):
-            await connection.execute(insert(effects), _rows(name, page))
+            await connection.execute(sa.insert(effects), _rows(name, page))
 
         store = CursorStore(self.async_engine)
         try:
@@ -98,11 +88,9 @@ class Account:
 
     def arrived(self, name: str) -> list[tuple[int, int]]:
         """Return partition and number of each event that took effect, in their order."""
-        columns = effects.c
-        query = select(columns.partition, columns.n).where(columns.consumer == name)
+        query = sa.select(effects.c.partition, effects.c.n).where(effects.c.consumer == name)
         with self.engine.connect() as connection:
-            rows = connection.execute(query.order_by(columns.arrival))
-            return [(row.partition, row.n) for row in rows]
+            return [tuple(row) for row in connection.execute(query.order_by(effects.c.arrival))]
 
     def seen(self, name: str) -> dict[int, list[int]]:
         """Return the numbers of events that took effect, by partition, in their order."""

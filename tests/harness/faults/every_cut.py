@@ -3,13 +3,14 @@
 import gzip
 import json
 import random
+import re
 import threading
 import zlib
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 from itertools import islice
@@ -22,7 +23,8 @@ from anyio.from_thread import start_blocking_portal
 from harness.calling import answer
 from harness.faults.account import Account, until_done
 from harness.faults.findings import Findings, naming
-from harness.faults.proxy import Fault, Plan, Sending, listening
+from harness.faults.proxy import Fault, Plan, Sending
+from harness.web import listening, request_on
 from zeroeventhub import FIRST, AsyncClient, Client, Page
 from zeroeventhub.errors import CutPage, ProtocolError, Unreachable, ZeroEventHubError
 from zeroeventhub.ndjson import encode_info
@@ -30,12 +32,8 @@ from zeroeventhub.protocol import CAUGHT_UP, FeedInfo
 
 __all__ = ["Case", "Framing", "History", "Origin", "async_fetch", "sync_fetch"]
 
-CHUNK = 23
-"""Bytes of a chunk: few, so that lines and characters are spread over several."""
-
-PATIENCE = 10
-"""Seconds that the client waits for bytes; here they come or do not."""
-
+CHUNK = 23  # bytes of a chunk: few, so that lines and characters are spread over several
+PATIENCE = 10  # seconds that the client waits for bytes; here they come or do not
 TEXTS = (
     "",
     "paid",
@@ -47,83 +45,45 @@ TEXTS = (
 )
 
 
-@dataclass(frozen=True)
-class Body:
-    """Hold what an answer says.
-
-    Attributes:
-        text: its lines.
-        checkpoints: for each checkpoint, where its line ends in the text, without the line break,
-            and how many events of the partition are before it.
-    """
-
-    text: bytes
-    checkpoints: tuple[tuple[int, int], ...]
-
-    def settled(self, received: bytes, *, ended: bool) -> int | None:
-        """Tell up to which event of the partition a checkpoint has come; None for none.
-
-        Args:
-            received: the beginning of the text.
-            ended: whether a line counts that came without its line break.
-        """
-        assert self.text.startswith(received)
-        room = len(received) - (not ended)
-        reached = [number for end, number in self.checkpoints if end <= room]
-        return reached[-1] if reached else None
-
-
-@dataclass(frozen=True)
 class History:
-    """Hold the events of a partition.
+    """Hold the events of a partition, and before which of them a checkpoint may stand."""
 
-    Attributes:
-        events: their JSON texts, in order.
-        checkpoints: before which of them a checkpoint may stand, ascending; the last one is behind
-            all events.
-    """
-
-    events: tuple[bytes, ...]
-    checkpoints: tuple[int, ...]
-
-    @classmethod
-    def of(cls, texts: Iterable[str], checkpoints: Iterable[int], *, first: int = 0) -> "History":
-        """Make a history of events with texts, numbered from a first one on."""
-        events = (
+    def __init__(self, texts: Iterable[str], checkpoints: Iterable[int], first: int = 0) -> None:
+        self.events = tuple(
             json.dumps({"n": first + n, "text": text}, ensure_ascii=n % 2 == 0).encode()
             for n, text in enumerate(texts)
         )
-        return cls(tuple(events), tuple(checkpoints))
+        self.numbers = [*range(first, first + len(self.events))]
+        self.checkpoints = (*checkpoints, len(self.events))
 
     @classmethod
     def drawn(cls, dice: random.Random, *, first: int) -> "History":
         """Draw a history."""
         count = dice.randrange(1, 31)
         share = dice.choice((0.1, 0.3, 1.0))
-        checkpoints = {number for number in range(1, count) if dice.random() < share}
-        texts = [dice.choice(TEXTS) for _ in range(count)]
-        return cls.of(texts, sorted({*checkpoints, count}), first=first)
+        checkpoints = [number for number in range(1, count) if dice.random() < share]
+        return cls([dice.choice(TEXTS) for _ in range(count)], checkpoints, first)
 
-    @property
-    def numbers(self) -> list[int]:
-        """The number of each event."""
-        return [json.loads(event)["n"] for event in self.events]
-
-    def body(self, cursor: str, limit: int) -> Body:
-        """Answer a request for about so many events behind a cursor."""
+    def page(self, cursor: str, limit: int) -> bytes:
+        """Answer a request for about so many events after a cursor."""
         start = 0 if cursor == FIRST else int(cursor.removeprefix("at-"))
         wanted = min(start + limit, len(self.events))
         stop = self.checkpoints[bisect_left(self.checkpoints, wanted)]
-        text, checkpoints = b"", []
+        lines = []
         for number in range(start, stop + 1):
             if number in self.checkpoints and (number > start or start == stop):
                 flag = b',"caughtUp":true' if number == len(self.events) else b""
-                text += b'{"cursor":"at-%d"%b}' % (number, flag)
-                checkpoints.append((len(text), number))
-                text += b"\n"
+                lines.append(b'{"cursor":"at-%d"%b}\n' % (number, flag))
             if number < stop:
-                text += b'{"data":%b}\n' % self.events[number]
-        return Body(text, tuple(checkpoints))
+                lines.append(b'{"data":%b}\n' % self.events[number])
+        return b"".join(lines)
+
+
+def settled(text: bytes, *, ended: bool) -> int | None:
+    """Tell up to which event a checkpoint has come, perhaps as a line without its line break."""
+    line = rb'^{"cursor":"at-(\d+)".*}' + (rb"$" if ended else rb"\n")
+    found = re.findall(line, text, re.MULTILINE)
+    return int(found[-1]) if found else None
 
 
 class Framing(StrEnum):
@@ -155,25 +115,15 @@ def framed(
     yield body, True
 
 
-@dataclass
 class Origin:
-    """Answer for a feed, one request a connection.
+    """Answer for a feed, one request a connection, which a plan may break."""
 
-    Attributes:
-        histories: the partitions.
-        framing: how ends of answers are said.
-        plans: what happens to the next connections, by the partition that is asked for, with
-            None for discovery; nothing to those behind them.
-        chunk: how many bytes are in a chunk.
-        happened: the plans that were carried out, and for which partition.
-    """
-
-    histories: Sequence[History]
-    framing: Framing
-    plans: dict[int | None, Iterator[Plan]] = field(default_factory=dict)
-    chunk: int = CHUNK
-    happened: list[tuple[int | None, Plan]] = field(default_factory=list)
-    _taking: threading.Lock = field(default_factory=threading.Lock)
+    def __init__(self, histories: Sequence[History], framing: Framing) -> None:
+        self.histories = histories
+        self.framing = framing
+        self.chunk = CHUNK
+        self._taking = threading.Lock()
+        self.follow({})
 
     @contextmanager
     def serving(self) -> Iterator[str]:
@@ -182,21 +132,18 @@ class Origin:
             yield f"{url}/feed"
 
     def follow(self, plans: Mapping[int | None, Iterable[Plan]]) -> None:
-        """Break the next connections as plans say."""
-        self.plans = {partition: iter(each) for partition, each in plans.items()}
-        self.happened = []
+        """Break the next connections as plans say, for each partition, and None for discovery."""
+        self._plans = {partition: iter(each) for partition, each in plans.items()}
+        self.happened: list[tuple[int | None, Plan]] = []
 
     def _serve(self, connection: socket) -> None:
-        request = b""
-        while b"\r\n\r\n" not in request and (chunk := connection.recv(65536)):
-            request += chunk
-        if not request:
+        if not (request := request_on(connection)):
             return
         query = parse_qs(urlsplit(request.split(b" ")[1].decode()).query)
         asked = {name: values[0] for name, values in query.items()}
         number = int(asked["partition"]) if asked else None
         with self._taking:
-            plan = next(self.plans.get(number, iter(())), Plan())
+            plan = next(self._plans.get(number, iter(())), Plan())
             self.happened.append((number, plan))
         sending = Sending(connection, plan)
         if number is None:
@@ -204,7 +151,7 @@ class Origin:
             text = encode_info(replace(info, extensions=frozenset({CAUGHT_UP})))
         else:
             limit = int(asked.get("pagesizehint", "1000"))
-            text = self.histories[number].body(asked["cursor"], limit).text
+            text = self.histories[number].page(asked["cursor"], limit)
         if plan.fault is Fault.TRUNCATED:
             text = text[: plan.at]
         packed = b"gzip" in request.lower()
@@ -212,7 +159,7 @@ class Origin:
         sending.send(b"".join(piece for piece, _ in pieces))
 
 
-HISTORY = History.of(["", "Zoë 😀", "a", '}\n{"cursor":"at-1"}\n', "b"], [1, 3, 5])
+HISTORY = History(["", "Zoë 😀", "a", '}\n{"cursor":"at-1"}\n', "b"], [1, 3])
 """Three checkpoints, characters of several bytes, and a text that looks like a line."""
 
 Fetch = Callable[[], Page]
@@ -235,24 +182,15 @@ def async_fetch(url: str, *, packed: bool) -> Iterator[Fetch]:
         portal.call(session.aclose)
 
 
-@dataclass
 class Case:
-    """Break answers of one form everywhere, and judge what was made of them.
+    """Break answers of one form everywhere, and judge what was made of them."""
 
-    Attributes:
-        framing: how an answer's end is said.
-        packed: whether it is compressed.
-        findings: what answers led to.
-    """
-
-    framing: Framing
-    packed: bool
-    findings: Findings = field(default_factory=Findings)
-
-    def __post_init__(self) -> None:
-        """Write the answer."""
-        self._body = HISTORY.body(FIRST, len(HISTORY.events))
-        self._pieces = [*framed(self._body.text, self.framing, packed=self.packed)]
+    def __init__(self, framing: Framing, packed: bool) -> None:
+        self.framing = framing
+        self.packed = packed
+        self.findings = Findings()
+        self._text = HISTORY.page(FIRST, len(HISTORY.events))
+        self._pieces = [*framed(self._text, framing, packed=packed)]
 
     def fetch_all(self, fetching=sync_fetch, *, every: int = 1) -> None:
         """Fetch the answer, broken in every way or some."""
@@ -287,7 +225,7 @@ class Case:
             Fault.CUT: wire,
             Fault.RESET: wire,
             Fault.CORRUPT: wire,
-            Fault.TRUNCATED: range(len(self._body.text) + 1),
+            Fault.TRUNCATED: range(len(self._text) + 1),
             Fault.FLIPPED: [at for at in wire[:-1] if marks[at]] if self.packed else (),
         }
         plans = (Plan(fault, at) for fault, each in places.items() for at in each)
@@ -314,7 +252,7 @@ class Case:
     def _expected(self, plan: Plan) -> set[int | None]:
         """Tell up to which event a page may go."""
         if plan.fault is Fault.TRUNCATED:
-            return {self._body.settled(self._body.text[: plan.at], ended=True)}
+            return {settled(self._text[: plan.at], ended=True)}
         left, received = plan.at, b""
         for piece, is_body in self._pieces:
             received += piece[: max(0, left)] if is_body else b""
@@ -322,7 +260,7 @@ class Case:
         if self.packed:
             received = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(received)
         # Whether a line without its break is one depends on how the connection ended.
-        return {self._body.settled(received, ended=ended) for ended in (False, True)}
+        return {settled(received, ended=ended) for ended in (False, True)}
 
     def _name(self, plan: Plan) -> str:
         """Say what does it again."""

@@ -11,13 +11,7 @@ __all__ = ["Findings", "naming"]
 
 @dataclass
 class Findings:
-    """Add up what was found.
-
-    Attributes:
-        counts: of trials, of faults and errors, and of events that were lost, took effect twice,
-            or came out of turn.
-        complaints: what was wrong, and where.
-    """
+    """Add up what was found."""
 
     counts: Counter[str] = field(default_factory=Counter)
     complaints: list[str] = field(default_factory=list)
@@ -27,16 +21,9 @@ class Findings:
         name: str,
         truth: Mapping[int, Sequence[int]],
         seen: Mapping[int, Sequence[int]],
-        beside: object = "",
+        *beside: object,
     ) -> None:
-        """Compare numbers of events with those that took effect, in their order.
-
-        Args:
-            name: of the trial: what does it again.
-            truth: by partition or key.
-            seen: by partition or key.
-            beside: what else a complaint says.
-        """
+        """Compare numbers of events with those that took effect, in their order."""
         wrong: Counter[str] = Counter()
         for each in truth.keys() | seen.keys():
             expected, found = truth.get(each, ()), seen.get(each, ())
@@ -48,7 +35,7 @@ class Findings:
         self.counts["events"] += sum(map(len, truth.values()))
         self.counts += wrong
         if wrong.total():
-            self.complaints.append(f"{name}: {dict(+wrong)} {beside}")
+            self.complaints.append(f"{name}: {dict(+wrong)} {beside or ''}")
 
     def add(self, other: "Findings") -> None:
         """Add what somebody else has found."""

@@ -8,7 +8,7 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.util import find_spec
 from multiprocessing import get_context
@@ -29,9 +29,7 @@ from zeroeventhub import Client, TableFeed, feed_routes
 
 __all__ = ["PARSERS", "Publishers", "killed_while_sending"]
 
-PATIENCE = 60
-"""Seconds that the process that forks may take for anything."""
-
+PATIENCE = 60  # seconds that the process that forks may take for anything
 PARSERS = ("h11", *(["httptools"] if find_spec("httptools") else []))
 """What uvicorn reads and writes HTTP with, where it is installed."""
 
@@ -39,14 +37,11 @@ EVENTS = 450
 LIMITS = (15, 50, 150)
 """Events of a page. With the fewest, nginx has room for all of it, and with the most for little."""
 
-LENGTH = 1500
-"""Characters of an event, about."""
-
+LENGTH = 1500  # characters of an event, about
 LONGEST = 0.06
 """Seconds after which a publisher is killed at the latest, where bytes are not counted."""
 
-KILLS = 12
-"""How often at most the publisher of one consumer is killed."""
+KILLS = 12  # how often at most the publisher of one consumer is killed
 
 
 class FatalSocket(socket.socket):
@@ -88,26 +83,16 @@ class Publishers:
     """Fork publishers of the orders in an SQLite database, one after the other, on one port.
 
     They come from a process of their own, which has all that they need.
-
-    Args:
-        path: of the database.
-        port: where they listen.
     """
 
-    def __init__(self, path: Path, port: int) -> None:
-        self.url = f"http://127.0.0.1:{port}/orders"
-        context = get_context("spawn")
-        self._line, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, path, port), daemon=True)
-        self._process.start()
-        theirs.close()
+    def __init__(self, url: str, line: Connection) -> None:
+        self.url = url
+        self._line = line
 
     @classmethod
     @contextmanager
     def open(cls, path: Path, texts: Iterable[str]) -> Iterator[Self]:
-        """Write numbered events with these texts, and start the process that forks; end it, and
-        all that have come from it.
-        """
+        """Write numbered events with these texts, start the process that forks, and end all."""
         engine = create_engine(f"sqlite:///{path}")
         event.listen(engine, "connect", hurry)
         metadata.create_all(engine)
@@ -115,23 +100,22 @@ class Publishers:
             rows = [{"data": {"n": n, "text": text}} for n, text in enumerate(texts)]
             connection.execute(insert(orders), rows)
         engine.dispose()
+        context = get_context("spawn")
+        line, theirs = context.Pipe()
         with reserved_port() as port:
-            publishers = cls(path, port)
+            process = context.Process(target=_serve, args=(theirs, path, port), daemon=True)
+            process.start()
+            theirs.close()
             try:
-                yield publishers
+                yield cls(f"http://127.0.0.1:{port}/orders", line)
             finally:
-                publishers._line.close()
-                publishers._process.join(PATIENCE)
-                publishers._process.close()
+                line.close()
+                process.join(PATIENCE)
+                process.close()
 
     @contextmanager
     def publishing(self, *, parser: str = "h11", strike: int | None = None) -> Iterator[int]:
-        """Let a publisher live, which listens already; yield its process, and kill it.
-
-        Args:
-            parser: what it reads and writes HTTP with.
-            strike: how many bytes of answers it has sent when it is killed before.
-        """
+        """Let a publisher live, which listens already; yield its process, and kill it."""
         process = self._ask((parser, strike))
         try:
             yield process
@@ -152,29 +136,25 @@ def _serve(line: Connection, path: Path, port: int) -> None:
     # All that a publisher has is made before, but its connections.
     feed = TableFeed(orders, data="data")
     routes = feed_routes("/orders", feed, create_engine(f"sqlite:///{path}"))
-    servers = {parser: _server(Starlette(routes=routes), parser) for parser in PARSERS}
+    options = {"log_config": None, "loop": "asyncio"}
+    servers = {}
+    for parser in PARSERS:
+        config = uvicorn.Config(Starlette(routes=routes), http=parser, **options)
+        config.load()
+        servers[parser] = uvicorn.Server(config)
     living = set()
-    while True:
-        try:
+    with suppress(EOFError):
+        while True:
             asked = line.recv()
-        except EOFError:
-            break
-        if isinstance(asked, int):
-            _bury(asked)
-            living.remove(asked)
-            line.send(None)
-        else:
-            parser, strike = asked
-            living.add(process := _fork(servers[parser], port, strike))
-            line.send(process)
+            if isinstance(asked, int):
+                living.remove(asked)
+                line.send(_bury(asked))
+            else:
+                parser, strike = asked
+                living.add(process := _fork(servers[parser], port, strike))
+                line.send(process)
     for process in living:
         _bury(process)
-
-
-def _server(application: Starlette, parser: str) -> uvicorn.Server:
-    config = uvicorn.Config(application, log_config=None, loop="asyncio", http=parser)
-    config.load()
-    return uvicorn.Server(config)
 
 
 def _fork(server: uvicorn.Server, port: int, strike: int | None) -> int:
@@ -198,14 +178,7 @@ def _bury(process: int) -> None:
 def killed_while_sending(
     deployment: Deployment, folder: Path, seeds: Iterable[int], kills: float = float("inf")
 ) -> Findings:
-    """Read a feed with a new consumer for each seed, whose publishers are killed over and over.
-
-    Args:
-        deployment: what stands before the publishers.
-        folder: for the databases.
-        seeds: the trials.
-        kills: how many are enough.
-    """
+    """Read a feed with a new consumer for each seed, whose publishers are killed over and over."""
     found, dice = Findings(), random.Random(0)
     # gzip cannot make a tenth of these texts.
     texts = (dice.randbytes(LENGTH // 2).hex() for _ in range(EVENTS))

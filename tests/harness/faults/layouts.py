@@ -9,29 +9,18 @@ from itertools import count
 from pathlib import Path
 
 import httpx
-from sqlalchemy import (
-    JSON,
-    BigInteger,
-    Column,
-    Engine,
-    Integer,
-    MetaData,
-    String,
-    Table,
-    create_engine,
-    event,
-    insert,
-)
+from sqlalchemy import Engine, create_engine, event, insert
 from starlette.applications import Starlette
 
 from harness.faults.account import Account, hurry
 from harness.faults.findings import Findings, naming
 from harness.faults.proxy import Lines, proxying
+from harness.shop import metadata, orders
 from harness.web import serving
 from zeroeventhub import Client, FeedInfo, Layout, Page, TableFeed, feed_routes
 from zeroeventhub.publisher.partition_hash import layout_expression
 
-__all__ = ["CHANGES", "FACTOR", "Change", "Publisher", "Shown", "change_behind_every_line"]
+__all__ = ["CHANGES", "change_behind_every_line"]
 
 KEYS = ["ada", "bob", "cleo", "dan"]
 EARLY, LATE = 3, 2
@@ -41,31 +30,12 @@ FACTOR = 100
 """A number of an event is that of its key times this, and its place among those of its key."""
 
 LIMIT = 2
-ATTEMPTS = 10
-"""A consumer gets over every change by itself: it is not started again."""
-
-metadata = MetaData()
-orders = Table(
-    "orders",
-    metadata,
-    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
-    Column("customer", String(20), nullable=False),
-    Column("part", Integer, nullable=False),
-    Column("data", JSON, nullable=False),
-    sqlite_autoincrement=True,
-)
+ATTEMPTS = 10  # a consumer gets over every change by itself: it is not started again
 
 
 @dataclass(frozen=True)
 class Change:
-    """Say how the partitions of a feed change, in one step or several.
-
-    Attributes:
-        name: what it is called.
-        layouts: those that are shown one after the other.
-        writers: those that events are written by, one after the other.
-        rotated: whether each step changes the token, though the layout stays.
-    """
+    """Say which layouts a feed shows, and writes events by, one after the other."""
 
     name: str
     layouts: tuple[Layout, ...]
@@ -92,22 +62,12 @@ CHANGES = [
 
 
 class Publisher:
-    """Write events, and show them by one layout after the other.
-
-    Args:
-        engine: of an empty database.
-        change: what happens to the partitions.
-    """
+    """Write events, and show them by one layout after the other."""
 
     def __init__(self, engine: Engine, change: Change) -> None:
         self._engine = engine
         self._change = change
-        self._feeds = [
-            _feed_of(
-                layout.expecting(change.writers[-1]) if layout in change.writers else layout
-            ).bind(engine)
-            for layout in change.layouts
-        ]
+        self._feeds = [_feed_of(layout, change).bind(engine) for layout in change.layouts]
         self.generation = 0
         self.written: dict[int, list[int]] = defaultdict(list)
         metadata.create_all(engine)
@@ -157,24 +117,16 @@ class Shown:
     publisher: Publisher
 
     def info(self) -> FeedInfo:
-        """Describe the feed."""
         return self.publisher.info()
 
     def read(self, partition: int, cursor: str, limit: int) -> Page:
-        """Read a page."""
         return self.publisher.read(partition, cursor, limit)
 
 
 def change_behind_every_line(
     folder: Path, changes: Iterable[Change], *, every: int = 1
 ) -> Findings:
-    """Change a feed behind its first line; a new one behind its second line; and so on.
-
-    Args:
-        folder: for the databases.
-        changes: what happens, one after the other.
-        every: of how many lines one is taken; an odd number, so that both ways are shown.
-    """
+    """Change a feed behind its first line; a new one behind its second line; and so on."""
     found, shown = Findings(), Shown()
     application = Starlette(routes=feed_routes("/orders", shown))
     with (
@@ -221,6 +173,8 @@ def _publishing(path: Path, change: Change) -> Iterator[Publisher]:
         engine.dispose()
 
 
-def _feed_of(layout: Layout) -> TableFeed:
+def _feed_of(layout: Layout, change: Change) -> TableFeed:
+    if layout in change.writers:
+        layout = layout.expecting(change.writers[-1])
     shown = layout_expression(layout, key=orders.c.customer, written=orders.c.part)
     return TableFeed(orders, partition=shown, partitions=layout, data="data")

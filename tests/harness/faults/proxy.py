@@ -2,24 +2,21 @@
 
 import random
 import socket
-import socketserver
 import struct
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
+from itertools import count
 from urllib.parse import urlsplit
 
-__all__ = ["Broken", "Fault", "Lines", "Plan", "Proxy", "Sending", "draw", "listening", "proxying"]
+from harness.web import listening
 
-PATIENCE = 20
-"""Seconds after which a client that does not hang up is given up."""
+__all__ = ["Fault", "Lines", "Plan", "Sending", "draw", "proxying"]
 
-POLL = 0.02
-"""Seconds until a server that is closed has seen it."""
-
+PATIENCE = 20  # seconds after which a client that does not hang up is given up
 END_OF_LINE = b"}\n"
 
 
@@ -55,14 +52,7 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True)
 class Plan:
-    """Say what happens to one connection.
-
-    Attributes:
-        fault: what breaks.
-        at: how many bytes of the answer pass before it does.
-        piece: how many bytes are sent at a time; 0 for all that there are.
-        pause: seconds before each piece.
-    """
+    """Say what happens to one connection."""
 
     fault: Fault = Fault.NONE
     at: int = 0
@@ -93,7 +83,7 @@ def draw(dice: random.Random, length: int) -> Plan:
     return Plan(fault, dice.randrange(length + 1), piece, pause)
 
 
-class Broken(Exception):  # noqa: N818 - what became of the connection
+class Broken(ConnectionError):  # noqa: N818 - what became of the connection
     """Say that the plan has broken the connection."""
 
 
@@ -109,11 +99,7 @@ class Sending:
             raise Broken
 
     def send(self, data: bytes) -> None:
-        """Send what comes before the fault.
-
-        Raises:
-            Broken: the fault has happened.
-        """
+        """Send what comes before the fault."""
         plan, place = self._plan, self._plan.at - self._sent
         if plan.fault.changes and 0 <= place < len(data):
             byte = 0xFF if plan.fault is Fault.CORRUPT else data[place] ^ (1 << plan.at % 8)
@@ -131,25 +117,20 @@ class Sending:
             raise Broken
 
     def _break(self) -> None:
-        match self._plan.fault:
-            case Fault.CUT:
-                # Closing alone does nothing while another thread reads from it.
-                self._connection.shutdown(socket.SHUT_RDWR)
-                self._connection.close()
-            case Fault.RESET:
-                self._reset()
-            case Fault.HALF_CLOSE:
+        if self._plan.fault is Fault.RESET:
+            self._reset()
+        elif self._plan.fault is Fault.CUT:
+            # Closing alone does nothing while another thread reads from it.
+            self._connection.shutdown(socket.SHUT_RDWR)
+            self._connection.close()
+        else:
+            if self._plan.fault is Fault.HALF_CLOSE:
                 self._connection.shutdown(socket.SHUT_WR)
-                self._await_end()
-            case Fault.HANG:
-                self._await_end()
-
-    def _await_end(self) -> None:
-        """Wait until the client hangs up."""
-        self._connection.settimeout(PATIENCE)
-        with suppress(OSError):
-            while self._connection.recv(65536):
-                pass
+            # The client hangs up in the end.
+            self._connection.settimeout(PATIENCE)
+            with suppress(OSError):
+                while self._connection.recv(65536):
+                    pass
 
     def _reset(self) -> None:
         """Close the connection with RST in place of FIN."""
@@ -160,49 +141,12 @@ class Sending:
         self._connection.close()
 
 
-class _Server(socketserver.ThreadingTCPServer):
-    allow_reuse_address = True
-    daemon_threads = True
-    block_on_close = False
-    request_queue_size = 128
-
-    def __init__(self, serve: Callable[[socket.socket], None]) -> None:
-        self._serve = serve
-        super().__init__(("127.0.0.1", 0), socketserver.BaseRequestHandler)
-
-    def finish_request(self, request: socket.socket, client_address: object) -> None:  # type: ignore[override]
-        request.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        with suppress(OSError, Broken):  # the client has hung up, which is its right
-            self._serve(request)
-
-
-@contextmanager
-def listening(serve: Callable[[socket.socket], None]) -> Iterator[str]:
-    """Serve every connection in a thread of its own; yield the URL without a slash at the end."""
-    with _Server(serve) as server:
-        thread = threading.Thread(target=server.serve_forever, args=[POLL])
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 class Lines:
-    """Do something between two lines of all that a server sends.
-
-    Args:
-        line: behind which line, from 1 on.
-        action: what is done.
-        again: after how many more lines it is done again, every time.
-    """
+    """Act when a server has sent a line, counted from 1 on, and again after some more of them."""
 
     def __init__(self, line: int, action: Callable[[], object], *, again: int) -> None:
-        self._count = 0
-        self._line = line
+        self._due = (number >= line and (number - line) % again == 0 for number in count(1))
         self._action = action
-        self._again = again
         self._counting = threading.Lock()
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
@@ -210,45 +154,35 @@ class Lines:
         while END_OF_LINE in data:
             place = data.index(END_OF_LINE) + 1
             yield data[:place]
-            # The line goes out whole when its end does, and that is behind the action.
+            # The line goes out whole when its end does, and that is after the action.
             with self._counting:
-                self._count += 1
-                beyond = self._count - self._line
-                if beyond >= 0 and beyond % self._again == 0:
+                if next(self._due):
                     self._action()
             yield data[place : place + 1]
             data = data[place + 1 :]
         yield data
 
 
-@dataclass
 class Proxy:
-    """Pass connections on to a server.
+    """Pass connections on to a server, and act between two of its lines."""
 
-    Attributes:
-        target: the server's address.
-        plans: what happens to the next connections; nothing to those behind them.
-        beside: what is done between two lines; None for nothing.
-        happened: the plans that were carried out.
-    """
-
-    target: tuple[str, int]
-    plans: Iterator[Plan] = field(default_factory=lambda: iter(()))
-    beside: Lines | None = None
-    happened: list[Plan] = field(default_factory=list)
-    _taking: threading.Lock = field(default_factory=threading.Lock)
+    def __init__(self, target: tuple[str, int]) -> None:
+        self.beside: Lines | None = None
+        self._target = target
+        self._taking = threading.Lock()
+        self.follow([])
 
     def follow(self, plans: Iterable[Plan]) -> None:
         """Break the next connections as plans say."""
-        self.plans, self.happened = iter(plans), []
+        self._plans, self.happened = iter(plans), []
 
     def serve(self, connection: socket.socket) -> None:
         """Pass one connection on, in both directions."""
         with self._taking:
-            plan = next(self.plans, Plan())
+            plan = next(self._plans, Plan())
             self.happened.append(plan)
         sending = Sending(connection, plan)
-        with socket.create_connection(self.target) as server:
+        with socket.create_connection(self._target) as server:
             threading.Thread(target=_pass_on, args=[connection, server], daemon=True).start()
             while data := server.recv(65536):
                 for piece in self.beside.pieces(data) if self.beside else (data,):

@@ -19,8 +19,7 @@ __all__ = ["random_faults"]
 PATIENCE = httpx.Timeout(5, read=0.15)
 """How long the client waits, in seconds: what hangs costs a trial as much."""
 
-HEAD = 160
-"""Bytes of an answer that are not of its body, about."""
+HEAD = 160  # bytes of an answer that are not of its body, about
 
 
 def random_faults(account: Account, framing: Framing, seeds: Iterable[int]) -> Findings:
