@@ -12,7 +12,7 @@ PLANTED = (
         "publisher/queries.py",
         "        return horizon.settled if self.stop is None",
         "        return horizon.highest if self.stop is None",
-        ("tests/integration/publisher/ordering/test_open_writers.py",),
+        ("tests/integration/publisher/ordering/test_writers.py", "-k", "open_writer"),
     ),
     Planted(
         "the horizon: no piece of a partition reaches beyond it",
@@ -54,7 +54,7 @@ PLANTED = (
         "publisher/rows.py",
         "_SURROGATE.search(raw):",
         "not raw:",
-        (f"{_ROOM}/test_json_form.py", "-k", "surrogates"),
+        (f"{_ROOM}/test_json_form.py", "-k", "not_json"),
     ),
     Planted(
         "rows of deleted events count where a page is cut for its bytes",

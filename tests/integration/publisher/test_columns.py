@@ -98,22 +98,27 @@ def assert_fails_until_mended(engine, feed, break_, mend):
     cursor = feed.read(0, FIRST, 9).cursor
     break_()
     for _ in range(2):
-        with pytest.raises((FeedFailure, ConfigurationError)):
+        with pytest.raises((FeedFailure, ConfigurationError)) as failed:
             feed.read(0, cursor, 9)
     mend()
     with suppress(FeedFailure):  # a statement that was prepared may fail by itself
         feed.read(0, cursor, 9)
     write(engine, 5, first=5)
     assert [event.data["id"] for event in feed.read(0, cursor, 9).events] == [6, 7, 8, 9, 10]
+    return str(failed.value)
 
 
 @pytest.mark.parametrize("drift", DRIFTS)
 def test_cursor_leads_on_when_the_schema_is_back(engine, drift):
-    """The feed fails while a column is gone or another, and no cursor is refused or lost for it."""
+    """The feed fails, and says why, while a column is another, and no cursor is lost for it."""
     metadata.create_all(engine)
     break_, mend = DRIFTS[drift](engine.dialect.name)
     feed = source().bind(engine)
-    assert_fails_until_mended(engine, feed, lambda: run(engine, break_), lambda: run(engine, mend))
+    said = assert_fails_until_mended(
+        engine, feed, lambda: run(engine, break_), lambda: run(engine, mend)
+    )
+    if drift in {"a column renamed", "a column dropped"}:
+        assert "no column 'customer'" in said
 
 
 @pytest.mark.parametrize("ordering", ORDERINGS)
@@ -187,16 +192,3 @@ def test_change_that_does_no_harm_passes(postgresql):
     cursors = {feed.read(0, FIRST, 3).cursor for _ in range(10)}
     run(postgresql, ["ALTER TABLE orders ALTER COLUMN customer TYPE varchar(80)"])
     assert {feed.read(0, FIRST, 3).cursor for _ in range(10)} == cursors
-
-
-def test_missing_column_is_named(engine):
-    """The sentence in the log says which column is missing, from the second request on."""
-    metadata.create_all(engine)
-    feed = source().bind(engine)
-    write(engine, 1)
-    assert len(feed.read(0, FIRST, 3).events) == 1
-    run(engine, ["ALTER TABLE orders RENAME COLUMN customer TO client"])
-    with pytest.raises(FeedFailure, match="is not what it was"):
-        feed.read(0, FIRST, 3)
-    with pytest.raises(ConfigurationError, match="no column 'customer'"):
-        feed.read(0, FIRST, 3)

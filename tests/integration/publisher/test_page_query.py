@@ -57,9 +57,7 @@ def expected(rows, limit):
     st.booleans(),
 )
 def test_pages_hold_what_has_room(memory, sizes, limit, filtered):
-    """Whatever a feed knows of the size of its rows, a page has as many as are wanted, or as have
-    room, and always one.
-    """
+    """A page has as many rows as are wanted, or as have room, and always one."""
     rows = [json.dumps("x" * (size - 2)) for size in sizes]
     with memory.begin() as connection:
         connection.execute(delete(orders))
@@ -118,9 +116,7 @@ def test_usual_page_is_one_statement(engine):
 
 
 def test_large_rows_are_read_few_at_a_time(sqlite):
-    """The rows of a statement fit into a quarter of a page, by the largest seen of late, and
-    into about a megabyte.
-    """
+    """The rows of a statement fit into a quarter of a page, and into about a megabyte."""
     published(sqlite)
     large, small = "x" * 10_000, "x" * 100
     with sqlite.begin() as connection:

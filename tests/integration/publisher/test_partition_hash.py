@@ -1,29 +1,18 @@
-"""The hash of a key is the same in Python and on every database."""
+"""The hash of a key: what it takes, and that it is the same in Python and on every database."""
+
+import sqlite3
+from contextlib import closing
 
 import pytest
+import sqlalchemy as sa
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Computed,
-    Index,
-    Integer,
-    MetaData,
-    String,
-    Table,
-    Text,
-    create_engine,
-    insert,
-    literal,
-    or_,
-    select,
-    text,
-)
-from sqlalchemy.dialects import mysql
+from sqlalchemy.dialects import mssql, mysql, postgresql
 from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import declarative_base
 
 from zeroeventhub import FIRST, TableFeed
+from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.layout import Layout, key_hash
 from zeroeventhub.publisher.partition_hash import (
     hash_on_connect,
@@ -31,6 +20,7 @@ from zeroeventhub.publisher.partition_hash import (
     outside,
     partition_expression,
     partition_of,
+    register,
 )
 
 NAMES = [
@@ -46,40 +36,149 @@ BESIDE_A_DATABASE = settings(
     max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
-keys = Table(
+keys = sa.Table(
     "keys",
-    MetaData(),
-    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
-    Column("name", Text),
-    Column("number", BigInteger),
-    Column("part", Integer),
+    sa.MetaData(),
+    sa.Column("id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True),
+    sa.Column("name", sa.Text),
+    sa.Column("number", sa.BigInteger),
+    sa.Column("part", sa.Integer),
     sqlite_autoincrement=True,
     **UTF8MB4,
 )
 
 
+@pytest.mark.parametrize("key", [None, True, 1.0, b"a", ("a",), "\ud800"])
+def test_what_is_no_key_is_refused(key):
+    """Only text that has a UTF-8 and whole numbers have a hash."""
+    with pytest.raises(ConfigurationError, match="key"):
+        partition_of(key, 4)
+
+
+@pytest.mark.parametrize("partitions", [0, -1, 2**32 + 1])
+def test_number_of_partitions_is_checked(partitions):
+    """There is no partition of none."""
+    for ask in (partition_of, partition_expression):
+        with pytest.raises(ConfigurationError, match="1 or more"):
+            ask("a", partitions) if ask is partition_of else ask(
+                sa.column("a", sa.Text), partitions
+            )
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(
+            sa.Boolean(),
+            sa.CHAR(36),
+            sa.NCHAR(3),
+            sa.Date(),
+            sa.Enum("a", "b"),
+            sa.Float(),
+            sa.JSON(),
+            sa.LargeBinary(),
+        ),
+        *(sa.Numeric(10, 0), sa.Uuid(), mysql.ENUM("a"), mysql.VARBINARY(10), postgresql.BYTEA()),
+        *(postgresql.ARRAY(sa.Integer), postgresql.ENUM("a", name="letter")),
+    ],
+    ids=repr,
+)
+def test_columns_of_other_types_are_refused(kind):
+    """A column that has no text, or not the same everywhere, is refused with what to do."""
+    with pytest.raises(ConfigurationError, match=r"cast\(|text or a whole number"):
+        partition_expression(sa.column("a", kind), 4)
+
+
+@pytest.mark.parametrize("what", ["customer", None, 5])
+def test_key_is_a_column(what):
+    """What is not a column or an expression is refused, and a name is not taken for a key."""
+    with pytest.raises(ConfigurationError, match="neither a column nor"):
+        partition_expression(what, 4)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        sa.String(9),
+        sa.Text(),
+        sa.Unicode(),
+        sa.SmallInteger(),
+        mysql.LONGTEXT(),
+        postgresql.CITEXT(),
+    ],
+)
+def test_other_databases_are_refused(kind):
+    """A database that the feed does not know is refused by name."""
+    with pytest.raises(ConfigurationError, match="mssql"):
+        partition_expression(sa.column("a", kind), 4).compile(dialect=mssql.dialect())
+
+
+def test_mapped_attribute_is_a_column():
+    """The key may be an attribute of an ORM class."""
+    base = declarative_base()
+
+    class Order(base):
+        __tablename__ = "orders"
+        id = sa.Column(sa.Integer, primary_key=True)
+        customer = sa.Column(sa.String(40))
+
+    assert "orders.customer" in str(
+        partition_expression(Order.customer, 4).compile(dialect=postgresql.dialect())
+    )
+    assert layout_expression(Layout.of(2), written=Order.id) is not None
+
+
+def test_sqlite3_connection_is_given_the_hash():
+    """A connection of the sqlite3 module computes the hash once it is registered."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        register(connection)
+        found = connection.execute("SELECT zeroeventhub_hash('ada'), zeroeventhub_hash(NULL)")
+        assert found.fetchone() == (key_hash("ada"), None)
+
+
+def test_layout_expression_asks_for_what_it_needs():
+    """A layout says what it lacks to find the partition of an event."""
+    key, written = sa.column("customer", sa.Text), sa.column("part", sa.Integer)
+    with pytest.raises(ConfigurationError, match="Give the key"):
+        layout_expression(Layout.of(2))
+    split = Layout.of(2).split(0, into=2)
+    with pytest.raises(ConfigurationError, match="was split"):
+        layout_expression(split, key=key)
+    assert layout_expression(split, written=written) is written
+    with pytest.raises(ConfigurationError, match="redistributed"):
+        layout_expression(split.redistribute(by=2), written=written)
+
+
 @pytest.fixture
 def hashing(engine):
-    """An engine of each database, with an empty table of keys."""
-    hash_on_connect(engine)
+    """An engine of each database, used before it is given the hash, with an empty table of keys."""
+    with engine.connect():
+        pass
+    for _ in range(2):
+        hash_on_connect(engine)
     keys.metadata.create_all(engine)
     return engine
 
 
 def computed(connection, column, values, partitions):
     """Insert keys, and return the partition that the database finds for each."""
-    connection.execute(insert(keys), [{column: value} for value in values])
+    connection.execute(sa.insert(keys), [{column: value} for value in values])
     expression = partition_expression(keys.c[column], partitions)
-    return list(connection.scalars(select(expression).order_by(keys.c.id)))
+    return list(connection.scalars(sa.select(expression).order_by(keys.c.id)))
 
 
-def explain(connection, query):
-    """Return the plan of a query as it stands in a table of millions of rows."""
-    if connection.dialect.name == "postgresql":
-        connection.execute(text("SET enable_seqscan = off"))
-        connection.execute(text("SET enable_bitmapscan = off"))
+def assert_read_by(index, connection, table, condition):
+    """Show that a page is read by an index, as it is in a table of millions of rows."""
+    database = connection.dialect.name
+    if database == "postgresql":
+        connection.execute(sa.text("SET enable_seqscan = off"))
+        connection.execute(sa.text("SET enable_bitmapscan = off"))
+    query = sa.select(table.c.id).where(condition, table.c.id > 0).order_by(table.c.id).limit(5)
     statement = query.compile(connection.engine, compile_kwargs={"literal_binds": True})
-    return str(connection.exec_driver_sql(f"EXPLAIN {statement}").all())
+    word = "EXPLAIN QUERY PLAN" if database == "sqlite" else "EXPLAIN"
+    plan = str(connection.exec_driver_sql(f"{word} {statement}").all())
+    assert index in plan
+    assert "Sort" not in plan
 
 
 @BESIDE_A_DATABASE
@@ -99,20 +198,29 @@ def test_key_has_one_hash(hashing, names, numbers, partitions):
 
 
 def test_parameter_has_one_hash(hashing):
-    """A key may be a value that is handed to the database, with a NUL where it takes one."""
+    """A key may be a value that is handed to the database; no partitions are those of others."""
     nul = ["a\0b", "\0"] if hashing.dialect.name != "postgresql" else []
     with hashing.connect() as connection:
-        for name in ("ada", "", "%s", "\\", *nul):
-            query = select(partition_expression(literal(name), 1000))
-            assert connection.scalar(query) == partition_of(name, 1000)
+        for partitions in (1000, 4, 1000):
+            for name in ("ada", "", "%s", "\\", *nul):
+                query = sa.select(partition_expression(sa.literal(name), partitions))
+                assert connection.scalar(query) == partition_of(name, partitions)
 
 
-def test_event_without_a_key_has_no_partition(hashing):
-    """Where the key is NULL so is the partition, which is outside of any."""
+def test_event_without_a_key_is_outside_of_all_partitions(hashing):
+    """Where the key is NULL so is the partition; outside is what is NULL or not among the ids."""
+    parts = [None, -1, *range(6)]
     with hashing.connect() as connection:
         assert computed(connection, "name", [None], 4) == [None]
-        lost = or_(*outside(partition_expression(keys.c.name, 4), range(4)))
-        assert len(connection.execute(select(keys.c.id).where(lost)).all()) == 1
+        connection.execute(sa.insert(keys), [{"name": "ada", "part": part} for part in parts])
+        lost = sa.or_(*outside(partition_expression(keys.c.name, 4), range(4)))
+        assert list(connection.scalars(sa.select(keys.c.name).where(lost))) == [None]
+        for ids in ({0}, {1, 3}, {0, 1, 2, 5}):
+            query = sa.select(keys.c.part).where(
+                keys.c.name == "ada", sa.or_(*outside(keys.c.part, ids))
+            )
+            found = list(connection.scalars(query.order_by(keys.c.id)))
+            assert found == [part for part in parts if part not in ids]
 
 
 def test_sqlite_without_the_function_says_so(sqlite):
@@ -128,34 +236,30 @@ async def test_async_engine_is_given_the_hash(async_engine):
     hash_on_connect(async_engine)
     async with async_engine.begin() as connection:
         await connection.run_sync(keys.metadata.create_all)
-        await connection.execute(insert(keys), [{"name": name} for name in NAMES])
-        query = select(partition_expression(keys.c.name, 1000)).order_by(keys.c.id)
+        await connection.execute(sa.insert(keys), [{"name": name} for name in NAMES])
+        query = sa.select(partition_expression(keys.c.name, 1000)).order_by(keys.c.id)
         found = list(await connection.scalars(query))
     assert found == [partition_of(name, 1000) for name in NAMES]
 
 
-def test_generated_column_holds_the_partition(hashing):
-    """A stored generated column is filled by the database, and a feed reads by its index."""
-    metadata = MetaData()
-    name = Column("name", Text().with_variant(mysql.VARCHAR(700), "mysql", "mariadb"))
-    part = Column("part", Integer, Computed(partition_expression(name, 4), persisted=True))
-    orders = Table(
-        "orders",
-        metadata,
-        Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
-        name,
-        part,
-        Index("orders_by_part", "part", "id"),
-        sqlite_autoincrement=True,
-        **UTF8MB4,
-    )
-    metadata.create_all(hashing)
+@pytest.mark.parametrize("persisted", [True, False], ids=["stored", "virtual"])
+def test_generated_column_holds_the_partition(hashing, persisted):
+    """A generated column is filled by the database, and a feed reads by its index."""
+    if hashing.dialect.name == "postgresql":
+        persisted = True  # it had no others before version 18
+    name = sa.Column("name", sa.Text().with_variant(mysql.VARCHAR(700), "mysql", "mariadb"))
+    computed = sa.Computed(partition_expression(name, 4), persisted=persisted)
+    part = sa.Column("part", sa.Integer, computed)
+    key = sa.BigInteger().with_variant(sa.Integer, "sqlite")
+    key = sa.Column("id", key, primary_key=True)
+    index = sa.Index("by_part", part, key)
+    more = {"sqlite_autoincrement": True, **UTF8MB4}
+    orders = sa.Table("orders", sa.MetaData(), key, name, part, index, **more)
+    orders.create(hashing)
     names = [name for name in NAMES if len(name) < 700]
     with hashing.begin() as connection:
-        connection.execute(insert(orders), [{"name": name} for name in names])
-        query = select(orders.c.id).where(orders.c.part == 3, orders.c.id > 0)
-        if hashing.dialect.name != "sqlite":
-            assert "orders_by_part" in explain(connection, query.order_by(orders.c.id).limit(5))
+        connection.execute(sa.insert(orders), [{"name": name} for name in names])
+        assert_read_by("by_part", connection, orders, orders.c.part == 3)
     feed = TableFeed(orders, partition="part", partitions=4, data=["name"]).bind(hashing)
     for partition in range(4):
         found = [event.data["name"] for event in feed.read(partition, FIRST, 100).events]
@@ -171,45 +275,19 @@ def test_index_of_the_expression_is_read(database, request):
     """The database takes an index of the expression, and reads the pages of a feed by it."""
     engine = request.getfixturevalue(database)
     hash_on_connect(engine)
-    metadata = MetaData()
-    table = keys.to_metadata(metadata)
+    table = keys.to_metadata(sa.MetaData())
     layout = Layout.of(4).redistribute(by=4)
     expressions = {
-        "keys_by_name": partition_expression(table.c.name, 16),
         "keys_by_number": partition_expression(table.c.number, 16),
         "keys_by_layout": layout_expression(layout, key=table.c.name),
     }
     for name, expression in expressions.items():
-        Index(name, expression, table.c.id)
-    metadata.create_all(engine)
+        sa.Index(name, expression, table.c.id)
+    table.create(engine)
     with engine.begin() as connection:
-        connection.execute(insert(table), [{"name": name, "number": 5} for name in NAMES])
+        connection.execute(sa.insert(table), [{"name": name, "number": 5} for name in NAMES])
         for name, expression in expressions.items():
-            query = select(table.c.id).where(expression == 7, table.c.id > 0).order_by(table.c.id)
-            if database == "sqlite":
-                statement = query.limit(5).compile(engine, compile_kwargs={"literal_binds": True})
-                plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}").all()
-            else:
-                plan = explain(connection, query.limit(5))
-            assert f"{name}" in str(plan)
-            assert "Sort" not in str(plan)
-
-
-def test_index_of_a_virtual_column_is_read_on_mariadb(mariadb):
-    """MariaDB indexes the expression by way of a virtual column, which takes no room in rows."""
-    metadata = MetaData()
-    name = Column("name", String(700))
-    part = Column("part", Integer, Computed(partition_expression(name, 16), persisted=False))
-    key = Column("id", BigInteger, primary_key=True)
-    table = Table("virtual", metadata, key, name, part, Index("by_part", part, key), **UTF8MB4)
-    metadata.create_all(mariadb)
-    with mariadb.begin() as connection:
-        names = [name for name in NAMES if len(name) < 700]
-        connection.execute(insert(table), [{"name": name} for name in names])
-        query = select(table.c.id).where(table.c.part == 7, table.c.id > 0).order_by(table.c.id)
-        assert "by_part" in explain(connection, query.limit(5))
-        found = list(connection.scalars(select(table.c.part).order_by(table.c.id)))
-    assert found == [partition_of(name, 16) for name in names]
+            assert_read_by(name, connection, table, expression == 7)
 
 
 SPELLINGS = {
@@ -229,20 +307,22 @@ def test_character_set_does_not_matter(mariadb_url, mariadb, collation, connecte
     """Text of any character set and collation is hashed by its UTF-8, over any connection."""
     charset = collation.partition("_")[0]
     names = SPELLINGS.get(charset, NAMES)
-    name = Column("name", mysql.VARCHAR(5000, charset=charset, collation=collation))
-    part = Column("part", BigInteger, Computed(partition_expression(name, 2**32), persisted=True))
-    key = Column("id", BigInteger, primary_key=True)
-    table = Table("texts", MetaData(), key, name, part, **UTF8MB4)
-    reading = create_engine(mariadb_url, connect_args={"charset": connected})
+    name = sa.Column("name", mysql.VARCHAR(5000, charset=charset, collation=collation))
+    part = sa.Column(
+        "part", sa.BigInteger, sa.Computed(partition_expression(name, 2**32), persisted=True)
+    )
+    key = sa.Column("id", sa.BigInteger, primary_key=True)
+    table = sa.Table("texts", sa.MetaData(), key, name, part, **UTF8MB4)
+    reading = sa.create_engine(mariadb_url, connect_args={"charset": connected})
     # The expression is written down over one connection and computed over others.
     table.metadata.create_all(reading)
     with mariadb.begin() as connection:
-        connection.execute(insert(table), [{"name": name} for name in names])
+        connection.execute(sa.insert(table), [{"name": name} for name in names])
     with reading.begin() as connection:
-        query = select(partition_expression(name, 2**32), part).order_by(key)
+        query = sa.select(partition_expression(name, 2**32), part).order_by(key)
         found = [tuple(row) for row in connection.execute(query)]
-        connection.execute(insert(table).from_select(["name"], select(name).order_by(key)))
-        again = list(connection.scalars(select(part).order_by(key)))
+        connection.execute(sa.insert(table).from_select(["name"], sa.select(name).order_by(key)))
+        again = list(connection.scalars(sa.select(part).order_by(key)))
     reading.dispose()
     assert found == [(key_hash(name), key_hash(name)) for name in names]
     assert again == [key_hash(name) for name in names] * 2
@@ -250,13 +330,15 @@ def test_character_set_does_not_matter(mariadb_url, mariadb, collation, connecte
 
 def test_leading_zeros_do_not_matter(mariadb):
     """A number that MariaDB shows with zeros in front is the number that it is."""
-    number = Column("number", mysql.BIGINT(20, unsigned=True, zerofill=True))
-    table = Table("numbers", MetaData(), Column("id", BigInteger, primary_key=True), number)
+    number = sa.Column("number", mysql.BIGINT(20, unsigned=True, zerofill=True))
+    table = sa.Table(
+        "numbers", sa.MetaData(), sa.Column("id", sa.BigInteger, primary_key=True), number
+    )
     table.metadata.create_all(mariadb)
     numbers = [0, 7, 2**63, 2**64 - 1]
     with mariadb.begin() as connection:
-        connection.execute(insert(table), [{"number": number} for number in numbers])
-        query = select(partition_expression(number, 2**32)).order_by(table.c.id)
+        connection.execute(sa.insert(table), [{"number": number} for number in numbers])
+        query = sa.select(partition_expression(number, 2**32)).order_by(table.c.id)
         assert list(connection.scalars(query)) == [key_hash(number) for number in numbers]
 
 
@@ -276,10 +358,12 @@ def test_layout_shows_events_where_it_says(hashing, dice):
         elif closed:
             layout = layout.drop(dice.choice(closed))
     with hashing.connect() as connection:
-        connection.execute(insert(keys), [{"name": name, "part": part} for name, part in written])
+        connection.execute(
+            sa.insert(keys), [{"name": name, "part": part} for name, part in written]
+        )
         shown = layout_expression(layout, key=keys.c.name, written=keys.c.part)
-        found = list(connection.scalars(select(shown).order_by(keys.c.id)))
-        lost = select(keys.c.id).where(or_(*outside(shown, layout.ids)))
+        found = list(connection.scalars(sa.select(shown).order_by(keys.c.id)))
+        lost = sa.select(keys.c.id).where(sa.or_(*outside(shown, layout.ids)))
         assert not connection.execute(lost).all()
         connection.rollback()
     assert found == [
@@ -293,7 +377,7 @@ def test_layout_shows_events_where_it_says(hashing, dice):
 def test_hash_alone_finds_events(hashing):
     """Without a stored partition, the hash finds all events of a key in one partition."""
     with hashing.begin() as connection:
-        connection.execute(insert(keys), [{"name": name} for name in NAMES])
+        connection.execute(sa.insert(keys), [{"name": name} for name in NAMES])
         for layout in (
             Layout.of(1),
             Layout.of(3).redistribute(by=2).redistribute(by=2),
@@ -301,7 +385,7 @@ def test_hash_alone_finds_events(hashing):
             Layout.of(4).close(1).drop(1).redistribute(by=2).redistribute(by=3),
         ):
             shown = layout_expression(layout, key=keys.c.name)
-            found = list(connection.scalars(select(shown).order_by(keys.c.id)))
+            found = list(connection.scalars(sa.select(shown).order_by(keys.c.id)))
             shares = (*layout.partitions, *layout.dropped)
             expected = [s.id for name in NAMES for s in shares if s.holds(key_hash(name))]
             assert found == expected

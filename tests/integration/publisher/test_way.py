@@ -2,27 +2,14 @@
 
 import re
 import sqlite3
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
+import sqlalchemy as sa
 from harness.databases import new_database
 from harness.shop import orders, place
 from psycopg import sql
-from sqlalchemy import (
-    JSON,
-    BigInteger,
-    Column,
-    DateTime,
-    Index,
-    Integer,
-    MetaData,
-    String,
-    Table,
-    create_engine,
-    event,
-    text,
-)
 
 from zeroeventhub import FIRST, LAST, TableFeed, TypeFilter
 from zeroeventhub.errors import BadCursor
@@ -37,38 +24,33 @@ pytestmark = [
 MOST = 16
 """With how many parameters a statement is looked at, of hundreds that pieces have."""
 
+ROWS = 20_000
+"""How many events show at once a query that reads too many."""
+
 LIMIT = 10
 WINDOW = 200
 RARE = TypeFilter(frozenset({"rare"}))
 
 
-def many(database):
-    """Run a test with as many events as show at once a query that reads too many, and with as many
-    as hosts have.
-    """
-    million = pytest.param((database, 1_000_000), marks=pytest.mark.test_all)
-    return pytest.mark.parametrize("full", [(database, 20_000), million], indirect=True, ids=str)
-
-
 FEW = 100
 """How many events the last partition has, behind all others."""
 
-metadata = MetaData()
-events = Table(
+metadata = sa.MetaData()
+events = sa.Table(
     "events",
     metadata,
-    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
-    Column("skewed", Integer, nullable=False),
-    Column("spread", Integer, nullable=False),
-    Column("kind", String(20), nullable=False),
-    Column("name", String(20), nullable=False),
-    Column("happened", DateTime, nullable=False),
-    Column("data", JSON, nullable=False),
-    Index("events_skewed", "skewed", "id"),
-    Index("events_spread", "spread", "id"),
-    Index("events_by_name", "name"),
-    Index("events_by_time", "skewed", "happened", "id"),
-    Index("events_by_time_alone", "happened"),
+    sa.Column("id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True),
+    sa.Column("skewed", sa.Integer, nullable=False),
+    sa.Column("spread", sa.Integer, nullable=False),
+    sa.Column("kind", sa.String(20), nullable=False),
+    sa.Column("name", sa.String(20), nullable=False),
+    sa.Column("happened", sa.DateTime, nullable=False),
+    sa.Column("data", sa.JSON, nullable=False),
+    sa.Index("events_skewed", "skewed", "id"),
+    sa.Index("events_spread", "spread", "id"),
+    sa.Index("events_by_name", "name"),
+    sa.Index("events_by_time", "skewed", "happened", "id"),
+    sa.Index("events_by_time_alone", "happened"),
     sqlite_autoincrement=True,
 )
 BY_NAME = partition_expression(events.c.name, 4)
@@ -109,7 +91,7 @@ def feed(name):
     return TableFeed(events, data="data", type="kind", id="name", **time, **options)
 
 
-def fill(engine, rows):
+def fill(engine):
     """Fill the tables: that of the events, and those that the ordering sequenced has beside it."""
     metadata.create_all(engine)
     hash_on_connect(engine)
@@ -118,35 +100,35 @@ def fill(engine, rows):
         if database == "postgresql":
             # As after a bulk load, without statistics yet.
             connection.exec_driver_sql("ALTER TABLE events SET (autovacuum_enabled = off)")
-        statement = FILL[database].format(rows=rows, late=rows - FEW)
+        statement = FILL[database].format(rows=ROWS, late=ROWS - FEW)
         connection.exec_driver_sql(
             statement.replace("%", "%%") if database != "sqlite" else statement
         )
         if database == "postgresql":
             connection.exec_driver_sql(
-                f"SELECT setval(pg_get_serial_sequence('events', 'id'), {rows})"
+                f"SELECT setval(pg_get_serial_sequence('events', 'id'), {ROWS})"
             )
         if database != "mariadb":
-            Index("events_by_expression", BY_NAME, events.c.id).create(connection)
-        _give_positions(connection, rows)
+            sa.Index("events_by_expression", BY_NAME, events.c.id).create(connection)
+        _give_positions(connection)
     events.indexes = {index for index in events.indexes if index.name != "events_by_expression"}
 
 
-def _give_positions(connection, rows):
+def _give_positions(connection):
     """Give every event the position of its number, as the ordering would in many small steps."""
     ordering = feed("sequenced").ordering(connection.dialect.name)
     for statement in ordering.ddl(connection).install:
-        connection.execute(text(statement.replace(":", r"\:")))
+        connection.execute(sa.text(statement.replace(":", r"\:")))
     positions = ordering.source.table.name
     state = positions.replace("_positions_", "_state_")
     partition = connection.dialect.identifier_preparer.quote("partition")
     given = f"INSERT INTO {positions} (position, key_1, {partition}, at) "
-    connection.execute(text(f"{given} SELECT id, id, skewed, happened FROM events"))
+    connection.execute(sa.text(f"{given} SELECT id, id, skewed, happened FROM events"))
     if connection.dialect.name == "sqlite":
         return  # it counts in sqlite_sequence
     low = ", low" if connection.dialect.name == "postgresql" else ""
-    values = f"1, {rows}, '2020-02-01'" + (", 0" if low else "")
-    connection.execute(text(f"INSERT INTO {state} (id, last, at{low}) VALUES ({values})"))
+    values = f"1, {ROWS}, '2020-02-01'" + (", 0" if low else "")
+    connection.execute(sa.text(f"INSERT INTO {state} (id, last, at{low}) VALUES ({values})"))
 
 
 @contextmanager
@@ -160,11 +142,11 @@ def noting(engine):
         ):
             seen.append((statement, parameters))
 
-    event.listen(engine, "before_cursor_execute", note)
+    sa.event.listen(engine, "before_cursor_execute", note)
     try:
         yield seen
     finally:
-        event.remove(engine, "before_cursor_execute", note)
+        sa.event.remove(engine, "before_cursor_execute", note)
 
 
 def nodes(plan):
@@ -220,26 +202,18 @@ def rows_on_mariadb(connection):
     return sum(int(row[1]) for row in found if row[0].removeprefix("Handler_read_") in READ)
 
 
-@contextmanager
-def filled(url, rows):
-    """Yield an engine of a database with many events, and how many."""
-    engine = create_engine(url)
-    fill(engine, rows)
-    yield engine, rows
-    engine.dispose()
-
-
 @pytest.fixture(scope="module")
 def full(request, tmp_path_factory):
-    """Many events in the database that a test names."""
-    database, rows = request.param
-    if database == "sqlite":
-        with filled(f"sqlite:///{tmp_path_factory.mktemp('many') / 'many.db'}", rows) as found:
-            yield found
-        return
-    server = request.getfixturevalue(f"{database}_server_url")
-    with new_database(server) as url, filled(url, rows) as found:
-        yield found
+    """An engine of the database that a test names, with many events."""
+    if request.param == "sqlite":
+        file = nullcontext(f"sqlite:///{tmp_path_factory.mktemp('many') / 'many.db'}")
+    else:
+        file = new_database(request.getfixturevalue(f"{request.param}_server_url"))
+    with file as url:
+        engine = sa.create_engine(url)
+        fill(engine)
+        yield engine
+        engine.dispose()
 
 
 @pytest.fixture(autouse=True)
@@ -248,36 +222,36 @@ def small_window(monkeypatch):
     monkeypatch.setattr(page_query, "FILTERED_ROWS", WINDOW)
 
 
-def questions(bound, rows):
+def questions(bound):
     """Everything that can be asked of a feed, and how many rows an answer may look at."""
     places = {
         position: bound.cursor_after(position)
-        for position in (rows // 2, rows - 5 * FEW, rows - FEW, rows)
+        for position in (ROWS // 2, ROWS - 5 * FEW, ROWS - FEW, ROWS)
     }
-    late = datetime(2020, 1, 1, tzinfo=UTC) + timedelta(seconds=rows - FEW // 2)
+    late = datetime(2020, 1, 1, tzinfo=UTC) + timedelta(seconds=ROWS - FEW // 2)
     partitions = [each.id for each in bound.info().partitions]
     for partition in {partitions[0], *partitions[-2:]}:
         for cursor in (FIRST, *places.values()):
             yield lambda p=partition, c=cursor: bound.read(p, c, LIMIT), LIMIT
             yield lambda p=partition, c=cursor: bound.read(p, c, LIMIT, types=RARE), 2 * WINDOW
-            yield lambda p=partition, c=cursor: bound.read(p, c, LIMIT, stop=places[rows]), LIMIT
-        yield lambda p=partition: bound.lag(p, places[rows - 5 * FEW]), 5 * FEW
+            yield lambda p=partition, c=cursor: bound.read(p, c, LIMIT, stop=places[ROWS]), LIMIT
+        yield lambda p=partition: bound.lag(p, places[ROWS - 5 * FEW]), 5 * FEW
         for cursor in (FIRST, *places.values()):
             yield lambda p=partition, c=cursor: bound.cursor_of_count(p, c, LIMIT), LIMIT
         if "cursor-of-time" in bound.info().extensions:
             yield lambda p=partition: bound.cursor_at(late, p), FEW
     yield lambda: bound.read(partitions[0], LAST, LIMIT), 1
     yield lambda: bound.splits(partitions[0], 4), 210
-    yield lambda: bound.splits(partitions[0], 4, start=places[rows - FEW]), 1_000
+    yield lambda: bound.splits(partitions[0], 4, start=places[ROWS - FEW]), 1_000
     yield bound.head, 1
-    yield lambda: bound.cursor_after(rows // 2), 1
-    yield lambda: found(bound, partitions[0], rows), 1
+    yield lambda: bound.cursor_after(ROWS // 2), 1
+    yield lambda: found(bound, partitions[0]), 1
 
 
-def found(bound, partition, rows):
+def found(bound, partition):
     """Look for an event by its id, which need not be in the partition."""
     with suppress(BadCursor):
-        bound.cursor_of(f"e{rows // 2}", partition)
+        bound.cursor_of(f"e{ROWS // 2}", partition)
 
 
 def ready(engine, name):
@@ -290,13 +264,13 @@ def ready(engine, name):
     return bound
 
 
-def asked(engine, rows, name):
+def asked(engine, name):
     """Everything that a feed sends, from its first look at the table on, by question."""
     bound = feed(name).bind(engine)
     with noting(engine) as seen:
         bound.info()
         all_seen = [(seen[:], 1)]
-        for question, read in questions(ready(engine, name), rows):
+        for question, read in questions(ready(engine, name)):
             seen.clear()
             question()
             all_seen.append((seen[:], read))
@@ -315,19 +289,16 @@ def distinct(found):
     return [(text_, *each) for text_, same in known.items() for each in same.values()]
 
 
-@many("postgresql")
+@pytest.mark.parametrize("full", ["postgresql"], indirect=True)
 @pytest.mark.parametrize("state", ["never analyzed", "analyzed"])
 def test_postgresql_looks_at_no_more_than_it_answers(full, state):
-    """Whatever PostgreSQL knows of the table, prepared statements and others go by an index, sort
-    nothing, and touch few blocks.
-    """
-    engine, size = full
+    """Whatever PostgreSQL knows of the table, statements go by an index and touch few blocks."""
     if state == "analyzed":
-        with engine.begin() as connection:
-            connection.execute(text("ANALYZE"))
+        with full.begin() as connection:
+            connection.execute(sa.text("ANALYZE"))
     for name in [*FEEDS, "by expression"]:
-        for statement, parameters, rows in distinct(asked(engine, size, name)):
-            plans = plans_on_postgresql(engine, statement, parameters)
+        for statement, parameters, rows in distinct(asked(full, name)):
+            plans = plans_on_postgresql(full, statement, parameters)
             for mode, plan in plans.items():
                 kinds = {node["Node Type"] for node in nodes(plan) if "Relation Name" in node}
                 about = f"{name}, {state}, {mode}: {statement} {parameters} {plan}"
@@ -337,16 +308,15 @@ def test_postgresql_looks_at_no_more_than_it_answers(full, state):
                 assert blocks <= 8 * rows + 40 * lookups + 40, about
 
 
-@many("mariadb")
+@pytest.mark.parametrize("full", ["mariadb"], indirect=True)
 def test_mariadb_looks_at_no_more_than_it_answers(full):
     """MariaDB reads hardly more rows and entries of indexes than an answer has."""
-    engine, size = full
-    with engine.begin() as connection:
-        connection.execute(text("ANALYZE TABLE events")).close()
-    single = create_engine(engine.url, pool_size=1, max_overflow=0)
+    with full.begin() as connection:
+        connection.execute(sa.text("ANALYZE TABLE events")).close()
+    single = sa.create_engine(full.url, pool_size=1, max_overflow=0)
     for name in FEEDS:
         bound = ready(single, name)
-        for question, rows in questions(bound, size):
+        for question, rows in questions(bound):
             with single.connect() as connection:
                 before = rows_on_mariadb(connection)
             with noting(single) as seen:
@@ -358,21 +328,20 @@ def test_mariadb_looks_at_no_more_than_it_answers(full):
     single.dispose()
 
 
-@many("sqlite")
+@pytest.mark.parametrize("full", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("state", ["never analyzed", "analyzed when it was small"])
 def test_sqlite_looks_at_no_more_than_it_answers(full, state):
     """SQLite searches by an index, and takes few steps."""
-    engine, size = full
-    with engine.begin() as connection:
+    with full.begin() as connection:
         if state == "analyzed when it was small":
-            connection.execute(text("ANALYZE"))
+            connection.execute(sa.text("ANALYZE"))
             small = "UPDATE sqlite_stat1 SET stat = CASE WHEN idx LIKE '%time' THEN '10 9 1 1' "
             small += "WHEN idx IS NULL THEN '10' ELSE '10 9 1' END WHERE tbl = 'events'"
-            connection.execute(text(small))
-    engine.dispose()
+            connection.execute(sa.text(small))
+    full.dispose()
     for name in [*FEEDS, "by expression"]:
-        for statement, parameters, rows in distinct(asked(engine, size, name)):
-            path = engine.url.database
+        for statement, parameters, rows in distinct(asked(full, name)):
+            path = full.url.database
             steps, plan = steps_on_sqlite(path, statement, parameters)
             about = f"{name}, {state}: {steps} steps: {statement} {parameters} {plan}"
             lookups = statement.count("LIMIT")
@@ -384,7 +353,7 @@ def test_feed_plans_so_on_postgresql_and_its_host_does_not(postgresql):
     orders.create(postgresql)
     seen = []
 
-    @event.listens_for(postgresql, "before_cursor_execute")
+    @sa.event.listens_for(postgresql, "before_cursor_execute")
     def ask(connection, cursor, statement, *_):
         if "orders.data" in statement:
             with connection.connection.cursor() as other:
@@ -397,4 +366,4 @@ def test_feed_plans_so_on_postgresql_and_its_host_does_not(postgresql):
     assert {*seen} == {"off"}
     with postgresql.connect() as connection:
         for name in ("enable_sort", "enable_seqscan"):
-            assert connection.scalar(text(f"SHOW {name}")) == "on"
+            assert connection.scalar(sa.text(f"SHOW {name}")) == "on"
