@@ -37,32 +37,19 @@ PATHS = ["", "/events", "/cursor", "/splits", "/lag", "/cursor-of-count", "/segm
 PATHS += ["/key-history", "/http-feed", "/server-sent-events"]
 
 
-async def async_hook(request):
-    """Know a reader."""
-    await anyio.sleep(0.001)
-    return READER
-
-
-class Caller:
-    """A hook that is an object."""
-
-    async def __call__(self, request):
-        """Know a reader."""
-        return READER
-
-
-HOOKS = [
-    lambda request: READER,
-    async_hook,
-    Caller(),
-    lambda request: async_hook(request),  # noqa: PLW0108 - it is no coroutine function
-    everybody,
-]
-
-
 def test_hook_lets_in(shop):
     """A hook may be sync or async, a function or an object."""
-    for hook in HOOKS:
+
+    async def async_hook(request):
+        await anyio.sleep(0.001)
+        return READER
+
+    class Caller:
+        async def __call__(self, request):
+            return READER
+
+    hidden = lambda request: async_hook(request)  # noqa: E731, PLW0108 - it is no coroutine function
+    for hook in (lambda request: READER, async_hook, Caller(), hidden, everybody):
         with served(shop, hook) as url:
             for path, parameters in GOOD.items():
                 assert httpx.head(url + path, params=parameters).status_code == 200

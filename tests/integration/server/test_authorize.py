@@ -32,7 +32,9 @@ def full_page(url, **headers):
 
 
 def test_shared_cache_is_only_for_everybody(shop):
-    """What a shared cache has it gives to all, so that a feed that not all may read refuses it."""
+    """What a shared cache has it gives to all, so that a feed that not all may read refuses it, and
+    one that did not know of its application's hook gives it nothing.
+    """
     with pytest.raises(ConfigurationError, match="shared cache"):
         routes(shop, lambda request: READER, shared_cache=True)
     for public in (None, everybody):
@@ -40,6 +42,11 @@ def test_shared_cache_is_only_for_everybody(shop):
             answer = full_page(url)
             assert answer.headers["cache-control"].startswith("public")
             assert "vary" not in answer.headers
+    hook = bearer_tokens({TOKEN: "reader"})
+    with serving(wrapped(shop, None, authorize=hook, shared_cache=True)) as url:
+        page = full_page(f"{url}/orders", **HEADERS)
+        assert page.headers["cache-control"].startswith("private")
+        assert page.headers["vary"] == "Authorization"
 
 
 def fastapi_of(shop, own, **options):
@@ -63,9 +70,10 @@ def mounted_below_fastapi(shop, own, **options):
     return application
 
 
-def wrapped(shop, own, **options):
+def wrapped(shop, own, *, shared_cache=False, **options):
     """An application as a whole, wrapped by hand."""
-    return FeedAuthorization(Starlette(routes=routes(shop, own)), **options)
+    application = Starlette(routes=routes(shop, own, shared_cache=shared_cache))
+    return FeedAuthorization(application, **options)
 
 
 APPLICATIONS = {
@@ -101,16 +109,6 @@ def test_application_denies_by_default(shop, build, path):
         assert page.headers["vary"] == "Authorization"
     with serving(build(shop, raising(Forbidden("Not you.")), authorize=everybody)) as url:
         assert httpx.get(url + path).status_code == 403
-
-
-def test_shared_cache_below_a_hook_is_no_shared_cache(shop):
-    """A feed that did not know of its application's hook does not give pages to shared caches."""
-    hook = bearer_tokens({TOKEN: "reader"})
-    application = FeedAuthorization(Starlette(routes=routes(shop, shared_cache=True)), hook)
-    with serving(application) as url:
-        page = full_page(f"{url}/orders", **HEADERS)
-        assert page.headers["cache-control"].startswith("private")
-        assert page.headers["vary"] == "Authorization"
 
 
 def test_rest_of_the_application_is_left_alone(shop):

@@ -1,14 +1,11 @@
 """The line of requests for a feed's connections, over real HTTP."""
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 
-import anyio
 import httpx
 import pytest
 from harness.readers import PATIENCE, AsyncNumbers, Numbers, get, kind, mounted
 from harness.waiting import until
-from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
@@ -19,21 +16,6 @@ from zeroeventhub.errors import Unavailable
 def health(request):
     """Answer in one of the threads of the host."""
     return PlainTextResponse("well")
-
-
-class GivingUp:
-    """A middleware of the host's that gives up a request after the seconds in its header."""
-
-    def __init__(self, app):
-        self.app = app
-
-    async def __call__(self, scope, receive, send):
-        """Pass a request on for as long as it says."""
-        seconds = dict(scope.get("headers", ())).get(b"give-up", b"inf")
-        with anyio.move_on_after(float(seconds)) as patience:
-            await self.app(scope, receive, send)
-        if patience.cancelled_caught:
-            await PlainTextResponse("given up", 504)(scope, receive, send)
 
 
 @pytest.mark.parametrize(
@@ -89,20 +71,3 @@ def test_failed_request_gives_its_connection_back(feed, error, pool):
             until(lambda: feed.inside == 2, "both connections are in use")
         assert {one.result().status_code for one in asking} == {200}
     assert feed.most == 2
-
-
-def test_request_that_the_host_gives_up_gives_its_connection_back(pool):
-    """Requests cancelled at work and in line leave the feed its one connection, and no other."""
-    feed, capacity = AsyncNumbers(9), Capacity(connections=1, patience=PATIENCE)
-    with mounted(feed, capacity=capacity, middleware=[Middleware(GivingUp)]) as url:
-        with feed.held():
-            headers = {"Give-Up": "0.2"}
-            given_up = [pool.submit(get, url, cursor=n, headers=headers) for n in range(4)]
-            assert [one.result().status_code for one in given_up] == [504] * 4
-        assert feed.inside == 0
-        with feed.held():
-            asking = [pool.submit(get, url, cursor=number) for number in range(4)]
-            until(lambda: feed.inside == 1, "the connection is in use")
-            time.sleep(0.1)  # for those that a second connection would let in
-        assert {one.result().status_code for one in asking} == {200}
-    assert feed.most == 1

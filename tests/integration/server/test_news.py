@@ -31,13 +31,7 @@ from zeroeventhub import Capacity, TableFeed, feed_routes
 
 
 class Looked(AsyncNumbers):
-    """A feed whose head takes its time.
-
-    Attributes:
-        seconds: how long a look takes.
-        looking: how many look now.
-        most_looking: how many have at once.
-    """
+    """A feed whose head takes its time; it counts how many look now, and have at once."""
 
     def __init__(self, seconds=0.0):
         super().__init__()
@@ -88,22 +82,20 @@ def looks_in(seconds, feeds, **capacity):
 
 
 @pytest.mark.parametrize(
-    ("feeds", "look_seconds", "least", "most"),
-    [(1, 0.05, 2, 12), (1, 0.001, 2, 30), (20, 0.001, 2, 60)],
+    ("seconds", "feeds", "takes", "look_seconds", "most"),
+    [
+        (0.5, 1, 0.005, 0.05, 12),
+        (0.5, 1, 0.005, 0.001, 30),
+        (0.5, 20, 0.005, 0.001, 60),
+        (1.5, 1, 0.0, 0.002, 400),
+    ],
 )
-def test_looks_are_as_many_as_the_capacity_says_and_take_a_part_of_the_time(
-    feeds, look_seconds, least, most
-):
+def test_looks_are_as_many_as_the_capacity_says(seconds, feeds, takes, look_seconds, most):
     """A feed is looked at again and again; however slow looks are, and of how many feeds, all
-    have a share of the time.
+    have a share of the time, and one that has been silent for long is looked at less.
     """
-    looked = looks_in(0.5, [Looked(0.005) for _ in range(feeds)], look_seconds=look_seconds)
-    assert least <= looked <= most
-
-
-def test_looks_are_rarer_where_nothing_comes():
-    """A feed that has been silent for long is looked at up to four times less."""
-    assert looks_in(1.5, [Looked()], look_seconds=0.002) <= 400
+    looked = looks_in(seconds, [Looked(takes) for _ in range(feeds)], look_seconds=look_seconds)
+    assert 2 <= looked <= most
 
 
 def test_look_that_had_to_wait_does_not_put_off_the_next(watcher):

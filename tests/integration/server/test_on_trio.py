@@ -1,9 +1,13 @@
-"""A feed in an application that runs on trio."""
+"""A feed in an application that runs on trio or asyncio, and its line of requests there."""
+
+from contextlib import asynccontextmanager
+from itertools import product
 
 import anyio
 import httpx
 import pytest
-from harness.readers import Numbers, numbers, page_url
+from anyio.lowlevel import checkpoint
+from harness.readers import AsyncNumbers, Numbers, numbers, page_url
 from starlette.applications import Starlette
 
 from zeroeventhub import Capacity, feed_routes
@@ -11,29 +15,85 @@ from zeroeventhub import Capacity, feed_routes
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend():
-    """Not only on asyncio."""
-    return "trio"
+@pytest.fixture(params=["trio", "asyncio"])
+def anyio_backend(request):
+    """Both event loops."""
+    return request.param
+
+
+@asynccontextmanager
+async def asking(feed, connections, **options):
+    """Serve a feed in this event loop; yield a function that asks for a page."""
+    options["capacity"] = Capacity(connections=connections, patience=60)
+    transport = httpx.ASGITransport(Starlette(routes=feed_routes("/orders", feed, **options)))
+    async with httpx.AsyncClient(transport=transport, base_url="http://feed", timeout=60) as client:
+
+        async def ask(cursor, wait=0):
+            return numbers(await client.get(page_url("/orders", cursor=cursor, wait=wait)))
+
+        with anyio.fail_after(60):
+            yield ask
+
+
+async def turns(count):
+    """Let everybody else go on, so many times."""
+    for _ in range(count):
+        await checkpoint()
 
 
 async def test_requests_stand_in_line_wait_and_are_answered(watcher):
     """Many wait together, read in turn, and are answered when something comes."""
     feed, found = Numbers(), []
-    options = {"capacity": Capacity(connections=2, patience=60), "observer": watcher}
-    transport = httpx.ASGITransport(Starlette(routes=feed_routes("/orders", feed, **options)))
-    async with httpx.AsyncClient(transport=transport, base_url="http://feed", timeout=60) as client:
+    async with asking(feed, 2, observer=watcher) as ask:
 
-        async def ask(wait):
-            found.append(numbers(await client.get(page_url("/orders", cursor=0, wait=wait))))
+        async def note(wait):
+            found.append(await ask(0, wait))
 
-        with anyio.fail_after(60):
-            await ask(0)
-            await ask(0.2)
-            async with anyio.create_task_group() as group:
-                for _ in range(30):
-                    group.start_soon(ask, 30)
-                while watcher.counts[-1] < 30:  # noqa: ASYNC110 - the server tells of it so
-                    await anyio.sleep(0.002)
-                feed.count = 2
+        await note(0)
+        await note(0.2)
+        async with anyio.create_task_group() as group:
+            for _ in range(30):
+                group.start_soon(note, 30)
+            while watcher.counts[-1] < 30:  # noqa: ASYNC110 - the server tells of it so
+                await anyio.sleep(0.002)
+            feed.count = 2
     assert found == [[]] * 2 + [[0, 1]] * 30
+
+
+class Slow(AsyncNumbers):
+    """A feed whose reads end when the test says."""
+
+    async def read(self, partition, cursor, limit, *, each=False):
+        with self._asked(cursor):
+            await self.leaving.wait()
+            return self._page(cursor, limit, self.count)
+
+
+async def test_place_in_line_is_never_lost_nor_given_twice():
+    """Requests are answered in the order of asking, and one that is cancelled at work or in line,
+    at whatever moment, keeps nobody from the only connection and lets nobody else in.
+    """
+    feed = Slow(3)
+    async with asking(feed, 1) as ask:
+        for count, leaving in product(range(30), (0, 1)):
+            feed.reads, feed.leaving, found = [], anyio.Event(), []
+            scopes = [anyio.CancelScope() for _ in range(3)]
+
+            async def come(number, scope, found=found):
+                with scope:
+                    found.append(await ask(number))
+
+            async with anyio.create_task_group() as group:
+                for number, scope in enumerate(scopes):
+                    group.start_soon(come, number, scope)
+                    await turns(100)
+                assert feed.reads == ["0"]
+                if leaving:
+                    feed.leaving.set()
+                await turns(count)
+                scopes[leaving].cancel()
+                feed.leaving.set()
+            assert feed.reads in (["0", "1", "2"], ["0", "2"])
+            assert (found[0], found[-1]) == ([0, 1, 2] if leaving else [1, 2], [2])
+            assert feed.inside == 0
+    assert feed.most == 1

@@ -203,6 +203,7 @@ def test_every_kind_of_problem_is_documented_with_its_status():
             if f"urn:zeroeventhub:problem/{kind}" in kinds_of(answer)
         }
         assert statuses == {str(status)}, kind
+        assert str(status) in DOCUMENT["paths"]["/feed/events"]["get"]["responses"]
 
 
 def kinds_of(answer):

@@ -37,23 +37,17 @@ def test_nothing_is_read_for_who_does_not_read_on(book):
     assert book.asked == [2, 5, 6, 1]
 
 
-class Volume(Book):
-    """A book of many pages that can be read several at once."""
-
-    def __init__(self):
-        super().__init__(last=1000)
-        self.at_once = []
-
-    def read_pages(self, partition, cursor, limit, count):
-        self.at_once.append(range(int(cursor), int(cursor) + count))
-        return [
-            Page([Event(b"%d" % number)], str(number + 1), full=True) for number in self.at_once[-1]
-        ]
-
-
 def test_several_pages_are_read_at_once():
     """A reader that reads on finds some pages read in one go, each of them once."""
-    book = Volume()
+
+    class Volume(Book):
+        at_once = []
+
+        def read_pages(self, partition, cursor, limit, count):
+            self.at_once.append(range(int(cursor), int(cursor) + count))
+            return [Page([Event(b"%d" % n)], str(n + 1), full=True) for n in self.at_once[-1]]
+
+    book = Volume(last=1000)
     with mounted(book) as url:
         read(url, *range(1, 20))
         ahead = [number for pages in book.at_once for number in pages]

@@ -30,27 +30,21 @@ FEED = TableFeed(orders, data="data")
 
 
 def test_page_has_so_many_events(sqlite):
-    """A page has at most a thousand events, or as many as the capacity says, whatever is asked."""
+    """A page has at most a thousand events, or as many events or bytes as the capacity says, and at
+    least one event, whatever is asked.
+    """
     fill(sqlite, 1001)
     with mounted(FEED, sqlite) as url:
         assert len(numbers(get(url))) == 1000
+    with mounted(FEED, sqlite, capacity=Capacity(page_bytes=1)) as url:
+        page = get(url)
+        assert (numbers(page), numbers(get(url, cursor=cursor_of(page)))) == ([0], [1])
     with mounted(FEED, sqlite, capacity=Capacity(page_events=2)) as url:
         for asked in ({}, {"pagesizehint": 4}, {"pagesizehint": "9" * 50}):
             assert numbers(get(url, **asked)) == [0, 1]
         assert numbers(get(url, pagesizehint=0)) == [0]
         v1 = httpx.get(url, params={"n": 1, "cursor0": FIRST, "pagesizehint": 5})
         assert v1.text.count('"data"') == 2
-
-
-def test_page_holds_so_many_bytes(shop):
-    """A page ends where it holds enough, at least with one event, and the next goes on there."""
-    with mounted(FEED, shop, capacity=Capacity(page_bytes=1)) as url:
-        cursor, seen = FIRST, []
-        for _ in range(5):
-            page = get(url, cursor=cursor)
-            seen.append(numbers(page))
-            cursor = cursor_of(page)
-    assert seen == [[number] for number in range(5)]
 
 
 def test_discovery_does_not_stand_in_line(shop, pool):
@@ -119,24 +113,21 @@ def test_host_that_uses_up_its_pool_is_met_with_a_503(shop):
     reading.dispose()
 
 
-class Halves:
-    """A feed of one's own of two partitions, which counts the answers that hold one of them."""
-
-    def __init__(self):
-        self.held = self.most = 0
-
-    async def info(self):
-        return FeedInfo((Partition(0), Partition(1)), "1")
-
-    async def read(self, partition, cursor, limit):
-        await anyio.sleep(0.01)
-        self.held += 1 if partition == 0 else -1
-        self.most = max(self.most, self.held)
-        return Page([], "1", caught_up=True)
-
-
 def test_answers_of_several_pages_are_read_for_a_few_at_once(pool):
     """Pages are held until an answer is whole only for as many as there are connections."""
+
+    class Halves:
+        held = most = 0
+
+        async def info(self):
+            return FeedInfo((Partition(0), Partition(1)), "1")
+
+        async def read(self, partition, cursor, limit):
+            await anyio.sleep(0.01)
+            self.held += 1 if partition == 0 else -1
+            self.most = max(self.most, self.held)
+            return Page([], "1", caught_up=True)
+
     feed, v1 = Halves(), {"n": 2, "cursor0": FIRST, "cursor1": FIRST}
     capacity = Capacity(connections=2, patience=PATIENCE)
     with mounted(feed, capacity=capacity) as url:
@@ -145,21 +136,19 @@ def test_answers_of_several_pages_are_read_for_a_few_at_once(pool):
     assert feed.most == 2
 
 
-class Decorated:
-    """A feed of one's own whose methods are asynchronous behind a decorator that hides it."""
+def test_methods_that_only_return_awaitables_are_awaited():
+    """A feed is asynchronous by what its methods return, however they are declared."""
 
-    def info(self):
-        return self._later(FeedInfo.of(1))
-
-    def read(self, partition, cursor, limit):
-        return self._later(Page([], "1", caught_up=True))
-
-    async def _later(self, found):
+    async def later(found):
         await anyio.lowlevel.checkpoint()
         return found
 
+    class Decorated:
+        def info(self):
+            return later(FeedInfo.of(1))
 
-def test_methods_that_only_return_awaitables_are_awaited():
-    """A feed is asynchronous by what its methods return, however they are declared."""
+        def read(self, partition, cursor, limit):
+            return later(Page([], "1", caught_up=True))
+
     with mounted(Decorated()) as url:
         assert json.loads(get(url).text) == {"cursor": "1", "caughtUp": True}

@@ -147,22 +147,6 @@ def said(answer):
     return answer.status_code, headers, document, answer.headers.get("content-length")
 
 
-def test_discovery_shows_the_partitions_of_the_reader(shop):
-    """Each reader is told of its own partitions, as if there were no others."""
-    with sessions(source(), shop) as session:
-        for name, expected in [
-            ("everything", {"0", "1", "2", "3"}),
-            ("half", {"0", "2"}),
-            ("one", {"1"}),
-            ("nowhere", set()),
-            ("paid", {"0", "1", "2", "3"}),
-            ("both", {"3"}),
-        ]:
-            document = session(name)().json()
-            assert {one["id"] for one in document["partitions"]} == expected
-            assert document["token"] == "4"
-
-
 class Split(Numbers):
     """A feed of one's own, whose partitions came from others."""
 
@@ -227,18 +211,20 @@ def test_hidden_partition_is_one_that_does_not_exist(shop):
             assert said(hidden) == said(none)
 
 
-def test_request_without_a_partition_means_the_only_one_that_is_seen(shop):
-    """A reader of one partition need not name it where others have to."""
+def test_reader_sees_its_partitions_alone(shop):
+    """Each reader is told of its own partitions, as if there were no others; pages, also of version
+    1, hold their events alone, and a reader of one need not name it where others have to.
+    """
     with sessions(source(), shop) as session:
+        seen = {"everything": "0123", "half": "02", "one": "1", "nowhere": "", "both": "3"}
+        for name, expected in {**seen, "paid": "0123"}.items():
+            document = session(name)().json()
+            assert {one["id"] for one in document["partitions"]} == {*expected}
+            assert document["token"] == "4"
         found = session("one")("http-feed").json()
         assert [event["data"]["n"] for event in found] == [*range(1, 40, 4)]
         assert streamed(session("one"), 3)[:3] == [1, 5, 9]
         assert session("half")("http-feed").status_code == 400
-
-
-def test_partition_in_the_place_of_another_is_read_by_nobody(shop):
-    """Pages, also of version 1, hold events of the reader's partitions alone."""
-    with sessions(source(), shop) as session:
         ask = session("half")
         assert numbers(ask("events", **place(2))) == [*range(2, 40, 4)]
         assert numbers(session("both")("events", **place(3))) == [7, 15, 23, 31, 39]

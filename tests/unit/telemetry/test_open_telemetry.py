@@ -76,28 +76,26 @@ def test_page_has_a_span(spans, observer):
     assert span.instrumentation_scope.name == "zeroeventhub"
 
 
-def test_page_of_one_trace_goes_on_with_it(spans, observer):
-    """Where all events are of one trace, the first one's span is the parent; others are linked."""
-    span = finished(spans, [event(ONE)], observer)
-    assert f"{span.context.trace_id:032x}" == ONE
-    assert f"{span.parent.span_id:016x}" == "a" * 16
-    assert linked(span) == []
-    span = finished(spans, [event(ONE), event(ONE), event(ONE, "b" * 16)], observer)
-    assert f"{span.parent.span_id:016x}" == "a" * 16
-    assert linked(span) == [(ONE, "b" * 16)]
+def test_page_goes_on_with_its_trace_or_has_links(spans, observer):
+    """Where all events are of one trace, the first one's span is the parent, and others are linked;
+    a page of several traces, or of some events without, belongs to none and links to all.
+    """
+    one, two, later = (ONE, "a" * 16), (TWO, "a" * 16), (TWO, "b" * 16)
     # Events of ZeroEventHub v1 have it in a header.
-    headers = {"traceparent": f"00-{TWO}-{'c' * 16}-01"}
-    span = finished(spans, [Event(b'{"n":1}', headers)], observer)
-    assert (f"{span.context.trace_id:032x}", f"{span.parent.span_id:016x}") == (TWO, "c" * 16)
-
-
-def test_page_of_several_traces_has_links(spans, observer):
-    """A page of events of several traces, or of some without, belongs to none and links to all."""
-    span = finished(spans, [event(ONE), event(TWO), event(ONE), event(TWO, "b" * 16)], observer)
-    assert span.parent is None
-    assert linked(span) == [(ONE, "a" * 16), (TWO, "a" * 16), (TWO, "b" * 16)]
-    span = finished(spans, [event(ONE), event()], observer)
-    assert (span.parent, linked(span)) == (None, [(ONE, "a" * 16)])
+    v1 = Event(b'{"n":1}', {"traceparent": f"00-{TWO}-{'c' * 16}-01"})
+    for events, parent, links in [
+        ([event(*one)], one, []),
+        ([event(*one), event(*one), event(ONE, "b" * 16)], one, [(ONE, "b" * 16)]),
+        ([v1], (TWO, "c" * 16), []),
+        ([event(*one), event(*two), event(*one), event(*later)], None, [one, two, later]),
+        ([event(*one), event()], None, [one]),
+    ]:
+        span = finished(spans, events, observer)
+        assert linked(span) == links
+        assert (span.parent is None) is (parent is None)
+        if parent:
+            assert f"{span.context.trace_id:032x}" == parent[0]
+            assert f"{span.parent.span_id:016x}" == parent[1]
 
 
 def test_links_are_not_without_end(spans, observer):
