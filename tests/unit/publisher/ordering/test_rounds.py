@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from zeroeventhub.errors import Unavailable
+from zeroeventhub.publisher.ordering.port import Horizon
 from zeroeventhub.publisher.ordering.rounds import Rounds
 
 MOST_WRITERS = 3
@@ -140,8 +141,27 @@ def test_what_one_server_has_drawn_says_nothing_of_another():
     assert rounds.judge(rounds.begin("primary"), 100, frozenset()) == 100
     late = rounds.begin("primary")
     began = rounds.begin("standby")
-    assert rounds.decided(late, 100) is None
     assert rounds.judge(began, 200, frozenset({"writer"})) is None
     with pytest.raises(Unavailable):
         rounds.judge(late, 100, frozenset())
     assert rounds.judge(rounds.begin("standby"), 200, frozenset()) == 200
+    assert rounds.decided(late, 200) is None
+
+
+def test_number_that_came_back_is_not_decided():
+    """The last number that was decided is not so once higher ones were drawn and set back."""
+    rounds = Rounds()
+    assert rounds.judge(rounds.begin("server"), 5, frozenset()) == 5
+    assert rounds.decided(rounds.begin("server"), 5) == Horizon(settled=5, highest=5)
+    assert rounds.judge(rounds.begin("server"), 8, frozenset({"writer"})) == 5
+    assert rounds.decided(rounds.begin("server"), 5) is None
+
+
+def test_reading_from_before_a_transaction_was_prepared_says_nothing_of_it():
+    """A reading that began before a transaction was prepared does not show that it has ended."""
+    rounds, writer = Rounds(), frozenset({"3/1"})
+    assert rounds.judge(rounds.begin("server"), 1, writer) is None
+    late = rounds.begin("server")
+    assert rounds.judge(rounds.begin("server"), 1, frozenset({"-1/7"})) is None
+    assert rounds.judge(late, 1, writer) is None
+    assert rounds.judge(rounds.begin("server"), 1, frozenset()) == 1
