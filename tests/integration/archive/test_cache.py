@@ -44,33 +44,31 @@ def reopened(tmp_path, **options):
     return archive, objects
 
 
-def test_what_was_fetched_is_found_by_other_processes(cached, tmp_path):
-    """The cache outlives its process, and the store is not asked again."""
-    archive, segment = cached
-    before = load(archive, segment)
-    other, objects = reopened(tmp_path)
-    after = load(other, segment)
-    assert objects.fetched == 0
-    assert after.events(range(3)) == before.events(range(3))
-
-
 def test_archives_that_share_a_folder_keep_apart(cached, tmp_path):
     """An archive finds nothing in its cache that was fetched from another store."""
-    archive, segment = cached
-    load(archive, segment)
-    other = Archive(tmp_path / "other", cache=tmp_path / "cache")
-    other.look()
+    load(*cached)
+    Archive(tmp_path / "other", cache=tmp_path / "cache").look()
     reopened(tmp_path)
     assert len([*(tmp_path / "cache").glob("*/*")]) == 2
 
 
 @pytest.mark.parametrize(
-    "harmed", [lambda whole: whole[:-1], lambda whole: b"?" + whole[1:], lambda _: b"", None]
+    ("harmed", "fetched"),
+    [
+        (lambda whole: whole, 0),
+        (lambda whole: whole[:-1], 2),
+        (lambda whole: b"?" + whole[1:], 2),
+        (lambda _: b"", 2),
+        (None, 2),
+    ],
+    ids=["whole", "cut", "changed", "empty", "folder"],
 )
-def test_broken_cache_is_no_error(cached, tmp_path, harmed):
-    """A file of the cache that is not as it was written, or a folder, is fetched again."""
+def test_what_was_fetched_is_found_by_other_processes(cached, tmp_path, harmed, fetched):
+    """The cache outlives its process, and the store is not asked again; but what is not as it was
+    written, or a folder, is fetched again.
+    """
     archive, segment = cached
-    load(archive, segment)
+    before = load(archive, segment)
     for file in (tmp_path / "cache").glob("*/*"):
         if harmed is None:
             file.unlink()
@@ -78,8 +76,10 @@ def test_broken_cache_is_no_error(cached, tmp_path, harmed):
         else:
             file.write_bytes(harmed(file.read_bytes()))
     other, objects = reopened(tmp_path)
-    assert [*load(other, segment).positions] == [*range(1, EVENTS + 1)]
-    assert objects.fetched == 2
+    after = load(other, segment)
+    assert [*after.positions] == [*range(1, EVENTS + 1)]
+    assert after.events(range(3)) == before.events(range(3))
+    assert objects.fetched == fetched
 
 
 def test_cache_keeps_what_was_used_last_within_its_bound(tmp_path):
@@ -107,32 +107,28 @@ def test_cache_keeps_what_was_used_last_within_its_bound(tmp_path):
 
 def test_memory_keeps_what_was_used_last_within_its_bound(tmp_path):
     """A row group is at hand as long as there is room, and as long as somebody uses it."""
-    Archive(tmp_path).add(made(0, 4 * EVENTS), "feed")
     archive = Archive(tmp_path)
+    archive.add(made(0, 4 * EVENTS), "feed")
     (segment,) = archive.look().segments
     footer = archive.load_footer(segment)
     weight = archive.load_group(segment, footer, 0).weight
     archive = Archive(tmp_path, memory_bytes=int(3.5 * weight))
     archive.look()
 
-    def at_hand():
-        return [archive.group(segment, number) is not None for number in range(4)]
+    def at_hand(*asked):
+        return [archive.group(segment, number) is not None for number in asked]
 
-    for number in range(3):
+    for number in (0, 1, 2, 1, 2, 0):
         archive.load_group(segment, footer, number)
-    assert at_hand() == [True, True, True, False]
-    for number in (1, 2, 0, 0):
-        archive.load_group(segment, footer, number)
-        assert archive.group(segment, number) is not None
+    assert at_hand(2, 1, 0, 3) == [True, True, True, False]
     used = archive.group(segment, 2)
-    for number in (1, 0):
-        assert archive.group(segment, number) is not None
+    assert at_hand(1, 0) == [True, True]
     archive.load_group(segment, footer, 3)
-    assert at_hand() == [True, True, True, True]
+    assert at_hand(0, 1, 2, 3) == [True] * 4
     del used
-    assert at_hand() == [True, True, False, True]
+    assert at_hand(0, 1, 2, 3) == [True, True, False, True]
     archive.load_group(segment, footer, 2)
-    assert archive.group(segment, 2) is not None
+    assert at_hand(2) == [True]
 
 
 def test_nothing_is_kept_of_segments_that_were_replaced(tmp_path):

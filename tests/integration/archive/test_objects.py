@@ -1,7 +1,5 @@
 """Objects are created once, whole or not at all, in folders, in memory and on servers."""
 
-import os
-import time
 from datetime import UTC, datetime, timedelta
 
 import obstore
@@ -54,22 +52,15 @@ def test_server_that_knows_of_no_offsets_is_understood(objects, monkeypatch):
 
 def test_store_that_does_not_answer_is_unavailable(tmp_path):
     """A store that is gone can be asked again; one that cannot be opened is refused."""
-    gone = S3Store(
-        "bucket",
-        endpoint="http://127.0.0.1:9",
-        region="us-east-1",
-        access_key_id="any",
-        secret_access_key="any",
-        client_options={"allow_http": True},
-        retry_config={"max_retries": 0},
-    )
+    keys = {"region": "us-east-1", "access_key_id": "any", "secret_access_key": "any"}
+    options = {"client_options": {"allow_http": True}, "retry_config": {"max_retries": 0}}
+    gone = S3Store("bucket", endpoint="http://127.0.0.1:9", **keys, **options)
     with pytest.raises(Unavailable, match="did not answer"):
         Archive(gone).look()
-    with pytest.raises(ConfigurationError, match="cannot be opened"):
-        Archive("nonsense://bucket")
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigurationError, match="cannot be opened"):
-        Archive(tmp_path / "file")
+    for place in ("nonsense://bucket", tmp_path / "file"):
+        with pytest.raises(ConfigurationError, match="cannot be opened"):
+            Archive(place)
 
 
 def test_store_that_lets_nobody_in_is_refused(tmp_path, monkeypatch):
@@ -83,23 +74,6 @@ def test_store_that_lets_nobody_in_is_refused(tmp_path, monkeypatch):
     with pytest.raises(ConfigurationError, match="does not let this process in"):
         objects.create("segments/one", b"")
     assert objects.names("segments") == []
-
-
-def test_drafts_of_dead_writers_are_swept(tmp_path):
-    """What a writer has begun is no object; it goes if it was begun before a moment, and nothing
-    else does.
-    """
-    objects = Archive(tmp_path).objects
-    objects.create("segments/one", b"whole")
-    old, young = (tmp_path / "segments" / f"two#{number}" for number in (1, 2))
-    for draft in (old, young):
-        draft.write_bytes(b"half")
-    long_ago = time.time() - 100
-    os.utime(old, (long_ago, long_ago))
-    os.utime(tmp_path / "segments" / "one", (long_ago, long_ago))
-    assert objects.names("segments") == ["one"]
-    objects.sweep("segments", datetime.now(UTC) - timedelta(seconds=90))
-    assert {file.name for file in (tmp_path / "segments").iterdir()} == {"one", young.name}
 
 
 @pytest.mark.parametrize("stride", [8, pytest.param(1, marks=pytest.mark.test_all)])
