@@ -200,15 +200,18 @@ def test_bounds_do_not_depend_on_chunks(body, cuts, bounds):
 
 
 @pytest.mark.parametrize(
-    ("name", "least"), [("page_bytes", 36), ("page_events", 2), ("line_bytes", 14)]
+    ("name", "least"), [("page_bytes", 51), ("page_events", 2), ("line_bytes", 14)]
 )
-@pytest.mark.parametrize("size", [1, 11, 36], ids="in chunks of {} bytes".format)
+@pytest.mark.parametrize("size", [1, 11, 51], ids="in chunks of {} bytes".format)
 def test_bound_is_kept_to_the_last_byte_and_event(name, least, size):
-    """A page of just the bounds is taken and one beyond is not, in however many chunks it comes."""
-    body = b'{"data":1}\n{"data":2}\n{"cursor":"a"}'
+    """A page of just the bounds is taken and one beyond is not, in however many chunks it comes and
+    however many checkpoints it has.
+    """
+    body = b'{"data":1}\n{"cursor":"0"}\n{"data":2}\n{"cursor":"a"}'
     chunks = cut(body, range(size, len(body), size))
     assert raw(decode(*chunks, **{name: least})) == ([b"1", b"2"], "a")
     with pytest.raises(PageTooLarge, match=f"Limits.{name}"):
         decode(*chunks, **{name: least - 1})
     if name == "page_bytes":
-        assert isinstance(taken([*chunks, b"\n"], {name: least}), str)
+        error, *found = taken([*chunks, b"\n"], {name: least})
+        assert (bool(error), found) == (True, [[b"1", b"2"], "a"])
