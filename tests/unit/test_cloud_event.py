@@ -15,9 +15,9 @@ from zeroeventhub.cloud_event import (
 )
 
 
-def cloud_event(**attributes):
+def cloud_event(headers=None, **attributes):
     """An event with attributes."""
-    return Event.of({"specversion": "1.0", **attributes})
+    return Event.of({"specversion": "1.0", **attributes}, headers)
 
 
 def test_ids_are_unique_within_a_source():
@@ -30,26 +30,30 @@ def test_ids_are_unique_within_a_source():
     assert event_identity(cloud_event(source="/shop")) is None
 
 
-def test_key_is_the_partition_key_or_else_the_subject():
-    """The extension Partitioning counts before the attribute that all events may have."""
-    assert event_key(cloud_event(subject="ada")) == "ada"
-    assert event_key(cloud_event(subject="ada", partitionkey="c7")) == "c7"
-    assert event_key(cloud_event()) is None
+MOMENT = datetime(2026, 1, 2, 2, 4, 5, tzinfo=UTC)
+IN_HEADER = {"traceparent": "of the header"}
 
 
 @pytest.mark.parametrize(
-    ("time", "expected"),
+    ("reader", "event", "expected"),
     [
-        ("2026-01-02T03:04:05+01:00", datetime(2026, 1, 2, 2, 4, 5, tzinfo=UTC)),
-        ("2026-01-02T03:04:05", None),
-        ("0001-01-01T00:00:00+01:00", None),
-        ("yesterday", None),
-        (7, None),
+        (event_key, cloud_event(subject="ada"), "ada"),
+        (event_key, cloud_event(subject="ada", partitionkey="c7"), "c7"),
+        (event_key, cloud_event(), None),
+        (event_time, cloud_event(time="2026-01-02T03:04:05+01:00"), MOMENT),
+        (event_time, cloud_event(time="2026-01-02T03:04:05"), None),
+        (event_time, cloud_event(time="0001-01-01T00:00:00+01:00"), None),
+        (event_time, cloud_event(time="yesterday"), None),
+        (event_time, cloud_event(time=7), None),
+        (traceparent, Event.of({"n": 1}, IN_HEADER), "of the header"),
+        (traceparent, cloud_event(IN_HEADER, traceparent="its own"), "its own"),
     ],
 )
-def test_time_is_a_moment_with_a_zone(time, expected):
-    """A time is given in UTC; one without a zone, or of no moment, is none."""
-    assert event_time(cloud_event(time=time)) == expected
+def test_attribute_is_the_first_that_counts(reader, event, expected):
+    """The partition key counts before the subject, the attribute of a trace before the header, and
+    a time only if it is a moment with a zone.
+    """
+    assert reader(event) == expected
 
 
 @pytest.mark.parametrize(
@@ -66,10 +70,3 @@ def test_of_what_is_no_cloud_event_nothing_is_known(event):
     """Events of other forms, or that Python cannot hold, have no attributes."""
     readers = (event_id, event_identity, event_key, event_time, event_type, traceparent)
     assert [reader(event) for reader in readers] == [None] * 6
-
-
-def test_trace_is_the_events_own_or_its_headers():
-    """The attribute counts before the header that v1 feeds send."""
-    header = Event.of({"n": 1}, {"traceparent": "of the header"})
-    both = Event.of({"specversion": "1.0", "traceparent": "its own"}, header.headers)
-    assert [traceparent(header), traceparent(both)] == ["of the header", "its own"]

@@ -4,10 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeroeventhub import Event
-from zeroeventhub.lines import SEPARATOR, Lines, joined, size_of, text_of
+from zeroeventhub import Event, Page
+from zeroeventhub.lines import SEPARATOR, Lines
 from zeroeventhub.ndjson import encode_page
-from zeroeventhub.protocol import Page
 
 json_texts = st.sampled_from([b"1", b'"a b"', b'{"n": 1}', b"[]", '"å\u2028"'.encode()])
 many = st.lists(json_texts, max_size=6)
@@ -18,42 +17,23 @@ def lines(raws):
     return Lines(SEPARATOR.join(raws), len(raws))
 
 
-@given(many)
-def test_lines_are_a_sequence_of_events(raws):
+@given(many, many)
+def test_lines_are_a_sequence_of_events(raws, others):
     """Lines are in all ways the list of their events, and are sent as it would be."""
-    events = [Event(raw) for raw in raws]
-    found = lines(raws)
-    assert len(found) == len(events)
-    assert [*found] == events
+    events, found = [*map(Event, raws)], lines(raws)
+    for read in (list, len, bool, repr, lambda it: it[1:-1], lambda it: encode_page(Page(it, "1"))):
+        assert read(found) == read(events)
     assert [found[index] for index in range(len(events))] == events
-    assert found[1:-1] == events[1:-1]
-    assert found == events
-    assert found == lines(raws)
-    assert repr(found) == repr(events)
-    assert bool(found) is bool(events)
-    assert text_of(found, b",\n") == text_of(events, b",\n")
-    assert encode_page(Page(found, "1-7")) == encode_page(Page(events, "1-7"))
-
-
-def test_lines_are_not_other_events():
-    """Lines differ from fewer, other and empty events, and from what are no events."""
-    found = lines([b"1", b"2"])
-    assert found != [Event(b"1")]
-    assert found != [Event(b"1"), Event(b"3")]
-    assert found != lines([b"1", b"3"])
-    assert lines([]) != lines([b""])
-    assert found != {"1", "2"}
     with pytest.raises(IndexError):
-        found[2]
+        found[len(events)]
+    for made in (lines(others), [*map(Event, others)]):
+        assert (found == made) is (raws == others)
+    assert found != set(raws)
 
 
-@given(st.lists(st.tuples(st.booleans(), many), max_size=4))
-def test_parts_are_joined_in_their_order(parts):
-    """Whether parts are lines or lists, joined they are all events one behind the other."""
-    made = [lines(raws) if as_lines else [*map(Event, raws)] for as_lines, raws in parts]
-    together = joined(made)
-    assert [*together] == [Event(raw) for _, raws in parts for raw in raws]
-    assert size_of(together) == sum(len(raw) for _, raws in parts for raw in raws)
+def test_lines_without_events_are_not_one_empty_event():
+    """Nothing differs from an event without text."""
+    assert lines([]) != lines([b""])
 
 
 def test_event_is_sent_on_one_line():
