@@ -16,7 +16,6 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -27,13 +26,12 @@ from harness.databases import (
     postgresql_server,
 )
 from harness.planted import PACKAGE, PLANTED, Planted
-from rich.console import Console
 
 DEADLINE = 300
 """Seconds after which tests that hang have let a mistake slip."""
 
-FAILED = 1
-"""What pytest returns when tests have failed, and nothing else was wrong."""
+PASSED, FAILED = 0, 1
+"""What pytest returns when all is well, and when tests have failed and nothing else was wrong."""
 
 WITNESS = """
 import os
@@ -47,120 +45,75 @@ Path(os.environ["PLANTED"], "seen").touch()
 """A plugin of pytest that says that the copy is what is tested."""
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """Say what the tests made of a mistake.
-
-    Attributes:
-        planted: the mistake; None for the library as it is.
-        code: what pytest returned; None if it was ended at the deadline.
-        seconds: how long it took.
-        output: what pytest wrote.
-    """
-
-    planted: Planted | None
-    code: int | None
-    seconds: float
-    output: str
-
-    @property
-    def is_good(self) -> bool:
-        """Whether tests have failed where there is a mistake, and only there."""
-        return self.code == (FAILED if self.planted else 0)
-
-    @property
-    def word(self) -> str:
-        """What happened, in a word."""
-        if self.code is None:
-            return "HUNG"
-        if self.planted:
-            return {FAILED: "noticed", 0: "SLIPPED"}.get(self.code, f"pytest: {self.code}")
-        return "passes" if self.code == 0 else "BROKEN"
-
-
 def main() -> int:
-    """Try the mistakes; return 1 if one slipped."""
-    options = _options()
-    console = Console(stderr=True)
-    chosen = [planted for planted in PLANTED if options.only in f"{planted.module} {planted.name}"]
-    if not chosen:
-        console.print(f"No mistake has {options.only!r} in its file or its sentence.")
-        return 1
-    with _servers(console) as environment, ThreadPoolExecutor(options.jobs) as pool:
-
-        def attempt(planted: Planted | None) -> Outcome:
-            outcome = _attempt(planted, chosen, environment)
-            if options.whole and planted and outcome.code == 0:
-                outcome = _attempt(planted, chosen, environment, whole=True)
-            name = f"{planted.module}: {planted.name}" if planted else "the library as it is"
-            console.print(f"{outcome.word:>9}  {outcome.seconds:5.1f} s  {name}", markup=False)
-            if not outcome.is_good:
-                console.print(outcome.output, markup=False, highlight=False)
-            return outcome
-
-        outcomes = list(pool.map(attempt, [None, *chosen]))
-    slipped = [outcome for outcome in outcomes if not outcome.is_good]
-    found = len(outcomes) - 1 - sum(outcome.planted is not None for outcome in slipped)
-    sys.stdout.write(f"{found} of {len(chosen)} mistakes were noticed.\n")
-    for outcome in slipped:
-        sys.stdout.write(f"{outcome.word}: {outcome.planted.name if outcome.planted else '-'}\n")
-    return 1 if slipped else 0
-
-
-def _options() -> argparse.Namespace:
+    """Try the mistakes, and the library as it is; return 1 if one slipped."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", default="", help="a part of a mistake's file or sentence")
     parser.add_argument("--whole", action="store_true", help="run all tests where some slipped")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="mistakes at a time")
-    return parser.parse_args()
+    options = parser.parse_args()
+    chosen = [planted for planted in PLANTED if options.only in f"{planted.module} {planted.name}"]
+    if not chosen:
+        sys.stderr.write(f"No mistake has {options.only!r} in its file or its sentence.\n")
+        return 1
+    everything = list(dict.fromkeys(planted.tests for planted in chosen))
+    with _servers() as environment, ThreadPoolExecutor(os.cpu_count()) as pool:
+
+        def attempt(planted: Planted | None) -> str:
+            """Return what is wrong; nothing if a mistake was noticed."""
+            began, name = time.monotonic(), "the library as it is"
+            if planted is None:
+                code, output = _tested(None, everything, environment)
+            else:
+                name = f"{planted.module}: {planted.name}"
+                code, output = _tested(planted, [planted.tests], environment)
+                if options.whole and code == PASSED:
+                    code, output = _tested(planted, [()], environment)
+            good = FAILED if planted else PASSED
+            words = {good: "noticed" if planted else "passes", None: "HUNG"}
+            word = words.get(code, "SLIPPED" if code == PASSED else f"pytest: {code}")
+            sys.stderr.write(f"{word:>9}  {time.monotonic() - began:5.1f} s  {name}\n")
+            if code == good:
+                return ""
+            sys.stderr.write(output)
+            return f"{word}: {name}"
+
+        broken, *slipped = pool.map(attempt, [None, *chosen])
+    sys.stdout.write(f"{slipped.count('')} of {len(chosen)} mistakes were noticed.\n")
+    wrong = [line for line in (broken, *slipped) if line]
+    sys.stdout.write("".join(f"{line}\n" for line in wrong))
+    return 1 if wrong else 0
 
 
 @contextmanager
-def _servers(console: Console) -> Iterator[dict[str, str]]:
+def _servers() -> Iterator[dict[str, str]]:
     """Start what servers can be had, once for all; yield the variables that name them."""
     environment = dict(os.environ)
+    servers = {POSTGRESQL_VARIABLE: postgresql_server, MARIADB_VARIABLE: mariadb_server}
     with ExitStack() as stack:
-        for variable, server in (
-            (POSTGRESQL_VARIABLE, postgresql_server),
-            (MARIADB_VARIABLE, mariadb_server),
-        ):
+        for variable, server in servers.items():
             try:
                 environment[variable] = stack.enter_context(server())
             except pytest.skip.Exception as reason:
-                console.print(f"left out: {reason}")
+                sys.stderr.write(f"left out: {reason}\n")
         yield environment
 
 
-def _attempt(
-    planted: Planted | None,
-    chosen: list[Planted],
-    environment: dict[str, str],
-    *,
-    whole: bool = False,
-) -> Outcome:
-    """Run the tests of a mistake, or those of all mistakes against the library as it is."""
-    began = time.monotonic()
-    code, output = 0, ""
-    selections = [planted.tests] if planted else dict.fromkeys(each.tests for each in chosen)
-    with _copied() as folder:
-        if planted:
-            planted.plant(folder / "zeroeventhub")
-        for tests in [()] if whole else selections:
-            code, output = _pytest(tests, folder, environment)
-            if code != 0:
-                break
-    return Outcome(planted, code, time.monotonic() - began, output)
-
-
-@contextmanager
-def _copied() -> Iterator[Path]:
-    """Copy the library into a folder of its own."""
+def _tested(
+    planted: Planted | None, selections: list[tuple[str, ...]], environment: dict[str, str]
+) -> tuple[int | None, str]:
+    """Run tests against a copy with a mistake, until some fail; return the last code and output."""
+    code, output = PASSED, ""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name).resolve()
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(PACKAGE, folder / "zeroeventhub", ignore=ignored)
         (folder / "witness.py").write_text(WITNESS)
-        yield folder
+        if planted:
+            planted.plant(folder / "zeroeventhub")
+        for tests in selections:
+            if code == PASSED:
+                code, output = _pytest(tests, folder, environment)
+    return code, output
 
 
 def _pytest(
@@ -171,18 +124,13 @@ def _pytest(
     Raises:
         RuntimeError: it was not the copy that was tested.
     """
+    # The folder that this runs in has a package of the same name, which must not be found.
+    places = {"PLANTED": str(folder), "PYTHONPATH": str(folder), "PYTHONSAFEPATH": "1"}
     try:
         process = subprocess.run(
             [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "witness", *tests],
             cwd=PACKAGE.parent,
-            # The folder that this runs in has a package of the same name, which must not be found.
-            env={
-                **environment,
-                "PLANTED": str(folder),
-                "PYTHONPATH": str(folder),
-                "PYTHONSAFEPATH": "1",
-                "PYTHONDONTWRITEBYTECODE": "1",
-            },
+            env={**environment, **places, "PYTHONDONTWRITEBYTECODE": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
