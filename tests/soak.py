@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import count
@@ -34,7 +34,7 @@ from harness.faults.findings import Findings
 from harness.faults.killed_publisher import killed_while_sending
 from harness.faults.layouts import CHANGES, change_behind_every_line
 from harness.faults.random_faults import random_faults
-from harness.kills.torments import TORMENTS, Torment, restarted, tormented
+from harness.kills.torments import TORMENTS, Torment, restarting, tormented
 from harness.nginx_paths import Deployment
 from harness.planted import PLANTED
 from harness.readers import head_of, page_url
@@ -221,8 +221,9 @@ def _torment(soak: Soak, torment: Torment, name: str, full: int) -> str:
 
 def restarts(soak: Soak) -> Iterator[str]:
     """Restart a PostgreSQL server beneath consumers."""
-    work = partial(restarted, size=soak.size(1_000), seed=soak.seed, tell=soak.tell)
-    yield soak.row("R5", "restarts", "postgresql", work, 1_000)
+    with restarting() as (torment, new_database):
+        own = replace(soak, databases={"postgresql": new_database})
+        yield _torment(own, torment, "postgresql", torment.size)
 
 
 def orderings(soak: Soak) -> Iterator[str]:

@@ -29,7 +29,6 @@ class Cluster:
 
     @property
     def socket(self) -> str:
-        """Where it listens."""
         return str(self._server.get_postmaster_info().socket_dir)
 
     @contextmanager
@@ -76,7 +75,6 @@ class Cluster:
         until(lambda: not self.ask(connected), "a standby hears of nothing", PATIENCE)
 
     def promote(self) -> None:
-        """Make a standby a primary of its own."""
         assert self.ask(f"SELECT pg_promote(true, {PATIENCE})")
 
     def crash(self) -> None:

@@ -110,7 +110,6 @@ class Feed:
         self.trouble: dict[tuple[int, str], list[Exception]] = {}
 
     def publish(self, *events: Event | None, partition: int = 0) -> None:
-        """Append events to a partition."""
         self.logs.setdefault(partition, []).extend(events)
 
     def place(self, count: int, *, first: int = 0) -> None:
@@ -123,7 +122,6 @@ class Feed:
         self.extensions |= {WAIT}
 
     def info(self) -> FeedInfo:
-        """Describe the feed."""
         return FeedInfo(
             tuple(self.layout),
             self.token,
@@ -132,7 +130,6 @@ class Feed:
         )
 
     def head(self) -> int:
-        """Return what changes with the head."""
         return sum(map(len, self.logs.values()))
 
     def read(self, partition: int, cursor: str, limit: int) -> Page:
@@ -249,12 +246,10 @@ class Shop:
 
     @property
     def is_async(self) -> bool:
-        """Whether it is an AsyncConsumer that applies."""
         return self.async_engine is not None
 
     @property
     def several_write(self) -> bool:
-        """Whether the database has several writers."""
         return self.engine.dialect.name != "sqlite"
 
     def consumer(self, client, **options: Any) -> Consumer | AsyncConsumer:
@@ -294,12 +289,10 @@ class Shop:
             yield iter(Consumer(Client(self.url, http), self.store, NAME, follow=False, **options))
 
     def page(self, **options: Any) -> Any:
-        """Return the first page of a loop of one's own."""
         with self.pages(**options) as pages:
             return next(pages)
 
     def cursor(self, partition: int = 0) -> str | None:
-        """Return where the consumer stands."""
         with self.engine.connect() as connection:
             return self.store.cursors(connection, NAME).get(partition)
 
@@ -319,7 +312,6 @@ class Shop:
                 self.store.enter(connection, NAME, partition, "rival")
 
     def leases(self) -> int:
-        """Count the leases that are held."""
         held = text("SELECT count(*) FROM zeroeventhub_leases WHERE owner IS NOT NULL")
         with self.engine.connect() as connection:
             return connection.scalar(held)
@@ -330,12 +322,10 @@ class Shop:
             return list(connection.scalars(select(effects.c.n).order_by(effects.c.arrival)))
 
     def count(self) -> int:
-        """Count the effects."""
         with self.engine.connect() as connection:
             return connection.scalar(select(func.count()).select_from(effects))
 
     def until_landed(self, count: int) -> None:
-        """Wait until so many effects are there."""
         until(lambda: self.count() >= count, f"{count} events take effect")
 
     def letters(self) -> list[tuple[int, str, int]]:
@@ -345,7 +335,6 @@ class Shop:
         return [(letter.event.data["n"], letter.state, letter.tries) for letter in found]
 
     def retry(self) -> None:
-        """Mark all dead letters to be applied again."""
         with self.engine.begin() as connection:
             self.store.dead_letters.retry(connection, NAME)
 
@@ -372,7 +361,6 @@ class Running:
         self.error: BaseException | None = None
 
     def run(self) -> None:
-        """Run here."""
         if self._shop.is_async:
             asyncio.run(self._run_async())
             return
@@ -389,7 +377,6 @@ class Running:
             await self._consumer.run(self._apply, sessions=self._sessions)
 
     def start(self) -> None:
-        """Run in a thread."""
         self._thread.start()
         until(lambda: self._consumer is not None or self.error, "the consumer is made")
 
@@ -401,11 +388,9 @@ class Running:
 
     @property
     def is_running(self) -> bool:
-        """Whether it has not ended yet."""
         return self._thread.is_alive()
 
     def ask_to_stop(self) -> None:
-        """Ask it to stop."""
         if self._loop is None:
             self._consumer.stop()
         else:
@@ -419,7 +404,6 @@ class Running:
             raise self.error
 
     def stop(self, seconds: float = DEADLINE) -> None:
-        """Stop it, and wait for the end."""
         self.ask_to_stop()
         self.end(seconds)
 

@@ -7,10 +7,6 @@ from functools import partial
 from zeroeventhub import FIRST, Event, FeedInfo, Page, Partition
 from zeroeventhub._follow import (
     Advance,
-    Await,
-    Claim,
-    Claimed,
-    Crew,
     Deliver,
     Discover,
     End,
@@ -18,20 +14,15 @@ from zeroeventhub._follow import (
     Fetch,
     Follower,
     Load,
-    Outcome,
     PartitionFollower,
     Pause,
     Place,
     Redeliver,
-    Release,
-    Start,
     Step,
-    Stop,
 )
 from zeroeventhub.errors import Fenced, TokenChanged, ZeroEventHubError
 from zeroeventhub.protocol import CAUGHT_UP
 
-LEASE = 30.0
 POLL = 7.0
 CHANGED = TokenChanged("The partitions have changed.")
 
@@ -52,7 +43,7 @@ class World:
     there are `writers` each partition has another page after each that is read. `uncommitted` says
     how many pages are delivered and not committed. The next steps of a kind end in its `answers`:
     errors that keep them from being done, replies that are Lost, or None. `changes` happen after so
-    many steps. Readers of a crew end in `endings`, for each Await, and then when asked to stop.
+    many steps.
     """
 
     layout: list[Partition]
@@ -68,16 +59,8 @@ class World:
     answers: dict[type, list] = field(default_factory=dict)
     changes: dict[int, Callable] = field(default_factory=dict)
     taken: list[Step] = field(default_factory=list)
-    endings: list[list[Outcome]] = field(default_factory=list)
-    held: set[int] = field(default_factory=set)
-    elsewhere: dict[int, float] = field(default_factory=dict)
-    surplus: set[int] = field(default_factory=set)
-    ended: set[int] = field(default_factory=set)
-    running: set[int] = field(default_factory=set)
-    stopping: set[int] = field(default_factory=set)
 
     def carry_out(self, step):
-        """Carry out a step; return its result or raise its error."""
         self.taken.append(step)
         if change := self.changes.get(len(self.taken)):
             change(self)
@@ -115,53 +98,23 @@ class World:
                 self.compare(step)
             case Pause() if self.arriving:
                 self.pages[0].append(self.arriving.pop(0))
-            case _:
-                return self.share(step)
-        return None
-
-    def share(self, step):
-        """Be the leases and the readers of a crew."""
-        match step:
-            case Claim():
-                return self.claim(step.wanted)
-            case Release():
-                assert not step.partitions & self.running
-                self.held -= step.partitions
-                self.surplus -= step.partitions
-            case Start():
-                assert step.partition.id in self.held - self.running
-                self.running.add(step.partition.id)
-            case Stop():
-                assert step.partitions <= self.running - self.stopping
-                self.stopping |= step.partitions
-            case Await():
-                return self.end()
         return None
 
     def load(self, partition):
         """Where the consumer stands, by a new right if it has a lease."""
-        if self.leased:
-            self.put(partition, self.cursors.get(partition, FIRST))
+        self.epochs[partition] = self.epochs.get(partition, 0) + self.leased
         return self.place(partition)
 
     def place(self, partition):
-        """Where the consumer stands."""
         cursor = self.cursors.setdefault(partition, FIRST)
         return Place(cursor, self.epochs.setdefault(partition, 0))
 
     def is_stale(self, step):
-        """Tell whether a commit is from where the store does not stand."""
         return step.place != self.place(step.partition)
 
     def compare(self, step):
-        """Refuse a commit from where the store does not stand."""
         if self.is_stale(step):
             raise Fenced("Another process has moved it.")
-
-    def put(self, partition, cursor):
-        """Put a cursor elsewhere, as an operator does."""
-        self.cursors[partition] = cursor
-        self.epochs[partition] = self.epochs.get(partition, 0) + 1
 
     def page(self, step):
         """The page behind a cursor, which is the number of pages in front of it."""
@@ -174,28 +127,6 @@ class World:
         if self.writers:
             pages.append("w")
         return Page(events, str(end), caught_up=caught_up)
-
-    def claim(self, wanted):
-        """Take what is free."""
-        self.held |= set(wanted) - self.elsewhere.keys()
-        return Claimed(
-            frozenset(self.held),
-            frozenset(self.surplus),
-            dict(self.elsewhere),
-            frozenset(self.ended),
-        )
-
-    def end(self):
-        """Let readers end."""
-        stopped = [Outcome(number) for number in sorted(self.stopping)]
-        outcomes = self.endings.pop(0) if self.endings else stopped
-        for outcome in outcomes:
-            self.running.remove(outcome.partition)
-            self.stopping.discard(outcome.partition)
-            closed = {partition.id for partition in self.layout if partition.closed}
-            if outcome.drained and outcome.partition in closed:
-                self.ended.add(outcome.partition)
-        return tuple(outcomes)
 
 
 def drive(steps, world, most=200):
@@ -244,23 +175,9 @@ def read(world, most=200, **options):
     return drive(PartitionFollower(**(wishes | options)).steps(), world, most)
 
 
-def leased(*pages, closed=False, **options):
+def world_of(*pages, closed=False, **options):
     """A world with one partition of these pages."""
-    return World([Partition(0, closed=closed)], {0: list(pages)}, leased=True, **options)
-
-
-def crew(world, most=60, **options):
-    """Drive a crew through a world until it ends; return the steps."""
-    wishes = {
-        "partitions": None,
-        "forever": False,
-        "poll_interval": POLL,
-        "attempts": 5,
-        "lease": LEASE,
-        "stopped": lambda: False,
-    }
-    drive(Crew(**(wishes | options)).steps(), world, most)
-    return world.taken
+    return World([Partition(0, closed=closed)], {0: list(pages)}, **options)
 
 
 def delivered(steps):

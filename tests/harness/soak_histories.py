@@ -45,12 +45,7 @@ Database = Callable[[], AbstractContextManager[str]]
 class Place:
     """Know where a publisher's database is by now, as a name does that leads to it."""
 
-    def __init__(
-        self,
-        url: str,
-        new_database: Database,
-        server: Cluster | None = None,
-    ) -> None:
+    def __init__(self, url: str, new_database: Database, server: Cluster | None) -> None:
         self.url = make_url(url)
         self.new_database = new_database
         self.server = server
@@ -60,12 +55,10 @@ class Place:
         event.listen(self.engine, "do_connect", self._lead)
 
     def move(self, url: object) -> None:
-        """Let the engine lead to another database from now on."""
         self.url = make_url(url)
         self.engine.dispose()
 
     def run(self, *statements: str) -> None:
-        """Run statements, each in a transaction of its own."""
         with self.engine.connect() as connection:
             for statement in statements:
                 connection.execute(text(statement))
@@ -254,7 +247,6 @@ class Round:
             yield f"{url}/log"
 
     def _write(self, count: int) -> None:
-        """Append events, each in a transaction of its own or all in one."""
         numbers = range(self._next, self._next + count)
         self._next += count
         if self._dice.random() < 0.5:
@@ -313,7 +305,6 @@ class Round:
             )
 
     def _left(self) -> list[int]:
-        """Return the numbers of the events that there are, in the order of the table."""
         with self._log.engine.connect() as connection:
             return list(connection.exec_driver_sql("SELECT n FROM log ORDER BY id").scalars())
 
@@ -325,19 +316,17 @@ class Histories:
     databases: Mapping[str, Database]
     server: Cluster
     account: Account
-    folder: Path
+    folder: str
 
     @classmethod
     @contextmanager
     def open(cls, databases: Mapping[str, Database]) -> Iterator[Self]:
-        """Start what is struck."""
         with tempfile.TemporaryDirectory() as name, cluster() as server:
             # What was committed without being written is lost for as long as this.
             server.ask("ALTER SYSTEM SET wal_writer_delay = '10s'")
             server.ask("SELECT pg_reload_conf()")
-            folder = Path(name)
-            account = Account(folder / "consumer.db")
-            yield cls(databases, server, account, folder)
+            account = Account(Path(name) / "consumer.db")
+            yield cls(databases, server, account, name)
             account.dispose()
 
     def cases(self, kind: Kind) -> list[Case]:
@@ -346,7 +335,6 @@ class Histories:
         return [case for case in kind.cases if case.database in there]
 
     def run(self, kind: Kind, seed: int) -> Findings:
-        """Run a round."""
         cases = self.cases(kind)
         case = cases[seed % len(cases)]
         name = f"{kind.name}, {case.ordering} on {case.database}, seed {seed}"

@@ -25,11 +25,9 @@ class Large:
     """A feed whose pages are larger than what a system takes for a reader that does not read."""
 
     async def info(self) -> FeedInfo:
-        """Describe it."""
         return FeedInfo.of(1)
 
     async def read(self, partition: int, cursor: str, limit: int) -> Page:
-        """Return the only page."""
         return Page([Event(b'"%b"' % (b"x" * 16_000_000))], "1")
 
 

@@ -3,7 +3,7 @@
 from harness.planted import Planted
 
 _READING = "tests/unit/follow/test_reading.py"
-_CREW = "tests/unit/follow/test_crew.py"
+_SIMULATION = "tests/unit/cursors/test_simulation.py"
 _CONSUMER = "tests/integration/consumer"
 _APPLYING = f"{_CONSUMER}/test_applying.py"
 _DECISIONS = f"{_CONSUMER}/test_decisions.py"
@@ -59,14 +59,14 @@ PLANTED = (
         "            for outcome in outcomes:\n"
         "                roster.sign_off(outcome)\n"
         "            if roster.errors",
-        (_CREW,),
+        (_SIMULATION,),
     ),
     Planted(
         "a partition that halted stays with the process in which it did",
         "_follow/roster.py",
         " - (self.halted.keys() & set(self.wanted))",
         "",
-        (_CREW,),
+        (_SIMULATION,),
     ),
     Planted(
         "events are applied in the transaction that moves the cursor",

@@ -220,17 +220,6 @@ def test_hash_alone_places_events_until_a_split():
     assert not any(layout.is_by_hash_alone for layout in (SPLIT, SPLIT.drop(0)))
 
 
-def test_dropped_parent_is_waited_for_no_more():
-    """A child of a dropped parent starts after its grandparent, or at once; its id is kept."""
-    layout = Layout.of(1).split(0, into=1).split(1, into=2)
-    assert [share.starts_after for share in layout.partitions] == [None, 0, 1, 1]
-    layout = layout.drop(1)
-    assert [share.starts_after for share in layout.partitions] == [None, 0, 0]
-    layout = layout.drop(0)
-    assert [share.starts_after for share in layout.partitions] == [None, None]
-    assert (layout.ids, layout.next_id) == ({0, 1, 2, 3}, 4)
-
-
 def test_closed_partition_has_no_successor():
     """A key whose partition was only closed is refused, and others are not."""
     closed = START.close(1)

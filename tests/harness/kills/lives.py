@@ -25,7 +25,7 @@ from sqlalchemy import Connection, Engine, create_engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from harness.kills.points import Freezer, Points, Terminator, arguments, kill
+from harness.kills.points import Points, arguments, freeze, kill, terminate
 from harness.kills.script import NAME, Script, number_of, write
 from zeroeventhub import (
     AsyncClient,
@@ -111,14 +111,14 @@ def live(life: Life) -> dict[str, int]:
     if life.hurried:
         backoff.SHORTEST_BACKOFF, backoff.LONGEST_BACKOFF = 0.002, 0.05
     dice = random.Random(life.seed)
-    strikes: dict[str, Callable[[], Callable[[], object]]] = {
-        "kill": lambda: kill,
-        "freeze": lambda: Freezer(life.database),
-        "terminate": lambda: Terminator(life.database, dice),
+    strikes: dict[str, Callable[[], object]] = {
+        "kill": kill,
+        "freeze": partial(freeze, life.database),
+        "terminate": partial(terminate, life.database, dice),
     }
     points = Points(
         life.strike_at,
-        strikes[life.strike](),
+        strikes[life.strike],
         fetched=life.fetched,
         gap=life.gap,
         most=life.most,
@@ -278,7 +278,6 @@ class Zygote:
         self._ask("rehearse", life)
 
     def start(self, life: Life) -> int:
-        """Let a life begin; return its process."""
         pid = self._ask("fork", life)
         self._living.add(pid)
         return pid
@@ -291,7 +290,6 @@ class Zygote:
         return end
 
     def wait(self, pid: int) -> End:
-        """Wait until a life ends or stands still."""
         ending, pause = time.monotonic() + PATIENCE, 0.0005
         while (end := self.poll(pid)) is None:
             if time.monotonic() > ending:
@@ -301,11 +299,9 @@ class Zygote:
         return end
 
     def run(self, life: Life) -> End:
-        """Let a life take its course."""
         return self.wait(self.start(life))
 
     def close(self) -> None:
-        """End the process, and all that have come from it."""
         for pid in tuple(self._living):
             os.kill(pid, signal.SIGKILL)
             self.wait(pid)

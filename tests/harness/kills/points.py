@@ -55,7 +55,6 @@ class Points:
         self._lock = threading.Lock()
 
     def touch(self, *_: Any, **__: Any) -> None:
-        """Pass a point."""
         with self._lock:
             if not self._counting:
                 return
@@ -115,23 +114,17 @@ def kill() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Freezer:
-    """Stop this process until somebody lets it go on.
+def freeze(url: str) -> bool:
+    """Stop this process until it is let go on, if that can be done here.
 
-    SQLite has one lock for everybody: who is frozen with that is waited for, and not replaced. So
-    there it waits for a point at which nobody holds any.
+    SQLite has one lock for all: a process that is frozen with that is waited for, and not replaced.
+    So there it waits for a point at which no process holds any.
     """
-
-    def __init__(self, url: str) -> None:
-        database = make_url(url)
-        self._file = database.database if database.get_backend_name() == "sqlite" else None
-
-    def __call__(self) -> bool:
-        """Stop here, if that can be done here."""
-        if self._file and not _is_free(self._file):
-            return False
-        os.kill(os.getpid(), signal.SIGSTOP)
-        return True
+    database = make_url(url)
+    if database.get_backend_name() == "sqlite" and not _is_free(str(database.database)):
+        return False
+    os.kill(os.getpid(), signal.SIGSTOP)
+    return True
 
 
 def _is_free(file: str) -> bool:
@@ -144,28 +137,22 @@ def _is_free(file: str) -> bool:
     return True
 
 
-class Terminator:
-    """Let the server end some of the connections to a database, as dice choose."""
+_TERMINATING = threading.Lock()
 
-    def __init__(self, url: str, dice: random.Random) -> None:
-        self._engine = create_engine(
-            url, poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args=arguments(url)
-        )
-        self._dice = dice
-        self._lock = threading.Lock()
 
-    def __call__(self) -> None:
-        """End at least one connection, if there is any."""
-        sessions, end = _SESSIONS[self._engine.dialect.name]
-        # One after the other: two that strike at once would end each other's connections.
-        with self._lock, self._engine.connect() as connection:
-            found = sorted(connection.scalars(text(sessions)))
-            if not found:
-                return
-            for session in self._dice.sample(found, self._dice.randint(1, len(found))):
-                # It may have ended by itself in the meantime.
-                with suppress(DBAPIError):
-                    connection.execute(text(end), {"session": session})
+def terminate(url: str, dice: random.Random) -> None:
+    """Let the server end at least one connection to a database, as dice choose."""
+    engine = create_engine(
+        url, poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args=arguments(url)
+    )
+    sessions, end = _SESSIONS[engine.dialect.name]
+    # One after the other: two that strike at once would end each other's connections.
+    with _TERMINATING, engine.connect() as connection:
+        found = sorted(connection.scalars(text(sessions)))
+        for session in dice.sample(found, dice.randint(1, len(found))) if found else ():
+            # It may have ended by itself in the meantime.
+            with suppress(DBAPIError):
+                connection.execute(text(end), {"session": session})
 
 
 _OF_POSTGRESQL = (

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import (
@@ -33,6 +33,11 @@ PATIENCE = 60
 """Seconds after which a lock that the dead have left open should be gone."""
 
 
+Counts = dict[int, int]
+Numbers = dict[int, list[int]]
+"""Of events, by partition."""
+
+
 @dataclass(frozen=True)
 class Script:
     """Say what each event of a feed is, and what has to become of it.
@@ -52,11 +57,9 @@ class Script:
         return place - 3 if self.repeats and place % 4 == 3 else place
 
     def is_poison(self, number: int) -> bool:
-        """Tell whether applying the event fails."""
         return self.poison and number % 3 == 1
 
     def event(self, partition: int, place: int) -> Event:
-        """Make the event at a place of a partition."""
         number = self.number(place)
         return Event.of(
             {
@@ -84,7 +87,6 @@ class ScriptedFeed:
         self._pages = 0
 
     async def info(self) -> FeedInfo:
-        """Describe the feed as it is now."""
         size, script = self.script.partitions, self.script
         age = self._pages // 3 if script.replaced else 0
         partitions = tuple(
@@ -139,15 +141,6 @@ def write(connection: Connection, events: Sequence[Event]) -> None:
     connection.execute(insert(effects), rows)
 
 
-@dataclass(frozen=True)
-class State:
-    """Hold what a consumer's database says, all of one moment."""
-
-    counts: Mapping[int, int]
-    applied: Mapping[int, list[int]]
-    letters: Mapping[int, list[int]]
-
-
 class Ledger:
     """Hold the database of a consumer under fire."""
 
@@ -160,7 +153,6 @@ class Ledger:
             effects.metadata.create_all(connection)
 
     def clear(self) -> None:
-        """Start again from nothing."""
         tables = (*self.store.tables.all(), effects)
         self._write(lambda connection: [connection.execute(delete(table)) for table in tables])
 
@@ -185,10 +177,10 @@ class Ledger:
             else:
                 return
 
-    def state(self) -> State:
-        """Read everything in one snapshot."""
-        applied: dict[int, list[int]] = defaultdict(list)
-        letters: dict[int, list[int]] = defaultdict(list)
+    def state(self) -> tuple[Counts, Numbers, Numbers]:
+        """Read in one snapshot how far cursors are, what took effect, and what was set aside."""
+        applied: Numbers = defaultdict(list)
+        letters: Numbers = defaultdict(list)
         size = self.script.partitions
         with self.engine.connect() as connection:
             match connection.dialect.name:
@@ -204,30 +196,27 @@ class Ledger:
             for letter in self.store.dead_letters.letters(connection, NAME):
                 letters[letter.partition % size].append(number_of(letter.event))
         counts = {number % size: count_of(cursor) for number, cursor in cursors.items()}
-        return State(counts, applied, letters)
+        return counts, applied, letters
 
     def held(self) -> list[int]:
-        """Return the partitions that some process holds a lease of."""
         with self.engine.connect() as connection:
             standings = self.store.standings(connection, NAME)
         return [each.partition for each in standings if each.owner is not None]
 
-    def complaints(self, state: State, *, lanes: bool = False) -> Iterator[str]:
+    def complaints(self, *, lanes: bool) -> Iterator[str]:
         """Say what cannot be: whatever happened, cursors and effects are of one moment."""
+        counts, applied, letters = self.state()
         for partition in range(self.script.partitions):
-            count = state.counts.get(partition, 0)
-            for what, by_partition in (("applied", state.applied), ("aside", state.letters)):
-                found = by_partition.get(partition, [])
+            count = counts.get(partition, 0)
+            for what, aside, found in (
+                ("applied", False, applied[partition]),
+                ("aside", True, letters[partition]),
+            ):
                 # Lanes apply events of the page behind the cursor, in the order of each key.
                 ahead = max([count, *(n + 2 * KEYS for n in found)]) if lanes else count
-                aside = what == "aside"
-                wrong = _wrong(
-                    found,
-                    self.script.due(count, poison=aside),
-                    self.script.due(ahead, poison=aside),
-                    KEYS if lanes else 1,
-                )
-                for fault in wrong:
+                due = self.script.due(count, poison=aside)
+                possible = self.script.due(ahead, poison=aside)
+                for fault in _wrong(found, due, possible, KEYS if lanes else 1):
                     yield f"partition {partition} at {count}: {fault}, {what}"
 
 

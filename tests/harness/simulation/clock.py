@@ -1,6 +1,8 @@
 """Virtual time and chance: tasks that wake in the order of a clock, and what goes wrong."""
 
 from collections import Counter
+from collections.abc import Generator
+from dataclasses import dataclass
 from heapq import heappop, heappush
 
 FOREVER = float("inf")
@@ -16,19 +18,16 @@ class Host:
     frozen_until = 0.0
 
 
+@dataclass(slots=True, eq=False)
 class Task:
     """Run a generator that yields how many seconds it sleeps; FOREVER until it is woken."""
 
-    __slots__ = ("generator", "host", "over", "ticket")
-
-    def __init__(self, generator, host):
-        self.generator = generator
-        self.host = host
-        self.ticket = 0
-        self.over = False
+    generator: Generator
+    host: Host
+    ticket: int = 0
+    over: bool = False
 
     def kill(self):
-        """Let the task end where it is."""
         self.over = True
         self.ticket = 0
 
@@ -60,12 +59,10 @@ class Clock:
         self.start(wait_and_act())
 
     def wake(self, task):
-        """Let a task that sleeps go on now."""
         if not task.over:
             self._schedule(task, self.now)
 
     def run(self, longest):
-        """Run until stopped."""
         while not self.stopped:
             time, ticket, task = heappop(self._heap)
             if ticket != task.ticket:
@@ -108,5 +105,4 @@ class Chaos:
         return kind
 
     def seconds(self, longest):
-        """Choose how long something takes."""
         return self.random.random() * longest

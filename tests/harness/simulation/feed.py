@@ -44,7 +44,6 @@ class Feed:
         self.watchers.clear()
 
     def close_and_split(self, parent):
-        """Close a partition and let children start after it."""
         self.partitions[parent] = replace(self.partitions[parent], closed=True)
         for child, _ in self._divide(parent):
             self.partitions[child] = Partition(child, starts_after=parent)
@@ -80,12 +79,10 @@ class Feed:
         return FeedInfo(partitions, str(self.token), extensions=self.extensions)
 
     def check(self, token):
-        """Refuse a token of another layout."""
         if token != str(self.token):
             raise TokenChanged("The partitions have changed.")
 
     def answer(self, token, partition, cursor):
-        """Read what follows a cursor."""
         self.check(token)
         entries = self.behind(partition, cursor)
         found = entries[: self.page_size]
@@ -94,7 +91,6 @@ class Feed:
         return Page([one for one in found if one.key is not None], end, caught_up=caught_up)
 
     def behind(self, partition, cursor):
-        """The entries behind a cursor."""
         entries = self.logs[partition]
         return entries[bisect_right(entries, position_of(cursor), key=_position) :]
 
@@ -120,7 +116,6 @@ class Ledger:
         self._begun = set()
 
     def committed(self, transaction, row):
-        """Apply the events of a page whose transaction is committed."""
         partition, events = transaction.partition, transaction.events
         epoch = transaction.place.epoch
         if epoch < self._epochs.get(partition, 0):
@@ -160,18 +155,15 @@ class Ledger:
             raise Violation(f"Two processes share epoch {epoch} of partition {partition}.")
 
     def ended(self, partition):
-        """See that all events of a closed partition were applied."""
         for entry in self.feed.logs[partition]:
             if entry.key is not None and entry.number > self.applied[entry.key]:
                 raise Violation(f"Partition {partition} was not read to its end: {entry} is left.")
 
     def check_all_of(self, published):
-        """See that all events were applied that were published at some time."""
         for key, number in published.items():
             if self.applied[key] < number:
                 raise Violation(f"A run to the head has ended in front of {key}{number}.")
 
     @property
     def complete(self):
-        """Whether everything that was published has been applied."""
         return self.applied == self.feed.published

@@ -10,6 +10,7 @@ from zeroeventhub._follow import (
     Advance,
     Await,
     Claim,
+    Claimed,
     Crew,
     Deliver,
     Discover,
@@ -30,6 +31,7 @@ from zeroeventhub.errors import (
     Fenced,
     Halted,
     StoreUnavailable,
+    TokenChanged,
     Unavailable,
     Unreachable,
     ZeroEventHubError,
@@ -129,22 +131,18 @@ class Sleeper:
         self._asleep = None
 
     def stop(self):
-        """Ask it to end."""
         self.stopping = True
         self.wake()
 
     def is_stopped(self):
-        """Tell whether it was asked to end."""
         return self.stopping
 
     def sleep(self, seconds):
-        """Pause, until woken."""
         self._asleep = self.world.clock.current
         yield seconds
         self._asleep = None
 
     def wake(self):
-        """End a pause."""
         if self._asleep:
             self.world.clock.wake(self._asleep)
 
@@ -163,11 +161,9 @@ class Process(Sleeper, Host):
         self.start_task(self.main())
 
     def start_task(self, generator):
-        """Run something beside."""
         self.tasks.append(self.world.clock.start(generator, self))
 
     def main(self):
-        """Read, until stopped."""
         ending = None
         try:
             yield from drive(self.decisions().steps(), self.carry_out)
@@ -177,7 +173,6 @@ class Process(Sleeper, Host):
         self.world.process_ended(self, ending)
 
     def leave(self):
-        """Give back what it holds."""
         yield 0.0
 
     def kill(self):
@@ -194,7 +189,6 @@ class Process(Sleeper, Host):
                 self.world.clock.later(self.world.chaos.seconds(3), end, transaction)
 
     def carry_out(self, step):
-        """Carry out a step that every process knows."""
         match step:
             case Discover():
                 info = yield from request(self.world, self, step)
@@ -247,12 +241,10 @@ class FollowerProcess(Process):
     """Read all partitions in turn, without leases: `for page in consumer`."""
 
     def decisions(self):
-        """Return what decides."""
         world = self.world
         return Follower(None, world.forever, world.poll_interval, world.attempts, self.is_stopped)
 
     def carry_out(self, step):
-        """Carry out a step."""
         match step:
             case Fetch():
                 return (yield from request(self.world, self, step))
@@ -275,11 +267,12 @@ class CrewProcess(Process):
     """Share the partitions with other processes by leases: `Consumer.run`."""
 
     def decisions(self):
-        """Return what decides."""
         world = self.world
         self.workers = {}
         self.outcomes = []
-        self.epochs = {}
+        self.claimed = Claimed(frozenset())
+        self.halted = set()
+        self.idle, self.step, self.changed = 0, None, True
         return Crew(
             None, world.forever, world.poll_interval, world.attempts, world.lease, self.is_stopped
         )
@@ -292,24 +285,30 @@ class CrewProcess(Process):
             yield from call(self.world, self.world.store.leave, self.name)
 
     def carry_out(self, step):
-        """Carry out a step of the crew."""
         world = self.world
         if world.say:
             world.say(f"{self.name}: {step}")
+        self.check(step)
+        self.step = step
         match step:
             case Await():
                 if not self.outcomes:
                     yield from self.sleep(step.seconds)
                 outcomes, self.outcomes = tuple(self.outcomes), []
+                self.idle += not outcomes
+                self.changed |= any(isinstance(each.error, TokenChanged) for each in outcomes)
                 return outcomes
             case Claim():
+                self.idle = 0
                 claim = world.store.claim
-                claimed = yield from call(world, claim, self.name, step.wanted, world.lease)
-                self.epochs = claimed.epochs
-                return claimed
+                self.claimed = yield from call(world, claim, self.name, step.wanted, world.lease)
+                return self.claimed
+            case Discover():
+                self.changed = False
+                info = yield from super().carry_out(step)
+                self.layout = {partition.id for partition in info.partitions}
+                return info
             case Start():
-                if step.partition.id in self.workers:
-                    raise Violation(f"{self.name} reads partition {step.partition.id} twice.")
                 self.workers[step.partition.id] = Worker(self, step)
             case Stop():
                 for partition in step.partitions & self.workers.keys():
@@ -320,14 +319,42 @@ class CrewProcess(Process):
                 return (yield from super().carry_out(step))
         return None
 
+    def check(self, step):
+        """See that leases are renewed and heeded, and that what halted stays here and stands still.
+
+        The feed is discovered where its partitions have changed, or behind a pause.
+        """
+        longest, layout = self.world.lease / 3, self.world.feed.partitions
+        # A partition that waits for another may have to, and one that is gone is of no use.
+        kept = {n for n in self.halted if n in layout and layout[n].starts_after is None}
+        match step:
+            case Discover():
+                asked_for = self.changed or isinstance(self.step, Pause)
+                wrong = self.stopping or self.workers or not asked_for
+            case Await():
+                going_on = {n for n, worker in self.workers.items() if not worker.is_stopped()}
+                mine = self.claimed.held - self.claimed.surplus
+                useless = self.claimed.held - self.layout - self.workers.keys()
+                wrong = step.seconds > longest or self.idle > 1 or going_on - mine or useless
+            case Pause():
+                wrong = isinstance(self.step, Claim | Release) and step.seconds > longest
+            case Start():
+                wrong = step.partition.id in self.halted | self.workers.keys()
+            case Release():
+                wrong = step.partitions & (kept | self.workers.keys())
+            case _:
+                wrong = False
+        if wrong:
+            raise Violation(f"{self.name} must not do this now: {step}")
+
     def sign_off(self, outcome):
-        """Take note of how the reading of a partition has ended."""
+        if isinstance(outcome.error, Halted):
+            self.halted.add(outcome.partition)
         del self.workers[outcome.partition]
         self.outcomes.append(outcome)
         self.wake()
 
     def stop(self):
-        """Ask it to end."""
         super().stop()
         for worker in self.workers.values():
             worker.wake()
@@ -358,7 +385,6 @@ class Worker(Sleeper):
         process.start_task(self.main())
 
     def main(self):
-        """Read, until drained or stopped."""
         error, drained = None, False
         try:
             drained = yield from drive(self.follower.steps(), self.carry_out)
@@ -372,15 +398,12 @@ class Worker(Sleeper):
         self.process.sign_off(outcome)
 
     def is_stopped(self):
-        """Tell whether to end."""
         return self.stopping or self.process.stopping
 
     def is_overtaken(self, epoch):
-        """Tell whether the right to move the cursor has passed on."""
-        return self.process.epochs.get(self.partition, 0) > epoch
+        return self.process.claimed.epochs.get(self.partition, 0) > epoch
 
     def carry_out(self, step):
-        """Carry out a step of the partition's follower."""
         world, store = self.world, self.world.store
         match step:
             case Fetch():
@@ -401,17 +424,21 @@ class Worker(Sleeper):
         return None
 
     def fetch_ahead(self, step):
-        """Fetch a page while the one before it is applied."""
         if self.ahead is None or self.ahead.step != step:
             self.ahead = Ahead(step)
             self.process.start_task(self.ahead.fetch(self.process))
 
     def fetch(self, step):
-        """Fetch a page, or take the one that was fetched ahead."""
+        """Fetch a page, or take the one that was fetched ahead, or its error."""
         ahead, self.ahead = self.ahead, None
-        if ahead and ahead.step == step:
-            return (yield from ahead.result(self.world))
-        return (yield from request(self.world, self.process, step))
+        if not ahead or ahead.step != step:
+            return (yield from request(self.world, self.process, step))
+        if ahead.answer is None:
+            ahead.waiter = self.world.clock.current
+            yield FOREVER
+        if isinstance(ahead.answer, ZeroEventHubError):
+            raise ahead.answer
+        return ahead.answer
 
 
 class Ahead:
@@ -419,22 +446,12 @@ class Ahead:
 
     def __init__(self, step):
         self.step = step
-        self.page = self.error = self.waiter = None
+        self.answer = self.waiter = None
 
     def fetch(self, process):
-        """Fetch it."""
         try:
-            self.page = yield from request(process.world, process, self.step)
+            self.answer = yield from request(process.world, process, self.step)
         except ZeroEventHubError as error:
-            self.error = error
+            self.answer = error
         if self.waiter:
             process.world.clock.wake(self.waiter)
-
-    def result(self, world):
-        """Wait for the page, and return it."""
-        if self.page is None and self.error is None:
-            self.waiter = world.clock.current
-            yield FOREVER
-        if self.error:
-            raise self.error
-        return self.page

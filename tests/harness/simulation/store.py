@@ -4,6 +4,8 @@ It does what the statements of `zeroeventhub.cursors` do; a statement that has i
 time, as nothing could be seen in between.
 """
 
+from dataclasses import dataclass, field
+
 from harness.simulation.clock import FOREVER
 from zeroeventhub import FIRST
 from zeroeventhub._follow import Claimed, Place
@@ -13,31 +15,27 @@ from zeroeventhub.errors import Fenced, LeaseLost, TokenChanged
 HANDED_OVER = ""
 
 
+@dataclass(slots=True, eq=False)
 class Row:
     """Hold a partition's cursor as it was last committed, and the transaction that locks it."""
 
-    __slots__ = ("cursor", "ended", "epoch", "holder", "queue")
-
-    def __init__(self, cursor=FIRST):
-        self.cursor = cursor
-        self.epoch = 0
-        self.ended = False
-        self.holder = None
-        self.queue = []
+    cursor: str = FIRST
+    epoch: int = 0
+    ended: bool = False
+    holder: "Transaction | None" = None
+    queue: list = field(default_factory=list)
 
 
+@dataclass(slots=True, eq=False)
 class Transaction:
     """Hold what was written and not yet committed."""
 
-    __slots__ = ("cursor", "events", "over", "partition", "place", "row")
-
-    def __init__(self, partition, place, cursor, events=()):
-        self.partition = partition
-        self.place = place
-        self.cursor = cursor
-        self.events = events
-        self.row = None
-        self.over = False
+    partition: int
+    place: Place
+    cursor: str
+    events: list = ()
+    row: Row | None = None
+    over: bool = False
 
 
 class Store:
@@ -53,14 +51,12 @@ class Store:
     # Cursors: what `CursorStore` does.
 
     def load(self, partition):
-        """Return the place, without a lease and without a lock."""
         row = self.rows.setdefault(partition, Row())
         if row.cursor == HANDED_OVER:
             raise TokenChanged("Other partitions have taken over.")
         return Place(row.cursor, row.epoch)
 
     def enter(self, partition, owner, after=None):
-        """Raise the epoch under a lease, and return the place."""
         row = self.rows.get(partition) or Row()
         yield from self._until_free(row)
         if row.cursor == HANDED_OVER:
@@ -73,18 +69,15 @@ class Store:
         return Place(row.cursor, row.epoch)
 
     def check_lease(self, partition, owner):
-        """Refuse a process that does not hold the lease."""
         holder, runs_out = self.leases.get(partition, (None, 0.0))
         if holder != owner or runs_out <= self.clock.now:
             raise LeaseLost("Another process reads the partition.")
 
     def check_parent(self, parent):
-        """Refuse to read on before the partition in front was read to its end."""
         if parent is not None and not (parent in self.rows and self.rows[parent].ended):
             raise LeaseLost("Another partition has to be read before.")
 
     def raise_epoch(self, row):
-        """Fence the process that was here before."""
         row.epoch += 1
 
     def move(self, transaction):
@@ -97,11 +90,9 @@ class Store:
             raise Fenced("The cursor has moved.")
 
     def stands_at(self, row, place):
-        """The compare of the compare-and-set."""
         return row.cursor == place.cursor and row.epoch == place.epoch
 
     def end(self, partition, place):
-        """Write down that a partition was read to its end."""
         row = self.rows[partition]
         yield from self._until_free(row)
         if not self.stands_at(row, place):
@@ -110,7 +101,6 @@ class Store:
         self.ledger.ended(partition)
 
     def reset(self):
-        """Put all cursors that there are to the start."""
         yield from self._until_all_free(self.rows)
         for row in self.rows.values():
             if row.cursor != HANDED_OVER:
@@ -128,7 +118,6 @@ class Store:
         self.roll_back(transaction)
 
     def roll_back(self, transaction):
-        """Forget a transaction, and free its row."""
         transaction.over = True
         row = transaction.row
         if row is not None and row.holder is transaction:
@@ -194,12 +183,10 @@ class Store:
         )
 
     def release(self, owner, partitions):
-        """Give leases back."""
         for number in partitions:
             if number in self.leases and self.leases[number][0] == owner:
                 del self.leases[number]
 
     def leave(self, owner):
-        """Give everything back."""
         self.release(owner, list(self.leases))
         self.members.pop(owner, None)

@@ -51,10 +51,9 @@ class World:
         # Where no other process may hold a lease, a run to the head has to get there.
         self.checks_runs = not self.forever and len(self.kinds) == 1
         self.processes = {}
-        self.incarnations = 0
+        self.incarnations = self.runs = 0
 
     def run(self):
-        """Let it happen."""
         clock = self.clock
         for slot in range(len(self.kinds)):
             clock.later(self.random.random(), self.start_process, slot)
@@ -64,7 +63,6 @@ class World:
         clock.run(self.duration + PATIENCE)
 
     def publish(self):
-        """Publish events, and positions that hold none."""
         chance = self.random
         number = chance.randint(3, 20)
         spread = self.duration * chance.choice((0.0, 1.0))
@@ -93,18 +91,18 @@ class World:
         """End when everything was applied, and nothing more comes of it."""
         while not (writers.over and troubles.over and self.ledger.complete):
             yield 1.0
+        while self.checks_runs and not self.runs:
+            yield 1.0
         yield AFTERMATH
         self.clock.stopped = True
 
     # Processes.
 
     def start_process(self, slot):
-        """Start a process, under a name of its own."""
         self.incarnations += 1
         self.processes[slot] = self.kinds[slot](self, f"{slot}.{self.incarnations}")
 
     def process_ended(self, process, error):
-        """Start a process again that has ended."""
         if self.say:
             self.say(f"{process.name} has ended: {error!r}")
         passing = () if self.attempts is None else (TransientError, TokenChanged)
@@ -114,6 +112,7 @@ class World:
             if self.forever:
                 raise Violation(f"{process.name} has ended, though it was to follow for ever.")
             self.ledger.check_all_of(process.found)
+            self.runs += 1
         for slot, other in list(self.processes.items()):
             if other is process:
                 del self.processes[slot]
@@ -128,13 +127,11 @@ class World:
         return self.random.sample(list(self.processes.items()), min(1, len(self.processes)))
 
     def pause(self):
-        """A process stands still, perhaps past its leases."""
         for slot, process in self.some_process():
             self.report("pause", slot)
             process.frozen_until = self.clock.now + self.chaos.seconds(3 * self.lease)
 
     def kill(self):
-        """A process dies."""
         for slot, process in self.some_process():
             self.report("kill", slot)
             process.kill()
@@ -142,7 +139,6 @@ class World:
             self.clock.later(self.chaos.seconds(5), self.start_process, slot)
 
     def stop(self):
-        """A process is asked to end."""
         for slot, process in self.some_process():
             self.report("stop", slot)
             process.stop()
@@ -150,7 +146,6 @@ class World:
     # The operator, the feed and the store.
 
     def reset(self):
-        """All cursors are reset."""
         self.report("reset")
         self.clock.start(self._reset())
 
@@ -164,16 +159,13 @@ class World:
             process.found = {}
 
     def rotate(self):
-        """The feed has a new token."""
         self.report("rotation")
         self.feed.token += 1
 
     def split(self):
-        """A partition is closed and split."""
         self._change("split", self.feed.close_and_split)
 
     def replace(self):
-        """A partition is replaced."""
         self._change("replacement", self.feed.replace)
 
     def drop(self):
@@ -192,17 +184,14 @@ class World:
         change(partition)
 
     def lose_store(self):
-        """The store is away for a while."""
         self.report("store outage")
         self.store_away_until = self.clock.now + self.chaos.seconds(6)
 
     def lose_feed(self):
-        """The feed is away for a while."""
         self.report("feed outage")
         self.feed_away_until = self.clock.now + self.chaos.seconds(6)
 
     def report(self, kind, subject=""):
-        """Count what goes wrong."""
         self.chaos.injected[kind] += 1
         if self.say:
             self.say(f"*** {kind} {subject}")

@@ -1,28 +1,28 @@
 """Consumers that are killed, frozen and cut off: another goes on, and all takes effect once."""
 
-import random
 from dataclasses import replace
 
 import pytest
-from harness.clusters import cluster
-from harness.kills.chaos import Chaos
 from harness.kills.lives import zygote
-from harness.kills.scene import (
-    KINDS,
-    REST,
-    each_point,
-    lost_commits,
-    pursue,
-    restarts,
-    scene,
-    starts,
-    terminations,
-    zombie,
-)
-from harness.kills.script import Script
-from harness.kills.torments import DAY, TORMENTS
+from harness.kills.scene import KINDS, scene
+from harness.kills.torments import TORMENTS, restarting
 
 SEED = 1
+
+NOW = {
+    *(("kills", "sqlite", way) for way in KINDS),
+    ("kills", "postgresql", "run"),
+    ("kills", "postgresql", "async run"),
+    ("kills", "mariadb", "run"),
+    ("terminated backends", "postgresql", "run"),
+    ("terminated backends", "mariadb", "async run"),
+    ("lost COMMITs", "postgresql", "run"),
+    ("zombies", "postgresql", "run"),
+    ("simultaneous starts", "postgresql", "run"),
+    ("simultaneous starts", "sqlite", "loop"),
+    ("seconds of chaos", "sqlite", "run"),
+}
+"""What is done in `make test`; the rest is left to the long tests."""
 
 
 @pytest.fixture(scope="module")
@@ -32,121 +32,33 @@ def mother():
         yield found
 
 
-@pytest.fixture
-def url(request, name_of_database):
-    """The URL of an empty database of this name."""
-    return request.getfixturevalue(f"{name_of_database}_url")
+def _cases():
+    for torment in TORMENTS:
+        for database in torment.databases:
+            for way in torment.kinds:
+                if torment.row == "R3" or way in {"loop", "run", "async run"}:
+                    case = (torment.name, database, way)
+                    marks = () if case in NOW else pytest.mark.test_all
+                    yield pytest.param(torment, database, way, marks=marks, id="-".join(case))
 
 
-@pytest.mark.parametrize(
-    ("name_of_database", "way", "most"),
-    [
-        ("sqlite", "run", 24),
-        ("postgresql", "run", 5),
-        ("mariadb", "run", 5),
-        ("postgresql", "async run", 5),
-        *(("sqlite", way, 5) for way in KINDS if way != "run"),
-    ],
-)
-def test_killed_at_points_of_a_page(mother, url, way, most):
-    """At every statement, commit and request: nothing is lost, nothing twice."""
-    kind = KINDS[way]
+@pytest.mark.parametrize(("torment", "database", "way"), [*_cases()])
+def test_nothing_is_lost_or_applied_twice(mother, request, torment, database, way):
+    """Whatever is done to consumers, others go on, and cursors and effects are of one moment."""
+    kind, url = torment.kinds[way], request.getfixturevalue(f"{database}_url")
     # In one partition the points of a page come in a row.
-    with scene(mother, url, replace(kind.script, partitions=1)) as here:
-        points = kind.points(most)
-        found = pursue(here, kind.life(here), each_point(points, fetched=True))
+    in_a_row = {"partitions": 1} if torment.name in {"kills", "zombies"} else {}
+    with scene(mother, url, replace(kind.script, **in_a_row)) as here:
+        found = torment.round(here, kind, SEED, brief=True)
     assert not found.complaints
-    assert found.counts["kill"] == len(points)
-    assert here.feed.end > REST, "some of those that were killed have to have committed"
-
-
-@pytest.mark.parametrize("name_of_database", ["sqlite"])
-def test_killed_at_the_start(mother, url):
-    """While leases are taken and cursors are loaded: the next one can take and load them."""
-    with scene(mother, url, Script()) as here:
-        points = range(1, 150, 24)
-        found = pursue(here, here.life("run"), each_point(points, fetched=False))
-    assert not found.complaints
-    assert found.counts["kill"] == len(points)
-
-
-@pytest.mark.parametrize("name_of_database", ["postgresql"])
-def test_zombie_leaves_nothing(mother, url):
-    """A process frozen past its lease, while it fetches, applies or commits, is fenced after it."""
-    with scene(mother, url, Script(partitions=1)) as here:
-        life = here.life("run", strike_at=12, fetched=True, options={"lease": 0.3})
-        found = zombie(here, life, events=9)
-    assert not found.complaints
-
-
-@pytest.mark.parametrize("name_of_database", ["sqlite"])
-def test_chaos(mother, url):
-    """Four workers are frozen, killed, asked to leave and replaced by a seed's dice."""
-    with scene(mother, url, Script(partitions=5)) as here:
-        options = {"lease": 0.6, "follow": True}
-        # The database's clock decides, so that a process's own clock does not matter.
-        clocks = (0, DAY, -DAY, 0)
-        lives = [here.life("run", options=options, rest=0.005, clock=clock) for clock in clocks]
-        found = Chaos(here, lives, seed=SEED).run(1)
-    assert not found.complaints
-    assert found.counts["freeze"] + found.counts["kill"] + found.counts["leave"]
-
-
-@pytest.mark.parametrize(
-    ("name_of_database", "way"), [("postgresql", "run"), ("mariadb", "async run")]
-)
-def test_terminated_at_every_point(mother, url, way):
-    """The server ends connections at every statement and phase: the consumer goes on by itself."""
-    with scene(mother, url, Script()) as here:
-        life = here.life(way, strike_at=1, gap=100, most=8, seed=str(SEED))
-        found = terminations(here, life, events=30)
-    assert not found.complaints
-    assert found.counts["termination"] > 2
-
-
-@pytest.mark.parametrize("name_of_database", ["postgresql"])
-def test_commit_whose_reply_is_lost(mother, url):
-    """The cursor says whether a COMMIT took place: the page is not applied again, nor left out."""
-    with scene(mother, url, Script()) as here:
-        found = lost_commits(here, here.life("run"), events=30, seed=str(SEED))
-    assert not found.complaints
-    assert found.counts["reply lost"]
-    assert found.counts["request lost"]
+    assert any(found.counts[deed] for deed in torment.deeds)
 
 
 @pytest.mark.test_all
 def test_restarted_server(mother):
     """The server is shut down, or crashes, and comes back: the consumer goes on by itself."""
-    with cluster() as server, scene(mother, server.new_database(), Script()) as here:
-        life = here.life("run", options={"follow": True}, rest=0.005)
-        found = restarts(here, life, server, times=4, dice=random.Random(SEED))
+    with restarting() as (torment, new_database), new_database() as url:
+        kind = torment.kinds["run"]
+        with scene(mother, url, kind.script) as here:
+            found = torment.round(here, kind, SEED, brief=True)
     assert not found.complaints
-
-
-@pytest.mark.parametrize(("name_of_database", "way"), [("postgresql", "run"), ("sqlite", "loop")])
-def test_all_that_start_at_once(mother, url, way):
-    """Processes that start in the same moment agree on where they start."""
-    with scene(mother, url, Script(start=5)) as here:
-        life = here.life(way, options={"start": "c5", "lease": 0.3})
-        found = starts(here, [life] * 3, events=11, dice=random.Random(SEED))
-    assert not found.complaints
-
-
-@pytest.mark.test_all
-@pytest.mark.parametrize(
-    ("torment", "name_of_database", "way"),
-    [
-        pytest.param(torment, database, way, id=f"{torment.name}-{database}-{way}")
-        for torment in TORMENTS
-        for database in torment.databases
-        for way in torment.kinds
-        if torment.row == "R3" or way in {"loop", "run", "async run"}
-    ],
-)
-def test_torment(mother, url, torment, way):
-    """Each way to consume survives, on each database, whatever the soak does to it."""
-    kind = torment.kinds[way]
-    with scene(mother, url, kind.script) as here:
-        found = torment.round(here, kind, SEED, brief=True)
-    assert not found.complaints
-    assert any(found.counts[deed] for deed in torment.deeds)
