@@ -228,7 +228,8 @@ def _line(line: bytes) -> dict[str, Any]:
         raise _UnclearError
     if "data" not in document and not cursor:
         return {}
-    if partition is not None and _canonical(partition) != str(PARTITION):
+    number = str(int(partition)) if type(partition) is Whole else partition
+    if number not in {None, str(PARTITION)}:
         raise _RefusedError
     if cursor and (not re.fullmatch("[ -~]{1,4096}", cursor) or cursor in {"_first", "_last"}):
         raise _RefusedError
@@ -239,10 +240,6 @@ def _are_headers(headers: Any) -> bool:
     if isinstance(headers, dict):
         return all(type(value) is str for value in headers.values())
     return headers is None
-
-
-def _canonical(partition: str) -> str:
-    return str(int(partition)) if type(partition) is Whole else partition
 
 
 def _document(line: bytes) -> Any:
@@ -295,20 +292,16 @@ def _expect_scalars(document: Any) -> None:
 
 
 def seeds() -> list[bytes]:
-    """Return inputs to begin with: those of the vectors, where they are there."""
+    """Return inputs to begin with, and those of the vectors, without what repeats."""
     found = list(SEEDS)
     for kind in ("decode", "discovery"):
-        file = VECTORS / f"{kind}.json"
-        document = json.loads(file.read_text()) if file.exists() else {"vectors": []}
-        for vector in document["vectors"]:
-            parts = vector["body"]
-            if all("repeat" not in part for part in parts):
-                found.append(b"".join(map(_part, parts)))
+        for vector in json.loads((VECTORS / f"{kind}.json").read_text())["vectors"]:
+            parts = [
+                bytes.fromhex(part["hex"]) if "hex" in part else part.get("text", "").encode()
+                for part in vector["body"]
+            ]
+            found.append(b"".join(parts))
     return [b"\x00" + body for body in found]
-
-
-def _part(part: dict[str, str]) -> bytes:
-    return bytes.fromhex(part["hex"]) if "hex" in part else part["text"].encode()
 
 
 def main() -> None:

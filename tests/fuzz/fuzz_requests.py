@@ -157,12 +157,6 @@ class _Awaitable:
 
         return call
 
-    async def info(self) -> Any:
-        return self._feed.info()
-
-    async def read(self, *arguments: Any, **options: Any) -> Any:
-        return self._feed.read(*arguments, **options)
-
 
 class _Plain:
     """Be a feed of two methods, without extensions."""
@@ -178,11 +172,7 @@ class _Plain:
 
 
 class Fuzzer:
-    """Ask a feed of 40 events, whose first ones are no longer there, for anything.
-
-    Args:
-        seed: of the requests.
-    """
+    """Ask a feed of 40 events, whose first ones are no longer there, for anything."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -208,7 +198,9 @@ class Fuzzer:
             TableFeed(_events, **options, cursor_secret=secret).bind(self.engine)
             for secret in (None, "known to the publisher alone")
         )
-        self._cursors = [*CURSORS, *self._real_cursors(feed), *self._real_cursors(guarded)]
+        self._cursors = list(CURSORS)
+        for real in (feed, guarded):
+            self._cursors += [real.read(n % 2, FIRST, n).cursor for n in range(1, 21)]
         with self.engine.begin() as connection:
             connection.execute(sa.delete(_events).where(_events.c.id <= 6))
         self._kept: tuple[str, bytes, list[tuple[bytes, bytes]]] | None = None
@@ -223,10 +215,6 @@ class Fuzzer:
         )
         self._application.router.redirect_slashes = False  # the host's redirections, not a feed's
         self.answers: Counter[tuple[str, int]] = Counter()
-
-    @staticmethod
-    def _real_cursors(feed: Any) -> list[str]:
-        return [feed.read(n % 2, FIRST, n).cursor for n in range(1, 21)]
 
     async def run(self, count: int) -> None:
         """Make so many requests."""
@@ -275,17 +263,12 @@ class Fuzzer:
         return name if known and not twice else None, [header, header] if twice else [header]
 
     def _headers(self) -> list[tuple[bytes, bytes]]:
-        headers = []
-        if self._random.random() < 0.3:
-            headers.append((b"if-none-match", self._random.choice(TAGS)))
-        if self._random.random() < 0.2:
-            text = self._random.choice([*self._cursors, *JUNK]).encode("latin-1", "replace")
-            headers.append((b"last-event-id", text))
-        if self._random.random() < 0.1:
-            name = self._random.choice([b"x-request-id", b"accept", b"range", b"host", b"cookie"])
-            text = self._random.choice(JUNK).encode("latin-1", "replace")
-            headers.append((name, text))
-        return headers
+        choose = self._random
+        cursors = [text.encode("latin-1", "replace") for text in (*self._cursors, *JUNK)]
+        other = choose.choice([b"x-request-id", b"accept", b"range", b"host", b"cookie"])
+        wanted = [(0.3, b"if-none-match", TAGS), (0.2, b"last-event-id", cursors)]
+        wanted += [(0.1, other, cursors[len(self._cursors) :])]
+        return [(name, choose.choice(texts)) for p, name, texts in wanted if choose.random() < p]
 
     def _query(self, path: str) -> bytes:
         choice = self._random

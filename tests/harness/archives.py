@@ -20,9 +20,7 @@ from zeroeventhub.archive.objects import Objects
 from zeroeventhub.capacity import Capacity
 from zeroeventhub.publisher.retention import Retention
 
-PATIENCE = 60
-"""Seconds in which a server starts."""
-
+PATIENCE = 60  # seconds in which a server starts
 PARTITIONS = 3
 KINDS = ["placed", "Paid", None, "sent", ""]
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -94,42 +92,26 @@ class Died(BaseException):
     """What happens to a process that is killed: nothing of its own runs any more."""
 
 
-class DyingObjects(Objects):
-    """Objects of a process that dies before or after one of its changes.
-
-    Args:
-        store: where they are.
-        step: which change it dies at; 0 is before the first, 1 after it, 2 before the second.
-    """
-
-    def __init__(self, store, step) -> None:
-        super().__init__(store)
-        self.steps = step
-
-    def create(self, path, content):
-        """Create an object, if the process lives."""
-        return self._change(super().create, path, content)
-
-    def delete(self, paths):
-        """Delete objects one by one, as long as the process lives."""
-        for path in paths:
-            self._change(super().delete, [path])
-
-    def _change(self, change, *arguments):
-        self._step()
-        found = change(*arguments)
-        self._step()
-        return found
-
-    def _step(self):
-        if self.steps == 0:
-            raise Died
-        self.steps -= 1
-
-
 def dying(store, step, **options) -> Archive:
-    """Return the archive of a process that dies at a step."""
-    return Archive(DyingObjects(store, step), **options)
+    """Return the archive of a process that dies at a step: before or after one of its changes."""
+    objects, steps = Objects(store), iter(range(step))
+
+    def live(done=None):
+        if next(steps, None) is None:
+            raise Died
+        return done
+
+    def create(path, content, create=objects.create):
+        live()
+        return live(create(path, content))
+
+    def delete(paths, delete=objects.delete):
+        for path in paths:
+            live()
+            live(delete([path]))
+
+    objects.create, objects.delete = create, delete
+    return Archive(objects, **options)
 
 
 def positions_in(archive) -> list[int]:

@@ -112,12 +112,8 @@ def mariadb_server() -> Iterator[str]:
         if installed.returncode:
             raise RuntimeError(f"mariadb-install-db failed:\n{installed.stdout}")
         socket = f"{folder}/socket"
-        settings = [
-            "--skip-networking",
-            "--max-connections=200",
-            "--plugin-load-add=metadata_lock_info",
-        ]
-        settings += ["--innodb-flush-log-at-trx-commit=0", f"--socket={socket}"]
+        settings = ["--skip-networking", "--max-connections=200", f"--socket={socket}"]
+        settings += ["--plugin-load-add=metadata_lock_info", "--innodb-flush-log-at-trx-commit=0"]
         with (Path(folder) / "log").open("w") as log:
             process = subprocess.Popen([server, *place, *settings], stdout=log, stderr=log)
         try:

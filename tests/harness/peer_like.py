@@ -6,7 +6,7 @@ The Go peer itself, built from its sources over the same events, ended every che
 import json
 
 from starlette.applications import Starlette
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 __all__ = ["EVENTS", "KNOWN_OF_GO", "KNOWN_OF_PYTHON", "go_like"]
@@ -50,91 +50,70 @@ KNOWN_OF_PYTHON = {
 """Checks that the Python peer fails."""
 
 
-def go_like():  # noqa: C901 - one peer, whole
+PARTITIONS = [{"id": "0"}, {"id": "1", "closed": True}, {"id": "2", "startsAfterPartition": 1}]
+
+
+class RefusedError(Exception):
+    """What the peer refuses, and with which status."""
+
+
+def number(query, name, *, status=400):
+    """Read a number as Go does: with a sign, and of 64 bits."""
+    try:
+        found = int(query[name])
+    except (KeyError, ValueError):
+        raise RefusedError("no number", status) from None
+    if abs(found) >= 2**63:
+        raise RefusedError("value out of range", status)
+    return found
+
+
+def write(query, name, partition=None):
+    """Write events, each with its checkpoint, and nothing if there are none."""
+    size = (number(query, "pagesizehint") if "pagesizehint" in query else 0) or 100
+    places = {"_first": -100, "_last": EVENTS - 2}
+    last = places[query[name]] if query[name] in places else number(query, name, status=500)
+    named = {} if partition is None else {"partition": partition}
+    lines = []
+    for n in range(max(last + 1, 0), EVENTS)[: size if size > 0 else None]:
+        lines.append(json.dumps({"data": {"Cursor": n, "Type": "Paid"}, **named}))
+        lines.append(json.dumps({"cursor": str(n), **named}))
+    return "".join(f"{line}\n" for line in lines)
+
+
+def discover(query):
+    """Answer with the partitions, or in the words of version 1."""
+    if "n" not in query:
+        document = {"token": TOKEN, "partitions": PARTITIONS, "exactlyOnce": False}
+        return json.dumps(document) + "\n"
+    asked = [each for each in range(len(PARTITIONS)) if f"cursor{each}" in query]
+    if number(query, "n") != len(PARTITIONS) or len(asked) != 1:
+        raise RefusedError("handshake error", 400)
+    return write(query, f"cursor{asked[0]}", asked[0])
+
+
+def events(query):
+    """Answer with a page."""
+    if query.get("token") != TOKEN:
+        raise RefusedError("illegal token, please fetch new from discovery endpoint", 409)
+    if number(query, "partition") not in {0, 1, 2} or "cursor" not in query:
+        raise RefusedError("no such partition, or no cursor", 400)
+    return write(query, "cursor")
+
+
+def route(path, reply):
+    """Answer as Go does: the first of what is there twice counts, and whatever comes is text."""
+
+    def answer(request):
+        try:
+            return PlainTextResponse(reply(dict(reversed(request.query_params.multi_items()))))
+        except RefusedError as refusal:
+            message, status = refusal.args
+            return PlainTextResponse(f"{message}\n", status)
+
+    return Route(path, answer, methods=METHODS)
+
+
+def go_like():
     """Make an application that answers as the Go peer does."""
-    partitions = [
-        {"id": "0"},
-        {"id": "1", "closed": True},
-        {"id": "2", "startsAfterPartition": 1},
-    ]
-
-    def text(body, status=200):
-        # A body without a type is sniffed, and NDJSON looks like text.
-        return PlainTextResponse(body, status)
-
-    def error(message, status):
-        return PlainTextResponse(f"{message}\n", status, {"X-Content-Type-Options": "nosniff"})
-
-    def write(cursor, size, partition=None):
-        """Write events, each with its checkpoint, and nothing if there are none."""
-        if cursor == "_first":
-            last = -100
-        elif cursor == "_last":
-            last = EVENTS - 2
-        else:
-            try:
-                last = int(cursor)
-            except ValueError:
-                return error("Internal server error", 500)
-        lines = []
-        named = {} if partition is None else {"partition": partition}
-        for number in range(max(last + 1, 0), EVENTS)[: size if size > 0 else None]:
-            lines.append(json.dumps({"data": {"Cursor": number, "Type": "Paid"}, **named}))
-            lines.append(json.dumps({"cursor": str(number), **named}))
-        return text("".join(f"{line}\n" for line in lines))
-
-    def size_of(query):
-        size = int(query.get("pagesizehint", "0"))
-        if abs(size) >= 2**63:
-            raise ValueError("value out of range")
-        return size or 100
-
-    def first(request):
-        """Keep the first of what is there more than once."""
-        return dict(reversed(request.query_params.multi_items()))
-
-    def discover(request):
-        query = first(request)
-        if "n" not in query:
-            return text(
-                json.dumps({"token": TOKEN, "partitions": partitions, "exactlyOnce": False}) + "\n"
-            )
-        try:
-            if int(query["n"]) != len(partitions):
-                return error("handshake error: partition count mismatch", 400)
-            size = size_of(query)
-        except ValueError as refusal:
-            return error(str(refusal), 400)
-        asked = [number for number in range(len(partitions)) if f"cursor{number}" in query]
-        if len(asked) != 1:
-            return error("one cursor, please", 400)
-        return write(query[f"cursor{asked[0]}"], size, asked[0])
-
-    def events(request):
-        query = first(request)
-        if query.get("token") != TOKEN:
-            return error("illegal token, please fetch new from discovery endpoint", 409)
-        try:
-            partition = int(query.get("partition", ""))
-        except ValueError as refusal:
-            return error(str(refusal), 400)
-        if partition not in {0, 1, 2}:
-            return error("partition doesn't exist", 400)
-        try:
-            size = size_of(query)
-        except ValueError:
-            return error("pagesizehint not an integer", 400)
-        if "cursor" not in query:
-            return error("no cursor argument", 400)
-        return write(query["cursor"], size)
-
-    async def missing(request, exception):
-        return Response(status_code=404)
-
-    return Starlette(
-        routes=[
-            Route("/testfeed", discover, methods=METHODS),
-            Route("/testfeed/events", events, methods=METHODS),
-        ],
-        exception_handlers={404: missing},
-    )
+    return Starlette(routes=[route("/testfeed", discover), route("/testfeed/events", events)])

@@ -29,9 +29,7 @@ from zeroeventhub import (
 from zeroeventhub.errors import Diverged, FeedFailure
 from zeroeventhub.protocol import EVENT_TYPES, WAIT
 
-PATIENCE = 20.0
-"""Seconds after which a reader gives up an answer that does not come."""
-
+PATIENCE = 20.0  # seconds after which a reader gives up an answer that does not come
 READER = Principal(name="reader")
 TOKEN = "canary-0123456789abcdef"
 HEADERS = {"Authorization": f"Bearer {TOKEN}"}
@@ -179,16 +177,7 @@ class Watcher(Observer):
 
 
 class Numbers:
-    """A feed of one's own whose events are the numbers below its count.
-
-    Attributes:
-        count: how many events there are.
-        error: what is raised by all who ask, if anything.
-        reads: the cursors that were read from.
-        looks: how often its head was looked at.
-        inside: how many are asking it now.
-        most: how many have been at once.
-    """
+    """A feed of one's own whose events are the numbers below its count."""
 
     def __init__(self, count=0):
         self.count = count
@@ -262,8 +251,7 @@ class AsyncNumbers(Numbers):
             return self._page(cursor, limit, count)
 
 
-BOOK_PAGE = len(b'{"data":1}\n{"cursor":"2"}\n')
-"""Bytes of a page of a book."""
+BOOK_PAGE = len(b'{"data":1}\n{"cursor":"2"}\n')  # bytes of a page of a book
 
 
 def read(url, *pages):
@@ -274,15 +262,7 @@ def read(url, *pages):
 
 
 class Book:
-    """A feed of pages with one event each, whose cursors are their numbers.
-
-    Attributes:
-        asked: the pages that were read.
-        last: the page at the head, which has no events.
-        held: a page whose readers wait until the book is turned.
-        broken: a page that cannot be read.
-        gone: a page of another history.
-    """
+    """A feed of pages with one event each, whose cursors are their numbers."""
 
     def __init__(self, last=9):
         self.asked = []

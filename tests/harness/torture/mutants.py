@@ -6,9 +6,7 @@ from collections.abc import Callable
 
 from sqlalchemy import Engine, event
 
-HASTE = 0.03
-"""Seconds at most between locks that are read too early and the number."""
-
+HASTE = 0.03  # seconds at most between locks that are read too early and the number
 LOCKS = ("pg_locks WHERE", "METADATA_LOCK_INFO", "metadata_locks")
 NUMBER = ("last_value", "SHOW CREATE TABLE")
 

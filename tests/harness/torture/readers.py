@@ -16,12 +16,8 @@ from zeroeventhub.protocol import Page
 from zeroeventhub.publisher.bound_feed import BoundFeed
 
 LIMITS = (1, 5, 20, 100)
-HASTE = 1000
-"""The limit of a reader that has fallen behind."""
-
-PATIENCE = 10
-"""Seconds without a new event after which a reader that lacks some is stuck."""
-
+HASTE = 1000  # the limit of a reader that has fallen behind
+PATIENCE = 10  # seconds without a new event after which a reader that lacks some is stuck
 READING_PAUSE = 0.005
 """Seconds at most that a reader dawdles behind a statement, so that writers come in between."""
 
@@ -89,14 +85,7 @@ class Tally:
 
 
 class WatchedFeed:
-    """Read a feed that several readers use, and note when it says less than before.
-
-    Args:
-        table: what the feed is made of.
-        feed: the feed.
-        steady: whether its horizon never goes back; that of a gate does for a moment, if a writer
-            is slow between reading the last number and leaving its mark. Its numbers are above.
-    """
+    """Read a feed that several readers use, and note when it says less than before."""
 
     def __init__(self, table: Table, feed: BoundFeed, *, steady: bool = True) -> None:
         self.table = table
@@ -134,13 +123,7 @@ class WatchedFeed:
 
 
 class Reader(Thread):
-    """Read a feed to its end with cursors of its own, and keep a tally.
-
-    Args:
-        name: what complaints call it.
-        feed: the feed, which other readers may share.
-        seed: of the dice.
-    """
+    """Read a feed to its end with cursors of its own, and keep a tally."""
 
     def __init__(self, name: str, feed: WatchedFeed, seed: str) -> None:
         super().__init__(name=name, daemon=True)

@@ -20,12 +20,8 @@ from harness.torture.readers import Reader, WatchedFeed, reading_engine
 from harness.torture.writers import WRITERS, Crew, Mix, Written
 from harness.waiting import until
 
-FROZEN = 0.03
-"""Seconds at most that a process is stopped."""
-
-JOINING = 60
-"""Seconds after which readers that do not come to an end are given up."""
-
+FROZEN = 0.03  # seconds at most that a process is stopped
+JOINING = 60  # seconds after which readers that do not come to an end are given up
 SEEN = 100
 """How many events the first reader has seen before a round ends, on however slow a machine."""
 
@@ -38,16 +34,7 @@ _PREPARED = text("SELECT gid FROM pg_prepared_xacts WHERE database = current_dat
 
 @dataclass
 class Verdict:
-    """Say how much a round wrote, and everything that was wrong.
-
-    Attributes:
-        events: how many were committed.
-        kinds: how many transactions of each kind came to their end.
-        counts: how many events were lost, twice, inverted, invented or hidden, how often a
-            horizon went back, a feed fell silent or refused a cursor that it had given, each over
-            all readers.
-        complaints: the same in words.
-    """
+    """Say how many events a round wrote, by which kinds of transactions, and what was wrong."""
 
     events: int = 0
     kinds: Counter[str] = field(default_factory=Counter)
@@ -61,15 +48,15 @@ class Verdict:
 
     def hear_feed(self, feed: WatchedFeed) -> None:
         """Take in what was seen of a feed object."""
-        self._count(f"a feed of {feed.table}", "horizon back", len(feed.went_back), feed.went_back)
-        self._count(f"a feed of {feed.table}", "silent", len(feed.fell_silent), feed.fell_silent)
+        for what, seen in {"horizon back": feed.went_back, "silent": feed.fell_silent}.items():
+            self._count(f"a feed of {feed.table}", what, len(seen), seen)
 
     def hear_reader(self, reader: Reader, truth: dict[int, int]) -> None:
         """Take in what a reader has seen."""
-        tally = reader.tally
-        self._count(reader.name, "lost", tally.lost(), tally.examples)
-        self._count(reader.name, "twice", tally.twice, tally.examples)
-        self._count(reader.name, "inverted", tally.inverted, tally.examples)
+        tally, examples = reader.tally, reader.tally.examples
+        self._count(reader.name, "lost", tally.lost(), examples)
+        self._count(reader.name, "twice", tally.twice, examples)
+        self._count(reader.name, "inverted", tally.inverted, examples)
         self._count(reader.name, "invented", tally.invented(truth))
         self._count(reader.name, "stuck", reader.stuck)
         self._count(reader.name, "diverged", reader.diverged)
@@ -92,27 +79,13 @@ def torture(
     mix: Mix,
     spoil: Spoil | None = None,
 ) -> Verdict:
-    """Torture an ordering in an empty database.
-
-    Args:
-        url: the database.
-        ordering: its name.
-        crews: processes to write with.
-        seed: of all dice.
-        seconds: how long the crews write.
-        mix: the writers.
-        spoil: makes the ordering wrong; the round ends as soon as that is seen.
-    """
+    """Torture an ordering in an empty database."""
     verdict = Verdict()
     spoil = spoil or (lambda _engine: None)
     with ExitStack() as stack:
         engine = stack.enter_context(connected(url))
         _prepare(url, ordering, spoil, in_wal=seed % 2 == 0)
-        readers = [
-            Reader(name, feed, f"{seed} {name}")
-            for names, feed in _feeds(url, ordering, seed, spoil, stack)
-            for name in names
-        ]
+        readers = [*_readers(url, ordering, seed, spoil, stack)]
         for reader in readers:
             stack.callback(reader.give_up)
         first, *_, late = readers
@@ -154,10 +127,10 @@ def _prepare(url: str, ordering: str, spoil: Spoil, *, in_wal: bool) -> None:
                 tables.published(table, ordering).install(connection)
 
 
-def _feeds(
+def _readers(
     url: str, ordering: str, seed: int, spoil: Spoil, stack: ExitStack
-) -> Iterator[tuple[list[str], WatchedFeed]]:
-    """Yield feed objects, each with an ordering of its own, and the names of their readers."""
+) -> Iterator[Reader]:
+    """Yield readers of feed objects, each of which has an ordering of its own."""
     for table, names in (
         (tables.events, ["first reader of a shared feed", "second reader of a shared feed"]),
         (tables.events, ["reader with a feed of its own"]),
@@ -168,7 +141,9 @@ def _feeds(
         stack.callback(engine.dispose)
         spoil(engine)
         feed = tables.published(table, ordering).bind(engine)
-        yield names, WatchedFeed(table, feed, steady=ordering != "gated")
+        watched = WatchedFeed(table, feed, steady=ordering != "gated")
+        for name in names:
+            yield Reader(name, watched, f"{seed} {name}")
 
 
 @contextmanager
@@ -183,15 +158,13 @@ def _writing(
             yield from _backends(engine)
 
     url = engine.url.render_as_string(hide_password=False)
-    written: list[Written] = []
     try:
         with _freezing(victims, f"{seed} freezer"):
             for index, crew in enumerate(crews):
                 crew.begin(url, seed, mix, index, len(crews))
             yield
     finally:
-        for crew in crews:
-            written += crew.end()
+        written = [one for crew in crews for one in crew.end()]
         _clear(engine)
     for one in written:
         verdict.hear_writer(one)
@@ -245,11 +218,8 @@ def _clear(engine: Engine) -> None:
     """Wait until the writers' sessions are gone, and roll back what they have left prepared."""
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         if engine.dialect.name == "postgresql":
-            writers = {"writers": WRITERS}
-            until(
-                lambda: not connection.scalars(_BACKENDS, writers).all(),
-                "the writers' sessions end",
-            )
+            backends = _BACKENDS.bindparams(writers=WRITERS)
+            until(lambda: not connection.scalars(backends).all(), "the writers' sessions end")
             for name in connection.scalars(_PREPARED).all():
                 connection.execute(text(f"ROLLBACK PREPARED '{name}'"))
         elif engine.dialect.name == "mariadb":

@@ -1,20 +1,7 @@
 """The tables of a round: two feeds, the counters of their keys, and others beside them."""
 
-from sqlalchemy import (
-    DDL,
-    BigInteger,
-    Column,
-    Connection,
-    Index,
-    Integer,
-    MetaData,
-    Table,
-    UniqueConstraint,
-    event,
-    func,
-    insert,
-    select,
-)
+import sqlalchemy as sa
+from sqlalchemy import Column, Connection, Integer, Table, func, insert
 
 from zeroeventhub import TableFeed
 
@@ -22,14 +9,14 @@ PARTITIONS = 3
 KEYS_OF_A_FEED = 12
 NUMBERS = 1000
 
-metadata = MetaData()
+metadata = sa.MetaData()
 
 
 def _table(name: str, *columns: str, nullable: bool = True) -> Table:
     return Table(
         name,
         metadata,
-        Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+        Column("id", sa.BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
         *(Column(column, Integer, nullable=nullable) for column in columns),
         sqlite_autoincrement=True,
     )
@@ -40,8 +27,8 @@ events, others = FEEDS = [
     _table(name, "part", "key", "n", nullable=False) for name in ("events", "others")
 ]
 for _feed in FEEDS:
-    _feed.append_constraint(UniqueConstraint("key", "n"))
-    Index(f"{_feed.name}_by_part", _feed.c.part, _feed.c.id)
+    _feed.append_constraint(sa.UniqueConstraint("key", "n"))
+    sa.Index(f"{_feed.name}_by_part", _feed.c.part, _feed.c.id)
 
 # Who writes an event of a key counts here first, in the same transaction: writers of a key take
 # turns, and n rises in the order of their commits, without gaps.
@@ -75,7 +62,7 @@ _TRIGGERS = {
         END""",
 }
 for _dialect, _statement in _TRIGGERS.items():
-    event.listen(metadata, "after_create", DDL(_statement).execute_if(dialect=_dialect))
+    sa.event.listen(metadata, "after_create", sa.DDL(_statement).execute_if(dialect=_dialect))
 
 
 def create(connection: Connection) -> None:
@@ -93,12 +80,8 @@ def published(table: Table, ordering: str) -> TableFeed:
 
 
 def truth(connection: Connection, feed: Table) -> dict[int, int]:
-    """Return the last number of each key; every number from one up to it has been committed.
-
-    Raises:
-        AssertionError: the writers have broken their own order, so nothing can be judged.
-    """
-    counted = select(feed.c.key, func.max(feed.c.n), func.min(feed.c.n), func.count()).group_by(
+    """Return the last number of each key; every number from one up to it has been committed."""
+    counted = sa.select(feed.c.key, func.max(feed.c.n), func.min(feed.c.n), func.count()).group_by(
         feed.c.key
     )
     last = {}

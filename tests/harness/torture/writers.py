@@ -5,7 +5,7 @@ import socket
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -15,44 +15,20 @@ from threading import Event, Thread
 from typing import NamedTuple
 
 import psycopg
-from sqlalchemy import (
-    Connection,
-    Engine,
-    Table,
-    create_engine,
-    event,
-    insert,
-    literal,
-    make_url,
-    select,
-    text,
-    update,
-)
+import sqlalchemy as sa
+from sqlalchemy import Connection, Engine, Table, event, insert, select, text
 from sqlalchemy.dialects import mysql, postgresql
 from sqlalchemy.exc import DBAPIError
 
 from harness.log import decide
-from harness.torture.tables import (
-    KEYS,
-    NUMBERS,
-    PARTITIONS,
-    elsewhere,
-    events,
-    keys,
-    numbers,
-    others,
-    requests,
-)
+from harness.torture import tables
+from harness.torture.tables import KEYS, NUMBERS, PARTITIONS, events, keys, numbers
 
 PATIENCE = 60
 """Seconds after which writers that do not come to an end, or to their turn, are given up."""
 
-WRITERS = "torture writer"
-"""The name by which their sessions are told from others."""
-
-THINKING = 0.05
-"""Seconds at most that a writer thinks with a transaction open."""
-
+WRITERS = "torture writer"  # the name by which their sessions are told from others
+THINKING = 0.05  # seconds at most that a writer thinks with a transaction open
 TIDE = 1.0
 """Seconds from one crowd of writers to the next. A crowd hides mistakes that show between few:
 somebody old is always open, and holds back what should not be shown for another reason."""
@@ -68,15 +44,7 @@ _NUMBERS = {1020, 1205, 1213, 1927, 2006, 2013, 0, 1402, 1614}
 
 
 class Mix(NamedTuple):
-    """Count the writers of a round.
-
-    Attributes:
-        hurting: threads that take a kind at random for every transaction.
-        fast: threads that write one-row transactions as fast as they can.
-        bulk: threads that write a thousand events a transaction.
-        rest: seconds at most that a writer rests behind a transaction or a burst of them, so that
-            there are moments with no other to wait for.
-    """
+    """Count the writers of a round."""
 
     hurting: int = 10
     fast: int = 16
@@ -86,52 +54,32 @@ class Mix(NamedTuple):
 
 @dataclass
 class Written:
-    """Say what a writer has written.
-
-    Attributes:
-        kinds: how many transactions of each kind came to their end.
-        failure: what no writer should meet.
-    """
+    """Say what a writer has written."""
 
     kinds: Counter[str] = field(default_factory=Counter)
     failure: str | None = None
 
 
+@dataclass
 class Writer:
     """Write one transaction after the other, each of a kind chosen by dice.
 
-    Args:
-        engine: of the writers.
-        kinds: what to choose from.
-        seed: of the dice.
-        owned: numbers of keys that no other writer writes.
-        rest: seconds at most between two transactions.
-        ebbs: whether it leaves the tables to a few others now and then.
-        stop: ends the writing when it is set.
+    It owns keys that no other writer writes. If it ebbs, it leaves the tables to a few others now
+    and then.
     """
 
-    connection: Connection
+    engine: Engine
+    kinds: Sequence["Kind"]
+    dice: random.Random
+    owned: Iterator[int]
+    rest: float
+    ebbs: bool
+    stop: Event
+    written: Written = field(default_factory=Written)
 
-    def __init__(
-        self,
-        engine: Engine,
-        kinds: Sequence["Kind"],
-        *,
-        seed: str,
-        owned: Iterable[int],
-        rest: float,
-        ebbs: bool,
-        stop: Event,
-    ) -> None:
-        self.engine = engine
-        self.dialect = engine.dialect.name
-        self.dice = random.Random(seed)
-        self.stop = stop
-        self.written = Written()
-        self._kinds = kinds
-        self._rest = rest
-        self._ebbs = ebbs
-        self._owned = iter(owned)
+    def __post_init__(self) -> None:
+        """Begin with the first key of its own."""
+        self.dialect = self.engine.dialect.name
         self._tokens = count(1)
         self._change_key()
 
@@ -140,7 +88,7 @@ class Writer:
         kinds: list[Kind] = []
         while not self.stop.is_set() and self.written.failure is None:
             # Every kind has its turn, in an order that is each writer's own.
-            kinds = kinds or self.dice.sample(self._kinds, len(self._kinds))
+            kinds = kinds or self.dice.sample(self.kinds, len(self.kinds))
             kind = kinds.pop()
             try:
                 self._write(kind)
@@ -149,8 +97,8 @@ class Writer:
                 self._change_key()
                 if not _is_fate(error):
                     self.written.failure = f"{kind.__name__} failed with {error!r}"
-            self.pause(self._rest)
-            if self._ebbs:  # until the tide comes in, and not at all while it is in
+            self.pause(self.rest)
+            if self.ebbs:  # until the tide comes in, and not at all while it is in
                 self.stop.wait(max(0.0, TIDE / 2 - time.monotonic() % TIDE))
 
     def _write(self, kind: "Kind") -> None:
@@ -169,7 +117,7 @@ class Writer:
 
     def _change_key(self) -> None:
         """Leave the key of one's own, because it is unknown how far it has come."""
-        self._key, self._last = next(self._owned), 0
+        self._key, self._last = next(self.owned), 0
 
     def lose(self) -> None:
         """Give the connection up; whatever the server makes of its transaction."""
@@ -187,7 +135,7 @@ class Writer:
     def rows(self, count: int = 1, key: int | None = None) -> list[dict[str, int]]:
         """Take a key's turn and its next numbers; return the events to write."""
         key = self.dice.choice(KEYS[events]) if key is None else key
-        turn = update(keys).where(keys.c.key == key).values(n=keys.c.n + count)
+        turn = sa.update(keys).where(keys.c.key == key).values(n=keys.c.n + count)
         self.connection.execute(turn)
         last = self.connection.scalar(select(keys.c.n).where(keys.c.key == key))
         return _rows(key, last, count)
@@ -204,7 +152,9 @@ class Writer:
     def select_into(self, rows: list[dict[str, int]]) -> None:
         """Write events of a key by INSERT … SELECT."""
         first = rows[0]
-        chosen = select(literal(first["part"]), literal(first["key"]), first["n"] - 1 + numbers.c.n)
+        chosen = select(
+            sa.literal(first["part"]), sa.literal(first["key"]), first["n"] - 1 + numbers.c.n
+        )
         wanted = chosen.where(numbers.c.n <= len(rows)).order_by(numbers.c.n)
         self.connection.execute(insert(events).from_select(["part", "key", "n"], wanted))
 
@@ -236,7 +186,7 @@ Kind = Callable[[Writer], None]
 
 def early_write(writer: Writer) -> None:
     """Write elsewhere first and think, so that the transaction is older than its number."""
-    writer.connection.execute(insert(elsewhere).values(n=1))
+    writer.connection.execute(insert(tables.elsewhere).values(n=1))
     writer.pause(THINKING)
     writer.append()
 
@@ -267,8 +217,8 @@ def two_feeds(writer: Writer) -> None:
     for key in writer.keys(2):
         writer.append(key)
     writer.pause(THINKING / 5)
-    for key in writer.keys(2, others):
-        writer.append(key, feed=others)
+    for key in writer.keys(2, tables.others):
+        writer.append(key, feed=tables.others)
 
 
 def savepoints(writer: Writer) -> None:
@@ -292,7 +242,7 @@ def select_into(writer: Writer) -> None:
 
 def by_trigger(writer: Writer) -> None:
     """Write to a table whose trigger writes the event."""
-    writer.connection.execute(insert(requests), writer.rows(2))
+    writer.connection.execute(insert(tables.requests), writer.rows(2))
     writer.pause(THINKING / 5)
 
 
@@ -335,7 +285,7 @@ def killed(writer: Writer) -> None:
         writer.connection.commit()
     finally:
         killer.join()
-        writer.lose()  # it may die in the pool, and somebody else of it
+        writer.lose()  # the next one in the pool would meet its end
 
 
 def severed(writer: Writer) -> None:
@@ -422,17 +372,8 @@ def bulk(writer: Writer) -> None:
     writer.select_into(writer.own(NUMBERS))
 
 
-_PORTABLE = (
-    early_write,
-    thinking,
-    many_rows,
-    many_keys,
-    two_feeds,
-    savepoints,
-    select_into,
-    by_trigger,
-    upsert,
-)
+_PORTABLE = (early_write, thinking, many_rows, many_keys, two_feeds, savepoints)
+_PORTABLE += (select_into, by_trigger, upsert)
 HURTING: dict[str, tuple[Kind, ...]] = {
     "postgresql": (*_PORTABLE, killed, severed, prepared, copy),
     "mariadb": (*_PORTABLE, killed, severed, prepared_by_xa, load_data),
@@ -452,16 +393,12 @@ class Crew:
         self.pid: int = self._process.pid
         theirs.close()
 
-    def begin(self, url: str, seed: str, mix: Mix, index: int, crews: int) -> None:
+    def begin(self, *assignment: object) -> None:
         """Start to write a crew's part of a mix."""
-        self._line.send((url, seed, mix, index, crews))
+        self._line.send(assignment)
 
     def end(self) -> list[Written]:
-        """Stop to write; return what each writer has written.
-
-        Raises:
-            TimeoutError: the writers did not come to an end.
-        """
+        """Stop to write; return what each writer has written."""
         self._line.send(None)
         if not self._line.poll(2 * PATIENCE):
             raise TimeoutError("The writers did not come to an end.")
@@ -504,12 +441,12 @@ def _work(line: Line, assignment: tuple[str, str, Mix, int, int]) -> list[Writte
         Writer(
             engine,
             chosen,
-            seed=f"{seed} {index} {number}",
+            random.Random(f"{seed} {index} {number}"),
             # Keys of one's own: no two writers of any crew have a remainder in common.
-            owned=count(FIRST_OWN_KEY + index + number * crews, 1000),
-            rest=mix.rest,
-            ebbs=ebbs,
-            stop=stop,
+            count(FIRST_OWN_KEY + index + number * crews, 1000),
+            mix.rest,
+            ebbs,
+            stop,
         )
         for number, (chosen, ebbs) in enumerate(staff)
     ]
@@ -530,13 +467,10 @@ def _engine(url: str, dice: random.Random) -> Engine:
     """Make an engine for writers, whose sessions an operator can tell from others."""
     arguments = {
         "postgresql": {"application_name": WRITERS, "options": "-c deadlock_timeout=50ms"},
-        "mariadb": {
-            "local_infile": True,
-            "init_command": "SET innodb_lock_wait_timeout = 5",
-        },
+        "mariadb": {"local_infile": True, "init_command": "SET innodb_lock_wait_timeout = 5"},
         "sqlite": {"timeout": PATIENCE, "isolation_level": None},
-    }[make_url(url).get_backend_name()]
-    engine = create_engine(url, connect_args=arguments, pool_size=40, max_overflow=20)
+    }[sa.make_url(url).get_backend_name()]
+    engine = sa.create_engine(url, connect_args=arguments, pool_size=40, max_overflow=20)
     if engine.dialect.name == "sqlite":
         # The driver would begin at the first write, and a savepoint before it be a transaction.
         @event.listens_for(engine, "begin")
