@@ -12,7 +12,6 @@ _ARCHIVED = ("tests/integration/publisher/test_archived.py", "-k", "boundary")
 _ARCHIVE = ("tests/integration/archive/test_archive.py", "-k", "not s3")
 _ERASING = ("tests/integration/archive/test_erasing.py",)
 _LOG = ("tests/integration/event_log/test_event_log.py", "-k", "sqlite")
-_KEYS = ("tests/integration/event_log/test_keyed_table.py", "-k", "sqlite")
 
 PLANTED = (
     Planted(
@@ -139,7 +138,7 @@ PLANTED = (
                 raise
 """,
         "",
-        _KEYS,
+        _LOG,
     ),
     Planted(
         "an id that comes again says the same of its key",

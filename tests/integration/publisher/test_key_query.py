@@ -16,7 +16,6 @@ from sqlalchemy import (
     String,
     Table,
     UniqueConstraint,
-    event,
     insert,
 )
 from starlette.applications import Starlette
@@ -25,7 +24,6 @@ from zeroeventhub import (
     FIRST,
     Client,
     EventLog,
-    ExpectedVersion,
     NewEvent,
     Principal,
     TableFeed,
@@ -207,6 +205,7 @@ def own_table(*parts, key=None, version=None):
     ("table", "options", "sentence"),
     [
         (own_table(), {"version": "nth"}, "give both"),
+        (own_table(), {"key": "account", "key_history": True}, "versions"),
         (own_table(), {"key": "account", "version": "nothing"}, "'nothing'"),
         (own_table(version=String(5)), {"key": "account", "version": "nth"}, "whole number"),
         (own_table(key=LargeBinary), {"key": "account", "version": "nth"}, "text, whole"),
@@ -229,43 +228,6 @@ def test_sequenced_feed_needs_ids_for_its_keys(sqlite):
     options = versions | {"ordering": "sequenced", "cloudevents": True}
     with pytest.raises(ConfigurationError, match="ids"):
         TableFeed(own_table(), data="data", **options).bind(sqlite)
-
-
-def test_page_of_a_key_is_one_query_by_the_index(engine):
-    """Among many others, the events of a key are read by one statement that looks at them only."""
-    log, engine = filled(engine)
-    with engine.begin() as connection:
-        log.append(connection, [NewEvent("x", {}, key=f"k{n % 50}") for n in range(5_000)])
-        for _ in range(3):
-            many = [NewEvent("x", {"n": n}) for n in range(200)]
-            log.append_to(connection, "long", many, expected_version=ExpectedVersion.ANY)
-    feed = log.feed(key_history=True).bind(engine)
-    feed.info()
-    for _ in range(4):
-        feed.read_key("long", 0, 1000)
-    seen = []
-
-    @event.listens_for(engine, "before_cursor_execute")
-    def note(connection, cursor, statement, parameters, *_):
-        if "orders.version" in statement or "`version`" in statement:
-            seen.append((statement, parameters))
-
-    assert len(feed.read_key("long", 100, 100).events) == 100
-    ((statement, parameters),) = seen
-    with engine.connect() as connection:
-        match engine.dialect.name:
-            case "postgresql":
-                connection.exec_driver_sql("SET LOCAL enable_sort = off")
-                plan = connection.exec_driver_sql(f"EXPLAIN {statement}", parameters).scalars()
-                assert "orders_key_version" in "\n".join(plan)
-            case "sqlite":
-                plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)
-                (row,) = plan.all()
-                assert "(key=? AND version>?)" in row.detail
-            case _:
-                (row,) = connection.exec_driver_sql(f"EXPLAIN {statement}", parameters).mappings()
-                assert row["key"] == "orders_key_version"
-                assert "filesort" not in row["Extra"]
 
 
 @pytest.mark.anyio
