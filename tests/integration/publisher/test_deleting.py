@@ -3,9 +3,8 @@
 import threading
 
 import pytest
-from harness.log import Log
 from harness.ordering_table import ALL, OBSERVED, OBSERVED_MARIADB, SEQUENCING
-from harness.shop import metadata, orders, place
+from harness.shop import orders, place
 from harness.trimmed import numbers, of_each, trim
 from sqlalchemy import Column, ForeignKey, Integer, MetaData, Table, event, func, insert, select
 
@@ -15,26 +14,18 @@ from zeroeventhub.publisher.deleting import pacing
 from zeroeventhub.publisher.retention import Retention
 
 
-@pytest.fixture
-def log(request, case):
-    """A log in an empty database, whose feed is trimmed."""
-    found = Log(request.getfixturevalue(case.database), case)
-    found.publish(retention=Retention())
-    return found
+def source():
+    """Return a feed over orders."""
+    return TableFeed(orders, data="data", retention=Retention())
 
 
-@pytest.fixture
-def shop(engine):
-    """A feed over ten orders in a database."""
-    metadata.create_all(engine)
-    source = TableFeed(orders, data="data", retention=Retention())
+def fill(engine):
+    """Place ten orders."""
     with engine.begin() as connection:
-        source.install(connection)
         place(connection, 10)
-    return source.bind(engine)
 
 
-def test_batches_are_bounded_and_told(shop, engine):
+def test_batches_are_bounded_and_told(feed, engine):
     """No transaction deletes more than it may, and the caller hears of each."""
     there, heard = [], []
 
@@ -42,26 +33,25 @@ def test_batches_are_bounded_and_told(shop, engine):
         there.append(connection.scalar(select(func.count()).select_from(orders)))
 
     event.listen(engine, "commit", committed)
-    trim(shop, 9, rows=3, told=lambda *progress: heard.append(progress))
+    trim(feed, 9, rows=3, told=lambda *progress: heard.append(progress))
     assert heard == [(3, 3), (6, 6), (8, 8)]
     assert [left for left in dict.fromkeys(there) if left < 10] == [7, 4, 2]
 
 
-def test_feed_that_is_trimmed_by_two_at_once_goes_on(shop):
+def test_feed_that_is_trimmed_by_two_at_once_goes_on(feed):
     """A trimmer goes on behind what another one has trimmed meanwhile."""
-    plans = [shop.plan_trim(below=9) for _ in range(2)]
-    assert [shop.trim(plan, rows=3) for plan in plans] == [8, 0]
-    stale = shop.plan_trim(below=10)
-    trim(shop, 11)
-    assert shop.trim(stale) == 0
-    assert numbers(shop) == []
+    plans = [feed.plan_trim(below=9) for _ in range(2)]
+    assert [feed.trim(plan, rows=3) for plan in plans] == [8, 0]
+    stale = feed.plan_trim(below=10)
+    trim(feed, 11)
+    assert feed.trim(stale) == 0
+    assert numbers(feed) == []
 
 
 @of_each(*SEQUENCING)
 def test_batch_of_events_that_are_gone_already_is_not_the_last(log, case):
     """Positions outlive their events, and are trimmed as well, however many lie side by side."""
-    log.write(*range(30))
-    assert log.news() == [*range(30)]
+    log.assert_news(*range(30))
     log.run("DELETE FROM log WHERE n < 15")
     assert trim(log.feed, 26, rows=4) == 10
     assert log.feed.plan_trim(below=26).first is None
@@ -71,8 +61,7 @@ def test_batch_of_events_that_are_gone_already_is_not_the_last(log, case):
 @of_each(*SEQUENCING)
 def test_positions_beside_the_events_go_with_them(log, case):
     """With the ordering sequenced positions are trimmed too, and a key that came back stays."""
-    log.write(0, 1, 2, 3)
-    assert log.news() == [0, 1, 2, 3]
+    log.assert_news(0, 1, 2, 3)
     plan = log.feed.plan_trim(below=4)
     log.run("DELETE FROM log WHERE n = 1", "INSERT INTO log (id, n) VALUES (2, 9)")
     log.feed.trim(plan)
@@ -85,15 +74,20 @@ def test_positions_beside_the_events_go_with_them(log, case):
     assert found <= 2
 
 
-@of_each(OBSERVED, OBSERVED_MARIADB)
-def test_rows_that_others_have_locked_are_waited_for(log, case, monkeypatch):
-    """A transaction that keeps an old event locked stops trimming for a while, and what was trimmed
-    before is known; each batch has its tries, and the connection its own patience again.
-    """
+@pytest.fixture
+def impatient(monkeypatch):
+    """Let a locked row be given up soon."""
     monkeypatch.setattr(pacing, "TRIES", 2)
     monkeypatch.setattr("zeroeventhub.publisher.deleting.patience.PATIENCE", 0.1)
-    log.write(*range(6))
-    assert log.news() == [*range(6)]
+
+
+@pytest.mark.usefixtures("impatient")
+@of_each(OBSERVED, OBSERVED_MARIADB)
+def test_rows_that_others_have_locked_are_waited_for(log, case):
+    """A transaction that keeps an old event locked stops trimming for a while, and what was trimmed
+    before is known; the connection has its own patience again.
+    """
+    log.assert_news(*range(6))
     plan = log.feed.plan_trim(below=6)
     patience = {
         "postgresql": "SELECT setting::int FROM pg_settings WHERE name = 'lock_timeout'",
@@ -110,37 +104,30 @@ def test_rows_that_others_have_locked_are_waited_for(log, case, monkeypatch):
     assert log.count(patience) == before
 
 
+@pytest.mark.usefixtures("impatient")
 @of_each(OBSERVED)
-def test_tries_are_those_of_one_batch(log, case, monkeypatch):
+def test_tries_are_those_of_one_batch(log, case):
     """A batch that had to be tried again takes no try from those behind it."""
-    monkeypatch.setattr(pacing, "TRIES", 2)
-    monkeypatch.setattr("zeroeventhub.publisher.deleting.patience.PATIENCE", 0.1)
     log.write(*range(6))
     plan = log.feed.plan_trim(below=7)
     holders = []
 
-    def released(_events, _position):
+    def hold(*_):
         if len(holders) < 3:
-            hold()
+            holders.append(log.engine.connect())
+            row = 2 * len(holders)
+            holders[-1].exec_driver_sql(f"SELECT * FROM log WHERE id = {row} FOR UPDATE")
 
-    def hold():
-        holders.append(log.engine.connect())
-        holders[-1].exec_driver_sql(f"SELECT * FROM log WHERE id = {2 * len(holders)} FOR UPDATE")
-
-    def locked(context):
-        holders[-1].close()
-
-    event.listen(log.engine, "handle_error", locked)
+    event.listen(log.engine, "handle_error", lambda _: holders[-1].close())
     hold()
-    assert log.feed.trim(plan, rows=2, told=released) == 6
+    assert log.feed.trim(plan, rows=2, told=hold) == 6
     assert len(holders) == 3
 
 
 @of_each(*(case for case in ALL if case.database != "sqlite"))
 def test_no_writer_waits_for_a_batch(log, case):
     """While a batch is being deleted others write to the table, and need not wait."""
-    log.write(*range(6))
-    assert log.news() == [*range(6)]
+    log.assert_news(*range(6))
     plan = log.feed.plan_trim(below=6)
     written = []
 

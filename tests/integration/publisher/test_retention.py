@@ -4,25 +4,15 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
-import httpx
 import pytest
-from harness.log import Log, connected
+from harness.log import connected
 from harness.ordering_table import ALL
+from harness.published import published
 from harness.shop import metadata, orders
-from harness.trimmed import (
-    before_query,
-    numbers,
-    of_another_event,
-    of_each,
-    position_of,
-    trim,
-)
-from harness.waiting import until
-from harness.web import serving
-from sqlalchemy import MetaData, func, insert, select, text
-from starlette.applications import Starlette
+from harness.trimmed import before_query, numbers, of_another_event, of_each, position_of, trim
+from sqlalchemy import MetaData, insert, text
 
-from zeroeventhub import FIRST, LAST, TableFeed, TypeFilter, feed_routes
+from zeroeventhub import FIRST, LAST, TableFeed, TypeFilter
 from zeroeventhub.errors import ConfigurationError, Diverged, FeedFailure, Trimmed
 from zeroeventhub.publisher.retention import Retention
 
@@ -32,38 +22,16 @@ PARTITIONS = 3
 """Of which the last one is quiet but for one event."""
 
 
-@pytest.fixture
-def log(request, case):
-    """A log in an empty database."""
-    return Log(request.getfixturevalue(case.database), case)
-
-
-def shop_source(**options):
+def source(**options):
     """Return a feed over orders that knows all extensions, and what was trimmed."""
     given = {"data": "data", "partition": "part", "partitions": PARTITIONS}
     given |= {"type": "kind", "time": "placed", "retention": Retention()}
     return TableFeed(orders, **{**given, **options})
 
 
-def filled(engine):
-    """Place twenty orders in three partitions of a database."""
-    metadata.create_all(engine)
-    with engine.begin() as connection:
-        shop_source().install(connection)
+def fill(engine):
+    """Place twenty orders."""
     place_at(engine, range(20))
-    return engine
-
-
-@pytest.fixture
-def shop(engine):
-    """An engine of a database with twenty orders, on each database."""
-    return filled(engine)
-
-
-@pytest.fixture
-def any_shop(any_engine):
-    """The same on a database of any kind."""
-    return filled(any_engine)
 
 
 def place_at(engine, minutes):
@@ -76,14 +44,19 @@ def place_at(engine, minutes):
             connection.execute(insert(orders), row)
 
 
-def test_cursor_below_the_mark_is_refused_with_the_earliest(shop):
+def run(engine, *statements):
+    """Change the database."""
+    with engine.begin() as connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+def test_cursor_below_the_mark_is_refused_with_the_earliest(feed):
     """Below the mark every way to use a cursor ends in Trimmed, whatever the cursor holds; from
     the earliest cursor all goes on that is left.
     """
-    feed = shop_source().bind(shop)
     below = [feed.cursor_after(position) for position in (1, 4, 8)] + ["1-0", "1-3", "1-8"]
     assert trim(feed, 11) == 10
-    earliest = feed.read(2, LAST, 1).cursor
     for cursor in below:
         for use in uses(feed, cursor):
             with pytest.raises(Trimmed) as trimmed:
@@ -92,85 +65,77 @@ def test_cursor_below_the_mark_is_refused_with_the_earliest(shop):
             assert position_of(earliest) == 10
     assert numbers(feed, 0, earliest) == [*range(10, 20, 2)]
     assert numbers(feed, 1, earliest) == [*range(11, 20, 2)]
-    with shop.connect() as connection:
-        assert connection.scalar(select(func.min(orders.c.id))) == 11
 
 
 def uses(feed, cursor):
     """Yield everything that one can do with a cursor of a partition that was trimmed."""
-    for partition in (0, 1):
-        yield lambda p=partition: feed.read(p, cursor, 10)
-        yield lambda p=partition: feed.read(p, cursor, 10, types=PLACED)
-        yield lambda p=partition: feed.read(p, cursor, 10, stop=feed.read(0, LAST, 1).cursor)
-        yield lambda p=partition: feed.read(p, FIRST, 10, stop=cursor)
-        yield lambda p=partition: feed.read_pages(p, cursor, 2, 3)
-        yield lambda p=partition: feed.splits(p, 3, start=cursor)
-        yield lambda p=partition: feed.splits(p, 3, stop=cursor)
-        yield lambda p=partition: feed.lag(p, cursor)
-        yield lambda p=partition: feed.cursor_of_count(p, cursor, 3)
-        yield lambda p=partition: feed.cursor_of_count(p, FIRST, 3, stop=cursor)
-    yield lambda: feed.vouch([cursor])
-    yield lambda: feed.vouch([cursor, feed.read(0, LAST, 1).cursor])
+    last = feed.read(0, LAST, 1).cursor
+    for p in (0, 1):
+        yield partial(feed.read, p, cursor, 10)
+        yield partial(feed.read, p, cursor, 10, types=PLACED)
+        yield partial(feed.read, p, cursor, 10, stop=last)
+        yield partial(feed.read, p, FIRST, 10, stop=cursor)
+        yield partial(feed.read_pages, p, cursor, 2, 3)
+        yield partial(feed.splits, p, 3, start=cursor)
+        yield partial(feed.splits, p, 3, stop=cursor)
+        yield partial(feed.lag, p, cursor)
+        yield partial(feed.cursor_of_count, p, cursor, 3)
+        yield partial(feed.cursor_of_count, p, FIRST, 3, stop=cursor)
+    yield partial(feed.vouch, [cursor])
+    yield partial(feed.vouch, [cursor, last])
 
 
-def test_cursor_at_the_last_trimmed_event_goes_on(shop):
+def test_cursor_at_the_last_trimmed_event_goes_on(feed):
     """Behind the last event that was trimmed nothing is missed; of another event there, all is."""
-    feed = shop_source().bind(shop)
     here = feed.cursor_after(10)
     trim(feed, 11)
     assert numbers(feed, 0, here) == [*range(10, 20, 2)]
     assert numbers(feed, 1, "1-10") == [*range(11, 20, 2)]
-    other = of_another_event(here)
-    for use in [*uses(feed, other)][:-1]:  # of several cursors the last one vouches
+    for use in [*uses(feed, of_another_event(here))][:-1]:  # of several the last one vouches
         with pytest.raises(Diverged):
             use()
 
 
-def test_cursor_at_the_last_trimmed_event_of_its_partition_goes_on(any_shop):
+def test_cursor_at_the_last_trimmed_event_of_its_partition_goes_on(any_feed):
     """A partition in which nothing is missed behind a cursor is not refused, and the cursor moves
     above the mark; one that cannot be checked there is refused.
     """
-    feed = shop_source().bind(any_shop)
-    at_4 = feed.cursor_after(5)
-    between, start, at_9 = feed.cursor_after(7), "1-0", feed.cursor_after(9)
+    feed = any_feed
+    at_4, between, at_9 = (feed.cursor_after(position) for position in (5, 7, 9))
     trim(feed, 11)
     assert numbers(feed, 0, at_9) == [*range(10, 20, 2)]
-    with pytest.raises(Diverged):
-        feed.read(0, of_another_event(at_9), 10)
     page = feed.read(2, at_4, 10)
     assert (page.events, position_of(page.cursor)) == ([], 10)
     assert feed.read(2, page.cursor, 10).cursor == page.cursor
     assert feed.lag(2, at_4).events == 0
-    for cursor, partition in ((between, 2), (start, 2), (at_4, 0), (at_4, 1)):
+    for cursor, partition in ((between, 2), ("1-0", 2), (at_4, 0), (at_4, 1)):
         with pytest.raises(Trimmed):
             feed.read(partition, cursor, 10)
-    other = of_another_event(at_4)
-    with pytest.raises(Diverged):
-        feed.read(2, other, 10)
+    for cursor, partition in ((at_9, 0), (at_4, 2)):
+        with pytest.raises(Diverged):
+            feed.read(partition, of_another_event(cursor), 10)
     trim(feed, 15)
     assert feed.read(2, at_4, 10).events == []
 
 
 def test_partition_that_lost_nothing_takes_every_cursor(any_shop):
     """Where nothing was trimmed of a partition, also a cursor from its beginning goes on."""
-    feed = shop_source(partitions=4).bind(any_shop)
+    feed = source(partitions=4).bind(any_shop)
     before = feed.cursor_after(3)
     trim(feed, 11)
     place_at(any_shop, [30])
-    with any_shop.begin() as connection:
-        connection.execute(orders.update().where(orders.c.id == 21).values(part=3))
+    run(any_shop, orders.update().where(orders.c.id == 21).values(part=3))
     for cursor in ("1-0", before, FIRST):
         assert numbers(feed, 3, cursor) == [30]
     with pytest.raises(Trimmed):
         feed.read(0, before, 10)
 
 
-def test_other_division_into_partitions_spares_no_reader(any_shop):
+def test_other_division_into_partitions_spares_no_reader(any_shop, any_feed):
     """What is known of partitions counts only where events are divided in the same way, and where
     no other feed has trimmed since.
     """
-    feed = shop_source().bind(any_shop)
-    whole = shop_source(partition=None, partitions=None).bind(any_shop)
+    feed, whole = any_feed, source(partition=None, partitions=None).bind(any_shop)
     at_4 = feed.cursor_after(5)
     for trimmer, below, reader, partition in (
         (feed, 11, whole, 0),
@@ -182,25 +147,21 @@ def test_other_division_into_partitions_spares_no_reader(any_shop):
             reader.read(partition, at_4, 10)
 
 
-def test_mark_that_was_raised_by_hand_spares_no_reader(any_shop):
+def test_mark_that_was_raised_by_hand_spares_no_reader(any_shop, any_feed):
     """Where events were deleted by hand and the mark was raised, partitions count no more."""
-    feed = shop_source().bind(any_shop)
-    at_4, at_15 = feed.cursor_after(5), feed.cursor_after(15)
-    trim(feed, 11)
-    assert feed.read(2, at_4, 10).events == []
-    with any_shop.begin() as connection:
-        connection.execute(orders.delete().where(orders.c.id <= 15))
-        raised = {"trimmed": 15, "earliest": at_15}
-        connection.execute(Retention().table.update().values(raised))
+    at_4, at_15 = any_feed.cursor_after(5), any_feed.cursor_after(15)
+    trim(any_feed, 11)
+    assert any_feed.read(2, at_4, 10).events == []
+    raised = Retention().table.update().values(trimmed=15, earliest=at_15)
+    run(any_shop, orders.delete().where(orders.c.id <= 15), raised)
     with pytest.raises(Trimmed) as trimmed:
-        feed.read(2, at_4, 10)
+        any_feed.read(2, at_4, 10)
     assert trimmed.value.earliest == at_15
-    assert numbers(feed, 1, at_15) == [15, 17, 19]
+    assert numbers(any_feed, 1, at_15) == [15, 17, 19]
 
 
-def test_first_begins_at_the_mark(shop):
+def test_first_begins_at_the_mark(shop, feed):
     """What begins at the first event begins at the first that is left, with a cursor that lasts."""
-    feed = shop_source().bind(shop)
     trim(feed, 11)
     mark = feed.cursor_after(0)
     assert position_of(mark) == 10
@@ -209,8 +170,7 @@ def test_first_begins_at_the_mark(shop):
     assert feed.cursor_at(NOON + timedelta(minutes=12)) == feed.cursor_after(12)
     assert feed.read(2, FIRST, 10).cursor == mark
     assert numbers(feed, 0, FIRST, 2) == [*range(10, 20, 2)]
-    assert feed.splits(0, 2)[0] == mark
-    assert feed.splits(2, 2)[0] == mark
+    assert feed.splits(0, 2)[0] == feed.splits(2, 2)[0] == mark
     assert feed.lag(0, FIRST).events == 5
     assert feed.cursor_of_count(0, FIRST, 2).cursor == feed.cursor_after(13)
     assert feed.cursor_of_count(2, FIRST, 2).cursor == mark
@@ -226,54 +186,48 @@ def test_first_begins_at_the_mark(shop):
 
 def test_mutable_feed_is_told_as_well(any_shop):
     """Where cursors hold numbers alone, they are refused below what was trimmed all the same."""
-    feed = shop_source(mutable=True).bind(any_shop)
+    feed = source(mutable=True).bind(any_shop)
     trim(feed, 11)
     for cursor in ("1-0", "1-8"):
         with pytest.raises(Trimmed) as trimmed:
             feed.read(0, cursor, 10)
         assert trimmed.value.earliest == "1-10"
     assert feed.cursor_after(3) == "1-10"
-    assert numbers(feed, 0, "1-10") == [*range(10, 20, 2)]
-    assert numbers(feed) == [*range(10, 20, 2)]
+    assert numbers(feed, 0, "1-10") == numbers(feed) == [*range(10, 20, 2)]
     assert feed.read(2, "1-7", 10).events == []
 
 
-def test_events_that_were_deleted_one_by_one_are_not_missed(shop):
+def test_events_that_were_deleted_one_by_one_are_not_missed(shop, feed):
     """Where it is said that events may be missing, a cursor at one goes on, and no page is said to
     stay as it is; above, nothing has changed.
     """
-    source = shop_source()
-    feed = source.bind(shop)
     cursor, above = feed.cursor_after(13), feed.cursor_after(15)
     assert feed.read(0, "1-2", 2).full
     with shop.begin() as connection:
         connection.execute(orders.delete().where(orders.c.id.in_([3, 13])))
-        source.thin(connection, 13)
-        source.thin(connection, 3)
+        source().thin(connection, 13)
+        source().thin(connection, 3)
     assert numbers(feed, 0, cursor) == [14, 16, 18]
     assert numbers(feed) == [0, 6, 8, 10, 14, 16, 18]
     assert [page.full for page in feed.read_pages(0, "1-1", 1, 3)] == [False] * 3
-    assert not feed.read(0, "1-2", 2).full
-    assert feed.read(0, "1-13", 2).full
+    assert [feed.read(0, start, 2).full for start in ("1-2", "1-13")] == [False, True]
     assert trim(feed, 11) == 9
     assert numbers(feed, 0, cursor) == [14, 16, 18]
-    with shop.begin() as connection:
-        connection.execute(orders.delete().where(orders.c.id == 15))
+    run(shop, orders.delete().where(orders.c.id == 15))
     with pytest.raises(Diverged):
         feed.read(0, above, 10)
     with shop.begin() as connection, pytest.raises(ConfigurationError, match="needs a Retention"):
-        shop_source(retention=None).thin(connection, 15)
+        source(retention=None).thin(connection, 15)
 
 
 def test_numbers_that_start_again_below_the_mark_are_refused(sqlite):
     """Where a table was emptied and its numbers start again, nothing is hidden in silence."""
-    filled(sqlite)
-    feed = shop_source().bind(sqlite)
+    published(sqlite, retention=Retention())
+    fill(sqlite)
+    feed = source().bind(sqlite)
     mark, at_4 = feed.cursor_after(10), feed.cursor_after(5)
     trim(feed, 11)
-    with sqlite.begin() as connection:
-        connection.execute(orders.delete())
-        connection.execute(text("DELETE FROM sqlite_sequence"))
+    run(sqlite, orders.delete(), text("DELETE FROM sqlite_sequence"))
     place_at(sqlite, range(3))
     for cursor in (mark, FIRST):
         with pytest.raises(Diverged):
@@ -288,67 +242,28 @@ def test_feed_without_its_row_is_refused(engine):
     trimmed.
     """
     metadata.create_all(engine)
-    feed = shop_source().bind(engine)
+    feed = source().bind(engine)
     with pytest.raises(ConfigurationError, match=r"has no row of feed 'orders\.id'"):
         feed.read(0, FIRST, 10)
     with engine.begin() as connection:
         Retention().create_tables(connection)
         Retention().create_tables(connection)
-    with pytest.raises(ConfigurationError, match="has no row"):
-        feed.read(0, FIRST, 10)
-    with pytest.raises(ConfigurationError, match="has no row"):
-        feed.plan_trim(below=3)
-    assert [finding.level for finding in feed.check() if finding.subject == "retention"] == [
-        "error"
-    ]
+    for use in (partial(feed.read, 0, FIRST, 10), partial(feed.plan_trim, below=3)):
+        with pytest.raises(ConfigurationError, match="has no row"):
+            use()
+    assert [one.level for one in feed.check() if one.subject == "retention"] == ["error"]
     with engine.begin() as connection:
-        shop_source().install(connection)
-        shop_source().install(connection)
+        source().install(connection)
+        source().install(connection)
     assert feed.read(0, FIRST, 10).events == []
 
 
 def test_mark_is_kept_beside_the_table():
     """A feed has its place for the mark beside its table."""
     with pytest.raises(ConfigurationError, match=r"schema=None"):
-        shop_source(retention=Retention(schema="elsewhere"))
+        source(retention=Retention(schema="elsewhere"))
     known = MetaData()
     assert Retention(known).table is Retention(known).table
-
-
-@pytest.mark.anyio
-async def test_async_feed_is_trimmed_alike(shop, async_engine):
-    """A feed of an async engine plans, trims and refuses as one of a sync engine does."""
-    feed = shop_source().bind(async_engine)
-    below = await feed.cursor_after(3)
-    plan = await feed.plan_trim(below=11)
-    assert (plan.events, plan.until) == (10, 10)
-    heard = []
-    assert await feed.trim(plan, rows=4, told=lambda *progress: heard.append(progress)) == 10
-    assert heard == [(4, 4), (8, 8), (10, 10)]
-    with pytest.raises(Trimmed):
-        await feed.read(0, below, 10)
-
-
-def test_page_of_trimmed_events_is_kept_no_longer(any_shop):
-    """A page below the mark that was read before is refused soon after."""
-    routes = feed_routes("/orders", shop_source(), any_shop)
-    with serving(Starlette(routes=routes)) as url:
-        parameters = {"token": "3", "partition": 0, "cursor": "1-2", "pagesizehint": 2}
-        before, again = (httpx.get(f"{url}/orders/events", params=parameters) for _ in range(2))
-        assert before.status_code == 200
-        assert before.content == again.content
-        assert "etag" in before.headers
-        trim(shop_source().bind(any_shop), 5)
-        known = {"If-None-Match": before.headers["etag"]}
-
-        def refused():
-            found = httpx.get(f"{url}/orders/events", params=parameters, headers=known)
-            return found if found.status_code == 410 else None
-
-        after = until(refused, "the page is refused", 10)
-    document = after.json()
-    assert document["type"] == "urn:zeroeventhub:problem/trimmed"
-    assert position_of(document["earliestCursor"]) == 4
 
 
 @of_each(*ALL)
@@ -356,10 +271,8 @@ def test_every_ordering_goes_on_behind_the_mark(log, case):
     """With every ordering all may be trimmed, and what is written then is seen by readers at the
     end and by those that begin; no other reader is let through.
     """
-    log.publish(retention=Retention())
     feed = log.feed
-    log.write(*range(6))
-    assert log.news() == [*range(6)]
+    log.assert_news(*range(6))
     early = feed.read(0, FIRST, 3).cursor
     assert trim(feed, 3, rows=1) == 2
     assert numbers(feed, 0, early) == [3, 4, 5]
@@ -368,35 +281,32 @@ def test_every_ordering_goes_on_behind_the_mark(log, case):
     assert feed.plan_trim(below=log.cursor).first is None
     with pytest.raises(Trimmed):
         feed.read(0, early, 10)
-    log.write(6, 7)
-    assert log.news() == [6, 7]
-    for one in (feed, log.source(retention=Retention()).bind(log.engine)):
+    log.assert_news(6, 7)
+    for one in (feed, log.source(retention=Retention(), id="id").bind(log.engine)):
         assert numbers(one) == [6, 7]
 
 
 @pytest.mark.parametrize("limit", [2, pytest.param(50, marks=pytest.mark.test_all)])
 @pytest.mark.parametrize("cursor", [FIRST, "1-5"])
-def test_trimmed_between_any_two_statements(sqlite, cursor, limit, monkeypatch):
+def test_trimmed_between_any_two_statements(any_engine, cursor, limit, monkeypatch):
     """Whenever in the course of a read events are trimmed, the page has all that follow its
     cursor, or is not read at all.
     """
     monkeypatch.setattr("zeroeventhub.publisher.portions.FIRST", 2)
     monkeypatch.setattr("zeroeventhub.publisher.portions.GROWTH", 1)
-    metadata.create_all(sqlite)
-    with sqlite.begin() as connection:
-        shop_source().install(connection)
+    published(any_engine, retention=Retention())
     first, step, trimmed = 0, 0, True
-    with connected(sqlite.url) as own:
-        beside = shop_source().bind(own)
+    with connected(any_engine.url) as own:
+        beside = source().bind(own)
         while trimmed:
-            place_at(sqlite, range(first, first + 40))
-            feed = shop_source().bind(sqlite)
+            place_at(any_engine, range(first, first + 40))
+            feed = source().bind(any_engine)
             feed.info()
             start = cursor if cursor == FIRST else f"1-{first + 5}"
             trim_now = partial(trim, beside, first + 30, rows=9)
             with (
                 suppress(*([Trimmed] if cursor != FIRST else [])),
-                before_query(sqlite, step, trim_now) as trimmed,
+                before_query(any_engine, step, trim_now) as trimmed,
             ):
                 pages = feed.read_pages(0, start, limit, 30)
                 seen = [event.data["n"] for page in pages for event in page.events]

@@ -7,11 +7,11 @@ from harness.killed import source as killed_source
 from harness.killed import trimming, until_killed
 from harness.log import LOG, Log, append, stranger
 from harness.ordering_table import ALL, OBSERVED, SEQUENCING, SINGLE_WRITER
-from harness.shop import metadata, orders
+from harness.shop import orders
 from harness.trimmed import numbers, of_any, of_each, position_of, trim
 from sqlalchemy import MetaData, insert
 
-from zeroeventhub import FIRST, EventLog, ExpectedVersion, NewEvent, TableFeed
+from zeroeventhub import EventLog, ExpectedVersion, NewEvent, TableFeed
 from zeroeventhub.errors import BadCursor, ConfigurationError, Diverged, FeedFailure, Trimmed
 from zeroeventhub.publisher.retention import Retention
 from zeroeventhub.publisher.trimming import trimmer
@@ -19,124 +19,96 @@ from zeroeventhub.publisher.trimming import trimmer
 HOUR = timedelta(hours=1)
 
 
-@pytest.fixture
-def log(request, case):
-    """A log in an empty database, whose feed is trimmed."""
-    found = Log(request.getfixturevalue(case.database), case)
-    found.publish(retention=Retention(), id="id")
-    return found
-
-
-def shop_source(**options):
+def source(**options):
     """Return a feed over orders in two partitions."""
     given = {"data": "data", "partition": "part", "partitions": 2, "time": "placed"}
     return TableFeed(orders, **{**given, "retention": Retention(), **options})
 
 
-def filled(engine):
-    """Place ten orders in a database, the oldest of ten hours ago."""
-    metadata.create_all(engine)
+def fill(engine):
+    """Place ten orders, the oldest of ten hours ago."""
     now = datetime.now(UTC)
     with engine.begin() as connection:
-        shop_source().install(connection)
         for hours in range(10, 0, -1):
             row = {"part": hours % 2, "placed": now - hours * HOUR, "data": {"n": hours}}
             connection.execute(insert(orders), row)
-    return engine
 
 
-@pytest.fixture
-def shop(engine):
-    """An engine of a database with ten orders, on each database."""
-    return filled(engine)
+def change(engine, where=None, **values):
+    """Change orders, all of them unless it is said which."""
+    statement = orders.update() if where is None else orders.update().where(orders.c.id == where)
+    with engine.begin() as connection:
+        connection.execute(statement.values(**values))
 
 
-@pytest.fixture
-def any_shop(any_engine):
-    """The same on a database of any kind."""
-    return filled(any_engine)
-
-
-def test_plan_by_age(shop):
+def test_plan_by_age(shop, feed):
     """By age all events go before which there is none that is younger, whatever the partition."""
-    feed = shop_source().bind(shop)
     plan = feed.plan_trim(older_than=4.5 * HOUR)
     assert (plan.events, plan.first, plan.until, plan.wanted) == (6, 1, 6, 6)
     assert plan.newest - plan.oldest == 5 * HOUR
     assert "6 events would go, positions 1 to 6, of " in str(plan)
-    with shop.begin() as connection:
-        young = {"part": 0, "placed": datetime.now(UTC)}
-        connection.execute(orders.update().where(orders.c.id == 4).values(young))
+    change(shop, 4, part=0, placed=datetime.now(UTC))
     plan = feed.plan_trim(older_than=4.5 * HOUR)
     assert (plan.events, plan.until) == (3, 3)
     assert feed.trim(plan) == 3
     assert (numbers(feed), numbers(feed, 1)) == ([7, 6, 4, 2], [5, 3, 1])
 
 
-def test_all_that_is_said_holds_for_what_goes(any_shop):
+def test_all_that_is_said_holds_for_what_goes(any_feed):
     """Of an age, a position and what is kept elsewhere the lowest counts."""
-    feed = shop_source().bind(any_shop)
     for cut, until in (
         ({"older_than": 4.5 * HOUR, "below": 4}, 3),
         ({"older_than": 4.5 * HOUR, "below": 9}, 6),
         ({"older_than": 4.5 * HOUR, "sealed": 2}, 2),
         ({"sealed": lambda: 5}, 5),
-        ({"below": feed.cursor_after(7)}, 7),
+        ({"below": any_feed.cursor_after(7)}, 7),
         ({"below": 99}, 10),
         ({"older_than": timedelta(0)}, 10),
     ):
-        assert feed.plan_trim(**cut).until == until, cut
+        assert any_feed.plan_trim(**cut).until == until, cut
     for cut in ({"older_than": 20 * HOUR}, {"below": 1}, {"sealed": 0}, {"sealed": -1}):
-        plan = feed.plan_trim(**cut)
+        plan = any_feed.plan_trim(**cut)
         assert (plan.first, plan.events, plan.until) == (None, 0, 0)
-        assert feed.trim(plan) == 0
+        assert any_feed.trim(plan) == 0
         assert str(plan) == "Nothing to trim: the mark is at position 0."
 
 
-def test_plan_counts_no_longer_than_is_worth_it(any_shop, monkeypatch):
+def test_plan_counts_no_longer_than_is_worth_it(any_feed, monkeypatch):
     """A plan of very many events says how many there are at least, and takes all of them."""
     monkeypatch.setattr(trimmer, "MOST", 8)
-    feed = shop_source().bind(any_shop)
-    plan = feed.plan_trim(below=9)
+    plan = any_feed.plan_trim(below=9)
     assert (plan.events, plan.exact) == (8, True)
-    plan = feed.plan_trim(below=10)
+    plan = any_feed.plan_trim(below=10)
     assert (plan.events, plan.exact, plan.until) == (8, False, 9)
     assert "8 or more events would go" in str(plan)
-    assert feed.trim(plan) == 9
+    assert any_feed.trim(plan) == 9
 
 
-def test_what_cannot_be_meant_is_refused(any_shop):
+def test_what_cannot_be_meant_is_refused(any_shop, any_feed):
     """A plan for nothing, for times to come, and for times that nobody knows, is refused."""
-    feed = shop_source().bind(any_shop)
-    with pytest.raises(ConfigurationError, match="Say what to trim"):
-        feed.plan_trim()
-    with pytest.raises(ConfigurationError, match="still to come"):
-        feed.plan_trim(older_than=-HOUR)
-    with pytest.raises(ConfigurationError, match="does not know the times"):
-        shop_source(time=None).bind(any_shop).plan_trim(older_than=HOUR)
-    with pytest.raises(ConfigurationError, match=r"retention=Retention\(\)"):
-        shop_source(retention=None).bind(any_shop).plan_trim(below=3)
-    with pytest.raises(BadCursor):
-        feed.plan_trim(below="nonsense")
-    with pytest.raises(Diverged):
-        feed.plan_trim(below="1-99")
-    last = feed.cursor_after(10)
-    with any_shop.begin() as connection:
-        connection.execute(orders.update().where(orders.c.id == 10).values(data={"n": 99}))
-    with pytest.raises(Diverged):
-        feed.plan_trim(below=last)
-    with any_shop.begin() as connection:
-        connection.execute(orders.update().values(placed=None))
-    with pytest.raises(ConfigurationError, match="has no time"):
-        feed.plan_trim(older_than=HOUR)
+    last = any_feed.cursor_after(10)
+    change(any_shop, 10, data={"n": 99})
+    change(any_shop, placed=None)
+    for options, cut, error, complaint in (
+        ({}, {}, ConfigurationError, "Say what to trim"),
+        ({}, {"older_than": -HOUR}, ConfigurationError, "still to come"),
+        ({"time": None}, {"older_than": HOUR}, ConfigurationError, "does not know the times"),
+        ({}, {"older_than": HOUR}, ConfigurationError, "has no time"),
+        ({"retention": None}, {"below": 3}, ConfigurationError, r"retention=Retention\(\)"),
+        ({}, {"below": "nonsense"}, BadCursor, None),
+        ({}, {"below": "1-99"}, Diverged, None),
+        ({}, {"below": last}, Diverged, None),
+    ):
+        with pytest.raises(error, match=complaint):
+            source(**options).bind(any_shop).plan_trim(**cut)
 
 
 def test_sequenced_feed_is_trimmed_by_the_age_of_positions(shop):
     """Where the ordering knows since when events have their positions, no column is needed."""
-    source = TableFeed(orders, data="data", ordering="sequenced", retention=Retention())
+    sequenced = TableFeed(orders, data="data", ordering="sequenced", retention=Retention())
     with shop.begin() as connection:
-        source.install(connection)
-    feed = source.bind(shop)
+        sequenced.install(connection)
+    feed = sequenced.bind(shop)
     assert len(numbers(feed)) == 10
     assert feed.plan_trim(older_than=timedelta(0)).events == 10
     with shop.begin() as connection:
@@ -148,23 +120,16 @@ def test_sequenced_feed_is_trimmed_by_the_age_of_positions(shop):
 
 def test_sqlite_without_autoincrement_keeps_its_last_event(sqlite):
     """Where SQLite would give the number of the last row again, that row stays."""
-    plain = LOG.to_metadata(MetaData())
+    log, plain = Log(sqlite, SINGLE_WRITER), LOG.to_metadata(MetaData())
     plain.dialect_options["sqlite"]["autoincrement"] = False
-    plain.create(sqlite)
-    source = TableFeed(plain, data=["n"], append_only=True, retention=Retention())
-    with sqlite.begin() as connection:
-        source.install(connection)
-        append(connection, 0, 1, 2)
-    feed = source.bind(sqlite)
-    last = feed.cursor_after(3)
-    plan = feed.plan_trim(below=last)
+    log.publish(plain, append_only=True, retention=Retention())
+    log.assert_news(0, 1, 2)
+    plan = log.feed.plan_trim(below=log.cursor)
     assert (plan.events, plan.until, plan.wanted) == (2, 2, 3)
     assert "SQLite would give its number again" in str(plan)
-    feed.trim(plan)
-    with sqlite.begin() as connection:
-        append(connection, 3)
-    assert numbers(feed, cursor=last) == [3]
-    assert numbers(feed) == [2, 3]
+    log.feed.trim(plan)
+    log.assert_news(3)
+    assert log.everything() == [2, 3]
 
 
 @pytest.mark.parametrize("ordering", [None, "sequenced"])
@@ -195,8 +160,7 @@ def test_events_with_versions_are_not_trimmed(engine, ordering):
 @of_each(*(case for case in ALL if case not in SEQUENCING and case.database != "sqlite"))
 def test_never_above_the_horizon(log, case):
     """What is committed behind a transaction that still writes is not settled, and stays."""
-    log.write(0, 1)
-    assert log.news() == [0, 1]
+    log.assert_news(0, 1)
     with log.engine.connect() as slow:
         append(slow, 2)
         log.write(3, 4)
@@ -219,8 +183,7 @@ def test_rights_of_whoever_trims(log, case):
     """A user of its own needs to read and delete events, and to change the mark, and no more; a
     feed's user only reads the mark.
     """
-    log.write(*range(4))
-    assert log.news() == [*range(4)]
+    log.assert_news(*range(4))
     rights = [*RIGHTS[case.ordering], "SELECT, UPDATE ON zeroeventhub_retention"]
     if case.ordering == "sequenced":
         tables = log.source().ordering("postgresql").source.table.metadata.tables
@@ -240,49 +203,23 @@ def test_rights_of_whoever_trims(log, case):
     assert log.everything() == [2, 3]
 
 
-class Witness:
-    """Know all events that there ever were in a log, and judge what its feed says.
+def judged(log, feed, history):
+    """Show that every reader gets all that follows its cursor, or is refused; return the mark.
 
-    Args:
-        log: the log.
+    The history is of all events that there ever were: their numbers, and the cursors behind them.
     """
-
-    def __init__(self, log):
-        self._log = log
-        self.history = {}
-        self.cursors = {"1-0": 0}
-
-    def write(self, *written):
-        """Append events, and remember where they are, and the newest cursors."""
-        self._log.write(*written)
-        page = self._log.feed.read(0, [*self.cursors][-1], 1000, each=True)
-        assert [event.data["n"] for event in page.events] == [*written]
-        positions = [position_of(cursor) for cursor in page.cursors]
-        self.history |= zip(positions, written, strict=True)
-        newest = {**self.cursors, **dict(zip(page.cursors, positions, strict=True))}
-        self.cursors = dict([*newest.items()][-10:])
-
-    def judge(self, feed):
-        """Show that every reader gets all that follows its cursor, or is refused.
-
-        Args:
-            feed: the feed, as any process has it.
-
-        Returns:
-            Where the mark is.
-        """
-        mark = position_of(feed.cursor_after(0))
-        for cursor, position in {FIRST: mark, **self.cursors}.items():
-            behind = [number for at, number in self.history.items() if at > position]
-            if position >= mark:
-                assert numbers(feed, 0, cursor) == behind, cursor
-            else:
-                with pytest.raises(Trimmed) as trimmed:
-                    feed.read(0, cursor, 1000)
-                assert position_of(trimmed.value.earliest) == mark
-        left = self._log.count("SELECT count(*) FROM log")
-        assert left == sum(at > mark for at in self.history)
-        return mark
+    mark = position_of(feed.cursor_after(0))
+    behind = [number for number, at in history if position_of(at) > mark]
+    assert numbers(feed) == behind
+    assert log.count("SELECT count(*) FROM log") == len(behind)
+    for number, cursor in history[-10:]:
+        if position_of(cursor) >= mark:
+            assert numbers(feed, 0, cursor) == [*range(number + 1, len(history))], cursor
+        else:
+            with pytest.raises(Trimmed) as trimmed:
+                feed.read(0, cursor, 1000)
+            assert position_of(trimmed.value.earliest) == mark
+    return mark
 
 
 @pytest.mark.parametrize("stride", [13, pytest.param(4, marks=pytest.mark.test_all)])
@@ -291,19 +228,20 @@ def test_killed_at_points_of_trimming(log, case, stride):
     """Before and behind every statement and every commit: the mark and the table are of one
     moment, no reader passes over anything, and the next process goes on.
     """
-    witness = Witness(log)
     url = log.engine.url.render_as_string(hide_password=False)
-    at, written, kills, marks, killed = 1, 0, 0, set(), True
+    at, history, kills, marks, killed = 1, [], 0, set(), True
     while killed:
-        witness.write(*range(written, written + 6))
-        written += 6
-        below = max(witness.history) - 1
+        written = range(len(history), len(history) + 6)
+        log.write(*written)
+        page = log.feed.read(0, history[-1][1] if history else "1-0", 1000, each=True)
+        history += zip(written, page.cursors, strict=True)
+        below = position_of(history[-1][1]) - 1
         killed = until_killed(trimming, url, case.ordering, below, at)
         kills += killed
-        marks.add(witness.judge(log.feed))
-        witness.judge(killed_source(case.ordering).bind(log.engine))
+        marks.add(judged(log, log.feed, history))
+        judged(log, killed_source(case.ordering).bind(log.engine), history)
         trim(log.feed, below)
-        assert witness.judge(log.feed) == below - 1
+        assert judged(log, log.feed, history) == below - 1
         at += stride
     assert kills > 1
     assert len(marks) > 2
