@@ -19,7 +19,7 @@ PLANTED = (
         "publisher/reader.py",
         "        until = horizon.settled if stop_place is None else stop_place.position\n",
         "        until = horizon.highest if stop_place is None else stop_place.position\n",
-        (f"{_ROOM}/test_split_query.py", "-k", "below_the_horizon"),
+        (f"{_ROOM}/test_questions.py", "-k", "above_the_horizon"),
     ),
     Planted(
         "the diverged check: a cursor of another history is refused",
@@ -40,7 +40,7 @@ PLANTED = (
         "publisher/reader.py",
         "if any(place is not None and place.position > horizon.highest for place in places):",
         "if any(place is not None and place.position < 0 for place in places):",
-        (f"{_ROOM}/test_reader.py", *_SQLITE),
+        (f"{_ROOM}/test_reader.py", "-k", "v1"),
     ),
     Planted(
         "text that is not JSON is not passed on",
@@ -92,7 +92,7 @@ PLANTED = (
         """            values["after"] = rows.last[0]
             query = self._statement(way, None, each)
 """,
-        (f"{_ROOM}/test_type_condition.py", *_SQLITE),
+        (f"{_ROOM}/test_questions.py", *_SQLITE),
     ),
     Planted(
         "a stop is reached with the event at it",

@@ -1,5 +1,6 @@
 """Histories that are set back and go on otherwise, at random: which cursors a feed still takes."""
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Column, Engine, Integer, MetaData, Table, create_engine, insert, text
@@ -74,6 +75,8 @@ class World:
                 seen = self._read(cursor)
             except Gone as error:
                 refused: Gone | None = error
+                with pytest.raises(Gone):
+                    self.feed.read(0, FIRST, 10, stop=cursor)
             else:
                 refused = None
                 assert seen == [n for position, n in self.history if position > stands]
