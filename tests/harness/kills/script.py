@@ -98,9 +98,7 @@ class ScriptedFeed:
     async def read(self, partition: int, cursor: str, limit: int) -> Page:
         """Read the events that follow a cursor; a cursor counts the events before it."""
         self._pages += 1
-        place = {FIRST: 0, LAST: self.end}.get(cursor)
-        if place is None:
-            place = count_of(cursor)
+        place = self.end if cursor == LAST else count_of(cursor)
         if place > self.end:
             raise errors.Diverged("The cursor is behind the last event.")
         upto = min(place + limit, self.end)
