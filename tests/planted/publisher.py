@@ -92,7 +92,7 @@ PLANTED = (
         """            values["after"] = rows.last[0]
             query = self._statement(way, None, each)
 """,
-        (f"{_ROOM}/test_questions.py", *_SQLITE),
+        (f"{_ROOM}/test_page_query.py", "-k", "has_room"),
     ),
     Planted(
         "a stop is reached with the event at it",

@@ -62,6 +62,9 @@ def test_pages_hold_what_has_room(memory, sizes, limit, filtered):
     with memory.begin() as connection:
         connection.execute(delete(orders))
         values = [{"data": json.loads(row), "kind": "placed"} for row in rows]
+        if filtered:
+            other = {"data": "of another type", "kind": "paid"}
+            values = [row for value in values for row in (value, other)]
         connection.execute(insert(orders), values)
     options = {"types": TypeFilter(frozenset({"placed"}))} if filtered else {}
     feed = TableFeed(orders, data="data", type="kind").bind(memory, Capacity(page_bytes=PAGE))
