@@ -3,16 +3,13 @@
 from bisect import bisect_right
 from itertools import chain, pairwise
 
-import pytest
 from harness.published import TWO, published
-from harness.shop import metadata, orders, place
+from harness.shop import metadata, orders
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import create_engine, delete, insert, select, text
-from sqlalchemy.pool import StaticPool
+from sqlalchemy import delete, insert, select, text
 
-from zeroeventhub import FIRST, TableFeed
-from zeroeventhub.errors import Diverged, Trimmed
+from zeroeventhub import TableFeed
 
 BALANCED = 1.5
 ROWS = 20_000
@@ -91,12 +88,10 @@ def test_uneven_pieces_are_balanced(engine):
     assert max(pieces) <= BALANCED * sum(pieces) / 4
 
 
-@pytest.mark.parametrize("options", [TWO, {}], ids=["two partitions", "one"])
-def test_pieces_of_a_sequenced_feed_are_balanced(engine, options):
+def test_pieces_of_a_sequenced_feed_are_balanced(engine):
     """Positions that an ordering has given are cut as well, in a table of their own."""
-    feed = published(engine, data=["id"], ordering="sequenced", **options)
-    part = "CASE WHEN n < 5000 AND mix < 900 THEN 1 ELSE 0 END" if options else "0"
-    fill(engine, part=part, where="n <= 8000")
+    feed = published(engine, data=["id"], ordering="sequenced", **TWO)
+    fill(engine, part="CASE WHEN n < 5000 AND mix < 900 THEN 1 ELSE 0 END", where="n <= 8000")
     given = 0
     while given < 8_000:
         given, before = feed.head(), given
@@ -131,73 +126,32 @@ def test_few_events_are_cut_exactly(engine):
     assert split(feed, 100, partition=3) == [0, 10**7]
 
 
-def test_cut_stays_below_the_horizon(postgresql):
-    """Beside an open writer no piece has an event that cannot be read yet."""
-    feed = published(postgresql)
-    with postgresql.begin() as connection:
-        place(connection, 6)
-    head = feed.read(0, FIRST, 10).cursor
-    with postgresql.connect() as slow:
-        place(slow, 1)
-        with postgresql.begin() as connection:
-            place(connection, 6)
-        for count in (1, 3, 100):
-            found = feed.splits(0, count)
-            assert found[-1] == head
-            assert len(found) == min(count, 6) + 1
-        slow.commit()
-    assert feed.splits(0, 2)[-1] == feed.read(0, FIRST, 100).cursor
-
-
-def test_cut_is_refused_as_a_read_is(sqlite):
-    """A start or stop of another history, or below what is left, is refused."""
-    feed = published(sqlite)
-    with sqlite.begin() as connection:
-        place(connection, 9)
-    cursor = feed.read(0, FIRST, 5).cursor
-    assert feed.splits(0, 2, start=cursor, stop=cursor) == [cursor, cursor]
-    for wrong in ({"start": "1-99"}, {"stop": "1-99"}):
-        with pytest.raises(Diverged):
-            feed.splits(0, 2, **wrong)
-    with sqlite.begin() as connection:
-        connection.execute(orders.delete().where(orders.c.id < 6))
-    for wrong in ({"start": cursor}, {"stop": cursor}):
-        with pytest.raises(Trimmed):
-            feed.splits(0, 2, **wrong)
-
-
 GAPS = st.one_of(st.integers(1, 3), st.integers(0, 9).map(lambda digits: 10**digits))
 
 
-@pytest.fixture(scope="module")
-def memory():
-    """A database in memory that all examples share, with the feed over it."""
-    engine = create_engine("sqlite://", poolclass=StaticPool)
-    metadata.create_all(engine)
-    yield engine, feed_of(engine)
-    engine.dispose()
-
-
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=40,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
 @given(
     st.lists(st.tuples(GAPS, st.integers(1, 400), st.integers(1, 3)), min_size=1, max_size=15),
     st.integers(1, 1_000),
     st.randoms(use_true_random=False),
 )
-def test_joined_pieces_are_the_whole(memory, spread, count, dice):
+def test_joined_pieces_are_the_whole(sqlite, spread, count, dice):
     """Pieces have every event between two positions once, and none is empty unless all is."""
-    engine, feed = memory
     ids, last = [], 0
     for gap, number, step in spread:
         ids += range(last + gap, last + gap + number * step, step)
         last = ids[-1]
     shares = dice.random()
     rows = [{"id": each, "part": int(dice.random() < shares)} for each in ids]
-    with engine.begin() as connection:
+    metadata.create_all(sqlite)
+    with sqlite.begin() as connection:
         connection.execute(delete(orders))
         connection.execute(insert(orders), rows)
     after, until = sorted(dice.choices([0, *ids, ids[0] - 1], k=2))
-    boundaries = split(feed, count, after=after, until=until)
+    boundaries = split(feed_of(sqlite), count, after=after, until=until)
     own = [row["id"] for row in rows if row["part"] == 0 and after < row["id"] <= until]
     pieces = sizes(own, boundaries)
     assert (boundaries[0], boundaries[-1]) == (after, until)

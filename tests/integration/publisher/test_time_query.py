@@ -1,11 +1,11 @@
 """Places in a feed by position and by time, none of them above the horizon."""
 
-import random
 import time
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
-from harness.shop import metadata, orders, place
+from harness.published import TWO, published
+from harness.shop import metadata, orders
 from sqlalchemy import insert, text
 
 from zeroeventhub import FIRST, LAST, TableFeed
@@ -16,26 +16,12 @@ NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 ELSEWHERE = timezone(timedelta(hours=5, minutes=30))
 
 
-def source(**options):
-    """A feed over two partitions of orders that knows their times."""
-    return TableFeed(
-        orders, data="data", partition="part", partitions=2, **{"time": "placed", **options}
-    )
-
-
 @pytest.fixture(params=["by default", "sequenced"])
 def seeking(request, engine):
-    """Make a feed over an empty table of orders, in two orderings on each database."""
+    """Make a feed over orders in two partitions, in two orderings on each database."""
     metadata.create_all(engine)
-
-    def make(**options):
-        ordering = None if request.param == "by default" else "sequenced"
-        publisher = source(ordering=ordering, **options)
-        with engine.begin() as connection:
-            publisher.install(connection)
-        return publisher.bind(engine)
-
-    return make
+    ordering = None if request.param == "by default" else "sequenced"
+    return lambda: published(engine, ordering=ordering, time="placed", **TWO)
 
 
 def events(feed, cursor, partition=0):
@@ -51,27 +37,10 @@ def place_at(engine, minutes, part=0):
             connection.execute(insert(orders), row)
 
 
-@pytest.mark.parametrize(
-    "seed", [0, *(pytest.param(seed, marks=pytest.mark.test_all) for seed in (1, 2))]
-)
-def test_moment_leaves_no_later_event_behind(seeking, engine, seed):
-    """Behind the cursor of a moment come all of its events and later ones, the first of all first,
-    although times do not rise with positions.
-    """
-    dice = random.Random(seed)
-    minutes = [dice.randrange(60) for _ in range(30)]
-    place_at(engine, minutes)
-    place_at(engine, [0, 59], part=1)
-    feed = seeking()
-    for moment in range(-1, 62, 7):
-        found = [event["m"] for event in events(feed, feed.cursor_at(_minute(moment)))]
-        late = [minute for minute in minutes if minute >= moment]
-        assert [minute for minute in found if minute >= moment] == late
-        assert found[:1] == late[:1]
-
-
 def test_moment_keeps_its_cursor(seeking, engine):
-    """A moment is the same in any zone, and its cursor stays once one of its events is settled."""
+    """A moment is the same in any zone, and its cursor stays once one of its events is settled; it
+    is looked for in one partition.
+    """
     place_at(engine, [0, 10, 5])
     feed = seeking()
     moment, first = _minute(10), feed.cursor_at(_minute(10))
@@ -81,38 +50,9 @@ def test_moment_keeps_its_cursor(seeking, engine):
     place_at(engine, [10, 4, 30])
     assert feed.cursor_at(moment) == first
     assert feed.cursor_at(_minute(60)) == feed.read(0, LAST, 1).cursor
-
-
-def test_partition_has_moments_of_its_own(seeking, engine):
-    """A moment is looked for in one partition."""
-    place_at(engine, [30], part=0)
-    place_at(engine, [10, 30], part=1)
-    feed = seeking()
-    assert events(feed, feed.cursor_at(_minute(20), 1), 1) == [{"m": 30}]
+    place_at(engine, [20, 50], part=1)
+    assert events(feed, feed.cursor_at(_minute(40), 1), 1) == [{"m": 50}]
     assert events(feed, feed.cursor_at(_minute(20), 0), 0) == [{"m": 30}]
-
-
-@pytest.mark.parametrize("ordering", ["observed", "gated"])
-def test_no_place_lies_above_the_horizon(postgresql, ordering):
-    """Beside an open writer neither a moment nor a position leads past what it may still write."""
-    metadata.create_all(postgresql)
-    publisher = source(ordering=ordering)
-    with postgresql.begin() as connection:
-        publisher.install(connection)
-    feed = publisher.bind(postgresql)
-    place_at(postgresql, [0])
-    assert len(events(feed, FIRST)) == 1
-    with postgresql.connect() as slow:
-        place(slow, 1)
-        place_at(postgresql, [10])
-        here = feed.cursor_after(1)
-        assert Place.of(here).position == 1
-        assert feed.cursor_at(_minute(10)) == feed.read(0, LAST, 1).cursor == here
-        with pytest.raises(BadCursor, match="0 to 1"):
-            feed.cursor_after(2)
-        slow.commit()
-    assert [event["m"] for event in events(feed, feed.cursor_at(_minute(10)))] == [10]
-    assert Place.of(feed.cursor_after(2)).position == 2
 
 
 def test_position_need_not_be_that_of_an_event(seeking, engine):
@@ -130,11 +70,7 @@ def test_position_need_not_be_that_of_an_event(seeking, engine):
 
 def test_sequenced_feed_knows_when_positions_were_given(engine):
     """Without a time column, a moment is compared with when the event got its position."""
-    metadata.create_all(engine)
-    publisher = source(ordering="sequenced", time=None)
-    with engine.begin() as connection:
-        publisher.install(connection)
-    feed = publisher.bind(engine)
+    feed = published(engine, ordering="sequenced", **TWO)
     moments = []
     for minute in range(10):
         place_at(engine, [minute], part=minute % 2)
@@ -150,11 +86,9 @@ def test_sequenced_feed_knows_when_positions_were_given(engine):
 
 def test_feed_without_times_says_so(engine):
     """Where no column is the time, or one of text is, a moment is refused with what to change."""
-    metadata.create_all(engine)
-    with pytest.raises(ConfigurationError, match="which column"):
-        source(time=None).bind(engine).cursor_at(NOON)
-    with pytest.raises(ConfigurationError, match="timestamps"):
-        source(time="kind").bind(engine).cursor_at(NOON)
+    for time_, complaint in ((None, "which column"), ("kind", "timestamps")):
+        with pytest.raises(ConfigurationError, match=complaint):
+            published(engine, time=time_).cursor_at(NOON)
 
 
 def _minute(number):

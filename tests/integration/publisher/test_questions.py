@@ -1,0 +1,243 @@
+"""Whatever is asked of a feed, the answer is that of a list of events: on every database."""
+
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import chain, pairwise, product
+from random import Random
+from time import time
+
+import pytest
+from harness.published import TWO, published
+from harness.shop import orders, place
+from harness.trimmed import numbers, position_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import create_engine, delete, event, insert
+from sqlalchemy.pool import StaticPool
+
+from zeroeventhub import FIRST, LAST, CountedCursor, TypeFilter
+from zeroeventhub.errors import BadCursor, Diverged, Trimmed, Unavailable
+from zeroeventhub.publisher import count_query, page_query
+
+NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
+KNOWN = {"type": "kind", "time": "placed", "id": "customer", "mutable": True}
+ONLY_A = TypeFilter(frozenset({"a"}))
+FILTERS = [None, ONLY_A, TypeFilter(ONLY_A.names, skip=True)]
+
+
+def minute(number):
+    """A moment after noon."""
+    return NOON + timedelta(minutes=number)
+
+
+def order(number, part, placed, kind="a"):
+    """An order that is placed some minutes after noon."""
+    when = None if placed is None else minute(placed)
+    row = {"part": part, "kind": kind, "customer": f"c{number}", "placed": when}
+    return row | {"data": {"n": number}}
+
+
+def write(engine, *rows):
+    """Append orders."""
+    with engine.begin() as connection:
+        for row in rows:
+            connection.execute(insert(orders), row)
+
+
+def between(feed, partition, start, stop, *, limit=100, types=None):
+    """The numbers of the events that reads up to a stop, or the head, bring page by page."""
+    found, cursor = [], start
+    while True:
+        page = feed.read(partition, cursor, limit, stop=stop, types=types)
+        assert len(page.events) <= limit
+        found += [event.data["n"] for event in page.events]
+        if page.stop_reached or page.caught_up:
+            assert not page.stop_reached or page.cursor == stop
+            return found
+        assert page.cursor != cursor
+        cursor = page.cursor
+
+
+def assert_like_a_list(feed, rows, places):
+    """Show that a feed answers as if its orders were a list of those that are left.
+
+    The rows have their positions as numbers; the places are those between which to ask.
+    """
+    cursors = {at: feed.cursor_after(at) for at in places}
+    partitions = [one.id for one in feed.info().partitions]
+    for partition, start, stop in product(partitions, places, (None, *places)):
+        here, end = cursors[start], None if stop is None else cursors[stop]
+        rest = [one for one in rows if one["part"] == partition and one["data"]["n"] > start]
+        own = [one for one in rest if stop is None or one["data"]["n"] <= stop]
+        behind = [one["data"]["n"] for one in own]
+        if stop is None or stop >= start:
+            for types, limit in product(FILTERS, (2, 100)):
+                wanted = [
+                    one["data"]["n"] for one in own if not types or types.lets_through(one["kind"])
+                ]
+                assert between(feed, partition, here, end, limit=limit, types=types) == wanted
+            cuts = feed.splits(partition, 3, start=here, stop=end)
+            pieces = [between(feed, partition, *piece) for piece in pairwise(cuts)]
+            assert (cuts[0], [*chain(*pieces)]) == (here, behind)
+            assert end in (None, cuts[-1])
+            assert len(pieces) <= 3
+        for events in (1, 3, 100):
+            found = feed.cursor_of_count(partition, here, events, stop=end)
+            assert found.events == min(events, len(own))
+            if not found.events:
+                assert found.cursor == here
+            elif stop is not None and found.events < events:
+                assert found.cursor == end
+            assert between(feed, partition, here, found.cursor) == behind[:events]
+        if stop is None:
+            lag = feed.lag(partition, here)
+            assert (lag.events, lag.exact) == (len(own), True)
+            moment = own and own[0]["placed"].timestamp()
+            assert lag.seconds == 0 if not own else abs(time() - lag.seconds - moment) < 60
+    for partition, moment in product(partitions, range(-1, 32, 4)):
+        own = [one for one in rows if one["part"] == partition]
+        late = [one["data"]["n"] for one in own if one["placed"] >= minute(moment)]
+        found = numbers(feed, partition, feed.cursor_at(minute(moment), partition))
+        assert [number for number in found if number in late] == late
+        assert found[:1] == late[:1]
+
+
+def some_orders(dice, count, parts=(0, 0, 1)):
+    """Make orders whose times do not rise with their positions."""
+    return [
+        order(number, dice.choice(parts), dice.randrange(30), dice.choice("abb"))
+        for number in range(1, count + 1)
+    ]
+
+
+@pytest.mark.parametrize(("options", "parts"), [({}, [0]), (TWO, [0, 0, 1])], ids=["one", "two"])
+def test_every_answer_is_that_of_a_list(publishing, monkeypatch, options, parts):
+    """In every ordering of every database, reads, counts, lags, pieces, moments and ids know of
+    the same events between any two places, and of none that was deleted.
+    """
+    monkeypatch.setattr(count_query, "AT_ONCE", 3)
+    monkeypatch.setattr(page_query, "FILTERED_ROWS", 7)
+    make, engine = publishing
+    feed, rows = make(**KNOWN, **options), some_orders(Random(0), 40, parts)
+    write(engine, *rows)
+    assert feed.head() == 40
+    assert_like_a_list(feed, rows, [0, 19])
+    gone = {1, 3, 4, 7, 8, 9, 17, 19, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40}
+    with engine.begin() as connection:
+        connection.execute(delete(orders).where(orders.c.id.in_(gone)))
+    left = [one for one in rows if one["data"]["n"] not in gone]
+    assert_like_a_list(feed, left, [0, 7, 33])
+    for one, partition, types in product(rows[::3], {*parts}, FILTERS):
+        number = one["data"]["n"]
+        asked = partial(feed.cursor_of, one["customer"], partition, types=types)
+        is_seen = types is None or types.lets_through(one["kind"])
+        if one in left and partition == one["part"] and is_seen:
+            assert position_of(asked()) == number
+        else:
+            with pytest.raises(BadCursor):
+                asked()
+
+
+@settings(max_examples=10)
+@given(
+    ordering=st.sampled_from(["single-writer", "sequenced"]),
+    seed=st.integers(0, 999),
+    count=st.integers(0, 20),
+    gone=st.sets(st.integers(1, 20)),
+    places=st.sets(st.integers(0, 20), min_size=1, max_size=2),
+    at_once=st.integers(1, 9),
+)
+def test_any_answer_is_that_of_a_list(*, ordering, seed, count, gone, places, at_once):
+    """Whatever was written and deleted, nothing is left out between any two places."""
+    engine = create_engine("sqlite://", poolclass=StaticPool)
+    feed = published(engine, ordering=ordering, **KNOWN, **TWO)
+    rows = some_orders(Random(seed), count)
+    write(engine, *rows)
+    feed.head()
+    with engine.begin() as connection:
+        connection.execute(delete(orders).where(orders.c.id.in_(gone)))
+    left = [one for one in rows if one["data"]["n"] not in gone]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(count_query, "AT_ONCE", at_once)
+        patch.setattr(page_query, "FILTERED_ROWS", at_once)
+        assert_like_a_list(feed, left, sorted({min(place, count) for place in places}))
+    engine.dispose()
+
+
+@pytest.mark.parametrize("ordering", ["observed", "gated"])
+def test_nothing_that_is_asked_lies_above_the_horizon(postgresql, ordering):
+    """Beside an open writer no moment, position, id, count, lag or piece leads past what it may
+    still write.
+    """
+    feed = published(postgresql, time="placed", ordering=ordering, id="id")
+    write(postgresql, order(1, 0, 0))
+    assert numbers(feed) == [1]
+    with postgresql.connect() as slow:
+        slow.execute(insert(orders), order(2, 0, None))
+        write(postgresql, order(3, 0, 10))
+        here = feed.cursor_after(1)
+        assert feed.cursor_at(minute(10)) == feed.read(0, LAST, 1).cursor == here
+        assert feed.cursor_of_count(0, FIRST, 9) == CountedCursor(here, 1)
+        assert feed.splits(0, 1)[-1] == feed.splits(0, 9)[-1] == here
+        assert feed.lag(0, FIRST).events == 1
+        for above in (partial(feed.cursor_after, 2), partial(feed.cursor_of, "3")):
+            with pytest.raises(BadCursor):
+                above()
+        slow.commit()
+    last = feed.cursor_after(3)
+    assert feed.cursor_at(minute(10)) == feed.cursor_after(2)
+    assert numbers(feed, 0, feed.cursor_after(2)) == [3]
+    assert feed.cursor_of_count(0, FIRST, 9) == CountedCursor(last, 3)
+    assert feed.splits(0, 2)[-1] == feed.cursor_of("3") == last
+    assert feed.lag(0, FIRST).events == 3
+
+
+def test_cursors_are_refused_as_those_of_a_read_are(sqlite):
+    """A start or stop of no feed, of another history, or below what is left is refused by whatever
+    is asked.
+    """
+    feed = published(sqlite)
+    with sqlite.begin() as connection:
+        place(connection, 9)
+    cursor = feed.read(0, FIRST, 5).cursor
+    assert feed.splits(0, 2, start=cursor, stop=cursor) == [cursor, cursor]
+
+    def refused(error, start):
+        for use in (
+            *([partial(feed.lag, 0, start)] if start != LAST else []),
+            partial(feed.cursor_of_count, 0, start, 7),
+            partial(feed.cursor_of_count, 0, FIRST, 7, stop=start),
+            partial(feed.splits, 0, 2, start=start),
+            partial(feed.splits, 0, 2, stop=start),
+        ):
+            with pytest.raises(error):
+                use()
+
+    refused(BadCursor, "nonsense")
+    refused(BadCursor, LAST)
+    refused(Diverged, "1-99")
+    with pytest.raises(BadCursor):
+        feed.cursor_of_count(0, FIRST, 7, stop=FIRST)
+    with sqlite.begin() as connection:
+        connection.execute(orders.delete().where(orders.c.id < 6))
+    refused(Trimmed, cursor)
+    assert feed.cursor_of_count(0, FIRST, 7).events == feed.lag(0, FIRST).events == 4
+
+
+def test_table_that_is_emptied_while_it_is_counted_is_not_answered_for(sqlite):
+    """Numbers that start again below the horizon of before are not taken for settled ones."""
+    feed = published(sqlite)
+    with sqlite.begin() as connection:
+        place(connection, 9)
+
+    @event.listens_for(sqlite, "before_cursor_execute")
+    def empty(connection, cursor, statement, *_):
+        if "count(*)" in statement:
+            # Through the driver, as another process would do it.
+            cursor.execute("PRAGMA query_only = 0")
+            cursor.execute("DELETE FROM orders")
+            cursor.execute("DELETE FROM sqlite_sequence")
+            cursor.execute("INSERT INTO orders (part, data) VALUES (0, '{}')")
+
+    with pytest.raises(Unavailable, match="emptied while it was read"):
+        feed.cursor_of_count(0, FIRST, 7)
