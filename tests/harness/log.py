@@ -8,18 +8,8 @@ from contextlib import closing, contextmanager, suppress
 from itertools import count
 from typing import Any, NamedTuple
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Connection,
-    Engine,
-    Integer,
-    MetaData,
-    Table,
-    create_engine,
-    event,
-    text,
-)
+import sqlalchemy as sa
+from sqlalchemy import Column, Connection, Engine, Integer, MetaData, Table, event
 from sqlalchemy.exc import DBAPIError
 
 from harness.waiting import DEADLINE, until
@@ -29,7 +19,7 @@ from zeroeventhub.errors import Unavailable
 LOG = Table(
     "log",
     MetaData(),
-    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+    Column("id", sa.BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
     Column("n", Integer),
     sqlite_autoincrement=True,
 )
@@ -37,7 +27,7 @@ LOG = Table(
 PARTITIONED = Table(
     "log",
     MetaData(),
-    Column("id", BigInteger, primary_key=True),
+    Column("id", sa.BigInteger, primary_key=True),
     Column("n", Integer, primary_key=True),
 )
 
@@ -51,12 +41,7 @@ class Case(NamedTuple):
 
 
 class Log:
-    """A table of events, the feed over it, and a consumer that reads on and on.
-
-    Args:
-        engine: of its database, which is empty.
-        case: the ordering.
-    """
+    """A table of events, the feed over it, and a consumer that reads on and on."""
 
     def __init__(self, engine: Engine, case: Case) -> None:
         self.engine = engine
@@ -139,12 +124,7 @@ class Log:
         return [event.data["n"] for event in self.feed.read(0, FIRST, 1000).events]
 
     def assert_order_of(self, write: Callable[[Connection], Any], *written: int) -> None:
-        """Show where the consumer sees events that are written while another commits event 2.
-
-        Args:
-            write: writes them in an open transaction.
-            written: their numbers; by default 1.
-        """
+        """Show where the consumer sees events that are written while another commits event 2."""
         with self.engine.connect() as slow:
             slow.begin()
             write(slow)
@@ -157,31 +137,21 @@ class Log:
         assert (early, late) == expected
 
     def assert_waits_for_prepared(self, *, watched: bool) -> None:
-        """Show that a prepared transaction is waited for, long after its session has gone.
-
-        Args:
-            watched: whether a reading has seen its writer before it was prepared.
-        """
+        """Show that a prepared transaction is waited for, long after its session has gone."""
         self.assert_news(0)
-
-        def watch() -> None:
+        with closing(Preparing(self, "INSERT INTO log (n) VALUES (1)")) as writer:
             if watched:
                 self.write(2)
                 assert self.news() == []
-
-        with prepared(self, "INSERT INTO log (n) VALUES (1)", beside=watch) as commit:
+            writer.prepare()
             self.write(3)
             for _ in range(3):
                 assert self.news() == []
-            commit()
+            writer.commit()
         assert self.news() == ([1, 2, 3] if watched else [1, 3])
 
     def assert_waits_between_steps(self, level: str) -> None:
-        """Show that a writer who comes, or ends, between two steps of a read is passed over never.
-
-        Args:
-            level: the isolation level of the feed's engine.
-        """
+        """Show that a writer who comes or ends between two steps of a read is never passed over."""
         self.feed = self.source().bind(self.engine.execution_options(isolation_level=level))
         assert self.news() == []
         for step in count():
@@ -234,7 +204,7 @@ def append(connection: Connection, *numbers: int) -> None:
 @contextmanager
 def connected(url: Any, **arguments: Any) -> Iterator[Engine]:
     """Make an engine of a test's own."""
-    engine = create_engine(url, connect_args=arguments)
+    engine = sa.create_engine(url, connect_args=arguments)
     try:
         yield engine
     finally:
@@ -287,26 +257,16 @@ STILL_OWNED = {1397, 1399}  # XAER_NOTA and XAER_RMFAIL: the server has not miss
 
 
 class Preparing:
-    """A transaction that is prepared, and whose connection is lost then.
-
-    Args:
-        log: where.
-        statement: what it does.
-    """
+    """A transaction that is prepared, and whose connection is lost then."""
 
     def __init__(self, log: Log, statement: str) -> None:
         token = uuid.uuid4().hex
         if log.database == "postgresql":
-            before, self._after = "SELECT 1", [f"PREPARE TRANSACTION '{token}'"]
-            self._commit, self._rollback = (
-                f"{decision} PREPARED '{token}'" for decision in ("COMMIT", "ROLLBACK")
-            )
+            before, *self._after = "SELECT 1", f"PREPARE TRANSACTION '{token}'"
+            self._decision = f"%s PREPARED '{token}'"
         else:
-            before, self._after = (
-                f"XA START '{token}'",
-                [f"XA END '{token}'", f"XA PREPARE '{token}'"],
-            )
-            self._commit, self._rollback = f"XA COMMIT '{token}'", f"XA ROLLBACK '{token}'"
+            before, *self._after = (f"XA {word} '{token}'" for word in ("START", "END", "PREPARE"))
+            self._decision = f"XA %s '{token}'"
         self._engine = log.engine
         self._connection = log.engine.connect()
         self._decided = False
@@ -323,28 +283,19 @@ class Preparing:
 
     def commit(self) -> None:
         """Commit it, from elsewhere."""
-        self._decided = decide(self._engine, self._commit)
+        self._decided = decide(self._engine, self._decision % "COMMIT")
 
     def close(self) -> None:
         """Leave nothing prepared, which would keep its database from being dropped."""
         self.prepare()
         if not self._decided:
-            decide(self._engine, self._rollback)
+            decide(self._engine, self._decision % "ROLLBACK")
 
 
 @contextmanager
-def prepared(
-    log: Log, statement: str, beside: Callable[[], None] = lambda: None
-) -> Iterator[Callable[[], None]]:
-    """Prepare a transaction and lose its connection; yield what commits it.
-
-    Args:
-        log: where.
-        statement: what it does.
-        beside: what is done between that and the moment at which it is prepared.
-    """
+def prepared(log: Log, statement: str) -> Iterator[Callable[[], None]]:
+    """Prepare a transaction and lose its connection; yield what commits it."""
     with closing(Preparing(log, statement)) as writer:
-        beside()
         writer.prepare()
         yield writer.commit
 
@@ -354,7 +305,7 @@ def decide(engine: Engine, decision: str) -> bool:
 
     def is_decided() -> bool:
         try:
-            connection.execute(text(decision))
+            connection.execute(sa.text(decision))
         except DBAPIError as error:
             if error.orig.args[0] not in STILL_OWNED:
                 raise

@@ -19,9 +19,7 @@ __all__ = ["Deployment", "Nginx", "deployed", "example", "nginx", "reserved_port
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
-PATIENCE = 60
-"""Seconds that nginx may take for anything."""
-
+PATIENCE = 60  # seconds that nginx may take for anything
 IMAGE = "nginx:1.28"
 
 MAIN = """
@@ -43,14 +41,10 @@ http {{
 
 
 class Nginx:
-    """Start, restart, and kill an nginx that this machine has, or a container's.
-
-    Args:
-        folder: holds its configuration, and all that it writes.
-        port: where it listens.
-    """
+    """Start, reload and kill an nginx that this machine has, or a container's."""
 
     def __init__(self, folder: Path, port: int) -> None:
+        self._log = folder / "error.log"
         self._folder = folder
         self._port = port
 
@@ -58,7 +52,7 @@ class Nginx:
         """Start it, and wait until it listens."""
         program = shutil.which("nginx", path=PROGRAMS)
         command = ["-p", f"{self._folder}", "-c", f"{self._folder}/nginx.conf"]
-        command += ["-e", f"{self._folder}/error.log", "-g", "daemon off;"]
+        command += ["-e", f"{self._log}", "-g", "daemon off;"]
         if program is not None:
             # Its workers are killed with it: alone, they would go on.
             silent = subprocess.DEVNULL
@@ -66,16 +60,12 @@ class Nginx:
                 [program, *command], start_new_session=True, stdout=silent, stderr=silent
             )
             self.reload = lambda: process.send_signal(signal.SIGHUP)
-            self._kill = lambda: os.killpg(process.pid, signal.SIGKILL) or process.wait(PATIENCE)
+            self.kill = lambda: os.killpg(process.pid, signal.SIGKILL) or process.wait(PATIENCE)
         elif has_engine():
             self._contain(command)
         else:
             give_up("no nginx is to be had: apt-get install nginx-light, or start Docker")
-        until(self._listens, f"nginx listens: {self._log()}", PATIENCE)
-
-    def kill(self) -> None:
-        """Kill all of its processes."""
-        self._kill()
+        until(self._listens, "nginx listens", PATIENCE)
 
     def _contain(self, command: list[str]) -> None:
         from testcontainers.core.container import DockerContainer
@@ -84,11 +74,7 @@ class Nginx:
         container = container.with_volume_mapping(str(self._folder), str(self._folder), mode="rw")
         container = container.with_command(["nginx", *command]).start()
         self.reload = lambda: container.get_wrapped_container().kill("SIGHUP")
-        self._kill = lambda: container.get_wrapped_container().kill("SIGKILL") or container.stop()
-
-    def _log(self) -> str:
-        path = self._folder / "error.log"
-        return path.read_text() if path.exists() else ""
+        self.kill = lambda: container.get_wrapped_container().kill("SIGKILL") or container.stop()
 
     def _listens(self) -> bool:
         with socket.socket() as client:
@@ -97,12 +83,7 @@ class Nginx:
 
 @contextmanager
 def nginx(configuration: str, port: int) -> Iterator[Nginx]:
-    """Run an nginx.
-
-    Args:
-        configuration: what stands in its http block, with `reuseport` where it listens.
-        port: where that is; one that is reserved.
-    """
+    """Run an nginx on a reserved port; its http block says `reuseport` where it listens."""
     with tempfile.TemporaryDirectory(prefix="zeh-") as name:
         folder = Path(name)
         user = "user root;" if os.geteuid() == 0 else ""
@@ -117,12 +98,7 @@ def nginx(configuration: str, port: int) -> Iterator[Nginx]:
 
 
 def example(name: str, changes: Mapping[str, str]) -> str:
-    """Return an example's configuration, with other addresses and files in it.
-
-    Args:
-        name: of the file.
-        changes: what stands there in the place of what, which is there once.
-    """
+    """Return an example's configuration, with other addresses and files in it."""
     configuration = (EXAMPLES / name).read_text()
     for old, new in changes.items():
         assert configuration.count(old) == 1, old
@@ -143,29 +119,6 @@ def reserved_port() -> Iterator[int]:
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         reserved.bind(("127.0.0.1", 0))
         yield reserved.getsockname()[1]
-
-
-class Deployment(StrEnum):
-    """Name what stands between a publisher and its readers."""
-
-    DIRECT = "direct"
-    BUFFERED = "nginx, HTTP/1.0, buffered"
-    UNBUFFERED = "nginx, HTTP/1.1, unbuffered"
-    PACKED = "nginx, gzip"
-
-    @property
-    def compressed(self) -> bool:
-        """Whether readers ask for gzip."""
-        return self is Deployment.PACKED
-
-    def configuration(self, publisher: str, port: int) -> str:
-        """Return what nginx is told: as little as there can be, to keep open, or the example."""
-        settings = {
-            Deployment.BUFFERED: PLAIN,
-            Deployment.UNBUFFERED: KEPT_OPEN,
-            Deployment.PACKED: shipped(publisher, port),
-        }[self]
-        return settings.replace("PUBLISHER", publisher).replace("PORT", str(port))
 
 
 PLAIN = """
@@ -192,6 +145,20 @@ server {
 """
 
 
+class Deployment(StrEnum):
+    """Name what stands between a publisher and its readers."""
+
+    DIRECT = "direct"
+    BUFFERED = "nginx, HTTP/1.0, buffered"
+    UNBUFFERED = "nginx, HTTP/1.1, unbuffered"
+    PACKED = "nginx, gzip"
+
+    @property
+    def compressed(self) -> bool:
+        """Whether readers ask for gzip."""
+        return self is Deployment.PACKED
+
+
 @contextmanager
 def deployed(deployment: Deployment, url: str) -> Iterator[str]:
     """Put a deployment before a publisher; yield the URL by which it is to be read."""
@@ -199,5 +166,12 @@ def deployed(deployment: Deployment, url: str) -> Iterator[str]:
         yield url
         return
     place = urlsplit(url)
-    with reserved_port() as port, nginx(deployment.configuration(place.netloc, port), port):
-        yield f"http://127.0.0.1:{port}{place.path}"
+    with reserved_port() as port:
+        settings = {
+            Deployment.BUFFERED: PLAIN,
+            Deployment.UNBUFFERED: KEPT_OPEN,
+            Deployment.PACKED: shipped(place.netloc, port),
+        }[deployment]
+        settings = settings.replace("PUBLISHER", place.netloc).replace("PORT", str(port))
+        with nginx(settings, port):
+            yield f"http://127.0.0.1:{port}{place.path}"

@@ -41,12 +41,7 @@ SHOWN = set()
 
 
 def for_each(*cases, later=()):
-    """Run a test for each case of an ordering.
-
-    Args:
-        cases: the orderings.
-        later: those of them that run in `make test-all` alone, as the others stand for them.
-    """
+    """Run a test for each case of an ordering."""
     return pytest.mark.parametrize(
         "case",
         [

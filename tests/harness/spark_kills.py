@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -31,12 +32,8 @@ from zeroeventhub import TableFeed, feed_routes
 __all__ = ["killed_streams"]
 
 PARTITIONS = 2
-LIMIT = 20
-"""Events of a batch."""
-
-AHEAD = 3
-"""Batches that the writer keeps ahead of the stream."""
-
+LIMIT = 20  # events of a batch
+AHEAD = 3  # batches that the writer keeps ahead of the stream
 PATIENCE = 120
 """Seconds in which the moment to kill a driver has to come, and the last query has to end."""
 
@@ -90,16 +87,7 @@ def killed_streams(
     tell: Callable[[str], object] = print,
     spark: Any = None,
 ) -> Findings:
-    """Kill the driver of a stream at drawn moments, and compare what has come with the table.
-
-    Args:
-        database: of the publisher, empty.
-        folder: for the stream, empty.
-        seed: draws the moments.
-        kills: how many.
-        tell: hears of each.
-        spark: reads what is left; None for a session of its own.
-    """
+    """Kill the driver of a stream at drawn moments, and compare what has come with the table."""
     prepare()
     name = f"killed streams, seed {seed}"
     dice, findings = random.Random(name), Findings()
@@ -192,14 +180,13 @@ def _writing(engine: Engine, stream: Stream) -> Iterator[None]:
                     place(connection, 12, first=first, partitions=PARTITIONS)
                 first += 12
 
-    thread = threading.Thread(target=write)
-    thread.start()
-    try:
-        yield
-    finally:
-        stopping.set()
-        thread.join(PATIENCE)
-        assert not thread.is_alive(), "The writer does not end."
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(write)
+        try:
+            yield
+        finally:
+            stopping.set()
+            writing.result(PATIENCE)
 
 
 def _by_partition(rows: Any) -> dict[int, list[int]]:
