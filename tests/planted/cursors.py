@@ -30,11 +30,12 @@ PLANTED = (
         "            columns.epoch == place.epoch,\n",
         "",
     ),
-    mistake(
+    Planted(
         "a new lease's epoch: a process that enters raises it",
         "cursors/store.py",
         """{"epoch": columns.epoch + 1})""",
         """{"epoch": columns.epoch})""",
+        ("tests/integration/cursors/test_leases.py", *SQLITE),
     ),
     Planted(
         "only a process that holds the lease enters",

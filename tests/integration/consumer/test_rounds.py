@@ -77,23 +77,6 @@ def test_keys_keep_their_lanes(sync_shop):
     assert sync_shop.lanes() == (7, dict.fromkeys(set(keys.values()) - {0}, len(keys) + 1))
 
 
-def test_progress_is_finished_with_the_lanes_that_it_was_made_with(shop):
-    """Another number of lanes is only taken up when nothing is left of the old one."""
-    random = Random(2)
-    stream = [event(n, random.choice(KEYS)) for n in range(20)]
-    shop.feed.publish(*stream)
-    with halting(Poison):
-        shop.run(failing(19), lanes=3)
-    assert shop.lanes()[0] == 3
-    # Pages are shorter than the one that was begun: the lanes that are ahead stay ahead.
-    with halting(Poison):
-        shop.run(failing(12), lanes=5, limit=4)
-    assert shop.lanes()[0] == 3
-    shop.run(write_page, lanes=1, limit=7)
-    assert_in_order(shop, stream)
-    assert shop.lanes() is None
-
-
 def test_no_more_lanes_write_than_there_are_now(postgresql_shop):
     """A page that was begun in many lanes is finished by few at a time."""
     shop, inside = postgresql_shop, Inside()

@@ -6,6 +6,7 @@ import signal
 import threading
 import weakref
 from collections import Counter
+from itertools import accumulate
 
 import httpx
 import pytest
@@ -163,16 +164,13 @@ def test_error_of_a_page_that_was_fetched_ahead_is_tried_again(shop):
 
 
 def counted(client, held):
-    """Make a class of clients that counts the pages which are fetched or held by a consumer."""
-
-    def let_go():
-        held.append(held[-1] - 1)
+    """Make a class of clients that notes each page that is fetched, or held no longer."""
 
     class Counted(client):
-        """Counts a page before it is there, since room is taken for it."""
+        """Notes a page before it is there, since room is taken for it."""
 
         def fetch(self, partition, cursor, **options):
-            held.append(held[-1] + 1)
+            held.append(1)
             fetched = super().fetch(partition, cursor, **options)
             return self._arrive(fetched) if client is AsyncClient else self._count(fetched)
 
@@ -180,7 +178,7 @@ def counted(client, held):
             return self._count(await fetched)
 
         def _count(self, page):
-            weakref.finalize(page, let_go)
+            weakref.finalize(page, held.append, -1)
             return page
 
     return Counted
@@ -189,7 +187,7 @@ def counted(client, held):
 @pytest.mark.parametrize("concurrency", [1, 4])
 def test_memory_holds_two_pages_for_each_partition_that_is_worked_on(shop, concurrency):
     """The page that is applied and the one behind it, and no third, whatever fails."""
-    failures, held = Counter(), [0]
+    failures, held = Counter(), []
 
     def often_fail(connection, page):
         write_page(connection, page)
@@ -203,8 +201,9 @@ def test_memory_holds_two_pages_for_each_partition_that_is_worked_on(shop, concu
     assert sorted(shop.landed()) == list(range(20))
     assert failures
     # Without room for all, no page is fetched ahead.
-    assert max(held) <= 2 * concurrency
-    assert max(held) > concurrency or concurrency < 4
+    most = max(accumulate(held))
+    assert most <= 2 * concurrency
+    assert most > concurrency or concurrency < 4
     # A page that is applied a second time has the next one fetched once.
     assert concurrency < 4 or max(Counter(shop.feed.asked).values()) == 1
 
@@ -248,6 +247,28 @@ def test_consumers_share_partitions_and_share_again(shop):
     shop.until_landed(36)
     second.stop()
     assert sorted(shop.landed()) == list(range(36))
+
+
+def test_pinned_consumers_read_what_they_name(sync_shop):
+    """A consumer that names partitions keeps those, and takes no part in the sharing of others."""
+    shop, free, renewals = filled(sync_shop), Seen(), []
+
+    class Pinned(Seen):
+        """Notes what is held at each renewal."""
+
+        def held(self, consumer, partitions):
+            renewals.append(partitions)
+
+    running = [shop.start(lease=LEASE, observer=Pinned(), partitions=[0, 1, 2])]
+    until(lambda: renewals, "the pinned one holds its partitions")
+    running.append(shop.start(lease=LEASE, observer=free))
+    until(lambda: free.leases, "the free one holds the other")
+    known = len(renewals)
+    until(lambda: len(renewals) > known + 3, "leases are renewed")
+    assert (set(renewals), free.leases) == ({frozenset({0, 1, 2})}, {3})
+    shop.until_landed(20)
+    for each in running:
+        each.stop()
 
 
 def test_run_to_the_head_leaves_alone_what_a_living_process_reads(sync_shop):
