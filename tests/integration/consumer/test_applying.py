@@ -108,7 +108,7 @@ def test_stale_page_is_fenced_before_apply_is_called(shop, act, cursor, lanes):
     shop.feed.publish(event(1, "d"), event(2, "d"), event(3, "a"))
     shop.put("1")
     rival = Rival(lambda: act(shop))
-    shop.run(apply, lease=0.3, lanes=lanes, observer=rival)
+    shop.run(apply, lease=3, lanes=lanes, observer=rival)
     assert calls == [cursor] * lanes
     assert sorted(shop.landed()) == ([2, 3] if cursor == "1" else [1, 2, 3])
     assert rival["raised"] == [("Fenced",)] * lanes
