@@ -113,7 +113,18 @@ def test_cursor_has_up_to_4096_printable_characters():
                 decode(document.replace("?", json.dumps(cursor)).encode())
 
 
+NO_IDS = [
+    *[b"-1", b"32768", b"1.0", b"1e400", b"true", b"{}", b"[]", b'"-1"', b'"32768"', b'""'],
+    *[b'" 1"', b'"1 "', b'"+1"', b'"1.0"', b'"%b"' % (b"1" * 5000)],
+    *['"²"'.encode(), '"\u0661"'.encode()],
+]
+
 REFUSED = {
+    decode_info: [
+        b'{"token":"a","partitions":[{"id":1,%b}]}' % (place % number)
+        for place in (b'"startsAfterPartition":%b', b'"cursorFromPartitions":[%b]')
+        for number in NO_IDS
+    ],
     decode_cursor: [b"{}", b'{"cursor":null}', b'{"cursor":"\xff"}', b'["a"]'],
     decode_splits: [
         *[b"{}", b'{"cursors":[]}', b'{"cursors":["a"]}', b'{"cursors":["a",1]}'],
