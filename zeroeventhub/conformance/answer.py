@@ -8,7 +8,7 @@ from urllib.parse import quote, urlencode
 
 import httpx
 
-from zeroeventhub.conformance.finding import Finding, Outcome, fail, skip
+from zeroeventhub.conformance.finding import Finding, Outcome, skip
 from zeroeventhub.errors import ConfigurationError
 
 __all__ = ["Answer", "Parameters", "Probe"]
@@ -171,14 +171,15 @@ class Probe:
                     size += len(chunk)
                     if size > LARGEST_BODY or time.monotonic() - began > patience:
                         body = b"".join(parts)
-                        fail(f"The answer did not end within {patience:g} s and 64 MiB.", asked)
+                        reason = f"The answer did not end within {patience:g} s and 64 MiB."
+                        raise Finding(Outcome.FAIL, reason, asked, fault="no whole answer")
                 body = b"".join(parts)
         except httpx.RequestError as error:
             if time.monotonic() >= self.end:
                 skip(_OVER, asked)
             # The exception's own text may hold the URL with its secrets.
-            kind = type(error).__name__
-            raise Finding(Outcome.FAIL, f"There was no whole answer: {kind}.", asked) from None
+            reason = f"There was no whole answer: {type(error).__name__}."
+            raise Finding(Outcome.FAIL, reason, asked, fault="no whole answer") from None
         return Answer(
             method,
             asked.target,

@@ -26,13 +26,17 @@ class Finding(Exception):  # noqa: N818 - leaves a check early, with what it fou
         outcome: how the check ends.
         reason: one sentence.
         answer: the answer that shows it.
+        fault: what the failures of one fault have in common; the reason, if empty.
     """
 
-    def __init__(self, outcome: Outcome, reason: str, answer: "Answer | None" = None) -> None:
+    def __init__(
+        self, outcome: Outcome, reason: str, answer: "Answer | None" = None, fault: str = ""
+    ) -> None:
         super().__init__(reason)
         self.outcome = outcome
         self.reason = reason
         self.answer = answer
+        self.fault = fault or reason
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,7 @@ class Result:
         reason: what was found; empty where the check passed.
         answer: the answer that shows it, where there is one.
         seconds: how long the check took.
+        fault: what it has in common with other results of the same fault; empty where it passed.
     """
 
     name: str
@@ -56,6 +61,7 @@ class Result:
     reason: str = ""
     answer: "Answer | None" = None
     seconds: float = 0.0
+    fault: str = ""
 
 
 def fail(reason: str, answer: "Answer | None" = None) -> NoReturn:

@@ -74,14 +74,17 @@ def listed() -> dict[str, Check]:
 def run_check(chosen: Check, subject: Subject) -> Result:
     """Make one check of a feed."""
     began = time.monotonic()
-    outcome, reason, answer = Outcome.PASS, "", None
+    outcome, reason, answer, fault = Outcome.PASS, "", None, ""
     try:
         if chosen.extension and chosen.extension not in subject.extensions:
             skip(f"The feed does not list the extension {chosen.extension}.")
         chosen.run(subject)
     except Finding as finding:
         outcome, reason, answer = finding.outcome, finding.reason, finding.answer
+        fault = finding.fault
         if outcome is Outcome.FAIL and answer is None:
             answer = subject.probe.last
     seconds = time.monotonic() - began
-    return Result(chosen.name, chosen.section, chosen.sentence, outcome, reason, answer, seconds)
+    return Result(
+        chosen.name, chosen.section, chosen.sentence, outcome, reason, answer, seconds, fault
+    )

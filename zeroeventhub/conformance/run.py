@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 
 import httpx
 
@@ -29,7 +30,7 @@ def check_feed(
     partitions: int | None = None,
     only: Collection[str] = (),
 ) -> Iterator[Result]:
-    """Check a feed, and yield the results as they come.
+    """Check a feed, and yield the results as they come; each fault fails one check.
 
     Args:
         url: the feed's address.
@@ -52,19 +53,29 @@ def check_feed(
             f"{probe.address} does not answer discovery ({first.status}); if it is a feed of "
             "ZeroEventHub v1, say how many partitions it has."
         )
-    subjects = {False: Subject(probe), True: _v1_subject(probe, partitions)}
+    # Each version has a probe of its own, and so judges its own refusals.
+    subjects = {False: Subject(probe), True: _v1_subject(Probe(url, http), partitions)}
     reason = {
         False: None if v2 else "The feed speaks ZeroEventHub v1 only.",
         True: None if subjects[True] else "The feed does not speak ZeroEventHub v1.",
     }
-    probe.end = time.monotonic() + LONGEST
+    for known in subjects.values():
+        if known is not None:
+            known.probe.end = time.monotonic() + LONGEST
+    found: dict[str, str] = {}
     for check in chosen:
         subject = subjects[check.v1]
         why = reason[check.v1]
         if subject is None or why is not None:
             yield Result(check.name, check.section, check.sentence, Outcome.SKIP, why or "")
-        else:
-            yield run_check(check, subject)
+            continue
+        result = run_check(check, subject)
+        if result.outcome is Outcome.FAIL:
+            finder = found.setdefault(result.fault, check.name)
+            if finder != check.name:
+                seen = f"It meets the fault that {finder} has found: {result.reason}"
+                result = replace(result, outcome=Outcome.SKIP, reason=seen)
+        yield result
 
 
 def _choose(only: Collection[str]) -> list[Check]:

@@ -69,16 +69,19 @@ def place(engine, size, first=0):
         }
         for number in range(first, first + size)
     ]
+    metadata.create_all(engine)
     with engine.begin() as connection:
         connection.execute(insert(orders), rows)
 
 
-def check_table(engine):
-    """Check the feed of a table that shows all that an event can have."""
+def check_table(engine, left_out=""):
+    """Check the feed of a table that shows all that an event can have, but for one thing."""
     metadata.create_all(engine)
     columns = {"data": "data", "type": "kind", "time": "placed", "id": "id", "partition": "part"}
     columns |= {"headers": {"customer": "customer"}, "cloudevents": True}
-    feed = TableFeed(orders, partitions=2, **columns)
+    columns.pop(left_out, None)
+    partitions = 2 if "partition" in columns else None
+    feed = TableFeed(orders, partitions=partitions, **columns)
     with serving(Starlette(routes=feed_routes("/orders", feed, engine, arrow=True))) as url:
         return check(f"{url}/orders")
 
@@ -99,7 +102,64 @@ def test_our_publisher_conforms(request, database):
     place(engine, 200)
     results = check_table(engine)
     assert outcomes(results, "fail") == outcomes(results, "note") == {}
-    assert set(outcomes(results, "skip")) == {"closed", "token-rotation", *OF_KEYS, *OF_FILES}
+    lacking = {"closed", "token-rotation", "event-types-unlisted", *OF_KEYS, *OF_FILES}
+    assert set(outcomes(results, "skip")) == lacking
+
+
+@pytest.mark.parametrize("left_out", ["type", "time", "id", "partition", "headers", "cloudevents"])
+def test_our_publisher_conforms_without(sqlite, left_out):
+    """A table's feed without one of the optional columns fails no check either."""
+    place(sqlite, 60)
+    results = check_table(sqlite, left_out)
+    assert outcomes(results, "fail") == outcomes(results, "note") == {}
+
+
+def changed(sqlite, change):
+    """Check a table's feed of which another application changes what it is asked and answers."""
+    place(sqlite, 20)
+    columns = {"data": "data", "cloudevents": True}
+    application = Starlette(routes=feed_routes("/orders", TableFeed(orders, **columns), sqlite))
+    with serving(change(application)) as url:
+        return check(f"{url}/orders")
+
+
+def test_one_broken_connection_is_one_finding(sqlite):
+    """Of all checks that meet the same fault one fails, and the others say which one."""
+
+    def breaking(application):
+        async def answer(scope, receive, send):
+            if scope["path"] == "/orders":
+                return await application(scope, receive, send)
+            head = {"type": "http.response.start", "status": 200}
+            await send({**head, "headers": [(b"content-length", b"9")]})
+            return await send({"type": "http.response.body", "body": b"{"})
+
+        return answer
+
+    results = changed(sqlite, breaking)
+    broken = [name for name, reason in outcomes(results, "fail").items() if "no whole" in reason]
+    assert len(broken) == 1
+    others = [reason for reason in outcomes(results, "skip").values() if "no whole" in reason]
+    met = [one for one in others if one.startswith(f"It meets the fault that {broken[0]} has")]
+    assert met
+    assert len(others) > 5
+    assert not {name for name in outcomes(results, "pass") if "problem" in name}
+
+
+def test_filter_that_is_not_listed_is_found(sqlite):
+    """A publisher that filters by event-types has to say so in its discovery."""
+
+    def filtering(application):
+        async def answer(scope, receive, send):
+            if b"event-types=" in scope["query_string"]:
+                query = scope["query_string"].replace(b"_first", b"_last")
+                scope = {**scope, "query_string": query}
+            await application(scope, receive, send)
+
+        return answer
+
+    failed = outcomes(changed(sqlite, filtering), "fail")
+    assert set(failed) == {"event-types-unlisted"}
 
 
 def test_our_log_conforms(any_engine):
@@ -152,7 +212,7 @@ def test_publisher_in_memory_conforms():
     with serving(publisher()) as url:
         results = check(f"{url}/feed")
     assert outcomes(results, "fail") == {}
-    assert set(outcomes(results, "skip")) == {"closed", "token-rotation"}
+    assert set(outcomes(results, "skip")) == {"closed", "token-rotation", "event-types-unlisted"}
 
 
 @pytest.mark.parametrize("name", MUTANTS)

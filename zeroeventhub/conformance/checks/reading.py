@@ -28,7 +28,7 @@ def _reading(subject: Subject) -> None:
     for partition in subject.partitions()[:MOST_PARTITIONS]:
         known = subject.walk(partition)
         if known.broken is not None and known.broken.outcome is Outcome.FAIL:
-            fail(known.broken.reason, known.broken.answer)
+            raise known.broken
     _, known = subject.sample()
     if not known.at_head:
         skip(f"There is more than is read here: {len(known.events):,} events were in order.")
