@@ -284,16 +284,20 @@ class TypeFilter:
         """Keep names in lower case; refuse what no request could say.
 
         Raises:
-            ConfigurationError: there is no name, or one has a semicolon, a space, or characters
-                outside of ASCII.
+            ConfigurationError: there is no name, or one has a semicolon, control characters or
+                characters outside of ASCII, is longer than 256, or ends in an asterisk.
         """
         if not self.names:
             raise ConfigurationError("A filter of event types names at least one type.")
         for name in self.names:
             if not _TYPE_NAME.fullmatch(name):
                 raise ConfigurationError(
-                    "A type to filter by has 1 to 256 printable ASCII characters, without spaces "
-                    "and semicolons."
+                    "A type to filter by has 1 to 256 printable ASCII characters, without "
+                    "semicolons."
+                )
+            if name.endswith("*"):
+                raise ConfigurationError(
+                    "Event types are compared whole: list each type, instead of a prefix and *."
                 )
         object.__setattr__(self, "names", frozenset(name.lower() for name in self.names))
 
@@ -335,7 +339,7 @@ def is_cursor(text: str) -> bool:
     return _CURSOR.fullmatch(text) is not None
 
 
-_TYPE_NAME = re.compile(r"[!-:<-~]{1,256}")
+_TYPE_NAME = re.compile(r"[ -:<-~]{1,256}")
 
 
 @dataclass(frozen=True)

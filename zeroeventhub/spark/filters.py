@@ -49,7 +49,7 @@ def _of_partitions(options: Options, partitions: frozenset[Any]) -> Options:
 
 
 def _of_types(options: Options, names: frozenset[Any]) -> Options:
-    """Ask for some types; the feed takes no more than a hundred, of names without spaces."""
+    """Ask for some types; the feed takes no more than a hundred."""
     if options.types is not None or len(names) > _MOST_TYPES:
         return options
     try:

@@ -10,7 +10,7 @@ from zeroeventhub.errors import ConfigurationError
 WRONG = {
     "name": [None, 7, b"reader", "a\nb", "a\x00", "a\x1b[0m", "x" * 257],
     "partitions": ["01", 1, [True], [-1], [32768], ["0"], [0.0], [None]],
-    "types": ["placed", 1, [1], [None], b"placed", {"a b"}, {""}, {"å"}],
+    "types": ["placed", 1, [1], [None], b"placed", {"order.*"}, {""}, {"å"}],
     "quota": [5],
 }
 

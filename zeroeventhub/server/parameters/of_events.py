@@ -105,20 +105,19 @@ def read_events_request(query: QueryParams, extensions: Collection[str]) -> Even
 
     Args:
         query: its parameters.
-        extensions: what the feed can do; what belongs to others is passed over.
+        extensions: what the feed can do; the parameters of other extensions are ignored.
 
     Raises:
         BadRequest: a parameter is missing, there twice, or not of its form.
     """
     token, partition = place(query)
     wait = optional(query, "wait") if WAIT in extensions else None
-    types = types_of(query)
     return EventsRequest(
         token,
         partition,
         cursor_in(required(query, "cursor")),
         limit_of(query),
-        types=types if EVENT_TYPES in extensions else None,
+        types=types_of(query) if EVENT_TYPES in extensions else None,
         stop=stop_of(query) if STOP in extensions else None,
         wait=0.0 if wait is None else seconds_in(wait, "wait"),
     )
@@ -158,19 +157,25 @@ def read_http_feed_request(query: QueryParams) -> HttpFeedRequest:
     """
     timeout = optional(query, "timeout")
     wait = 0.0 if timeout is None else number_in(timeout, "timeout") / 1000
-    return HttpFeedRequest(some_partition(query), optional(query, "lastEventId") or None, wait)
+    last = optional(query, "lastEventId")
+    # Clients in JavaScript send the text "null" where they have no event yet.
+    return HttpFeedRequest(some_partition(query), None if last in {"", "null"} else last, wait)
 
 
-def read_stream_request(query: QueryParams, last_event_id: str | None) -> StreamRequest:
+def read_stream_request(
+    query: QueryParams, last_event_id: str | None, extensions: Collection[str]
+) -> StreamRequest:
     """Read a request for server-sent events.
 
     Args:
         query: its parameters.
         last_event_id: the header of a client that has been cut off; it counts before `cursor`.
+        extensions: what the feed can do; the parameters of other extensions are ignored.
 
     Raises:
         BadRequest: a parameter is there twice, or not of its form.
     """
     cursor = last_event_id or optional(query, "cursor")
     start = FIRST if cursor is None else cursor_in(cursor)
-    return StreamRequest(some_partition(query), start, types_of(query))
+    types = types_of(query) if EVENT_TYPES in extensions else None
+    return StreamRequest(some_partition(query), start, types)

@@ -90,20 +90,21 @@ def stop_of(query: QueryParams) -> str | None:
 
 
 def types_of(query: QueryParams) -> TypeFilter | None:
-    """Read the types to return or to skip (FeedAPI v2, Events endpoint: one or the other)."""
-    only, skipped = (optional(query, name) for name in ("event-types", "skip-event-types"))
-    if only is not None and skipped is not None:
+    """Read the types to return or to skip: one or the other (SPEC 9.3)."""
+    only, skipped = (_names(query, name) for name in ("event-types", "skip-event-types"))
+    if only and skipped:
         raise BadRequest("event-types and skip-event-types cannot be used at the same time.")
-    listed = skipped if only is None else only
-    if listed is None:
-        return None
-    names = frozenset(filter(None, listed.split(";")))
+    names = only or skipped
     if len(names) > MOST_TYPES:
         raise BadRequest(f"A request names at most {MOST_TYPES} types of events.")
     try:
-        return TypeFilter(names, skip=only is None)
+        return TypeFilter(names, skip=not only) if names else None
     except ConfigurationError as error:
         raise BadRequest(str(error)) from None
+
+
+def _names(query: QueryParams, parameter: str) -> frozenset[str]:
+    return frozenset(filter(None, (optional(query, parameter) or "").split(";")))
 
 
 def limit_of(query: QueryParams) -> int | None:
