@@ -64,8 +64,11 @@ class Lines(Sequence[Event]):
 
 
 def one_line(raw: bytes) -> bytes:
-    """Keep JSON on its line: a newline in it is white space, for in strings it is escaped."""
-    return raw.replace(b"\n", b" ")
+    """Keep JSON on its line: what ends one in it is white space, for in strings it is escaped.
+
+    Readers of many languages end a line at a carriage return as well.
+    """
+    return raw.replace(b"\n", b" ").replace(b"\r", b" ")
 
 
 def text_of(events: Sequence[Event], between: bytes) -> bytes:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from zeroeventhub.errors import ConfigurationError, ProtocolError
+from zeroeventhub.lines import one_line
 from zeroeventhub.ndjson.expecting import expect_cursor
 from zeroeventhub.protocol import (
     CountedCursor,
@@ -127,7 +128,9 @@ def encode_lag(lag: Lag) -> bytes:
 def encode_key_page(page: KeyPage) -> bytes:
     """Encode events of a key, one a line."""
     pairs = zip(page.versions, page.events, strict=True)
-    lines = [b'{"version":%d,"data":%b}' % (version, event.raw) for version, event in pairs]
+    lines = [
+        b'{"version":%d,"data":%b}' % (version, one_line(event.raw)) for version, event in pairs
+    ]
     more = b',"more":true' if page.more else b""
     return b'{"events":[\n%b\n]%b}\n' % (b",\n".join(lines), more)
 

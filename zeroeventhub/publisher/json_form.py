@@ -19,6 +19,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
 from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.lines import one_line
 from zeroeventhub.publisher.json_text import date_text, moment_text, value_text
 
 __all__ = ["JsonForm", "json_form", "timestamp"]
@@ -174,10 +175,10 @@ def _checked_by_its_type(element: _StoredJson, compiler: Any, **options: Any) ->
 
 
 def _as_stored(text: str) -> msgspec.Raw:
-    """Embed stored JSON as it is, on one line: a newline outside of strings is white space."""
+    """Embed stored JSON as it is, on one line."""
     raw = text.encode()
     _expect_json(raw)
-    return msgspec.Raw(raw.replace(b"\n", b" "))
+    return msgspec.Raw(one_line(raw))
 
 
 def _number(value: float) -> float | str:

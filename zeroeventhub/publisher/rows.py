@@ -97,10 +97,10 @@ class Rows:
         texts = ["" if row[1] is None else row[1] for row in rows]
         between = SEPARATOR.decode()
         text = between.join(texts)
-        odd = "\n" in text or text.count(between) >= count
+        odd = "\n" in text or "\r" in text or text.count(between) >= count
         if odd or texts.count("") > count - len(positions):
-            # In a string a newline would not be white space; a separator is nowhere, and no text
-            # is no JSON.
+            # In a string what ends a line would not be white space; a separator is nowhere, and
+            # no text is no JSON.
             for position, one in rows:
                 _expect_value(position, one)
         # A letter has four bytes at most.

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from zeroeventhub.errors import Forbidden, Unauthorized
+from zeroeventhub.lines import one_line
 from zeroeventhub.protocol import WAIT, FeedInfo, Page
 from zeroeventhub.server.access import Access
 from zeroeventhub.server.caching import FRESH
@@ -47,8 +48,12 @@ class ServerSentEvents:
 
     async def answer(self, request: Request, principal: Principal) -> Response:
         """Answer with all events behind a cursor, and those to come (HTML, Server-sent events)."""
-        wanted = read_stream_request(request.query_params, request.headers.get("last-event-id"))
         view = View(self._source, self._access, principal)
+        wanted = read_stream_request(
+            request.query_params,
+            request.headers.get("last-event-id"),
+            (await view.info()).extensions,
+        )
         info, partition = await view.only(wanted.partition)
         expect_extension(info, WAIT)  # without it, one would ask over and over
         # Read before the status is sent, so that what is wrong is said by it.
@@ -134,15 +139,10 @@ class _Stream:
 
 def _encode(page: Page, *, moved: bool) -> bytes:
     parts = [
-        b"id: %b\ndata: %b\n\n" % (cursor.encode(), _one_line(event.raw))
+        b"id: %b\ndata: %b\n\n" % (cursor.encode(), one_line(event.raw))
         for cursor, event in zip(page.cursors, page.events, strict=True)
     ]
     if moved and page.cursor != (page.cursors[-1] if page.cursors else ""):
         # An id without data is remembered by clients, and no event.
         parts.append(b"id: %b\n\n" % page.cursor.encode())
     return b"".join(parts) or b":\n\n"
-
-
-def _one_line(raw: bytes) -> bytes:
-    """Keep JSON on its line: what ends one is white space in JSON."""
-    return raw.replace(b"\r", b" ").replace(b"\n", b" ")
