@@ -147,6 +147,16 @@ class History:
         mark = self._lost(connection, 0)
         return str(Place(position)) if self._mutable and position > mark.trimmed else mark.earliest
 
+    def refuse_trimmed(self, connection: Connection, position: int) -> None:
+        """Refuse to read on from a position if events behind it have been trimmed.
+
+        Raises:
+            Trimmed: they have.
+        """
+        mark = self._lost(connection, position)
+        if position < mark.trimmed:
+            self._refuse_trimmed(mark)
+
     def cursors_at(self, connection: Connection, positions: Collection[int]) -> dict[int, str]:
         """Return the cursors behind the events at some positions, by position."""
         cursors = {position: str(Place(position)) for position in positions}

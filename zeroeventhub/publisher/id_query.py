@@ -11,7 +11,6 @@ from sqlalchemy import (
     Enum,
     Integer,
     String,
-    Subquery,
     Text,
     Uuid,
     func,
@@ -59,7 +58,7 @@ class IdQuery:
         until: int,
         types: TypeFilter | None = None,
     ) -> int:
-        """Return the position of an event.
+        """Return the position of an event; of one that is gone, too, if its id was its position.
 
         Args:
             connection: to the feed's database.
@@ -73,27 +72,21 @@ class IdQuery:
             ConfigurationError: ids of this type cannot be looked for.
         """
         value = value_of(self._identity, event_id)
-        if value is not None:
+        if self._searched is None:
+            if value is not None and 0 < value <= until:
+                return int(value)
+        elif value is not None:
             conditions = same_as(self._identity, value, connection.dialect.name)
             if types is not None and self._types is not None:
                 conditions.append(self._types.condition(types))
-            found = self._found(connection, conditions)
+            way, table = self._searched.way(connection), self._searched.source.table
+            found = positions_of(self._source, way, table, *conditions)
             query = select(func.max(found.c.position)).where(found.c.position <= given("until"))
             if self._source.partition is not None:
                 query = query.where(found.c.partition == partition)
             if (position := connection.scalar(query, {"until": until})) is not None:
                 return int(position)
         raise BadCursor("No event of this feed has this id.")
-
-    def _found(self, connection: Connection, conditions: list[ColumnElement[bool]]) -> Subquery:
-        source, searched = self._source, self._searched
-        if searched is not None:
-            way = searched.way(connection)
-            return positions_of(source, way, searched.source.table, *conditions)
-        query = select(source.position.label("position")).select_from(source.join(source.table))
-        if source.partition is not None:
-            query = query.add_columns(source.partition.label("partition"))
-        return query.where(*conditions).subquery("found")
 
 
 def same_as(column: ColumnElement[Any], value: Any, dialect: str) -> list[ColumnElement[bool]]:

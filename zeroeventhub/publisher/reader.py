@@ -243,6 +243,7 @@ class Reader:
         position = self._queries.ids.position(
             connection, event_id, partition, until=settled, types=types
         )
+        self._history.refuse_trimmed(connection, position)
         return self._history.cursor_below(connection, position)
 
     def splits(

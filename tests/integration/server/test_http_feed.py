@@ -11,6 +11,7 @@ from harness.shop import orders
 from sqlalchemy import Column, Integer, MetaData, String, Table, Uuid, delete, insert
 
 from zeroeventhub import TableFeed
+from zeroeventhub.publisher.retention import Retention
 
 BATCH = "application/cloudevents-batch+json"
 
@@ -127,7 +128,7 @@ def test_partitions_are_named(empty_shop):
         for partition in (0, 1):
             numbers = [event["data"]["n"] for event in read_all(url, partition=partition)]
             assert numbers == list(range(partition, 6, 2))
-        for parameters in ({}, {"partition": 2}, {"partition": 0, "lastEventId": "2"}):
+        for parameters in ({}, {"partition": 2}, {"partition": 0, "lastEventId": "9999"}):
             answer = get(url, **parameters)
             assert (answer.status_code, answer.headers["cache-control"]) == (400, "no-store")
 
@@ -156,3 +157,22 @@ def test_events_that_are_no_cloudevents_are_the_publishers_mistake(shop, caplog)
     assert (answer.status_code, answer.json()["type"]) == (500, "urn:zeroeventhub:problem/failed")
     assert "cloudevents=True" in caplog.text
     assert "cloudevents" not in answer.text
+
+
+def test_place_of_a_deleted_event_is_respected(any_engine):
+    """An id whose event is gone leads to what follows it, or to 410 where that is gone."""
+    shop = fill(any_engine, 0)
+    feed = source(mutable=True, retention=Retention())
+    with shop.begin() as connection:
+        feed.install(connection)
+    write(shop, 20)
+    with mounted(feed, shop) as url:
+        with shop.begin() as connection:
+            connection.execute(delete(orders).where(orders.c.id == 5))
+        assert [one["id"] for one in batch(get(url, lastEventId="5"))][:2] == ["6", "7"]
+        assert len(batch(get(url, lastEventId="null"))) == 19
+        bound = feed.bind(shop)
+        bound.trim(bound.plan_trim(below=11))
+        assert batch(get(url, lastEventId="10"))[0]["id"] == "11"
+        assert get(url, lastEventId="5").status_code == 410
+        assert get(url, lastEventId="21").status_code == 400
