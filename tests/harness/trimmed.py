@@ -51,7 +51,7 @@ def numbers(feed, partition=0, cursor=FIRST, limit=1000):
 def ten_days(engine):
     """Place ten orders in a database, one a day, the oldest of ten days ago; return the engine."""
     metadata.create_all(engine)
-    now = datetime.now(UTC)
+    now = datetime.now(UTC) - timedelta(seconds=2)  # SQLite compares whole seconds
     rows = [
         {
             "part": days % 2,

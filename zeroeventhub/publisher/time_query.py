@@ -6,6 +6,7 @@ from typing import Any
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    Dialect,
     func,
     literal_column,
     select,
@@ -56,8 +57,7 @@ class TimeQuery:
         Raises:
             ConfigurationError: the moment has no zone, or the feed does not know times.
         """
-        if moment.tzinfo is None:
-            raise ConfigurationError("A moment needs a time zone, such as datetime.now(UTC) has.")
+        moment = self._floored(moment, connection.dialect)
         if self._time is not None:
             return self._first(connection, partition, moment, self._time, settled)
         if self._source.given_at is not None:
@@ -65,6 +65,29 @@ class TimeQuery:
         raise ConfigurationError(
             "This feed does not know the times of its events: say which column is their time."
         )
+
+    def _floored(self, moment: datetime, dialect: Dialect) -> datetime:
+        """Cut a moment to the precision of the times that it is compared with.
+
+        A database may have cut the time of an event that was written after the moment; uncut, the
+        moment would lie behind it.
+
+        Raises:
+            ConfigurationError: the moment has no zone.
+        """
+        if moment.tzinfo is None:
+            raise ConfigurationError("A moment needs a time zone, such as datetime.now(UTC) has.")
+        if dialect.name == "sqlite":
+            # CURRENT_TIMESTAMP writes seconds; the trigger of "sequenced" writes milliseconds.
+            digits = 3 if self._time is None else 0
+        else:
+            time = self._source.given_at if self._time is None else self._time.source.position
+            kind = None if time is None else time.type.dialect_impl(dialect)
+            attribute, default = ("precision", 6) if dialect.name == "postgresql" else ("fsp", 0)
+            stated = getattr(kind, attribute, None)
+            digits = default if stated is None else stated
+        unit = 10 ** (6 - digits)
+        return moment.replace(microsecond=moment.microsecond // unit * unit)
 
     def _first(
         self,

@@ -5,12 +5,20 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 from harness.published import TWO, published
-from harness.shop import metadata, orders
-from sqlalchemy import insert, text
+from harness.shop import metadata, orders, place
+from sqlalchemy import Column, DateTime, Integer, MetaData, Table, insert, text
+from sqlalchemy.dialects import mysql, postgresql
 
 from zeroeventhub import FIRST, LAST, TableFeed
 from zeroeventhub.errors import BadCursor, ConfigurationError
 from zeroeventhub.publisher.cursor import Place
+
+TIMESTAMP_0 = (
+    DateTime()
+    .with_variant(postgresql.TIMESTAMP(precision=0), "postgresql")
+    .with_variant(mysql.DATETIME(fsp=0), "mysql", "mariadb")
+)
+"""A column of times without a fraction of a second; SQLite has text."""
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 ELSEWHERE = timezone(timedelta(hours=5, minutes=30))
@@ -97,13 +105,50 @@ def _minute(number):
 
 @pytest.mark.parametrize("form", ["12:00:01", "12:00:01.000000", "12:00:01.5", "12:00:01.500000"])
 def test_moment_of_sqlite_is_found_in_every_form(sqlite, form):
-    """Times that SQLite or others wrote, with a fraction or without, are of their moment."""
+    """Times that SQLite or others wrote, with a fraction or without, are of their second."""
     metadata.create_all(sqlite)
     with sqlite.begin() as connection:
-        for time_of_day in ("12:00:00", form, "12:00:02"):
+        for time_of_day in ("12:00:00.9", form, "12:00:02"):
             row = f"INSERT INTO orders (placed, data) VALUES ('2013-01-01 {time_of_day}', '{{}}')"
             connection.execute(text(row))
     feed = TableFeed(orders, data="data", time="placed").bind(sqlite)
-    moment = datetime.fromisoformat(f"2013-01-01T{form}+00:00")
-    assert Place.of(feed.cursor_at(moment)).position == 1
-    assert Place.of(feed.cursor_at(moment + timedelta(microseconds=1))).position == 2
+    for micros, position in ((0, 1), (999_999, 1), (1_000_000, 2)):
+        moment = NOON + timedelta(seconds=1, microseconds=micros)
+        assert Place.of(feed.cursor_at(moment)).position == position
+
+
+def test_event_whose_time_was_cut_lies_behind_its_moment(engine):
+    """A database that keeps seconds cuts a time; a moment of the same second is before it."""
+    table = Table(
+        "cut",
+        MetaData(),
+        Column("id", Integer, primary_key=True),
+        Column("at", TIMESTAMP_0),
+        sqlite_autoincrement=True,
+    )
+    table.create(engine)
+    written = NOON.replace(microsecond=700_000, tzinfo=None)
+    with engine.begin() as connection:
+        cut = {"sqlite": written.replace(microsecond=0)}.get(engine.dialect.name, written)
+        connection.execute(insert(table), [{"at": cut - timedelta(seconds=2)}, {"at": cut}])
+    feed = TableFeed(table, time="at", data={"id": table.c.id}).bind(engine)
+    cursor = feed.cursor_at(NOON.replace(microsecond=600_000))
+    assert [event.data for event in feed.read(0, cursor, 9).events][-1] == {"id": 2}
+
+
+@pytest.mark.parametrize("micros", [0, 400, 999])
+def test_position_given_in_the_millisecond_of_a_moment_lies_behind_it(sqlite, micros):
+    """SQLite notes when a position was given in milliseconds; a moment within one is before it."""
+    metadata.create_all(sqlite)
+    publisher = TableFeed(orders, data="data", ordering="sequenced", **TWO)
+    with sqlite.begin() as connection:
+        publisher.install(connection)
+        place(connection, 1)
+        (table,) = connection.execute(
+            text("SELECT name FROM sqlite_master WHERE name LIKE 'zeroeventhub_positions%'")
+        ).scalars()
+        noted = "2013-01-01 12:00:00.123000"
+        connection.execute(text(f"UPDATE {table} SET at = :noted"), {"noted": noted})
+    feed = publisher.bind(sqlite)
+    moment = NOON + timedelta(milliseconds=123, microseconds=micros)
+    assert Place.of(feed.cursor_at(moment)).position == 0

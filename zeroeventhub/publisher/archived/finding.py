@@ -46,8 +46,9 @@ class ArchivedTimes(TimeQuery):
     ) -> int:
         """Return the position after which all events of a moment or later lie."""
         end = min(self._tier.boundary(connection), settled)
-        if not end or moment.tzinfo is None:
+        if not end:
             return super().position(connection, partition, moment, settled=settled)
+        moment = self._floored(moment, connection.dialect)
         # The time at which positions were given rises with those of all partitions alike.
         searched = None if self._time is None else partition
         found: list[int] = []
@@ -107,28 +108,13 @@ class ArchivedIds(IdQuery):
             return super().position(connection, event_id, partition, until=until, types=types)
         except BadCursor:
             value = value_of(self._identity, event_id)
-            if not end or value is None:
+            if not end or value is None or self._searched is None:
                 raise
-            if self._searched is None:
-                found = self._of_position(value, partition, end, types)
-            else:
-                text = str(UUID(event_id)) if isinstance(value, UUID) else str(value)
-                found = self._of_id(text, partition, end, types)
+            text = str(UUID(event_id)) if isinstance(value, UUID) else str(value)
+            found = self._of_id(text, partition, end, types)
             if found is None:
                 raise
             return found
-
-    def _of_position(
-        self, position: int, partition: int, end: int, types: TypeFilter | None
-    ) -> int | None:
-        if position > end:
-            return None
-        for place in self._tier.groups(partition, position - 1, position):
-            group = self._tier.group(place)
-            index = group.at(position)
-            if index is not None and group.is_there(index):
-                return position if types is None or index in group.of_types(types) else None
-        return None
 
     def _of_id(
         self, event_id: str, partition: int, end: int, types: TypeFilter | None
