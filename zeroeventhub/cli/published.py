@@ -60,6 +60,14 @@ def publish_options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="Rows are changed or deleted, so cursors cannot be checked.",
         ),
         click.option("--cloudevents", is_flag=True, help="Wrap events in a CloudEvents envelope."),
+        click.option(
+            "--attribute",
+            "attributes",
+            multiple=True,
+            metavar="NAME=COL",
+            help="A column for an attribute of the envelope, such as subject=customer; can be "
+            "given several times.",
+        ),
         click.option("--id", "id_", metavar="COL", help="The column of the event's id."),
         click.option("--key", metavar="COL", help="The column of the event's key."),
         click.option("--type", "type_", metavar="COL", help="The column of the event's type."),
@@ -89,6 +97,7 @@ def open_feed(
     columns: str | None,
     type_: str | None,
     id_: str | None,
+    attributes: tuple[str, ...],
     archive: str | None,
     cache: str | None,
     erasable: bool,
@@ -110,6 +119,7 @@ def open_feed(
         columns: the columns that make it, with commas between.
         type_: the column of the event's type.
         id_: the column of its id.
+        attributes: further attributes of its envelope: a name, "=", and a column each.
         archive: where old events are kept: a local folder, or the URL of a store.
         cache: a local folder for what was fetched of it.
         erasable: whether events may be erased from it.
@@ -151,6 +161,7 @@ def open_feed(
         data=_data(events, data, columns),
         type=type_,
         id=id_,
+        attributes=dict(map(_attribute, attributes)),
         compaction=_compaction(tombstone, keep_tombstones) if compacted else None,
         **options,
     )
@@ -163,6 +174,13 @@ def open_feed(
         if must_have_mark or compacted or kept is not None or told.has_mark(connection):
             beside |= {"retention": retention, "archive": kept}
     return engine, feed(**beside)
+
+
+def _attribute(text: str) -> tuple[str, str]:
+    name, equals, column = text.partition("=")
+    if not (name and equals and column):
+        raise ConfigurationError("An attribute is written as NAME=COL, such as subject=customer.")
+    return name, column
 
 
 def _open_archive(place: str, **options: Any) -> Any:

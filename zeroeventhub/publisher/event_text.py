@@ -10,7 +10,10 @@ from sqlalchemy import types as sql
 from zeroeventhub.publisher.json_form import JsonForm
 from zeroeventhub.publisher.json_text import moment_text, object_text, string_text
 
-__all__ = ["data_text", "envelope_text"]
+__all__ = ["OWN_ATTRIBUTES", "data_text", "envelope_text"]
+
+OWN_ATTRIBUTES = ("id", "type", "key", "time")
+"""The attributes of an envelope that have a meaning of their own in a feed."""
 
 
 def data_text(forms: Sequence[JsonForm], names: Sequence[str] | None) -> ColumnElement[Any] | None:
@@ -38,7 +41,7 @@ def envelope_text(
     Args:
         source: the event's `source`.
         kind: the `type` of events that have none of their own.
-        attributes: the forms of `id`, `type`, `key` and `time`, those that there are.
+        attributes: the forms of `id`, `type`, `key`, `time` and others, those that there are.
         position: the `id` of events that have none of their own.
         data: the JSON of the event's data.
     """
@@ -59,6 +62,7 @@ def envelope_text(
         members["time"] = moment_text(time.select, aware=True)
     if "key" in strings:
         members["partitionkey"] = strings["key"]
+    members |= {name: text for name, text in strings.items() if name not in OWN_ATTRIBUTES}
     return object_text(members | {"datacontenttype": '"application/json"', "data": data})
 
 

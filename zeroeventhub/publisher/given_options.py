@@ -1,5 +1,7 @@
 """What a caller gives for a feed over a table: found in the table, or refused."""
 
+import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from zeroeventhub.archive.archive import Archive
 
 __all__ = [
+    "attributes_of",
     "beside",
     "compacted_by",
     "envelope_of",
@@ -27,6 +30,14 @@ __all__ = [
     "table_of",
     "versions_of",
 ]
+
+_ATTRIBUTE = re.compile(r"[a-z0-9]{1,20}", re.ASCII)
+
+_TAKEN = (
+    *("specversion", "id", "source", "type", "time", "datacontenttype"),
+    *("data", "partitionkey", "key"),
+)
+"""What other parameters of a feed stand for."""
 
 _Kept = TypeVar("_Kept", Retention, Progress)
 
@@ -38,6 +49,26 @@ def table_of(table: Table | type[Any]) -> Table:
     if not isinstance(found, Table):
         raise ConfigurationError(f"{table!r} is neither a Table nor a class mapped to one.")
     return found
+
+
+def attributes_of(
+    attributes: Mapping[str, Expression] | None, envelope: CloudEvents | None
+) -> dict[str, Expression]:
+    """Check the further attributes of an envelope (CloudEvents 1.0, Context Attributes).
+
+    Raises:
+        ConfigurationError: there is no envelope, or a name cannot be that of an attribute.
+    """
+    attributes = dict(attributes or {})
+    if attributes and envelope is None:
+        raise ConfigurationError("Attributes are a CloudEvent's: give cloudevents as well.")
+    for name in attributes:
+        if name in _TAKEN or not _ATTRIBUTE.fullmatch(name):
+            raise ConfigurationError(
+                f"{name!r} cannot be a further attribute: its name has 1 to 20 letters from a "
+                f"to z and digits, and is none of {', '.join(_TAKEN)}."
+            )
+    return attributes
 
 
 def beside(table: Table, kept: _Kept | None) -> _Kept | None:

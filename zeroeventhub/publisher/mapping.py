@@ -13,10 +13,18 @@ from sqlalchemy.engine.default import StrCompileDialect
 from zeroeventhub.errors import ConfigurationError, FeedFailure
 from zeroeventhub.protocol import Event
 from zeroeventhub.publisher.cursor import digest
-from zeroeventhub.publisher.event_text import data_text, envelope_text
+from zeroeventhub.publisher.event_text import OWN_ATTRIBUTES, data_text, envelope_text
 from zeroeventhub.publisher.json_form import JsonForm, json_form, timestamp
 
-__all__ = ["CloudEvents", "Data", "Expression", "Mapper", "attribute_text", "moment", "resolve"]
+__all__ = [
+    "CloudEvents",
+    "Data",
+    "Expression",
+    "Mapper",
+    "attribute_text",
+    "moment",
+    "resolve",
+]
 
 Expression = ColumnElement[Any] | Any
 """A column by name, a Column, a mapped attribute of an ORM class, or a SQL expression."""
@@ -71,7 +79,8 @@ class Mapper:
     Args:
         table: the table of events.
         data: what an event's data is.
-        attributes: the optional `id`, `type`, `key` and `time` columns, by that name.
+        attributes: the optional `id`, `type`, `key` and `time` columns, by that name, and others
+            by the names that CloudEvents give them.
         envelope: wraps the data; None to send it bare.
         headers: v1 headers by name.
     """
@@ -218,6 +227,9 @@ class Mapper:
             event["time"] = moment(time)
         if (key := values.get("key")) not in _EMPTY:
             event["partitionkey"] = attribute_text(key)
+        for name, value in values.items():
+            if name not in OWN_ATTRIBUTES and value not in _EMPTY:
+                event[name] = attribute_text(value)
         return event | {"datacontenttype": "application/json", "data": data}
 
 

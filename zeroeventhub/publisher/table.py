@@ -21,6 +21,7 @@ from zeroeventhub.publisher.compacting import Compaction
 from zeroeventhub.publisher.cursor import Seal
 from zeroeventhub.publisher.definition import Definition
 from zeroeventhub.publisher.given_options import (
+    attributes_of,
     beside,
     compacted_by,
     envelope_of,
@@ -65,6 +66,9 @@ class TableFeed:
         time: the column of the time of the event.
         cloudevents: wrap data in a CloudEvents 1.0 envelope made of these columns. A string
             is the envelope's `source`; True takes the table's name.
+        attributes: more attributes of that envelope by name, each with the column it is taken from:
+            `subject`, `dataschema`, `traceparent`, or one of an extension. An event where it is
+            NULL or empty has none.
         headers: v1 headers by name, each with the column it is taken from.
         ordering: "observed", "gated" or "sequenced" on PostgreSQL, "observed" or "sequenced" on
             MariaDB and MySQL, "single-writer" or "sequenced" on SQLite; by default the first of
@@ -108,6 +112,7 @@ class TableFeed:
         id: Expression | None = None,  # noqa: A002 - the name that users know
         time: Expression | None = None,
         cloudevents: bool | str = False,
+        attributes: Mapping[str, Expression] | None = None,
         headers: Mapping[str, Expression] | None = None,
         ordering: str | None = None,
         append_only: bool = False,
@@ -130,7 +135,7 @@ class TableFeed:
         mapper = Mapper(
             found,
             data=list(found.c) if data is None else data,
-            attributes=given,
+            attributes=given | attributes_of(attributes, envelope),
             envelope=envelope,
             headers=headers or {},
         )

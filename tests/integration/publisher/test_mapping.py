@@ -1,0 +1,54 @@
+"""Further attributes of a CloudEvent, made of columns."""
+
+import pytest
+from sqlalchemy import Column, Integer, MetaData, String, Table, insert
+
+from zeroeventhub import FIRST, TableFeed
+from zeroeventhub.errors import ConfigurationError
+
+persons = Table(
+    "persons",
+    MetaData(),
+    Column("id", Integer, primary_key=True),
+    Column("person", String(20)),
+    Column("operation", String(20)),
+    Column("trace", String(60)),
+    Column("size", Integer),
+    sqlite_autoincrement=True,
+)
+
+ATTRIBUTES = {"subject": "person", "method": "operation", "traceparent": "trace", "size": "size"}
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+@pytest.mark.parametrize("headers", [None, {"h": "id"}], ids=["by the database", "by Python"])
+def test_attributes_are_taken_from_columns(engine, headers):
+    """Each is in the envelope by its name, as text, unless its column is NULL or empty."""
+    persons.metadata.create_all(engine)
+    with engine.begin() as connection:
+        rows = [("ann", "PUT", TRACE, 5), ("", None, "", None)]
+        for row in rows:
+            values = dict(zip(("person", "operation", "trace", "size"), row, strict=True))
+            connection.execute(insert(persons), values)
+    feed = TableFeed(
+        persons, data=["id"], cloudevents="/p", attributes=ATTRIBUTES, headers=headers
+    ).bind(engine)
+    full, bare = (event.data for event in feed.read(0, FIRST, 9).events)
+    expected = {"subject": "ann", "method": "PUT", "traceparent": TRACE, "size": "5"}
+    assert {name: full[name] for name in ATTRIBUTES} == expected
+    assert set(full) - set(bare) == set(ATTRIBUTES)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "cloudevents", "reason"),
+    [
+        ({"subject": "person"}, False, "give cloudevents"),
+        ({"Subject": "person"}, True, "cannot be a further"),
+        ({"id": "person"}, True, "cannot be a further"),
+        ({"subject": "nobody"}, True, "no column"),
+    ],
+)
+def test_attributes_that_cannot_be_are_refused(attributes, cloudevents, reason):
+    """A name that CloudEvents do not allow, or that is another option's, says so at once."""
+    with pytest.raises(ConfigurationError, match=reason):
+        TableFeed(persons, data=["id"], cloudevents=cloudevents, attributes=attributes)
