@@ -263,6 +263,7 @@ class Assembly:
             near=[one for one in (self._near, self._all_near, times, ids) if one is not None],
             indexes=needed,
             marks=self._marks,
+            lasting=None if self._defined.is_mutable else self._defined.events.table,
         )
 
     def _searched_by(

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Collection
 
-from sqlalchemy import Connection, func, literal_column, select
+from sqlalchemy import Connection, Table, func, literal_column, select, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from zeroeventhub.errors import ConfigurationError, FeedFailure
@@ -35,6 +35,7 @@ class Checkup:
         near: what finds rows by indexes for the feed's queries.
         indexes: what those queries need, first the one of pages.
         marks: knows what was trimmed; None where nobody tells.
+        lasting: the table whose rows must not change; None where the feed says that they do.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Checkup:
         near: Collection[NearRows],
         indexes: Collection[NeededIndex],
         marks: Marks | None = None,
+        lasting: Table | None = None,
     ) -> None:
         self._ordering = ordering
         self._columns = columns
@@ -55,6 +57,7 @@ class Checkup:
         self._near = near
         self._indexes = indexes
         self._marks = marks
+        self._lasting = lasting
 
     def refuse(self, connection: Connection) -> None:
         """Refuse a table that cannot be published.
@@ -93,6 +96,8 @@ class Checkup:
                 reason = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
                 found.append(Finding("error", subject, f"The database refused: {reason}"))
                 return found
+        if self._lasting is not None and (sign := _sign_of_updates(connection, self._lasting)):
+            found.append(Finding("warning", "updates", f"{sign} {_ROWS_LAST}"))
         return found + [self._look_at_index(connection, index) for index in self._indexes]
 
     def warn(self, connection: Connection) -> None:
@@ -144,6 +149,47 @@ class Checkup:
         return Finding(
             "warning", "index", sentence if statement else f"{sentence} {_NO_SUCH_INDEX}", statement
         )
+
+
+_ROWS_LAST = (
+    "A feed publishes each row once, as it was inserted: an update reaches no consumer, and a "
+    "cursor at a changed row is refused. Insert a row for each change instead: see "
+    '"My rows change" in docs/ordering.md.'
+)
+
+_STATISTICS = text(
+    "SELECT n_tup_upd FROM pg_stat_user_tables WHERE relid = CAST(CAST(:name AS regclass) AS oid)"
+)
+
+_ON_UPDATE = {
+    "sqlite": """SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = :table
+        AND upper(sql) LIKE '%UPDATE ON%' AND name NOT LIKE 'zeroeventhub%'""",
+    "postgresql": """SELECT tgname FROM pg_trigger WHERE NOT tgisinternal AND (tgtype & 16) > 0
+        AND tgname NOT LIKE 'zeroeventhub%'
+        AND tgrelid = CAST(CAST(:name AS regclass) AS oid)""",
+}
+_ON_UPDATE["mysql"] = _ON_UPDATE["mariadb"] = """SELECT trigger_name
+    FROM information_schema.triggers WHERE event_object_schema = coalesce(:schema, DATABASE())
+    AND event_object_table = :table AND event_manipulation = 'UPDATE'
+    AND trigger_name NOT LIKE 'zeroeventhub%'"""
+"""How to find triggers for updates that are not a feed's own."""
+
+
+def _sign_of_updates(connection: Connection, table: Table) -> str | None:
+    """Say why the rows of a table seem to be updated; None if nothing says so."""
+    columns = [one.name for one in table.c if one.onupdate or one.server_onupdate]
+    if columns:
+        return f"Column {columns[0]!r} is set when a row is updated."
+    name = connection.dialect.identifier_preparer.format_table(table)
+    if connection.dialect.name == "postgresql":
+        updated = connection.scalar(_STATISTICS, {"name": name})
+        if updated:
+            return f"The statistics of the database know of {updated:,} updated rows."
+    query = text(_ON_UPDATE[connection.dialect.name])
+    names = {"name": name, "table": table.name, "schema": table.schema}
+    known = {key: value for key, value in names.items() if f":{key}" in query.text}
+    trigger = connection.execute(query, known).first()
+    return None if trigger is None else f"The trigger {trigger[0]!r} expects that rows are updated."
 
 
 _NO_SUCH_INDEX = "Let the database fill a column with the partition, and index that."
