@@ -78,7 +78,8 @@ class Gathering(Generic[_Found]):
             if self._outcome is None:
                 return None, is_own
         if self._outcome.error is not None:
-            raise self._outcome.error
+            # Each raise adds to the traceback of the one error that all who wait are told of.
+            raise self._outcome.error.with_traceback(None)
         return self._outcome.found[0], is_own
 
     async def _sit(self, receive: Receive | None, deadline: float) -> bool:

@@ -109,7 +109,12 @@ class Waiting:
 
     async def _look(self, question: Question, edition: int) -> _Found:
         """Wait for news, and read behind them, after everybody here has asked."""
-        await self._news.after(edition)
+        try:
+            await self._news.after(edition)
+        except Exception:
+            # The next who asks looks anew; the edition is the same, as nothing was read.
+            self._gatherings.pop((question, edition), None)
+            raise
         if is_ending():
             return None
         edition = self._news.edition

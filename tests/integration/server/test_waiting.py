@@ -1,8 +1,10 @@
 """Answers that are held back until there is something to read, over real HTTP."""
 
+import gc
 import json
 import threading
 import time
+import traceback
 from contextlib import ExitStack
 
 import httpx
@@ -160,6 +162,28 @@ def test_waiters_are_told_when_the_feed_fails(feed, watcher):
                 watcher.until_waiting(0)
                 feed.error = None
             assert [[status, told.get("retry-after")] for status, told in found] == [expected] * 4
+
+
+def test_failure_is_met_by_those_who_wait_and_by_nobody_later(watcher):
+    """Any error of a feed's head ends the waits there are; the next reader waits as ever."""
+    feed, failure = Numbers(), ValueError()
+    gc.disable()
+    try:
+        with mounted(feed, observer=watcher) as url:
+            with asking(page_url(url, wait=30), 40) as waiting:
+                watcher.until_waiting(40)
+                feed.error = failure
+                assert {answer(connection)[0] for connection in waiting} == {500}
+                watcher.until_waiting(0)
+            feed.error = None
+            with asking(page_url(url, wait=30), 1) as waiting:
+                watcher.until_waiting(1)
+                feed.count = 1
+                assert answer(waiting[0])[0] == 200
+    finally:
+        gc.enable()
+    # One error is raised for all; what it remembers of its way does not grow with them.
+    assert len(traceback.extract_tb(failure.__traceback__)) < 60
 
 
 def test_readers_that_go_wait_no_longer(watcher):
