@@ -26,7 +26,7 @@ async def main() -> None:
         await connection.execute(text(table))
     async with httpx.AsyncClient() as http:
         client = AsyncClient("http://127.0.0.1:8000/orders", http)
-        await AsyncConsumer(client, store, "billing").run(invoice)
+        await AsyncConsumer(client, store, "billing").run(invoice, handle_signals=True)
     await engine.dispose()
 
 

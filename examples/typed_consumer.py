@@ -43,4 +43,5 @@ with engine.begin() as connection:
 
 with httpx.Client() as http:
     client = Client("http://127.0.0.1:8000/orders", http)
-    Consumer(client, store, "billing", failures=Failures(then="set-aside")).run(invoice)
+    consumer = Consumer(client, store, "billing", failures=Failures(then="set-aside"))
+    consumer.run(invoice, handle_signals=True)

@@ -40,4 +40,4 @@ def apply(_: object, events: list[Event]) -> None:
 if __name__ == "__main__":
     INDEX.mkdir(exist_ok=True)
     ANALYTICS.mkdir(exist_ok=True)
-    Consumer(client(), store, "search", lease=LEASE, limit=20).run(apply)
+    Consumer(client(), store, "search", lease=LEASE, limit=20).run(apply, handle_signals=True)

@@ -32,4 +32,4 @@ if __name__ == "__main__":
         replay()
     Consumer(
         client(), store, "totals", lease=LEASE, limit=20, follow="--replay" not in sys.argv
-    ).run(add)
+    ).run(add, handle_signals=True)

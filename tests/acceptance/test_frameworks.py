@@ -1,18 +1,30 @@
 """A feed over other people's models, and its tables in their migrations."""
 
+import os
+import re
+import signal
+import subprocess
+import sys
 from itertools import product
+from pathlib import Path
 
+import httpx
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.operations import Operations
 from harness.shop import metadata, orders, place
-from sqlalchemy import MetaData, String
+from harness.waiting import until
+from harness.web import serving
+from sqlalchemy import MetaData, String, insert
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from starlette.applications import Starlette
 
-from zeroeventhub import FIRST, EventLog, TableFeed
+from zeroeventhub import FIRST, EventLog, TableFeed, feed_routes
 from zeroeventhub.cursors import metadata as cursor_metadata
 from zeroeventhub.errors import ConfigurationError
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def test_orm_class_is_published(sqlite):
@@ -80,3 +92,34 @@ def test_alembic_installs_an_ordering_and_leaves_its_tables_alone(request, datab
         source.uninstall(operations.get_bind())
     with pytest.raises(ConfigurationError):
         source.bind(engine).info()
+
+
+def test_consumer_in_a_lifespan_leaves_signals_to_its_server(sqlite, tmp_path):
+    """The example consumes while FastAPI serves; one SIGTERM ends both, and nothing is lost."""
+    metadata.create_all(sqlite)
+    with sqlite.begin() as connection:
+        rows = [{"customer": "ann", "data": {"customer": "ann", "amount": n}} for n in range(3)]
+        connection.execute(insert(orders), rows)
+    routes = feed_routes("/orders", TableFeed(orders, data="data"), sqlite)
+    command = [sys.executable, "-m", "uvicorn", "--port", "0", "--app-dir", str(EXAMPLES)]
+    with (
+        serving(Starlette(routes=routes)) as url,
+        subprocess.Popen(
+            [*command, "fastapi_consumer:app"],
+            cwd=tmp_path,
+            env={**os.environ, "ORDERS": f"{url}/orders"},
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process,
+    ):
+        try:
+            said = next(line for line in process.stderr if "running on" in line)
+            address = re.search(r"http://[0-9.:]+", said)[0]
+            until(
+                lambda: httpx.get(f"{address}/invoices").json() == {"invoices": 3},
+                "all orders are invoiced",
+            )
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=10) in {0, -signal.SIGTERM}
+        finally:
+            process.kill()

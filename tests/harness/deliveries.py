@@ -347,13 +347,14 @@ class Shop:
 
 
 class Running:
-    """A consumer that runs; the options are its own, with `client`, a class, and `sessions`."""
+    """A consumer that runs; the options are its own, with `client`, a class, and those of `run`."""
 
     def __init__(self, shop: Shop, apply, options: dict[str, Any]) -> None:
         self._shop = shop
         self._apply = apply
         self._client = options.pop("client", AsyncClient if shop.is_async else Client)
-        self._sessions = options.pop("sessions", None)
+        names = ("sessions", "handle_signals")
+        self._run_options = {name: options.pop(name) for name in names if name in options}
         self._options = options
         self._loop: asyncio.AbstractEventLoop | None = None
         self._consumer: Any = None
@@ -367,14 +368,14 @@ class Running:
         with httpx.Client() as http:
             client = self._client(self._shop.url, http)
             self._consumer = self._shop.consumer(client, **self._options)
-            self._consumer.run(self._apply, sessions=self._sessions)
+            self._consumer.run(self._apply, **self._run_options)
 
     async def _run_async(self) -> None:
         async with httpx.AsyncClient() as http:
             client = self._client(self._shop.url, http)
             self._loop = asyncio.get_running_loop()
             self._consumer = self._shop.consumer(client, **self._options)
-            await self._consumer.run(self._apply, sessions=self._sessions)
+            await self._consumer.run(self._apply, **self._run_options)
 
     def start(self) -> None:
         self._thread.start()

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -26,6 +26,8 @@ class AsyncConsumer(Following[AsyncClient]):
 
     The arguments are those of Consumer, with an AsyncClient and a store made with an AsyncEngine.
     """
+
+    _client_type = AsyncClient
 
     async def __aiter__(self) -> AsyncIterator[AsyncPendingPage]:
         """Yield pages that have events, one partition after the other, without leases."""
@@ -53,6 +55,7 @@ class AsyncConsumer(Following[AsyncClient]):
         apply: Callable[..., object],
         *,
         sessions: Callable[[], Any] | None = None,
+        handle_signals: bool = False,
     ) -> None:
         """Apply everything in transactions that move the cursors; see `Consumer.run`.
 
@@ -67,7 +70,8 @@ class AsyncConsumer(Following[AsyncClient]):
         loop = asyncio.get_running_loop()
         stop = partial(loop.call_soon_threadsafe, self.stop)
         teller = AsyncTeller(self.client, access, self._options, self._log)
-        with stop_on_signals(stop), self._woken_by(tasks.wake):
+        signals = stop_on_signals(stop) if handle_signals else nullcontext()
+        with signals, self._woken_by(tasks.wake):
             async with teller.beside():
                 await tasks.drive()
 

@@ -1,7 +1,7 @@
 """The consumer: pages in, effects and cursor committed in one transaction."""
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -65,6 +65,8 @@ class Consumer(Following[Client]):
         ConfigurationError: an option is out of its range.
     """
 
+    _client_type = Client
+
     def __iter__(self) -> Iterator[PendingPage]:
         """Yield pages that have events, one partition after the other, without leases."""
         access = Access(self.client, self._options, self._reading)
@@ -91,27 +93,31 @@ class Consumer(Following[Client]):
         apply: Callable[..., object],
         *,
         sessions: Callable[[], Any] | None = None,
+        handle_signals: bool = False,
     ) -> None:
         """Apply everything in transactions that move the cursors, until stopped.
 
         Each partition is read in a thread of its own, so `apply` is called in several at a time.
         Partitions are leased: a process that ends gives them to the others, and one that died, or
-        was stopped for longer than a lease, is fenced when it commits. SIGTERM and SIGINT stop
-        after the pages at hand, if this is the main thread.
+        was stopped for longer than a lease, is fenced when it commits.
 
         Args:
             apply: writes the effects, through the transaction that it is given first.
             sessions: makes an ORM session of the store's engine, where `apply` asks for one.
+            handle_signals: stop at SIGTERM and SIGINT, after the pages at hand: for programs that
+                do nothing but consume. Elsewhere call `stop` when the program ends.
 
         Raises:
             Halted: a partition stands still, because `apply` went on raising.
-            ConfigurationError: the store's engine cannot be used by several threads.
+            ConfigurationError: the store's engine cannot be used by several threads, or signals
+                are to be handled and this is not the main thread.
         """
         access = Access(self.client, self._options, self._reading)
         run = Run(self._options, self._reading, access.engine, self._is_stopped)
         threads = Threads(run, access, apply, sessions)
         teller = Teller(self.client, access, self._options, self._log)
-        with stop_on_signals(self.stop), self._woken_by(threads.wake), teller.beside():
+        signals = stop_on_signals(self.stop) if handle_signals else nullcontext()
+        with signals, self._woken_by(threads.wake), teller.beside():
             threads.drive()
 
     def _carry_out(self, access: Access, step: Step, bell: SimpleQueue[None]) -> Any:

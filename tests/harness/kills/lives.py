@@ -202,7 +202,7 @@ def _run(life: Life, points: Points, *, by_event: bool = False) -> None:
         _apply(life, points, connection, [event])
 
     with _consumer(life, points) as consumer:
-        consumer.run(event if by_event else page)
+        consumer.run(event if by_event else page, handle_signals=True)
 
 
 def _async_loop(life: Life, points: Points) -> None:
@@ -230,7 +230,7 @@ def _async_run(life: Life, points: Points, *, by_event: bool = False) -> None:
 
     async def consume() -> None:
         async with _async_consumer(life, points) as consumer:
-            await consumer.run(event if by_event else page)
+            await consumer.run(event if by_event else page, handle_signals=True)
 
     asyncio.run(consume())
 

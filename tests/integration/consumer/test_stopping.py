@@ -1,0 +1,119 @@
+"""Signals end a consumer that is the program, and are left to its host elsewhere."""
+
+import os
+import signal
+import threading
+
+import pytest
+from harness.deliveries import opened, write_page
+from harness.waiting import until
+
+from zeroeventhub.errors import ConfigurationError
+
+SIGNALS = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+
+
+def once(number):
+    """Make a function that applies pages and at the first one sends this process a signal.
+
+    The main thread sees it a little later, and another page may be applied by then.
+    """
+    sent = []
+
+    def apply(connection, page):
+        write_page(connection, page)
+        if not sent:
+            sent.append(number)
+            os.kill(os.getpid(), number)
+
+    return apply
+
+
+@pytest.fixture
+def handled():
+    """The signals that a handler of the host has seen; it is put back in the end."""
+    seen = []
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    for number in before:
+        signal.signal(number, lambda number, _: seen.append(number))
+    yield seen
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@SIGNALS
+def test_signal_ends_a_run_after_its_page(shop, number):
+    """The first signal stops a run that handles signals, and the handlers are as before."""
+    shop.feed.place(6)
+    before = signal.getsignal(number)
+    shop.run(once(number), follow=True, limit=1, handle_signals=True)
+    assert signal.getsignal(number) is before
+    assert 1 <= shop.count() < 6
+    assert (shop.landed(), shop.leases()) == ([*range(shop.count())], 0)
+
+
+@SIGNALS
+def test_handler_of_the_host_is_called_as_well(shop, number, handled):
+    """A handler that was there sees the signal that stops the run, and is there afterwards."""
+    before = signal.getsignal(number)
+    shop.feed.place(6)
+    shop.run(once(number), follow=True, limit=1, handle_signals=True)
+    assert handled == [number]
+    assert 1 <= shop.count() < 6
+    assert signal.getsignal(number) is before
+
+
+@SIGNALS
+def test_signals_are_left_to_the_host(shop, number, handled):
+    """A run that was not asked to handle signals goes on, and the host's handler sees each."""
+    shop.feed.place(3)
+    shop.run(once(number), limit=1)
+    assert (handled, shop.landed()) == ([number], [0, 1, 2])
+
+
+def test_handlers_are_as_before_where_no_signal_came(shop):
+    """A run that ends at the head leaves the handlers of its host in place."""
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    shop.feed.place(1)
+    shop.run(write_page, handle_signals=True)
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
+
+
+def test_one_signal_ends_runs_that_overlap(sqlite_url, tmp_path, handled):
+    """Two runs in one event loop are both stopped, whichever began or ends first."""
+    import asyncio
+
+    import httpx
+
+    from zeroeventhub import AsyncClient
+
+    other = f"sqlite:///{tmp_path / 'other.db'}"
+    with opened(sqlite_url, is_async=True) as one, opened(other, is_async=True) as two:
+
+        async def run():
+            async with httpx.AsyncClient() as http:
+                runs = [
+                    shop.consumer(AsyncClient(shop.url, http), follow=True).run(
+                        write_page, handle_signals=True
+                    )
+                    for shop in (one, two)
+                ]
+                ended = asyncio.gather(*runs)
+                await asyncio.sleep(0)
+                one.feed.place(1)
+                two.feed.place(1)
+                await asyncio.to_thread(until, lambda: one.count() + two.count() == 2, "both read")
+                os.kill(os.getpid(), signal.SIGTERM)
+                await asyncio.wait_for(ended, 20)
+
+        asyncio.run(run())
+    assert handled == [signal.SIGTERM]
+
+
+def test_only_the_main_thread_handles_signals(shop):
+    """A run in another thread says where signals can be handled, instead of ignoring them."""
+    running = shop.start(handle_signals=True)
+    until(lambda: running.error is not None, "the run has ended")
+    assert isinstance(running.error, ConfigurationError)
+    assert "main thread" in str(running.error)
+    assert threading.current_thread() is threading.main_thread()
