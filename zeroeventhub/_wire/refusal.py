@@ -42,12 +42,10 @@ _STATUSES: dict[int, type[FeedError]] = {
     409: TokenChanged,
     410: Gone,
 }
-_ADVICE: dict[type[FeedError], str] = {
-    Unauthorized: " Give the httpx client the credentials that the feed's owner gave you, such as "
-    "headers={'Authorization': 'Bearer …'}.",
-    Forbidden: " Ask the feed's owner for the right to read it.",
-}
-"""What a reader does who is not let in."""
+_GIVE_CREDENTIALS = (
+    " Give the httpx client the credentials that the feed's owner gave you, such as "
+    "headers={'Authorization': 'Bearer …'}."
+)
 
 
 @dataclass(frozen=True)
@@ -68,8 +66,13 @@ def error_of(problem: Problem, status: int, message: str) -> FeedError:
         message: what the answer says.
     """
     error = _PROBLEMS.get(problem.kind) or _STATUSES.get(status, BadRequest)
-    message = f"{message}{_ADVICE.get(error, '')}"
-    return Trimmed(message, earliest=problem.earliest) if error is Trimmed else error(message)
+    if error is Trimmed:
+        return Trimmed(message, earliest=problem.earliest)
+    if error is Unauthorized:
+        return Unauthorized(message, advice=_GIVE_CREDENTIALS)
+    if error is Forbidden:
+        message += " Ask the feed's owner for the right to read it."
+    return error(message)
 
 
 def problem_in(body: bytes) -> Problem:

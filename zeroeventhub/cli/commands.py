@@ -21,15 +21,31 @@ from zeroeventhub.cli.lag import lag
 from zeroeventhub.cli.registered import progress
 from zeroeventhub.cli.seal import seal
 from zeroeventhub.cli.serve import serve
+from zeroeventhub.cli.store import shown
 from zeroeventhub.cli.sync import sync
 from zeroeventhub.cli.tail import tail
 from zeroeventhub.cli.trim import trim
-from zeroeventhub.errors import ConfigurationError, FeedError, ProtocolError, ZeroEventHubError
+from zeroeventhub.errors import (
+    ConfigurationError,
+    FeedError,
+    Halted,
+    ProtocolError,
+    Unauthorized,
+    ZeroEventHubError,
+)
 
 __all__ = ["commands"]
 
 FAILED = 1
 MISUSED = 2
+
+_LONGEST_REASON = 200
+"""How many characters of an exception's text an error repeats."""
+
+_GIVE_CREDENTIALS = (
+    " Give the credentials that the feed's owner gave you, such as -H 'Authorization: Bearer …' or "
+    "--token-file FILE."
+)
 
 
 class _Commands(click.Group):
@@ -38,6 +54,12 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except Halted as error:
+            # A terminal may show the handler's words, unlike a log.
+            reason = str(error.__cause__).strip().partition("\n")[0][:_LONGEST_REASON]
+            raise _Failure(f"{error} {shown(reason)}", FAILED) from error
+        except Unauthorized as error:
+            raise _Failure(f"{error.message}{_GIVE_CREDENTIALS}", MISUSED) from error
         except (ConfigurationError, FeedError, ProtocolError) as error:
             raise _Failure(str(error), MISUSED) from error
         except ZeroEventHubError as error:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import httpx
 
-from zeroeventhub.cli.options import PATIENCE, as_json
+from zeroeventhub.cli.options import PATIENCE, as_json, header_options
 from zeroeventhub.conformance import Outcome, Result, all_checks, check_feed
 from zeroeventhub.conformance.junit import as_junit
 from zeroeventhub.conformance.misbehaving import misbehave
@@ -23,15 +23,7 @@ _COLOURS = {"pass": "green", "note": "yellow", "fail": "red", "skip": "cyan"}
 
 @click.command()
 @click.argument("url", required=False)
-@click.option(
-    "-H",
-    "--header",
-    "headers",
-    multiple=True,
-    metavar="'NAME: VALUE'",
-    envvar="ZEROEVENTHUB_HEADER",
-    help="Send a header, such as Authorization. Also read from $ZEROEVENTHUB_HEADER.",
-)
+@header_options
 @click.option(
     "--partitions",
     type=click.IntRange(1),
@@ -50,7 +42,7 @@ _COLOURS = {"pass": "green", "note": "yellow", "fail": "red", "skip": "cyan"}
 def conformance(
     *,
     url: str | None,
-    headers: tuple[str, ...],
+    headers: list[tuple[str, str]],
     partitions: int | None,
     as_json: bool,
     junit: Path | None,
@@ -84,7 +76,7 @@ def conformance(
 
 def _check(
     url: str,
-    headers: tuple[str, ...],
+    headers: list[tuple[str, str]],
     partitions: int | None,
     only: tuple[str, ...],
     *,
@@ -92,7 +84,7 @@ def _check(
 ) -> list[Result]:
     """Check a feed, and show each result as it comes."""
     results = []
-    with httpx.Client(headers=_pairs(headers), timeout=PATIENCE) as http:
+    with httpx.Client(headers=headers, timeout=PATIENCE) as http:
         try:
             for result in check_feed(url, http, partitions=partitions, only=only):
                 results.append(result)
@@ -132,13 +124,3 @@ def _write(file: Path, content: bytes) -> None:
         file.write_bytes(content)
     except OSError as error:
         raise ConfigurationError(f"{file} cannot be written: {error.strerror}.") from None
-
-
-def _pairs(headers: tuple[str, ...]) -> list[tuple[str, str]]:
-    pairs = []
-    for header in headers:
-        name, colon, value = header.partition(":")
-        if not colon:
-            raise ConfigurationError("A header is written as 'Name: value'.")
-        pairs.append((name.strip(), value.strip()))
-    return pairs

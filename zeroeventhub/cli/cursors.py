@@ -8,12 +8,13 @@ from itertools import groupby
 import click
 from sqlalchemy import Engine, delete
 
-from zeroeventhub.cli.options import as_json, feed_options, open_client, reflect
+from zeroeventhub.cli.options import FeedAddress, as_json, feed_options, open_client, reflect
 from zeroeventhub.cli.putting import put, stream_cursors
 from zeroeventhub.cli.store import (
     agreed,
     consumer_option,
     document,
+    expect_consumer,
     go_ahead,
     open_store,
     shown,
@@ -165,10 +166,8 @@ def set_(
 @agreed
 @as_json
 def seek(
-    url: str,
     *,
-    headers: tuple[str, ...],
-    partitions: int | None,
+    feed: FeedAddress,
     moment: str,
     database: str,
     consumer: str,
@@ -187,7 +186,7 @@ def seek(
             "--time takes a moment with its time zone, such as 2026-01-31T12:00:00Z."
         ) from None
     with open_store(database) as (engine, store):
-        with open_client(url, headers, partitions) as client:
+        with open_client(feed) as client:
             numbers = chosen or [partition.id for partition in client.discover().partitions]
             found = {number: client.cursor_at(time, number) for number in numbers}
         put(engine, store, consumer, found, yes=yes, as_json=as_json)
@@ -259,11 +258,9 @@ def reset(
 def _standings(engine: Engine, store: CursorStore, consumer: str | None) -> list[Standing]:
     """Return where consumers stand; refuse a name that none has."""
     with engine.connect() as connection:
+        if consumer is not None:
+            expect_consumer(connection, store, consumer)
         found = store.standings(connection)
-    names = sorted({place.consumer for place in found})
-    if consumer is not None and consumer not in names:
-        others = f"it has {', '.join(map(shown, names))}" if names else "it has none at all"
-        raise ConfigurationError(f"This store has no consumer {shown(consumer)!r}; {others}.")
     return [place for place in found if consumer in {None, place.consumer}]
 
 

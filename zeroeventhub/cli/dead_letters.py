@@ -9,6 +9,7 @@ from zeroeventhub.cli.options import as_json
 from zeroeventhub.cli.store import (
     agreed,
     consumer_option,
+    expect_consumer,
     go_ahead,
     open_store,
     shown,
@@ -41,6 +42,7 @@ def list_(
 ) -> None:
     """List the dead letters of a consumer, the oldest first."""
     with open_store(database) as (engine, store), engine.connect() as connection:
+        expect_consumer(connection, store, consumer)
         letters = store.dead_letters.letters(connection, consumer, partition=partition, limit=limit)
     if as_json:
         click.echo(json.dumps([_described(letter) for letter in letters]))
@@ -123,6 +125,7 @@ def _chosen(
     store: CursorStore, connection: Connection, consumer: str, ids: tuple[int, ...]
 ) -> list[DeadLetter]:
     """Return the letters of these numbers; refuse a number that there is not."""
+    expect_consumer(connection, store, consumer)
     return [store.dead_letters.get(connection, consumer, number) for number in ids]
 
 

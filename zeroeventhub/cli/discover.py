@@ -2,7 +2,7 @@
 
 import click
 
-from zeroeventhub.cli.options import as_json, feed_options, open_client
+from zeroeventhub.cli.options import FeedAddress, as_json, feed_options, open_client
 from zeroeventhub.ndjson import encode_info
 
 __all__ = ["discover"]
@@ -11,9 +11,9 @@ __all__ = ["discover"]
 @click.command()
 @feed_options
 @as_json
-def discover(url: str, *, headers: tuple[str, ...], partitions: int | None, as_json: bool) -> None:
+def discover(*, feed: FeedAddress, as_json: bool) -> None:
     """Show the partitions of the feed at URL, and its extensions."""
-    with open_client(url, headers, partitions) as client:
+    with open_client(feed) as client:
         info = client.discover()
     if as_json:
         click.echo(encode_info(info), nl=False)

@@ -6,10 +6,9 @@ from dataclasses import asdict
 
 import click
 
-from zeroeventhub.cli.options import as_json, feed_options, open_client
-from zeroeventhub.cli.store import consumer_option, open_store, store_option
+from zeroeventhub.cli.options import FeedAddress, as_json, feed_options, open_client
+from zeroeventhub.cli.store import consumer_option, expect_consumer, open_store, store_option
 from zeroeventhub.consumer.lag import lag as find_lag
-from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import Lag
 
 __all__ = ["duration", "lag", "table"]
@@ -23,10 +22,8 @@ _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
 @consumer_option
 @as_json
 def lag(
-    url: str,
     *,
-    headers: tuple[str, ...],
-    partitions: int | None,
+    feed: FeedAddress,
     database: str,
     consumer: str,
     as_json: bool,
@@ -37,13 +34,8 @@ def lag(
     """
     with open_store(database) as (engine, store):
         with engine.connect() as connection:
-            known = store.cursors(connection, consumer)
-        if not known:
-            raise ConfigurationError(
-                f"There is no cursor of consumer {consumer!r} in this database: has it read yet, "
-                "and is this its name?"
-            )
-        with open_client(url, headers, partitions) as client:
+            expect_consumer(connection, store, consumer)
+        with open_client(feed) as client:
             found = find_lag(client, store, consumer)
     if as_json:
         listed = [{"partition": number, **asdict(lag)} for number, lag in found.items()]

@@ -3,7 +3,9 @@
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,11 @@ from zeroeventhub.publisher import TableFeed
 from zeroeventhub.publisher.ordering import ORDERINGS, Ordering
 
 __all__ = [
+    "FeedAddress",
     "age",
     "as_json",
     "feed_options",
+    "header_options",
     "open_client",
     "open_database",
     "open_ordering",
@@ -53,27 +57,94 @@ def age(_context: click.Context, _option: Any, value: str | None) -> timedelta |
     return timedelta(**{_UNITS[match["unit"]]: int(match["count"])})
 
 
+@dataclass(frozen=True)
+class FeedAddress:
+    """Say where a feed is and what a command sends with each request.
+
+    Attributes:
+        url: the feed's address.
+        headers: pairs of name and value.
+        partitions: how many partitions the feed has, if it only speaks ZeroEventHub v1.
+    """
+
+    url: str
+    headers: list[tuple[str, str]]
+    partitions: int | None
+
+
+class _HeaderOption(click.Option):
+    """Read headers from an environment variable: one a line, as values have spaces."""
+
+    def value_from_envvar(self, ctx: click.Context) -> Any:
+        text = self.resolve_envvar_value(ctx)
+        return None if text is None else tuple(filter(None, map(str.strip, text.splitlines())))
+
+
+def header_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say which headers to send; the command gets `headers`, as pairs."""
+
+    @click.option(
+        "-H",
+        "--header",
+        "headers",
+        cls=_HeaderOption,
+        multiple=True,
+        metavar="'NAME: VALUE'",
+        envvar="ZEROEVENTHUB_HEADER",
+        show_envvar=True,
+        help="Send a header, such as Authorization. In the variable: one header a line.",
+    )
+    @click.option(
+        "--token-file",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        envvar="ZEROEVENTHUB_TOKEN_FILE",
+        show_envvar=True,
+        help="Send the token in this file, as Authorization: Bearer.",
+    )
+    @wraps(command)
+    def with_headers(*, headers: tuple[str, ...], token_file: Path | None, **options: Any) -> Any:
+        pairs = [_pair(header) for header in headers]
+        if token_file is not None:
+            pairs.append(("Authorization", f"Bearer {_token(token_file)}"))
+        return command(headers=pairs, **options)
+
+    return with_headers
+
+
+def _pair(header: str) -> tuple[str, str]:
+    name, colon, value = header.partition(":")
+    if not colon:
+        raise ConfigurationError("A header is written as 'Name: value'.")
+    return name.strip(), value.strip()
+
+
+def _token(file: Path) -> str:
+    try:
+        token = file.read_text("ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        token = ""
+    if not token.isprintable() or not token or " " in token:
+        raise ConfigurationError(f"{file} does not hold a token: one word of ASCII.")
+    return token
+
+
 def feed_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that every command which reads a feed has."""
-    for option in (
-        click.option(
-            "-H",
-            "--header",
-            "headers",
-            multiple=True,
-            metavar="'NAME: VALUE'",
-            envvar="ZEROEVENTHUB_HEADER",
-            help="Send a header, such as Authorization. Also read from $ZEROEVENTHUB_HEADER.",
-        ),
-        click.option(
-            "--partitions",
-            type=click.IntRange(1),
-            help="How many partitions the feed has, if it only speaks ZeroEventHub v1.",
-        ),
-        click.argument("url"),
-    ):
-        command = option(command)
-    return command
+    """Add the options that every command which reads a feed has; it gets them as `feed`."""
+
+    @header_options
+    @click.option(
+        "--partitions",
+        type=click.IntRange(1),
+        help="How many partitions the feed has, if it only speaks ZeroEventHub v1.",
+    )
+    @click.argument("url")
+    @wraps(command)
+    def with_feed(
+        *, url: str, headers: list[tuple[str, str]], partitions: int | None, **options: Any
+    ) -> Any:
+        return command(feed=FeedAddress(url, headers, partitions), **options)
+
+    return with_feed
 
 
 def table_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -124,16 +195,10 @@ def open_ordering(database: str, table: str, **options: Any) -> tuple[Engine, Or
 
 
 @contextmanager
-def open_client(url: str, headers: tuple[str, ...], partitions: int | None) -> Iterator[Client]:
+def open_client(feed: FeedAddress) -> Iterator[Client]:
     """Open a client for as long as a command runs."""
-    pairs = []
-    for header in headers:
-        name, colon, value = header.partition(":")
-        if not colon:
-            raise ConfigurationError("A header is written as 'Name: value'.")
-        pairs.append((name.strip(), value.strip()))
-    with httpx.Client(headers=pairs, timeout=PATIENCE) as http:
-        yield Client(url, http, partitions=partitions)
+    with httpx.Client(headers=feed.headers, timeout=PATIENCE) as http:
+        yield Client(feed.url, http, partitions=feed.partitions)
 
 
 def open_database(url: str, *, must_exist: bool = False) -> Engine:

@@ -8,15 +8,17 @@ from datetime import datetime
 from typing import Any
 
 import click
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 
 from zeroeventhub.cli.options import open_database
 from zeroeventhub.cursors import CursorStore
+from zeroeventhub.errors import ConfigurationError
 
 __all__ = [
     "agreed",
     "consumer_option",
     "document",
+    "expect_consumer",
     "go_ahead",
     "open_store",
     "shown",
@@ -44,6 +46,18 @@ def open_store(url: str) -> Iterator[tuple[Engine, CursorStore]]:
     with engine.connect() as connection:
         store.check_tables(connection)
     yield engine, store
+
+
+def expect_consumer(connection: Connection, store: CursorStore, consumer: str) -> None:
+    """Refuse the name of a consumer that the store does not know.
+
+    Raises:
+        ConfigurationError: it has no cursor and no dead letter of this name; it says whose it has.
+    """
+    names = sorted({place.consumer for place in store.standings(connection)})
+    if consumer not in names and not store.dead_letters.count(connection, consumer):
+        others = f"it has {', '.join(map(shown, names))}" if names else "it has none at all"
+        raise ConfigurationError(f"This store has no consumer {shown(consumer)!r}; {others}.")
 
 
 def go_ahead(question: str, *, yes: bool) -> None:

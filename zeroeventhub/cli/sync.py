@@ -8,7 +8,7 @@ import click
 from sqlalchemy import Connection
 
 from zeroeventhub.cli.event_types import chosen_types, type_options
-from zeroeventhub.cli.options import as_json, feed_options, open_client, open_database
+from zeroeventhub.cli.options import FeedAddress, as_json, feed_options, open_client, open_database
 from zeroeventhub.cli.progress import Meters
 from zeroeventhub.consumer import Consumer, Failures, Observer, PendingPage
 from zeroeventhub.cursors import CursorStore
@@ -64,10 +64,8 @@ PATIENCE = 1.0
 @type_options
 @as_json
 def sync(
-    url: str,
     *,
-    headers: tuple[str, ...],
-    partitions: int | None,
+    feed: FeedAddress,
     database: str,
     table: str,
     consumer: str,
@@ -90,7 +88,7 @@ def sync(
     engine = open_database(database)
     landing = LandingTable(table)
     store = CursorStore(engine)
-    with open_client(url, headers, partitions) as client, Meters({"landed": None}) as meters:
+    with open_client(feed) as client, Meters({"landed": None}) as meters:
         watch = _Watch(meters, lease)
         following = Consumer(
             client,
@@ -119,7 +117,7 @@ def sync(
         def apply(connection: Connection, page: PendingPage) -> None:
             landing.land(connection, page.partition, page.events)
 
-        following.run(apply)
+        following.run(apply, handle_signals=True)
     if as_json:
         counts = {"landed": watch.landed, "set_aside": watch.aside}
         click.echo(json.dumps({**counts, "table": table, "consumer": consumer}))

@@ -7,7 +7,7 @@ import click
 from sqlalchemy import create_engine
 
 from zeroeventhub.cli.event_types import chosen_types, type_options
-from zeroeventhub.cli.options import feed_options, open_client
+from zeroeventhub.cli.options import FeedAddress, feed_options, open_client
 from zeroeventhub.client import Client
 from zeroeventhub.consumer import Consumer
 from zeroeventhub.cursors import CursorStore
@@ -27,8 +27,7 @@ NAME = "tail"
     "--from",
     "start",
     metavar="first|last|CURSOR",
-    show_default="first",
-    help="Where to start; a cursor goes with --partition.",
+    help="Where to start, by default at the first event; a cursor goes with --partition.",
 )
 @click.option(
     "--since",
@@ -39,10 +38,8 @@ NAME = "tail"
 @click.option("--follow", is_flag=True, help="Wait for more events at the head.")
 @type_options
 def tail(
-    url: str,
     *,
-    headers: tuple[str, ...],
-    partitions: int | None,
+    feed: FeedAddress,
     partition: int | None,
     start: str | None,
     since: str | None,
@@ -61,7 +58,7 @@ def tail(
     names = {"first": FIRST, "last": LAST}
     cursor = FIRST if start is None else names.get(start, start)
     chosen = None if partition is None else [partition]
-    with open_client(url, headers, partitions) as client:
+    with open_client(feed) as client:
         if start not in {None, *names} and not chosen and len(client.discover().partitions) > 1:
             raise ConfigurationError("A cursor belongs to one partition: say --partition as well.")
         types = chosen_types(client, only_types, skipped_types)

@@ -19,7 +19,7 @@ _TITLES = {
     401: "The feed does not know who asks.",
     403: "This feed may not be read.",
     404: "There is no such feed.",
-    409: "The feed's partitions have changed.",
+    409: "The token is not the feed's.",
     410: "What the cursor points at is no longer there.",
     429: "These are too many requests.",
     500: "The feed failed.",

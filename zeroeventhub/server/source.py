@@ -307,7 +307,10 @@ def expect_partition(info: FeedInfo, token: str, partition: int) -> None:
         BadRequest: there is no such partition.
     """
     if token != info.token:
-        raise TokenChanged("The token is not the feed's: discover its partitions again.")
+        raise TokenChanged(
+            f"The feed's token is {info.token!r}: it changes with the partitions. A GET of the "
+            "feed's address without parameters shows both."
+        )
     if all(partition != known.id for known in info.partitions):
         raise BadRequest(NO_PARTITION)
 

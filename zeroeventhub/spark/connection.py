@@ -19,6 +19,11 @@ __all__ = ["Connection"]
 
 _Answer = TypeVar("_Answer")
 
+_GIVE_CREDENTIALS = (
+    " Name the credentials that the feed's owner gave you by the option bearerTokenFile, "
+    "bearerTokenEnv, headersFile or headersEnv."
+)
+
 _LIMITS = Limits(page_bytes=64 * 1024 * 1024)
 
 
@@ -60,10 +65,10 @@ class Connection:
                 return question(self._client)
             except TransientError as error:
                 self.wait_out(patience, error)
-            except Unauthorized:
+            except Unauthorized as error:
                 # The token may have been changed for another one where it lies.
                 if self._options.credentials.headers() == self._headers:
-                    raise
+                    raise Unauthorized(error.message, advice=_GIVE_CREDENTIALS) from None
                 self.close()
                 self._open()
 

@@ -79,7 +79,7 @@ def shop(sqlite, tmp_path, monkeypatch):
         (CONFORMANCE, 2, "cannot be reached"),
         ([*CONFORMANCE, "--only", "nonsense"], 2, "'nonsense'"),
         ([*CONFORMANCE, "--serve"], 2, "no URL"),
-        ([*LAG, "--consumer", "typo"], 2, "no cursor of consumer 'typo'"),
+        ([*LAG, "--consumer", "typo"], 2, "no consumer 'typo'; it has billing"),
         ([*LAG, "--consumer", "billing"], 1, "cannot be reached"),
         (LAG, 2, "--consumer"),
         (["cursors", "list", "--store", "sqlite:///missing.db"], 2, "There is no database file"),
