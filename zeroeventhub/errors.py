@@ -26,6 +26,7 @@ ZeroEventHubError
 ├── IdReused                an event of this id is there, and says something else
 ├── Fenced                  the cursor moved since the page was read: nothing was applied
 │   └── LeaseLost           another process of this consumer reads the partition now
+├── TooManyDeadLetters      a partition has as many dead letters as its consumer allows
 └── Halted                  events could not be applied: their partition stands still
 
 The same classes are raised by a feed in process and by a client over HTTP: a client turns
@@ -55,6 +56,7 @@ __all__ = [
     "ProtocolError",
     "StoreUnavailable",
     "TokenChanged",
+    "TooManyDeadLetters",
     "TooManyRequests",
     "TransientError",
     "Trimmed",
@@ -105,14 +107,16 @@ class Unauthorized(FeedError):  # noqa: N818 - the name of the HTTP status
     """Say that the feed does not know who asks.
 
     Attributes:
+        message: what the feed said.
         challenge: how to say it: the answer's header WWW-Authenticate (RFC 9110).
     """
 
     status = 401
     problem = "unauthorized"
 
-    def __init__(self, message: str, *, challenge: str = "Bearer") -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, challenge: str = "Bearer", advice: str = "") -> None:
+        super().__init__(f"{message}{advice}")
+        self.message = message
         self.challenge = challenge
 
 
@@ -242,6 +246,10 @@ class Fenced(ZeroEventHubError):  # noqa: N818 - the field's word for a refused 
 
 class LeaseLost(Fenced):
     """Say that another process of this consumer reads the partition now."""
+
+
+class TooManyDeadLetters(ZeroEventHubError):  # noqa: N818 - named for what happened
+    """Say that a partition has as many dead letters as its consumer allows."""
 
 
 class Halted(ZeroEventHubError):  # noqa: N818 - named for what happened

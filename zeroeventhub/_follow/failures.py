@@ -19,11 +19,14 @@ class Failures:
             then applied for itself; a handler of pages is given pages of one event.
         hold_back: whether later events of the same key are set aside behind one that failed, so
             that the key's order is kept.
+        at_most: how many dead letters a partition may have, failed and held back; at the next
+            one it stands still.
     """
 
     tries: int = 3
     then: Literal["halt", "set-aside"] = "halt"
     hold_back: bool = False
+    at_most: int = 1000
 
     def __post_init__(self) -> None:
         """Refuse what could not be done.
@@ -36,6 +39,10 @@ class Failures:
         if self.then not in {"halt", "set-aside"}:
             raise ConfigurationError(
                 f'What fails can "halt" its partition or be "set-aside", not {self.then!r}.'
+            )
+        if self.at_most < 1:
+            raise ConfigurationError(
+                'Where events are "set-aside" there is room for one: at_most is 1 or more.'
             )
         if self.hold_back and self.then == "halt":
             raise ConfigurationError(

@@ -23,13 +23,17 @@ from zeroeventhub._follow.steps import (
     Redeliver,
     Step,
 )
-from zeroeventhub.errors import Fenced, Halted, LeaseLost, StoreUnavailable, TransientError
+from zeroeventhub.errors import (
+    Fenced,
+    Halted,
+    LeaseLost,
+    StoreUnavailable,
+    TooManyDeadLetters,
+    TransientError,
+)
 from zeroeventhub.protocol import WAIT, Page, Partition
 
 __all__ = ["PartitionFollower"]
-
-_LONGEST_TEXT = 200
-"""Characters of an error's text that a sentence about it repeats."""
 
 
 @dataclass(frozen=True)
@@ -238,14 +242,12 @@ class _Reading:
         self.place = yield from persist(step, patience)
 
     def halted(self, tries: int, error: Exception) -> Halted:
-        """Say why the partition stands still, without what follows the text's first line.
-
-        Databases put statements and their parameters there.
-        """
+        """Say why the partition stands still, without the error's text: it may hold data."""
         partition = self.wish.partition.id
-        text = str(error).partition("\n")[0][:_LONGEST_TEXT]
+        reason = f" {error}" if isinstance(error, TooManyDeadLetters) else ""
         return Halted(
             f"Partition {partition} stands still at cursor {self.place.cursor!r}: what follows "
-            f"could not be applied in {tries} tries. {type(error).__name__}: {text}",
+            f"could not be applied in {tries} tries. The last one raised "
+            f"{type(error).__name__}.{reason}",
             partition=partition,
         )

@@ -5,7 +5,7 @@ What the sync and the async client share: everything but the waiting.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NoReturn, TypeAlias, TypeVar
 
 import httpx
 
@@ -89,9 +89,12 @@ class Wire(Generic[_Http]):
             unpacked within the limits.
 
     Raises:
-        ConfigurationError: the URL or the compression is none.
+        ConfigurationError: the URL or the compression is none, or the httpx client is of the
+            other kind.
         MissingExtra: zstd needs zstandard, of the extra "zstd".
     """
+
+    _http_type: ClassVar[type[httpx.Client | httpx.AsyncClient]]
 
     def __init__(
         self,
@@ -102,6 +105,11 @@ class Wire(Generic[_Http]):
         limits: Limits = _LIMITS,
         compressed: Compressed = False,
     ) -> None:
+        if not isinstance(http, self._http_type):
+            raise ConfigurationError(
+                f"{type(self).__name__} reads by an httpx.{self._http_type.__name__}, not by a "
+                f"{type(http).__name__}."
+            )
         self._http: _Http = http
         try:
             given = httpx.URL(url)

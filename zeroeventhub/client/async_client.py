@@ -53,6 +53,8 @@ class AsyncClient(Wire[httpx.AsyncClient]):
             unpacked within the limits.
     """
 
+    _http_type = httpx.AsyncClient
+
     async def discover(self) -> FeedInfo:
         """Ask the feed for its partitions; see `Client.discover`."""
         return self._understand_info(await self._ask(self._request(self._url)))

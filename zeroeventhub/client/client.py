@@ -52,6 +52,8 @@ class Client(Wire[httpx.Client]):
             unpacked within the limits.
     """
 
+    _http_type = httpx.Client
+
     def discover(self) -> FeedInfo:
         """Ask the feed for its partitions; falls back to v1 if `partitions` was given.
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypedDict, TypeVar
 
 from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DatabaseError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from zeroeventhub._follow import Fetch
@@ -90,9 +91,15 @@ class Access(_Access):
 
         Raises:
             StoreUnavailable: the store did not answer, or asked to try again.
+            ConfigurationError: its tables are not there.
         """
-        with reaching_store(), self.engine.begin() as connection:
-            return write(connection, *arguments, **named)
+        try:
+            with reaching_store(), self.engine.begin() as connection:
+                return write(connection, *arguments, **named)
+        except DatabaseError:
+            with reaching_store(), self.engine.connect() as connection:
+                self._options.store.check_tables(connection)
+            raise
 
 
 class AsyncAccess(_Access):
@@ -134,6 +141,12 @@ class AsyncAccess(_Access):
         **named: _Arguments.kwargs,
     ) -> _Result:
         """Call a function with a connection to the store; see `Access.keep`."""
-        with reaching_store():
-            async with self.engine.begin() as connection:
-                return await connection.run_sync(write, *arguments, **named)
+        try:
+            with reaching_store():
+                async with self.engine.begin() as connection:
+                    return await connection.run_sync(write, *arguments, **named)
+        except DatabaseError:
+            with reaching_store():
+                async with self.engine.connect() as connection:
+                    await connection.run_sync(self._options.store.check_tables)
+            raise

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from zeroeventhub._follow import Follower
 from zeroeventhub._follow.failures import Failures
@@ -14,6 +14,7 @@ from zeroeventhub.consumer.observer import Observer
 from zeroeventhub.consumer.options import Options
 from zeroeventhub.consumer.reading import Reading
 from zeroeventhub.cursors import CursorStore
+from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import FIRST, Event, TypeFilter
 
 __all__ = ["Following"]
@@ -23,6 +24,8 @@ _AnyClient = TypeVar("_AnyClient", Client, AsyncClient)
 
 class Following(Generic[_AnyClient]):
     """Hold what a consumer was told, and whether it was told to stop."""
+
+    _client_type: ClassVar[type[Client | AsyncClient]]
 
     def __init__(
         self,
@@ -48,6 +51,12 @@ class Following(Generic[_AnyClient]):
         observer: Observer = Observer(),  # noqa: B008 - it holds nothing
         register_progress: bool = False,
     ) -> None:
+        given: object = client
+        if isinstance(given, Client | AsyncClient) and not isinstance(given, self._client_type):
+            raise ConfigurationError(
+                f"The client of {type(self).__name__} is of the class "
+                f"{self._client_type.__name__}, not {type(given).__name__}."
+            )
         self.client: _AnyClient = client
         self.store = store
         self.name = name

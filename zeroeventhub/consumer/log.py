@@ -78,5 +78,6 @@ class Log:
 def _sentence(error: Exception) -> str:
     """Say what happened; of what a handler or a driver raised, only its kind is sure to be safe."""
     if isinstance(error, ZeroEventHubError):
-        return str(error)
+        text = str(error)
+        return text if text.endswith((".", "!", "?")) else f"{text}."
     return f"{type(error).__name__} was raised."

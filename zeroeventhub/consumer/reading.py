@@ -37,5 +37,9 @@ class Reading:
         Raises:
             ConfigurationError: an option is out of its range.
         """
+        if not isinstance(self.types, TypeFilter | None):
+            raise ConfigurationError(
+                "types is a TypeFilter, such as TypeFilter(frozenset({'order.placed'}))."
+            )
         if self.attempts is not None and self.attempts < 1:
             raise ConfigurationError("A consumer tries at least once: attempts is 1 or more.")

@@ -7,7 +7,7 @@ from datetime import datetime
 from traceback import format_exception, format_exception_only
 from typing import Any, Literal
 
-from sqlalchemy import Connection, Row, Select, Update, and_, select
+from sqlalchemy import Connection, Row, Select, Update, and_, func, select
 
 from zeroeventhub.cursors.clock import as_utc
 from zeroeventhub.cursors.harmless import digest, harmless
@@ -103,6 +103,17 @@ class DeadLetters:
             **_described(error),
         }
         connection.execute(self._table.insert().values(row))
+
+    def count(self, connection: Connection, consumer: str) -> dict[int, int]:
+        """Return how many letters there are, by partition; one without any is not in it.
+
+        Args:
+            connection: a connection to the store.
+            consumer: the consumer's name.
+        """
+        partition = self._table.c.partition
+        query = select(partition, func.count()).where(self._table.c.consumer == consumer)
+        return {row[0]: row[1] for row in connection.execute(query.group_by(partition))}
 
     def blocked(self, connection: Connection, consumer: str, keys: Collection[str]) -> set[str]:
         """Return those keys that have letters, behind which later events have to wait.

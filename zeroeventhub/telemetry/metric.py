@@ -18,6 +18,7 @@ __all__ = [
     "LAG_EVENTS",
     "LAG_TIME",
     "METRICS",
+    "OPEN_LETTERS",
     "PAGES",
     "RETRIES",
     "SECONDS",
@@ -77,6 +78,12 @@ DEAD_LETTERS: Final = Metric(
     "{event}",
     "Events set aside: failed, or held back behind one of their key.",
     ("consumer", "partition", "state"),
+)
+OPEN_LETTERS: Final = Metric(
+    "dead_letters.open",
+    Kind.GAUGE,
+    "{event}",
+    "Dead letters that are neither settled nor discarded.",
 )
 DUPLICATES: Final = Metric(
     "duplicates", Kind.COUNTER, "{event}", "Events that the inbox dropped, because they came twice."

@@ -8,9 +8,9 @@ from zeroeventhub.cloud_event import traceparent
 from zeroeventhub.cursors import CursorStore
 from zeroeventhub.errors import require
 from zeroeventhub.protocol import Event, Lag
-from zeroeventhub.telemetry.lag_reading import LagReading
+from zeroeventhub.telemetry.lag_reading import LagReading, LettersReading
 from zeroeventhub.telemetry.measuring import Measuring
-from zeroeventhub.telemetry.metric import LAG_EVENTS, LAG_TIME, METRICS, Metric
+from zeroeventhub.telemetry.metric import LAG_EVENTS, LAG_TIME, METRICS, OPEN_LETTERS, Metric
 from zeroeventhub.telemetry.open_telemetry_metrics import RELEASE, SYSTEM, Meter, Observed
 
 require("opentelemetry", extra="opentelemetry", user="Telemetry for OpenTelemetry")
@@ -76,9 +76,9 @@ class OpenTelemetry(Measuring):
                 raise
 
     def observe_lag(self, client: Client, store: CursorStore, name: str) -> None:
-        """Show how far a consumer is behind, whenever metrics are collected.
+        """Show a consumer's lag and its dead letters, whenever metrics are collected.
 
-        Where the lag cannot be had, nothing is shown and the log says why.
+        Where one of them cannot be had, nothing is shown and the log says why.
 
         Args:
             client: reads the feed.
@@ -93,6 +93,11 @@ class OpenTelemetry(Measuring):
                     yield seen, (name, str(partition))
 
         self._meter.observe(LAG_EVENTS, lambda: found(lambda lag: lag.events))
+        letters = LettersReading(store, name)
+        self._meter.observe(
+            OPEN_LETTERS,
+            lambda: ((count, (name, str(number))) for number, count in letters.read().items()),
+        )
         self._meter.observe(LAG_TIME, lambda: found(lambda lag: lag.seconds))
 
     def _record(self, metric: Metric, value: float, *labels: str) -> None:

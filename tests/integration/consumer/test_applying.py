@@ -62,7 +62,7 @@ def test_error_of_apply_undoes_everything(shop):
         raise mine
 
     shop.feed.publish(event(1))
-    with pytest.raises(Halted, match="mine") as caught:
+    with pytest.raises(Halted, match="Poison") as caught:
         shop.run(apply, failures=Failures(tries=2))
     assert caught.value.__cause__ is mine
     assert (shop.landed(), shop.cursor()) == ([], "_first")
@@ -382,7 +382,7 @@ def test_full_disk_halts_and_sets_nothing_aside(sqlite_url, failures):
             shop.run(write_page, limit=3, failures=failures)
 
         for _ in range(3):
-            with pytest.raises((Halted, OperationalError), match="database or disk is full"):
+            with pytest.raises((Halted, OperationalError), match=r"OperationalError|disk is full"):
                 run(7)
             came_to.add(len(shop.landed()))
             place = 0 if shop.cursor() == "_first" else int(shop.cursor())

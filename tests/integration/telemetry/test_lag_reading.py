@@ -101,11 +101,13 @@ def test_lag_is_looked_up_when_it_is_collected(feed, registry, observed):
     shown = generate_latest(registry).decode()
     assert feed.asked == [(0, FIRST), (1, "c")]
     assert {line for line in shown.splitlines() if not line.startswith("#")} == {
+        'zeroeventhub_consumer_dead_letters_open{consumer="billing",partition="1"} 0.0',
         'zeroeventhub_consumer_lag_events{consumer="billing",partition="0"} 7.0',
         'zeroeventhub_consumer_lag_events{consumer="billing",partition="1"} 10000.0',
         'zeroeventhub_consumer_lag_time_seconds{consumer="billing",partition="0"} 1.5',
     }
     assert observed() == {
+        ("zeroeventhub.consumer.dead_letters.open", "1"): 0,
         ("zeroeventhub.consumer.lag.events", "0"): 7,
         ("zeroeventhub.consumer.lag.events", "1"): 10_000,
         ("zeroeventhub.consumer.lag.time", "0"): 1.5,
@@ -147,5 +149,7 @@ def test_store_without_tables_is_told_without_its_statement(sqlite, store, obser
         tables.drop_all(connection)
     with caplog.at_level(logging.WARNING, "zeroeventhub.telemetry"):
         assert observed() == {}
-    (record,) = [one for one in caplog.records if one.name == "zeroeventhub.telemetry"]
-    assert record.getMessage().endswith("is not known: OperationalError was raised.")
+    records = [one for one in caplog.records if one.name == "zeroeventhub.telemetry"]
+    assert len(records) == 2
+    for record in records:
+        assert record.getMessage().endswith("is not known: OperationalError was raised.")

@@ -16,7 +16,7 @@ from zeroeventhub._follow import Deliver, Place, Redeliver
 from zeroeventhub.consumer.applying.duplicates import without_duplicates
 from zeroeventhub.consumer.options import Options
 from zeroeventhub.cursors.dead_letters import DeadLetter
-from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.errors import ConfigurationError, TooManyDeadLetters
 from zeroeventhub.protocol import Event
 
 __all__ = ["Action", "Attempt", "Call", "Decisions", "Do", "Tally"]
@@ -55,14 +55,12 @@ class Tally:
     Attributes:
         events: all of them.
         duplicates: those that were dropped, because the inbox had them.
-        set_aside: those that were set aside because they could not be applied.
-        held: those that were held back behind them.
+        letters: those that were set aside, each with its error; None if it was held back.
     """
 
     events: int
     duplicates: int = 0
-    set_aside: int = 0
-    held: int = 0
+    letters: list[tuple[Event, Exception | None]] = field(default_factory=list)
 
 
 @dataclass
@@ -149,6 +147,7 @@ class Decisions:
         Where events are set aside that fail, each is applied for itself, and none is left.
         """
         together = []
+        room = 0
         for event in events:
             key = self.options.key(event)
             error = None
@@ -161,13 +160,18 @@ class Decisions:
                     continue
                 if key is not None and self.options.failures.hold_back:
                     held_keys.add(key)
+            if not tally.letters:
+                known = yield Do(self._bound(self.options.store.dead_letters.count))
+                room = self.options.failures.at_most - known.get(step.partition, 0)
+            if len(tally.letters) >= room:
+                raise TooManyDeadLetters(
+                    f"The partition has {self.options.failures.at_most} dead letters, as many as "
+                    "Failures.at_most allows: have them retried or discarded, and start again."
+                )
             tries = 0 if error is None else self.options.failures.tries
             add = self.options.store.dead_letters.add
             yield Do(self._bound(add, step.partition, event, key=key, error=error, tries=tries))
-            if error is None:
-                tally.held += 1
-            else:
-                tally.set_aside += 1
+            tally.letters.append((event, error))
         return together
 
     def _tried(

@@ -5,6 +5,7 @@ writes down how far it is, and a last one moves the cursor: a crash in between n
 events nor repeats them.
 """
 
+import logging
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +14,7 @@ from typing import Any, TypeAlias
 from sqlalchemy import Connection
 
 from zeroeventhub._follow import Advance, Deliver, Place, Redeliver
+from zeroeventhub.cloud_event import event_id
 from zeroeventhub.consumer.applying.decisions import Action, Decisions, Do, Tally
 from zeroeventhub.consumer.applying.lanes import Part, divide
 from zeroeventhub.consumer.applying.savepoint import TransactionEnded
@@ -22,6 +24,8 @@ from zeroeventhub.errors import Fenced, StoreUnavailable
 from zeroeventhub.protocol import Event
 
 __all__ = ["Result", "Round", "Rounds", "Work"]
+
+_log = logging.getLogger("zeroeventhub.consumer")
 
 LETTERS_AT_ONCE = 1000
 """Dead letters that are applied again before pages get their turn."""
@@ -219,8 +223,19 @@ class Rounds:
         observer, where = self._options.observer, (self._options.name, step.partition)
         if tally.duplicates:
             observer.duplicate(*where, tally.duplicates)
-        if tally.set_aside or tally.held:
-            observer.set_aside(*where, tally.set_aside, tally.held)
+        if tally.letters:
+            failed = sum(error is not None for _, error in tally.letters)
+            observer.set_aside(*where, failed, len(tally.letters) - failed)
+            for event, error in tally.letters:
+                _log.error(
+                    "Event %r behind cursor %r is a dead letter: %s.",
+                    event_id(event),
+                    step.place.cursor,
+                    f"applying it raised {type(error).__name__}"
+                    if error
+                    else "it was held back behind another one of its key",
+                    extra={"consumer": self._options.name, "partition": step.partition},
+                )
         if tally.events:
             observer.committed(*where, tally.events)
 

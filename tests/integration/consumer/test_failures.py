@@ -1,0 +1,119 @@
+"""What a consumer says of events that it cannot apply, and of what it was given."""
+
+import logging
+
+import httpx
+import pytest
+from harness.deliveries import Poison, event, failing, write_page
+from prometheus_client import CollectorRegistry, generate_latest
+from sqlalchemy import text
+
+from zeroeventhub import AsyncClient, AsyncConsumer, Client, Consumer, Failures
+from zeroeventhub.errors import ConfigurationError, Halted
+from zeroeventhub.telemetry import lag_collector
+
+SECRET = "the customer's card is 4111"
+
+
+def errors(caplog):
+    """Return the ERROR records of consumers, each with its consumer and its partition."""
+    found = [one for one in caplog.records if one.levelno >= logging.ERROR]
+    return [(one.getMessage(), one.consumer, one.partition) for one in found]
+
+
+def test_log_never_has_the_words_of_a_handler(shop, caplog):
+    """A halted partition names the exception by its type; its text is in the cause alone."""
+    caplog.set_level(logging.DEBUG)
+
+    def refuse(*_):
+        raise Poison(SECRET)
+
+    shop.feed.publish(event(1))
+    with pytest.raises(Halted, match="Poison") as caught:
+        shop.run(refuse)
+    assert SECRET in str(caught.value.__cause__)
+    assert SECRET not in str(caught.value)
+    assert all(SECRET not in one.getMessage() for one in caplog.records)
+    assert [where for _, *where in errors(caplog)] == [["billing", 0]]
+
+
+def test_each_dead_letter_is_an_error_in_the_log(shop, caplog):
+    """Consumer, partition, cursor, the event's id and the exception's type are told, no more."""
+    for n in (1, 2, 3):
+        shop.feed.publish(event(n, "k" if n != 2 else "other"))
+    aside = Failures(tries=1, then="set-aside", hold_back=True)
+    shop.run(failing(1), failures=aside)
+    failed, held = errors(caplog)
+    assert failed[1:] == held[1:] == ("billing", 0)
+    assert (
+        failed[0]
+        == "Event 'e1' behind cursor '_first' is a dead letter: applying it raised Poison."
+    )
+    assert held[0].startswith(
+        "Event 'e3' behind cursor '_first' is a dead letter: it was held back"
+    )
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_partition_halts_at_too_many_dead_letters(shop, lanes):
+    """A handler that fails at everything fills no table: the partition stands still in time."""
+    shop.feed.publish(*map(event, range(9)))
+    aside = Failures(tries=1, then="set-aside", at_most=4)
+    with pytest.raises(Halted, match="at_most"):
+        shop.run(failing(*range(9)), failures=aside, limit=2, lanes=lanes)
+    assert 3 <= len(shop.letters()) <= 4
+    assert shop.cursor() == "4"
+    with shop.engine.begin() as connection:
+        shop.store.dead_letters.discard(connection, "billing")
+    shop.run(failing(), failures=aside)
+    assert shop.landed() == [4, 5, 6, 7, 8]
+
+
+def test_open_dead_letters_are_a_gauge(sync_shop):
+    """Prometheus is told how many letters a consumer has by partition, 0 where it has none."""
+    shop = sync_shop
+    shop.feed.publish(*map(event, range(3)))
+    shop.run(failing(0, 2), failures=Failures(tries=1, then="set-aside"))
+    registry = CollectorRegistry()
+    line = 'zeroeventhub_consumer_dead_letters_open{consumer="billing",partition="0"}'
+    with httpx.Client() as http:
+        registry.register(lag_collector(Client(shop.url, http), shop.store, "billing"))
+        assert f"{line} 2.0" in generate_latest(registry).decode()
+        with shop.engine.begin() as connection:
+            shop.store.dead_letters.discard(connection, "billing")
+        again = CollectorRegistry()
+        again.register(lag_collector(Client(shop.url, http), shop.store, "billing"))
+        assert f"{line} 0.0" in generate_latest(again).decode()
+
+
+def test_store_without_tables_says_how_to_create_them(shop):
+    """A consumer whose tables are not there names the function that creates them."""
+    with shop.engine.begin() as connection:
+        connection.execute(text("DROP TABLE zeroeventhub_leases"))
+    with pytest.raises(ConfigurationError, match="create_tables"):
+        shop.run(write_page)
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda store: Client("http://x", httpx.AsyncClient()), "httpx.Client"),
+        (lambda store: AsyncClient("http://x", httpx.Client()), "httpx.AsyncClient"),
+        (
+            lambda store: Consumer(Client("http://x", httpx.Client()), store, "b", types={"a"}),
+            "TypeFilter",
+        ),
+        (
+            lambda store: Consumer(AsyncClient("http://x", httpx.AsyncClient()), store, "b"),
+            "class Client",
+        ),
+        (
+            lambda store: AsyncConsumer(Client("http://x", httpx.Client()), store, "b"),
+            "class AsyncClient",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused_where_it_is_given(sync_shop, make, reason):
+    """Constructors say what they take, before anything is asked of a feed."""
+    with pytest.raises(ConfigurationError, match=reason):
+        make(sync_shop.store)
