@@ -21,7 +21,6 @@ KNOWN_OF_GO = {
     "token-missing",  # 409 in place of 400
     "parameters-twice",  # the first one counts
     "page-checkpoint",  # nothing at all at the head
-    "head",
     "cursor-malformed",  # 500
     "partition-malformed",  # takes "+1"
     "pagesizehint-malformed",  # takes "-1"
@@ -30,7 +29,6 @@ KNOWN_OF_GO = {
     "methods",
     "last",  # one event comes
     "faults-order",
-    "event-types-both",  # skip-event-types is not known
     "problem-documents",  # text/plain
     "server-errors",
     "caching-no-store",

@@ -25,8 +25,8 @@ PLANTED = (
     Planted(
         "an error of the database is one sentence",
         "cli/commands.py",
-        '.strip().partition("\\n")[0]',
-        ".strip()",
+        'or error).strip().partition("\\n")[0]',
+        "or error).strip()",
         _CURSORS,
     ),
     Planted(

@@ -78,8 +78,8 @@ PLANTED = (
     Planted(
         "a dead letter is written in the transaction that moves the cursor",
         "consumer/applying/decisions.py",
-        "            if error is None:\n                tally.held += 1\n",
-        f"            {_COMMIT}\n            if error is None:\n                tally.held += 1\n",
+        "            tally.letters.append((event, error))\n",
+        f"            {_COMMIT}\n            tally.letters.append((event, error))\n",
         (_DECISIONS, "-k", "key_is_held_back_on and sqlite"),
     ),
     Planted(
@@ -172,5 +172,26 @@ PLANTED = (
         "0.0 if first is None else _age(first)",
         "None if first is None else _age(first)",
         (f"{_CONSUMER}/test_lag.py", *_SQLITE),
+    ),
+    Planted(
+        "a partition has no more dead letters than it may",
+        "consumer/applying/decisions.py",
+        "            if len(tally.letters) >= room:",
+        "            if len(tally.letters) >= room + 999:",
+        ("tests/integration/consumer/test_failures.py", "-k", "too_many"),
+    ),
+    Planted(
+        "handlers of signals are put back where no signal came",
+        "consumer/running/stopping.py",
+        "        if not _stops:",
+        "        if _stops:",
+        ("tests/integration/consumer/test_stopping.py", "-k", "no_signal_came"),
+    ),
+    Planted(
+        "a handler's words are not in the log",
+        "_follow/partition_follower.py",
+        'f"{type(error).__name__}.{reason}"',
+        'f"{error!r}.{reason}"',
+        ("tests/integration/consumer/test_failures.py", "-k", "words"),
     ),
 )

@@ -122,4 +122,11 @@ PLANTED = (
         "            deadline = min(deadline, monotonic() + self._seconds)\n",
         (f"{_ROOM}/test_guest_connection.py", "-k", "each_statement"),
     ),
+    Planted(
+        "a moment is cut to the precision of the times in the table",
+        "publisher/time_query.py",
+        "return moment.replace(microsecond=moment.microsecond // unit * unit)",
+        "return moment",
+        ("tests/integration/publisher/test_time_query.py", "-k", "sqlite"),
+    ),
 )

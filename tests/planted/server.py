@@ -190,4 +190,32 @@ PLANTED = (
         "        return",
         (_tests("read_ahead"),),
     ),
+    Planted(
+        "readers who owe nothing are forgotten",
+        "server/quotas.py",
+        "                self._forget()",
+        "                pass",
+        ("tests/unit/server/test_quotas.py",),
+    ),
+    Planted(
+        "a wait that failed is not handed to the next reader",
+        "server/waiting.py",
+        "            self._gatherings.pop((question, edition), None)",
+        "            pass",
+        (_tests("waiting"), "-k", "failure_is_met"),
+    ),
+    Planted(
+        "an error that is raised for all does not grow with them",
+        "server/gathering.py",
+        "raise self._outcome.error.with_traceback(None)",
+        "raise self._outcome.error",
+        (_tests("waiting"), "-k", "failure_is_met"),
+    ),
+    Planted(
+        "a carriage return outside of strings stays at the publisher",
+        "lines.py",
+        '.replace(b"\\n", b" ").replace(b"\\r", b" ")',
+        '.replace(b"\\n", b" ")',
+        (_tests("one_line"),),
+    ),
 )

@@ -118,7 +118,7 @@ PUSHED = {
     "type": (lambda of: [of.EqualTo(TYPE, "Paid")], BOTH, "paid", 50),
     "types": (lambda of: [of.In(TYPE, ("placed", "paid"))], BOTH, "paid;placed", 75),
     "two types": (lambda of: [of.EqualTo(TYPE, "paid"), of.EqualTo(TYPE, "b")], BOTH, "paid", 50),
-    "words": (lambda of: [of.EqualTo(TYPE, "two words")], BOTH, "", 100),
+    "words": (lambda of: [of.EqualTo(TYPE, "two;words")], BOTH, "", 100),
     "no type": (lambda of: [of.EqualTo(TYPE, "")], BOTH, "", 100),
     "null": (lambda of: [of.In(TYPE, ("a", None))], BOTH, "", 100),
     "many": (lambda of: [of.In(TYPE, tuple(map(str, range(101))))], BOTH, "", 100),

@@ -1,0 +1,17 @@
+"""How long a feed remembers its readers' shares."""
+
+from zeroeventhub import Principal, Quota
+from zeroeventhub.server.quotas import Quotas
+
+
+def test_readers_who_owe_nothing_are_forgotten():
+    """However many names come by, only those are kept of whom something is under way or owed."""
+    now = [0.0]
+    quotas = Quotas(Quota(rate=1, burst=1), clock=lambda: now[0])
+    stays = quotas.admitted(Principal(name="stays"))
+    for number in range(10_000):
+        now[0] += 1
+        with quotas.admitted(Principal(name=f"reader {number}")):
+            pass
+    assert len(quotas) <= 2_000
+    stays.end()
