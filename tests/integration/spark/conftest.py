@@ -26,11 +26,11 @@ def spark():
 
 @pytest.fixture
 def stream(spark, tmp_path):
-    """A function that reads what is there in batches of 80 by the same checkpoint, and ends."""
+    """A function that reads what is there in batches by the same checkpoint, and ends."""
 
-    def stream(url, into):
+    def stream(url, into, limit=80):
         read = spark.readStream.format("zeroeventhub").option("startingOffsets", "earliest")
-        read = read.option("maxOffsetsPerTrigger", 80).option("minPartitions", 3)
+        read = read.option("maxOffsetsPerTrigger", limit).option("minPartitions", 3)
         writing = into(read.load(url).writeStream.trigger(availableNow=True))
         query = writing.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
         assert query.awaitTermination(60), "The query does not end."

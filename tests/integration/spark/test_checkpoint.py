@@ -47,7 +47,7 @@ def test_bulk_and_consumer_have_every_event_once(spark, stream, any_engine, writ
         httpx.Client() as http,
     ):
         with writing(any_engine, (1, 2, 3), HISTORY):
-            stream(f"{base}/orders", lambda one: one.option("path", rows))
+            stream(f"{base}/orders", lambda one: one.option("path", rows), limit=200)
             done = CliRunner().invoke(commands, command)
             assert done.exit_code == 0, done.output
             consumer = Consumer(Client(f"{base}/orders", http), store, "copy", follow=False)
