@@ -29,16 +29,23 @@ def once(number):
     return apply
 
 
-@pytest.fixture
-def handled():
-    """The signals that a handler of the host has seen; it is put back in the end."""
-    seen = []
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    for number in before:
-        signal.signal(number, lambda number, _: seen.append(number))
-    yield seen
+@pytest.fixture(autouse=True)
+def _usual_handlers():
+    """Begin with the handlers of a new process: Spark, for one, leaves its own in this one."""
+    usual = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+    before = {number: signal.signal(number, handler) for number, handler in usual.items()}
+    yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture
+def handled():
+    """The signals that a handler of the host has seen."""
+    seen = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, _: seen.append(number))
+    return seen
 
 
 @SIGNALS
