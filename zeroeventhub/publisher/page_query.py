@@ -1,6 +1,7 @@
 """The query that reads a page, and the one that finds events which no page would show."""
 
-from collections.abc import Collection, Sequence
+import logging
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -30,6 +31,11 @@ __all__ = ["PageQuery", "Stretch"]
 
 FILTERED_ROWS = 50_000
 """How many rows a page looks at in search of events of certain types, at most."""
+
+LONG = 65_000
+"""Bytes of an event from which on its line, with its frame, may be longer than consumers take."""
+
+_log = logging.getLogger("zeroeventhub.publisher")
 
 _ONE: ColumnElement[int] = literal_column("1")
 
@@ -99,6 +105,7 @@ class PageQuery:
         self._types = types
         self._page_bytes = page_bytes
         self._portions = Portions()
+        self._has_warned = False
         self._statement = lru_cache(maxsize=100)(self._build)
         self._window = lru_cache(maxsize=2)(self._build_window)
 
@@ -147,6 +154,8 @@ class PageQuery:
             portion = self._portions.rows(limit, self._page_bytes - stretch.size)
             rows = self._rows.read(connection, query, {**values, "limit": portion})
             self._portions.learn(rows)
+            if rows.largest > LONG and not self._has_warned:
+                self._warn_of_long_line(connection, query, values, rows)
             if (room := self._page_bytes - stretch.size) < size_of(rows.events):
                 stretch.full = True
                 fitting = rows.fitting(room)
@@ -163,6 +172,26 @@ class PageQuery:
             if limit == 0 or values["after"] == until:
                 stretch.full = values["after"] < until
                 return stretch
+
+    def _warn_of_long_line(
+        self, connection: Connection, query: Select[Any], values: Mapping[str, Any], rows: Rows
+    ) -> None:
+        """Tell the log, once, of an event whose line some consumers cannot take (SPEC 16)."""
+        for index, event in enumerate(rows.events):
+            if len(event.raw) > LONG:
+                count = index + 1
+                for gap in rows.gaps:
+                    count += gap < count
+                last = self._rows.read(connection, query, {**values, "limit": count}).last
+                _log.warning(
+                    "The event at position %s has %d bytes: consumers in Go end a page without an "
+                    "error at a line above 65,535 bytes, and stay there. Publish smaller events, "
+                    "such as a reference to what is large.",
+                    last and last[0],
+                    len(event.raw),
+                )
+                self._has_warned = True
+                return
 
     def _build(self, way: Way, types: TypeFilter | None, each: bool) -> Select[Any]:
         chosen = None
