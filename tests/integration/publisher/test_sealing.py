@@ -311,12 +311,13 @@ def begun(log, place):
     return log_source(log.ordering, archive).bind(log.engine), archive
 
 
+@pytest.mark.timeout(300)  # tens of processes, one killed after the other
 @pytest.mark.parametrize(
     "killing",
     [
         killed_with(SINGLE_WRITER, "folder", 101),
         killed_with(SEQUENCED_SQLITE, "s3", 31),
-        *(killed_with(case, "folder", 17) for case in ALL),
+        *(killed_with(case, "folder", 29) for case in ALL),
     ],
     indirect=True,
 )
@@ -349,6 +350,7 @@ def test_killed_at_points_of_sealing_and_trimming(killing):
     assert kills > 1
 
 
+@pytest.mark.timeout(300)  # tens of processes, one killed after the other
 @pytest.mark.parametrize(
     "killing",
     [
