@@ -207,7 +207,7 @@ PLANTED = (
     Planted(
         "an error that is raised for all does not grow with them",
         "server/gathering.py",
-        "raise self._outcome.error.with_traceback(None)",
+        "raise self._outcome.error.with_traceback(self._outcome.traceback)",
         "raise self._outcome.error",
         (_tests("waiting"), "-k", "failure_is_met"),
     ),

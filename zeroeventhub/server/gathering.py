@@ -3,6 +3,7 @@
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import Generic, TypeVar
 
 import anyio
@@ -38,6 +39,7 @@ class _Outcome(Generic[_Found]):
 
     found: list[_Found] = field(default_factory=list)
     error: Exception | None = None
+    traceback: TracebackType | None = None
 
 
 class Gathering(Generic[_Found]):
@@ -79,7 +81,7 @@ class Gathering(Generic[_Found]):
                 return None, is_own
         if self._outcome.error is not None:
             # Each raise adds to the traceback of the one error that all who wait are told of.
-            raise self._outcome.error.with_traceback(None)
+            raise self._outcome.error.with_traceback(self._outcome.traceback)
         return self._outcome.found[0], is_own
 
     async def _sit(self, receive: Receive | None, deadline: float) -> bool:
@@ -123,7 +125,7 @@ class Gathering(Generic[_Found]):
         try:
             outcome = _Outcome([await self._look()])
         except Exception as error:  # noqa: BLE001 - all who wait are told of it
-            outcome = _Outcome(error=error)
+            outcome = _Outcome(error=error, traceback=error.__traceback__)
         self._outcome = outcome
 
     def _hand_on(self) -> None:

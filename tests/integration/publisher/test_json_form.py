@@ -157,7 +157,7 @@ def test_stored_json_is_published_as_it_is(engine):
         feed = TableFeed(table, append_only=True, **options).bind(engine)
         found = [event.raw.decode() for event in feed.read(0, FIRST, 9).events]
         whole = '{{"data":{}}}' if isinstance(options["data"], list) else "{}"
-        expected = [whole.format(stored.replace("\n", " ")) for stored in STORED]
+        expected = [whole.format(stored.replace("\n", " ").replace("\r", " ")) for stored in STORED]
         assert found == expected
 
 

@@ -141,11 +141,11 @@ def test_columns_of_text_alone_are_filtered(sqlite):
 
 @pytest.mark.parametrize(
     "name",
-    ["", " ", "a b", "a;b", ";", "a\n", "\ta", "\x7f", "\u00e5", "\u212a", "\u0130", "x" * 257],
+    ["", "a;b", ";", "a*", "a\n", "\ta", "\x7f", "\u00e5", "\u212a", "\u0130", "x" * 257],
     ids=lambda name: ascii(name[:9]),
 )
 def test_name_that_no_request_could_say_is_refused(name):
-    """A name has 1 to 256 printable ASCII characters, without spaces and semicolons."""
+    """A name has 1 to 256 characters of ASCII, no semicolon, and no asterisk at its end."""
     with pytest.raises(ConfigurationError):
         TypeFilter(frozenset({"placed", name}))
 

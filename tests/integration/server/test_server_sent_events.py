@@ -156,7 +156,7 @@ def test_what_is_wrong_is_said_before_the_stream(empty_shop):
             ({}, {"Last-Event-ID": "nonsense"}, 400),
             ({}, {"Last-Event-ID": "2-2-0000-0000000000"}, 200),
             ({"partition": "1"}, {}, 400),
-            ({"event-types": ""}, {}, 400),
+            ({"event-types": "a*"}, {}, 400),
             ({"event-types": "a", "skip-event-types": "a"}, {}, 400),
             ({"cursor": ["1-0", "1-0"]}, {}, 400),
         ]:

@@ -20,7 +20,7 @@ header_fields = st.dictionaries(text, text, max_size=3)
 cursors = st.text(
     st.characters(min_codepoint=0x20, max_codepoint=0x7E), min_size=1, max_size=8
 ).filter(lambda cursor: cursor not in {FIRST, LAST})
-odd_data = st.sampled_from(ODD).map(lambda data: Event(data.strip(b" \t\r")))
+odd_data = st.sampled_from(ODD).map(lambda data: Event(data.strip(b" \t\r").replace(b"\r", b" ")))
 pages = st.builds(
     Page,
     st.lists(st.builds(Event.of, json_data) | odd_data, max_size=4),
