@@ -16,15 +16,7 @@ from zeroeventhub.publisher.cursor import digest
 from zeroeventhub.publisher.event_text import OWN_ATTRIBUTES, data_text, envelope_text
 from zeroeventhub.publisher.json_form import JsonForm, json_form, timestamp
 
-__all__ = [
-    "CloudEvents",
-    "Data",
-    "Expression",
-    "Mapper",
-    "attribute_text",
-    "moment",
-    "resolve",
-]
+__all__ = ["CloudEvents", "Data", "Expression", "Mapper", "attribute_text", "moment", "resolve"]
 
 Expression = ColumnElement[Any] | Any
 """A column by name, a Column, a mapped attribute of an ORM class, or a SQL expression."""

@@ -61,7 +61,7 @@ def test_file_without_a_token_is_refused(guarded, content, tmp_path):
 
 
 def test_unknown_token_of_the_layout_is_answered_with_the_right_one(shop):
-    """A first request with a made-up token is told the feed's token, and where it is found."""
+    """The answer to a made-up token names the feed's token, and where it is found."""
     import httpx
 
     with mounted(TableFeed(orders, data="data"), shop) as url:

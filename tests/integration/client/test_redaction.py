@@ -114,7 +114,7 @@ def _cases():
     for failure in FAILURES:
         for place in PLACES:
             if failure == "moved to a secret" and place != "everything":
-                continue  # elsewhere its path is nobody's secret
+                continue  # elsewhere its path is no secret
             for call in (sync_call, async_call):
                 chosen = place == "everything" or (failure in ECHOING and call is sync_call)
                 quick = chosen and (call is sync_call or failure in ECHOING)
