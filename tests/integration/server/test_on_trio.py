@@ -15,9 +15,9 @@ from zeroeventhub import Capacity, feed_routes
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=["trio", "asyncio"])
+@pytest.fixture(params=["trio", pytest.param("asyncio", marks=pytest.mark.test_all)])
 def anyio_backend(request):
-    """Both event loops."""
+    """Both event loops: all other tests have asyncio."""
     return request.param
 
 

@@ -1,0 +1,413 @@
+"""Answers that are held back until there is something to read, over real HTTP."""
+
+import gc
+import json
+import threading
+import time
+import traceback
+from contextlib import ExitStack
+
+import anyio
+import httpx
+import pytest
+from harness.readers import (
+    PATIENCE,
+    AsyncNumbers,
+    Numbers,
+    Watcher,
+    cursor_of,
+    engine_of,
+    fill,
+    get,
+    head_of,
+    mounted,
+    numbers,
+    page_url,
+    write,
+)
+from harness.shop import orders, place
+from harness.stalled import answer, ask, asking
+from harness.waiting import until
+from harness.web import serving
+from sqlalchemy import event, insert, text
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+from zeroeventhub import Capacity, TableFeed, feed_routes
+from zeroeventhub.errors import Unavailable
+
+FEED = TableFeed(orders, data="data", type="kind")
+WAIT = 10
+"""Seconds that a reader waits for what is sure to come."""
+
+
+def events_of(connection):
+    """How many events the answer on a bare connection has."""
+    return answer(connection)[2].count(b'"data"')
+
+
+def test_event_that_is_committed_ends_the_wait(engine, watcher, pool):
+    """A reader at the head has an event soon after its commit; what is there comes at once."""
+    with mounted(FEED, fill(engine, 0), observer=watcher) as url:
+        assert "wait" in httpx.get(url).json()["extensions"]
+        waiting = pool.submit(get, url, wait=WAIT)
+        watcher.until_waiting(1)
+        with engine.connect() as connection:
+            place(connection, 1)
+            connection.rollback()
+        assert not waiting.done()
+        write(engine)
+        assert numbers(waiting.result()) == [0]
+        assert json.loads(waiting.result().text.splitlines()[-1])["caughtUp"]
+        assert numbers(get(url, wait=WAIT)) == [0]
+        watcher.until_waiting(0)
+    assert [one.waited < WAIT / 2 for one in watcher.answers if one.route == "events"] == [True] * 2
+
+
+def test_wait_ends_in_time(empty_shop, pool):
+    """A reader waits as long as it says and no longer than it may, however busy the feed is."""
+    ended = threading.Event()
+
+    def go_on_writing():
+        while not ended.wait(0.002):
+            write(empty_shop)
+
+    with mounted(FEED, empty_shop, capacity=Capacity(wait_seconds=0.5)) as url:
+        writing = pool.submit(go_on_writing)
+        try:
+            for wait, least, most in (("0.2", 0.2, 4), ("60", 0.5, 5)):
+                began = time.monotonic()
+                page = get(url, cursor="1-0", wait=wait, **{"event-types": "paid"})
+                assert least <= time.monotonic() - began < most
+                assert numbers(page) == []
+                assert json.loads(page.text)["caughtUp"]
+        finally:
+            ended.set()
+            writing.result()
+
+
+def test_wait_is_for_events_of_the_types_and_the_partition_that_are_asked_for(
+    empty_shop, watcher, pool
+):
+    """A reader is not answered for events of other types or partitions, but learns how far it has
+    come over other types.
+    """
+    feed = TableFeed(orders, data="data", type="kind", partition="part", partitions=2)
+    with mounted(feed, empty_shop, observer=watcher) as url:
+        asked = {"token": "2", "partition": 1}
+        paid = pool.submit(get, url, **asked, wait=WAIT, **{"event-types": "paid"})
+        lost = pool.submit(get, url, **asked, wait=1, **{"event-types": "lost"})
+        other = pool.submit(get, url, token="2", partition=0, wait=1)
+        watcher.until_waiting(3)
+        for kind in ("placed", "sent", "paid"):
+            assert not paid.done()
+            with empty_shop.begin() as connection:
+                connection.execute(insert(orders), {"part": 1, "kind": kind, "data": {"n": kind}})
+        assert numbers(paid.result()) == ["paid"]
+        assert numbers(lost.result()) == numbers(other.result()) == []
+        assert cursor_of(lost.result()).split("-")[1] == cursor_of(paid.result()).split("-")[1]
+
+
+def test_wait_goes_through_middleware(empty_shop, watcher, pool):
+    """A middleware of Starlette's own kind between changes nothing."""
+
+    async def pass_on(request, call_next):
+        return await call_next(request)
+
+    middleware = [Middleware(BaseHTTPMiddleware, dispatch=pass_on)]
+    with mounted(FEED, empty_shop, middleware=middleware, observer=watcher) as url:
+        assert numbers(get(url, wait="0.1")) == []
+        waiting = pool.submit(get, url, wait=WAIT)
+        watcher.until_waiting(1)
+        write(empty_shop)
+        assert numbers(waiting.result()) == [0]
+
+
+# Many who wait.
+
+
+def test_so_many_may_wait(empty_shop, watcher):
+    """One waiter more than there may be is refused, while other reads go on."""
+    capacity = Capacity(waiters=3)
+    with mounted(FEED, empty_shop, capacity=capacity, observer=watcher) as url:
+        head = head_of(url)
+        with asking(page_url(url, cursor=head, wait=30), 3) as waiting:
+            watcher.until_waiting(3)
+            refused = get(url, cursor=head, wait=1)
+            assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+            assert get(url, cursor=head).status_code == 200
+            write(empty_shop)
+            assert {answer(connection)[0] for connection in waiting} == {200}
+        watcher.until_waiting(0)
+        with asking(page_url(url, cursor=head_of(url), wait=30), 3):
+            watcher.until_waiting(3)
+            assert get(url, cursor=head_of(url), wait=1).status_code == 503
+    assert (max(watcher.counts), min(watcher.counts)) == (3, 0)
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_waiters_hold_no_connection(kind, any_engine, watcher):
+    """Fifty waiters leave the only connection to the host, and share what comes."""
+    fill(any_engine, 0)
+    one = {"pool_size": 1, "max_overflow": 0, "pool_timeout": PATIENCE}
+    reading = engine_of(kind, any_engine, **one)
+
+    def health_now(_):
+        with reading.connect() as connection:
+            return PlainTextResponse(str(connection.scalar(text("SELECT 1"))))
+
+    async def health_then(_):
+        async with reading.connect() as connection:
+            return PlainTextResponse(str(await connection.scalar(text("SELECT 1"))))
+
+    beside = [Route("/health", health_now if kind == "sync" else health_then)]
+    options = {"capacity": Capacity(patience=PATIENCE), "observer": watcher}
+    with mounted(FEED, reading, beside=beside, **options) as url:
+        cursor = head_of(url)
+        with asking(page_url(url, cursor=cursor, wait=30), 50) as waiting:
+            watcher.until_waiting(50)
+            for _ in range(3):
+                address = url.removesuffix("/orders") + "/health"
+                assert httpx.get(address, timeout=PATIENCE).text == "1"
+            write(any_engine)
+            found = [answer(connection) for connection in waiting]
+    assert {(status, body.count(b'"data"')) for status, _, body in found} == {(200, 1)}
+    if kind == "sync":
+        reading.dispose()
+
+
+def test_what_comes_is_read_once_for_all_who_wait(shop, watcher):
+    """A page that many wait for is read once for each question, and every reader is given it."""
+    pages = []
+
+    @event.listens_for(shop, "before_cursor_execute")
+    def note(connection, cursor, statement, *_):
+        if "orders.data" in statement and "ORDER BY" in statement:
+            pages.append(statement)
+
+    # Without room for kept pages the feed reads none ahead, which would count as well.
+    alone = Capacity(kept_bytes=1)
+    with mounted(FEED, shop, observer=watcher, capacity=alone) as url:
+        head = head_of(url)
+        urls = [page_url(url, cursor=head, wait=30, pagesizehint=size) for size in (1, 2)]
+        with asking(urls[0], 40) as one, asking(urls[1], 40) as two:
+            watcher.until_waiting(80)
+            before = len(pages)
+            write(shop, 2, first=10)
+            assert [[events_of(each) for each in group] for group in (one, two)] == [
+                [1] * 40,
+                [2] * 40,
+            ]
+            # A reader that is counted and does not quite wait yet may read by itself.
+            assert 2 <= len(pages) - before <= 8
+
+
+@pytest.mark.parametrize("feed", [Numbers, AsyncNumbers])
+def test_failure_is_met_by_those_who_wait_and_by_no_later_reader(feed, watcher):
+    """Any error of a feed's head ends the waits there are; the next reader waits as ever."""
+    feed, failure = feed(), ValueError()
+    away = Unavailable("The feed is away.", retry_after=7)
+    gc.disable()
+    try:
+        with mounted(feed, capacity=Capacity(waiters=40), observer=watcher) as url:
+            for error, *expected in ((away, 503, "7"), (failure, 500, None)):
+                with asking(page_url(url, wait=30), 40) as waiting:
+                    watcher.until_waiting(40)
+                    feed.error = error
+                    for status, headers, _ in map(answer, waiting):
+                        assert [status, headers.get("retry-after")] == expected
+                    watcher.until_waiting(0)
+                    feed.error = None
+            with ask(page_url(url, wait=30)) as waiting:
+                watcher.until_waiting(1)
+                feed.count = 1
+                assert events_of(waiting) == 1
+    finally:
+        gc.enable()
+    # One error is raised for all; what it remembers of its way does not grow with them.
+    assert len(traceback.extract_tb(failure.__traceback__)) < 60
+
+
+def test_readers_that_go_wait_no_longer(watcher):
+    """A waiter that closes its connection is not counted, and the feed is no longer looked at."""
+    feed = Numbers()
+    with mounted(feed, capacity=Capacity(waiters=3), observer=watcher) as url:
+        for _ in range(2):
+            waiting = [ask(page_url(url, wait=30)) for _ in range(3)]
+            watcher.until_waiting(3)
+            for left, connection in zip((2, 1, 0), waiting, strict=True):
+                connection.close()
+                watcher.until_waiting(left)
+        looks = feed.looks
+        time.sleep(0.1)
+        assert feed.looks <= looks + 1  # one may have been under way
+
+
+@pytest.mark.parametrize(
+    ("leaving", "seconds"), [([1, 0], 30), ([0], 0.4)], ids=["closes", "has waited enough"]
+)
+def test_reader_that_stays_is_answered_when_another_leaves(leaving, seconds, watcher):
+    """The readers that stay are answered, whichever of the others close their connections, or have
+    waited for long enough.
+    """
+    feed = Numbers()
+    with mounted(feed, observer=watcher) as url, ExitStack() as stack:
+        waiting = []
+        for number in range(3):
+            wait = seconds if number in leaving else 30
+            waiting.append(stack.enter_context(ask(page_url(url, wait=wait))))
+            until(lambda: max(watcher.counts) > number, "it waits")  # noqa: B023
+        for number in leaving:
+            if seconds == 30:
+                waiting[number].close()
+            else:
+                assert answer(waiting[number])[2] == b'{"cursor":"0","caughtUp":true}\n'
+        watcher.until_waiting(3 - len(leaving))
+        feed.count = 1
+        stayed = [one for number, one in enumerate(waiting) if number not in leaving]
+        assert [events_of(one) for one in stayed] == [1] * len(stayed)
+
+
+# How often the head of a feed is looked at meanwhile.
+
+
+class Looked(AsyncNumbers):
+    """A feed whose head takes its time; it counts how many look now, and have at once."""
+
+    def __init__(self, seconds=0.0):
+        super().__init__()
+        self.seconds = seconds
+        self.looking = self.most_looking = self.looked = 0
+
+    async def head(self):
+        self.looks += 1
+        self.looking += 1
+        self.most_looking = max(self.most_looking, self.looking)
+        try:
+            await anyio.sleep(self.seconds)
+            self.looked += 1
+        finally:
+            self.looking -= 1
+        return self.count
+
+
+def test_one_looks_for_all_who_wait(watcher):
+    """However many wait one looks at a time, all are woken, and the feed is looked at only while
+    there are readers that wait.
+    """
+    feed = Looked(0.002)
+    with mounted(feed, observer=watcher) as url:
+        time.sleep(0.05)
+        assert feed.looks == 0
+        with asking(page_url(url, wait=30), 30) as waiting:
+            watcher.until_waiting(30)
+            until(lambda: feed.looks > 3, "the head is looked at")
+            feed.count = 1
+            assert [events_of(one) for one in waiting] == [1] * 30
+        looks = feed.looks
+        time.sleep(0.05)
+        assert feed.looks <= looks + 1  # one may have been under way
+    assert feed.most_looking == 1
+
+
+@pytest.mark.parametrize(
+    ("feeds", "look_seconds", "most"), [(1, 0.05, 12), (20, 0.001, 60)], ids=["one", "twenty"]
+)
+def test_looks_are_as_many_as_the_capacity_says(feeds, look_seconds, most):
+    """A feed is looked at again and again, and where many feeds are waited for, all have a share of
+    the time.
+    """
+    routes, watchers, feeds = [], [Watcher() for _ in range(feeds)], [*map(Looked, [0.005] * feeds)]
+    for number, feed in enumerate(feeds):
+        options = {"observer": watchers[number], "capacity": Capacity(look_seconds=look_seconds)}
+        routes += feed_routes(f"/{number}", feed, name=f"feed{number}", **options)
+    with serving(Starlette(routes=routes)) as url, ExitStack() as stack:
+        for number, watcher in enumerate(watchers):
+            stack.enter_context(ask(page_url(f"{url}/{number}", wait=30)))
+            watcher.until_waiting(1)
+        before = sum(feed.looks for feed in feeds)
+        time.sleep(0.5)
+        assert 2 <= sum(feed.looks for feed in feeds) - before <= most
+
+
+def test_look_is_not_cut_short(watcher):
+    """A look goes on to its end though its reader leaves: a query cut short costs a connection."""
+    feed = Looked(0.3)
+    with mounted(feed, observer=watcher) as url:
+        with ask(page_url(url, wait=30)):
+            until(lambda: feed.looking, "the head is looked at")
+        watcher.until_waiting(0)
+        until(lambda: not feed.looking, "the look ends")
+    assert feed.looked == feed.looks
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_commit_through_the_engine_of_the_feed_is_heard_of(any_engine, kind, watcher, pool):
+    """What the host commits through the feed's engine need not wait for the next look."""
+    reading = engine_of(kind, fill(any_engine, 0))
+
+    def order_now(_):
+        write(reading)
+        return PlainTextResponse("written")
+
+    async def order_then(_):
+        async with reading.begin() as connection:
+            await connection.run_sync(place, 1)
+        return PlainTextResponse("written")
+
+    beside = [Route("/order", order_now if kind == "sync" else order_then)]
+    options = {"observer": watcher, "capacity": Capacity(look_seconds=60), "beside": beside}
+    with mounted(FEED, reading, **options) as url:
+        assert numbers(get(url)) == []
+        # The first look knows the head; the next would come a minute later.
+        for count in (1, 2):
+            waiting = pool.submit(get, url, cursor=f"1-{count - 1}", wait=15)
+            watcher.until_waiting(1)
+            time.sleep(0.05)
+            address = url.removesuffix("/orders") + "/order"
+            assert httpx.get(address, timeout=PATIENCE).text == "written"
+            assert len(numbers(waiting.result())) == 1
+            watcher.until_waiting(0)
+    if kind == "sync":
+        reading.dispose()
+
+
+class Telling(Numbers):
+    """A feed that tells of commits."""
+
+    def on_commit(self, told):
+        """Remember whom to tell."""
+        self.tell = told
+
+
+def test_commit_is_looked_for_until_it_is_there(watcher):
+    """A commit is told of while it is still under way: it is looked for a moment longer."""
+    feed = Telling()
+    capacity = Capacity(look_seconds=60)
+    with mounted(feed, capacity=capacity, observer=watcher) as url:
+        feed.tell()  # a commit that no reader waits for
+        with ask(page_url(url, wait=30)) as waiting:
+            watcher.until_waiting(1)
+            ending = time.monotonic() + 10
+            while time.monotonic() < ending and watcher.counts[-1] != 0:
+                feed.tell()
+                time.sleep(0.002)
+                feed.count = 1
+                time.sleep(0.15)
+            assert events_of(waiting) == 1
+
+
+def test_commits_without_news_are_heard_of_seldom(watcher):
+    """However much is committed elsewhere, the head is not looked at all the time."""
+    feed = Telling()
+    options = {"capacity": Capacity(look_seconds=60), "observer": watcher}
+    with mounted(feed, **options) as url, ask(page_url(url, wait=30)):
+        watcher.until_waiting(1)
+        before, ending = feed.looks, time.monotonic() + 0.6
+        while time.monotonic() < ending:
+            feed.tell()
+            time.sleep(0.001)
+        assert 1 <= feed.looks - before <= 40

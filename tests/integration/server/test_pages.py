@@ -1,0 +1,362 @@
+"""Which pages stay as they are, who keeps them, and which are read before they are asked for."""
+
+import time
+from itertools import product
+
+import httpx
+import pytest
+from harness import readers
+from harness.readers import BOOK_PAGE, Book, cursor_of, fill, mounted, numbers, read, write
+from harness.shop import orders
+from harness.waiting import until
+
+from zeroeventhub import FIRST, LAST, Capacity, Event, Page, Principal, TableFeed
+from zeroeventhub.errors import Diverged, Unavailable
+
+KEPT = "max-age=31536000, immutable"
+
+
+@pytest.fixture
+def feed_url(shop):
+    """The URL of a feed over the orders."""
+    with mounted(TableFeed(orders, data="data", type="kind"), shop) as url:
+        yield url
+
+
+def get(url, **parameters):
+    """Ask for a page after a cursor that the feed has given."""
+    return readers.get(url, **{"cursor": "1-0", **parameters})
+
+
+def assert_is_fresh(answer):
+    """Show that an answer is not to be kept."""
+    assert answer.headers["cache-control"] == "no-store"
+    assert "etag" not in answer.headers
+
+
+def test_page_has_so_many_events(sqlite):
+    """A page has at most a thousand events, or as many events or bytes as the capacity says, and at
+    least one event, whatever is asked.
+    """
+    fill(sqlite, 1001)
+    feed = TableFeed(orders, data="data")
+    with mounted(feed, sqlite) as url:
+        assert len(numbers(get(url))) == 1000
+    with mounted(feed, sqlite, capacity=Capacity(page_bytes=1)) as url:
+        page = get(url)
+        assert (numbers(page), numbers(get(url, cursor=cursor_of(page)))) == ([0], [1])
+    with mounted(feed, sqlite, capacity=Capacity(page_events=2)) as url:
+        for asked in ({}, {"pagesizehint": 4}, {"pagesizehint": "9" * 50}):
+            assert numbers(get(url, **asked)) == [0, 1]
+        assert numbers(get(url, pagesizehint=0)) == [0]
+        v1 = httpx.get(url, params={"n": 1, "cursor0": FIRST, "pagesizehint": 5})
+        assert v1.text.count('"data"') == 2
+
+
+def test_full_page_is_kept_for_ever(feed_url, shop):
+    """A page that ends for its size is immutable, and stays the same while events are added."""
+    first = get(feed_url, pagesizehint=4)
+    tag = first.headers["etag"]
+    assert first.headers["cache-control"] == f"private, {KEPT}"
+    write(shop, 5, first=10)
+    again = get(feed_url, pagesizehint=4)
+    assert (again.content, again.headers["etag"]) == (first.content, tag)
+    assert get(feed_url, pagesizehint=5).headers["etag"] != tag
+
+
+def test_page_that_the_client_has_is_not_sent_again(feed_url):
+    """A client that names the tag of a full page gets 304 without a body; a client that names other
+    tags gets the page.
+    """
+    tag = get(feed_url, pagesizehint=4).headers["etag"]
+    held = [f'"other",W/{tag}', tag, "*", [("If-None-Match", '"other"'), ("If-None-Match", tag)]]
+    for named, method in product(held, ("GET", "HEAD")):
+        headers = {"If-None-Match": named} if isinstance(named, str) else named
+        answer = get(feed_url, method=method, pagesizehint=4, headers=headers)
+        assert (answer.status_code, answer.content) == (304, b""), headers
+        assert answer.headers["etag"] == tag
+        assert answer.headers["cache-control"] == f"private, {KEPT}"
+    for other in ('"other"', 'W/"other"', ",", "no tag", tag[:-1]):
+        answer = get(feed_url, pagesizehint=4, headers={"If-None-Match": other})
+        assert (answer.status_code, answer.text.count('"data":')) == (200, 4), other
+
+
+def test_what_is_true_only_now_is_not_kept(feed_url):
+    """Pages at the head, without events, or from `_first` or `_last`, and all else is fresh; a page
+    that is full before its stop is kept.
+    """
+    last = cursor_of(get(feed_url))
+    stop = cursor_of(get(feed_url, pagesizehint=6))
+    assert get(feed_url, pagesizehint=5, stop=stop).headers["cache-control"] == f"private, {KEPT}"
+    wildcard = {"If-None-Match": "*"}
+    for parameters in [
+        {},
+        {"pagesizehint": 10},
+        {"cursor": last},
+        {"cursor": FIRST, "pagesizehint": 4},
+        {"cursor": LAST},
+        {"stop": last},
+        {"stop": stop, "pagesizehint": 6},
+        {"event-types": "lost", "pagesizehint": 1},
+        {"cursor": last, "wait": "0.05"},
+    ]:
+        answer = get(feed_url, headers=wildcard, **parameters)
+        assert answer.status_code == 200, parameters
+        assert_is_fresh(answer)
+    for problem in [{"cursor": "nonsense"}, {"token": "2"}, {"cursor": "1-99"}]:
+        answer = get(feed_url, headers=wildcard, **problem)
+        assert answer.status_code in {400, 409, 410}
+        assert_is_fresh(answer)
+    for path, parameters in [
+        ("", {}),
+        ("", {"n": 1, "cursor0": "1-0", "pagesizehint": 4}),
+        ("/lag", {"token": "1", "partition": 0, "cursor": "1-0"}),
+    ]:
+        answer = httpx.get(feed_url + path, params=parameters, headers=wildcard)
+        assert answer.status_code == 200
+        assert_is_fresh(answer)
+
+
+def test_options_of_a_feed_say_who_may_keep_its_pages(shop):
+    """A feed lets shared caches keep full pages where it says so; rows that change are not kept."""
+    with mounted(TableFeed(orders, data="data"), shop, shared_cache=True) as url:
+        assert get(url, pagesizehint=4).headers["cache-control"] == f"public, {KEPT}"
+        assert_is_fresh(get(url))
+    with mounted(TableFeed(orders, data="data", mutable=True), shop) as url:
+        assert_is_fresh(get(url, pagesizehint=4))
+
+
+# Pages that the publisher keeps for the next who ask for them.
+
+
+def test_kept_page_answers_its_own_question(book):
+    """A publisher answers the same question from a kept page, with its bytes, tag and headers, and
+    no question of another size or other types.
+    """
+    with mounted(book) as url:
+        first, again = get(url, cursor="2"), get(url, cursor="2")
+        assert first.content == again.content
+        for name in ("etag", "cache-control", "content-type"):
+            assert first.headers[name] == again.headers[name]
+        held = get(url, cursor="2", headers={"If-None-Match": first.headers["etag"]})
+        assert (held.status_code, held.content) == (304, b"")
+        assert book.asked == [2]
+        for asked in ({"pagesizehint": 3}, {"event-types": "a"}, {"event-types": "b"}) * 2:
+            assert get(url, cursor="2", **asked).status_code == 200
+    assert book.asked == [2] * 4
+
+
+def test_page_that_may_be_another_is_read_each_time(book):
+    """A publisher reads a page at the head each time, and the first one, which may be trimmed."""
+    pages = [FIRST, str(book.last - 1), str(book.last)]
+    with mounted(book) as url:
+        for cursor in pages * 2:
+            assert_is_fresh(get(url, cursor=cursor))
+    assert book.asked == [0, book.last - 1, book.last] * 2
+
+
+def test_pages_are_kept_within_their_bytes(book):
+    """What there is no room for goes, and first what was not asked for the longest."""
+    with mounted(book, capacity=Capacity(kept_bytes=2 * BOOK_PAGE)) as url:
+        read(url, 1, 3, 1, 5, 1, 3)
+    assert book.asked == [1, 3, 5, 3]
+    book.asked.clear()
+    with mounted(book, capacity=Capacity(kept_bytes=BOOK_PAGE - 1)) as url:
+        read(url, 1, 1)
+    assert book.asked == [1, 1]
+
+
+def test_page_that_many_ask_for_takes_its_room_once(book, pool):
+    """A page read once for several readers leaves room for as many others as before."""
+    capacity = Capacity(kept_bytes=2 * BOOK_PAGE, connections=1)
+    with mounted(book, capacity=capacity) as url:
+        with book.holding(2):
+            asking = [pool.submit(read, url, 2) for _ in range(8)]
+            until(lambda: book.asked == [2], "the page is being read")
+        for one in asking:
+            one.result()
+        read(url, 4)
+        book.asked.clear()
+        read(url, 2, 4, 2, 4)
+    assert book.asked == []
+
+
+def test_pages_dropped_for_their_time_leave_their_room(book):
+    """A page is read again when its time is over, and as many are kept after that as before."""
+    with mounted(book, capacity=Capacity(kept_bytes=2 * BOOK_PAGE, kept_seconds=0.3)) as url:
+        for _ in range(3):
+            book.asked.clear()
+            until(lambda: read(url, 1, 4) or {1, 4} <= {*book.asked}, "both are read again", 5)
+
+        def are_kept():
+            read(url, 1, 4)
+            book.asked.clear()
+            read(url, 1, 4)
+            return book.asked == []
+
+        until(are_kept, "both are kept", 5)
+
+
+def test_another_history_keeps_nothing(book):
+    """Once a cursor is of another history pages are read again, and kept in as much room."""
+    book.gone = 7
+    with mounted(book, capacity=Capacity(kept_bytes=2 * BOOK_PAGE)) as url:
+        for _ in range(3):
+            read(url, 2, 4, 2, 4)
+            assert get(url, cursor="7").status_code == 410
+    assert book.asked == [2, 4, 7] * 3
+
+
+def test_pages_of_a_lost_history_are_not_sent(book):
+    """Once a feed does not vouch for what is kept, nothing of it is sent any more."""
+
+    def vouch(cursors):
+        if is_lost and "3" in cursors:
+            raise Diverged("This is another book.")
+
+    is_lost, book.vouch = False, vouch
+    with mounted(book) as url:
+        read(url, 2, 4, 2, 4)
+        assert book.asked == [2, 4]
+        is_lost = True
+        until(lambda: read(url, 2) or book.asked == [2, 4, 2], "the page is read again", 5)
+        is_lost = False
+        read(url, 4)
+    assert book.asked == [2, 4, 2, 4]
+
+
+def test_page_of_another_history_does_not_vouch_for_those_before_it(book):
+    """Before a page is kept, those that are kept are looked at: the last one speaks for all."""
+
+    def vouch(cursors):
+        if max(cursors) == "3":
+            raise Diverged("This is another book.")
+
+    with mounted(book) as url:
+        read(url, 2)
+        book.vouch = vouch
+        time.sleep(0.2)  # until it is time to vouch again
+        read(url, 4, 2)
+    assert book.asked == [2, 4, 2]
+
+
+def test_page_that_the_feed_cannot_vouch_for_is_not_sent(book):
+    """While a feed cannot say whether a kept page holds, its readers get 503; a feed that has no
+    way to say so is always read.
+    """
+
+    class Plain:
+        info, read = book.info, book.read
+
+    with mounted(Plain()) as url:
+        read(url, 1, 2, 1, 2)
+    assert book.asked == [1, 2, 1, 2]
+
+    def vouch(cursors):
+        raise Unavailable("Not now.", retry_after=1)
+
+    book.vouch = vouch
+    with mounted(book) as url:
+        assert [get(url, cursor="2").status_code for _ in range(2)] == [200, 503]
+
+
+def test_reader_of_some_types_is_not_given_what_others_asked_for(book):
+    """A reader of some types gets a page of its own, which is kept for nobody."""
+    rights = {"all": Principal(name="all"), "some": Principal(name="some", types={"placed"})}
+
+    def authorize(request):
+        return rights[request.headers["who"]]
+
+    with mounted(book, authorize=authorize) as url:
+        for who in ("all", "some", "some"):
+            answer = get(url, cursor="2", headers={"who": who}, **{"event-types": "placed"})
+            assert ("etag" in answer.headers) is (who == "all")
+    assert book.asked == [2, 2, 2]
+
+
+# Pages that are read before they are asked for.
+
+
+def until_asked(book, number):
+    """Wait until a page has been read."""
+    until(lambda: number in book.asked, f"page {number} is read", 5)
+
+
+def test_next_page_is_read_for_a_reader_that_reads_on(book):
+    """A reader of a page and the next one finds the one after them read, and each once."""
+    with mounted(book) as url:
+        for number in range(book.last):
+            read(url, number)
+            if 0 < number < book.last - 1:
+                until_asked(book, number + 1)
+        assert get(url, cursor=str(book.last)).status_code == 200
+    # The last page with an event is not full: it may be another when it is asked for.
+    assert sorted(book.asked) == sorted([*range(book.last + 1), book.last - 1])
+
+
+def test_nothing_is_read_for_a_reader_that_does_not_read_on(book):
+    """A page alone, one page again and again, or one that is kept is no reason to read another."""
+    with mounted(book) as url:
+        read(url, 2, 2, 2)
+        for cursor in ("5", "6"):
+            assert get(url, cursor=cursor, method="HEAD").status_code == 200
+        read(url, 1)
+        time.sleep(0.1)  # for what would be read by mistake
+    assert book.asked == [2, 5, 6, 1]
+
+
+def test_several_pages_are_read_at_once():
+    """A reader that reads on finds some pages read in one go, each of them once."""
+
+    class Volume(Book):
+        at_once = []
+
+        def read_pages(self, partition, cursor, limit, count):
+            self.at_once.append(range(int(cursor), int(cursor) + count))
+            return [Page([Event(b"%d" % n)], str(n + 1), full=True) for n in self.at_once[-1]]
+
+    book = Volume(last=1000)
+    with mounted(book) as url:
+        read(url, *range(1, 20))
+        ahead = [number for pages in book.at_once for number in pages]
+        assert len({*ahead, *book.asked}) == len(ahead) + len(book.asked)
+        assert {*range(1, 20)} <= {*ahead, *book.asked}
+        assert len(book.at_once) + len(book.asked) < 10
+
+
+def test_nothing_is_read_ahead_while_half_of_the_connections_are_in_use(book, pool):
+    """Requests that a reader waits for go before what was not asked for."""
+    with mounted(book, capacity=Capacity(connections=2)) as url, book.holding(6):
+        slow = pool.submit(read, url, 6)
+        until_asked(book, 6)
+        read(url, 1, 2)
+        time.sleep(0.05)  # for what would be read by mistake
+        assert book.asked == [6, 1, 2]
+    slow.result()
+
+
+def test_page_under_way_is_read_once(book, pool):
+    """A page that is being read ahead is waited for by its readers, and read ahead only once."""
+    with mounted(book) as url:
+        with book.holding(3):
+            read(url, 1, 2)
+            until_asked(book, 3)
+            read(url, 1, 2)
+            asking = [pool.submit(read, url, 3) for _ in range(3)]
+            time.sleep(0.1)  # for those that would read it by mistake
+            assert not any(one.done() for one in asking)
+        for one in asking:
+            one.result()
+    assert book.asked.count(3) == 1
+
+
+def test_failure_of_what_is_read_ahead_is_met_by_the_reader_that_asks(book):
+    """A page that cannot be read ahead is a problem of the request for it, and of no other."""
+    book.broken = 3
+    with mounted(book) as url:
+        read(url, 1, 2)
+        until_asked(book, 3)
+        assert get(url, cursor="3").status_code == 500
+        read(url, 2)
+        book.broken = None
+        read(url, 3)
