@@ -216,6 +216,6 @@ PLANTED = (
         "lines.py",
         '.replace(b"\\n", b" ").replace(b"\\r", b" ")',
         '.replace(b"\\n", b" ")',
-        (_tests("one_line"),),
+        (_tests("renditions"), "-k", "line_ends"),
     ),
 )

@@ -1,13 +1,79 @@
-"""Problems of a feed as they are answered: constant text, a status and a kind."""
+"""Problems as readers and the log see them: constant texts, and no secret of the publisher's.
+
+A canary is put into every place where a publisher may have a secret, and looked for in all that is
+said.
+"""
+
+import re
+import sqlite3
+from contextlib import closing, contextmanager
+from itertools import pairwise, product
 
 import httpx
+import psycopg
+import pymysql
 import pytest
-from harness.readers import get, mounted
+from harness.readers import PATIENCE, get, mounted, page_url
+from sqlalchemy import (
+    JSON,
+    Column,
+    DateTime,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    cast,
+    create_engine,
+    func,
+    insert,
+    text,
+)
 
-from zeroeventhub import Principal, errors
+from zeroeventhub import Event, FeedInfo, Page, Principal, TableFeed, errors
+from zeroeventhub.publisher import horizon_watch
+from zeroeventhub.server import incidents
 
-SECRET = "kanarek"
-ERRORS = [
+CANARY = "kanarek"
+ROUTES = ["", "/events", "/cursor", "/splits", "/lag", "/cursor-of-count", "/http-feed"]
+
+events = Table(
+    "events",
+    MetaData(),
+    Column("id", Integer, primary_key=True),
+    Column("data", JSON),
+    Column("at", DateTime),
+    Column("kind", String(20)),
+    sqlite_autoincrement=True,
+)
+
+
+@pytest.fixture
+def url(feed):
+    """The URL of the feed, whose readers are known by the name that they give."""
+
+    def authorize(request):
+        if "refused" in request.headers:
+            raise errors.Unauthorized(f"Not with {CANARY}.")
+        return Principal(name=request.headers.get("name", ""))
+
+    with mounted(feed, authorize=authorize) as url:
+        yield url
+
+
+@pytest.fixture
+def said(records, caplog, capfd):
+    """A function that returns all that was said so far: log, standard output and error."""
+
+    def said():
+        found = "".join(f"{vars(one)!r} {one.getMessage()}" for one in caplog.records)
+        return found + caplog.text + "".join(capfd.readouterr())
+
+    return said
+
+
+# What readers are told.
+
+PROBLEMS = [
     (errors.BadRequest("why"), 400, "bad-request", "DEBUG"),
     (errors.BadCursor("why"), 400, "bad-cursor", "DEBUG"),
     (errors.Unauthorized("why"), 401, "unauthorized", "INFO"),
@@ -18,39 +84,33 @@ ERRORS = [
     (errors.Diverged("why"), 410, "diverged", "INFO"),
     (errors.TooManyRequests("why", retry_after=0.2), 429, "too-many-requests", "INFO"),
     (errors.Unavailable("why"), 503, "unavailable", "WARNING"),
-    (errors.FeedFailure(SECRET), 500, "failed", "ERROR"),
-    (errors.ConfigurationError(SECRET), 500, "failed", "ERROR"),
-    (errors.Unreachable(SECRET), 500, "failed", "ERROR"),
-    (KeyError(SECRET), 500, "failed", "ERROR"),
+    (errors.FeedFailure(CANARY), 500, "failed", "ERROR"),
+    (errors.Unreachable(CANARY), 500, "failed", "ERROR"),
+    (KeyError(CANARY), 500, "failed", "ERROR"),
 ]
 
 
-@pytest.mark.parametrize("case", ERRORS, ids=[type(one[0]).__name__ for one in ERRORS])
-def test_problem_is_answered_and_told(feed, records, watcher, case):
+def test_problem_is_answered_and_logged(feed, url, records):
     """Each error has its status, its kind and its loudness; answer and record share an id."""
-    feed.error, status, kind, level = case
-    options = {"authorize": lambda request: Principal(name="alice"), "observer": watcher}
-    with mounted(feed, name="orders", **options) as url:
-        answer = get(url)
-    document = answer.json()
-    assert (answer.status_code, document["status"]) == (status, status)
-    assert document["type"] == f"urn:zeroeventhub:problem/{kind}"
-    assert answer.headers["content-type"] == "application/problem+json"
-    assert answer.headers["cache-control"] == "no-store"
-    assert document["title"]
-    assert document["detail"] == (
-        "The reason is in the publisher's log." if status == 500 else "why"
-    )
-    assert SECRET not in answer.text
-    (record,) = records()
-    assert (record.levelname, record.name) == (level, "zeroeventhub.server")
-    told = (record.feed, record.route, record.principal, record.status, record.problem)
-    assert told == ("orders", "events", "alice", status, kind)
-    assert document["instance"] == f"urn:uuid:{record.request_id}"
-    for word in (record.request_id, f"status={status}", f"problem={kind}", "principal=alice"):
-        assert word in record.getMessage()
-    assert record.exc_info is None
-    assert [(one.status, one.principal) for one in watcher.answers] == [(status, "alice")]
+    for error, status, kind, level in PROBLEMS:
+        feed.error = error
+        answer = get(url, headers={"name": "alice"})
+        document = answer.json()
+        assert (answer.status_code, document["status"]) == (status, status)
+        assert document["type"] == f"urn:zeroeventhub:problem/{kind}"
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert answer.headers["cache-control"] == "no-store"
+        assert document["title"]
+        assert document["detail"] == (
+            "The reason is in the publisher's log." if status == 500 else "why"
+        )
+        assert CANARY not in answer.text
+        (record,) = records()
+        assert (record.levelname, record.name) == (level, "zeroeventhub.server")
+        logged = (record.route, record.principal, record.status, record.problem)
+        assert logged == ("events", "alice", status, kind)
+        assert document["instance"] == f"urn:uuid:{record.request_id}"
+        assert record.request_id in record.getMessage()
 
 
 class Odd(errors.FeedError):
@@ -60,42 +120,37 @@ class Odd(errors.FeedError):
     problem = "teapot"
 
 
-def test_problem_tells_what_its_error_knows(feed):
-    """A refused reader is told when to come back, how to say who it is, or where history begins;
-    and a feed may have errors of its own.
+def test_problem_says_what_its_error_knows(feed, url):
+    """A refused reader learns when to come back, how to say who it is, or where history begins; and
+    a feed may have errors of its own.
     """
-    with mounted(feed) as url:
-        for error, name, value in [
-            (errors.Unavailable("why"), "Retry-After", "1"),
-            (errors.Unavailable("why", retry_after=0.01), "Retry-After", "1"),
-            (errors.Unavailable("why", retry_after=2.1), "Retry-After", "3"),
-            (errors.TooManyRequests("why", retry_after=7), "Retry-After", "7"),
-            (errors.Unauthorized("why"), "WWW-Authenticate", "Bearer"),
-            (errors.Unauthorized("why", challenge="Basic a=b"), "WWW-Authenticate", "Basic a=b"),
-            (errors.Forbidden("why"), "Retry-After", None),
-            (errors.Forbidden("why"), "WWW-Authenticate", None),
-            (errors.FeedFailure("why"), "Retry-After", None),
-            (errors.Unreachable("why"), "Retry-After", None),
-        ]:
-            feed.error = error
-            assert get(url).headers.get(name) == value, error
-        for error, earliest in [
-            (errors.Trimmed("why", earliest="7"), "7"),
-            (errors.Trimmed("why"), "_first"),
-            (errors.Diverged("why"), None),
-        ]:
-            feed.error = error
-            assert get(url).json().get("earliestCursor") == earliest
-        feed.error = Odd("why")
-        answer = get(url)
+    for error, name, value in [
+        (errors.Unavailable("why"), "Retry-After", "1"),
+        (errors.Unavailable("why", retry_after=2.1), "Retry-After", "3"),
+        (errors.TooManyRequests("why", retry_after=7), "Retry-After", "7"),
+        (errors.Unauthorized("why"), "WWW-Authenticate", "Bearer"),
+        (errors.Unauthorized("why", challenge="Basic a=b"), "WWW-Authenticate", "Basic a=b"),
+        (errors.Forbidden("why"), "Retry-After", None),
+        (errors.FeedFailure("why"), "Retry-After", None),
+    ]:
+        feed.error = error
+        assert get(url).headers.get(name) == value, error
+    for error, earliest in [
+        (errors.Trimmed("why", earliest="7"), "7"),
+        (errors.Trimmed("why"), "_first"),
+        (errors.Diverged("why"), None),
+    ]:
+        feed.error = error
+        assert get(url).json().get("earliestCursor") == earliest
+    feed.error = Odd("why")
+    answer = get(url)
     document = answer.json()
     assert (answer.status_code, document["type"]) == (418, "urn:zeroeventhub:problem/teapot")
     assert (document["title"], document["detail"]) == ("The feed refused the request.", "why")
 
 
-@pytest.mark.parametrize("error", [KeyError(SECRET), errors.Unavailable("Away.")])
-def test_stream_that_fails_is_ended_and_told(feed, records, capfd, error):
-    """A stream ends where its feed fails, and the log is told as of any other answer."""
+def test_stream_that_fails_is_ended_and_logged(feed, records, said):
+    """A stream ends where its feed fails, and the log has it as any other answer."""
     with (
         mounted(feed, server_sent_events=True) as url,
         httpx.stream("GET", f"{url}/server-sent-events", timeout=10) as stream,
@@ -103,9 +158,299 @@ def test_stream_that_fails_is_ended_and_told(feed, records, capfd, error):
         received = b""
         for chunk in stream.iter_raw():
             received += chunk
-            feed.error = error
+            feed.error = KeyError(CANARY)
         assert received == b'id: 1\ndata: {"n":0}\n\n'
+    assert CANARY not in said()
     record = records()[-1]
-    assert record.route == "server-sent-events"
-    assert record.status == getattr(error, "status", 500)
-    assert SECRET not in record.getMessage() + "".join(capfd.readouterr())
+    assert (record.route, record.status) == ("server-sent-events", 500)
+
+
+# How often the log has them.
+
+
+def test_id_of_a_proxy_is_logged(feed, url, records):
+    """An id in the header X-Request-Id is logged if it is harmless; the answer has its own."""
+    feed.error = errors.Forbidden("why")
+    harmless = ["0af7651916cd43dd-8448_eb.211C", "x" * 128]
+    for number, sent in enumerate([*harmless, "x" * 129, "a b", "a;b=1", "\xe9", ""]):
+        named = {"X-Request-Id": sent.encode("latin-1"), "name": str(number)}
+        answer = get(url, headers=named)
+        (record,) = records()
+        assert record.x_request_id == (sent if sent in harmless else None)
+        assert (f"x_request_id={sent}" in record.getMessage()) is (sent in harmless)
+        assert not sent or sent not in answer.text
+        assert re.fullmatch(r"[0-9a-f-]{36}", record.request_id)
+
+
+def test_failure_that_goes_on_is_logged_now_and_then(feed, url, records, monkeypatch):
+    """What fails again and again, also between good answers, is one record; after a while it is
+    logged again, with how often it has happened since.
+    """
+    feed.error = KeyError()
+    for _ in range(3):
+        get(url)
+    assert [one.times for one in records()] == [1]
+    monkeypatch.setattr(incidents, "AGAIN", 0.0)
+    get(url)
+    monkeypatch.undo()
+    assert [one.times for one in records()] == [3]
+    for _ in range(3):
+        for feed.error in (None, KeyError()):
+            get(url)
+    assert records() == []
+
+
+def test_refusals_are_logged_once_for_each_reader(feed, url, records, monkeypatch):
+    """A reader that is refused again and again is one record, between good answers as well; what a
+    hook says of a refusal is answered, and not logged.
+    """
+    monkeypatch.setattr(incidents, "PAUSE", 0.0)
+    for name in ("alice", "bob", "alice", "bob"):
+        feed.error = errors.Forbidden("why")
+        get(url, headers={"name": name})
+        feed.error = None
+        assert get(url, headers={"name": name}).status_code == 200
+        assert get(url, headers={"refused": ""}).json()["detail"] == f"Not with {CANARY}."
+    found = records()
+    assert [(one.status, one.principal) for one in found] == [
+        (403, "alice"),
+        (401, ""),
+        (403, "bob"),
+    ]
+    assert not any(CANARY in one.getMessage() for one in found)
+
+
+def test_causes_are_forgotten_when_there_are_too_many(feed, url, records):
+    """What has been silent for the longest goes first when too many causes are told apart."""
+    feed.error = errors.Forbidden("why")
+    with httpx.Client() as session:
+
+        def refused(*names):
+            for name in names:
+                session.get(page_url(url), headers={"name": str(name)})
+            return [one.principal for one in records()]
+
+        assert refused("first", *range(incidents.MOST - 1), "first")[:2] == ["first", "0"]
+        assert refused("one too many", "first") == ["one too many"]
+        assert refused(0) == ["0"]
+
+
+# Secrets.
+
+
+class Failing:
+    """A feed of one's own that calls what a test says."""
+
+    def __init__(self, fail=lambda: None):
+        self.fail = fail
+
+    def info(self):
+        return FeedInfo.of(1)
+
+    def read(self, partition, cursor, limit):
+        self.fail()
+        return Page([Event.of("data")], "1")
+
+
+@contextmanager
+def asking(feed, engine=None, **options):
+    """Serve a feed; yield what asks it, and returns a status and all that is shown."""
+    with mounted(feed, engine, **options) as url, httpx.Client(timeout=PATIENCE) as session:
+
+        def ask(route="/events", sent=None, /, **parameters):
+            address = page_url(url, **parameters).replace("/events", route, 1)
+            answer = session.get(address, headers=sent)
+            return answer.status_code, f"{answer.headers} {answer.text}"
+
+        yield ask
+
+
+def lookup(request):
+    """Fail with all that a request has."""
+    raise KeyError(f"{dict(request.headers)} {request.cookies} {request.query_params} {CANARY}")
+
+
+def querying(request):
+    """Fail in a query of a database."""
+    with create_engine("sqlite://").connect() as connection:
+        connection.execute(text("SELECT :token FROM kanarek"), {"token": CANARY})
+
+
+@pytest.mark.parametrize("hook", [lookup, querying])
+def test_hook_that_fails_shows_no_secret(said, hook):
+    """What a hook raises of a request is in no answer, and nowhere in what is logged."""
+    secrets = dict.fromkeys(["Authorization", "Cookie", "X-API-Key", "X-Request-Id"], f"{CANARY};")
+    with asking(Failing(), authorize=hook) as ask:
+        for route in ROUTES[:6]:
+            status, shown = ask(route, secrets, key=CANARY)
+            assert (status, CANARY in shown) == (500, False)
+    logged = said()
+    assert "The hook authorize failed" in logged
+    assert CANARY not in logged
+
+
+PARAMETERS = ["token", "partition", "cursor", "pagesizehint", "wait", "event-types", "stop", "time"]
+PARAMETERS += ["count", "events", "n", "cursor0", "headers", "lastEventId", "timeout"]
+
+
+def test_parameters_are_repeated_nowhere(sqlite, said):
+    """Whatever is asked for, no answer and no record repeats it."""
+    events.metadata.create_all(sqlite)
+    feed = TableFeed(events, data="data", time="at", type="kind", cloudevents=True)
+    with asking(feed, sqlite, http_feed=True) as ask:
+        for route, name in product(ROUTES, PARAMETERS):
+            value = f'"2-1-{CANARY}\n' if name == "time" else f"2-1-{CANARY}"
+            assert CANARY not in ask(route, **{name: value})[1], (route, name)
+    assert CANARY not in said()
+
+
+@pytest.mark.parametrize(
+    "row",
+    [{"data": f'{{"{CANARY}', "at": None}, {"data": "1", "at": CANARY}],
+    ids=["no JSON", "no time"],
+)
+def test_row_that_cannot_be_published_is_logged_without_its_data(sqlite, said, row):
+    """The log says which row it is and what kind of error it made."""
+    events.metadata.create_all(sqlite)
+    with sqlite.begin() as connection:
+        connection.execute(text("INSERT INTO events (data, at) VALUES (:data, :at)"), row)
+    with asking(TableFeed(events), sqlite) as ask:
+        status, shown = ask()
+    logged = said()
+    assert (status, CANARY in shown) == (500, False)
+    assert "zeroeventhub.errors.FeedFailure: A row" in logged or "The row at position 1" in logged
+    assert CANARY not in logged
+
+
+def test_text_of_a_database_is_not_logged(postgresql, said):
+    """What a database says of an error, and the statement with its values, are in no record."""
+    with postgresql.begin() as connection:
+        events.metadata.create_all(connection)
+        connection.execute(insert(events), {"data": 1, "kind": CANARY})
+        connection.exec_driver_sql(
+            "CREATE FUNCTION boom() RETURNS integer LANGUAGE plpgsql AS "
+            f"$$ BEGIN RAISE EXCEPTION '{CANARY}' USING DETAIL = '{CANARY}'; END $$"
+        )
+    columns = {"P0001": func.boom(type_=Integer), "22P02": cast(events.c.kind, Integer)}
+    for state, column in columns.items():
+        with asking(TableFeed(events, data={"value": column}), postgresql) as ask:
+            status, shown = ask()
+        assert (status, CANARY in shown) == (500, False)
+        logged = said()
+        assert f" ({state})" in logged
+        assert CANARY not in logged
+        assert "SELECT" not in logged
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"postgresql+psycopg://{CANARY}:{CANARY}@127.0.0.1:1/{CANARY}",
+        f"mariadb+pymysql://{CANARY}:{CANARY}@127.0.0.1:1/{CANARY}",
+        f"sqlite:////nowhere/{CANARY}.db",
+    ],
+)
+def test_address_of_a_database_is_not_logged(said, url):
+    """A database that cannot be reached is logged without its address, user and password."""
+    engine = create_engine(url)
+    with asking(TableFeed(events), engine) as ask:
+        for route in ROUTES[:2]:
+            status, shown = ask(route)
+            assert (status, CANARY in shown) == (503, False)
+    logged = said()
+    assert "The feed's database cannot answer just now." in logged
+    assert CANARY not in logged
+    engine.dispose()
+
+
+def raise_(error):
+    """Raise an error."""
+    raise error
+
+
+def fail_to_publish():
+    """Raise a failure that repeats what caused it."""
+    try:
+        raise_(ValueError(f"no JSON: {CANARY}"))
+    except ValueError as error:
+        raise errors.FeedFailure(f"The row at position 7 cannot be published: {error}") from error
+
+
+def insert_twice():
+    """Break a rule of a database."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute("CREATE TABLE t (c UNIQUE)")
+        for _ in range(2):
+            connection.execute("INSERT INTO t VALUES (?)", [CANARY])
+
+
+def recurse():
+    """Fail in a deep place."""
+    recurse()
+
+
+class StrangeError(Exception):
+    """An error whose code is somebody else's text."""
+
+    sqlstate = f"{CANARY} and more"
+
+
+CAUSES = [
+    (
+        ExceptionGroup(CANARY, [ValueError(CANARY), KeyError(CANARY)]),
+        ["builtins.ExceptionGroup", "builtins.ValueError", "builtins.KeyError"],
+    ),
+    (psycopg.errors.UniqueViolation(CANARY), ["psycopg.errors.UniqueViolation (23505)"]),
+    (pymysql.err.ProgrammingError(1146, CANARY), ["pymysql.err.ProgrammingError (1146)"]),
+    (ConnectionRefusedError(111, CANARY), ["builtins.ConnectionRefusedError (ECONNREFUSED)"]),
+    (KeyError(4_111_111), ["builtins.KeyError"]),
+    (StrangeError(), [f"{__name__}.StrangeError"]),
+]
+
+
+def test_failure_is_logged_by_kinds_codes_and_places(said, records):
+    """Types, codes, places and the library's own sentence are logged, other people's texts and
+    numbers of data are not, and neither a long chain nor a deep place is shown to its end.
+    """
+    feed = Failing()
+
+    def lines_of(fail):
+        feed.fail = fail
+        status, shown = ask()
+        (record,) = records()
+        assert (status, CANARY in shown + said() + record.getMessage()) == (500, False)
+        return record.getMessage().splitlines()
+
+    def reasons(lines):
+        return [
+            line.removeprefix("because of ") for line in lines if line.startswith("because of ")
+        ]
+
+    chain = [ValueError(CANARY) for _ in range(100)]
+    for error, cause in pairwise([*chain, chain[0]]):  # which bites its tail
+        error.__cause__ = cause
+    with asking(feed) as ask:
+        for error, names in CAUSES:
+            assert reasons(lines_of(lambda error=error: raise_(error))) == names
+        assert reasons(lines_of(insert_twice)) == [
+            "sqlite3.IntegrityError (SQLITE_CONSTRAINT_UNIQUE)"
+        ]
+        _, first, *rest = lines_of(fail_to_publish)
+        assert first.endswith("FeedFailure: The row at position 7 cannot be published: ValueError")
+        assert any(line.startswith(f"    {__file__}:") for line in rest)
+        assert reasons(rest) == ["builtins.ValueError"]
+        assert 5 <= len(reasons(lines_of(lambda: raise_(chain[0])))) <= 10
+        assert 5 <= len(lines_of(recurse)) <= 40
+
+
+def test_good_answers_are_silent(sqlite, said, monkeypatch):
+    """What goes well says nothing at all, and a payload is in the answer alone."""
+    monkeypatch.setattr(horizon_watch, "TOO_LATE", 0.0)
+    events.metadata.create_all(sqlite)
+    with sqlite.begin() as connection:
+        connection.execute(insert(events), {"data": CANARY})
+    with asking(TableFeed(events, data="data"), sqlite) as ask:
+        for route in ROUTES[:6]:
+            ask(route, count=2, events=2)
+        assert CANARY in ask("/events", {"Authorization": CANARY})[1]
+    assert CANARY not in said()
