@@ -1,7 +1,8 @@
 """Fixtures of Spark, and of the shops that it reads."""
 
+import os
 import threading
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import count
 
 import pytest
@@ -16,12 +17,47 @@ from zeroeventhub import TableFeed, feed_routes
 from zeroeventhub.archive import Archive
 from zeroeventhub.publisher.retention import Retention
 
+SECRETS = {
+    "FEED_TOKEN": "kanarek-3",
+    "FEED_HEADERS": '{"Cookie":"kanarek-4"}',
+    "KEY_PASSWORD": "kanarek",
+}
+"""What the driver and the tasks of Spark find in their environment."""
+
 
 @pytest.fixture(scope="session")
-def spark():
-    """A session of Spark on two cores."""
-    with spark_session() as session:
+def spark_logs(tmp_path_factory):
+    """The folder of Spark's output and its log of events."""
+    return tmp_path_factory.mktemp("spark")
+
+
+@pytest.fixture(scope="session")
+def spark(spark_logs):
+    """A session of Spark on two cores, the same for all tests."""
+    settings = {
+        "spark_eventLog_enabled": "true",
+        "spark_eventLog_compress": "false",
+        "spark_eventLog_dir": spark_logs.as_uri(),
+    }
+    with ExitStack() as ended:
+        with pytest.MonkeyPatch.context() as patch, _errors_into(spark_logs / "output"):
+            for name, secret in SECRETS.items():
+                patch.setenv(name, secret)
+            session = ended.enter_context(spark_session(**settings))
         yield session
+
+
+@contextmanager
+def _errors_into(file):
+    """Let processes that start here write their errors into a file."""
+    before = os.dup(2)
+    with file.open("wb") as opened:
+        os.dup2(opened.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
 
 
 @pytest.fixture

@@ -57,14 +57,7 @@ def asked(sqlite):
 
 @PUSHES
 @pytest.mark.test_all
-@pytest.mark.parametrize(
-    ("condition", "of_feed"),
-    [
-        ("type IN ('paid', 'lost') AND partition IN (1)", {"partition": ["1"]}),
-        ("type = 'paid' AND time >= '2026-01-02T00:00:00Z'", {"event-types": ["paid"]}),
-    ],
-)
-def test_filters_are_pushed(spark, asked, condition, of_feed):
+def test_filters_are_pushed(spark, asked):
     """A query with filters has the same rows as without pushing them, and asks for less."""
     url, queries = asked
 
@@ -76,6 +69,7 @@ def test_filters_are_pushed(spark, asked, condition, of_feed):
         found = events.where(condition).select("partition", "id", "type", "time").collect()
         return sorted(map(repr, found)), list(queries)
 
+    condition = "type = 'paid' AND partition IN (1) AND time >= '2026-01-02T00:00:00Z'"
     try:
         without, all_queries = rows_and_queries(pushes=False)
         found, fewer = rows_and_queries(pushes=True)
@@ -83,14 +77,13 @@ def test_filters_are_pushed(spark, asked, condition, of_feed):
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
     assert found == without != []
     assert len(fewer) < len(all_queries)
-    assert all(of_feed.items() <= query.items() for query in fewer)
+    assert {(*query["partition"], *query["event-types"]) for query in fewer} == {("1", "paid")}
 
 
 @PUSHES
 @pytest.mark.parametrize(
     ("columns", "partitions", "types"),
     [
-        ({"partition": "integer", "type": "string"}, {"1"}, {"paid"}),
         ({"partition": "integer", "type": "string", "amount": "integer"}, {"1"}, set()),
         ({"partition": "string", "_corrupt_record": "string"}, {"0", "1"}, set()),
     ],
@@ -117,20 +110,14 @@ PUSHED = {
     "none": (lambda of: [of.EqualTo(PARTITION, 0), of.EqualTo(PARTITION, 1)], set(), "", 0),
     "type": (lambda of: [of.EqualTo(TYPE, "Paid")], BOTH, "paid", 50),
     "types": (lambda of: [of.In(TYPE, ("placed", "paid"))], BOTH, "paid;placed", 75),
-    "two types": (lambda of: [of.EqualTo(TYPE, "paid"), of.EqualTo(TYPE, "b")], BOTH, "paid", 50),
     "words": (lambda of: [of.EqualTo(TYPE, "two;words")], BOTH, "", 100),
-    "no type": (lambda of: [of.EqualTo(TYPE, "")], BOTH, "", 100),
     "null": (lambda of: [of.In(TYPE, ("a", None))], BOTH, "", 100),
-    "many": (lambda of: [of.In(TYPE, tuple(map(str, range(101))))], BOTH, "", 100),
     "moments": (lambda of: [of.GreaterThan(TIME, one) for one in (NEXT, LATE, NEXT)], BOTH, "", 10),
     "moment": (lambda of: [of.GreaterThanOrEqual(TIME, NEXT)], BOTH, "", 28),
     "no zone": (lambda of: [of.GreaterThan(TIME, NEXT.replace(tzinfo=None))], BOTH, "", 100),
     "before": (lambda of: [of.LessThan(TIME, BEGIN)], BOTH, "", 100),
     "not": (lambda of: [of.Not(of.EqualTo(PARTITION, 1))], BOTH, "", 100),
-    "within": (lambda of: [of.EqualTo(("partition", "within"), 1)], BOTH, "", 100),
-    "greater": (lambda of: [of.GreaterThan(PARTITION, 1)], BOTH, "", 100),
     "id": (lambda of: [of.EqualTo(("id",), "7")], BOTH, "", 100),
-    "not null": (lambda of: [of.IsNotNull(TYPE)], BOTH, "", 100),
 }
 
 
@@ -161,13 +148,12 @@ def test_schema_makes_columns_of_members(shop, publish):
     with shop.begin() as connection:
         connection.execute(insert(orders), [{"data": data} for data in odd])
     strict = StructType().add("n", "long").add("customer", "string")
-    renamed = StructType(strict.fields).add("odd", "string")
     schema = StructType(strict.fields).add("partition", "integer").add("_corrupt_record", "string")
     with publish(shop) as url:
         rows = read(url, schema, pageSize=50)
         with pytest.raises(ProtocolError, match="does not fit the schema") as refused:
             read(url, strict)
-        left = read(url, renamed, columnNameOfCorruptRecord="odd")
+        places = read(url, StructType().add("partition", "integer"))
     assert "many" not in str(refused.value)
     unfit = [row for row in rows if row["_corrupt_record"] is not None]
     assert [json.loads(row["_corrupt_record"]) for row in unfit] == [{"n": "many"}, [1]]
@@ -175,24 +161,7 @@ def test_schema_makes_columns_of_members(shop, publish):
     fit = sorted((row["n"], row["partition"]) for row in rows if row not in unfit)
     assert fit == [*((n, n % 2) for n in range(200)), (200, 0)]
     assert [row["customer"] for row in rows if row["n"] == 200] == ['{"name": "c"}']
-    assert [json.loads(row["odd"]) for row in left if row["odd"]] == [{"n": "many"}, [1]]
-
-
-def test_schema_leaves_columns_out(shop, publish):
-    """A schema of one column is that column alone."""
-    with publish(shop) as url:
-        texts = read(url, StructType().add("data", "string"))
-        places = read(url, StructType().add("partition", "integer"))
-    assert {tuple(row) for row in texts} == {("data",)}
-    assert sorted(numbers(texts)) == list(range(200))
-    assert [row["partition"] for row in places].count(1) == 100
-
-
-NOT_NULL = False
-UNFIT = [
-    *["variant", "interval day to second"],
-    *[MapType(IntegerType(), StringType()), ArrayType(VariantType())],
-]
+    assert [tuple(row) for row in places] == [("partition",)] * 203
 
 
 @pytest.mark.parametrize(
@@ -200,8 +169,8 @@ UNFIT = [
     [
         (StructType().add("id", "string", nullable=False), "cannot be NOT NULL"),
         (StructType().add("_corrupt_record", "integer"), "is a STRING"),
-        (StructType().add("_corrupt_record", "string").add("n", "long", NOT_NULL), "can be null"),
-        *[(StructType().add("n", kind), "STRING") for kind in UNFIT],
+        (StructType().add("n", MapType(IntegerType(), StringType())), "STRING"),
+        (StructType().add("n", ArrayType(VariantType())), "STRING"),
     ],
 )
 def test_schema_that_no_event_fits_is_refused(schema, sentence):

@@ -1,14 +1,12 @@
 """What a feed wants to be shown: found where options say, sent to the feed, and told to nobody."""
 
-import json
 import pickle
-import subprocess
 import sys
+import traceback
 
 import pytest
 import trustme
 from harness.laid_out_feed import ReadFeed
-from harness.spark import environment, prepare
 from harness.spark_reading import Streaming, planned
 from harness.tls import certificate_files, serving_tls
 from harness.web import serving
@@ -82,17 +80,12 @@ def test_token_is_read_again_when_it_is_refused(feed, tmp_path):
         ("bearerTokenFile", None, "bearerTokenFile"),
         ("bearerTokenFile", b"\xff", "bearerTokenFile"),
         ("bearerTokenFile", b"kanarek\nkanarek", "cannot be sent"),
-        ("bearerTokenFile", "kanarek\u00e5".encode(), "cannot be sent"),
         ("headersFile", b"kanarek", "JSON object"),
-        ("headersFile", b'["kanarek"]', "JSON object"),
         ("headersFile", b'{"kanarek": 7}', "JSON object"),
         ("headersFile", b"[" * 100_000, "JSON object"),
-        ("headersFile", b'{"kanarek kanarek": "b"}', "cannot be sent"),
         ("headersFile", b'{"X-Key": "kanarek\\r\\nX-Other: kanarek"}', "cannot be sent"),
         ("tlsCaFile", b"kanarek", "PEM"),
-        ("tlsCertificateFile", None, "PEM"),
         ("bearerTokenEnv", None, "bearerTokenEnv"),
-        ("headersEnv", None, "headersEnv"),
     ],
 )
 def test_what_cannot_be_read_or_sent_is_told_without_it(name, text, match, feed, tmp_path):
@@ -114,30 +107,27 @@ def authority():
 
 @pytest.fixture
 def files(authority, tmp_path, monkeypatch):
-    """Files of a reader's certificate, its key, the key under a password, and of the authority."""
+    """Files of a reader's certificate, its key, the key under a password, of the authority, and of
+    a token and headers.
+    """
     monkeypatch.setenv("KEY_PASSWORD", CANARY)
-    return certificate_files(authority, tmp_path, CANARY)
+    (tmp_path / "token").write_text("kanarek-1")
+    (tmp_path / "headers").write_text('{"X-Api-Key":"kanarek-2"}')
+    own = {name: str(tmp_path / name) for name in ("token", "headers")}
+    return certificate_files(authority, tmp_path, CANARY) | own
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"tlsCertificateFile": "both"},
-        {"tlsCertificateFile": "certificate", "tlsKeyFile": "key"},
-        {"tlsCertificateFile": "certificate", "tlsKeyFile": "locked", "tlsKeyPasswordEnv": ""},
-    ],
-    ids=["one file", "two files", "password"],
-)
-def test_certificate_is_shown(given, files, authority):
+def test_certificate_is_shown(files, authority):
     """A feed that wants certificates is read, by a key in the same file, in another, or locked."""
-    named = {name: files.get(file, "KEY_PASSWORD") for name, file in given.items()}
+    one, two = {"tlsCertificateFile": files["both"]}, {"tlsCertificateFile": files["certificate"]}
+    locked = {"tlsKeyFile": files["locked"], "tlsKeyPasswordEnv": "KEY_PASSWORD"}
     with serving_tls(application({CANARY}, []), authority) as base:
-        with pytest.raises(Unauthorized):
-            planned(f"{base}/orders", attempts=1, tlsCaFile=files["ca"], **named)
-        with pytest.raises(Unreachable):
-            planned(f"{base}/orders", attempts=1, tlsCaFile=files["ca"])
-        with pytest.raises(Unreachable):
-            planned(f"{base}/orders", attempts=1, **named)
+        for shown in (one, two | {"tlsKeyFile": files["key"]}, two | locked):
+            with pytest.raises(Unauthorized):
+                planned(f"{base}/orders", attempts=1, tlsCaFile=files["ca"], **shown)
+        for missing in (one, {"tlsCaFile": files["ca"]}):
+            with pytest.raises(Unreachable):
+                planned(f"{base}/orders", attempts=1, **missing)
 
 
 def test_wrong_password_of_a_key_is_told(files, monkeypatch):
@@ -157,79 +147,49 @@ def test_secrets_are_not_in_what_is_sent_to_executors(feed, monkeypatch):
     assert [batch.num_rows for task in tasks for batch in reader.read(task)] == [1]
 
 
-DRIVER = """
-import json, sys, traceback
-from harness.spark import spark_session
-
-settings = {
-    "spark_eventLog_enabled": "true",
-    "spark_eventLog_compress": "false",
-    "spark_eventLog_dir": f"file://{sys.argv[2]}",
-}
-with spark_session(**settings) as spark:
-    spark.sparkContext.setLogLevel("INFO")
-    for name, options in json.loads(sys.argv[1]).items():
-        try:
-            events = spark.read.format("zeroeventhub").options(attempts="1", **options).load()
-            events.explain(mode="extended")
-            print(name, events.collect())
-        except Exception as error:
-            print(name, "failed", repr(error), error.args, error, "end")
-            traceback.print_exc()
-"""
-"""Reads feeds in several ways, and says all that can be seen of it."""
-
-
 async def broken(request):
     """Fail, and repeat what came."""
     return PlainTextResponse(f"{dict(request.headers)}", 500)
 
 
-@pytest.mark.timeout(300)  # a Java of its own starts
-def test_no_secret_is_said(files, authority, tmp_path):
-    """No canary is in what driver and tasks print, in plans, exceptions or the event log."""
-    prepare()
-    logs = tmp_path / "logs"
-    logs.mkdir()
-    (tmp_path / "token").write_text("kanarek-1")
-    (tmp_path / "headers").write_text('{"X-Api-Key":"kanarek-2"}')
-    fails = Starlette(routes=[Route("/orders", broken)])
+def test_no_secret_is_said(spark, spark_logs, files, authority, capsys):
+    """Spark's plans, errors, log of events and output hold no canary of a feed that was read."""
+    by_file = {"bearerTokenFile": files["token"], "headersFile": files["headers"]}
+    by_variable = {"bearerTokenEnv": "FEED_TOKEN", "headersEnv": "FEED_HEADERS"}
+    tls = {
+        "tlsCaFile": files["ca"],
+        "tlsCertificateFile": files["certificate"],
+        "tlsKeyFile": files["locked"],
+        "tlsKeyPasswordEnv": "KEY_PASSWORD",
+    }
+
+    def frame(url, options):
+        return spark.read.format("zeroeventhub").options(attempts="1", **options).load(url)
+
+    spark.sparkContext.setLogLevel("INFO")
     with (
         serving_tls(application({"kanarek-1"}, []), authority) as base,
-        serving(fails) as elsewhere,
+        serving(Starlette(routes=[Route("/orders", broken)])) as elsewhere,
     ):
-        tls = {
-            "tlsCaFile": files["ca"],
-            "tlsCertificateFile": files["certificate"],
-            "tlsKeyFile": files["locked"],
-            "tlsKeyPasswordEnv": "KEY_PASSWORD",
-        }
-        by_file = {
-            "bearerTokenFile": str(tmp_path / "token"),
-            "headersFile": str(tmp_path / "headers"),
-        }
-        by_variable = {"bearerTokenEnv": "FEED_TOKEN", "headersEnv": "FEED_HEADERS"}
-        cases = {
-            "right": {"url": f"{base}/orders", **tls, **by_file},
-            "refused": {"url": f"{base}/orders", **tls, **by_variable},
-            "broken": {"url": f"{elsewhere}/orders", **by_variable},
-            "token": {"url": f"{elsewhere}/orders", "token": "kanarek-5"},
-        }
-        driver = subprocess.run(
-            [sys.executable, "-c", DRIVER, json.dumps(cases), logs],
-            env=environment(FEED_TOKEN="kanarek-3", FEED_HEADERS='{"Cookie":"kanarek-4"}'),
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-        )
-    assert driver.returncode == 0, driver.stderr
-    assert "right [Row(partition=0" in driver.stdout
-    for name, word in [("refused", "Unauthorized"), ("broken", "Unavailable"), ("token", "Env")]:
-        assert word in driver.stdout.split(f"{name} failed ")[1].split(" end\n")[0]
-    logged = [path.read_text("utf-8", "replace") for path in logs.rglob("*") if path.is_file()]
+        for url, options, word in [
+            (base, tls | by_variable, "Unauthorized"),
+            (elsewhere, by_variable, "Unavailable"),
+            (elsewhere, {"token": "kanarek-5"}, "Env"),
+        ]:
+            with pytest.raises(Exception, match=word) as failed:
+                frame(f"{url}/orders", options).collect()
+            sys.stdout.writelines(traceback.format_exception(failed.value))
+            sys.stdout.write(repr(failed.value))
+        events = frame(f"{base}/orders", tls | by_file)
+        events.explain(mode="extended")
+        assert [row.partition for row in events.collect()] == [0]
+    spark.sparkContext.setLogLevel("ERROR")
+    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()  # noqa: SLF001 - no other way
+    logged = [
+        file.read_text("utf-8", "replace") for file in spark_logs.rglob("*") if file.is_file()
+    ]
     assert any("SparkListenerTaskEnd" in text for text in logged)
-    assert "TaskSetManager" in driver.stderr
-    for text in (driver.stdout, driver.stderr, *logged):
+    assert any("TaskSetManager" in text for text in logged)
+    for text in (capsys.readouterr().out, *logged):
         place = text.find(CANARY)
         assert place == -1, text[max(0, place - 200) : place + 50]

@@ -6,20 +6,14 @@ from pathlib import Path
 
 import httpx
 import pytest
-from click.testing import CliRunner
 from harness.guides import guide
 from harness.shop import metadata, orders
-from harness.spark_reading import source
-from harness.stores import call, new_store
 from harness.web import serving
 from sqlalchemy import create_engine, insert, text
 from starlette.applications import Starlette
 
 from zeroeventhub import Client, TableFeed, feed_routes
-from zeroeventhub.cli.commands import commands
-from zeroeventhub.errors import ConfigurationError
 
-URL = "https://shop.example/orders"
 GUIDE = (Path(__file__).parents[3] / "docs" / "spark.md").read_text()
 INVOICES = [("ada", 12.0), ("bob", 7.5), ("ada", 3.25), ("eve", 8.0)]
 
@@ -49,31 +43,6 @@ def named(heading):
     return re.findall(r"`(\w+)`", " ".join(row.partition(" | ")[0] for row in table.splitlines()))
 
 
-def test_every_option_of_the_guide_is_one():
-    """The table of options names those that there are, as the source spells them."""
-    names = named("Options")
-    assert len(names) == len(set(names)) > 20
-    assert [name for name in names if not is_option(name)] == []
-    assert not is_option("bearerTokens")
-
-
-def is_option(name):
-    """Tell whether the source knows an option, whatever it takes as its value."""
-    try:
-        source(URL, **{name: "?"}).schema()
-    except ConfigurationError as error:
-        return not re.search("no option|Spark shows options", str(error))
-    return True
-
-
-@pytest.mark.test_all
-def test_every_column_is_in_the_guide_and_no_other(piece):
-    """The table of columns names those of a frame that has all of them."""
-    names = piece("batch")
-    reader = names["spark"].read.format("zeroeventhub").option("includeHeaders", "true")
-    assert sorted(named("Columns")) == sorted(reader.load(names["url"]).columns)
-
-
 def test_every_piece_of_the_guide_is_run_here():
     """No piece of Python stands in the guide that is not tried."""
     assert len(re.findall("```python", GUIDE)) == len(re.findall(r"<!-- \w+ -->\n```python", GUIDE))
@@ -83,30 +52,23 @@ def test_every_piece_of_the_guide_is_run_here():
 
 @pytest.mark.test_all
 def test_batches_of_the_guide_count_and_add_up(piece):
-    """A batch has all events, and a schema makes columns of what they say."""
-    assert piece("batch")["orders"].count() == len(INVOICES)
+    """A batch has all events and the guide's columns, and a schema makes more of what they say."""
+    names = piece("batch")
+    assert names["orders"].count() == len(INVOICES)
+    reader = names["spark"].read.format("zeroeventhub").option("includeHeaders", "true")
+    assert sorted(named("Columns")) == sorted(reader.load(names["url"]).columns)
     found = piece("schema")["orders"].groupBy("customer").sum("amount").collect()
     assert {row[0]: float(row[1]) for row in found} == {"ada": 15.25, "bob": 7.5, "eve": 8.0}
 
 
 @pytest.mark.test_all
-def test_stream_of_the_guide_is_handed_over(piece, capsys, tmp_path):
-    """The stream ends when all is in files, and the guide's command takes its checkpoint."""
+def test_stream_of_the_guide_reads_everything(piece, capsys, tmp_path):
+    """The stream ends when all is in files, and no event is left to read."""
     names = piece("stream")
     assert names["spark"].read.parquet(f"{tmp_path}/orders").count() == len(INVOICES)
     capsys.readouterr()
     piece("lag")
     assert capsys.readouterr().out == "0 0\n"
-    shown = re.search(r"zeroeventhub (cursors set --from-spark-checkpoint .*)", GUIDE)[1].split()
-    store = new_store(names["engine"])
-    places = {
-        "orders.checkpoint": f"{tmp_path}/orders.checkpoint",
-        "sqlite:///billing.db": str(store.engine.url),
-    }
-    command = [places.get(one, one) for one in shown]
-    done = CliRunner().invoke(commands, [*command, "--yes"])
-    assert done.exit_code == 0, done.output
-    assert call(store, store.cursors).keys() == {0}
 
 
 @pytest.mark.test_all

@@ -34,7 +34,7 @@ def served(feed):
     return serving(Starlette(routes=feed_routes("", feed)))
 
 
-@pytest.mark.parametrize("requests", [0, 1, 4, 8])
+@pytest.mark.parametrize("requests", [0, 1, 8])
 def test_layout_changes_before_and_in_a_task(requests):
     """What a partition still had to give is read from those that took its place, once."""
     feed = numbered(STOP)
@@ -104,16 +104,17 @@ def test_feed_is_asked_again_as_often_as_options_say(is_behind):
     with served(feed) as url:
         reader, tasks = planned(url, attempts=2)
         feed.read = read
-        troubles += ["4", "8", "16"]
+        troubles += ["4", "8"]
         assert numbers(rows_of(reader, tasks)) == list(range(1, 61))
         assert not troubles
-        troubles += ["8"] * 9
+        troubles += ["8"] * 2
         sentence = "does not have all of partition 0" if is_behind else "Not now"
         with pytest.raises(errors.Unavailable, match=sentence):
             rows_of(reader, tasks)
-    assert len(troubles) == 7
+    assert not troubles
 
 
+@pytest.mark.test_all
 @pytest.mark.timeout(600)  # the first run installs the peer
 def test_published_peer_is_read_once(peer_python):
     """A feed of ZeroEventHub v1 is read with its headers, however small the pages are."""

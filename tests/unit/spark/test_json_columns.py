@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import types
 
@@ -15,8 +15,6 @@ from zeroeventhub.spark.json_columns import JsonColumns
 from zeroeventhub.spark.versions import arrow_schema
 
 CORRUPT = "_corrupt_record"
-
-
 TEXT, NUMBER = types.StringType(), types.IntegerType()
 CENTS = types.DecimalType(10, 2)
 HALF_PAST = dt.datetime.fromisoformat("2026-01-01T01:00:00.5")
@@ -40,35 +38,25 @@ def columns(schema, *texts, corrupt=True):
     ("kind", "text", "value"),
     [
         (types.BooleanType(), "true", True),
-        (types.BooleanType(), "1", CORRUPT),
-        (types.ByteType(), "127", 127),
         (types.ByteType(), "128", CORRUPT),
-        (types.ShortType(), "-32768", -32768),
         (types.ShortType(), "-32769", CORRUPT),
-        (NUMBER, "2147483647", 2**31 - 1),
-        (NUMBER, "2147483648", CORRUPT),
         (NUMBER, '"7"', CORRUPT),
         (NUMBER, "7.5", CORRUPT),
         (types.LongType(), "9223372036854775807", 2**63 - 1),
         (types.LongType(), "9223372036854775808", CORRUPT),
-        (types.LongType(), "1" + "0" * 400, CORRUPT),
-        (types.FloatType(), "0.5", 0.5),
         (types.FloatType(), "1e39", CORRUPT),
-        (types.FloatType(), "-1e39", CORRUPT),
         (types.DoubleType(), "7", 7.0),
         (types.DoubleType(), "1e999", CORRUPT),
         (types.DecimalType(20, 2), "123456789012345678.25", Decimal("123456789012345678.25")),
         (CENTS, "0.1", Decimal("0.10")),
         (CENTS, "0.125", CORRUPT),
         (CENTS, "123456789.0", CORRUPT),
-        (CENTS, '"NaN"', CORRUPT),
         (TEXT, '"a\\u00e9"', "a\u00e9"),
         (TEXT, '"\\ud800"', CORRUPT),
         (TEXT, "7.10", "7.10"),
         (TEXT, '{"b": [1, 2.0],"a":1}', '{"b": [1, 2.0],"a":1}'),
         (TEXT, "null", None),
         (types.BinaryType(), '"aGk="', b"hi"),
-        (types.BinaryType(), '"?"', CORRUPT),
         (types.DateType(), '"2026-02-28"', dt.date(2026, 2, 28)),
         (types.DateType(), '"2026-02-29"', CORRUPT),
         (
@@ -77,23 +65,15 @@ def columns(schema, *texts, corrupt=True):
             dt.datetime(2026, 1, 1, tzinfo=dt.UTC),
         ),
         (types.TimestampType(), '"2026-01-01T01:00:00"', CORRUPT),
-        (types.TimestampType(), "1767225600", CORRUPT),
         (types.TimestampNTZType(), '"2026-01-01T01:00:00.5"', HALF_PAST),
-        (types.TimestampNTZType(), '"2026-01-01T01:00:00Z"', CORRUPT),
         (types.ArrayType(NUMBER), "[1,null]", [1, None]),
-        (types.ArrayType(NUMBER), "1", CORRUPT),
         (types.ArrayType(TEXT), '["a",1,{"b":2},null]', ["a", "1", '{"b":2}', None]),
         (types.MapType(TEXT, types.LongType()), '{"a":1,"b":null}', [("a", 1), ("b", None)]),
-        (types.MapType(TEXT, TEXT), '{"a":1,"b":"c"}', [("a", "1"), ("b", "c")]),
         (struct(a=NUMBER, b=struct(c=TEXT)), '{"b":{"c":"d"}}', {"a": None, "b": {"c": "d"}}),
-        (struct(a=TEXT), '{"a":[1 ,2]}', {"a": "[1 ,2]"}),
         (struct(a=NUMBER, nullable=False), "{}", CORRUPT),
         (types.ArrayType(TEXT, containsNull=False), '["a",null]', CORRUPT),
-        (types.ArrayType(NUMBER, containsNull=False), "[null]", CORRUPT),
         (types.MapType(TEXT, TEXT, valueContainsNull=False), '{"a":null}', CORRUPT),
-        (struct(a=TEXT, nullable=False), '{"a":null}', CORRUPT),
         (struct(a=NUMBER), "null", None),
-        (struct(a=NUMBER), "[]", CORRUPT),
     ],
 )
 def test_value_is_exact_or_does_not_fit(kind, text, value):
@@ -110,17 +90,15 @@ def test_value_is_exact_or_does_not_fit(kind, text, value):
         ]
 
 
-@pytest.mark.parametrize(
-    "event", ["7", "null", '"x"', "[]", "[{}]", '{"x":1', "", '{"x":1}],[{"x":2}']
-)
+@pytest.mark.parametrize("event", ["7", "null", "[{}]", '{"x":1', "", '{"x":1}],[{"x":2}'])
 def test_event_that_is_no_object_does_not_fit(event):
     """Only objects have members; those beside it keep their rows."""
     found = columns(struct(x=NUMBER), '{"x":1}', event, "{}")
     assert [tuple(row.values()) for row in found] == [(1, None), (None, event), (None, None)]
 
 
-@pytest.mark.parametrize("event", ["{}", '{"x":null}', '{"x":null,"y":1}'])
-@pytest.mark.parametrize("kind", [TEXT, NUMBER, types.ArrayType(TEXT), struct(z=TEXT)])
+@pytest.mark.parametrize("event", ["{}", '{"x":null,"y":1}'])
+@pytest.mark.parametrize("kind", [TEXT, NUMBER, struct(z=TEXT)])
 def test_null_does_not_fit_where_there_is_none(kind, event):
     """A member that may not be null is there in every event, or the read ends."""
     with pytest.raises(ProtocolError, match="does not fit"):
@@ -134,6 +112,7 @@ json_values = st.recursive(
 )
 
 
+@settings(max_examples=40)
 @given(
     values=st.lists(json_values, max_size=4),
     separators=st.sampled_from([(",", ":"), (", ", ": ")]),
@@ -159,6 +138,7 @@ def test_string_takes_any_json_as_it_was_published(values, separators, ascii_onl
 EVENTS = ['{"x":1}', '{"x":"a"}', "{}", "[]", '{"x":null}', '{"x":{}}', "{"]
 
 
+@settings(max_examples=30)
 @given(st.lists(st.sampled_from(EVENTS)))
 def test_event_gives_the_same_row_whatever_stands_beside_it(events):
     """Rows do not depend on the page in which events came."""
@@ -170,9 +150,7 @@ def test_event_gives_the_same_row_whatever_stands_beside_it(events):
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
-        (NUMBER, '"kanarek"'),
         (CENTS, "271828.1828"),
-        (CENTS, '"kanarek"'),
         (types.TimestampType(), '"kanarek"'),
         (types.MapType(TEXT, NUMBER), '{"kanarek":"kanarek"}'),
         (types.ArrayType(types.DateType()), '["kanarek"]'),
@@ -186,8 +164,3 @@ def test_error_does_not_repeat_the_event(kind, text):
     assert "kanarek" not in str(refused.value)
     assert "2718" not in str(refused.value)
     assert refused.value.__suppress_context__
-
-
-def test_column_for_what_does_not_fit_may_be_alone():
-    """A schema may have no other column than the one for events that do not fit."""
-    assert columns(types.StructType(), "{}", "7") == [{CORRUPT: None}, {CORRUPT: "7"}]

@@ -206,35 +206,29 @@ def _by_key(rows):
     return found
 
 
-def test_driver_says_where_the_feed_ends():
-    """The progress of a query has the head: also behind a batch of a limit, and at the head."""
+def test_driver_pauses_where_nothing_has_come():
+    """A feed whose end is reached is not asked without a pause, as Spark itself would."""
     feed = ReadFeed(1, frozenset({STOP, CAUGHT_UP}))
-    for _ in range(5):
-        feed.append(1)
+    feed.append(1)
     with serving(Starlette(routes=feed_routes("", feed))) as url:
         driver = Streaming(url)
-        some = driver.end(driver.begin(), 3)
-        assert some["cursors"] == {"0": "3"}
-        assert driver.reader.reportLatestOffset()["cursors"] == {"0": "5"}
-        rest = driver.end(some, 3)
-        assert driver.end(rest, 3) == rest
-        assert driver.reader.reportLatestOffset()["cursors"] == {"0": "5"}
+        head = driver.end(driver.begin())
         began = time.monotonic()
-        assert [driver.end(rest) for _ in range(3)] == [rest] * 3
-        # Spark itself asks without a pause.
+        assert [driver.end(head) for _ in range(3)] == [head] * 3
         assert time.monotonic() - began > 0.15
         driver.reader.stop()
 
 
 @pytest.mark.timeout(300)
-def test_stream_of_a_layout_that_changes(monkeypatch):
+@pytest.mark.parametrize("examples", [6, pytest.param(30, marks=pytest.mark.test_all)])
+def test_stream_of_a_layout_that_changes(monkeypatch, examples):
     """Every event is in one committed batch, and those of a key in order, whatever happens."""
     # A driver that has nothing to do lets some time pass, and here it often has nothing to do.
     monkeypatch.setattr("zeroeventhub.spark.stream_reader._QUIET", 0.0)
     run_state_machine_as_test(
         Streamed,
         settings=settings(
-            max_examples=10,
+            max_examples=examples,
             stateful_step_count=30,
             deadline=None,
             phases=(Phase.generate,),  # found soon, and shown as it was found
