@@ -61,14 +61,6 @@ def test_failed_check_shows_what_was_sent_and_what_came(bad_url, tmp_path):
     assert (failed["answer"]["status"], failed["request"]["method"]) == (200, "GET")
 
 
-def test_checks_are_listed_without_a_feed():
-    """--list prints every check with its section and sentence."""
-    shown = invoke("conformance", "--list")
-    assert shown.exit_code == 0
-    assert len(shown.stdout.splitlines()) > 100
-    assert shown.stdout.startswith("discovery-document")
-
-
 def test_header_is_sent_and_not_shown(good_url):
     """What is given by -H and what stands in the URL's own query are not printed."""
     url = good_url.replace("http://", "http://user:canary@") + "?key=canary"

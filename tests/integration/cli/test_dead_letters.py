@@ -61,6 +61,10 @@ def test_letters_are_listed_shown_retried_and_forgotten(store, of_billing):
     assert len(json.loads(run("list", *of_billing, "--json").stdout)) == 3
     refused = run("retry", *of_billing, held)
     assert (refused.exit_code, "held back" in refused.stderr) == (2, True)
+    missing = run("retry", *of_billing, first, 99)
+    assert (missing.exit_code, missing.stdout) == (2, "")
+    assert missing.stderr == "Error: Consumer 'billing' has no dead letter 99.\n"
+    assert states(store) == ["failed", "held", "failed"]
     marked = run("retry", *of_billing, first)
     assert marked.stdout.startswith("Dead letters marked: 1. The consumer that is running")
     assert states(store) == ["retry", "held", "failed"]
@@ -72,18 +76,6 @@ def test_letters_are_listed_shown_retried_and_forgotten(store, of_billing):
     assert json.loads(asked.stdout) == {"discarded": 2}
     assert "all dead letters of billing are lost" in asked.stderr
     assert states(store) == []
-
-
-def test_missing_letter_is_named(sqlite, sqlite_url):
-    """A letter that the store does not have is named, and nothing is changed."""
-    store = new_store(sqlite)
-    add(store, Event.of("é"))
-    of_billing = ("--store", sqlite_url, "--consumer", NAME)
-    for command, *arguments in (("show", 99), ("retry", 1, 99), ("discard", 99, "--yes")):
-        refused = run(command, *of_billing, *arguments)
-        assert (refused.exit_code, refused.stdout) == (2, "")
-        assert refused.stderr == "Error: Consumer 'billing' has no dead letter 99.\n"
-    assert states(store) == ["failed"]
 
 
 def test_letters_cannot_talk_to_the_terminal(sqlite, sqlite_url):

@@ -10,7 +10,7 @@ from harness.shop import metadata, orders
 from harness.stores import NAME, load, new_store
 from sqlalchemy import insert
 
-from zeroeventhub import FIRST, Event, FeedInfo, Page, TableFeed
+from zeroeventhub import FIRST, TableFeed
 
 
 @pytest.fixture
@@ -42,24 +42,3 @@ def test_lag_is_shown_for_people_and_for_machines(billing, any_database_url):
         {"partition": 0, "events": 2, "exact": True},
         {"partition": 1, "events": 1250, "exact": True},
     ]
-
-
-class Endless:
-    """A feed that does not count, and has no end and no times."""
-
-    def info(self):
-        return FeedInfo.of(1)
-
-    def read(self, partition, cursor, limit):
-        start = 0 if cursor == FIRST else int(cursor)
-        return Page([Event(b'{"n":1}')] * limit, str(start + limit))
-
-
-def test_count_that_was_given_up_is_shown_as_such(sqlite, sqlite_url):
-    """Where nobody counts to the end there are more, and where there is no time nobody knows."""
-    load(new_store(sqlite), 0, start="5")
-    with mounted(Endless()) as url:
-        arguments = ["lag", url, "--store", sqlite_url, "--consumer", NAME]
-        assert invoke(*arguments).stdout.splitlines()[1].split() == ["0", "10,000+", "unknown"]
-        (lag,) = json.loads(invoke(*arguments, "--json").stdout)["partitions"]
-    assert lag == {"partition": 0, "events": 10_000, "seconds": None, "exact": False}

@@ -78,10 +78,8 @@ def test_consumers_are_listed_and_forgotten(trimmed, table):
     feed.register_progress("audit", 1, feed.cursor_after(10))
     listed = invoke("progress", "list", *options)
     assert listed.exit_code == 0, listed.stderr
-    lines = [line.split() for line in listed.stdout.splitlines()]
-    assert lines[0] == ["consumer", "principal", "partition", "events", "behind", "heard"]
-    assert lines[1][:4] == ["audit", "-", "1", "0"]
-    assert lines[2][:4] == ["billing", "ada", "0", "3"]
+    _, audit, billing = (line.split() for line in listed.stdout.splitlines())
+    assert (audit[:4], billing[:4]) == (["audit", "-", "1", "0"], ["billing", "ada", "0", "3"])
     listed = json.loads(invoke("progress", "list", *options, "--json").stdout)
     events = {one["consumer"]: one["lag"]["events"] for one in listed}
     assert events == {"audit": 0, "billing": 3}
@@ -108,7 +106,7 @@ def test_sync_registers_what_has_landed(trimmed, tmp_path):
 
 
 def test_table_is_compacted(trimmed, table):
-    """Of each key the last event stays; a word that is no SQL is refused."""
+    """Compact keeps the last event of each key; it refuses a condition that is no SQL."""
     with trimmed.begin() as connection:
         for customer in ("ada", "bob", "ada"):
             row = {"customer": customer, "kind": "placed", "placed": func.now(), "data": {}}
@@ -116,8 +114,6 @@ def test_table_is_compacted(trimmed, table):
     compact = ["compact", *table, "--yes", "--time", "placed"]
     assert "give key" in invoke(*compact).stderr
     compact += ["--key", "customer"]
-    found = invoke(*compact, "--older-than", "1d")
-    assert found.stdout == "0 events are gone.\n", found.stderr
     refused = invoke(*compact, "--tombstone", "nonsense here")
     assert refused.exit_code == 1
     assert re.fullmatch(r"Error: The feed's .*\.\n", refused.stderr)
@@ -129,20 +125,17 @@ def test_table_is_compacted(trimmed, table):
 
 @pytest.mark.usefixtures("trimmed")
 def test_table_that_is_compacted_is_served_as_one(table):
-    """With --compacted the feed announces it, and no page may be kept for ever; without it, full
-    pages may.
-    """
+    """With --compacted the feed announces it, and no page may be kept for ever."""
     options = [*table, "--time", "placed", "--key", "customer"]
-    compacted = ["--compacted", *TOMBSTONE, "--keep-tombstones", "30d"]
-    for more in ([], compacted):
-        with started("serve", *options, *more, "--port", 0) as process:
-            url = re.fullmatch(r"Feed: (\S+)\n", process.stdout.readline())[1]
-            asked = {"token": 1, "partition": 0, "cursor": "1-0", "pagesizehint": 2}
-            page = httpx.get(f"{url}/events", params=asked)
-            assert ("immutable" in page.headers["cache-control"]) is not bool(more)
-            assert ("compacted" in httpx.get(url).json()["extensions"]) is bool(more)
+    options += ["--compacted", *TOMBSTONE, "--keep-tombstones", "30d"]
+    with started("serve", *options, "--port", 0) as process:
+        url = re.fullmatch(r"Feed: (\S+)\n", process.stdout.readline())[1]
+        asked = {"token": 1, "partition": 0, "cursor": "1-0", "pagesizehint": 2}
+        page = httpx.get(f"{url}/events", params=asked)
+        assert "immutable" not in page.headers["cache-control"]
+        assert "compacted" in httpx.get(url).json()["extensions"]
     for command in (["check"], ["trim", "--below", 1, "--dry-run"], ["compact", "--yes"]):
-        found = invoke(*command, *options, *compacted)
+        found = invoke(*command, *options)
         assert found.exit_code == 0, found.stderr
 
 
@@ -186,9 +179,7 @@ def test_events_are_erased(trimmed, table, tmp_path):
     ("arguments", "complaint"),
     [
         (["seal", "--data", "data"], "Say where to seal it"),
-        (["seal", "--data", "data", "--archive", "nonsense://place"], "cannot be opened"),
         (["seal", "--data", "data", "{archive}", "--mutable"], "leave out mutable or archive"),
-        (["seal", "--data", "data", "{archive}", "--columns", "id"], "not both"),
         (["seal", "{archive}"], "belongs to another feed"),
         (["erase", "--data", "data", "{archive}", "--event-id", 3, "--yes"], "erasable"),
         (["erase", "--data", "data", "{archive}", "--erasable", "--yes"], "Say which events"),

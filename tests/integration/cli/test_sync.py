@@ -1,12 +1,10 @@
 """`zeroeventhub sync`: each database, other processes, and events that do not fit."""
 
 import json
-import time
 
 import pytest
 from harness.command_line import invoke
 from harness.shop import orders, place
-from harness.stores import call, new_store
 from sqlalchemy import MetaData, Table, insert, inspect, select, text
 
 from zeroeventhub import CursorStore
@@ -57,18 +55,6 @@ def test_sync_does_not_begin_in_the_middle(feed, any_engine, any_database_url):
     refused = invoke(*into, "elsewhere")
     assert (refused.exit_code, "another --consumer" in refused.stderr) == (2, True)
     assert not inspect(any_engine).has_table("elsewhere")
-
-
-def test_sync_says_that_it_waits_for_a_process_that_died(feed, any_engine, any_database_url):
-    """Sync names the consumer whose other processes hold the leases, and lands all after them."""
-    store = new_store(any_engine)
-    call(store, store.leases.claim, "dead", range(2), seconds=3, share=True, name="copy")
-    started = time.monotonic()
-    shown = sync(feed, any_database_url, "--lease", 1.5)
-    assert (shown.exit_code, json.loads(shown.stdout)["landed"]) == (0, 100)
-    assert shown.stderr.count("Other processes of consumer 'copy' hold its partitions") == 1
-    assert time.monotonic() - started > 2
-    assert sync(feed, any_database_url).stderr == ""
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 from harness.command_line import invoke
 from harness.readers import fill, mounted
 from harness.shop import orders, place
-from harness.web import answering, serving
+from harness.web import serving
 from starlette.applications import Starlette
 
 from zeroeventhub import TableFeed, feed_routes
@@ -23,18 +23,6 @@ def test_discover_shows_partitions(feed):
     )
     document = json.loads(invoke("discover", feed, "--json").stdout)
     assert (document["token"], document["extensions"]) == ("2", EXTENSIONS.split(", "))
-
-
-@pytest.mark.parametrize(
-    ("extensions", "line"),
-    [([], "partition 0"), (["x-mine", "\x1b[2J\n"], "extensions: '\\x1b[2J\\n', x-mine")],
-)
-def test_discover_shows_extensions_of_others(extensions, line):
-    """Extensions that a publisher announces are shown without control characters."""
-    document = {"token": "t", "partitions": [{"id": "0"}], "extensions": extensions}
-    answer = f"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{json.dumps(document)}".encode()
-    with answering(lambda _: answer) as url:
-        assert invoke("discover", url).stdout.splitlines()[1] == line
 
 
 STRAY = ["--into", "sqlite:///stray.db", "--table", "t", "--consumer", "c"]
@@ -110,7 +98,6 @@ def test_tail_starts_at_a_moment(feed):
     ("arguments", "sentence"),
     [
         (["tail", "--since", "2026-01-31T12:01:30Z"], "extension cursor-of-time"),
-        (["tail", "--event-type", "a"], "This feed does not announce that it filters"),
         (["sync", "--event-type", "a", *STRAY], "This feed does not announce that it filters"),
     ],
 )
