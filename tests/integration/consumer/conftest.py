@@ -7,47 +7,68 @@ import pytest
 from harness.deliveries import opened
 from harness.waiting import until
 
-DRIVERS = ["sync", "async"]
+
+def _opened(request, case):
+    driver, database = case.split("-")
+    return opened(request.getfixturevalue(f"{database}_url"), is_async=driver == "async")
 
 
-@pytest.fixture(params=DRIVERS)
-def shop(request, any_database_url):
+@pytest.fixture(
+    params=[
+        "sync-sqlite",
+        *(
+            pytest.param(f"{driver}-{database}", marks=pytest.mark.test_all)
+            for driver in ("sync", "async")
+            for database in ("sqlite", "postgresql", "mariadb")
+            if (driver, database) != ("sync", "sqlite")
+        ),
+    ]
+)
+def shop(request):
+    """A shop for what is the same with and without asyncio, and over any database."""
+    with _opened(request, request.param) as shop:
+        yield shop
+
+
+@pytest.fixture(params=["sync-sqlite", "async-sqlite"])
+def either_shop(request):
     """A shop, consumed with and without asyncio."""
-    with opened(any_database_url, is_async=request.param == "async") as shop:
+    with _opened(request, request.param) as shop:
         yield shop
 
 
 @pytest.fixture
-def sync_shop(any_database_url):
+def sync_shop(sqlite_url):
     """A shop, consumed without asyncio."""
-    with opened(any_database_url) as shop:
+    with opened(sqlite_url) as shop:
         yield shop
 
 
 @pytest.fixture
-def async_shop(any_database_url):
+def async_shop(sqlite_url):
     """A shop, consumed with asyncio."""
-    with opened(any_database_url, is_async=True) as shop:
+    with opened(sqlite_url, is_async=True) as shop:
         yield shop
 
 
 @pytest.fixture(
     params=[
-        *["sync-sqlite", "sync-postgresql", "sync-mariadb", "async-sqlite"],
-        pytest.param("async-postgresql", marks=pytest.mark.test_all),
-        pytest.param("async-mariadb", marks=pytest.mark.test_all),
+        *["sync-sqlite", "async-postgresql", "sync-mariadb"],
+        *(
+            pytest.param(case, marks=pytest.mark.test_all)
+            for case in ("async-sqlite", "sync-postgresql", "async-mariadb")
+        ),
     ]
 )
 def every_shop(request):
-    """A shop over each database in turn, consumed with and without asyncio."""
-    driver, database = request.param.split("-")
-    with opened(request.getfixturevalue(f"{database}_url"), is_async=driver == "async") as shop:
+    """A shop over each database in turn, consumed with or without asyncio."""
+    with _opened(request, request.param) as shop:
         yield shop
 
 
-@pytest.fixture(params=DRIVERS)
+@pytest.fixture(params=["sync", pytest.param("async", marks=pytest.mark.test_all)])
 def postgresql_shop(request, postgresql_url):
-    """A shop over PostgreSQL, consumed with and without asyncio."""
+    """A shop over PostgreSQL, consumed with or without asyncio."""
     with opened(postgresql_url, is_async=request.param == "async") as shop:
         yield shop
 

@@ -7,9 +7,8 @@ import httpx
 import pytest
 from harness.deliveries import NAME, opened
 from harness.shop import metadata, orders
-from harness.web import answering, serving
+from harness.web import serving
 from sqlalchemy import create_engine, insert
-from sqlalchemy.ext.asyncio import create_async_engine
 from starlette.applications import Starlette
 
 from zeroeventhub import (
@@ -169,35 +168,11 @@ def test_table_feed_and_store_on_every_database(engine, database_url):
     assert found[2] == Lag(0, 0.0)
 
 
-def test_first_version_is_read(sync_shop):
-    """A feed of ZeroEventHub v1 is read as well, though it tells nothing of itself."""
-
-    def reply(target):
-        lines = '{"partition":0,"data":{"n":1}}\n' if "_first" in target else ""
-        body = f'{lines}{{"partition":0,"cursor":"1"}}\n'
-        status, body = ("200 OK", body) if "n=" in target else ("400 Bad Request", "")
-        kind = "Content-Type: application/x-ndjson"
-        head = f"HTTP/1.1 {status}\r\nConnection: close\r\n{kind}"
-        return f"{head}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
-
-    with answering(reply) as url, httpx.Client() as http:
-        found = lag(Client(url, http, partitions=1), sync_shop.store, NAME)
-    assert found == {0: Lag(1, None)}
-
-
 def test_store_that_is_not_there_is_a_transient_error(sync_shop):
     """A store that cannot be reached may be there again: the caller tries later."""
     away = create_engine("postgresql+psycopg://nobody@127.0.0.1:1/none")
     with httpx.Client() as http, pytest.raises(StoreUnavailable):
         lag(Client(sync_shop.url, http), CursorStore(away), NAME)
-
-
-def test_engines_are_of_the_right_kind():
-    """A sync client goes with a sync store, an async one with an async store."""
-    with pytest.raises(ConfigurationError, match="async_lag"):
-        lag(None, CursorStore(create_async_engine("sqlite+aiosqlite://")), NAME)
-    with pytest.raises(ConfigurationError, match="or use lag"):
-        asyncio.run(async_lag(None, CursorStore(create_engine("sqlite://")), NAME))
 
 
 def test_client_of_a_running_consumer_learns_nothing(sync_shop):

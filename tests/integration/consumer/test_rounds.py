@@ -54,9 +54,9 @@ def two_lanes():
     return event(1, "d"), event(2, "a")
 
 
-def test_lane_that_fails_does_not_undo_the_others(shop):
+def test_lane_that_fails_does_not_undo_the_others(either_shop):
     """What other lanes have committed stays, the cursor waits, and only the rest comes again."""
-    seen = []
+    shop, seen = either_shop, []
     shop.feed.publish(*two_lanes())
     with halting(Poison):
         shop.run(failing(2, seen=seen), lanes=2, failures=Failures(tries=2))
@@ -110,19 +110,6 @@ def test_progress_that_a_run_remembers_is_of_one_place(shop):
     shop.feed.info = info
     shop.run(write_page, lanes=2, limit=4)
     assert sorted(shop.landed()) == sorted([0, 2, 4, 6, 1, 3, *range(8)])
-
-
-def test_cursor_that_moves_over_no_events_keeps_what_lanes_have_done(shop):
-    """A page that brings only a checkpoint, when it is read again, repeats nothing."""
-    shop.feed.publish(None, *two_lanes())
-    with halting(Poison):
-        shop.run(failing(2), lanes=2)
-    assert (shop.cursor(), shop.lanes()) == ("_first", (2, {0: 2}))
-    with halting(Poison):
-        shop.run(failing(2), lanes=2, limit=1)
-    assert (shop.cursor(), shop.lanes()) == ("2", (2, {0: 1}))
-    shop.run(write_page, lanes=2)
-    assert shop.landed() == [1, 2]
 
 
 def test_lanes_set_aside_and_hold_back_what_fails(shop):

@@ -1,7 +1,6 @@
 """One reader of all partitions in turn, and one of a single partition that it has a lease of."""
 
 import random
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -63,10 +62,9 @@ class World:
 
     A page is a text of its events, a letter each. Where loading a place is a new right to it, as
     under a lease, `leased` is set. Some pages arrive at partition 0, one at each pause, and where
-    there are `writers` each partition has another page after each that is read. `uncommitted` says
-    how many pages are delivered and not committed. The next steps of a kind end in its `answers`:
-    errors that keep them from being done, replies that are Lost, or None. `changes` happen after so
-    many steps.
+    there are `writers` each partition has another page after each that is read. The next steps of
+    a kind end in its `answers`: errors that keep them from being done, replies that are Lost, or
+    None.
     """
 
     layout: list[Partition]
@@ -78,15 +76,11 @@ class World:
     cursors: dict[int, str] = field(default_factory=dict)
     epochs: dict[int, int] = field(default_factory=dict)
     applied: list[tuple[int, str]] = field(default_factory=list)
-    uncommitted: int = 0
     answers: dict[type, list] = field(default_factory=dict)
-    changes: dict[int, Callable] = field(default_factory=dict)
     taken: list[Step] = field(default_factory=list)
 
     def carry_out(self, step):
         self.taken.append(step)
-        if change := self.changes.get(len(self.taken)):
-            change(self)
         answers = self.answers.get(type(step))
         answer = answers.pop(0) if answers else None
         if isinstance(answer, Exception):
@@ -108,8 +102,6 @@ class World:
             case Advance():
                 self.compare(step)
                 self.cursors[step.partition] = step.new
-            case Deliver() if self.uncommitted:
-                self.uncommitted -= 1
             case Deliver() if self.is_stale(step) and not self.leased:
                 pass
             case Deliver():
@@ -140,7 +132,7 @@ class World:
             raise Fenced("Another process has moved it.")
 
     def page(self, step):
-        """The page behind a cursor, which is the number of pages in front of it."""
+        """The page after a cursor, which is the number of pages before it."""
         pages = self.pages.setdefault(step.partition, [])
         number = 0 if step.cursor == FIRST else int(step.cursor)
         found = pages[number : number + 1]
@@ -235,97 +227,37 @@ def leased(*pages, **options):
 
 
 @EITHER
-def test_reader_that_waits_pauses_at_the_head(reader):
-    """With `forever` it pauses behind the last page, and then reads what has come."""
-    world = world_of("a", arriving=["b"], extensions=SAYS, leased=reader is read)
-    reader(world, forever=True, most=12)
-    assert delivered(world.taken) == [(0, "a"), (0, "b")]
-    assert world.taken[kinds(world.taken).index(Deliver) + 1] == Pause(POLL, reason=None)
-
-
-def test_feed_whose_partitions_have_all_ended_is_discovered_again():
-    """After a pause a reader of all partitions looks whether there are new ones."""
-    steps = follow(World([Partition(0, closed=True)], {0: ["a"]}), forever=True)
-    assert steps[steps.index(Pause(POLL)) + 1] == Discover()
-
-
-@EITHER
-@pytest.mark.parametrize(("poll_interval", "pause"), [(POLL, 0.1), (0.01, 0.01)])
-def test_feed_waits_once_its_head_was_seen(reader, poll_interval, pause):
+def test_feed_waits_once_its_head_was_seen(reader):
     """A feed that can wait is asked to from its head on, and between two waits is a short pause."""
     world = world_of("a", extensions=WAITS, leased=reader is read)
-    reader(world, forever=True, poll_interval=poll_interval, most=12)
+    reader(world, forever=True, most=12)
     steps = [step for step in world.taken if isinstance(step, Fetch | Pause)]
     assert steps[0].wait == 0.0
-    assert steps[1:5] == [Fetch(0, "1", 5.0), Pause(pause)] * 2
+    assert steps[1:5] == [Fetch(0, "1", 5.0), Pause(0.1)] * 2
 
 
 @EITHER
-def test_news_that_end_a_wait_are_followed_by_the_next_wait(reader):
-    """Behind a page that came while the feed waited there is no pause."""
-    world = world_of("a", extensions=WAITS, writers=True, leased=reader is read)
-    reader(world, forever=True, most=12)
-    assert [step.wait for step in of_kind(world.taken, Fetch)][:3] == [0.0, 5.0, 5.0]
-    assert Pause not in kinds(world.taken)
-
-
 @pytest.mark.parametrize(
-    ("reader", "options", "wishes"),
-    [
-        *[(reader, {"extensions": SAYS}, {}) for reader in (follow, read)],
-        *[(reader, {}, {"forever": False}) for reader in (follow, read)],
-        *[(reader, {"closed": True}, {}) for reader in (follow, read)],
-        (follow, {"uncommitted": 50}, {}),
-        (read, {}, {"roomy": lambda: False}),
-    ],
+    ("options", "forever"),
+    [({"extensions": SAYS}, True), ({}, False), ({"closed": True}, True)],
 )
-def test_feed_is_not_asked_to_wait(reader, options, wishes):
-    """It waits only if it can, for those who follow an open partition and have room for it."""
+def test_feed_is_not_asked_to_wait(reader, options, forever):
+    """A feed waits only if it can, for those who follow an open partition."""
     world = world_of("a", **{"extensions": WAITS, **options}, leased=reader is read)
-    reader(world, most=20, **{"forever": True, **wishes})
+    reader(world, most=20, forever=forever)
     assert {step.wait for step in of_kind(world.taken, Fetch)} == {0.0}
-    assert {pause.seconds for pause in of_kind(world.taken, Pause)} <= {POLL}
 
 
-@pytest.mark.parametrize(
-    ("layout", "partitions", "waited_for"),
-    [
-        (TWO, None, set()),
-        (TWO, {1}, {1}),
-        ([*FAMILY, Partition(2, closed=True)], None, {1}),
-    ],
-    ids=["two", "chosen", "left over"],
-)
-def test_feed_waits_for_one_partition_of_several(layout, partitions, waited_for):
-    """Only one that was chosen alone is waited for, or is alone left open."""
-    world = World(layout, {0: ["a"], 1: ["b"], 2: ["c"]}, extensions=WAITS)
+@pytest.mark.parametrize(("partitions", "waited_for"), [(None, set()), ({1}, {1})])
+def test_feed_waits_for_one_partition_of_several(partitions, waited_for):
+    """A reader of partitions in turn waits only for one that was chosen alone."""
+    world = World(TWO, {0: ["a"], 1: ["b"]}, extensions=WAITS)
     steps = follow(world, most=40, forever=True, partitions=partitions)
     assert {step.partition for step in of_kind(steps, Fetch) if step.wait} == waited_for
 
 
-@pytest.mark.parametrize("uncommitted", [0, 2])
-def test_run_ends_with_the_commit_of_the_page_that_reached_the_head(uncommitted):
-    """Behind a page that held everything nothing is asked; it comes until it is committed."""
-    world = World(ONE, {0: ["a"]}, extensions=SAYS, uncommitted=uncommitted)
-    times = 1 + uncommitted
-    assert kinds(follow(world)) == [Discover, *[Load, Fetch, Deliver] * times, Load]
-    assert (delivered(world.taken), world.cursors) == ([(0, "a")] * times, {0: "1"})
-
-
-def test_run_looks_for_the_head_where_a_rival_has_gone_on():
-    """Where another process has moved on behind the head that was seen, it is read from there."""
-
-    def go_on(world):
-        world.pages[0].extend("bc")
-        world.cursors[0] = "2"
-
-    world = World(ONE, {0: ["a"]}, extensions=SAYS, changes={4: go_on})
-    assert delivered(follow(world)) == [(0, "a"), (0, "c")]
-    assert [step.cursor for step in of_kind(world.taken, Fetch)] == [FIRST, "2"]
-
-
 def test_run_ends_beside_writers_that_never_pause():
-    """A run that does not follow ends though something new is there behind every page."""
+    """A run that does not follow ends though something new is there after every page."""
     world = World(ONE, {0: ["a"]}, extensions=SAYS, writers=True)
     assert delivered(follow(world)) == [(0, "a")]
     world = World(TWO, {0: ["a"], 1: ["b"]}, extensions=SAYS, writers=True)
@@ -377,17 +309,6 @@ def test_partition_that_does_not_exist_is_refused():
         follow(World(TWO[::-1]), partitions={0, 3})
 
 
-def test_cursors_are_inherited_before_any_is_loaded():
-    """The cursors of partitions that are gone are handed on, for every layout and all heirs."""
-    layout = [Partition(4, cursor_from=(2, 1)), Partition(5), Partition(6, cursor_from=(2,))]
-    world = World(layout, {5: ["a"]}, answers={Fetch: [None, CHANGED]})
-    steps = follow(world, partitions={5})
-    handed_on = Inherit({4: (2, 1), 6: (2,)}, (4, 5, 6))
-    assert kinds(steps[:3]) == [Discover, Inherit, Load]
-    assert of_kind(steps, Inherit) == [handed_on, handed_on]
-    assert Inherit not in kinds(follow(World(TWO)))
-
-
 # What fails.
 
 
@@ -413,7 +334,7 @@ def test_stop_between_any_two_steps_ends(reader, forever):
         *[(read, kind) for kind in (Load, Fetch)],
     ],
 )
-@pytest.mark.parametrize("error", [Unreachable("away"), CutPage("cut"), AWAY])
+@pytest.mark.parametrize("error", [CutPage("cut"), AWAY])
 def test_transient_errors_are_waited_out(reader, kind, error):
     """What failed is done after a pause that says why; every step has all its attempts."""
     layout = [Partition(0, cursor_from=(9,))]
@@ -424,12 +345,11 @@ def test_transient_errors_are_waited_out(reader, kind, error):
     assert kinds(world.taken)[first : first + 9] == [*[kind, Pause] * 4, kind]
     assert {pause.reason for pause in of_kind(world.taken, Pause)} == {error}
     assert delivered(world.taken) == [(0, "a")]
-    last = type(error)("the last")
-    world = World(layout, leased=reader is read, answers={kind: [error, error, last]})
+    world = World(layout, leased=reader is read, answers={kind: [error] * 3})
     world.pages[0] = ["", "a"]
-    with pytest.raises(type(error)) as raised:
+    with pytest.raises(type(error)):
         reader(world, attempts=3)
-    assert (raised.value, kinds(world.taken).count(Pause)) == (last, 2)
+    assert kinds(world.taken).count(Pause) == 2
 
 
 @pytest.mark.parametrize("layout", [ONE, TWO])
@@ -493,18 +413,6 @@ def test_events_that_do_not_move_the_cursor_are_refused():
         read(world)
 
 
-def test_dead_letters_are_applied_before_the_next_page():
-    """Those that were marked come before each page that is fetched meanwhile, and at the head."""
-    world = leased("a", "b", extensions=SAYS)
-    marked = {1, 4, 8}
-    read(world, forever=True, letters=lambda: len(world.taken) in marked, most=10)
-    assert kinds(world.taken) == [
-        *[Load, Redeliver, Fetch, Deliver, Redeliver, Fetch, Deliver],
-        *[Pause, Redeliver, Fetch],
-    ]
-    assert of_kind(world.taken, Redeliver)[1] == Redeliver(0, Place("1", 1))
-
-
 # Commits.
 
 
@@ -526,14 +434,12 @@ def test_commit_of_unknown_outcome_is_looked_for_before_it_is_tried_again(kind):
 
 @pytest.mark.parametrize("kind", [Deliver, Advance, End, Redeliver])
 def test_commits_that_always_fail_are_final_after_all_attempts(kind):
-    """A store that loads and never commits is not tried for ever, unless that was asked for."""
+    """A store that loads and never commits is given up after so many attempts."""
     text = "" if kind is Advance else "a"
     world = leased(text, closed=True, answers={kind: [AWAY] * 3})
     with pytest.raises(StoreUnavailable):
         read(world, attempts=3, letters=lambda: True)
     assert kinds(world.taken).count(Pause) == 2
-    world = leased(text, closed=True, answers={kind: [AWAY] * 30})
-    assert read(world, attempts=None, letters=lambda: True, most=400)
 
 
 @pytest.mark.parametrize(("kind", "text"), [(Deliver, "a"), (Advance, "")])
@@ -556,30 +462,6 @@ def test_page_that_fails_is_tried_again_after_pauses(error):
     assert kinds(world.taken)[:7] == [Load, Fetch, *[Deliver, Pause] * 2, Deliver]
     assert [pause.reason for pause in of_kind(world.taken, Pause)] == [error] * 4
     assert world.applied == [(0, "a"), (0, "b")]
-
-
-@pytest.mark.parametrize("tries", [1, 4])
-def test_partition_halts_at_a_page_that_always_fails(tries):
-    """The error names partition, cursor and cause, and none of the statement that failed."""
-    world = leased("a", "b", cursors={0: "1"}, answers={Deliver: [BROKEN] * 4})
-    with pytest.raises(Halted) as raised:
-        read(world, failures=Failures(tries=tries))
-    assert str(raised.value) == (
-        "Partition 0 stands still at cursor '1': what follows could not be applied in "
-        f"{tries} tries. The last one raised ValueError."
-    )
-    assert raised.value.partition == 0
-    assert raised.value.__cause__ is BROKEN
-    assert kinds(world.taken) == [Load, Fetch, *[Deliver, Pause] * (tries - 1), Deliver]
-
-
-def test_commits_of_unknown_outcome_are_no_tries():
-    """What the store could not do says nothing about the page; what was decided of it stays."""
-    answers = {Deliver: [BROKEN, AWAY, Fenced("moved"), BROKEN, AWAY, None]}
-    world = leased("a", answers=answers)
-    assert read(world, failures=Failures(tries=2, then="set-aside"))
-    assert [step.set_aside for step in of_kind(world.taken, Deliver)] == [*[False] * 4, *[True] * 2]
-    assert world.applied == [(0, "a")]
 
 
 def test_partition_halts_where_nothing_can_be_set_aside():
