@@ -49,12 +49,12 @@ def test_orm_class_is_published(sqlite):
     assert event.data == {"who": "c1", "loud": "c1!"}
 
 
-def test_alembic_sees_the_tables_of_the_store_and_of_a_log(engine):
+def test_alembic_sees_the_tables_of_the_store_and_of_a_log(any_engine):
     """Alembic compares the exported metadata: tables to add with their indexes, then nothing."""
     log = MetaData()
     EventLog(log, "orders", partitions=8)
     for known, indexes in ((cursor_metadata, 0), (log, 2)):
-        with engine.connect() as connection:
+        with any_engine.connect() as connection:
             context = MigrationContext.configure(connection)
             kinds = [kind for kind, _ in compare_metadata(context, known)]
             assert kinds == ["add_table"] * len(known.tables) + ["add_index"] * indexes

@@ -98,7 +98,10 @@ def test_curl_shows_what_the_readme_shows():
     assert shown.stdout == block[2]
 
 
-@pytest.mark.parametrize("example", ["consumer", "async_consumer", "typed_consumer"])
+@pytest.mark.parametrize(
+    "example",
+    ["consumer", "typed_consumer", pytest.param("async_consumer", marks=pytest.mark.test_all)],
+)
 def test_consumer_of_the_readme_bills_each_order_once(shop, start, billing, example):
     """The consumers write an invoice for every order, once, though they are killed."""
     process = start(EXAMPLES / f"{example}.py")

@@ -93,13 +93,6 @@ PLANTED = (
         _CURSORS,
     ),
     Planted(
-        "the demo fails where its sums are not the truth",
-        "cli/demo/command.py",
-        "    if not result.equal:\n",
-        "    if result is None:\n",
-        ("tests/acceptance/test_command_line.py", "-k", "wrong"),
-    ),
-    Planted(
         "the kit fails a publisher that says of another cursor that the stop is reached",
         "conformance/checks/stop.py",
         "            if mark.cursor != stop:\n",
