@@ -24,7 +24,7 @@ from sqlalchemy import insert
 from starlette.exceptions import HTTPException
 
 from zeroeventhub import FIRST, Event, FeedInfo, Principal, TableFeed
-from zeroeventhub.errors import Forbidden, Unauthorized, Unavailable
+from zeroeventhub.errors import Unauthorized, Unavailable
 from zeroeventhub.protocol import WAIT, Page, Partition
 from zeroeventhub.server import server_sent_events
 
@@ -250,12 +250,9 @@ class Directory:
 
 CHANGES = {
     "refused": Unauthorized(f"Nobody knows {TOKEN}."),
-    "forbidden": Forbidden(f"Not {TOKEN}."),
     "refused by the host": HTTPException(403, TOKEN),
-    "nothing": None,
     "broken": KeyError(TOKEN),
     "other rights": Principal(name="reader", types={"paid"}),
-    "another reader": Principal(name="other"),
 }
 
 
