@@ -16,10 +16,6 @@ SOME_KEYS = [f"customer-{number}" for number in range(40)]
 MOST = 150
 """How many ids a test may use up."""
 
-START = Layout.of(2)
-SPLIT = START.split(0, into=2)
-HANDED_ON = SPLIT.redistribute(by=2)
-
 
 class ChangedLayout(RuleBasedStateMachine):
     """Change a layout in any way, and remember how each partition came to be."""
@@ -153,34 +149,23 @@ def test_hash_is_that_of_a_keys_text():
             key_hash(key)
 
 
-def test_partitions_start_with_every_nth_hash():
-    """A new layout is the one that a number of partitions stands for, with a token of its own."""
-    layout = Layout.of(4)
-    shown = FeedInfo.of(4).partitions
-    owners = [key_hash(key) % 4 for key in SOME_KEYS]
-    assert [layout.partition_of(key) for key in SOME_KEYS] == owners
-    assert layout.info() == FeedInfo(shown, layout.token)
-    assert layout.info(exactly_once=False, extensions=["wait"]) == FeedInfo(
-        shown, layout.token, exactly_once=False, extensions=frozenset(["wait"])
-    )
-
-
-def test_split_closes_the_parent():
-    """A parent that is split is closed, and its children start after it, with ids of their own."""
-    assert SPLIT.split(2, into=1).info().partitions == (
+def test_layout_is_shown_to_readers():
+    """A new layout is the one that a number of partitions stands for; a split closes the parent and
+    a redistribution hands history and cursors on.
+    """
+    start = Layout.of(2)
+    assert start.info() == FeedInfo(FeedInfo.of(2).partitions, start.token)
+    assert [start.partition_of(key) for key in SOME_KEYS] == [
+        key_hash(key) % 2 for key in SOME_KEYS
+    ]
+    split = start.split(0, into=2)
+    assert split.info().partitions == (
         Partition(0, closed=True),
         Partition(1),
-        Partition(2, closed=True, starts_after=0),
+        Partition(2, starts_after=0),
         Partition(3, starts_after=0),
-        Partition(4, starts_after=2),
     )
-    shares = [(one.modulus, one.remainder) for one in SPLIT.partitions]
-    assert shares == [(2, 0), (2, 1), (4, 0), (4, 2)]
-
-
-def test_redistribution_hands_history_and_cursors_on():
-    """Each partition has heirs of its keys and cursors, and children start after an heir."""
-    assert HANDED_ON.info().partitions == (
+    assert split.redistribute(by=2).info().partitions == (
         Partition(4, closed=True, cursor_from=(0,)),
         Partition(5, cursor_from=(1,)),
         Partition(6, closed=True, cursor_from=(0,)),
@@ -190,24 +175,17 @@ def test_redistribution_hands_history_and_cursors_on():
         Partition(10, starts_after=4, cursor_from=(2,)),
         Partition(11, starts_after=6, cursor_from=(3,)),
     )
-    line = {share.id: share.cursor_from for share in HANDED_ON.redistribute(by=2).partitions}
-    assert (line[12], line[27]) == ((4, 0), (11, 3))
-    assert [one.id for one in HANDED_ON.heirs(2)] == [8, 10]
-
-
-def test_hash_alone_places_events_until_a_split():
-    """Only where no key's events lie in two partitions does a hash say where they are."""
-    by_hash = (START, START.close(1), START.redistribute(by=2))
-    assert all(layout.is_by_hash_alone for layout in by_hash)
-    assert not any(layout.is_by_hash_alone for layout in (SPLIT, SPLIT.drop(0)))
+    assert all(one.is_by_hash_alone for one in (start, start.close(1), start.redistribute(by=2)))
+    assert not any(one.is_by_hash_alone for one in (split, split.drop(0)))
 
 
 def test_closed_partition_has_no_successor():
     """A key whose partition was only closed is refused, and others are not."""
-    closed = START.close(1)
+    start = Layout.of(2)
+    closed = start.close(1)
     assert closed.info().partitions == (Partition(0), Partition(1, closed=True))
     for key in SOME_KEYS:
-        if START.partition_of(key) == 0:
+        if start.partition_of(key) == 0:
             assert closed.partition_of(key) == 0
         else:
             with pytest.raises(ConfigurationError, match="was closed, and nothing goes on"):
@@ -238,23 +216,6 @@ def test_what_cannot_be_is_refused(change, complaint):
     """A change that would break a promise is refused in a sentence."""
     with pytest.raises(ConfigurationError, match=complaint):
         change(Layout.of(4))
-
-
-def test_last_id_is_given():
-    """Ids go up to the highest that the protocol allows."""
-    layout = Layout.of(4).split(0, into=32764)
-    assert layout.partitions[-1].id == 32767
-    with pytest.raises(ConfigurationError, match="not to be had"):
-        layout.split(1, into=1)
-
-
-def test_keys_cannot_be_divided_for_ever():
-    """A partition of a single hash is not divided."""
-    layout = Layout.of(1)
-    for _ in range(32):
-        layout = layout.split(layout.partition_of("a"), into=2)
-    with pytest.raises(ConfigurationError, match="too few"):
-        layout.split(layout.partition_of("a"), into=2)
 
 
 def test_tokens_stay_the_same():

@@ -5,7 +5,6 @@ from dataclasses import replace
 from itertools import count
 from zlib import crc32
 
-import jsonschema
 import pytest
 import schemathesis
 import yaml
@@ -214,42 +213,3 @@ def kinds_of(answer):
         return []
     kind = content["schema"]["allOf"][1]["properties"]["type"]
     return kind.get("enum", [kind.get("const")])
-
-
-def resolved(node):
-    """The document with what it refers to in its places."""
-    if isinstance(node, list):
-        return [resolved(item) for item in node]
-    if not isinstance(node, dict):
-        return node
-    if (reference := node.get("$ref", "")).startswith("schemas/"):
-        return json.loads((SPECIFICATION / reference).read_text())
-    if reference.startswith("#/"):
-        target = DOCUMENT
-        for name in reference.removeprefix("#/").split("/"):
-            target = target[name]
-        return resolved(target)
-    return {name: resolved(value) for name, value in node.items()}
-
-
-def examples(node, place=""):
-    """All examples of the document, each with its schema."""
-    if isinstance(node, list):
-        for number, item in enumerate(node):
-            yield from examples(item, f"{place}/{number}")
-    elif isinstance(node, dict):
-        if "schema" in node:
-            given = [item["value"] for item in node.get("examples", {}).values()]
-            given += [node["example"]] if "example" in node else []
-            yield from ((f"{place}#{n}", value, node["schema"]) for n, value in enumerate(given))
-        for name, value in node.items():
-            yield from examples(value, f"{place}/{name}")
-
-
-def test_examples_have_the_form_that_they_are_examples_of():
-    """What the document shows is as it says."""
-    shown = [*examples(resolved(DOCUMENT))]
-    assert len(shown) > 10
-    for place_, example, form in shown:
-        mistakes = [*jsonschema.Draft202012Validator(form).iter_errors(example)]
-        assert not mistakes, place_

@@ -124,21 +124,17 @@ READ = [
         {"event-types": "A;b;;a", "newer": ["1", "2"]},
         ("read", (0, "c", 1000), {"types": TypeFilter(frozenset({"a", "b"}))}),
     ),
-    ("", {"cursor7": "b", "pagesizehint": "5"}, ("read", (0, "c", 2), {})),
-    ("cursor", {"partition": "7"}, ("cursor_at", (NOON, 7), {})),
     (
         "cursor",
         {"time": "2026-03-01t13:30:00.1234569+01:30"},
         ("cursor_at", (NOON.replace(microsecond=123456), 0), {}),
     ),
     ("lag", {"cursor": LAST}, ("lag", (0, LAST), {})),
-    ("cursor-of-count", {}, ("cursor_of_count", (0, "c", 4), {"stop": None})),
     (
         "cursor-of-count",
         {"cursor": FIRST, "events": "01000000", "stop": "b"},
         ("cursor_of_count", (0, FIRST, 1_000_000), {"stop": "b"}),
     ),
-    ("splits", {}, ("splits", (0, 4), {"start": FIRST, "stop": None})),
     (
         "splits",
         {"count": "1000", "cursor": "a", "stop": "b"},
@@ -149,7 +145,6 @@ READ = [
     ("progress", {}, ("register_progress", ("billing", 0, "c"), {"principal": ""})),
     ("http-feed", {"lastEventId": "", "timeout": "15"}, ("read", (0, FIRST, 1000), {})),
     ("http-feed", {"lastEventId": "å b"}, ("cursor_of", ("å b", 0), {})),
-    ("server-sent-events", {}, ("read", (0, FIRST, 1000), {"each": True})),
     (
         "server-sent-events",
         {"cursor": "a", "skip-event-types": ";A"},
@@ -220,7 +215,7 @@ def test_any_printable_cursor_is_let_through(ask):
     """A cursor of printable ASCII is passed to the feed as it is."""
 
     @given(st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=4096))
-    @settings(max_examples=40)
+    @settings(max_examples=20)
     def is_let_through(cursor):
         _, (name, (_, given_, _), _) = ask("events", {**THERE, "cursor": cursor})
         assert (name, given_) == ("read", cursor)
@@ -244,6 +239,7 @@ RFC_3339 = re.compile(
 def test_only_rfc_3339_is_read(ask):
     """What is nearly a moment is a bad request, and nothing else."""
 
+    @settings(max_examples=50)
     @given(st.from_regex(r"\A\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d([.,]\d*)?([Zz]|[+-]\d\d:?\d\d)?\Z"))
     @example("2026-03-01T12:00:00+12:60")
     @example("0001-01-01T00:00:00+00:01")
