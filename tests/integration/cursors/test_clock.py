@@ -4,9 +4,8 @@ import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from harness.stores import NAME, call, claim, load, new_store
-from harness.waiting import until
-from sqlalchemy import event, select
+from harness.stores import call, claim, load, new_store
+from sqlalchemy import event
 
 ZONES = {
     "postgresql": "SET TIME ZONE 'Pacific/Kiritimati'",
@@ -37,21 +36,6 @@ def test_clock_takes_no_notice_of_time_zones(abroad):
     assert 20 < ending - time.time() < 40
     (standing,) = call(abroad, abroad.standings)
     assert abs(datetime.now(UTC) - standing.updated_at) < timedelta(seconds=10)
-
-
-def test_clock_goes_on_within_a_transaction(store):
-    """A claim counts from its own moment, to parts of a second, not from its transaction's."""
-    query = select(store.tables.leases.c.expires_at)
-    with store.engine.connect() as connection:
-
-        def claimed():
-            store.leases.claim(connection, NAME, "one", [0], seconds=5, share=True)
-            return connection.scalar(query)
-
-        first = claimed()
-        later = until(lambda: (now := claimed()) > first and now, "the clock goes on", seconds=5)
-        connection.rollback()
-    assert first % 1 or later % 1
 
 
 def test_clock_of_a_process_does_not_count(store, monkeypatch):

@@ -1,7 +1,5 @@
 """Cursors of partitions that are gone, handed to those that go on from there."""
 
-from dataclasses import replace
-
 import pytest
 from harness.stores import (
     NAME,
@@ -44,17 +42,6 @@ def test_partition_that_was_taken_over_is_not_started_again(store):
     assert call(store, store.cursors) == {1: "b", 2: "a"}
 
 
-def test_partition_that_comes_back_takes_its_heirs_cursor(store):
-    """A partition that was gone, and is now an heir of its heir, goes on from there, fenced."""
-    place = load(store, 0, start="a")
-    inherit(store, {1: [0]})
-    move(store, 1, load(store, 1), "b")
-    inherit(store, {0: [1]})
-    assert load(store, 0) == replace(place, cursor="b", epoch=2)
-    with pytest.raises(Fenced):
-        move(store, 0, replace(place, cursor="b"), "c")
-
-
 def test_heirs_see_a_commit_that_was_under_way(store):
     """An inheritance waits for a commit of the parent that has begun, and takes its cursor."""
     place = load(store, 0, start="a")
@@ -83,7 +70,7 @@ def test_heirs_take_no_cursor_of_an_older_snapshot(request, server):
 
 
 def test_heirs_wait_for_lanes_that_are_half_done(store):
-    """A cursor behind which events are applied already is not handed over, or they would repeat."""
+    """A cursor after which events are applied already is not handed over, or they would repeat."""
     place = load(store, 0, start="a")
     advance(store, place, 1, 0, 3)
     inherit(store, {1: [0]}, remaining=[0, 1])
@@ -94,19 +81,6 @@ def test_heirs_wait_for_lanes_that_are_half_done(store):
     move(store, 0, place, "b")
     inherit(store, {2: [0]}, remaining=[1, 2])
     assert cursor(store, 2) == "b"
-
-
-def test_lanes_of_a_partition_that_is_gone_do_not_count_for_it_again(any_store):
-    """A partition that comes back begins its lanes anew."""
-    place = load(any_store, 0, start="a")
-    advance(any_store, place, 0, 0, 3)
-    move(any_store, 0, place, "b")
-    inherit(any_store, {1: [0]})
-    move(any_store, 1, load(any_store, 1), "a")
-    inherit(any_store, {0: [1]})
-    back = load(any_store, 0)
-    assert back.cursor == "a"
-    assert call(any_store, any_store.lanes.progress, 0, back) is None
 
 
 def test_heirs_get_the_dead_letters(store):

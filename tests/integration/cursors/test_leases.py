@@ -24,7 +24,7 @@ from sqlalchemy.exc import DBAPIError
 from zeroeventhub import Event
 from zeroeventhub.cursors import leases
 from zeroeventhub.cursors.transience import is_transient
-from zeroeventhub.errors import ConfigurationError, LeaseLost, StoreUnavailable
+from zeroeventhub.errors import LeaseLost, StoreUnavailable
 
 ALL = (0, 1, 2, 3, 4)
 LOCK_WAIT = {
@@ -44,16 +44,12 @@ def leave(store, owner):
 
 
 def test_lease_is_renewed_by_claiming(store):
-    """A claim moves the end of a lease, as the others see it, and renews one that has run out."""
+    """A claim moves the end of a lease, as the others see it."""
     claim(store, "one", ALL, seconds=10)
     before = claim(store, "two", ALL).elsewhere
     claim(store, "one", ALL, seconds=20)
     after = claim(store, "two", ALL).elsewhere
     assert all(9 < after[number] - before[number] < 20 for number in ALL)
-    leave(store, "two")
-    expire(store, "one")
-    renewed = claim(store, "one", ALL)
-    assert (renewed.held, renewed.surplus) == (set(ALL), set())
 
 
 def test_lease_that_has_run_out_lets_no_process_in(store):
@@ -108,13 +104,6 @@ def test_pinned_process_takes_what_is_free_of_its_own(store):
     assert claim(store, "two", ALL).held == {4}
     assert claim(store, "other", ALL, share=False).held == set()
     assert claim(store, "one", ALL).surplus == set()
-
-
-@pytest.mark.parametrize("owner", ["", "x" * 201])
-def test_name_of_a_process_fits_its_column(store, owner):
-    """A name that is empty, or would be cut, is refused."""
-    with pytest.raises(ConfigurationError):
-        claim(store, owner, ALL)
 
 
 def test_claim_does_not_wait_for_a_page(leveled_store):
@@ -176,10 +165,10 @@ def test_claim_that_has_stalled_is_ended_for_the_others(postgresql, monkeypatch)
         assert is_transient(ended.value)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_claims_come_to_rest_in_fair_shares(store, seed):
+@pytest.mark.parametrize("seed", range(3))
+def test_claims_come_to_rest_in_fair_shares(any_store, seed):
     """From whatever processes have held, claims in any order end in shares that differ by one."""
-    chance = random.Random(seed)
+    store, chance = any_store, random.Random(seed)
     partitions, owners = range(chance.randint(1, 9)), list("abcdef"[: chance.randint(2, 6)])
     for owner in owners:
         wanted = [number for number in partitions if chance.random() < 0.5]

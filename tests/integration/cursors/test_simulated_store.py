@@ -128,7 +128,7 @@ def some_action(chance, places):
     return chance.choice(actions)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(5))
 def test_simulated_store_does_what_the_real_one_does(seed):
     """Whatever is done, both give the same answers and hold the same cursors."""
     chance, engine, places = Random(seed), create_engine("sqlite://"), []

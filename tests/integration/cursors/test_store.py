@@ -132,7 +132,7 @@ def test_partition_has_ended_until_its_cursor_moves(store):
 
 
 def test_child_is_not_entered_before_its_parents_end(any_store):
-    """A child waits for its parent, also behind a reset, and the refusal fences no process."""
+    """A child waits for its parent, also after a reset, and the refusal fences no process."""
     store = any_store
     claim(store, "one", (0, 2))
     with pytest.raises(LeaseLost, match="waits for partition 0"):
@@ -171,14 +171,6 @@ def test_tables_may_lie_in_a_schema(postgresql):
     move(store, 0, load(store, 0), "a")
     assert cursor(store, 0) == "a"
     assert inspect(postgresql).get_table_names() == []
-
-
-def test_missing_table_is_named(any_engine):
-    """A database without the tables is refused, with the name of one and how to create it."""
-    with any_engine.begin() as connection, pytest.raises(ConfigurationError) as refusal:
-        CursorStore(any_engine).check_tables(connection)
-    assert "zeroeventhub_cursors" in str(refusal.value)
-    assert "create_tables" in str(refusal.value)
 
 
 def test_table_of_an_older_version_is_named(engine):
