@@ -1,16 +1,13 @@
-"""Run the long tests, to the sizes that the report states, and write what came of them.
+"""Run the long tests, to the sizes that the report states, and say what came of them.
 
     python tests/soak.py [PART …] [--share 0.01] [--seed 0]
 
-Every row is written into docs/reliability.md as soon as it is known, and stays until it is known
-anew.
+Every row is printed as soon as it is known, as it stands in the table of docs/reliability.md.
 """
 
 import argparse
 import logging
 import os
-import platform
-import re
 import subprocess
 import sys
 import tempfile
@@ -18,13 +15,11 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from pathlib import Path
 
-import httpx
 import pytest
 from harness import ordering_table
 from harness.databases import mariadb_server, new_database, postgresql_server
@@ -34,30 +29,15 @@ from harness.faults.findings import Findings
 from harness.faults.killed_publisher import killed_while_sending
 from harness.faults.layouts import CHANGES, change_behind_every_line
 from harness.faults.random_faults import random_faults
-from harness.kills.torments import TORMENTS, Torment, restarting, tormented
+from harness.kills.torments import TORMENTS, Torment, tormented
 from harness.nginx_paths import Deployment
-from harness.planted import PLANTED
-from harness.readers import head_of, page_url
 from harness.simulation.campaign import simulate_in_processes
 from harness.soak_histories import KINDS, Histories, Kind
 from harness.spark_kills import killed_streams
-from harness.stalled import answer, ask, asking
 from harness.torture import MIXES, torture, two_crews
-from harness.uvicorn_process import Server, uvicorn
 from rich.console import Console
 
 ROOT = Path(__file__).parents[1]
-REPORT = ROOT / "docs" / "reliability.md"
-BEGIN, END = "<!-- report -->\n", "<!-- end of report -->\n"
-TITLE = "| row | what | where | done | of | wrong | first seed | seconds |\n"
-RULE = "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: |\n"
-
-AT_ONCE = 4
-"""How many servers are ended side by side: most of the time they wait."""
-
-SOON = 10.0
-"""Seconds in which a server that is to end has to be gone."""
-
 ROUND = 6
 """Seconds of a round in which an ordering is tortured."""
 
@@ -219,13 +199,6 @@ def _torment(soak: Soak, torment: Torment, name: str, full: int) -> str:
     return soak.row(torment.row, torment.name, name, work, full)
 
 
-def restarts(soak: Soak) -> Iterator[str]:
-    """Restart a PostgreSQL server beneath consumers."""
-    with restarting() as (torment, new_database):
-        own = replace(soak, databases={"postgresql": new_database})
-        yield _torment(own, torment, "postgresql", torment.size)
-
-
 def orderings(soak: Soak) -> Iterator[str]:
     """Torture every ordering with writers that hurt until readers have verified enough events."""
     cases = [case for case in ordering_table.ALL if case.database in soak.databases]
@@ -250,29 +223,6 @@ def orderings(soak: Soak) -> Iterator[str]:
             yield soak.row("", f"events, {case.ordering}", case.database, verify, enough)
 
 
-def payloads(soak: Soak) -> Iterator[str]:
-    """Decode the payloads that hurt."""
-
-    def work() -> Done:
-        tests = "tests/unit/ndjson/test_page_decoder.py"
-        code, said = _run("-m", "pytest", "-q", "--no-header", tests)
-        passed = re.search(r"(\d+) passed", said)
-        return int(passed[1]) if passed else 0, [said] if code else []
-
-    yield soak.row("R10", "hostile payloads", "", work)
-
-
-def rules(soak: Soak) -> Iterator[str]:
-    """Plant one mistake after the other, and see tests fail."""
-
-    def work() -> Done:
-        code, said = _run(ROOT / "tests" / "mutation_check.py")
-        noticed = re.search(rf"(\d+) of {len(PLANTED)} mistakes were noticed", said)
-        return int(noticed[1]) if noticed else 0, [said] if code else []
-
-    yield soak.row("R15", "planted mistakes noticed", "", work)
-
-
 def requests(soak: Soak) -> Iterator[str]:
     """Ask feeds what no client should, and see that no answer fails or says what it must not."""
     script, cores = ROOT / "tests" / "fuzz" / "fuzz_requests.py", os.cpu_count() or 1
@@ -294,47 +244,6 @@ def _run(*words: object) -> tuple[int, str]:
     return process.returncode, process.stdout + process.stderr
 
 
-def ends(soak: Soak) -> Iterator[str]:
-    """End servers while readers wait, stream, or do not read."""
-
-    def work() -> Done:
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            found = [*pool.map(_ended, soak.seeds(100))]
-        return len(found), [complaint for complaints in found for complaint in complaints]
-
-    yield soak.row("R14", "servers ended", "uvicorn", work, 100)
-
-
-def _ended(seed: int) -> list[str]:
-    """End one server with readers of all kinds, of which the seed says which are there."""
-    options = ["--timeout-graceful-shutdown", "5"]
-    with tempfile.TemporaryDirectory() as folder, uvicorn(Path(folder), *options) as server:
-        return [f"seed {seed}: {what}" for what in _left_by(server, seed)]
-
-
-def _left_by(server: Server, seed: int) -> Iterator[str]:
-    """End a server; say what is wrong with what it leaves."""
-    orders = f"{server.url}/orders"
-    with ExitStack() as stack:
-        waits = page_url(orders, cursor=head_of(orders), wait=30)
-        waiting = stack.enter_context(asking(waits, 50 if seed & 1 else 1))
-        if seed & 2:
-            for stream in stack.enter_context(asking(f"{orders}/server-sent-events", 5)):
-                stream.recv(65536)
-        for _ in range(3 if seed & 4 else 0):
-            stack.enter_context(ask(page_url(f"{server.url}/large"), room=4096))
-        httpx.get(server.url)
-        seconds = server.end()
-        if seconds >= SOON:
-            yield f"the server was gone after {seconds:.1f} s"
-        statuses = {answer(connection)[0] for connection in waiting}
-        if statuses != {200}:
-            yield f"waiting readers were answered with {statuses}"
-        # uvicorn logs the answers that it cuts, as those of readers that do not read.
-        if not seed & 4 and "Traceback" in server.log.read_text():
-            yield server.log.read_text()
-
-
 def spark(soak: Soak) -> Iterator[str]:
     """Kill the driver of a stream into Parquet."""
     if "postgresql" in soak.databases:
@@ -348,8 +257,8 @@ def spark(soak: Soak) -> Iterator[str]:
 PARTS = {
     part.__name__: part
     for part in (
-        *(simulation, wire, publishers, histories, payloads, kills, connections, leases),
-        *(restarts, orderings, requests, ends, spark, rules),
+        *(simulation, wire, publishers, histories, kills, connections, leases),
+        *(orderings, requests, spark),
     )
 }
 
@@ -379,8 +288,6 @@ def main() -> int:
             for row in PARTS[name](soak):
                 sys.stdout.write(row)
                 sys.stdout.flush()
-                if options.share >= 1:
-                    _report(row)
     return 1 if soak.complaints else 0
 
 
@@ -388,24 +295,6 @@ def main() -> int:
 def _sqlite() -> Iterator[str]:
     with tempfile.TemporaryDirectory() as folder:
         yield f"sqlite:///{folder}/soak.db"
-
-
-def _report(row: str) -> None:
-    """Put a row into the report, in the place of an older one of the same thing."""
-    before, _, rest = REPORT.read_text().partition(BEGIN)
-    old, _, after = rest.partition(END)
-    rows = [line for line in old.splitlines(keepends=True) if line.startswith("| ")]
-    table = {_key(line): line for line in [*rows, row] if line not in {TITLE, RULE}}
-    machine = (
-        f"Last run on {datetime.now(UTC):%Y-%m-%d}: {os.cpu_count()} cores, {platform.system()} "
-        f"{platform.machine()}, Python {platform.python_version()}.\n\n"
-    )
-    body = sorted(table.values())
-    REPORT.write_text("".join((before, BEGIN, machine, TITLE, RULE, *body, END, after)))
-
-
-def _key(line: str) -> tuple[str, ...]:
-    return tuple(cell.strip() for cell in line.split("|")[1:4])
 
 
 if __name__ == "__main__":

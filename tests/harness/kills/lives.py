@@ -68,7 +68,6 @@ class Life:
     seed: str = ""
     alarm: float = 0.0
     options: Mapping[str, Any] = field(default_factory=dict)
-    rest: float = 0.0
     clock: float = 0.0
     hurried: bool = False
 
@@ -162,8 +161,6 @@ class Poison(Exception):  # noqa: N818 - named for what the event is
 
 def _apply(life: Life, points: Points, connection: Connection, events: Sequence[Event]) -> None:
     """Apply events as their script has it."""
-    if life.rest:
-        time.sleep(life.rest)
     points.touch()
     write(connection, events)
     points.touch()

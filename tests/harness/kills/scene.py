@@ -1,6 +1,5 @@
 """Where consumers are tormented: a feed over real HTTP, a database, and a process that forks."""
 
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ from sqlalchemy import create_engine
 from starlette.applications import Starlette
 
 from harness.faults.findings import Findings
-from harness.kills.lives import PATIENCE, End, Life, Zygote
+from harness.kills.lives import End, Life, Zygote
 from harness.kills.points import arguments
 from harness.kills.script import Ledger, Script, ScriptedFeed
 from harness.web import serving
@@ -18,9 +17,6 @@ from zeroeventhub import Failures, feed_routes
 
 ENDLESS = 10**6
 """More events than any consumer here can read."""
-
-AHEAD = 60
-"""Events of a partition that may have been fetched before the end was known."""
 
 
 class Scene:
@@ -60,16 +56,6 @@ class Scene:
 
     def is_at_end(self) -> bool:
         return self.counts() == dict.fromkeys(range(self.feed.script.partitions), self.feed.end)
-
-    def await_progress(self, beyond: int) -> int:
-        """Wait until more events than these are before the cursors; return how many."""
-        ending = time.monotonic() + PATIENCE
-        while (done := sum(self.counts().values())) <= beyond:
-            if time.monotonic() > ending:
-                self.complain(f"stuck at {done}")
-                break
-            time.sleep(0.01)
-        return done
 
     def end_soon(self, events: int) -> None:
         """Let the feed end so many events behind the cursor that has come furthest."""

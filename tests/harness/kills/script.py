@@ -196,11 +196,6 @@ class Ledger:
         counts = {number % size: count_of(cursor) for number, cursor in cursors.items()}
         return counts, applied, letters
 
-    def held(self) -> list[int]:
-        with self.engine.connect() as connection:
-            standings = self.store.standings(connection, NAME)
-        return [each.partition for each in standings if each.owner is not None]
-
     def complaints(self, *, lanes: bool) -> Iterator[str]:
         """Say what cannot be: whatever happened, cursors and effects are of one moment."""
         counts, applied, letters = self.state()

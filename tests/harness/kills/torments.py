@@ -7,33 +7,27 @@ import signal
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import cycle
 from pathlib import Path
-from socketserver import BaseRequestHandler, ThreadingTCPServer
-from threading import Thread
 from typing import Any
+from urllib.parse import urlsplit
 
 from sqlalchemy import URL, make_url
 
-from harness.clusters import Cluster, cluster
 from harness.faults.findings import Findings
-from harness.kills.lives import PATIENCE, Life, zygote
-from harness.kills.scene import AHEAD, ENDLESS, KINDS, Kind, Scene, scene
+from harness.kills.lives import zygote
+from harness.kills.scene import ENDLESS, KINDS, Kind, Scene, scene
 from harness.kills.script import Script
+from harness.web import listening
 
 Database = Callable[[], AbstractContextManager[str]]
 """Makes an empty database, and drops it when its user is done."""
 
 EARLY = 100
 """Points of a life until it has pages, or some more."""
-
-REST = {"postgresql": 0.03, "mariadb": 0.03, "sqlite": 0.005}
-"""Seconds that applying takes in chaos, so that databases can have theirs side by side; those who
-write to SQLite stand in one queue."""
 
 REHEARSAL = 9
 """Events of a partition that are enough to show all that a consumer does with them."""
@@ -70,22 +64,8 @@ class CommitProxy:
     @contextmanager
     def listening(self) -> Iterator[str]:
         """Listen in a thread; yield the URL of the database through this proxy."""
-        forward = self._forward
-
-        class Handler(BaseRequestHandler):
-            def handle(self) -> None:
-                with suppress(OSError):
-                    forward(self.request)
-
-        with ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
-            server.daemon_threads, server.block_on_close = True, False
-            thread = Thread(target=server.serve_forever, args=(0.01,))
-            thread.start()
-            try:
-                yield self._through(server.server_address[1])
-            finally:
-                server.shutdown()
-                thread.join(LATEST)
+        with listening(self._forward) as through:
+            yield self._through(urlsplit(through).port)
 
     def _through(self, port: int) -> str:
         url = self._upstream.difference_update_query(["host", "port", "unix_socket"])
@@ -128,120 +108,6 @@ def _connected(url: URL) -> socket.socket:
     found = socket.socket(socket.AF_UNIX)
     found.connect(str(path))
     return found
-
-
-DEEDS = {"freeze": signal.SIGSTOP, "kill": signal.SIGKILL, "leave": signal.SIGTERM}
-MISCHIEF = ("freeze", "freeze", "freeze", "kill", "leave")
-
-ENDS = {"": (), "kill": (signal.SIGKILL,), "leave": (None, signal.SIGTERM)}
-"""How a life may end, by what was done to end it; a newborn does not listen yet."""
-
-
-@dataclass
-class _Worker:
-    """Hold a place of work: the life that is led there, and what is about to happen to it."""
-
-    life: Life
-    pid: int = 0
-    asked: str = ""
-    frozen_until: float = 0.0
-    absent_until: float = 0.0
-
-
-class Chaos:
-    """Let several workers of one consumer loose, and torment them."""
-
-    def __init__(self, scene: Scene, lives: Sequence[Life], dice: random.Random) -> None:
-        self._scene = scene
-        self._dice = dice
-        self._workers = [_Worker(life) for life in lives]
-        self._lease = lives[0].options["lease"]
-
-    def run(self, seconds: float) -> None:
-        """Torment for so many seconds, then let them come to the end, and leave."""
-        scene = self._scene
-        scene.begin(ENDLESS)
-        self._mind()
-        ending = time.monotonic() + seconds
-        found = scene.found
-        while not found.complaints and (
-            time.monotonic() < ending or not found.counts.keys() & DEEDS
-        ):
-            self._mind()
-            if self._dice.random() < 0.5:
-                self._do(self._dice.choice(MISCHIEF), self._dice.choice(self._workers))
-            self._look()
-            time.sleep(self._dice.random() * 0.2)
-        for worker in self._workers:
-            worker.frozen_until = worker.frozen_until and 1e-9
-            worker.absent_until = 0.0
-        self._mind()
-        if not found.complaints:
-            scene.end_soon(AHEAD)
-            self._mind_until(scene.is_at_end)
-            scene.look_at_end(self._workers[0].life)
-        self._dismiss()
-
-    def _do(self, deed: str, worker: _Worker) -> None:
-        if not worker.pid or worker.frozen_until or worker.asked:
-            return
-        self._scene.found.counts[deed] += 1
-        os.kill(worker.pid, DEEDS[deed])
-        if deed == "freeze":
-            seconds = self._dice.uniform(0, 3 * self._lease)
-            worker.frozen_until = time.monotonic() + seconds
-        else:
-            worker.asked = deed
-
-    def _mind(self, *, replacing: bool = True) -> None:
-        """Thaw what has been frozen long enough, and let the next one come for what has gone."""
-        now = time.monotonic()
-        for worker in self._workers:
-            if worker.frozen_until and now > worker.frozen_until:
-                os.kill(worker.pid, signal.SIGCONT)
-                worker.frozen_until = 0.0
-            elif worker.pid:
-                self._bury(worker)
-            elif replacing and now > worker.absent_until:
-                worker.pid = self._scene.mother.start(worker.life)
-
-    def _mind_until(self, condition: Callable[[], bool], *, replacing: bool = True) -> None:
-        ending = time.monotonic() + PATIENCE
-        while not condition() and time.monotonic() < ending:
-            self._mind(replacing=replacing)
-            time.sleep(0.03)
-
-    def _bury(self, worker: _Worker) -> None:
-        end = self._scene.mother.poll(worker.pid)
-        if end is None or end.stopped:
-            return
-        if end.error or end.signal not in ENDS[worker.asked]:
-            after = worker.asked or "nothing"
-            self._scene.complain(f"a worker, after {after}, ended by {end.signal}: {end.error}")
-        worker.pid = 0
-        worker.asked = ""
-        worker.absent_until = time.monotonic() + self._dice.uniform(0, 2 * self._lease)
-
-    def _look(self) -> None:
-        """Look at the database, unless a frozen worker keeps all others from it."""
-        frozen = any(worker.frozen_until for worker in self._workers)
-        if frozen and self._scene.ledger.engine.dialect.name == "sqlite":
-            return
-        self._scene.look(self._workers[0].life)
-
-    def _dismiss(self) -> None:
-        for worker in self._workers:
-            if worker.pid and not worker.asked:
-                os.kill(worker.pid, signal.SIGTERM)
-                worker.asked = "leave"
-        self._mind_until(lambda: not any(one.pid for one in self._workers), replacing=False)
-        for worker in self._workers:
-            if worker.pid:
-                self._scene.complain("a worker does not leave")
-                os.kill(worker.pid, signal.SIGKILL)
-        self._look()
-        if (held := self._scene.ledger.held()) and not self._scene.found.complaints:
-            self._scene.complain(f"leases were not given back: {held}")
 
 
 def kill(here: Scene, kind: Kind, dice: random.Random, *, brief: bool) -> None:
@@ -303,7 +169,7 @@ def lose_commits(here: Scene, kind: Kind, dice: random.Random, *, brief: bool) -
 
 
 def freeze(here: Scene, kind: Kind, dice: random.Random, *, brief: bool) -> None:
-    """Freeze a worker until another has taken over and come to the end, or waits for it."""
+    """Freeze a worker until another takes over, whose clock may be a day off, or waits for it."""
     here.begin(9)
     life = kind.life(here, options={"lease": 0.3})
     first = here.mother.start(
@@ -314,7 +180,7 @@ def freeze(here: Scene, kind: Kind, dice: random.Random, *, brief: bool) -> None
         here.hear(end)
         here.complain("it came to the end before it was to be frozen")
         return
-    second = here.mother.start(life)
+    second = here.mother.start(replace(life, clock=dice.choice([0, DAY, -DAY])))
     # It takes over when the lease has run out, unless the frozen one holds a lock that it needs: in
     # SQLite none does at a point, but by chance the thread that renews leases.
     free = here.ledger.engine.dialect.name == "sqlite"
@@ -344,38 +210,6 @@ def start(here: Scene, kind: Kind, dice: random.Random, *, brief: bool) -> None:
     here.found.counts["start"] += len(pids)
 
 
-def chaos(here: Scene, kind: Kind, dice: random.Random, *, brief: bool) -> None:
-    """Let four workers loose; the database's clock decides, and two of theirs are a day off."""
-    seconds = 1 if brief else 60
-    options = {"lease": 0.6, "follow": True}
-    rest = REST[here.ledger.engine.dialect.name]
-    clocks = (0, DAY, -DAY, 0)
-    lives = [kind.life(here, rest=rest, clock=clock, options=options) for clock in clocks]
-    Chaos(here, lives, dice).run(seconds)
-    here.found.counts["second"] = seconds
-
-
-def restart(server: Cluster, here: Scene, kind: Kind, dice: random.Random, *, brief: bool) -> None:
-    """Restart the database under a consumer that follows."""
-    life = kind.life(here, rest=0.002, hurried=True, options={"follow": True})
-    here.begin(ENDLESS)
-    pid = here.mother.start(life)
-    for _ in range(4 if brief else 20):
-        before = here.await_progress(0)
-        server.restart(dice.choice(["fast", "immediate"]))
-        here.found.counts["restart"] += 1
-        here.look(life)
-        here.await_progress(before)
-        time.sleep(dice.uniform(0, 0.1))
-        if here.found.complaints:
-            break
-    here.end_soon(AHEAD)
-    here.await_progress(here.feed.script.partitions * here.feed.end - 1)
-    os.kill(pid, signal.SIGTERM)
-    here.hear(here.mother.wait(pid))
-    here.look_at_end(life)
-
-
 @dataclass(frozen=True)
 class Torment:
     """Describe what is done: a row of the report, how much is enough, and what is counted of it."""
@@ -394,9 +228,6 @@ class Torment:
 
 
 _RUNS = {name: kind for name, kind in KINDS.items() if "run" in name and not kind.script.replaced}
-_CROWDS = {
-    name: replace(kind, script=replace(kind.script, partitions=5)) for name, kind in _RUNS.items()
-}
 _STARTERS = {
     name: Kind(name, 0, Script(start=5)) for name in ("loop", "async loop", "run", "async run")
 }
@@ -409,9 +240,8 @@ TORMENTS = (
     ),
     Torment("R7", "zombies", 600, ("taken over", "waited for"), _RUNS, ALL, freeze),
     Torment("R7", "simultaneous starts", 3_000, ("start",), _STARTERS, ALL, start),
-    Torment("R7", "seconds of chaos", 3_600, ("second",), _CROWDS, ALL, chaos),
 )
-"""What can be done in any database; `restarting` needs a server of its own."""
+"""What can be done to consumers."""
 
 
 def tormented(
@@ -441,17 +271,3 @@ def tormented(
             done += sum(found.counts[deed] for deed in torment.deeds)
             tell(f"{torment.name} on {database}: {done:,} of {size:,}")
     return done, complaints
-
-
-@contextmanager
-def restarting() -> Iterator[tuple[Torment, Database]]:
-    """Run a PostgreSQL server that is restarted under consumers, whose database it has."""
-    kinds = {name: KINDS[name] for name in ("run", "async run")}
-    with cluster() as server:
-
-        @contextmanager
-        def new_database() -> Iterator[str]:
-            yield server.new_database()
-
-        servers, act = ("postgresql",), partial(restart, server)
-        yield Torment("R5", "restarts", 1_000, ("restart",), kinds, servers, act), new_database
