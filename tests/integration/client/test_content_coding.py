@@ -4,7 +4,6 @@ import gzip
 import itertools
 import struct
 import tracemalloc
-import zlib
 
 import httpx
 import pytest
@@ -71,7 +70,7 @@ def test_compression_is_asked_for_by_choice(call, compressed, asked):
 @given(st.lists(st.integers(0, 200), max_size=6))
 @settings(max_examples=15)
 def test_members_come_through_in_any_pieces(coding, cuts):
-    """Members of a coding are unpacked one behind the other, however their bytes are cut up."""
+    """Members of a coding are unpacked one after the other, however their bytes are cut up."""
     pack = PACKERS["zstd" if coding == "zstd" else "gzip"]
     body = pack(PAGE[:50]) + pack(b"") + pack(PAGE[50:])
     places = [0, *sorted(min(place, len(body)) for place in cuts), len(body)]
@@ -116,11 +115,8 @@ def windowed(log):
 
 BROKEN = {
     "no gzip": ("gzip", PAGE),
-    "zlib": ("gzip", zlib.compress(PAGE)),
     "gzip of another checksum": ("gzip", gzip.compress(PAGE)[:-8] + b"\0" * 8),
-    "gzip of another length": ("gzip", gzip.compress(PAGE)[:-4] + b"\0" * 4),
     "gzip with a tail": ("gzip", gzip.compress(PAGE) + b"tail"),
-    "gzip of an endless name": ("gzip", b"\x1f\x8b\x08\x08" + b"\0" * 6 + b"n" * 200_000),
     "gzip of nothing": ("gzip", gzip.compress(b"") * 10_000),
     "no zstd": ("zstd", PAGE),
     "zstd of another checksum": ("zstd", zstd(PAGE)[:-1] + b"\0"),
@@ -183,52 +179,19 @@ def test_refusal_is_read_if_it_is_gzip(any_call):
         any_call(url)
 
 
-def test_body_that_a_hook_has_read_is_taken(call):
-    """A hook of the caller's that reads answers takes nothing away from the client."""
-
-    def read(response):
-        response.read()
-
-    async def aread(response):
-        await response.aread()
-
-    hook = read if call.__name__ == "sync_call" else aread
-    session = {"event_hooks": {"response": [hook]}}
-    with raw_feed(answer(gzip.compress(PAGE), "Content-Encoding: gzip")) as (url, _):
-        assert facts(call(url, session=session)) == WHOLE
-
-
-def gzip_bomb(unit):
-    """Pack a gibibyte of something into about a megabyte, in pieces."""
-    packer = zlib.compressobj(9, wbits=-15)
-    packed = packer.compress(unit * (MEBIBYTE // len(unit))) + packer.flush(zlib.Z_FULL_FLUSH)
-    yield b"\x1f\x8b\x08" + b"\0" * 7
-    yield packed * 1024
-
-
-def zstd_bomb(unit):
-    """Pack 64 MiB of something into as little as zstd can."""
-    yield zstd(unit * (64 * MEBIBYTE // len(unit)))
-
-
-def flood(unit):
-    """Send a gibibyte of something as it is."""
-    return itertools.repeat(unit * (65_536 // len(unit)), 16 * 1024)
+EVENTS = b'{"data":1}\n' * (MEBIBYTE // 11)
 
 
 @pytest.mark.parametrize(
-    ("bomb", "coding", "most"),
-    [(gzip_bomb, "gzip", 24), (zstd_bomb, "zstd", 40), (flood, "identity", 24)],
-    ids=["gzip", "zstd", "identity"],
+    ("coding", "most"), [("gzip", 24), ("zstd", 40), ("identity", 24)], ids=lambda it: it
 )
-@pytest.mark.parametrize(
-    "unit",
-    [b'{"data":1}\n', pytest.param(b"x" * 1024, marks=pytest.mark.test_all)],
-    ids=["events", "a line"],
-)
-def test_memory_is_bounded(bomb, coding, most, unit):
+def test_memory_is_bounded(coding, most):
     """However much is sent or unpacked, a client holds little more than its cap on a page."""
-    chunks = [*bomb(unit)] if bomb is not flood else bomb(unit)
+    chunks = {
+        "gzip": [gzip.compress(EVENTS * 64)],
+        "zstd": [zstd(EVENTS * 64)],
+        "identity": itertools.repeat(EVENTS[: 11 * 6_000], 1024),
+    }[coding]
     tracemalloc.start()
     try:
         with pytest.raises(errors.PageTooLarge):

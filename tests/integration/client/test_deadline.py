@@ -37,24 +37,17 @@ SLOW_CHUNK_SIZE = [(CHUNKED, 0.0), *drip(b"5;" + b"x" * 1000, 0.03)]
 
 SLOW = {
     "headers": ([*drip(answer(b"", "X-Padding: " + "x" * 1000), 0.03)], Unreachable),
-    "interim answers": ([(b"HTTP/1.1 103 Early Hints\r\n\r\n", 0.03)] * 1000, Unreachable),
     "silence": ([(b"", 20.0)], Unreachable),
     "length of a chunk": (SLOW_CHUNK_SIZE, CutPage),
-    "silence behind the headers": ([(answer(), 20.0)], CutPage),
-    "a line": (slow_body(b'{"data":"'), CutPage),
 }
 
 
 @pytest.mark.parametrize(
     ("patience", "expected"),
-    [
-        (None, (1.0, 1.0)),
-        (httpx.Timeout(60), (1.0, 1.0)),
-        (httpx.Timeout(60, pool=0.25, connect=0.5), (0.25, 0.5)),
-    ],
+    [(None, (1.0, 1.0)), (httpx.Timeout(60, pool=0.25, connect=0.5), (0.25, 0.5))],
     ids=str,
 )
-def test_connection_may_take_a_third_of_the_deadline(call, patience, expected):
+def test_connection_may_take_a_third_of_the_deadline(any_call, patience, expected):
     """A client waits for a free connection, and for a server to accept one, for a third of the
     deadline, or as much less as its caller wants.
     """
@@ -67,7 +60,7 @@ def test_connection_may_take_a_third_of_the_deadline(call, patience, expected):
         return httpx.Response(200, content=PAGE if "/events" in request.url.path else INFO)
 
     session = {"transport": httpx.MockTransport(reply), "timeout": patience}
-    call("http://feed/", session=session, feed={"limits": Limits(seconds=3)})
+    any_call("http://feed/", session=session, feed={"limits": Limits(seconds=3)})
     assert seen == [expected] * 2
 
 
@@ -83,15 +76,13 @@ def test_whole_answer_has_a_deadline(call, script, error):
     assert threading.active_count() == threads
 
 
-@pytest.mark.parametrize(
-    "script",
-    [slow_body(SETTLED + PAGE[32:40]), [(CHUNKED + b"20\r\n" + SETTLED + b"\r\n", 20.0)]],
-    ids=["slow", "silent"],
-)
-def test_slow_page_counts_up_to_its_checkpoint(call, script):
+def test_slow_page_counts_up_to_its_checkpoint(any_call):
     """What stands before a checkpoint counts when the deadline is over."""
-    with dripping(pages(lambda: script)) as url:
-        page = call(url, session=PATIENT, feed=SHORT)
+    # A second is enough for a busy machine to receive what was sent at once.
+    feed = {"limits": Limits(seconds=1, bytes_per_second=0)}
+    silent = [(CHUNKED + b"20\r\n" + SETTLED + b"\r\n", 20.0)]
+    with dripping(pages(lambda: silent)) as url:
+        page = any_call(url, session=PATIENT, feed=feed)
     assert ([event.data for event in page.events], page.cursor) == ([{"n": 1}], "a")
 
 
@@ -102,13 +93,13 @@ def test_other_answers_have_a_deadline_as_well(any_call):
 
 
 @pytest.mark.parametrize("script", [slow_body(), [(answer() + b" ", 20.0)]], ids=["slow", "silent"])
-def test_body_has_a_least_rate(call, script):
-    """A body that comes too slowly is given up long before the deadline, behind a grace."""
+def test_body_has_a_least_rate(any_call, script):
+    """A body that comes too slowly is given up after a grace, long before the deadline."""
     limits = Limits(bytes_per_second=10_000, grace=0.3)
     with dripping(pages(lambda: script)) as url:
         start = time.monotonic()
         with pytest.raises(CutPage, match="fewer than 10000 bytes a second"):
-            call(url, session=PATIENT, feed={"limits": limits})
+            any_call(url, session=PATIENT, feed={"limits": limits})
         assert 0.25 < time.monotonic() - start < SOON
 
 
@@ -120,32 +111,23 @@ def test_body_that_keeps_the_rate_is_read(any_call):
         assert any_call(url, session=PATIENT, feed={"limits": limits}).cursor == "b"
 
 
-def test_wait_comes_on_top_of_the_deadline(call):
+def test_wait_comes_on_top_of_the_deadline(any_call):
     """A feed that was asked to wait may take so much longer, for headers and for the body."""
-    script = [(b"", 0.6), (answer(), 0.6), (PAGE, 0.0)]
-    feed = {"limits": Limits(seconds=0.5, bytes_per_second=1e5, grace=0.1)}
+    script = [(b"", 0.4), (answer(), 0.4), (PAGE, 0.0)]
+    feed = {"limits": Limits(seconds=0.3, bytes_per_second=1e5, grace=0.1)}
     with dripping(pages(lambda: script)) as url:
-        assert call(url, wait=10, session=PATIENT, feed=feed).cursor == "b"
-        with pytest.raises((CutPage, Unreachable), match=r"longer than 0\.5 seconds"):
-            call(url, session=PATIENT, feed=feed)
+        assert any_call(url, wait=10, session=PATIENT, feed=feed).cursor == "b"
+        with pytest.raises((CutPage, Unreachable), match=r"longer than 0\.3 seconds"):
+            any_call(url, session=PATIENT, feed=feed)
 
 
-@pytest.mark.parametrize(
-    ("patience", "wait"), [(0.2, None), (httpx.Timeout(5, read=0.2), 0.1)], ids=str
-)
-def test_timeout_of_the_callers_own_client_holds(call, patience, wait):
+def test_timeout_of_the_callers_own_client_holds(any_call):
     """The timeout of the caller's httpx client holds, beside what the feed was asked to wait."""
-    with dripping(pages(lambda: [(b"", 0.7), (answer(PAGE), 0.0)])) as url:
+    session = {"timeout": httpx.Timeout(5, read=0.2)}
+    with dripping(pages(lambda: [(b"", 0.6), (answer(PAGE), 0.0)])) as url:
         with pytest.raises(Unreachable, match=r"timed out|ReadTimeout"):
-            call(url, wait=wait, session={"timeout": patience})
-        assert call(url, wait=5, session={"timeout": patience}).cursor == "b"
-
-
-@pytest.mark.parametrize("patience", [None, httpx.Timeout(5, read=None), httpx.Timeout(1.9)])
-def test_client_is_as_patient_as_its_caller(call, patience):
-    """A feed that is late within the caller's patience is waited for, to fractions of a second."""
-    with dripping(pages(lambda: [(b"", 1.1), (answer(PAGE), 0.0)])) as url:
-        assert call(url, session={"timeout": patience}).cursor == "b"
+            any_call(url, wait=0.1, session=session)
+        assert any_call(url, wait=5, session=session).cursor == "b"
 
 
 def test_deadline_holds_over_other_transports(any_call):
@@ -173,7 +155,7 @@ def test_deadline_holds_over_other_transports(any_call):
 
 
 @pytest.mark.parametrize("is_slow", ["body", "handshake"])
-def test_deadline_holds_over_tls(call, is_slow):
+def test_deadline_holds_over_tls(any_call, is_slow):
     """A body and a handshake whose bytes drip over TLS are given up as well."""
     authority, trusted = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     authority.configure_trust(trusted)
@@ -187,5 +169,5 @@ def test_deadline_holds_over_tls(call, is_slow):
         proxy.follow([Plan(piece=1, pause=0.02)] * 2 if is_slow == "handshake" else [])
         start = time.monotonic()
         with pytest.raises((Unreachable, CutPage)):
-            call(through.replace("http:", "https:"), session=session, feed=SHORT)
+            any_call(through.replace("http:", "https:"), session=session, feed=SHORT)
         assert time.monotonic() - start < SOON

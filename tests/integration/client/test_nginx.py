@@ -3,25 +3,22 @@
 import os
 import re
 import signal
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from harness.faults.account import Account, until_done
+from harness.faults.account import Account
 from harness.faults.killed_publisher import Publishers
 from harness.nginx_paths import Deployment, deployed, example, nginx, reserved_port, shipped
 from harness.shop import metadata, orders, place
-from harness.waiting import until
 from harness.web import serving
 from starlette.applications import Starlette
 
-from zeroeventhub import FIRST, LAST, Client, TableFeed, feed_routes
+from zeroeventhub import FIRST, Client, TableFeed, feed_routes
 from zeroeventhub.capacity import Capacity
-from zeroeventhub.errors import BadCursor, TransientError, Unavailable
+from zeroeventhub.errors import BadCursor, Unavailable
 from zeroeventhub.server.server_sent_events import HEARTBEAT
 
 PATIENCE = 60
@@ -81,13 +78,6 @@ def get(url, path="/events", headers=None, **parameters):
     """Get a page."""
     parameters = {"token": "1", "partition": 0, "cursor": FIRST, **parameters}
     return httpx.get(f"{url}{path}", params=parameters, headers=headers, timeout=PATIENCE)
-
-
-def get_when_let_in(url, **parameters):
-    """Get a page, as soon as there are not too many requests of ours."""
-    while (answer := get(url, **parameters)).status_code == httpx.codes.TOO_MANY_REQUESTS:
-        pass
-    return answer
 
 
 # What the example is for.
@@ -180,28 +170,6 @@ def test_headers_are_nginx_s_own(shop):
     assert len({dict(headers)["x-request-id"] for headers in heard}) == 2
 
 
-@pytest.mark.test_all
-def test_requests_of_one_client_are_limited(shop):
-    """Answers at the head are held back until there is an event; beyond what one address may have
-    under way, it is asked to come again later.
-    """
-    limited = {"limit_conn readers 32;": "limit_conn readers 2;"}
-    with (
-        published(shop, limited) as url,
-        reading(url) as client,
-        ThreadPoolExecutor(2) as pool,
-    ):
-        cursor = client.fetch(0, LAST).cursor
-        waiting = [pool.submit(get_when_let_in, url, cursor=cursor, wait=20) for _ in range(2)]
-        until(lambda: get(url).status_code != httpx.codes.OK, "a request is one too many")
-        with pytest.raises(TransientError):
-            client.fetch(0, FIRST)
-        write(shop)
-        answers = [answer.result(SOON) for answer in waiting]
-        assert all(answer.status_code == 200 and b'"data"' in answer.content for answer in answers)
-        client.fetch(0, FIRST)
-
-
 # What is down.
 
 
@@ -235,25 +203,3 @@ def test_publisher_that_is_down_or_hangs(outage):
             account.read_in_turn(client, "one")
         os.kill(process, signal.SIGCONT)
         account.read_in_turn(client, "one")
-
-
-SLOW = {"limit_conn readers 32;": "limit_rate 15k;"}
-"""Let a page take a second, and nginx be killed in the middle of it."""
-
-
-@pytest.mark.test_all
-def test_nginx_killed_in_the_middle_of_answers(outage):
-    """An nginx that is killed while it answers costs time, and no event."""
-    publishers, account = outage
-    with publishers.publishing(), behind(publishers.url, SLOW) as (server, url):
-        pages = []
-
-        def restart(answer):
-            if "/events" in answer.request.url.path and not pages:
-                pages.append(answer)
-                server.kill()
-                server.start()
-
-        with httpx.Client(verify=False, event_hooks={"response": [restart]}) as session:
-            read = partial(account.read_in_turn, Client(url, session), "one")
-            assert until_done(read) == {"CutPage": 1}

@@ -3,7 +3,6 @@
 import gzip
 import json
 import math
-import time
 from datetime import UTC, datetime, timedelta, timezone
 from email.utils import format_datetime
 
@@ -41,49 +40,32 @@ ANSWERS = {
     # The next time these may be better.
     "502": (html("502 Bad Gateway"), errors.Unavailable),
     "503": (html("503 Service Unavailable"), errors.Unavailable),
-    "504": (html("504 Gateway Time-out"), errors.Unavailable),
-    "500": (html("500 Internal Server Error"), errors.Unavailable),
     "520 of one proxy alone": (html("520 "), errors.Unavailable),
-    "408": (html("408 Request Timeout"), errors.Unavailable),
-    "425": (html("425 Too Early"), errors.Unavailable),
     "429": (html("429 Too Many Requests"), errors.TooManyRequests),
     "a login form": (html("200 OK"), errors.Unavailable),
-    "a page in capitals": (answer(HTML, kind="TEXT/HTML ; charset=x"), errors.Unavailable),
     "events as a page for people": (answer(PAGE, kind="text/html"), errors.Unavailable),
-    "nothing, said to be nothing": (answer(b"", "Content-Length: 0"), errors.CutPage),
     "nothing, and the end": (answer(), errors.CutPage),
-    "nothing, in no chunk": (chunked(), errors.CutPage),
     "nothing but an event": (answer(b'{"data":1}\n'), errors.CutPage),
-    "error as JSON": (answer(b'{"error":"upstream"}\n', kind="application/json"), errors.CutPage),
     "an error's text, cut": (answer(b"upstream request timeout"), errors.CutPage),
     "a length too short": (answer(PAGE, "Content-Length: 20"), errors.CutPage),
     "a length too long": (answer(PAGE[:20], "Content-Length: 50"), errors.CutPage),
     "two lengths": (answer(PAGE, "Content-Length: 64", "Content-Length: 65"), errors.Unreachable),
-    "a length that is none": (answer(PAGE, "Content-Length: many"), errors.Unreachable),
-    "a length below nothing": (answer(PAGE, "Content-Length: -1"), errors.Unreachable),
     "chunks that are none": (answer(b"", "Transfer-Encoding: chunked") + PAGE, errors.CutPage),
     "a framing of gzip": (answer(PAGE, "Transfer-Encoding: gzip"), errors.Unreachable),
     "an answer of another protocol": (b"SSH-2.0-OpenSSH_9.6\r\n", errors.Unreachable),
-    "an answer without an end of its head": (b"HTTP/1.1 200 OK\r\nX: y\r\n", errors.Unreachable),
     "nothing at all": (b"", errors.Unreachable),
     # No waiting mends these.
-    "text behind a page": (answer(PAGE + b"upstream timed out\n"), errors.ProtocolError),
+    "text after a page": (answer(PAGE + b"upstream timed out\n"), errors.ProtocolError),
     "a byte order mark": (answer(b"\xef\xbb\xbf" + PAGE), errors.ProtocolError),
-    "another encoding": (answer(PAGE.decode().encode("utf-16")), errors.ProtocolError),
-    "a coding of no letters": (answer(PAGE, "Content-Encoding: \xff"), errors.ProtocolError),
     "NaN": (answer(b'{"data":NaN}\n{"cursor":"1"}\n'), errors.ProtocolError),
-    "203": (answer(PAGE, status="203 Non-Authoritative Information"), errors.BadRequest),
     "204": (answer(status="204 No Content"), errors.BadRequest),
     "206": (answer(PAGE[:40], status="206 Partial Content"), errors.BadRequest),
-    "304": (answer(status="304 Not Modified"), errors.NotFound),
     "400": (html("400 Bad Request"), errors.BadRequest),
     "401": (html("401 Unauthorized"), errors.Unauthorized),
     "403": (html("403 Forbidden"), errors.Forbidden),
     "404": (html("404 Not Found"), errors.NotFound),
-    "407": (html("407 Proxy Authentication Required"), errors.BadRequest),
     "409": (html("409 Conflict"), errors.TokenChanged),
     "410": (html("410 Gone"), errors.Gone),
-    "418": (html("418 Teapot"), errors.BadRequest),
     "bad cursor": (problem("bad-cursor", status="400 No"), errors.BadCursor),
     "diverged": (problem("diverged"), errors.Diverged),
     "trimmed": (problem("trimmed"), errors.Trimmed),
@@ -100,27 +82,16 @@ def test_answer_that_is_no_page_is_an_error_of_its_kind(any_call, sent, error):
     assert type(caught.value) is error
 
 
-def test_server_that_is_down_is_unreachable(call):
-    """A feed whose server is down is an error to try again."""
-    with pytest.raises(errors.Unreachable):
-        call("http://127.0.0.1:1/feed")
-
-
 WHOLE = {
     "text/plain": answer(PAGE, kind="text/plain"),
     "JSON": answer(PAGE, kind="application/json; charset=utf-8"),
-    "nothing": b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + PAGE,
     "HTTP/1.0": answer(PAGE).replace(b"HTTP/1.1", b"HTTP/1.0"),
-    "one length twice": answer(PAGE, *[f"Content-Length: {len(PAGE)}"] * 2),
-    "chunks and a length": chunked(PAGE).replace(b"\r\n", b"\r\nContent-Length: 3\r\n", 1),
-    "chunks with extensions": chunked(PAGE).replace(b"\r\n\r\n50\r\n", b"\r\n\r\n50;a=b\r\n", 1),
     "chunks of a byte": chunked(*[PAGE[n : n + 1] for n in range(len(PAGE))]),
     "chunks without their end": chunked(PAGE, end=b""),
     "a length too long": answer(PAGE, "Content-Length: 1000"),
     "news before it": b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n" + answer(PAGE),
     "lines of others": answer(b'\r\n \t\n{"comment":"proxied"}\n' + PAGE + b"\n\n"),
     "packed, though nobody asked": answer(PACKED, "Content-Encoding: gzip"),
-    "an age": answer(PAGE, "Age: 100", "X-Cache: HIT", "Via: 1.1 proxy"),
 }
 
 
@@ -142,9 +113,8 @@ OLD = {"detail": "Too old."}
     ("members", "earliest", "said"),
     [
         (OLD | {"earliestCursor": "2-17"}, "2-17", "Too old."),
-        (OLD, None, "Too old."),
-        *[(OLD | {"earliestCursor": odd}, None, "Too old.") for odd in ("", None, 17, ["2-17"])],
-        *[({"detail": odd}, None, "{} answered with status 410.") for odd in (None, 7, ["a"], "")],
+        *[(OLD | {"earliestCursor": odd}, None, "Too old.") for odd in ("", ["2-17"])],
+        ({"detail": 7}, None, "{} answered with status 410."),
     ],
 )
 def test_trimmed_tells_where_history_begins(any_call, members, earliest, said):
@@ -159,10 +129,7 @@ def test_trimmed_tells_where_history_begins(any_call, members, earliest, said):
 
 @pytest.mark.parametrize(
     "body",
-    [
-        *[b'{"type":"\xff"}', b'{"type":"x/trimmed","detail":"\xff"}', b"[" * 10_000, b"\xff"],
-        *[b'["type"]', b'{"type":7}', b"null", b'{"type":["x/trimmed"]}'],
-    ],
+    [b'{"type":"x/trimmed","detail":"\xff"}', b"[" * 10_000, b"null", b'{"type":["x/trimmed"]}'],
     ids=lambda body: repr(body[:20]),
 )
 def test_problem_that_cannot_be_read_is_known_by_its_status(any_call, body):
@@ -184,24 +151,12 @@ def test_reader_who_is_not_let_in_is_advised(any_call):
         assert advice in str(caught.value)
 
 
-def http_date(**difference):
-    """Write an HTTP date from the moment on at which the test runs."""
-    return format_datetime(datetime.now(UTC) + timedelta(**difference), usegmt=True)
-
-
 RETRY_AFTER = {
     "7": 7,
-    "0": 0,
-    "007": 7,
-    "1000000000": 1e9,
     "9" * 400: math.inf,
     "Wed, 21 Oct 2015 07:28:00 GMT": 0,
-    "Wed, 21 Oct 2015 07:28:00 -0000": 0,
-    "Wed, 21 Oct 2015 07:28:00": 0,
-    **dict.fromkeys(["", "soon", "-5", "+5", "1.5", "1e3", "0x7", "1,000", "-", "--", "5, 9"]),
-    **dict.fromkeys(["-0000", "+0000", "0 0 0 0", "\u0667", "\xb2", "Wed", "Wed, 21 Oct 2099"]),
+    **dict.fromkeys(["", "soon", "-5", "1.5", "5, 9", "\u0667", "Wed, 21 Oct 2099"]),
     **dict.fromkeys(["Wed, 99 Feb 2026 25:61:61 GMT", "Mon, 1 Jan 10000 00:00:00 GMT"]),
-    **dict.fromkeys(["21 Oct 2099 07:28 +2500", "5\r\nRetry-After: 9"]),
 }
 
 
@@ -214,20 +169,9 @@ def test_retry_after_is_seconds_or_nothing(any_call, value):
     assert caught.value.retry_after == RETRY_AFTER[value]
 
 
-@pytest.fixture
-def far_from_utc(monkeypatch):
-    """A machine whose clock shows the time of another zone."""
-    with monkeypatch.context() as patch:
-        patch.setenv("TZ", "XYZ-9")
-        time.tzset()
-        yield
-    time.tzset()
-
-
-@pytest.mark.parametrize("zone", ["GMT", "-0000", ""])
-def test_retry_after_of_a_date_counts_from_now(any_call, zone, far_from_utc):
-    """A date to come is as many seconds as there are until then, in UTC without a zone as well."""
-    date = http_date(seconds=1000).replace("GMT", zone).strip()
+def test_retry_after_of_a_date_counts_from_now(any_call):
+    """A date to come is as many seconds as there are until then."""
+    date = format_datetime(datetime.now(UTC) + timedelta(seconds=1000), usegmt=True)
     for status, error in (("429 No", errors.TooManyRequests), ("503 No", errors.Unavailable)):
         busy = answer(b"", f"Retry-After: {date}", status=status)
         with raw_feed(busy) as (url, _), pytest.raises(error) as caught:
@@ -238,8 +182,7 @@ def test_retry_after_of_a_date_counts_from_now(any_call, zone, far_from_utc):
 # Redirections.
 
 
-@pytest.mark.parametrize("status", ["301", "307", "308"])
-@pytest.mark.parametrize("where", ["discovery", "page"])
+@pytest.mark.parametrize(("where", "status"), [("discovery", "301"), ("page", "307")])
 def test_credentials_go_nowhere_else(call, where, status):
     """A redirection is an error that says where to, and no request goes there."""
     elsewhere = []
@@ -258,19 +201,6 @@ def test_credentials_go_nowhere_else(call, where, status):
         ):
             call(url, session=secret)
     assert elsewhere == []
-
-
-@pytest.mark.parametrize("place", ["http://[", "//[x", "http:////% [", "http://a:b/", "\x7f", ""])
-def test_redirection_to_nowhere_is_an_error(any_call, place):
-    """A destination without a host is one of the feed's own, and one that is none is an error."""
-    moved = answer(b"", "Location: /feed?code=canary", status="302 Found")
-    with raw_feed(moved) as (url, _), pytest.raises(errors.NotFound) as caught:
-        any_call(url)
-    assert f"moved to {url}/feed;" in str(caught.value)
-    moved = answer(b"", f"Location: {place}", status="302 Found")
-    # Some of these httpx refuses itself, before anybody looks at the status.
-    with raw_feed(moved) as (url, _), pytest.raises((errors.NotFound, errors.Unreachable)):
-        any_call(url)
 
 
 # Requests.
@@ -300,11 +230,6 @@ ASKED = [
         (protocol.CURSOR_OF_TIME, "cursor_at", (NOON,), {}),
         ("/cursor", {**HERE, "time": ["2026-01-31T12:00:00Z"]}),
         (b'{"cursor":"a"}', "a"),
-    ),
-    (
-        (protocol.SPLITS, "splits", (0, 7), {}),
-        ("/splits", {**HERE, "count": ["7"], "cursor": [FIRST]}),
-        (SPLIT, ["a", "b"]),
     ),
     (
         (protocol.SPLITS, "splits", (0, 7), {"start": "c", "stop": "s+"}),
@@ -345,13 +270,13 @@ ASKED = [
 
 
 @pytest.mark.parametrize("asked", ASKED, ids=[f"{one[0][1]}-{len(one[0][3])}" for one in ASKED])
-def test_extension_is_asked_as_the_protocol_has_it(call, asked):
+def test_extension_is_asked_as_the_protocol_has_it(any_call, asked):
     """A request of an extension says what is asked where, its answer is returned, and a feed that
     does not announce the extension is not asked.
     """
     (extension, method, arguments, options), request, (body, expected) = asked
     with raw_feed(answer(body), info=answer(discovery(extension))) as (url, seen):
-        assert call(url, method, *arguments, **options) == expected
+        assert any_call(url, method, *arguments, **options) == expected
     assert seen == [request]
     everything = {one[0][0] for one in ASKED} | {protocol.CAUGHT_UP, protocol.WAIT}
     others = discovery(*sorted(everything - {extension}))
@@ -359,7 +284,7 @@ def test_extension_is_asked_as_the_protocol_has_it(call, asked):
         raw_feed(answer(body), info=answer(others)) as (url, seen),
         pytest.raises(errors.ConfigurationError, match=f"extension {extension}:"),
     ):
-        call(url, method, *arguments, **options)
+        any_call(url, method, *arguments, **options)
     assert seen == []
 
 
@@ -372,10 +297,9 @@ def test_types_are_asked_for_in_any_case(call):
     assert [query.get("skip-event-types") for _, query in seen] == [None, ["c"]]
 
 
-WAITS = [(5, "5"), (0.5, "0.5"), (10.0, "10"), (0.00001, "0"), (123456.7891, "123456.789")]
-
-
-@pytest.mark.parametrize(("wait", "written"), [*WAITS, (0, None), (None, None)])
+@pytest.mark.parametrize(
+    ("wait", "written"), [(0.5, "0.5"), (10.0, "10"), (0.00001, "0"), (None, None)]
+)
 def test_wait_is_written_in_digits(any_call, wait, written):
     """Seconds are sent without an exponent, and only to a feed that waits."""
     for extension, expected in ((protocol.WAIT, written and [written]), (protocol.CAUGHT_UP, None)):
@@ -384,33 +308,25 @@ def test_wait_is_written_in_digits(any_call, wait, written):
         assert seen[0][1].get("wait") == expected
 
 
-@pytest.mark.parametrize(
-    ("moment", "written"),
-    [
-        (NOON.astimezone(timezone(timedelta(hours=5, minutes=30))), "2026-01-31T12:00:00Z"),
-        (NOON.replace(microsecond=7), "2026-01-31T12:00:00.000007Z"),
-    ],
-)
-def test_moment_is_written_in_utc(any_call, moment, written):
+def test_moment_is_written_in_utc(any_call):
     """A moment of any zone is sent in UTC."""
+    moment = NOON.astimezone(timezone(timedelta(hours=5, minutes=30))).replace(microsecond=7)
     info = answer(discovery(protocol.CURSOR_OF_TIME))
     with raw_feed(answer(b'{"cursor":"a"}'), info=info) as (url, seen):
         any_call(url, "cursor_at", moment)
-    assert seen[0][1]["time"] == [written]
+    assert seen[0][1]["time"] == ["2026-01-31T12:00:00.000007Z"]
 
 
 UNUTTERABLE = [
-    *[("fetch", (0, FIRST), {"wait": wait}) for wait in (-1, -0.1, math.inf, math.nan, 1e6)],
+    *[("fetch", (0, FIRST), {"wait": wait}) for wait in (-1, math.nan, 1e6)],
     ("cursor_at", (NOON.replace(tzinfo=None),), {}),
-    ("cursor_at", (datetime.min.replace(tzinfo=timezone(timedelta(hours=1))),), {}),
-    ("cursor_at", (datetime.max.replace(tzinfo=timezone(timedelta(hours=-1))),), {}),
     ("read_key", ("k",), {"after_version": -1}),
 ]
 
 
 @pytest.mark.parametrize(("method", "arguments", "options"), UNUTTERABLE)
 def test_what_cannot_be_asked_is_not_sent(any_call, method, arguments, options):
-    """A wait that is no time, a moment that UTC does not have and a version below 1 are refused."""
+    """A wait that is no time, a moment without a zone and a version below 1 are refused."""
     info = answer(discovery(protocol.WAIT, protocol.CURSOR_OF_TIME, protocol.KEY_HISTORY))
     sentence = "wait for 0 to 999,999 seconds|moment|from 1 on"
     refused = pytest.raises(errors.ConfigurationError, match=sentence)
@@ -435,11 +351,10 @@ def v1_feed(status, seen, body=b""):
     return answering(reply)
 
 
-@pytest.mark.parametrize("status", ["400 Bad Request", "422 Unprocessable Entity"])
-def test_v1_feed_is_read_where_its_partitions_are_known(call, status):
+def test_v1_feed_is_read_where_its_partitions_are_known(call):
     """A feed that refuses discovery is read by v1 if the caller says how many partitions."""
     seen = []
-    with v1_feed(status, seen) as url:
+    with v1_feed("400 Bad Request", seen) as url:
         page = call(url, wait=5, **V1)
         assert [event.data for event in page.events] == [{"n": 1}]
         call(url, "fetch", 0, FIRST, limit=3, headers=["a", "b"], **V1)
@@ -451,22 +366,9 @@ def test_v1_feed_is_read_where_its_partitions_are_known(call, status):
     ]
 
 
-def test_problem_of_discovery_is_not_taken_for_v1(any_call):
-    """A feed that says what is wrong with the request is not one of v1."""
-    info = problem("bad-request", status="400 No", detail="No.")
-    with raw_feed(info=info) as (url, _), pytest.raises(errors.BadRequest, match=r"^No\."):
-        any_call(url, "discover")
-
-
 @pytest.mark.parametrize(
     ("method", "arguments", "options"),
-    [
-        ("fetch", (0, FIRST), {"types": TypeFilter({"a"})}),
-        ("fetch", (0, FIRST), {"stop": "5"}),
-        ("cursor_at", (NOON,), {}),
-        ("splits", (0, 2), {}),
-        ("lag", (0, FIRST), {}),
-    ],
+    [("fetch", (0, FIRST), {"types": TypeFilter({"a"})}), ("lag", (0, FIRST), {})],
 )
 def test_first_version_is_not_asked_for_what_it_cannot_do(any_call, method, arguments, options):
     """A feed of ZeroEventHub v1 has no extensions, and no filter."""
