@@ -4,7 +4,6 @@ import json
 import re
 import signal
 import subprocess
-import sys
 from contextlib import contextmanager
 
 import httpx
@@ -149,17 +148,6 @@ def test_sync_ends_on_sigterm(feed, tmp_path):
     copy.dispose()
 
 
-def test_scenarios_of_conformance_are_served_until_sigint():
-    """`conformance --serve` prints where the scenarios are, and ends without a word."""
-    with started("conformance", "--serve", "--port", 0) as process:
-        url = process.stdout.readline().removeprefix("Scenarios: ").strip()
-        assert "tail" in [entry["name"] for entry in httpx.get(url).json()]
-        assert httpx.get(f"{url}tail").json()["token"] == "1"
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=15) == 0
-        assert process.stderr.read() == ""
-
-
 @pytest.mark.parametrize("flights", [300, pytest.param(8_000, marks=pytest.mark.test_all)])
 def test_demo_survives_its_kills(tmp_path, flights):
     """The demo ends with its tables equal, and reports what it survived where it had the time."""
@@ -171,44 +159,3 @@ def test_demo_survives_its_kills(tmp_path, flights):
     if flights == 8_000:
         assert result["consumer_kills"] >= 1
         assert result["publisher_kills"] == 1
-
-
-@pytest.mark.test_all
-def test_demo_runs_on_postgresql(postgresql_url, postgresql):
-    """The demo publishes from a database that it is lent, and leaves it as it was."""
-    shown = run("demo", "--flights", 5_000, "--database", postgresql_url, "--json")
-    assert shown.returncode == 0, shown.stderr
-    assert json.loads(shown.stdout)["equal"]
-    with postgresql.begin() as connection:
-        assert not postgresql.dialect.has_table(connection, "departures")
-        connection.execute(text("CREATE TABLE departures (id integer)"))
-    refused = run("demo", "--database", postgresql_url)
-    assert refused.returncode == 2
-    assert "departures" in refused.stderr
-
-
-COUNTED_TWICE = """
-from zeroeventhub.cli import main
-from zeroeventhub.cli.demo import command
-
-truth = command.true_totals
-command.true_totals = lambda flights: truth(flights - 1)
-if __name__ == "__main__":
-    main()
-"""
-
-
-@pytest.mark.test_all
-def test_demo_says_what_is_wrong(tmp_path):
-    """With another sum than the truth the demo fails."""
-    script = tmp_path / "program.py"
-    script.write_text(COUNTED_TWICE)
-    shown = subprocess.run(
-        [sys.executable, script, "demo", "--flights", "2000"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert shown.returncode == 1
-    assert "DIFFERENT" in shown.stdout

@@ -1,7 +1,6 @@
 """The guides do what they say: each piece of their code runs as it stands."""
 
 import functools
-import re
 from datetime import UTC, datetime, timedelta
 
 import httpx
@@ -31,7 +30,6 @@ import zeroeventhub
 from zeroeventhub import FIRST, Client, ExpectedVersion, NewEvent, TableFeed
 from zeroeventhub.arrow.arrow_page import EVENTS
 from zeroeventhub.errors import Conflict
-from zeroeventhub.publisher.retention import Retention
 
 
 @pytest.fixture(autouse=True)
@@ -229,11 +227,3 @@ def test_old_orders_are_trimmed(sqlite, document, marks):
         assert connection.scalar(select(func.count(orders.c.id))) == 1
     if document == "archive.md":
         assert numbers(names["bound"]) == [1, 1]
-
-
-def test_guide_names_the_columns():
-    """The table of the guide to retention has the columns of the table."""
-    page = (DOCUMENTS / "retention.md").read_text()
-    rows = page.partition("| column |")[2].partition("\n\n")[0]
-    named = re.findall(r"^\| `(\w+)` \|", rows, re.MULTILINE)
-    assert named == [column.name for column in Retention().table.c]

@@ -63,16 +63,6 @@ found = reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics
 print({metric.name for metric in found})
 """
 PROMETHEUS = "from prometheus_client import generate_latest\nprint(generate_latest().decode())\n"
-COUNTING = """
-from types import SimpleNamespace
-counts = {}
-statistics = SimpleNamespace(increment=lambda name, n: counts.update({name: n}))
-"""
-COUNTED = """
-Consumer(client, store, "billing", observer=Counting()).run(apply)
-print(counts)
-"""
-
 CONSUMER = 'zeroeventhub_consumer_%s{consumer="billing",partition="0"} %s\n'
 
 
@@ -105,10 +95,6 @@ CONSUMER = 'zeroeventhub_consumer_%s{consumer="billing",partition="0"} %s\n'
             "opentelemetry publisher",
             (PUBLISHING + OPENTELEMETRY, ASKING + METRICS),
             ["'zeroeventhub.publisher.events'", "'zeroeventhub.publisher.horizon.age'"],
-            marks=pytest.mark.test_all,
-        ),
-        pytest.param(
-            *("observer", (CONSUMING + COUNTING, COUNTED), ["{'billing.events': 5}\n"]),
             marks=pytest.mark.test_all,
         ),
     ],

@@ -4,7 +4,6 @@ import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import count, product
 
@@ -119,28 +118,6 @@ def test_our_publisher_conforms_without(sqlite, left_out):
     place(sqlite, 60)
     results = check_table(sqlite, left_out)
     assert outcomes(results, "fail") == outcomes(results, "note") == {}
-
-
-def test_one_broken_connection_is_one_finding():
-    """Of all checks that meet the same fault one fails, and the others say which one."""
-    application = publisher()
-
-    async def breaking(scope, receive, send):
-        if scope["type"] != "http" or scope["path"] == "/feed":
-            return await application(scope, receive, send)
-        head = {"type": "http.response.start", "status": 200}
-        await send({**head, "headers": [(b"content-length", b"9")]})
-        return await send({"type": "http.response.body", "body": b"{"})
-
-    with serving(breaking) as url:
-        results = check(f"{url}/feed")
-    broken = [name for name, reason in outcomes(results, "fail").items() if "no whole" in reason]
-    assert len(broken) == 1
-    others = [reason for reason in outcomes(results, "skip").values() if "no whole" in reason]
-    met = [one for one in others if one.startswith(f"It meets the fault that {broken[0]} has")]
-    assert met
-    assert len(others) > 5
-    assert not {name for name in outcomes(results, "pass") if name.startswith("problem")}
 
 
 def test_filter_that_is_not_listed_is_found(sqlite):
@@ -405,37 +382,6 @@ def test_verdict_says_what_is_wrong(scenarios_url, applied):
     assert not verdict["passed"]
     reason = "error" if "!" in applied else "4 events should have been applied"
     assert reason in verdict["reasons"][0]
-
-
-def read_naively(feed):
-    """Read as the peers' first examples do: whatever came is applied, however it ended."""
-    applied, cursor, rests = [], "_first", 0
-    while rests < 3:
-        body, before = b"", cursor
-        query = {"token": "1", "partition": "0", "cursor": cursor}
-        with (
-            suppress(httpx.RequestError),
-            httpx.stream("GET", f"{feed}/events", params=query) as it,
-        ):
-            for chunk in it.iter_raw():
-                body += chunk
-        for line in body.split(b"\n"):
-            with suppress(ValueError):
-                document = json.loads(line)
-                applied += [document["data"]] if "data" in document else []
-                cursor = document.get("cursor", cursor)
-        rests += cursor == before
-    return applied
-
-
-@pytest.mark.parametrize(
-    "name", ["tail", "applied-twice", "no-checkpoint", "cut-20", "cut-clean-60", "cut-chunked-55"]
-)
-def test_naive_consumer_does_not_pass(scenarios_url, name):
-    """A consumer that applies what no checkpoint vouches for applies events twice and fails."""
-    feed = f"{scenarios_url}/{name}@naive"
-    lines = [json.dumps({"data": data}) for data in read_naively(feed)]
-    assert not verdict_on(feed, lines)["passed"]
 
 
 def test_index_lists_every_scenario(scenarios_url):

@@ -63,13 +63,6 @@ def mounted_in_starlette(shop, own, **options):
     return Starlette(routes=[below])
 
 
-def mounted_below_fastapi(shop, own, **options):
-    """A feed in an application of its own, mounted in one that denies."""
-    application = FastAPI(middleware=[Middleware(FeedAuthorization, **options)])
-    application.mount("/below", FastAPI(routes=routes(shop, own)))
-    return application
-
-
 def wrapped(shop, own, *, shared_cache=False, **options):
     """An application as a whole, wrapped by hand."""
     application = Starlette(routes=routes(shop, own, shared_cache=shared_cache))
@@ -79,7 +72,6 @@ def wrapped(shop, own, *, shared_cache=False, **options):
 APPLICATIONS = {
     fastapi_of: "/orders",
     mounted_in_starlette: "/below/orders",
-    mounted_below_fastapi: "/below/orders",
     wrapped: "/orders",
 }
 

@@ -28,8 +28,6 @@ from harness.shop import orders, place
 from harness.stalled import answer, ask, asking
 from harness.waiting import until
 from sqlalchemy import event, insert, text
-from starlette.middleware import Middleware
-from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
@@ -106,21 +104,6 @@ def test_wait_is_for_events_of_the_types_and_the_partition_that_are_asked_for(
         assert numbers(paid.result()) == ["paid"]
         assert numbers(lost.result()) == numbers(other.result()) == []
         assert cursor_of(lost.result()).split("-")[1] == cursor_of(paid.result()).split("-")[1]
-
-
-def test_wait_goes_through_middleware(empty_shop, watcher, pool):
-    """A middleware of Starlette's own kind between changes nothing."""
-
-    async def pass_on(request, call_next):
-        return await call_next(request)
-
-    middleware = [Middleware(BaseHTTPMiddleware, dispatch=pass_on)]
-    with mounted(FEED, empty_shop, middleware=middleware, observer=watcher) as url:
-        assert numbers(get(url, wait="0.1")) == []
-        waiting = pool.submit(get, url, wait=WAIT)
-        watcher.until_waiting(1)
-        write(empty_shop)
-        assert numbers(waiting.result()) == [0]
 
 
 # Many who wait.

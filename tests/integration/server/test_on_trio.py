@@ -7,7 +7,7 @@ import anyio
 import httpx
 import pytest
 from anyio.lowlevel import checkpoint
-from harness.readers import AsyncNumbers, Numbers, numbers, page_url
+from harness.readers import AsyncNumbers, numbers, page_url
 from starlette.applications import Starlette
 
 from zeroeventhub import Capacity, feed_routes
@@ -39,25 +39,6 @@ async def turns(count):
     """Let everybody else go on, so many times."""
     for _ in range(count):
         await checkpoint()
-
-
-async def test_requests_stand_in_line_wait_and_are_answered(watcher):
-    """Many wait together, read in turn, and are answered when something comes."""
-    feed, found = Numbers(), []
-    async with asking(feed, 2, observer=watcher) as ask:
-
-        async def note(wait):
-            found.append(await ask(0, wait))
-
-        await note(0)
-        await note(0.2)
-        async with anyio.create_task_group() as group:
-            for _ in range(30):
-                group.start_soon(note, 30)
-            while watcher.counts[-1] < 30:  # noqa: ASYNC110 - the server tells of it so
-                await anyio.sleep(0.002)
-            feed.count = 2
-    assert found == [[]] * 2 + [[0, 1]] * 30
 
 
 class Slow(AsyncNumbers):

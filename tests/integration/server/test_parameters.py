@@ -1,14 +1,11 @@
 """Requests as their parameters say them, on every route, over real HTTP."""
 
-import re
 from datetime import UTC, datetime
 from urllib.parse import urlencode
 
 import httpx
 import pytest
 from harness.readers import kind, mounted
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 from zeroeventhub import FIRST, LAST, FeedInfo, Partition, TypeFilter, protocol
 from zeroeventhub.errors import FeedError
@@ -211,41 +208,7 @@ def test_place_that_has_no_meaning_is_refused(refused):
         assert refused(route, **asked)[0] == "bad-cursor"
 
 
-def test_any_printable_cursor_is_let_through(ask):
-    """A cursor of printable ASCII is passed to the feed as it is."""
-
-    @given(st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=4096))
-    @settings(max_examples=20)
-    def is_let_through(cursor):
-        _, (name, (_, given_, _), _) = ask("events", {**THERE, "cursor": cursor})
-        assert (name, given_) == ("read", cursor)
-
-    is_let_through()
-
-
 def test_parameters_of_extensions_that_a_feed_lacks_are_passed_over(ask):
     """A feed is given what belongs to its extensions, and what belongs to others is not read."""
     asked = {**THERE, "stop": "d", "wait": "x", "event-types": "a"}
     assert ask("events", asked, [protocol.STOP])[1] == ("read", (0, "c", 1000), {"stop": "d"})
-
-
-RFC_3339 = re.compile(
-    r"(\d{4})-(\d\d)-(\d\d)[Tt]([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,9})?"
-    r"([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)",
-    re.ASCII,
-)
-
-
-def test_only_rfc_3339_is_read(ask):
-    """What is nearly a moment is a bad request, and nothing else."""
-
-    @settings(max_examples=50)
-    @given(st.from_regex(r"\A\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d([.,]\d*)?([Zz]|[+-]\d\d:?\d\d)?\Z"))
-    @example("2026-03-01T12:00:00+12:60")
-    @example("0001-01-01T00:00:00+00:01")
-    def is_read_or_refused(time):
-        answer, asked = ask("cursor", {**PLACE, "time": time})
-        assert answer.status_code in {400, 418}
-        assert asked is None or RFC_3339.fullmatch(time)
-
-    is_read_or_refused()

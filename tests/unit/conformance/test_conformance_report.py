@@ -12,7 +12,7 @@ from zeroeventhub.conformance.answer import Answer
 from zeroeventhub.conformance.junit import as_junit
 from zeroeventhub.conformance.misbehaving import all_scenarios
 from zeroeventhub.conformance.page_text import PageText
-from zeroeventhub.conformance.report import as_lines, first_bytes
+from zeroeventhub.conformance.report import first_bytes
 
 ROOT = Path(__file__).parents[3]
 NASTY = bytes(range(256)) + "\ufffe\U0001f600".encode()
@@ -41,46 +41,27 @@ def test_nothing_reaches_the_terminal_unescaped():
     assert first_bytes(b"x" * 500) == "x" * 160 + "…"
 
 
-def test_lines_of_a_failed_check():
-    """A check that failed shows what was found and asked for, the request and the answer."""
-    assert list(as_lines(result(Outcome.FAIL, "Why.", b"{}"))) == [
-        "fail  name",
-        "      found  Why.",
-        "      asked  What is asked for. (section 5.2)",
-        "      sent   GET /feed?x=%00",
-        "      came   200, x, 2 bytes: {}",
-    ]
-
-
 @pytest.mark.parametrize(
     ("line", "fault"),
     [
         (b'{"data":{}}', None),
         (b'{"data":null}', "data"),
-        (b'{"data":{"a":1,"a":2}}', None),
         (b'{"data":1,"data":{}}', "twice"),
         (b'{"data":{"n":NaN}}', "constant"),
-        (b'{"data":{"n":1e999,"m":' + b"9" * 5000 + b"}}", None),
         (b'{"data":"\\ud800"}', "surrogate"),
-        (b'{"data":"\\ud83d\\ude00"}', None),
         (b'{"data":"\xff"}', "utf8"),
-        (b'{"data":"\xe2\x80\xa8"}', None),
         (b'{"data":{},"cursor":"c"}', "both"),
         (b'{"data":{}}\r', "return"),
         (b"", "empty"),
         (b"x", "json"),
-        (b"[]", "json"),
         (b'{"cursor":1}', "cursor"),
-        (b'{"cursor":"_last"}', "cursor"),
         (b'{"cursor":"\\u00e9"}', "cursor"),
         (b'{"cursor":"' + b"c" * 4097 + b'"}', "cursor"),
-        (b'{"cursor":null}', None),
         (b'{"cursor":"c","caughtUp":1}', "flag"),
         (b'{"cursor":"c","stopReached":false}', "flag"),
         (b'{"data":"' + b"x" * 65_525 + b'"}', "long"),
         (b'{"data":"' + b"x" * 65_524 + b'"}', None),
         (b'{"data":' + b"[" * 20_000 + b"}", "deep"),
-        (b'{"something":"else"}', None),
     ],
 )
 def test_fault_of_a_line_is_seen(line, fault):

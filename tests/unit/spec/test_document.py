@@ -3,11 +3,9 @@
 import re
 
 import pytest
-from harness.vectors import SPECIFICATION, schema, vectors
-from jsonschema import Draft202012Validator, ValidationError
+from harness.vectors import SPECIFICATION, vectors
 
 from zeroeventhub import protocol
-from zeroeventhub.protocol import FeedInfo, Partition
 
 TEXT = (SPECIFICATION / "SPEC.md").read_text()
 SECTIONS = set(re.findall(r"^#{2,3} ([0-9]+(?:\.[0-9]+)?)", TEXT, re.MULTILINE))
@@ -48,20 +46,6 @@ def test_extensions_are_those_of_the_library():
     section = TEXT.partition("### 9.1 ")[2].partition("### 9.2 ")[0]
     assert set(re.findall(r"^\| `([a-z-]+)` \|", section, re.MULTILINE)) == named
     assert set(re.findall(r"^### 9\.[0-9]+ `([a-z-]+)`$", TEXT, re.MULTILINE)) == named
-
-
-@pytest.mark.parametrize("number", [-1, 0, 9, 10, 99, 100, 1000, 9999, 10000, 29999, 30000, 31999])
-@pytest.mark.parametrize("more", [0, 768, 32768])
-def test_schema_has_the_partitions_that_there_are(number, more):
-    """The schema of discovery takes a partition's id exactly if it can be one."""
-    number += more
-    document = {"token": "t", "partitions": [{"id": str(number)}], "exactlyOnce": True}
-    try:
-        Draft202012Validator(schema("discovery")).validate(document)
-    except ValidationError:
-        assert not 0 <= number <= protocol.HIGHEST_PARTITION
-    else:
-        assert FeedInfo((Partition(number),), "t")
 
 
 @pytest.mark.parametrize("kind", ["decode", "discovery", "requests"])

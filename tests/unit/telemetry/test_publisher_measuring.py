@@ -9,7 +9,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import generate_latest
 
-from zeroeventhub.errors import ConfigurationError, Unavailable
+from zeroeventhub.errors import Unavailable
 from zeroeventhub.publisher.horizon_watch import HorizonReport
 from zeroeventhub.publisher.ordering import Blocker
 from zeroeventhub.server import Answered
@@ -133,16 +133,3 @@ def test_horizon_that_cannot_be_had_is_absent(registry, value, caplog):
         "The horizon of feed 'orders' is not known: The database is away."
     )
     assert record.feed == "orders"
-
-
-def test_feed_without_a_sync_horizon_is_refused(registry):
-    """What cannot be asked when metrics are collected is refused at once."""
-
-    class AsyncWatched:
-        async def horizon(self):
-            raise AssertionError
-
-    observer = PrometheusPublisher(registry)
-    for feed in (AsyncWatched(), object()):
-        with pytest.raises(ConfigurationError, match="sync engine"):
-            observer.observe_horizon(feed, "orders")
