@@ -5,19 +5,17 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import count
 from urllib.parse import urlsplit
 
 from harness.web import listening
 
-__all__ = ["Fault", "Lines", "Plan", "Sending", "draw", "proxying"]
+__all__ = ["Fault", "Plan", "Sending", "draw", "proxying"]
 
 PATIENCE = 20  # seconds after which a client that does not hang up is given up
-END_OF_LINE = b"}\n"
 
 
 class Fault(StrEnum):
@@ -141,33 +139,10 @@ class Sending:
         self._connection.close()
 
 
-class Lines:
-    """Act when a server has sent a line, counted from 1 on, and again after some more of them."""
-
-    def __init__(self, line: int, action: Callable[[], object], *, again: int) -> None:
-        self._due = (number >= line and (number - line) % again == 0 for number in count(1))
-        self._action = action
-        self._counting = threading.Lock()
-
-    def pieces(self, data: bytes) -> Iterator[bytes]:
-        """Cut bytes before every end of a line, and act when the line has come."""
-        while END_OF_LINE in data:
-            place = data.index(END_OF_LINE) + 1
-            yield data[:place]
-            # The line goes out whole when its end does, and that is after the action.
-            with self._counting:
-                if next(self._due):
-                    self._action()
-            yield data[place : place + 1]
-            data = data[place + 1 :]
-        yield data
-
-
 class Proxy:
-    """Pass connections on to a server, and act between two of its lines."""
+    """Pass connections on to a server."""
 
     def __init__(self, target: tuple[str, int]) -> None:
-        self.beside: Lines | None = None
         self._target = target
         self._taking = threading.Lock()
         self.follow([])
@@ -185,8 +160,7 @@ class Proxy:
         with socket.create_connection(self._target) as server:
             threading.Thread(target=_pass_on, args=[connection, server], daemon=True).start()
             while data := server.recv(65536):
-                for piece in self.beside.pieces(data) if self.beside else (data,):
-                    sending.send(piece)
+                sending.send(data)
 
 
 def _pass_on(source: socket.socket, target: socket.socket) -> None:
