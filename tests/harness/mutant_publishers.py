@@ -282,13 +282,6 @@ def header(name, value, cursor=""):
 # Mutants of the feed.
 
 
-def repeats_boundary(feed, right, partition, cursor, limit, **options):
-    page = right(partition, cursor, limit, **options)
-    place = feed.place(partition, cursor)
-    before = [row.event for row in feed.rows[partition][max(0, place - 1) : place]]
-    return replace(page, events=page.events and [*before, *page.events][:limit])
-
-
 def skips_at_boundary(feed, right, partition, cursor, limit, **options):
     page = right(partition, cursor, limit, **options)
     return replace(page, events=page.events[cursor not in {FIRST, LAST} :])
@@ -301,60 +294,14 @@ def ignoring(option):
     )
 
 
-def stops(by):
-    """Stop so many events late."""
-
-    def read(feed, right, partition, cursor, limit, *, stop=None, **options):
-        if stop is None:
-            return right(partition, cursor, limit, **options)
-        other = min(max(feed.place(partition, stop) + by, 0), len(feed.rows[partition]))
-        page = right(partition, cursor, limit, stop=f"c{other}", **options)
-        return replace(page, cursor=stop) if page.stop_reached else page
-
-    return instead("read", read)
-
-
 def stops_elsewhere(page):
     return replace(page, cursor="c1") if page.stop_reached and page.events else page
-
-
-def crashes(feed, right, partition, cursor):
-    size = len(feed.rows[partition])
-    return {FIRST: 0, LAST: size}[cursor] if cursor[0] == "_" else min(int(cursor[1:]), size)
 
 
 def loses_the_last(feed, right, partition, cursor, limit, **options):
     if cursor == LAST:
         return Page([], f"c{len(feed.rows[partition]) - 2}", caught_up=True)
     return right(partition, cursor, limit, **options)
-
-
-def ignores_skip(feed, right, *call, types=None, **options):
-    return right(*call, types=None if types is not None and types.skip else types, **options)
-
-
-class Sensitive(NamedTuple):
-    """Filter types by their names as they are written."""
-
-    names: frozenset[str]
-    skip: bool
-
-    def lets_through(self, name):
-        return (name in self.names) is not self.skip
-
-
-def case_sensitive(feed):
-    """Have types in capitals, while the names of a filter have been lowered."""
-    capitals = [kind.upper() for kind in TYPES]
-    feed.rows = [
-        [row(part, number, capitals) for number in range(len(rows))]
-        for part, rows in enumerate(feed.rows)
-    ]
-
-    def read(feed, right, *call, types=None, **options):
-        return right(*call, types=types and Sensitive(types.names, types.skip), **options)
-
-    return instead("read", read)(feed)
 
 
 def stays(feed, right, partition, cursor, limit, *, types=None, **options):
@@ -390,36 +337,13 @@ def overlap(cursors):
     return [*cursors[:2], moved(cursors[1], -3), *cursors[2:]][: len(cursors)]
 
 
-def many_pieces(feed, right, partition, count, **options):
-    return right(partition, count + 2, **options)
-
-
-def counts_last(feed, right, partition, cursor):
-    return Lag(1, 0.0) if cursor == LAST else right(partition, cursor)
-
-
 def passes_its_number(feed, right, partition, cursor, events, **options):
     counted = right(partition, cursor, events + 1, **options)
     return replace(counted, events=min(events, counted.events))
 
 
-def counting(by):
-    """Count so many events more than are asked for."""
-    return instead(
-        "cursor_of_count",
-        lambda feed, right, partition, cursor, events, **options: right(
-            partition, cursor, max(1, events + by), **options
-        ),
-    )
-
-
 def passes_stop(feed, right, *call, stop=None):
     return right(*call)
-
-
-def moves_back(feed, right, *call, stop=None):
-    counted = right(*call, stop=stop)
-    return counted if counted.events or stop is None else replace(counted, cursor=stop)
 
 
 def after_the_time(feed, right, moment, partition=0):
@@ -431,10 +355,6 @@ def another_key(feed, right, key, *call, **options):
     return right(key[:-1] + "1" if key.endswith("0") else key, *call, **options)
 
 
-def any_key(feed, right, key, *call, **options):
-    return right(key if key[:1] in {"0", "1"} else "0-0", *call, **options)
-
-
 def key_again(feed, right, key, after_version, limit, **options):
     page = right(key, after_version, limit, **options)
     return replace(page, events=right(key, 0, limit).events[: len(page.events)])
@@ -442,10 +362,6 @@ def key_again(feed, right, key, after_version, limit, **options):
 
 def overlapping_files(given):
     return replace(given, parts=tuple(replace(part, after=0) for part in given.parts))
-
-
-def endless_files(feed, right, partition, cursor, *, stop=None):
-    return right(partition, cursor, stop=stop) if cursor == FIRST else right(partition, FIRST)
 
 
 def open_parent(info):
@@ -469,16 +385,6 @@ def html(exchange):
     if exchange.is_page:
         exchange.status, exchange.body = 200, b"<html>Please log in</html>"
         exchange.headers = {"content-type": "text/html"}
-
-
-def empty_for_bad_cursor(exchange):
-    if exchange.is_page and b"bad-cursor" in exchange.body:
-        exchange.status, exchange.body = 200, b""
-
-
-def etag_changes(exchange):
-    if "etag" in exchange.headers and exchange.status == 200:
-        exchange.headers["etag"] = f'"{random.random()}"'
 
 
 def echo(exchange):
@@ -507,57 +413,29 @@ def without_an_event(text):
     return sink.getvalue().to_pybytes()
 
 
-KEPT = header("cache-control", "private, max-age=31536000, immutable")
-HALF_A_PAIR = swapped(b"line", b"\\ud800")
-TWO_COMMANDS = swapped(b'{"data"', b'{"cursor":"c1","data"', count=1)
 LATE_EVENT = body(lambda text: text + b'{"data":{"n":1}}\n')
-NOT_ARROW = body(lambda _: b'{"cursor":"c1"}\n', kind=ARROW_TYPE)
 ONE_MORE = found("lag", lambda lag: replace(lag, events=lag.events and lag.events + 1))
-ONE_LESS = found("lag", lambda lag: replace(lag, events=max(0, lag.events - 1)))
-WANDERS = found("cursor_at", lambda cursor: moved(cursor, -random.randrange(30)))
 LEAVES_OUT = found("splits", lambda cursors: [*cursors[:-1], moved(cursors[-1], -1)])
-BACKWARDS = found("read_key", lambda page: replace(page, events=page.events[::-1]))
-NO_KEY = status(400, 200, b'{"events":[]}', "/feed/key-history")
-FROM_NOTHING = forgiving("cursor_of_count", CountedCursor("c0", 0))
 
 MUTANTS = {
-    "repeats the boundary event": ("page-sizes", instead("read", repeats_boundary)),
     "skips an event at the boundary": ("page-sizes", instead("read", skips_at_boundary)),
     "drops the checkpoint at the head": ("page-checkpoint", body(without_checkpoint)),
     "sends events after the checkpoint": ("page-end", LATE_EVENT),
-    "ends without a newline": ("page-newline", body(lambda text: text[:-1])),
     "sends NaN": ("lines-strict", swapped(b'"n":3,', b'"n":NaN,')),
     "breaks lines at U+2028": ("lines-json", swapped("\u2028".encode(), b"\n")),
     "sends bytes that are not UTF-8": ("lines-utf8", swapped("\u2028".encode(), b"\xff")),
-    "sends a byte order mark": ("lines-bom", body(lambda text: b"\xef\xbb\xbf" + text)),
-    "sends an event and a checkpoint at once": ("lines-one-command", TWO_COMMANDS),
-    "sends empty lines": ("lines-empty", swapped(b"\n", b"\n\n")),
-    "says caughtUp false": ("lines-flags", swapped(b"}\n", b',"caughtUp":false}\n')),
-    "escapes half a surrogate pair": ("lines-surrogates", HALF_A_PAIR),
     "ignores stop": ("stop", ignoring("stop")),
     "says stopReached of another cursor": ("stop", found("read", stops_elsewhere)),
-    "stops one event late": ("stop", stops(1)),
-    "stops one event early": ("stop", stops(-1)),
     "takes a bad cursor for a place": ("cursor-malformed", forgiving("place", 40)),
-    "answers a bad cursor with an empty 200": ("cursor-malformed", answered(empty_for_bad_cursor)),
-    "fails at a bad cursor": ("cursor-malformed", instead("place", crashes)),
-    "fails at a bad parameter": ("pagesizehint-malformed", status(400, 500, b"{}")),
     "echoes _last": ("cursor-form", answered(echoes_last)),
     "loses the newest at _last": ("last", instead("read", loses_the_last)),
     "ignores event-types": ("event-types", ignoring("types")),
-    "ignores skip-event-types": ("event-types-skip", instead("read", ignores_skip)),
-    "compares types case for case": ("event-types-case", case_sensitive),
     "stays before filtered events": ("event-types-checkpoint", instead("read", stays)),
     "lets the head be kept": ("caching-head", always("read", full=True)),
-    "lets every page be kept": ("caching-special", KEPT),
     "forgets no-store": ("caching-no-store", header("cache-control", "", cursor=FIRST)),
-    "changes its ETag": ("caching-repeats", answered(etag_changes)),
-    "knows no 304": ("caching-etag", status(304, 200, b"")),
     "knows no 409": ("token-unknown", status(409, 200, b'{"cursor":"c0"}\n')),
-    "keeps an old token": ("token-accepted", swapped(b'"t1"', b'"t2"', "/feed")),
     "answers with a login form": ("token-unknown", answered(html)),
     "says text/plain": ("page-media-type", header("content-type", "text/plain")),
-    "compresses unasked": ("page-encoding", header("content-encoding", "gzip")),
     "shuffles": ("reading-again", found("read", shuffled)),
     "loses one event in ten": ("reading-again", found("read", thinned)),
     "goes in circles": ("reading", found("read", goes_in_circles)),
@@ -566,54 +444,25 @@ MUTANTS = {
     "never says caughtUp": ("caught-up", always("read", caught_up=False)),
     "splits overlap": ("splits", found("splits", overlap)),
     "splits leave an event out": ("splits", LEAVES_OUT),
-    "splits into too many pieces": ("splits-one", instead("splits", many_pieces)),
     "counts an event more": ("lag", ONE_MORE),
-    "counts an event less": ("lag", ONE_LESS),
-    "counts in strings": ("lag", swapped(b'"events": 90', b'"events": "90"', "/feed/lag")),
-    "says more: false": ("lag", swapped(b"{", b'{"more": false,', "/feed/lag")),
     "is late at the head": ("lag-head", always("lag", seconds=3.5)),
-    "counts an event after _last": ("lag-head", instead("lag", counts_last)),
-    "counts after what is no cursor": ("lag-malformed", forgiving("lag", Lag(0, 0.0))),
     "counts past its number": ("cursor-of-count", instead("cursor_of_count", passes_its_number)),
-    "counts short of its number": ("cursor-of-count", counting(-1)),
-    "takes its number for a hint": ("cursor-of-count", counting(2)),
     "counts past a stop": ("cursor-of-count-stop", instead("cursor_of_count", passes_stop)),
-    "moves back to a stop": ("cursor-of-count-nothing", instead("cursor_of_count", moves_back)),
-    "counts from what is no cursor": ("cursor-of-count-malformed", FROM_NOTHING),
     "shows another key": ("key-history", instead("read_key", another_key)),
-    "shows a key backwards": ("key-history", BACKWARDS),
     "begins a key again": ("key-history-pages", instead("read_key", key_again)),
-    "hides that a key has more": ("key-history-pages", always("read_key", more=False)),
-    "takes what is no key": ("key-history-malformed", NO_KEY),
-    "shows some key for every other": ("key-history-nothing", instead("read_key", any_key)),
     "names files that overlap": ("segments", found("segments", overlapping_files)),
-    "names files again and again": ("segments-end", instead("segments", endless_files)),
-    "names files after no cursor": (
-        "segments-malformed",
-        forgiving("segments", Segments((), "c0")),
-    ),
-    "answers counts unannounced": (
-        "extensions-absent",
-        swapped(b'"cursor-of-count",', b"", "/feed"),
-    ),
     "answers lag unannounced": ("extensions-absent", swapped(b'"lag",', b"", "/feed")),
     "loses an event as Arrow": ("arrow", body(without_an_event, kind=ARROW_TYPE)),
-    "cuts Arrow": ("arrow", body(lambda text: text[:-100], kind=ARROW_TYPE)),
-    "sends lines that it calls Arrow": ("arrow", NOT_ARROW),
     "knows no Arrow": ("arrow", header("content-type", "application/x-ndjson")),
     "sends Arrow to everybody": ("arrow-others", header("content-type", ARROW_TYPE)),
-    "does not say that pages have two forms": ("arrow-caching", header("vary", "")),
     "gives both forms one tag": ("arrow-caching", header("etag", '"tag"')),
     "does not wait": ("wait", answered(lambda _: None, ask=without_wait)),
-    "gives another cursor for the same time": ("cursor-of-time", WANDERS),
     "gives a cursor after the time": (
         "cursor-of-time-before",
         instead("cursor_at", after_the_time),
     ),
     "lists a parent that is open": ("layout-order", found("info", open_parent)),
     "lists ids as numbers": ("partition-ids", swapped(b'"id": "0"', b'"id": 0', "/feed")),
-    "lists a token that is a number": ("discovery-token", swapped(b'"t1"', b"1", "/feed")),
-    "lists splits without stop": ("extensions", swapped(b'"stop"', b'"sto"', "/feed")),
     "repeats the request": ("problem-echo", answered(echo)),
     "refuses in plain text": ("problem-documents", answered(plain_errors)),
 }
