@@ -3,7 +3,9 @@
 import subprocess
 import sys
 
+import pyspark_zeroeventhub
 import zeroeventhub
+from zeroeventhub.spark import FeedSource
 
 OPTIONAL = ["click", "greenlet", "psycopg", "pyarrow", "pyspark", "rich", "sqlalchemy"]
 OPTIONAL += ["starlette", "uvicorn"]
@@ -89,3 +91,9 @@ def test_command_line_runs_as_a_module():
     assert result.stderr == (
         "Error: The command line needs the package click: pip install 'zeroeventhub[cli]'\n"
     )
+
+
+def test_spark_finds_the_source_in_a_module_of_the_package():
+    """The module that Spark looks for has the source as its own."""
+    assert pyspark_zeroeventhub.DefaultSource is FeedSource
+    assert FeedSource.name() == "zeroeventhub"

@@ -71,10 +71,7 @@ def test_client_reads_everything_once(any_engine):
         (
             Integer(),
             [30, -10, 20],
-            [
-                *["0", "1", "010", "--10", "-0", "+10", "10.0", "31", "\u0661", "9999999999"],
-                *["9" * 18, "9" * 19, "9" * 99, "x", "\0"],
-            ],
+            ["0", "010", "-0", "+10", "10.0", "\u0661", "9" * 10, "9" * 19, "9" * 99, "x", "\0"],
         ),
     ],
     ids=["text", "uuid", "number"],
@@ -148,15 +145,6 @@ def test_deleted_events_are_moved_over(any_engine):
         with shop.begin() as connection:
             connection.execute(delete(orders))
         assert batch(get(url)) == []
-
-
-def test_events_that_are_no_cloudevents_are_the_publishers_mistake(shop, caplog):
-    """Without CloudEvents there is an error for the log, and a problem for the client."""
-    with mounted(TableFeed(orders, data="data"), shop) as url:
-        answer = get(url)
-    assert (answer.status_code, answer.json()["type"]) == (500, "urn:zeroeventhub:problem/failed")
-    assert "cloudevents=True" in caplog.text
-    assert "cloudevents" not in answer.text
 
 
 def test_place_of_a_deleted_event_is_respected(any_engine):

@@ -1,6 +1,5 @@
 """What a feed takes of the host's database, memory and process, however much it is asked."""
 
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -22,7 +21,7 @@ from harness.readers import (
 from harness.shop import orders
 from harness.stalled import ask, everything
 from harness.waiting import until
-from sqlalchemy import create_engine, event
+from sqlalchemy import create_engine
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
@@ -92,29 +91,6 @@ def test_failed_request_gives_its_connection_back(feed, pool):
             until(lambda: feed.inside == 2, "both connections are in use")
         assert {one.result().status_code for one in asking} == {200}
     assert feed.most == 2
-
-
-def test_discovery_does_not_stand_in_line(shop, pool):
-    """What a feed knows of itself it says at once, however busy its database is."""
-    is_busy, held, proceed = threading.Event(), threading.Event(), threading.Event()
-
-    @event.listens_for(shop, "before_cursor_execute")
-    def hold(connection, cursor, statement, *_):
-        if is_busy.is_set() and "orders" in statement:
-            held.set()
-            proceed.wait(PATIENCE)
-
-    with mounted(FEED, shop, capacity=Capacity(connections=1)) as url:
-        assert get(url).status_code == 200
-        is_busy.set()
-        page = pool.submit(get, url)
-        try:
-            assert held.wait(PATIENCE)
-            assert httpx.get(url, timeout=2).status_code == 200
-            assert not page.done()
-        finally:
-            proceed.set()
-        assert page.result().status_code == 200
 
 
 def test_host_that_uses_up_its_pool_is_met_with_a_503(shop):

@@ -199,26 +199,6 @@ def test_failure_that_goes_on_is_logged_now_and_then(feed, url, records, monkeyp
     assert records() == []
 
 
-def test_refusals_are_logged_once_for_each_reader(feed, url, records, monkeypatch):
-    """A reader that is refused again and again is one record, between good answers as well; what a
-    hook says of a refusal is answered, and not logged.
-    """
-    monkeypatch.setattr(incidents, "PAUSE", 0.0)
-    for name in ("alice", "bob", "alice", "bob"):
-        feed.error = errors.Forbidden("why")
-        get(url, headers={"name": name})
-        feed.error = None
-        assert get(url, headers={"name": name}).status_code == 200
-        assert get(url, headers={"refused": ""}).json()["detail"] == f"Not with {CANARY}."
-    found = records()
-    assert [(one.status, one.principal) for one in found] == [
-        (403, "alice"),
-        (401, ""),
-        (403, "bob"),
-    ]
-    assert not any(CANARY in one.getMessage() for one in found)
-
-
 # Secrets.
 
 

@@ -3,11 +3,8 @@
 import gzip
 import json
 import sys
-import threading
-import zlib
 
 import httpx
-import pyarrow.ipc
 import pytest
 import zstandard
 from harness.readers import mounted, page_url
@@ -16,7 +13,7 @@ from harness.web import serving
 from sqlalchemy import JSON, Column, Integer, MetaData, Table, insert, text
 from starlette.applications import Starlette
 
-from zeroeventhub import FIRST, AsyncClient, Client, Event, FeedInfo, Page, TableFeed, feed_routes
+from zeroeventhub import FIRST, AsyncClient, Client, TableFeed, feed_routes
 from zeroeventhub.arrow import MEDIA_TYPE as ARROW
 from zeroeventhub.errors import MissingExtra
 from zeroeventhub.ndjson import MEDIA_TYPE as LINES
@@ -150,36 +147,6 @@ def test_without_zstandard_pages_are_gzip(shop, monkeypatch):
         assert len(Client(url, http, compressed=True).fetch(0, FIRST).events) == 100
         with pytest.raises(MissingExtra, match=r"zeroeventhub\[zstd\]"):
             Client(url, http, compressed="zstd")
-
-
-@pytest.mark.parametrize(
-    ("coding", "accept", "module", "name"),
-    [("gzip", LINES, zlib, "compress"), ("identity", ARROW, pyarrow.ipc, "new_stream")],
-    ids=["packed", "Arrow"],
-)
-def test_large_pages_are_made_beside_the_event_loop(coding, accept, module, name, monkeypatch):
-    """A large page is made into its form in a thread, so that the host answers others meanwhile."""
-
-    class Heavy:
-        async def info(self):
-            self.loop = threading.get_ident()
-            return FeedInfo.of(1)
-
-        async def read(self, partition, cursor, limit):
-            return Page([Event(b'{"text":"%b"}' % (b"x" * 400))] * 1_000, "1")
-
-    made, threads = getattr(module, name), []
-
-    def noting(*arguments, **options):
-        threads.append(threading.get_ident())
-        return made(*arguments, **options)
-
-    monkeypatch.setattr(module, name, noting)
-    feed = Heavy()
-    with mounted(feed, arrow=True, compressed=True) as url:
-        assert get(url, coding, accept=accept).status_code == 200
-    assert threads
-    assert feed.loop not in threads
 
 
 documents = Table(
