@@ -130,30 +130,6 @@ def test_timeout_of_the_callers_own_client_holds(any_call):
         assert any_call(url, wait=5, session=session).cursor == "b"
 
 
-def test_deadline_holds_over_other_transports(any_call):
-    """A transport of the caller's own that knows no timeouts is held to the deadline as well."""
-
-    class Endless(httpx.SyncByteStream, httpx.AsyncByteStream):
-        def __iter__(self):
-            while True:
-                time.sleep(0.01)
-                yield b" "
-
-        async def __aiter__(self):
-            for chunk in self:
-                yield chunk
-
-    def handler(request):
-        stream = Endless() if "/events" in request.url.path else httpx.ByteStream(INFO)
-        return httpx.Response(200, stream=stream)
-
-    session = {"transport": httpx.MockTransport(handler)}
-    start = time.monotonic()
-    with pytest.raises(CutPage, match=r"longer than 0\.3 seconds"):
-        any_call("http://feed/", session=session, feed=SHORT)
-    assert time.monotonic() - start < SOON
-
-
 @pytest.mark.parametrize("is_slow", ["body", "handshake"])
 def test_deadline_holds_over_tls(any_call, is_slow):
     """A body and a handshake whose bytes drip over TLS are given up as well."""

@@ -1,16 +1,12 @@
 """A feed behind the nginx of the shipped example, and what becomes of it when something is down."""
 
-import os
 import re
-import signal
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from harness.faults.account import Account
-from harness.faults.killed_publisher import Publishers
 from harness.nginx_paths import Deployment, deployed, example, nginx, reserved_port, shipped
 from harness.shop import metadata, orders, place
 from harness.web import serving
@@ -18,7 +14,7 @@ from starlette.applications import Starlette
 
 from zeroeventhub import FIRST, Client, TableFeed, feed_routes
 from zeroeventhub.capacity import Capacity
-from zeroeventhub.errors import BadCursor, Unavailable
+from zeroeventhub.errors import BadCursor
 from zeroeventhub.server.server_sent_events import HEARTBEAT
 
 PATIENCE = 60
@@ -145,61 +141,4 @@ def test_timeouts_are_longer_than_any_wait():
         assert int(seconds) >= 2 * max(Capacity().wait_seconds, HEARTBEAT)
 
 
-@pytest.mark.test_all
-def test_headers_are_nginx_s_own(shop):
-    """The publisher hears of the request's id and address from nginx, whatever a client says."""
-    heard = []
-
-    def hearing(application):
-        async def call(scope, receive, send):
-            if scope["type"] == "http":
-                heard.append([(name.decode(), value.decode()) for name, value in scope["headers"]])
-            await application(scope, receive, send)
-
-        return call
-
-    made_up = {"X-Request-Id": "mine", "X-Forwarded-For": "1.2.3.4", "X-Forwarded-Proto": "gopher"}
-    with published(shop, wrap=hearing) as url:
-        get(url, headers=made_up)
-        get(url)
-    for headers in heard:
-        found = dict(headers)
-        assert len(found) == len(headers)
-        assert (found["x-forwarded-for"], found["x-forwarded-proto"]) == ("127.0.0.1", "http")
-        assert re.fullmatch("[0-9a-f]{32}", found["x-request-id"])
-    assert len({dict(headers)["x-request-id"] for headers in heard}) == 2
-
-
 # What is down.
-
-
-@pytest.fixture
-def outage(tmp_path):
-    """Publishers of thirty events in processes of their own, and their consumer's database."""
-    with (
-        Publishers.open(tmp_path / "publisher.db", ["x" * 1000] * 30) as publishers,
-        Account.open(tmp_path / "consumer.db") as account,
-    ):
-        yield publishers, account
-        assert account.seen("one") == {0: list(range(30))}
-
-
-@pytest.mark.test_all
-def test_publisher_that_is_down_or_hangs(outage):
-    """A consumer tries again while nginx finds no publisher (502), or none that answers in time
-    (504), and has everything when there is one.
-    """
-    publishers, account = outage
-    hasty = {"proxy_read_timeout 75s;": "proxy_read_timeout 1s;"}
-    with behind(publishers.url, hasty) as (_, url), reading(url) as client, ExitStack() as stack:
-        answer = get(url)
-        assert (answer.status_code, answer.headers["content-type"]) == (502, "text/html")
-        with pytest.raises(Unavailable):
-            account.read_in_turn(client, "one")
-        process = stack.enter_context(publishers.publishing())
-        os.kill(process, signal.SIGSTOP)
-        assert get(url).status_code == 504
-        with pytest.raises(Unavailable):
-            account.read_in_turn(client, "one")
-        os.kill(process, signal.SIGCONT)
-        account.read_in_turn(client, "one")

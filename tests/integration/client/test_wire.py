@@ -139,18 +139,6 @@ def test_problem_that_cannot_be_read_is_known_by_its_status(any_call, body):
         any_call(url)
 
 
-def test_reader_who_is_not_let_in_is_advised(any_call):
-    """Who is not known or not allowed is told what the feed says, and what to do."""
-    for kind, status, error, advice in (
-        ("unauthorized", "401 No", errors.Unauthorized, "Give the httpx client the credentials"),
-        ("forbidden", "403 No", errors.Forbidden, "Ask the feed's owner"),
-    ):
-        refusal = problem(kind, status=status, detail="Not you.")
-        with raw_feed(refusal) as (url, _), pytest.raises(error, match="Not you") as caught:
-            any_call(url)
-        assert advice in str(caught.value)
-
-
 RETRY_AFTER = {
     "7": 7,
     "9" * 400: math.inf,
@@ -286,15 +274,6 @@ def test_extension_is_asked_as_the_protocol_has_it(any_call, asked):
     ):
         any_call(url, method, *arguments, **options)
     assert seen == []
-
-
-def test_types_are_asked_for_in_any_case(call):
-    """FeedAPI v2 has filters of its own, and feeds of it announce nothing."""
-    with raw_feed() as (url, seen):
-        call(url, "fetch", 0, FIRST, types=TypeFilter({"B", "a"}))
-        call(url, "fetch", 0, FIRST, types=TypeFilter({"c"}, skip=True))
-    assert [query.get("event-types") for _, query in seen] == [["a;b"], None]
-    assert [query.get("skip-event-types") for _, query in seen] == [None, ["c"]]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """A page is applied in one transaction with its cursor, whatever `apply` is and does."""
 
-import asyncio
 import threading
 from contextlib import suppress
 
@@ -17,13 +16,11 @@ from harness.deliveries import (
     opened,
     write,
     write_page,
-    write_page_async,
 )
 from harness.stores import LOCK_WAITS, beside, outcome
 from harness.waiting import DEADLINE, until
 from sqlalchemy import Connection, text
-from sqlalchemy import event as sql_event
-from sqlalchemy.exc import IntegrityError, OperationalError
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import async_sessionmaker
 from sqlalchemy.orm import DeclarativeBase, Session, sessionmaker
 
@@ -329,33 +326,6 @@ def test_violated_constraint_is_the_handler_s_error(every_shop):
     assert shop.letters() == [(2, "failed", 1)] * 2
 
 
-def test_full_disk_halts_and_sets_nothing_aside(sqlite_url):
-    """A page that no longer fits is rolled back whole, and applied when there is room."""
-    room, came_to = [2**30], set()
-    with opened(sqlite_url) as shop:
-        shop.feed.publish(*[event(n, "x" * 3000) for n in range(30)])
-
-        @sql_event.listens_for(shop.engine, "connect")
-        def limit(connection, _):
-            connection.execute(f"PRAGMA max_page_count = {room[0]}")
-
-        def run(pages):
-            with shop.engine.connect() as connection:
-                room[0] = connection.exec_driver_sql("PRAGMA page_count").scalar() + pages
-            shop.engine.dispose()
-            shop.run(write_page, limit=3, failures=ASIDE)
-
-        for _ in range(3):
-            with pytest.raises((Halted, OperationalError), match=r"OperationalError|disk is full"):
-                run(7)
-            came_to.add(len(shop.landed()))
-            place = 0 if shop.cursor() == "_first" else int(shop.cursor())
-            assert (shop.landed(), shop.letters()) == ([*range(place)], [])
-        assert len(came_to) > 1, "the disk has to have been full in the middle of the feed"
-        run(2**20)
-        assert (shop.landed(), shop.letters()) == ([*range(30)], [])
-
-
 def lose_the_connection(engine, connection):
     """Lose the connection."""
     kill(engine, connection)
@@ -438,18 +408,3 @@ def test_interrupt_rolls_back_and_passes(either_shop):
         shop.run(apply, failures=ASIDE)
     assert (len(calls), shop.landed(), shop.letters()) == (1, [], [])
     assert (shop.cursor(), shop.leases()) == ("_first", 0)
-
-
-@pytest.mark.parametrize("lanes", [1, 4])
-def test_cancelled_task_rolls_back(async_shop, lanes):
-    """An apply that is cancelled leaves nothing of the page."""
-
-    async def apply(connection, page) -> None:
-        await write_page_async(connection, page)
-        asyncio.current_task().cancel()
-        await asyncio.sleep(DEADLINE)
-
-    async_shop.feed.publish(event(1, "a"), event(2, "b"))
-    with pytest.raises(asyncio.CancelledError):
-        async_shop.run(apply, lanes=lanes)
-    assert (async_shop.landed(), async_shop.cursor()) == ([], "_first")

@@ -1,6 +1,5 @@
 """A consumer from start to end: where it starts, what it reads, and what it outlives."""
 
-import asyncio
 import threading
 
 import httpx
@@ -11,8 +10,6 @@ from harness.waiting import DEADLINE, until
 from harness.web import serving
 from sqlalchemy import Connection, create_engine, insert, select
 from sqlalchemy import event as sql_event
-from sqlalchemy.ext.asyncio import create_async_engine
-from sqlalchemy.pool import StaticPool
 from starlette.applications import Starlette
 
 from zeroeventhub import (
@@ -101,17 +98,6 @@ def test_start_is_first_last_or_a_cursor(shop):
         connection.execute(shop.store.tables.cursors.delete())
     shop.run(write_page, start="3")
     assert shop.landed() == [4, 3, 4]
-
-
-def test_partitions_that_come_later_are_read_from_their_beginning(shop):
-    """A consumer that started at the end reads all of a partition that is new."""
-    filled(shop, 2, 1)
-    shop.run(write_page, start=LAST)
-    shop.feed.layout.append(Partition(1))
-    shop.feed.token = "2"
-    shop.feed.publish(event(7), partition=1)
-    shop.run(write_page, start=LAST)
-    assert shop.landed() == [7]
 
 
 def test_layout_that_changes_while_it_is_followed_is_read_on(either_shop):
@@ -242,28 +228,8 @@ def test_option_that_cannot_work_is_refused(sqlite, options, complaint):
             consumer(None, CursorStore(sqlite), **options)
 
 
-def test_kind_of_engine_must_fit_the_consumer():
-    """A consumer with the other's store says so."""
-    sync = Consumer(None, CursorStore(create_async_engine("sqlite+aiosqlite://")), NAME)
-    with pytest.raises(ConfigurationError, match="AsyncConsumer"):
-        sync.run(write_page)
-    other = AsyncConsumer(None, CursorStore(create_engine("sqlite://")), NAME)
-    with pytest.raises(ConfigurationError, match="or use Consumer"):
-        asyncio.run(other.run(write_page))
-
-
-def test_database_in_memory_is_refused_by_a_run(sync_shop):
-    """A connection that all threads would share is refused; a loop does with one."""
-    shop = filled(sync_shop, 4)
-    shop.engine.dispose()
-    shop.engine = create_engine("sqlite://", poolclass=StaticPool)
-    shop.store = CursorStore(shop.engine)
-    with shop.engine.begin() as connection:
-        shop.store.create_tables(connection)
+def test_database_in_memory_is_refused_by_a_run():
+    """A connection that all threads would share is refused."""
+    memory = Consumer(None, CursorStore(create_engine("sqlite://")), NAME)
     with pytest.raises(ConfigurationError, match="in memory"):
-        shop.run(write_page)
-    with shop.pages() as pages:
-        for page in pages:
-            with shop.engine.begin() as connection:
-                page.commit(connection)
-    assert shop.cursor() == "2"
+        memory.run(write_page)

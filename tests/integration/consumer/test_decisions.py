@@ -7,7 +7,6 @@ from dataclasses import make_dataclass, replace
 import pytest
 from harness.deliveries import (
     NAME,
-    Poison,
     Rival,
     Seen,
     effects,
@@ -45,15 +44,6 @@ def test_event_that_comes_again_is_dropped(every_shop):
     assert shop.landed() == [1, 2, 3]
     assert shop.observer["duplicate"] == [(1,), (1,)]
     assert shop.observer["committed"] == [(3,), (2,)]
-
-
-def test_event_whose_page_failed_is_not_taken_for_seen(shop):
-    """What was rolled back comes as new."""
-    shop.feed.publish(event(1), event(2))
-    with halting(Poison):
-        shop.run(failing(2), inbox=True)
-    shop.run(write_page, inbox=True)
-    assert shop.landed() == [1, 2]
 
 
 def test_event_that_was_set_aside_is_dropped_when_it_comes_again(shop):
@@ -330,23 +320,3 @@ def test_letter_that_is_discarded_before_its_turn_is_not_applied(lettered):
     shop.retry()
     shop.run(failing(seen=seen), failures=HELD, observer=Rival(discard))
     assert (seen, shop.landed(), shop.letters()) == ([2, 3, 5], [4, 2, 3, 5], [])
-
-
-def test_letter_whose_transaction_cannot_be_committed_has_failed(postgresql_url):
-    """A constraint that is checked at the end fails the letter, and not the consumer."""
-    with opened(postgresql_url) as shop:
-        shop.feed.publish(event(1, "a"), event(2, "b"))
-        shop.run(failing(1), failures=HELD)
-        with shop.engine.begin() as connection:
-            once = "ALTER TABLE effects ADD CONSTRAINT once UNIQUE (unique_n) DEFERRABLE "
-            connection.execute(text(f"{once} INITIALLY DEFERRED"))
-        shop.retry()
-
-        def apply(connection: Connection, one: Event) -> None:
-            """Write the same number twice."""
-            for _ in range(2):
-                connection.execute(effects.insert().values(n=one.data["n"], unique_n=7))
-
-        shop.run(apply, failures=HELD)
-        assert (shop.landed(), shop.letters()) == ([2], [(1, "failed", 3)])
-        assert shop.observer["failed"][-1] == ("IntegrityError", 3)

@@ -99,13 +99,6 @@ def test_reading_ends_when_there_are_more(sync_shop, extensions):
         assert limits[0] == most + 1
 
 
-@pytest.mark.parametrize(("timed", "seconds"), [(True, 0), (False, None)])
-def test_event_may_be_of_the_future_or_of_no_time(sync_shop, timed, seconds):
-    """What has not happened yet is 0 seconds old; without a time its age is unknown."""
-    aged(sync_shop, [-9999], timed=timed)
-    assert lag_of(sync_shop) == {0: Lag(1, seconds)}
-
-
 def counting(shop, *ages, seconds=5.0):
     """Let a feed count; return the partitions and cursors that it was asked for, and limits."""
     asked = aged(shop, *ages, extensions=frozenset({LAG}))

@@ -149,7 +149,7 @@ def test_crashes_anywhere_neither_lose_nor_repeat_nor_reorder(sync_shop):
     """Lanes crash at any event, pages are read again in any size, with any number of lanes."""
     shop = sync_shop
 
-    @settings(max_examples=15, suppress_health_check=list(HealthCheck), database=None)
+    @settings(max_examples=10, suppress_health_check=list(HealthCheck), database=None)
     @given(st.data())
     def crash(data):
         with shop.engine.begin() as connection:

@@ -96,12 +96,3 @@ def test_lanes_work_side_by_side_and_cursor_waits(leveled_store):
     assert progress(store, entered[0]) == (2, {0: 1, 1: 1})
     with pytest.raises(Fenced):
         advance(store, place, 0, 1, 2)
-
-
-def test_lane_that_waited_for_the_cursor_is_fenced(store):
-    """A lane that begins while the right to the cursor passes on does not count."""
-    place = load(store, 0)
-    with kept_waiting(store, advance, store, place, 0, 0, 1) as (connection, results):
-        store.set(connection, NAME, 0, FIRST)
-    assert isinstance(results[0], Fenced)
-    assert progress(store, load(store, 0)) is None

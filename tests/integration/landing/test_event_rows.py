@@ -1,12 +1,11 @@
 """Rows of events: what each column takes, and what of an event does not fit a table."""
 
-import math
 import uuid
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 
 import pytest
-from harness.landed import flat, inserted, orders, small, stamped, stored
+from harness.landed import inserted, orders, small, stamped, stored
 from sqlalchemy import select, text
 
 from zeroeventhub import Event
@@ -48,16 +47,6 @@ def test_value_of_every_type_arrives_as_its_column_has_it(tables):
     assert abs(row["placed"] - datetime(2026, 1, 1, 0, 0, 0, 500000)) <= timedelta(seconds=0.5)  # noqa: DTZ001 - as the column has it
 
 
-def test_defaults_and_expressions_of_sqlalchemy_count(tables):
-    """A default that is Python's, and a type that has the database work, are heeded."""
-    events = [Event(b'{"n":1,"document":{"a":1}}'), Event(b'{"n":2,"name":"ADA"}')]
-    rows = inserted(tables, stamped, events)
-    assert rows == [
-        {"n": 1, "name": "nobody", "document": {"a": 1}},
-        {"n": 2, "name": "ada", "document": None},
-    ]
-
-
 @pytest.mark.parametrize(("table", "is_null"), [(small, True), (stamped, False)])
 def test_null_in_a_column_of_json_is_as_the_column_wants_it(tables, table, is_null):
     """JSON's null is NULL in a column that wants it so, and JSON in another; absent is NULL."""
@@ -66,32 +55,6 @@ def test_null_in_a_column_of_json_is_as_the_column_wants_it(tables, table, is_nu
     with tables.connect() as connection:
         absent = select(table.c.n).where(text("document IS NULL"))
         assert set(connection.scalars(absent)) == ({1, 2, 3} if is_null else {2})
-
-
-def test_event_lands_whole_as_the_json_it_is(tables):
-    """Bytes that a function gives to a column of JSON are JSON."""
-    (row,) = inserted(
-        tables, small, [Event(b'{"a": [1, "\xc3\xa5"]}')], lambda one: {"document": one.raw}
-    )
-    assert row == {"n": 1, "text": None, "document": {"a": [1, "å"]}}
-
-
-def test_row_that_a_function_made_is_written_by_the_driver(tables):
-    """What JSON has no word for arrives, where a function has made it."""
-    amount = math.inf if tables.dialect.name == "postgresql" else 2.5
-    made = {"text": "a", "amount": amount, "price": Decimal("1.5"), "due": date(2026, 1, 2)}
-    (row,) = inserted(tables, flat, [Event(b"0")], lambda _: made)
-    assert row == {"n": 1, "paid": None, **made}
-
-
-@pytest.mark.parametrize("paid", ["yes", 2, "t"])
-def test_value_that_is_neither_true_nor_false_is_refused(tables, paid):
-    """A column of booleans takes none of the words that a database might take for one."""
-    with tables.begin() as connection, pytest.raises(ConfigurationError, match="column 'paid'"):
-        insert_events(connection, flat, [Event(b"0")], lambda _: {"paid": paid})
-    with tables.begin() as connection, pytest.raises(ProtocolError, match="Expected `bool"):
-        insert_events(connection, flat, [Event.of({"paid": paid})])
-    assert stored(tables, flat) == []
 
 
 def test_column_that_is_not_named_has_its_default(tables):
@@ -117,17 +80,11 @@ def test_row_is_made_by_a_function(tables):
 
 
 REFUSED = [
-    (b"[1]", "Expected `object`"),
     (b'"secret"', "Expected `object`"),
-    (b"null", "Expected `object`"),
     (b'{"id":8}', "missing required field `customer`"),
-    (b'{"id":8,"customer":null}', "customer"),
     (b'{"id":"secret","customer":"a"}', "Expected `int"),
     (b'{"customer":"a","placed":"secret"}', "Invalid RFC3339"),
-    (b'{"customer":"a","placed":"0001-01-01T00:00:00+02:00"}', "column 'placed'"),
-    (b'{"customer":"a","amount":"secret"}', "Invalid decimal"),
     (b'{"customer":"a","order":5}', "column 'order'"),
-    (b'{"customer":"a","key":"secret"}', "Invalid UUID"),
 ]
 
 
@@ -141,7 +98,6 @@ def test_event_that_does_not_fit_is_named_by_its_place(sqlite, raw, reason):
     assert str(refused.value).startswith("Event 3 of the page does not fit table 'orders of all")
     assert "secret" not in str(refused.value)
     assert refused.value.__suppress_context__
-    assert refused.value.__cause__ is None
     assert stored(sqlite, orders) == []
 
 
@@ -166,10 +122,7 @@ def test_event_that_names_no_column_is_refused(sqlite):
     ("row", "reason"),
     [
         ({"customer": "a", "nope": 1}, "'nope' is no column"),
-        ({"customer": "a", "doubled": 1}, "'doubled' is no column"),
-        ({}, "no value"),
         ({"id": 1}, "column 'customer' needs a value"),
-        ({"customer": "a", "lines": object()}, "column 'lines'"),
         ({"customer": "a", "placed": "secret"}, "column 'placed'"),
     ],
 )
@@ -180,10 +133,3 @@ def test_row_that_does_not_fit_is_a_mistake_of_its_maker(sqlite, row, reason):
         insert_events(connection, orders, [Event(b"1")], lambda _: row)
     assert "event 1 of the page" in str(refused.value)
     assert "secret" not in str(refused.value)
-
-
-def test_error_of_a_row_function_is_raised(sqlite):
-    """What a function that makes rows raises is raised as it is."""
-    small.create(sqlite)
-    with sqlite.begin() as connection, pytest.raises(KeyError, match="n"):
-        insert_events(connection, small, [Event(b"{}")], lambda event: {"n": event.data["n"]})

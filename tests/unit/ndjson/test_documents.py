@@ -114,9 +114,8 @@ def test_cursor_has_up_to_4096_printable_characters():
 
 
 NO_IDS = [
-    *[b"-1", b"32768", b"1.0", b"1e400", b"true", b"{}", b"[]", b'"-1"', b'"32768"', b'""'],
-    *[b'" 1"', b'"1 "', b'"+1"', b'"1.0"', b'"%b"' % (b"1" * 5000)],
-    *['"²"'.encode(), '"\u0661"'.encode()],
+    *[b"-1", b"32768", b"1.0", b"true", b"{}", b'"-1"', b'""', b'" 1"', b'"+1"'],
+    *[b'"%b"' % (b"1" * 5000), '"²"'.encode()],
 ]
 
 REFUSED = {
@@ -131,9 +130,7 @@ REFUSED = {
         b'{"cursors":"ab"}',
     ],
     decode_lag: [
-        *[b"{}", b"[]", b'{"events":null}', b'{"events":-1}', b'{"events":"1"}'],
-        *[b'{"events":1.5}', b'{"events":true}', b'{"events":1,"seconds":-0.1}'],
-        *[b'{"events":1,"seconds":"1"}', b'{"events":1,"seconds":NaN}'],
+        *[b"{}", b"[]", b'{"events":-1}', b'{"events":"1"}', b'{"events":1,"seconds":-0.1}'],
         b'{"events":0,"seconds":1e999}',
     ],
     decode_counted_cursor: [
@@ -188,13 +185,3 @@ def test_answer_survives_the_wire(encode, decode, answers):
     for sent in answers:
         assert decode(encode(sent)) == sent
         assert b"null" not in encode(sent)
-
-
-@pytest.mark.parametrize("value", [b"null", b"false", b"1", b'"true"', b"[true]", b"{}", b"1e999"])
-def test_flag_that_is_not_true_is_passed_over(value):
-    """A value of another type in a flag's place counts as absent."""
-    assert decode_lag(b'{"events":1,"more":%b}' % value).exact
-    assert not decode_key(b'{"events":[],"more":%b}' % value).more
-    info = decode_info(b'{"token":"a","partitions":[],"extensions":[%b,"wait"]}' % value)
-    assert info.extensions == {"wait"} | ({"true"} if value == b'"true"' else set())
-    assert not decode_info(b'{"token":"a","partitions":[],"extensions":%b}' % value).extensions

@@ -41,20 +41,12 @@ def decode(body, partition=0):
 @given(pages)
 @example(Page([Event.of("\u2028\u0085\u0000\r\n")], "1-1"))
 def test_page_survives_the_wire(page):
-    """A page is the same behind the wire, also with JSON that no language likes."""
+    """A page is the same after the wire, also with JSON that no language likes."""
     body = encode_page(page)
     assert decode(body) == page
     between, checkpoint = parts_of(body)
     assert between == b'}\n{"data":'.join(event.raw for event in page.events)
     assert json.loads(checkpoint)["cursor"] == page.cursor
-
-
-def test_flags_stand_only_where_they_are_true():
-    """A checkpoint says that a page is caught up or at its stop, and never that it is not."""
-    assert encode_page(Page([], "a")) == b'{"cursor":"a"}\n'
-    assert encode_page(Page([], "a", caught_up=True)) == b'{"cursor":"a","caughtUp":true}\n'
-    stopped = Page([Event(b"1")], '"', stop_reached=True)
-    assert encode_page(stopped) == b'{"data":1}\n{"cursor":"\\"","stopReached":true}\n'
 
 
 @given(partition_ids, pages, header_fields, st.sets(text, max_size=3))
