@@ -158,23 +158,3 @@ def test_pages_of_what_may_be_erased_are_not_kept(sqlite, tmp_path):
     said = source(Archive(tmp_path, erasable=True), **ATTRIBUTES).bind(sqlite)
     assert not said.read(0, "1-0", 1).full
     assert said.erase(ids=["5"]) == 1
-
-
-@pytest.mark.parametrize(
-    ("options", "named", "complaint"),
-    [
-        ({"cloudevents": True, "key": "customer"}, {"ids": ["2"]}, "no column of ids.*id=…"),
-        ({"id": "id"}, {"keys": ["c1"]}, "no column of keys.*key=…"),
-        ({"id": "id"}, {"ids": ["2"], "keys": ["c1"]}, "no column of keys.*key=…"),
-    ],
-)
-def test_events_are_not_erased_by_what_their_feed_does_not_have(
-    sqlite, tmp_path, options, named, complaint
-):
-    """A feed without a column of ids, or of keys, erases nothing by those, and says why."""
-    archive = Archive(tmp_path, erasable=True)
-    feed = opened(sqlite, archive, **options)
-    feed.seal()
-    with pytest.raises(ConfigurationError, match=complaint):
-        feed.erase(**named)
-    assert archive.look().erasures == ()

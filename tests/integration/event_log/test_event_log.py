@@ -1,6 +1,5 @@
 """A log of events: its table, appends that may be repeated, and its feed."""
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -8,21 +7,17 @@ from functools import partial
 from itertools import product
 
 import pytest
-from harness.waiting import until
 from sqlalchemy import (
     CheckConstraint,
     MetaData,
     UniqueConstraint,
     create_engine,
-    event,
-    func,
     insert,
     select,
     text,
 )
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import create_async_engine
-from sqlalchemy.orm import Session, scoped_session, sessionmaker
+from sqlalchemy.orm import Session
 
 from zeroeventhub import FIRST, EventLog, Layout, NewEvent
 from zeroeventhub.errors import ConfigurationError, IdReused, StoreUnavailable
@@ -184,21 +179,6 @@ def test_append_is_part_of_the_callers_transaction(engine, log):
     assert ids(engine, log) == ["e0"]
 
 
-@pytest.mark.anyio
-@pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
-async def test_append_by_each_async_driver_of_postgresql(postgresql, driver):
-    """Drivers with and without COPY append a batch once."""
-    log, url = made(postgresql), postgresql.url.set(drivername=f"postgresql+{driver}")
-    if driver == "asyncpg" and "host" in url.query:
-        url = url.set(host=None)
-    own = create_async_engine(url)
-    for size in (1, 5, 7):
-        async with own.begin() as connection:
-            await connection.run_sync(log.append, batch(size))
-    await own.dispose()
-    assert ids(postgresql, log) == [f"e{number}" for number in range(7)]
-
-
 def test_attributes_are_those_of_a_cloudevent(engine, log):
     """The feed knows id, type, key and time, by which readers find and filter events."""
     began = datetime.now(UTC) - timedelta(seconds=5)
@@ -215,19 +195,6 @@ def test_attributes_are_those_of_a_cloudevent(engine, log):
     assert feed.cursor_at(moment, partition) == feed.cursor_at(began, partition)
     later = feed.cursor_at(moment + timedelta(seconds=1), partition)
     assert later != feed.cursor_at(moment, partition)
-
-
-def test_time_is_that_of_the_append(engine, log):
-    """An event has the time of its append, and not that of the beginning of its transaction."""
-    with engine.begin() as connection:
-        log.append(connection, batch(1))
-        began = time.monotonic()
-        until(lambda: time.monotonic() > began + 0.01, "10 ms go by")
-        log.append(connection, batch(2, first=1))
-        log.append(connection, batch(1, first=3))
-    times = [row.time for row in rows(engine, log)]
-    assert times == sorted(times)
-    assert times[1] - times[0] >= timedelta(milliseconds=9)
 
 
 def test_log_of_partitions_that_have_changed(any_engine):
@@ -262,21 +229,6 @@ def test_one_batch_appended_by_many_at_once_is_there_once(engine, log, size):
             producer.result(60)
     assert sorted(ids(engine, log)) == sorted(f"e{n}" for n in range(size))
     assert sum(map(len, published(log.feed().bind(engine)).values())) == size
-
-
-def test_append_looks_nothing_up_that_is_new(engine, log):
-    """The log appends a batch of new events by one statement, in a savepoint where one is
-    needed.
-    """
-    seen = []
-    event.listen(engine, "before_cursor_execute", lambda *given: seen.append(given[2]))
-    for first, size in ((0, 1), (10, 5)):
-        seen.clear()
-        append(engine, log, batch(size, first=first))
-        by_copy = size > 1 and engine.dialect.name == "postgresql"
-        expected = ["SAVEPOINT", "RELEASE"] if by_copy else ["INSERT"]
-        assert [statement.split()[0] for statement in seen] == expected
-    assert len(rows(engine, log)) == 6
 
 
 def test_database_that_is_locked_asks_to_try_again(sqlite):
@@ -327,37 +279,3 @@ def test_what_is_no_event_or_no_transaction_is_refused(sqlite):
         pytest.raises(ConfigurationError, match="AUTOCOMMIT"),
     ):
         log.append(connection, batch(2))
-
-
-@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
-def test_schema_that_is_translated_is_that_of_every_row(request, database):
-    """Rows go where the caller's connection says, however many there are."""
-    engine = request.getfixturevalue(database)
-    log = made(engine)
-    with engine.connect() as connection:
-        other = {"sqlite": "ATTACH ':memory:' AS other", "postgresql": "CREATE SCHEMA other"}
-        connection.execute(text(other[database]))
-        connection.commit()
-        connection.execution_options(schema_translate_map={None: "other"})
-        log.table.metadata.create_all(connection)
-        for count in (1, 2, 3):
-            log.append(connection, batch(count, first=10 * count))
-            paid = [NewEvent("paid", {"n": n}) for n in range(count)]
-            log.append_to(connection, f"k{count}", paid, expected_version=0)
-        assert connection.scalar(select(func.count()).select_from(log.table)) == 2 * (1 + 2 + 3)
-        connection.commit()
-    assert rows(engine, log) == []
-
-
-def test_session_is_asked_for_the_connection_of_the_table(sqlite):
-    """A session that knows several databases appends through the one of the log."""
-    log = made(sqlite)
-    with Session(binds={log.table: sqlite}) as session:
-        log.append(session, batch(2))
-        assert log.read_key(session, "c0") == []
-        session.commit()
-    scoped = scoped_session(sessionmaker(sqlite))
-    log.append_to(scoped, "key", [NewEvent("paid", {})], expected_version=0)
-    scoped.commit()
-    scoped.remove()
-    assert len(rows(sqlite, log)) == 3

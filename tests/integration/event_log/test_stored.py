@@ -1,8 +1,6 @@
 """Which events say the same if their id comes again."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from sqlalchemy import MetaData, create_engine
 
 from zeroeventhub import EventLog, NewEvent
@@ -53,25 +51,3 @@ def test_documents_are_compared_in_what_they_say(appended, one, other, is_same):
     what every database keeps to the last digit is compared to the last digit.
     """
     assert appended(one, other) is is_same
-
-
-documents = st.recursive(
-    st.none() | st.booleans() | st.integers(-5, 5) | st.text("ab", max_size=2),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("ab"), inner),
-    max_leaves=6,
-)
-
-
-@given(documents, documents)
-def test_documents_are_the_same_if_their_types_are(appended, one, other):
-    """The log takes two documents for one if Python's values and their types are the same."""
-
-    def typed(value):
-        match value:
-            case dict():
-                return {name: typed(each) for name, each in value.items()}
-            case list():
-                return [typed(each) for each in value]
-        return type(value).__name__, value
-
-    assert appended([one], [other]) is (typed(one) == typed(other))

@@ -1,20 +1,15 @@
 """A feed behind an engine, sync or async: each question, and looks at the head that are small."""
 
-import time
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from harness.shop import metadata, orders, place
 from sqlalchemy import create_engine, event, insert, text
-from sqlalchemy.ext.asyncio import create_async_engine
 
 from zeroeventhub import FIRST, TableFeed, TypeFilter
 from zeroeventhub.capacity import Capacity
-from zeroeventhub.errors import BadCursor, ConfigurationError, Diverged, Unavailable
-
-LONG = 20
-"""Seconds that nothing here takes, unless nothing ends it."""
+from zeroeventhub.errors import BadCursor, Diverged, Unavailable
 
 
 @contextmanager
@@ -144,46 +139,3 @@ def session(engine, question="SELECT name || '=' || setting FROM pg_settings ORD
     """Return what the one connection of an engine answers."""
     with engine.connect() as connection:
         return connection.scalars(text(question)).all()
-
-
-def test_look_does_not_wait_for_long(host, postgresql_url):
-    """An altered sequence keeps a look waiting for no longer than a statement may take."""
-    feed = bound(host, "observed", statement_seconds=2)
-    assert feed.head() == 3
-    (sequence,) = session(host, "SELECT pg_get_serial_sequence('orders', 'id')")
-    altering = create_engine(postgresql_url)
-    with altering.connect() as connection:
-        connection.execute(text(f"ALTER SEQUENCE {sequence} MAXVALUE 1000000"))
-        began = time.monotonic()
-        with pytest.raises(Unavailable, match="longer than it may"):
-            feed.head()
-        assert time.monotonic() - began < LONG
-        connection.rollback()
-    altering.dispose()
-    assert feed.head() == 3
-
-
-def test_look_is_no_way_around_the_check(host, monkeypatch):
-    """A feed that is only looked at hears in time that its table is no longer what it was."""
-    feed = bound(host, "observed")
-    assert feed.head() == 3
-    with host.begin() as connection:
-        sequence = connection.scalar(text("SELECT pg_get_serial_sequence('orders', 'id')"))
-        connection.execute(text(f"ALTER SEQUENCE {sequence} CACHE 20"))
-    monkeypatch.setattr("zeroeventhub.publisher.checks.CHECK_INTERVAL", 0)
-    with pytest.raises(ConfigurationError, match="CACHE 1"):
-        feed.head()
-
-
-@pytest.mark.anyio
-async def test_async_engine_is_looked_at_in_the_same_way(host, postgresql_url):
-    """A feed of an async engine looks by one statement as well."""
-    engine = create_async_engine(postgresql_url)
-    feed = TableFeed(orders, data="data").bind(engine)
-    assert [await feed.head() for _ in range(2)] == [3, 3]
-    with asking(engine.sync_engine) as asked:
-        assert await feed.head() == 3
-    assert len(asked) == 1
-    write(host)
-    assert await feed.head() == 4
-    await engine.dispose()

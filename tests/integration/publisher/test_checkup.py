@@ -2,7 +2,7 @@
 
 import pytest
 from harness.shop import metadata, orders, place
-from sqlalchemy import Column, DateTime, Integer, MetaData, String, Table, func, text
+from sqlalchemy import text
 
 from zeroeventhub import TableFeed
 
@@ -63,18 +63,3 @@ def test_statistics_of_updates_are_a_warning(postgresql):
     postgresql.dispose()
     (sentence,) = warnings(TableFeed(orders, data="data").bind(postgresql))
     assert "3 updated rows" in sentence
-
-
-def test_column_of_updates_is_a_warning(sqlite):
-    """A model that notes when a row was updated is one of rows that change."""
-    table = Table(
-        "customers",
-        MetaData(),
-        Column("id", Integer, primary_key=True),
-        Column("name", String(20)),
-        Column("changed", DateTime, onupdate=func.now()),
-        sqlite_autoincrement=True,
-    )
-    table.create(sqlite)
-    (sentence,) = warnings(TableFeed(table).bind(sqlite))
-    assert "'changed'" in sentence

@@ -146,23 +146,6 @@ def test_cursor_leads_on_when_the_ordering_is_back(postgresql, monkeypatch, orde
     )
 
 
-def test_feed_goes_on_without_its_index(engine):
-    """Pages are read in another way once their index is gone, and by it when it is back."""
-    metadata.create_all(engine)
-    write(engine, 10, partitions=2)
-    feed = source(partition="part", partitions=2).bind(engine)
-    cursor = feed.read(1, FIRST, 2).cursor
-    on = " ON orders" if engine.dialect.name == "mariadb" else ""
-    run(engine, [f"DROP INDEX orders_by_part{on}"])
-    with suppress(FeedFailure):
-        feed.read(1, cursor, 10)
-    assert len(feed.read(1, cursor, 10).events) == 3
-    assert feed.lag(1, cursor).events == 3
-    assert feed.cursor_of_count(1, cursor, 9).events == 3
-    run(engine, ["CREATE INDEX orders_by_part ON orders (part, id)"])
-    assert len(feed.read(1, cursor, 10).events) == 3
-
-
 def test_form_that_changed_is_no_other_history(engine):
     """A cursor is not refused for a digest while a column is of another type than at the start;
     it is good when the column is back, and refused if its event is really another.
@@ -182,13 +165,3 @@ def test_form_that_changed_is_no_other_history(engine):
     run(engine, ["UPDATE orders SET customer = 'another'"])
     with pytest.raises(Diverged):
         feed.read(0, cursor, 3)
-
-
-def test_change_that_does_no_harm_passes(postgresql):
-    """A feed goes on as if nothing had happened where events are what they were."""
-    metadata.create_all(postgresql)
-    write(postgresql, 3)
-    feed = source().bind(postgresql)
-    cursors = {feed.read(0, FIRST, 3).cursor for _ in range(10)}
-    run(postgresql, ["ALTER TABLE orders ALTER COLUMN customer TYPE varchar(80)"])
-    assert {feed.read(0, FIRST, 3).cursor for _ in range(10)} == cursors

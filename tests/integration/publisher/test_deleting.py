@@ -104,26 +104,6 @@ def test_rows_that_others_have_locked_are_waited_for(log, case):
     assert log.count(patience) == before
 
 
-@pytest.mark.usefixtures("impatient")
-@of_each(OBSERVED)
-def test_tries_are_those_of_one_batch(log, case):
-    """A batch that had to be tried again takes no try from those behind it."""
-    log.write(*range(6))
-    plan = log.feed.plan_trim(below=7)
-    holders = []
-
-    def hold(*_):
-        if len(holders) < 3:
-            holders.append(log.engine.connect())
-            row = 2 * len(holders)
-            holders[-1].exec_driver_sql(f"SELECT * FROM log WHERE id = {row} FOR UPDATE")
-
-    event.listen(log.engine, "handle_error", lambda _: holders[-1].close())
-    hold()
-    assert log.feed.trim(plan, rows=2, told=hold) == 6
-    assert len(holders) == 3
-
-
 @of_each(*(case for case in ALL if case.database != "sqlite"))
 def test_no_writer_waits_for_a_batch(log, case):
     """While a batch is being deleted others write to the table, and need not wait."""

@@ -260,28 +260,6 @@ def test_isolation_of_the_host_is_not_the_feeds(host):
     strict.dispose()
 
 
-def test_transaction_that_a_hook_begins_is_ended(sqlite):
-    """A host of SQLite whose hook begins transactions that lock the database is not locked."""
-
-    @event.listens_for(sqlite, "connect")
-    def connect(connection, _):
-        connection.isolation_level = None
-
-    @event.listens_for(sqlite, "begin")
-    def begin(connection):
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-    metadata.create_all(sqlite)
-    fill(sqlite)
-    other = create_engine(sqlite.url, connect_args={"timeout": 1})
-    with during(sqlite, lambda cursor: fill(other)):
-        assert len(read(sqlite).events) == 3
-    fill(sqlite)
-    assert len(read(sqlite).events) == 9
-    assert len(read(sqlite).events) == 9
-    other.dispose()
-
-
 def test_connection_that_breaks_is_never_seen_again(postgresql_url):
     """A connection that breaks in use ends in a 503, and the next one is whole."""
     engine = create_engine(postgresql_url, pool_size=1, max_overflow=0)

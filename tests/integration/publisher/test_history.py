@@ -29,7 +29,16 @@ def histories(mariadb_server_url):
         yield found
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=[kind.name for kind in KINDS])
+NOW = {"failover, events lost", "restored dump, nothing lost", "restored dump, events lost"}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, id=kind.name, marks=() if kind.name in NOW else pytest.mark.test_all)
+        for kind in KINDS
+    ],
+)
 def test_history_is_told_apart(histories, kind):
     """A cursor whose events are all there goes on by itself; any other is refused for good."""
     found = histories.run(kind, 1)
@@ -233,11 +242,8 @@ def test_cursor_without_a_digest_is_still_taken(shop):
 @pytest.mark.parametrize(
     ("since", "now"),
     [
-        ({}, {"data": ["data"]}),
         ({}, {"cloudevents": True}),
         ({}, {"headers": {"customer": "customer"}}),
-        ({"cloudevents": True}, {"cloudevents": "/another", "key": "customer"}),
-        ({"data": {"n": orders.c.customer}}, {"data": {"customer": orders.c.customer}}),
         ({"data": {"v": sa.literal(1)}}, {"data": {"v": sa.literal(2)}}),
     ],
 )
@@ -254,21 +260,11 @@ def test_events_made_in_another_way_refuse_no_cursor(shop, since, now):
     assert feed.read(1, page.cursor, 10).events == []
 
 
-READS = {
-    "page": {},
-    "filtered": {"types": PLACED},
-    "empty": {"types": NOTHING},
-    "quiet": {"partition": 2},
-}
-
-
-@pytest.mark.parametrize("read", READS)
-def test_history_exchanged_between_any_two_statements(sqlite, read, monkeypatch):
+@pytest.mark.parametrize(("partition", "types"), [(0, None), (0, NOTHING), (2, None)])
+def test_history_exchanged_between_any_two_statements(sqlite, partition, types, monkeypatch):
     """Whenever in the course of a read another history takes the place of one, it is noticed."""
     monkeypatch.setattr("zeroeventhub.publisher.reader.QUIET", 1)
     metadata.create_all(sqlite)
-    options = dict(READS[read])
-    partition = options.pop("partition", 0)
     steps = 0
     while True:
         with sqlite.begin() as connection:
@@ -279,7 +275,7 @@ def test_history_exchanged_between_any_two_statements(sqlite, read, monkeypatch)
         feed.info()
         cursor, stop = feed.cursor_after(2), feed.cursor_after(5)
         with exchanging(sqlite, steps) as exchanged, suppress(Gone):
-            feed.read(partition, cursor, 3, stop=stop, **options)
+            feed.read(partition, cursor, 3, stop=stop, types=types)
             if not exchanged:
                 break
             pytest.fail(f"The history was exchanged before statement {steps} of a read.")

@@ -1,10 +1,8 @@
 """The age of a horizon that open writers hold back, and what is told of them."""
 
 import logging
-import time
 from datetime import timedelta
 
-import anyio
 import pytest
 from harness.log import Log, append, prepared, stranger
 from harness.ordering_table import (
@@ -20,12 +18,9 @@ from harness.ordering_table import (
     for_each,
 )
 from harness.waiting import until
-from prometheus_client import CollectorRegistry
-from sqlalchemy.ext.asyncio import create_async_engine
 
-from zeroeventhub.errors import ConfigurationError, Unavailable
+from zeroeventhub.errors import Unavailable
 from zeroeventhub.publisher import horizon_watch
-from zeroeventhub.telemetry import PrometheusPublisher
 
 TOO_LATE = 0.1
 
@@ -121,24 +116,6 @@ def test_readers_find_out_by_themselves(log, records):
     assert [record.levelname for record in records()] == ["WARNING", "INFO"]
 
 
-@for_each(*WATCHING, later=(GATED, OBSERVED_MARIADB))
-def test_quick_writers_age_nothing(log, records):
-    """While writers come and go, and one is always open, the horizon is as old as the last."""
-    one, two = log.engine.connect(), log.engine.connect()
-    with one, two:
-        append(one, 2)
-        log.news()
-        for number in range(3, 10):
-            before = time.monotonic()
-            append(two, number)
-            log.feed.horizon()
-            one.commit()
-            assert log.feed.horizon().age <= time.monotonic() - before
-            one, two = two, one
-        one.commit()
-    assert records() == []
-
-
 @for_each(SEQUENCED, SEQUENCED_MARIADB, SEQUENCED_SQLITE, SINGLE_WRITER, later=ON_SERVERS)
 def test_horizon_that_is_not_held_back_has_no_age(log):
     """Where positions are given after the commit, or one writes at a time, nothing is open."""
@@ -198,26 +175,3 @@ def test_user_who_may_not_see_writers_reads_all_the_same(log, records):
             slow.commit()
     (warning,) = records()
     assert warning.getMessage().endswith("Its oldest writer: none is to be seen.")
-
-
-@for_each(OBSERVED)
-@pytest.mark.usefixtures("late")
-def test_async_feed_tells_the_same(log):
-    """A feed that is bound to an async engine has the same method; metrics need a sync one."""
-
-    async def watch():
-        engine = create_async_engine(log.engine.url)
-        feed = log.source().bind(engine)
-        assert (await feed.horizon()).age == 0
-        with log.engine.connect() as slow:
-            append(slow, 2)
-            await feed.horizon()
-            await anyio.sleep(TOO_LATE)  # the age itself
-            found = await feed.horizon()
-            assert found.age > TOO_LATE / 2
-            assert [blocker.pid for blocker in found.blockers] == [pid_of(log, slow)]
-        with pytest.raises(ConfigurationError, match="sync engine"):
-            PrometheusPublisher(CollectorRegistry()).observe_horizon(feed)
-        await engine.dispose()
-
-    anyio.run(watch)

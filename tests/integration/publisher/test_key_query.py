@@ -4,7 +4,6 @@ from contextlib import contextmanager
 
 import httpx
 import pytest
-from harness.published import EVERY_ORDERING
 from harness.web import serving
 from sqlalchemy import (
     JSON,
@@ -38,11 +37,10 @@ from zeroeventhub.publisher import key_query
 KEYS = ["ada", "Ada", "漢字 & 😀", "a/b?c=d#e%20", "' OR 1=1 --", "17"]
 
 
-@pytest.fixture(params=EVERY_ORDERING)
-def log(request):
-    """A log in each ordering of each database, with five events of each key; and its engine."""
-    database, ordering = request.param
-    return filled(request.getfixturevalue(database), ordering)
+@pytest.fixture
+def log(ordered):
+    """A log with five events of each key on each database, and its engine."""
+    return filled(*ordered)
 
 
 def filled(engine, ordering=None):
@@ -222,24 +220,6 @@ def test_table_whose_keys_cannot_be_read_is_refused(table, options, sentence):
         TableFeed(table, data="data", **options)
 
 
-def test_sequenced_feed_needs_ids_for_its_keys(sqlite):
-    """Where positions are beside the table, they are no ids of the events of a key."""
-    versions = {"key": "account", "version": "nth", "key_history": True}
-    options = versions | {"ordering": "sequenced", "cloudevents": True}
-    with pytest.raises(ConfigurationError, match="ids"):
-        TableFeed(own_table(), data="data", **options).bind(sqlite)
-
-
-@pytest.mark.anyio
-async def test_async_feed_shows_keys_as_well(any_engine, any_async_engine):
-    """A feed of an async engine answers as one of a sync engine does."""
-    log, engine = filled(any_engine)
-    source = log.feed(key_history=True)
-    found = await source.bind(any_async_engine).read_key("ada", 2, 2)
-    assert repr(found) == repr(source.bind(engine).read_key("ada", 2, 2))
-    assert found.versions == [3, 4]
-
-
 @pytest.mark.parametrize(
     "body",
     [
@@ -255,10 +235,3 @@ def test_answer_that_is_no_history_is_refused(body):
     """A body that was cut, or whose versions do not rise, is never taken for a history."""
     with pytest.raises(ProtocolError):
         decode_key_page(body, 7)
-
-
-def test_client_believes_no_more_than_true():
-    """What is not the flag is taken as absent, and data stays as it was sent."""
-    page = decode_key_page(b'{"events":[{"version":7,"data":{"a": 1.10}, "x": 5}],"more":1}', 6)
-    assert (page.versions, page.more) == ([7], False)
-    assert page.events[0].raw == b'{"a": 1.10}'

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 from harness.published import TWO, published
 from harness.shop import metadata, orders, place
-from sqlalchemy import DateTime, insert, literal_column, null, type_coerce
+from sqlalchemy import DateTime, insert, type_coerce
 
 from zeroeventhub import FIRST, Lag, TableFeed
 from zeroeventhub.errors import FeedFailure
@@ -85,17 +85,3 @@ def test_age_is_told_by_text_as_well(sqlite):
     feed = TableFeed(orders, data="data", time=odd, mutable=True).bind(sqlite)
     with pytest.raises(FeedFailure, match="position 1 has no time"):
         feed.lag(0, FIRST)
-
-
-def test_time_may_be_an_expression(sqlite):
-    """What is not a column is asked for as it is."""
-    metadata.create_all(sqlite)
-    with sqlite.begin() as connection:
-        place(connection, 1)
-    for time, seconds in [(type_coerce(null(), DateTime), None), (_moment("'2999-01-01'"), 0)]:
-        feed = TableFeed(orders, data="data", time=time).bind(sqlite)
-        assert feed.lag(0, FIRST) == Lag(1, seconds)
-
-
-def _moment(sql):
-    return type_coerce(literal_column(sql), DateTime)

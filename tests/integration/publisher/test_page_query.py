@@ -50,7 +50,7 @@ def expected(rows, limit):
             return
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(st.one_of(st.integers(2, 60), st.integers(200, 2_500)), min_size=1, max_size=60),
     st.integers(1, 30),
@@ -158,10 +158,9 @@ def test_deleted_events_take_no_room(sqlite):
     assert found == [["2", "4"], ["5", "7"]]
 
 
-@pytest.mark.parametrize("options", [{}, {"mutable": True}, {"ordering": "sequenced"}], ids=str)
-def test_event_that_is_longer_than_consumers_take_is_logged_once(engine, caplog, options):
+def test_event_that_is_longer_than_consumers_take_is_logged_once(engine, caplog):
     """The publisher's log names the position of the first event whose line ends Go's pages."""
-    feed = published(engine, **options)
+    feed = published(engine)
     sizes = [2, 70_000, 2, 70_000]
     with engine.begin() as connection:
         rows = [{"data": {"n": n, "text": "x" * size}} for n, size in enumerate(sizes)]

@@ -7,7 +7,6 @@ from datetime import timedelta
 import httpx
 import pytest
 from harness.log import connected
-from harness.published import published
 from harness.shop import orders, place
 from harness.trimmed import numbers, of_another_event, position_of, trim
 from harness.waiting import until
@@ -41,7 +40,6 @@ from zeroeventhub.errors import (
     TokenChanged,
     Trimmed,
 )
-from zeroeventhub.publisher import reader
 from zeroeventhub.publisher.progress import Progress
 from zeroeventhub.publisher.retention import Retention
 
@@ -141,29 +139,6 @@ def test_consumer_that_stands_between_events_of_its_partition_is_waited_for(any_
     assert feed.plan_trim(below=21).until == 20
 
 
-def test_cursor_at_the_mark_stays_good_until_its_consumer_has_moved_on(shop, monkeypatch):
-    """A place at the event of another partition keeps the mark where it is, for it could not be
-    checked below; one in a partition that lost nothing keeps nothing.
-    """
-    feed = source(partitions=3).bind(shop)
-    all_in_partition_0(shop, after=3)
-    between = feed.cursor_after(8)
-    feed.register_progress("audit", 2, "1-0")
-    feed.register_progress("billing", 1, between)
-    assert trim(feed, 18) == 8
-    plan = feed.plan_trim(below=18)
-    assert (plan.first, plan.until, len(plan.held_back)) == (None, 8, 1)
-    assert feed.trim(plan) == 0
-    monkeypatch.setattr(reader, "QUIET", 10)
-    page = feed.read(1, between, 10)
-    assert page.events == []
-    feed.register_progress("billing", 1, page.cursor)
-    plan = feed.plan_trim(below=18)
-    assert (plan.until, plan.held_back) == (17, ())
-    feed.trim(plan)
-    assert feed.read(1, page.cursor, 10).events == feed.read(2, "1-0", 10).events == []
-
-
 def test_consumer_that_reads_on_from_an_archive_is_not_waited_for(any_shop, tmp_path):
     """Where what goes is in an archive, no consumer loses it, be it late or silent, and the plan
     has nothing to say; what is not in there stays, whatever is said to be kept elsewhere.
@@ -228,26 +203,6 @@ def test_place_that_is_taken_while_a_plan_is_carried_out_is_waited_for(any_shop,
         any_feed.register_progress("billing", 0, early)
     assert any_feed.registered() == []
     assert any_feed.plan_trim(below=18).first is None
-
-
-def test_first_place_that_another_process_has_noted_is_moved(postgresql, tmp_path):
-    """A process that notes the first place of a consumer moves one that came in between."""
-    published(postgresql, retention=Retention(), progress=Progress())
-    fill(postgresql)
-    feed = source(archive=Archive(str(tmp_path))).bind(postgresql)
-    early, late = feed.cursor_after(5), feed.cursor_after(9)
-    noted = []
-
-    def note(_connection, _cursor, statement, *_):
-        if statement.startswith("INSERT INTO zeroeventhub_progress") and not noted:
-            noted.append(statement)
-            with connected(postgresql.url) as beside:
-                source().bind(beside).register_progress("billing", 0, early)
-
-    event.listen(postgresql, "before_cursor_execute", note)
-    feed.register_progress("billing", 0, late)
-    assert noted
-    assert [one.cursor for one in feed.registered()] == [late]
 
 
 @pytest.mark.parametrize("positions", [(6, 16, 11), (11, 6, 16)])

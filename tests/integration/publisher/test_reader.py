@@ -5,7 +5,7 @@ import time
 
 import httpx
 import pytest
-from harness.published import EVERY_ORDERING, published
+from harness.published import published
 from harness.shop import metadata, orders, place
 from harness.web import serving
 from sqlalchemy import create_engine, event, insert, text
@@ -32,12 +32,11 @@ def numbers(page):
     return [event.data["n"] for event in page.events]
 
 
-@pytest.fixture(params=EVERY_ORDERING)
-def shop(request):
-    """A feed of three partitions in each ordering of each database, and its engine."""
-    database, ordering = request.param
-    engine = request.getfixturevalue(database)
-    return published(engine, ordering=ordering, type="kind", **THREE), engine
+@pytest.fixture
+def shop(publishing):
+    """A feed of three partitions on each database, and its engine."""
+    make, engine = publishing
+    return make(type="kind", **THREE), engine
 
 
 @pytest.fixture

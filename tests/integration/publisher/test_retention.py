@@ -10,7 +10,7 @@ from harness.ordering_table import ALL
 from harness.published import published
 from harness.shop import metadata, orders
 from harness.trimmed import before_query, numbers, of_another_event, of_each, position_of, trim
-from sqlalchemy import MetaData, insert, text
+from sqlalchemy import insert, text
 
 from zeroeventhub import FIRST, LAST, TableFeed, TypeFilter
 from zeroeventhub.errors import ConfigurationError, Diverged, FeedFailure, Trimmed
@@ -147,19 +147,6 @@ def test_other_division_into_partitions_spares_no_reader(any_shop, any_feed):
             reader.read(partition, at_4, 10)
 
 
-def test_mark_that_was_raised_by_hand_spares_no_reader(any_shop, any_feed):
-    """Where events were deleted by hand and the mark was raised, partitions count no more."""
-    at_4, at_15 = any_feed.cursor_after(5), any_feed.cursor_after(15)
-    trim(any_feed, 11)
-    assert any_feed.read(2, at_4, 10).events == []
-    raised = Retention().table.update().values(trimmed=15, earliest=at_15)
-    run(any_shop, orders.delete().where(orders.c.id <= 15), raised)
-    with pytest.raises(Trimmed) as trimmed:
-        any_feed.read(2, at_4, 10)
-    assert trimmed.value.earliest == at_15
-    assert numbers(any_feed, 1, at_15) == [15, 17, 19]
-
-
 def test_first_begins_at_the_mark(shop, feed):
     """What begins at the first event begins at the first that is left, with a cursor that lasts."""
     trim(feed, 11)
@@ -256,14 +243,6 @@ def test_feed_without_its_row_is_refused(engine):
         source().install(connection)
         source().install(connection)
     assert feed.read(0, FIRST, 10).events == []
-
-
-def test_mark_is_kept_beside_the_table():
-    """A feed has its place for the mark beside its table."""
-    with pytest.raises(ConfigurationError, match=r"schema=None"):
-        source(retention=Retention(schema="elsewhere"))
-    known = MetaData()
-    assert Retention(known).table is Retention(known).table
 
 
 @of_each(*ALL)

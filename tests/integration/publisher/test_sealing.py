@@ -15,7 +15,6 @@ from harness.archives import (
     Died,
     dying,
     opened,
-    place,
     positions_in,
     s3_store,
     source,
@@ -25,16 +24,12 @@ from harness.killed import opened as opened_store
 from harness.killed import source as log_source
 from harness.log import Log, connected
 from harness.ordering_table import ALL, SEQUENCED_SQLITE, SINGLE_WRITER
-from harness.shop import metadata, orders
 from harness.trimmed import before_query, numbers, trim
-from sqlalchemy import insert, text
 
 from zeroeventhub import FIRST, LAST
 from zeroeventhub.archive import Archive
 from zeroeventhub.capacity import Capacity
-from zeroeventhub.errors import ConfigurationError, Diverged, FeedFailure, Trimmed, Unavailable
-from zeroeventhub.layout import Layout
-from zeroeventhub.publisher.archived import sealing
+from zeroeventhub.errors import ConfigurationError, Diverged, Trimmed, Unavailable
 from zeroeventhub.publisher.retention import Retention
 
 
@@ -51,41 +46,6 @@ def test_sealing_leaves_what_is_young_or_too_little(sqlite, tmp_path):
     assert feed.seal(segment_bytes=1, segment_events=4).segments == 2
     assert feed.seal().segments == 0
     assert feed.seal(older_than=timedelta(0)).position == 36
-
-
-@pytest.mark.parametrize("at_once", [1, 7])
-def test_segments_are_those_that_were_asked_for_however_rows_are_read(
-    sqlite, tmp_path, monkeypatch, at_once
-):
-    """A segment ends with so many events, or with so many bytes and what is read at once."""
-    monkeypatch.setattr(sealing, "AT_ONCE", at_once)
-    archive = Archive(tmp_path)
-    feed = opened(sqlite, archive)
-    before = pages_of(feed)
-    assert feed.seal(segment_events=8).segments == 5
-    assert [segment.places for segment in archive.manifest.segments] == [8, 8, 8, 8, 4]
-    with sqlite.begin() as connection:
-        place(connection, *[(0, 0, 0)] * 8)
-    feed.seal(segment_bytes=1)
-    # Its size may be that of one step before.
-    assert max(segment.places for segment in archive.manifest.segments[5:]) <= 2 * at_once
-    assert positions_in(archive) == [*range(1, 45)]
-    trim(feed, 37)
-    assert pages_of(feed)[:4] == before[:4]
-
-
-def test_young_events_of_partitions_to_come_are_not_sealed(sqlite, tmp_path):
-    """A position is old when all events up to it are, those that nobody can read yet as well."""
-    metadata.create_all(sqlite)
-    layout = Layout.of(1).expecting(Layout.of(1).split(0, into=2))
-    feed = source(Archive(tmp_path), partitions=layout)
-    now = datetime.now(UTC)
-    with sqlite.begin() as connection:
-        feed.install(connection)
-        for part, age in ((0, 3), (1, 0), (0, 2)):
-            row = {"part": part, "placed": now - timedelta(hours=age), "data": {}}
-            connection.execute(insert(orders), row)
-    assert feed.bind(sqlite).seal(older_than=timedelta(hours=1)).position == 1
 
 
 def test_attributes_are_columns_of_segments(engine, tmp_path):
@@ -257,36 +217,6 @@ def test_history_that_is_another_is_neither_sealed_nor_trimmed(
     assert numbers(restarted) == numbers_left
 
 
-def test_thinned_events_stay_known_beside_an_archive(log):
-    """Cursors at events that are gone stay good, and pages are not said to stay as they are."""
-    log.write(*range(8, 14))
-    third = log.feed.cursor_after(11)
-    assert log.feed.read(0, "1-8", 2).full
-    with log.engine.begin() as connection:
-        connection.execute(text("DELETE FROM log WHERE id = 11"))
-        log.source(retention=Retention()).thin(connection, until=11)
-    assert numbers(log.feed, cursor=third) == [11, 12, 13]
-    assert not log.feed.read(0, "1-8", 2).full
-
-
-def test_numbers_that_begin_again_are_noticed_beside_an_archive(log, tmp_path):
-    """New events at the numbers of old ones are neither hidden behind those nor sealed."""
-    log.write(8)
-    log.feed.trim(log.feed.plan_trim(sealed=8))
-    assert numbers(log.feed) == [*range(9)]
-    log.run("DELETE FROM log", "DELETE FROM sqlite_sequence")
-    log.write(*range(200, 205))
-    restarted = log.source(retention=Retention(), archive=Archive(tmp_path)).bind(log.engine)
-    for one in (log.feed, restarted):
-        with pytest.raises((FeedFailure, Diverged)):
-            numbers(one)
-        with pytest.raises((FeedFailure, Diverged)):
-            one.seal()
-    log.write(*range(205, 215))
-    with pytest.raises(FeedFailure, match="start again below 8"):
-        log.feed.seal()
-
-
 def killed_with(case, kind, stride):
     """A history whose mover is killed at every so many points."""
     marks = () if stride > 50 else pytest.mark.test_all
@@ -315,7 +245,7 @@ def begun(log, place):
 @pytest.mark.parametrize(
     "killing",
     [
-        killed_with(SINGLE_WRITER, "folder", 101),
+        killed_with(SINGLE_WRITER, "folder", 223),
         killed_with(SEQUENCED_SQLITE, "s3", 31),
         *(killed_with(case, "folder", 29) for case in ALL),
     ],
@@ -354,7 +284,7 @@ def test_killed_at_points_of_sealing_and_trimming(killing):
 @pytest.mark.parametrize(
     "killing",
     [
-        killed_with(SINGLE_WRITER, "folder", 71),
+        killed_with(SINGLE_WRITER, "folder", 171),
         killed_with(SINGLE_WRITER, "folder", 5),
         killed_with(SEQUENCED_SQLITE, "s3", 5),
     ],

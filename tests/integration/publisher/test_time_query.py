@@ -10,7 +10,7 @@ from sqlalchemy import Column, DateTime, Integer, MetaData, Table, insert, text
 from sqlalchemy.dialects import mysql, postgresql
 
 from zeroeventhub import FIRST, LAST, TableFeed
-from zeroeventhub.errors import BadCursor, ConfigurationError
+from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.cursor import Place
 
 TIMESTAMP_0 = (
@@ -61,19 +61,6 @@ def test_moment_keeps_its_cursor(seeking, engine):
     place_at(engine, [20, 50], part=1)
     assert events(feed, feed.cursor_at(_minute(40), 1), 1) == [{"m": 50}]
     assert events(feed, feed.cursor_at(_minute(20), 0), 0) == [{"m": 30}]
-
-
-def test_position_need_not_be_that_of_an_event(seeking, engine):
-    """The cursor after a position is good where its event is gone, and 0 is the beginning."""
-    place_at(engine, [0, 10, 20])
-    feed = seeking()
-    with engine.begin() as connection:
-        connection.execute(text("DELETE FROM orders WHERE id = 2"))
-    assert events(feed, feed.cursor_after(2)) == [{"m": 20}]
-    assert len(events(feed, feed.cursor_after(0))) == 2
-    for wrong in (-1, 4):
-        with pytest.raises(BadCursor):
-            feed.cursor_after(wrong)
 
 
 def test_sequenced_feed_knows_when_positions_were_given(engine):

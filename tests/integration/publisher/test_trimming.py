@@ -14,7 +14,6 @@ from sqlalchemy import MetaData, insert
 from zeroeventhub import EventLog, ExpectedVersion, NewEvent, TableFeed
 from zeroeventhub.errors import BadCursor, ConfigurationError, Diverged, FeedFailure, Trimmed
 from zeroeventhub.publisher.retention import Retention
-from zeroeventhub.publisher.trimming import trimmer
 
 HOUR = timedelta(hours=1)
 
@@ -71,17 +70,6 @@ def test_all_that_is_said_holds_for_what_goes(any_feed):
         assert (plan.first, plan.events, plan.until) == (None, 0, 0)
         assert any_feed.trim(plan) == 0
         assert str(plan) == "Nothing to trim: the mark is at position 0."
-
-
-def test_plan_counts_no_longer_than_is_worth_it(any_feed, monkeypatch):
-    """A plan of very many events says how many there are at least, and takes all of them."""
-    monkeypatch.setattr(trimmer, "MOST", 8)
-    plan = any_feed.plan_trim(below=9)
-    assert (plan.events, plan.exact) == (8, True)
-    plan = any_feed.plan_trim(below=10)
-    assert (plan.events, plan.exact, plan.until) == (8, False, 9)
-    assert "8 or more events would go" in str(plan)
-    assert any_feed.trim(plan) == 9
 
 
 def test_what_cannot_be_meant_is_refused(any_shop, any_feed):
@@ -222,7 +210,7 @@ def judged(log, feed, history):
     return mark
 
 
-@pytest.mark.parametrize("stride", [13, pytest.param(4, marks=pytest.mark.test_all)])
+@pytest.mark.parametrize("stride", [29, pytest.param(4, marks=pytest.mark.test_all)])
 @of_any([SINGLE_WRITER], *ALL)
 def test_killed_at_points_of_trimming(log, case, stride):
     """Before and behind every statement and every commit: the mark and the table are of one
@@ -244,4 +232,4 @@ def test_killed_at_points_of_trimming(log, case, stride):
         assert judged(log, log.feed, history) == below - 1
         at += stride
     assert kills > 1
-    assert len(marks) > 2
+    assert len(marks) > 1

@@ -70,7 +70,7 @@ def test_cursor_keeps_positions_of_any_size(memory, edge, offset, mutable):
     assert feed.read(0, f"1-{edge + offset - 1}", 1).cursor == page.cursor
 
 
-@settings(max_examples=400)
+@settings(max_examples=150)
 @given(st.text() | near_misses)
 @example("2-0-0000-0000000000")
 @example(f"2-{HIGHEST + 1}-0000-0000000000")
@@ -153,11 +153,6 @@ def test_cursors_outlive_their_secret(shop):
         assert feed_of(shop, secret).read(0, cursor, 1).events[0].data == {"n": 1}
         with pytest.raises(Diverged):
             feed_of(shop, secret).read(0, cursor.replace("2-1-", "2-99-"), 1)
-
-
-def test_mutable_feed_needs_no_secret(shop):
-    """Where only positions are compared, a cursor holds nothing else."""
-    assert feed_of(shop, mutable=True).read(0, FIRST, 1).cursor == "1-1"
 
 
 @pytest.mark.parametrize(

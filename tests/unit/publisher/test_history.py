@@ -121,7 +121,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(steps)
 @example([("append", 3), ("take", 0, 3), ("set_back", 2, 0), ("append", 2)])
 @example([("append", 5), ("take", 3, 3), ("set_back", 3, 1), ("append", 1), ("take", 1, 0)])

@@ -125,13 +125,3 @@ def test_any_rows_are_cut(spread, count):
     rows = Rows(*(Era(1, number, gap) for gap, number in spread))
     assume(rows.before[-1] >= 2)
     assert max(cut(rows, count)) <= rows.before[-1] / count + ROWS
-
-
-def test_rows_that_vanish_are_no_trouble():
-    """Where all rows are deleted meanwhile, the search ends without a place."""
-    search = places(1, MILLION, 8)
-    looks = next(search)
-    nothing = [(Window(0, look.place, look.place),) * 2 for look in looks]
-    with pytest.raises(StopIteration) as ended:
-        search.send(nothing)
-    assert ended.value.value == []

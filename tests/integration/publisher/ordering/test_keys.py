@@ -128,13 +128,6 @@ def test_any_name_of_a_table_will_do(bare, case, name):
             early.execute(table.insert(), {"The Id's": 1, "per%cent:": 0, "n": 1})
 
 
-@for_each(*SEQUENCING)
-def test_part_of_a_key_is_no_key(bare):
-    """A column that is unique only together with another does not tell events apart."""
-    bare.run("CREATE TABLE log (id integer NOT NULL, n integer NOT NULL, PRIMARY KEY (id, n))")
-    assert_refused(bare, "may be NULL or stand in two", position="id")
-
-
 @for_each(SEQUENCED, SEQUENCED_SQLITE)
 def test_unique_index_over_all_rows_is_a_key(bare):
     """Only an index over all rows, of a column itself, tells events apart."""
@@ -148,15 +141,6 @@ def test_unique_index_over_all_rows_is_a_key(bare):
     assert_refused(bare, "NOT NULL and UNIQUE", table, position="name")
     bare.run("CREATE UNIQUE INDEX whole ON log (name)")
     bare.publish(table, position="name")
-
-
-@for_each(SEQUENCED_SQLITE)
-def test_row_id_of_sqlite_is_a_key(bare):
-    """INTEGER PRIMARY KEY is a key without the words NOT NULL, and no other type is."""
-    bare.run("CREATE TABLE log (id TEXT PRIMARY KEY, n INTEGER)")
-    assert_refused(bare, "may be NULL")
-    bare.run("DROP TABLE log", "CREATE TABLE log (id INTEGER PRIMARY KEY, n INTEGER)")
-    bare.publish()
 
 
 @shows("a view", *ALL)
@@ -224,11 +208,3 @@ def test_key_that_is_not_the_row_id_is_refused(bare, declaration, append_only):
     bare.run(f"CREATE TABLE log ({declaration})")
     complaint = "is not the INTEGER PRIMARY KEY" if append_only else "AUTOINCREMENT"
     assert_refused(bare, complaint, append_only=append_only)
-
-
-@for_each(SINGLE_WRITER)
-def test_memory_of_numbers_may_be_wiped(log):
-    """Events are seen although SQLite has been made to forget the last number."""
-    log.write(0)
-    log.run("DELETE FROM sqlite_sequence")
-    assert log.news() == [0]

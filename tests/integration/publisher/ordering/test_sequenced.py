@@ -8,7 +8,6 @@ from harness.log import LOG, append, connected, prepared, stranger
 from harness.ordering_table import (
     SEQUENCED,
     SEQUENCED_MARIADB,
-    SEQUENCED_SQLITE,
     SEQUENCING,
     assert_refused,
     for_each,
@@ -17,10 +16,9 @@ from harness.ordering_table import (
 )
 from harness.waiting import DEADLINE
 from sqlalchemy import Column, DateTime, Integer, MetaData, String, Table, inspect, text
-from sqlalchemy.exc import DBAPIError
 
-from zeroeventhub import FIRST, TableFeed
-from zeroeventhub.errors import ConfigurationError, Unavailable
+from zeroeventhub import FIRST
+from zeroeventhub.errors import Unavailable
 
 ON_SERVERS = (SEQUENCED, SEQUENCED_MARIADB)
 
@@ -140,42 +138,6 @@ def test_trigger_that_is_gone_is_refused_until_it_is_installed_again(bare, monke
     assert bare.news() == [4, 5, 6]
 
 
-@for_each(SEQUENCED_MARIADB, SEQUENCED_SQLITE)
-def test_trigger_of_another_version_is_refused(log):
-    """A trigger of the right name that does something else is not taken for ours."""
-    digest = beside(log)[0].rpartition("_")[2]
-    if log.database == "mariadb":
-        name, kind = f"zeroeventhub_installed_{digest}", "FUNCTION"
-        does = "() RETURNS VARCHAR(64) READS SQL DATA RETURN 'another'"
-    else:
-        name, kind = f"zeroeventhub_note_{digest}", "TRIGGER"
-        does = " AFTER INSERT ON log BEGIN SELECT 1; END"
-    log.run(f"DROP {kind} {name}", f"CREATE {kind} {name}{does}")
-    with refusal("no trigger of this version"):
-        log.restarted().info()
-
-
-@for_each(*SEQUENCING)
-def test_two_feeds_over_a_table_have_positions_of_their_own(log):
-    """A feed with partitions and one without can be published over the same table."""
-    whole = log.feed
-    table = LOG.to_metadata(MetaData())
-    table.append_column(Column("part", Integer, nullable=False))
-    log.run("ALTER TABLE log ADD part integer NOT NULL DEFAULT 0")
-    log.publish(table, partition="part", partitions=2)
-    log.run("INSERT INTO log (n, part) VALUES (0, 0), (1, 1), (2, 0), (3, 1)")
-    assert [event.data["n"] for event in log.feed.read(1, FIRST, 10).events] == [1, 3]
-    log.feed = whole
-    assert log.news() == [0, 1, 2, 3]
-
-
-def test_partition_has_to_be_a_column():
-    """A partition that is computed is refused, with what would do."""
-    source = TableFeed(LOG, ordering="sequenced", partition=LOG.c.id % 2, partitions=2)
-    with pytest.raises(ConfigurationError, match="generated"):
-        source.ordering("postgresql")
-
-
 @shows("a number handed in by a client", *SEQUENCING)
 def test_key_that_comes_back_is_a_new_event(log):
     """A row written again under its key is an event in its new place; all cursors stay good."""
@@ -188,29 +150,6 @@ def test_key_that_comes_back_is_a_new_event(log):
     log.run(*again, *again, *again)
     assert log.everything() == [2, 0, 1]
     assert log.news() == [0, 1]
-
-
-@for_each(*SEQUENCING)
-def test_page_moves_on_over_events_that_are_gone(log):
-    """Where all events of a page have been deleted, its cursor stands behind them."""
-    log.write(*range(5))
-    log.news()
-    log.run("DELETE FROM log WHERE n < 3")
-    page = log.feed.read(0, FIRST, 2)
-    assert (page.events, page.cursor) == ([], "1-2")
-    rest = log.feed.read(0, page.cursor, 2)
-    assert [event.data["n"] for event in rest.events] == [3]
-
-
-@for_each(*SEQUENCING)
-def test_times_of_positions_never_go_back(log):
-    """An event gets no earlier time than the one before it, wherever the server's clock stands."""
-    log.assert_news(0)
-    table = beside(log, "positions" if log.database == "sqlite" else "state")[0]
-    log.run(f"UPDATE {table} SET at = '2999-01-01 00:00:00.000000'")
-    log.assert_news(1)
-    late = f"SELECT count(*) FROM {beside(log, 'positions')[0]} WHERE at >= '2999-01-01'"
-    assert log.count(late) == (2 if log.database == "sqlite" else 1)
 
 
 @pytest.mark.parametrize("steps", range(4))
@@ -235,19 +174,6 @@ def test_low_mark_leaves_no_open_writer_behind(bare, monkeypatch, steps):
     for number in range(6):
         bare.assert_news(number)
     assert bare.count(f"SELECT low FROM {beside(bare, 'state')[0]}") > 6
-
-
-@for_each(SEQUENCED)
-def test_low_mark_leaves_behind_nothing_that_did_not_fit(small_backlog, bare, monkeypatch):
-    """The mark passes no event that more than fitted into a batch has left in the outbox."""
-    monkeypatch.setattr("zeroeventhub.publisher.ordering.postgresql.sequenced.ROUND", 1)
-    bare.publish()
-    bare.write(*range(9))
-    seen = []
-    for number in range(9, 14):
-        seen += bare.news()
-        bare.write(number)
-    assert [*seen, *bare.news(), *bare.news()] == list(range(14))
 
 
 @for_each(SEQUENCED)
@@ -338,30 +264,6 @@ def test_name_of_a_writers_own_gives_no_function_another_meaning(log):
             connection.commit()
         connection.invalidate()
     assert log.news() == [0]
-
-
-@for_each(SEQUENCED)
-def test_positions_are_given_whatever_the_isolation_level(log):
-    """A server that makes every transaction SERIALIZABLE is read; positions need READ COMMITTED."""
-    log.write(0)
-    options = "-c default_transaction_isolation=serializable"
-    with connected(log.engine.url, options=options) as strict:
-        with strict.connect() as connection, pytest.raises(DBAPIError, match="READ COMMITTED"):
-            step = log.source().ordering("postgresql").step(connection)
-            connection.exec_driver_sql(step)
-        log.feed = log.restarted(strict)
-        assert log.news() == [0]
-
-
-@for_each(SEQUENCED)
-def test_read_only_sessions_read_what_has_positions(log):
-    """A session that may not write gives no positions, and reads those that are there."""
-    log.assert_news(0)
-    log.write(1)
-    with connected(log.engine.url, options="-c default_transaction_read_only=on") as quiet:
-        feed = log.restarted(quiet)
-        assert [event.data["n"] for event in feed.read(0, FIRST, 10).events] == [0]
-    assert log.news() == [1]
 
 
 @for_each(SEQUENCED)

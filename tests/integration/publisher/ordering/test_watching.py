@@ -22,7 +22,6 @@ from harness.ordering_table import (
 )
 from sqlalchemy import inspect
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import create_async_engine
 
 from zeroeventhub import FIRST
 from zeroeventhub.errors import ConfigurationError, FeedFailure, Unavailable
@@ -44,23 +43,6 @@ def test_writer_between_two_steps_of_a_read_is_waited_for(log, level):
     whatever the isolation level of the engine is.
     """
     log.assert_waits_between_steps(level)
-
-
-@pytest.mark.anyio
-@for_each(OBSERVED)
-async def test_async_feed_passes_no_writer_over_whatever_the_isolation(log):
-    """A feed over an async engine reads each statement by itself as well."""
-    engine = create_async_engine(log.engine.url, isolation_level="REPEATABLE READ")
-    feed = log.source().bind(engine.execution_options(isolation_level="REPEATABLE READ"))
-    cursor = (await feed.read(0, FIRST, 10)).cursor
-    with log.engine.connect() as slow:
-        append(slow, 0)
-        log.write(1)
-        with behind(engine.sync_engine, 0, slow.commit):
-            page = await feed.read(0, cursor, 10)
-    rest = await feed.read(0, page.cursor, 10)
-    assert [event.data["n"] for event in (*page.events, *rest.events)] == [0, 1]
-    await engine.dispose()
 
 
 @pytest.mark.parametrize("watched", [False, True])
@@ -168,16 +150,6 @@ def marks(connection):
     return connection.exec_driver_sql(MARKS).scalar()
 
 
-@for_each(GATED)
-def test_transaction_leaves_one_mark(log):
-    """However often a transaction writes, it holds one lock, and it goes with the transaction."""
-    with log.engine.connect() as connection:
-        append(connection, 0, 1, 2)
-        assert marks(connection) == 1
-        connection.rollback()
-        assert marks(connection) == 0
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -199,18 +171,6 @@ def test_disarmed_trigger_is_refused(log, case, change):
         log.restarted().info()
 
 
-@for_each(GATED, SEQUENCED)
-def test_replica_role_does_not_pass_by_the_trigger(log):
-    """Writers that switch off ordinary triggers, as replication does, are noted all the same."""
-    with log.engine.connect() as slow:
-        slow.exec_driver_sql("SET LOCAL session_replication_role = replica")
-        append(slow, 1)
-        log.write(2)
-        early = log.news()
-        slow.commit()
-    assert (early, log.news()) == (([2], [1]) if log.ordering == "sequenced" else ([], [1, 2]))
-
-
 @shows("a savepoint rolled back", GATED)
 def test_mark_of_a_savepoint_rolled_back_goes(log):
     """A writer who has taken everything back holds nothing back, and does so when writing again."""
@@ -226,20 +186,6 @@ def test_mark_of_a_savepoint_rolled_back_goes(log):
         assert log.news() == []
         slow.commit()
     assert log.news() == [2, 3]
-
-
-@pytest.mark.parametrize("start", [1, 100, 2**31, 2**32, 2**33])
-@for_each(GATED)
-def test_first_number_of_a_sequence_lies_above_the_mark(log, start):
-    """A sequence that has been set but not drawn from yields a mark below its next number."""
-    log.run(f"SELECT setval('log_id_seq', {start}, false)")
-    with log.engine.connect() as slow:
-        append(slow, 0)
-        log.write(1)
-        assert log.news() == []
-        assert log.feed.horizon().settled == start - 1
-        slow.commit()
-    assert log.news() == [0, 1]
 
 
 @pytest.mark.parametrize("step", range(4))
@@ -448,18 +394,6 @@ def test_table_without_a_log_is_refused(log):
     log.assert_news(0)
 
 
-@for_each(OBSERVED, GATED)
-def test_number_is_read_in_passing_as_in_a_transaction(log):
-    """The end of a feed that is asked for in passing is that of its pages, from the first on."""
-    for number in range(3):
-        assert log.feed.head() == number
-        log.write(number)
-        assert log.feed.head() == number + 1
-        assert log.news() == [number]
-    log.run("SELECT setval('log_id_seq', 100, false)")
-    assert log.feed.head() == 99
-
-
 @shows("a partitioned table", *WATCHING, SEQUENCED, SEQUENCED_MARIADB)
 def test_partitioned_table_is_published_whole(bare):
     """Events of all partitions are in one order, those that came later among them."""
@@ -487,20 +421,3 @@ def test_row_that_moves_to_another_partition(bare):
     else:
         bare.run(moved)
     assert bare.news() == ([1] if bare.ordering == "sequenced" else [])
-
-
-@pytest.mark.parametrize(
-    "key",
-    [
-        "bigserial PRIMARY KEY",
-        "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
-    ],
-)
-@shows("a partitioned table", OBSERVED, GATED, later=(GATED,))
-def test_partition_itself_is_refused(bare, key):
-    """A partition is refused in a sentence that names its table."""
-    bare.run(
-        f"CREATE TABLE whole (id {key}, n integer) PARTITION BY RANGE (id)",
-        "CREATE TABLE log PARTITION OF whole FOR VALUES FROM (1) TO (1000)",
-    )
-    assert_refused(bare, "publish whole")

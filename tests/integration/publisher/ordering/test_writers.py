@@ -265,16 +265,6 @@ def test_upsert_is_like_any_insert(bare, known):
         bare.assert_order_of(lambda slow: slow.exec_driver_sql(statement))
 
 
-@shows("ON CONFLICT, IGNORE, REPLACE", OBSERVED_MARIADB)
-def test_replace_that_draws_a_number_is_like_any_insert(bare):
-    """A row that takes the place of another by REPLACE draws a number, and is in order."""
-    publish_unique(bare)
-    # Only what lies between a row that is replaced and the next is locked for others.
-    bare.assert_news(1)
-    bare.assert_order_of(lambda slow: slow.exec_driver_sql("REPLACE INTO log (n) VALUES (0)"), 0)
-    assert bare.everything() == [1, 0, 2]
-
-
 @shows("ON CONFLICT, IGNORE, REPLACE", *SEQUENCING)
 def test_row_replaced_is_a_new_event(log, case):
     """A row that takes the place of another by its key is a new event, and the old one is gone."""
@@ -392,21 +382,6 @@ def test_cursors_from_before_a_truncate_are_gone(log):
     log.write(6)
     assert_gone(log)
     assert log.everything() == [3, 4, 5, 6]
-
-
-@shows("TRUNCATE, with numbers that start again", *WATCHING, later=(GATED,))
-def test_mutable_feed_compares_numbers_alone(log):
-    """Where events may change, a cursor is refused until the new end is beyond it."""
-    as_mutable(log)
-    log.assert_news(0, 1, 2)
-    log.run(*TRUNCATE[log.database])
-    log.write(3)
-    for _ in range(2):
-        with pytest.raises(Diverged):
-            log.news()
-        as_mutable(log)
-    log.write(4, 5, 6)
-    assert log.news() == [6]
 
 
 @shows("TRUNCATE, with numbers that start again", *SEQUENCING)
