@@ -7,8 +7,6 @@ Every row is printed as soon as it is known, as it stands in the table of docs/r
 
 import argparse
 import logging
-import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -30,13 +28,13 @@ from harness.faults.killed_publisher import killed_while_sending
 from harness.faults.random_faults import random_faults
 from harness.kills.torments import TORMENTS, Torment, tormented
 from harness.nginx_paths import Deployment
+from harness.random_requests import fuzz
 from harness.simulation.campaign import simulate
 from harness.soak_histories import KINDS, Histories, Kind
 from harness.spark_kills import killed_streams
 from harness.torture import MIXES, torture, two_crews
 from rich.console import Console
 
-ROOT = Path(__file__).parents[1]
 CHUNK = 500
 """Simulated worlds that a process takes at a time."""
 
@@ -231,23 +229,11 @@ def orderings(soak: Soak) -> Iterator[str]:
 
 def requests(soak: Soak) -> Iterator[str]:
     """Ask feeds what no client should, and see that no answer fails or says what it must not."""
-    script, cores = ROOT / "tests" / "fuzz" / "fuzz_requests.py", os.cpu_count() or 1
-    each = str(soak.size(1_000_000) // cores)
 
     def work() -> Done:
-        with ThreadPoolExecutor(cores) as pool:
-            runs = pool.map(lambda core: _run(script, each, soak.seed + core), range(cores))
-        wrong = [said for code, said in runs if code]
-        return int(each) * (cores - len(wrong)), wrong
+        return fuzz(soak.size(1_000_000), soak.seed).total(), []
 
     yield soak.row("R12", "requests made up", "sqlite", work, 1_000_000)
-
-
-def _run(*words: object) -> tuple[int, str]:
-    """Run Python; return its exit code and what it said."""
-    command = [sys.executable, *map(str, words)]
-    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    return process.returncode, process.stdout + process.stderr
 
 
 def spark(soak: Soak) -> Iterator[str]:

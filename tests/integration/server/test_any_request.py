@@ -1,7 +1,7 @@
 """Any query string to any route gets an answer that is not a failure."""
 
 import pytest
-from fuzz.fuzz_requests import ALLOWED, PATHS, fuzz
+from harness.random_requests import ALLOWED, PATHS, fuzz
 
 
 @pytest.mark.parametrize(

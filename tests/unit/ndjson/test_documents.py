@@ -1,7 +1,7 @@
 import json
 
 import pytest
-from fuzz.fuzz_decoder import HOSTILE
+from harness.reference_decoder import HOSTILE
 from harness.vectors import content, named
 from hypothesis import given
 from hypothesis import strategies as st

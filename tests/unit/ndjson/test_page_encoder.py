@@ -1,6 +1,6 @@
 import json
 
-from fuzz.fuzz_decoder import ODD
+from harness.reference_decoder import ODD
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 

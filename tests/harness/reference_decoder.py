@@ -1,14 +1,7 @@
-"""Throw bytes at the decoders, and compare pages with what Python's own JSON makes of their lines.
-
-    python tests/fuzz/fuzz_decoder.py -runs=1000000
-
-takes libFuzzer's options. A finding ends it with a traceback and a file that has the input.
-"""
+"""Bodies that readers get wrong, and pages as Python's own JSON reads them."""
 
 import json
 import re
-import sys
-import tempfile
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,8 +16,6 @@ from zeroeventhub.ndjson import (
     decode_lag,
     decode_segments,
     decode_splits,
-    documents,
-    page_decoder,
 )
 
 VECTORS = Path(__file__).parents[2] / "spec" / "vectors"
@@ -128,18 +119,10 @@ class _UnclearError(Exception):
     """A line on which readers may differ."""
 
 
-def body_of(data: bytes) -> bytes:
-    """Make a body from the fuzzer's bytes: as they are, or a token for each."""
-    if data[:1] > b"\x7f":
-        return b"".join(TOKENS[byte % len(TOKENS)] for byte in data[1:])
-    return data[1:]
-
-
-def check(data: bytes) -> None:
+def check(body: bytes) -> None:
     """Decode a body in every way, and raise AssertionError if that shows a fault."""
-    body = body_of(data)
     whole = decoded([body])
-    sizes = {len(data) % 7 + 2, 64} | ({1} if len(body) <= LONGEST_BYTE_BY_BYTE else set())
+    sizes = {len(body) % 7 + 2, 64} | ({1} if len(body) <= LONGEST_BYTE_BY_BYTE else set())
     for size in sizes:
         chunks = [body[start : start + size] for start in range(0, len(body), size)]
         assert decoded(chunks) == whole, f"chunks of {size} bytes make a difference"
@@ -301,24 +284,4 @@ def seeds() -> list[bytes]:
                 for part in vector["body"]
             ]
             found.append(b"".join(parts))
-    return [b"\x00" + body for body in found]
-
-
-def main() -> None:
-    """Fuzz with Atheris, which has to be installed."""
-    import atheris
-
-    for name in (documents.__name__, page_decoder.__name__, __name__):
-        module = sys.modules[name]
-        for function in (*vars(module).values(), *vars(PageDecoder).values()):
-            if getattr(function, "__module__", None) == name and hasattr(function, "__code__"):
-                atheris.instrument_func(function)
-    with tempfile.TemporaryDirectory() as folder:
-        for number, seed in enumerate(seeds()):
-            (Path(folder) / str(number)).write_bytes(seed)
-        atheris.Setup([sys.argv[0], "-max_len=200", *sys.argv[1:], folder], check)
-        atheris.Fuzz()
-
-
-if __name__ == "__main__":
-    main()
+    return found

@@ -2,17 +2,11 @@
 
 Nor may an answer show anything of what its reader may not see, or a problem anything of what was
 asked.
-
-    python tests/fuzz/fuzz_requests.py 200000 [SEED]
-
-A finding ends it with a traceback that names the request.
 """
 
 import asyncio
 import logging
 import random
-import sys
-import time
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from itertools import product
@@ -24,7 +18,7 @@ from sqlalchemy.pool import StaticPool
 from starlette.applications import Starlette
 from starlette.requests import Request
 
-from zeroeventhub import FIRST, FeedInfo, Principal, Quota, TableFeed, bearer_tokens, feed_routes
+from zeroeventhub import FIRST, Principal, Quota, TableFeed, bearer_tokens, feed_routes
 from zeroeventhub.errors import Forbidden
 from zeroeventhub.protocol import TypeFilter
 
@@ -33,7 +27,7 @@ ENDPOINTS = ["", "/events", "/cursor", "/splits", "/lag", "/cursor-of-count"]
 RENDITIONS = ["/http-feed", "/server-sent-events"]
 GUARDED = [f"/guarded{path}" for path in [*ENDPOINTS, *RENDITIONS]]
 PATHS = [f"/feed{path}" for path in [*ENDPOINTS, *RENDITIONS, "/key-history"]]
-PATHS += [f"/plain{path}" for path in [*ENDPOINTS, "/key-history"]] + GUARDED
+PATHS += GUARDED
 OFTEN = [*PATHS, *GUARDED, *["/guarded", "/guarded/events"] * 3]
 ECHO = "canary~of~a~request"
 """What no problem repeats, wherever in a request it stood."""
@@ -158,19 +152,6 @@ class _Awaitable:
         return call
 
 
-class _Plain:
-    """Be a feed of two methods, without extensions."""
-
-    def __init__(self, feed: Any) -> None:
-        self._feed = feed
-
-    async def info(self) -> Any:
-        return FeedInfo.of(2)
-
-    async def read(self, partition: int, cursor: str, limit: int) -> Any:
-        return self._feed.read(partition, cursor, limit)
-
-
 class Fuzzer:
     """Ask a feed of 40 events, whose first ones are no longer there, for anything."""
 
@@ -209,7 +190,6 @@ class Fuzzer:
         self._application = Starlette(
             routes=[
                 *feed_routes("/feed", _Awaitable(feed), name="a", **renditions),
-                *feed_routes("/plain", _Plain(feed), name="b"),
                 *feed_routes("/guarded", _Awaitable(guarded), **guards, **renditions),
             ]
         )
@@ -274,7 +254,7 @@ class Fuzzer:
         choice = self._random
         last = path.rpartition("/")[2]
         names = list(WANTED.get(last, [])) if choice.random() < 0.9 else []
-        if last in {"feed", "plain", "guarded"} and choice.random() < 0.7:
+        if last in {"feed", "guarded"} and choice.random() < 0.7:
             names = ["n", "cursor0"]
         names += choice.choices(NAMES, k=choice.choice([0, 0, 1, 1, 2, 3, 6]))
         if choice.random() < 0.9:
@@ -333,18 +313,3 @@ def fuzz(count: int, seed: int) -> Counter[tuple[str, int]]:
         fuzzer.engine.dispose()
         log.setLevel(level)
     return fuzzer.answers
-
-
-def main() -> None:
-    """Fuzz as the command line says, and print what the answers were."""
-    count, seed = [*map(int, sys.argv[1:]), 1][:2]
-    started = time.monotonic()
-    answers = fuzz(count, seed)
-    seconds = time.monotonic() - started
-    lines = [f"{path} {status}: {times:,}" for (path, status), times in sorted(answers.items())]
-    lines.append(f"{count:,} requests in {seconds:.0f} s, seed {seed}")
-    sys.stdout.write("\n".join(lines) + "\n")
-
-
-if __name__ == "__main__":
-    main()
