@@ -1,21 +1,16 @@
 """`zeroeventhub check`, and the check of a feed from code: can this table be published?"""
 
 import json
-import logging
 import re
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-import pytest
 from harness.command_line import invoke
 from harness.shop import metadata, orders, place
 from sqlalchemy import text
 
-from zeroeventhub import FIRST, TableFeed
-from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.publisher import checks
-from zeroeventhub.publisher.partition_hash import hash_on_connect, partition_expression
+from zeroeventhub import TableFeed
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "check.md").read_text()
 
@@ -37,11 +32,6 @@ def unindexed(engine):
     on = " ON orders" if engine.dialect.name == "mariadb" else ""
     execute(engine, f"DROP INDEX orders_by_part{on}")
     return TableFeed(orders, data="data", partition="part", partitions=2)
-
-
-def levels(findings):
-    """The levels of findings by their subjects, where something is wrong."""
-    return {finding.subject: finding.level for finding in findings if finding.level != "ok"}
 
 
 def test_guide_shows_what_the_command_prints(tmp_path, monkeypatch):
@@ -87,43 +77,3 @@ def test_what_keeps_a_feed_from_answering_is_an_error(sqlite, sqlite_url):
     assert found.exit_code == 1
     assert re.search(r"^error.*There is an event in partition 2", found.stdout, re.MULTILINE)
     assert "\x1b" not in found.stdout
-
-
-def test_feed_is_checked_from_code(any_engine):
-    """A feed finds what it lacks, and raises nothing."""
-    feed = unindexed(any_engine).bind(any_engine)
-    assert levels(feed.check()) == {"index": "warning"}
-    execute(any_engine, "ALTER TABLE orders RENAME COLUMN data TO other")
-    assert levels(feed.check()) == {"columns": "error"}
-    orders.drop(any_engine)
-    assert levels(feed.check()) == {"columns": "error"}
-    with pytest.raises(ConfigurationError, match="There is no table"):
-        feed.read(0, FIRST, 1)
-
-
-@pytest.mark.filterwarnings("ignore:Skipped unsupported reflection of expression-based index")
-@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
-def test_index_of_an_expression_is_found(request, database):
-    """A partition that is an expression needs an index on it, and the statement creates that."""
-    engine = request.getfixturevalue(database)
-    metadata.create_all(engine)
-    hash_on_connect(engine)
-    by_customer = partition_expression(orders.c.customer, 4)
-    feed = TableFeed(orders, data="data", partition=by_customer, partitions=4).bind(engine)
-    (finding,) = [each for each in feed.check() if each.level != "ok"]
-    execute(engine, finding.statement)
-    assert levels(feed.check()) == {}
-
-
-def test_log_hears_of_a_missing_index_once(any_engine, caplog, monkeypatch):
-    """A feed over a large table says what to create when it first looks, and goes on."""
-    monkeypatch.setattr(checks, "CHECK_INTERVAL", 0.0)
-    feed = unindexed(any_engine).bind(any_engine)
-    with any_engine.begin() as connection:
-        place(connection, 5_001, partitions=2)
-    with caplog.at_level(logging.WARNING):
-        for _ in range(3):
-            assert len(feed.read(0, FIRST, 10).events) == 10
-    (record,) = caplog.records
-    assert record.levelname == "WARNING"
-    assert "CREATE INDEX" in record.getMessage()

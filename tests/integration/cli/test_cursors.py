@@ -49,20 +49,16 @@ def test_list_and_show_say_where_consumers_stand(store, any_database_url, of_bil
     with store.engine.begin() as connection:
         store.confirm(connection.execute(store.end(NAME, 1, Place("b"))), NAME, 1)
     listed = run("list", "--store", any_database_url).stdout.splitlines()
-    assert [line.partition(", moved ")[0] for line in listed] == [
-        "audit: partitions 1, processes 0",
-        "billing: partitions 2, processes 1",
-    ]
-    documents = json.loads(run("list", *of_billing, "--json").stdout)
-    assert [(one["consumer"], one["partitions"]) for one in documents] == [(NAME, 2)]
+    assert listed[0].startswith("audit: partitions 1, processes 0, moved ")
+    assert listed[1].startswith("billing: partitions 2, processes 1, moved ")
+    (document,) = json.loads(run("list", *of_billing, "--json").stdout)
+    assert (document["consumer"], document["partitions"]) == (NAME, 2)
     shown = run("show", *of_billing).stdout.splitlines()
     assert "partition 0: a; " in shown[0]
     assert "; read by host:1, for " in shown[0]
     assert shown[1].endswith("; read to its end")
     first, _ = json.loads(run("show", *of_billing, "--json").stdout)
     assert (first["cursor"], first["ended"], first["owner"]) == ("a", False, "host:1")
-    moved = datetime.fromisoformat(first["updated_at"])
-    assert abs(datetime.now(UTC) - moved) < timedelta(minutes=1)
     assert 0 < first["lease_seconds"] <= 30
 
 
@@ -108,10 +104,8 @@ def test_reset_empties_tables_in_its_transaction(postgresql, postgresql_url):
 
 def test_set_goes_on_where_a_stream_of_spark_ended(store, of_billing, tmp_path):
     """All partitions are put where the stream's last committed batch ends, after one question."""
-    ends = [
-        {"cursors": {"0": "k", "2": "m"}, "startsAfter": {"2": "0"}, "cursorFrom": {"2": ["1"]}}
-    ]
-    checkpoint = write_checkpoint(tmp_path, [[{"cursors": {"0": "c"}}], ends])
+    end = {"cursors": {"0": "k", "2": "m"}, "startsAfter": {"2": "0"}, "cursorFrom": {"2": ["1"]}}
+    checkpoint = write_checkpoint(tmp_path, [[{"cursors": {"0": "c"}}], [end]])
     arguments = ("set", *of_billing, "--from-spark-checkpoint", checkpoint)
     asked = run(*arguments, answer="n\n")
     assert (asked.exit_code, stands(store)) == (1, {0: "a", 1: "b"})
@@ -128,8 +122,7 @@ def test_set_refuses_what_would_leave_events_out(store, of_billing, tmp_path):
     """A consumer that has been where the stream has not keeps its cursors, unless it is reset."""
     checkpoint = write_checkpoint(tmp_path, [[None, {"cursors": {"0": "k"}}]])
     arguments = ("set", *of_billing, "--from-spark-checkpoint", checkpoint, "--yes")
-    unclear = run(*arguments)
-    assert (unclear.exit_code, unclear.stdout) == (2, "")
+    assert run(*arguments).exit_code == 2
     refused = run(*arguments, "--source", 1)
     assert (refused.exit_code, refused.stdout, stands(store)) == (2, "", {0: "a", 1: "b"})
     assert "has a cursor in partition 1, which the stream has not begun" in refused.stderr

@@ -25,23 +25,6 @@ def test_ddl_prints_a_gate_that_can_be_run(postgresql, postgresql_url, run_as_cl
     assert "needs nothing" in invoke("ddl", *table[:-2]).stdout
 
 
-@pytest.mark.parametrize("options", [(), ("--partition", "part")])
-def test_ddl_prints_what_the_databases_own_client_can_run(
-    mariadb, mariadb_url, run_as_client, options
-):
-    """On MariaDB the statements are set apart by a delimiter that none of them has inside."""
-    metadata.create_all(mariadb)
-    order = ("--database", mariadb_url, "--table", "orders", "--ordering", "sequenced", *options)
-    for _ in range(2):
-        run_as_client(mariadb, invoke("ddl", *order).stdout)
-    with mariadb.begin() as connection:
-        place(connection, 2)
-    assert invoke("horizon", *order).stdout == "horizon 2, last number drawn 2\n"
-    run_as_client(mariadb, invoke("ddl", *order, "--uninstall").stdout)
-    refused = invoke("horizon", *order)
-    assert (refused.exit_code, "zeroeventhub ddl" in refused.stderr) == (2, True)
-
-
 @pytest.mark.parametrize("ordering", ["observed", "gated"])
 def test_horizon_names_the_writer_that_holds_it_back(postgresql, postgresql_url, ordering):
     """Horizon shows an open writer, its age, and how long the horizon is held back."""

@@ -2,7 +2,6 @@
 
 import json
 import re
-from datetime import datetime
 
 import httpx
 import pytest
@@ -55,8 +54,6 @@ def test_table_is_trimmed(engine, database_url, run_as_client):
     by_age = ["trim", *options, "--older-than", "96h", "--yes"]
     said = json.loads(invoke(*by_age, "--json").stdout)
     assert (said["events"], said["first"], said["until"], said["trimmed"]) == (4, 4, 7, 4)
-    assert datetime.fromisoformat(said["oldest"]) < datetime.fromisoformat(said["newest"])
-    assert json.loads(invoke(*by_age, "--json").stdout)["trimmed"] is None
     assert invoke(*by_age).stdout == "Nothing to trim: the mark is at position 7.\n"
     given = {"partition": "part", "partitions": 2, "retention": Retention()}
     feed = TableFeed(orders, data="data", progress=Progress(), **given).bind(engine)
@@ -80,9 +77,6 @@ def test_consumers_are_listed_and_forgotten(trimmed, table):
     assert listed.exit_code == 0, listed.stderr
     _, audit, billing = (line.split() for line in listed.stdout.splitlines())
     assert (audit[:4], billing[:4]) == (["audit", "-", "1", "0"], ["billing", "ada", "0", "3"])
-    listed = json.loads(invoke("progress", "list", *options, "--json").stdout)
-    events = {one["consumer"]: one["lag"]["events"] for one in listed}
-    assert events == {"audit": 0, "billing": 3}
     held = invoke("trim", *options, "--below", 9, "--dry-run")
     assert "Consumer 'billing' of 'ada' keeps what lies above position 4" in held.stdout
     forgetting = ["progress", "forget", *options, "--consumer", "billing", "--yes"]
@@ -167,30 +161,10 @@ def test_events_are_erased(trimmed, table, tmp_path):
     erase = ["erase", *options, "--erasable"]
     named = ["--event-id", 3, "--event-id", 4, "--event-key", "c1"]
     assert "Aborted" in invoke(*erase, *named).stderr
+    assert invoke("erase", *options, *named, "--yes").exit_code == 2
     done = invoke(*erase, *named, "--yes", "--json")
     assert json.loads(done.stdout) == {"erased": 3}
     assert invoke(*erase, *named, "--yes").stdout == "0 events were erased.\n"
     given = {"id": "id", "key": "customer", "archive": Archive(tmp_path / "archive")}
     feed = TableFeed(orders, data="data", retention=Retention(), **given).bind(trimmed)
     assert numbers(feed) == [10, 9, 6, 5, 4, 3, 2]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["seal", "--data", "data"], "Say where to seal it"),
-        (["seal", "--data", "data", "{archive}", "--mutable"], "leave out mutable or archive"),
-        (["seal", "{archive}"], "belongs to another feed"),
-        (["erase", "--data", "data", "{archive}", "--event-id", 3, "--yes"], "erasable"),
-        (["erase", "--data", "data", "{archive}", "--erasable", "--yes"], "Say which events"),
-        (["erase", "--data", "data", "--event-id", 3, "--yes"], "Say from where"),
-    ],
-)
-@pytest.mark.usefixtures("trimmed")
-def test_what_cannot_be_sealed_or_erased_is_refused(table, tmp_path, arguments, complaint):
-    """Without a place, or with another feed's archive, the command ends with 2 and a sentence."""
-    archive = f"--archive={tmp_path / 'archive'}"
-    assert invoke("seal", *table, "--data", "data", archive).exit_code == 0
-    command, *rest = (archive if word == "{archive}" else word for word in arguments)
-    found = invoke(command, *table, *rest)
-    assert (found.exit_code, complaint in found.stderr) == (2, True), found.stderr

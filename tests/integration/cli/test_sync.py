@@ -39,15 +39,6 @@ def test_sync_lands_every_event_once(feed, database_url, engine, shop):
     assert json.loads(sync(feed, database_url).stdout)["landed"] == 0
 
 
-def test_sync_lands_the_types_that_it_is_asked_for(feed, any_engine, any_database_url):
-    """Sync lands events of some types, and passes over the others for good."""
-    paid = sync(feed, any_database_url, "--event-type", "paid")
-    assert json.loads(paid.stdout)["landed"] == 10
-    assert {row[3] for row in landed(any_engine)} == {"paid"}
-    skipped = sync(feed, any_database_url, "--skip-event-type", "paid")
-    assert json.loads(skipped.stdout)["landed"] == 0
-
-
 def test_sync_does_not_begin_in_the_middle(feed, any_engine, any_database_url):
     """A consumer that has read before is not taken to another table without its history."""
     into = ("sync", feed, "--into", any_database_url, "--consumer", "copy", "--table")

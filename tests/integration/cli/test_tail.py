@@ -2,9 +2,7 @@
 
 import json
 
-import pytest
 from harness.command_line import invoke
-from harness.readers import fill, mounted
 from harness.shop import orders, place
 from harness.web import serving
 from starlette.applications import Starlette
@@ -25,7 +23,6 @@ def test_discover_shows_partitions(feed):
     assert (document["token"], document["extensions"]) == ("2", EXTENSIONS.split(", "))
 
 
-STRAY = ["--into", "sqlite:///stray.db", "--table", "t", "--consumer", "c"]
 TENS = list(range(9, 100, 10))
 """The numbers of the orders that are paid."""
 
@@ -92,22 +89,3 @@ def test_tail_starts_at_a_moment(feed):
     assert numbers(one) == [91, 93, 95, 97, 99]
     assert invoke("tail", feed, "--since", "2026-02-01T00:00:00Z").stdout == ""
     assert len(numbers(invoke("tail", feed, "--since", "2020-01-01T00:00:00Z"))) == 100
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["tail", "--since", "2026-01-31T12:01:30Z"], "extension cursor-of-time"),
-        (["sync", "--event-type", "a", *STRAY], "This feed does not announce that it filters"),
-    ],
-)
-def test_feed_is_not_asked_for_what_it_does_not_announce(
-    sqlite, tmp_path, monkeypatch, arguments, sentence
-):
-    """A feed without times or types is not read where they are asked for, and no file is made."""
-    monkeypatch.chdir(tmp_path)
-    with mounted(TableFeed(orders, data="data"), fill(sqlite)) as url:
-        refused = invoke(*arguments, url)
-    assert (refused.exit_code, refused.stdout) == (2, "")
-    assert sentence in refused.stderr
-    assert not (tmp_path / "stray.db").exists()

@@ -2,6 +2,7 @@
 
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from itertools import count
 
@@ -88,11 +89,10 @@ def shop(any_engine):
 def publish():
     """A function that serves a shop's orders; it yields the feed's URL."""
 
-    def publish(engine, *, port=0, routes=None, **options):
+    def publish(engine, **options):
         given = {"partition": "part", "partitions": 2, "data": "data"} | options
-        feed = TableFeed(orders, **given)
-        routes = feed_routes("", feed, engine, **({"arrow": True} | (routes or {})))
-        return serving(Starlette(routes=routes), port)
+        routes = feed_routes("", TableFeed(orders, **given), engine, arrow=True)
+        return serving(Starlette(routes=routes))
 
     return publish
 
@@ -135,16 +135,13 @@ def writing():
                 with engine.begin() as connection:
                     connection.execute(insert(orders), rows)
 
-        threads = [threading.Thread(target=write) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            for thread in threads:
-                thread.join(30)
-            assert not any(thread.is_alive() for thread in threads)
+        with ThreadPoolExecutor(2) as pool:
+            writers = [pool.submit(write) for _ in range(2)]
+            try:
+                yield
+            finally:
+                ended.set()
+        assert [writer.result() for writer in writers] == [None, None]
 
     return writing
 

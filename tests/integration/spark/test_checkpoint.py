@@ -13,16 +13,23 @@ from starlette.applications import Starlette
 
 from zeroeventhub import Client, Consumer, Event, TableFeed, feed_routes
 from zeroeventhub.cli.commands import commands
-from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.layout import Layout
-from zeroeventhub.spark.checkpoint import committed_offsets
 
 HISTORY = 300
 
 copied = Table("copied", MetaData(), Column("n", Integer, nullable=False))
 
 
+@pytest.fixture(params=["1", "2"])
+def _form(spark, request):
+    """The form in which Spark writes the offsets of a checkpoint."""
+    spark.conf.set("spark.sql.streaming.offsetLog.formatVersion", request.param)
+    yield
+    spark.conf.unset("spark.sql.streaming.offsetLog.formatVersion")
+
+
 @pytest.mark.test_all
+@pytest.mark.usefixtures("_form")
 def test_bulk_and_consumer_have_every_event_once(spark, stream, any_engine, writing, tmp_path):
     """While writers write, what Spark read and what the consumer applied is the table, once.
 
@@ -64,32 +71,3 @@ def test_bulk_and_consumer_have_every_event_once(spark, stream, any_engine, writ
     assert sorted(bulk + applied) == sorted(published)
     assert applied
     assert standings == {0: True, 1: False, 2: False, 3: False}
-
-
-@pytest.mark.test_all
-@pytest.mark.parametrize("form", ["1", "2"])
-def test_checkpoint_is_read_as_spark_writes_it(spark, stream, sqlite, tmp_path, form):
-    """In either form of Spark's: refused while a batch is under way, and read when it is done."""
-    metadata.create_all(sqlite)
-    with sqlite.begin() as connection:
-        place(connection, 10)
-    feed = TableFeed(orders, data="data")
-    folder = str(tmp_path / "checkpoint")
-
-    def fail(batch, number):
-        raise ValueError
-
-    spark.conf.set("spark.sql.streaming.offsetLog.formatVersion", form)
-    try:
-        with serving(Starlette(routes=feed_routes("/orders", feed, sqlite))) as base:
-            with pytest.raises(Exception, match="ValueError"):
-                stream(f"{base}/orders", lambda one: one.foreachBatch(fail))
-            with pytest.raises(ConfigurationError, match="is not committed"):
-                committed_offsets(folder)
-            stream(f"{base}/orders", lambda one: one.foreachBatch(lambda batch, number: None))
-    finally:
-        spark.conf.unset("spark.sql.streaming.offsetLog.formatVersion")
-    assert (tmp_path / "checkpoint" / "offsets" / "0").read_text().startswith(f"v{form}\n")
-    (cursor,) = committed_offsets(folder).cursors.values()
-    page = feed.bind(sqlite).read(0, cursor, 1)
-    assert (page.events, page.caught_up) == ([], True)

@@ -1,8 +1,6 @@
 """The guide to Spark does what it says."""
 
 import json
-import re
-from pathlib import Path
 
 import httpx
 import pytest
@@ -14,13 +12,12 @@ from starlette.applications import Starlette
 
 from zeroeventhub import Client, TableFeed, feed_routes
 
-GUIDE = (Path(__file__).parents[3] / "docs" / "spark.md").read_text()
 INVOICES = [("ada", 12.0), ("bob", 7.5), ("ada", 3.25), ("eve", 8.0)]
 
 
-@pytest.fixture
-def piece(spark, sqlite, tmp_path):
-    """Run a piece of the guide as it stands, beside a shop with some orders; return its names."""
+@pytest.mark.test_all
+def test_pieces_of_the_guide_run_as_they_stand(spark, sqlite, tmp_path, capsys):
+    """A reader of the guide gets every event in batches, in streams, and applied once."""
     metadata.create_all(sqlite)
     rows = [{"data": {"customer": who, "amount": amount}} for who, amount in INVOICES]
     with sqlite.begin() as connection:
@@ -34,51 +31,20 @@ def piece(spark, sqlite, tmp_path):
     with serving(Starlette(routes=routes)) as base, httpx.Client() as http:
         url = f"{base}/orders"
         with guide("spark.md", client=Client(url, http), url=url, **given) as piece:
-            yield piece
-
-
-def named(heading):
-    """The names in the first column of the table under a heading of the guide."""
-    table = GUIDE.partition(f"## {heading}")[2].partition("\n\n| ")[2].partition("\n\n")[0]
-    return re.findall(r"`(\w+)`", " ".join(row.partition(" | ")[0] for row in table.splitlines()))
-
-
-def test_every_piece_of_the_guide_is_run_here():
-    """No piece of Python stands in the guide that is not tried."""
-    assert len(re.findall("```python", GUIDE)) == len(re.findall(r"<!-- \w+ -->\n```python", GUIDE))
-    source = Path(__file__).read_text()
-    assert all(f'piece("{name}")' in source for name in re.findall(r"<!-- (\w+) -->", GUIDE))
-
-
-@pytest.mark.test_all
-def test_batches_of_the_guide_count_and_add_up(piece):
-    """A batch has all events and the guide's columns, and a schema makes more of what they say."""
-    names = piece("batch")
-    assert names["orders"].count() == len(INVOICES)
-    reader = names["spark"].read.format("zeroeventhub").option("includeHeaders", "true")
-    assert sorted(named("Columns")) == sorted(reader.load(names["url"]).columns)
-    found = piece("schema")["orders"].groupBy("customer").sum("amount").collect()
-    assert {row[0]: float(row[1]) for row in found} == {"ada": 15.25, "bob": 7.5, "eve": 8.0}
-
-
-@pytest.mark.test_all
-def test_stream_of_the_guide_reads_everything(piece, capsys, tmp_path):
-    """The stream ends when all is in files, and no event is left to read."""
-    names = piece("stream")
-    assert names["spark"].read.parquet(f"{tmp_path}/orders").count() == len(INVOICES)
-    capsys.readouterr()
-    piece("lag")
-    assert capsys.readouterr().out == "0 0\n"
-
-
-@pytest.mark.test_all
-def test_micro_batch_of_the_guide_is_applied_once(piece):
-    """What a stream applies is there once, though it is told again."""
-    names = piece("foreach_batch")
-    names["query"].processAllAvailable()
-    names["query"].stop()
-    again = names["spark"].read.format("zeroeventhub").schema("customer STRING, amount DOUBLE")
-    names["invoice"](again.load(names["url"]), 0)
-    with names["engine"].connect() as connection:
-        found = connection.execute(text("SELECT customer, amount FROM invoices")).all()
-    assert sorted((who, float(amount)) for who, amount in found) == sorted(INVOICES)
+            assert piece("batch")["orders"].count() == len(INVOICES)
+            found = piece("schema")["orders"].groupBy("customer").sum("amount").collect()
+            sums = {row[0]: float(row[1]) for row in found}
+            assert sums == {"ada": 15.25, "bob": 7.5, "eve": 8.0}
+            piece("stream")
+            assert spark.read.parquet(f"{tmp_path}/orders").count() == len(INVOICES)
+            capsys.readouterr()
+            piece("lag")
+            assert capsys.readouterr().out == "0 0\n"
+            names = piece("foreach_batch")
+            names["query"].processAllAvailable()
+            names["query"].stop()
+            again = spark.read.format("zeroeventhub").schema("customer STRING, amount DOUBLE")
+            names["invoice"](again.load(url), 0)
+        with engine.connect() as connection:
+            applied = connection.execute(text("SELECT customer, amount FROM invoices")).all()
+    assert sorted((who, float(amount)) for who, amount in applied) == sorted(INVOICES)

@@ -8,7 +8,6 @@ import pytest
 from harness.faults.proxy import Fault, Plan, proxying
 from harness.laid_out_feed import ReadFeed
 from harness.peer import peer_python, run_peer
-from harness.peer_like import EVENTS, go_like
 from harness.shop import orders
 from harness.spark_reading import numbers, planned, read, rows_of
 from harness.web import serving
@@ -129,14 +128,6 @@ def test_published_peer_is_read_once(peer_python):
     finally:
         process.terminate()
         process.communicate(timeout=30)
-
-
-def test_peer_that_is_silent_at_its_head_is_read_once():
-    """A feed that answers with nothing at its head ends where its last event does."""
-    with serving(go_like()) as base:
-        rows = read(f"{base}/testfeed", attempts=2, pageSize=25)
-    found = sorted((row["partition"], json.loads(row["data"])["Cursor"]) for row in rows)
-    assert found == [(part, number) for part in range(3) for number in range(EVENTS)]
 
 
 def test_publisher_that_cuts_answers(shop, publish):

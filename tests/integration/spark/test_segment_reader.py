@@ -146,14 +146,6 @@ def test_publisher_reads_nothing_that_lies_in_files(feed, url):
     assert min(map(int, feed.read_from)) == 30
 
 
-@pytest.mark.parametrize("status", [404, 503])
-def test_file_that_is_not_given_is_asked_for_anew(feed, store, url, status):
-    """Where a file cannot be had any more, the feed is asked where it is now."""
-    store.failures = [status]
-    assert found(url, 0) == wanted(feed, 0)
-    assert feed.asked[:2] == [FIRST, FIRST]
-
-
 @pytest.fixture
 def rest(feed, url, monkeypatch):
     """A reader and a task of a file of which an executor gets two events at a time."""
@@ -164,15 +156,15 @@ def rest(feed, url, monkeypatch):
 
 
 def test_events_of_a_file_come_once_though_it_is_begun_anew(feed, store, rest):
-    """What was read of a file is not read again when the rest of it is."""
+    """A reader asks the feed anew for a file that it cannot have any more, and reads its rest."""
     reader, (task,) = rest
     rows = []
     for batch in reader.read(task):
         rows += batch.to_pylist()
         if len(rows) in {2, 6, 10}:
-            store.failures = [503]
+            store.failures = [404]
     assert numbers(rows) == wanted(feed, 0, 30, 60)
-    # More failures than attempts, but not one behind the other.
+    # More failures than attempts, but not one after the other.
     assert feed.asked.count("30") == 4
 
 

