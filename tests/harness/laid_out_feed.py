@@ -5,15 +5,16 @@ layout says where it is shown.
 """
 
 from zeroeventhub import FIRST, LAST, Event, FeedInfo, Page
-from zeroeventhub.errors import TokenChanged
 from zeroeventhub.layout import Layout, key_hash
 from zeroeventhub.protocol import CAUGHT_UP, CountedCursor
 
 KEYS = range(6)
 
 
-class LaidOutFeed:
-    """Be a feed whose partitions are those of a layout."""
+class ReadFeed:
+    """Be a feed whose partitions are those of a layout, with the extensions that it was given."""
+
+    heeds_limits = True
 
     def __init__(self, partitions, extensions):
         self.layout = Layout.of(partitions)
@@ -41,23 +42,6 @@ class LaidOutFeed:
         """Describe the feed; the partition that came last comes first."""
         info = self.layout.info()
         return FeedInfo(info.partitions[::-1], info.token, extensions=self.extensions)
-
-    def page(self, token, partition, cursor):
-        """Read two events behind a cursor, with the token of some discovery."""
-        if token != self.layout.token:
-            raise TokenChanged("The partitions have changed.")
-        after = 0 if cursor == FIRST else int(cursor)
-        ahead = self.shown(partition, after)
-        events = [Event.of({"key": key, "n": number}) for number, key in ahead[:2]]
-        end = ahead[:2][-1][0] if events else after
-        caught_up = CAUGHT_UP in self.extensions and len(ahead) <= 2
-        return Page(events, str(end), caught_up=caught_up)
-
-
-class ReadFeed(LaidOutFeed):
-    """Be a feed of one's own, with the extensions that it was given."""
-
-    heeds_limits = True
 
     def read(self, partition, cursor, limit, *, stop=None):
         """Read the events that follow a cursor."""

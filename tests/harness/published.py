@@ -1,24 +1,7 @@
-"""Feeds over a shop's orders, in each ordering of each database."""
-
-import pytest
+"""Feeds over a shop's orders."""
 
 from harness.shop import metadata, orders
 from zeroeventhub import TableFeed
-
-EVERY_ORDERING = [
-    pytest.param((database, ordering), id=f"{database} {ordering}", marks=marks)
-    for database, ordering, marks in [
-        ("sqlite", "single-writer", ()),
-        ("sqlite", "sequenced", ()),
-        ("postgresql", "observed", ()),
-        # What is asked of its positions is asked as observed does.
-        ("postgresql", "gated", pytest.mark.test_all),
-        ("postgresql", "sequenced", ()),
-        ("mariadb", "observed", ()),
-        ("mariadb", "sequenced", ()),
-    ]
-]
-"""Each ordering on each database, for what is asked of positions."""
 
 TWO = {"partition": "part", "partitions": 2}
 """What a feed of two partitions is given."""
