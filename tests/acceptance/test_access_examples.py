@@ -95,7 +95,9 @@ def signed(key, issuer, *, algorithm="RS256", kid="1", **others):
 
 
 def test_readers_with_a_jwt(example, monkeypatch, key, issuer):
-    """A token of the provider's for this feed lets in who it names; every other one is refused."""
+    """A token of the provider's for this feed lets in the reader that it names; every other one is
+    refused, and readers get 503 where the provider's keys cannot be had.
+    """
     monkeypatch.setenv("ISSUER", issuer)
     other = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     public = jwt.algorithms.RSAAlgorithm.to_jwk(key.public_key(), as_dict=True)["n"]
@@ -127,13 +129,10 @@ def test_readers_with_a_jwt(example, monkeypatch, key, issuer):
             assert seen(url, headers=header) == 401, what
         twice = [("Authorization", f"Bearer {signed(key, issuer)}")] * 2
         assert seen(url, headers=twice) == 401
-
-
-def test_provider_that_is_away_is_not_the_readers_fault(example, monkeypatch, key):
-    """Where the provider's keys cannot be had, readers are told to come again."""
-    monkeypatch.setenv("ISSUER", "http://127.0.0.1:1")
+    away = "http://127.0.0.1:1"
+    monkeypatch.setenv("ISSUER", away)
     with serving(example("jwt_publisher")["app"]) as url:
-        assert seen(url, headers=bearer(signed(key, "http://127.0.0.1:1"))) == 503
+        assert seen(url, headers=bearer(signed(key, away))) == 503
 
 
 def test_readers_with_a_certificate(example):

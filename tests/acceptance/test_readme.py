@@ -174,10 +174,3 @@ def test_tutorial_ends_with_the_truth(tmp_path):
     shown = re.search(r"```console\n(.*?)```", page, re.DOTALL)[1]
     assert re.sub(r"\d+", "0", run.stdout) == re.sub(r"\d+", "0", shown)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_tutorial_names_every_file():
-    """Each file of the tutorial is in its table."""
-    page = (TUTORIAL / "README.md").read_text()
-    named = re.findall(r"^\| \[(\w+\.py)\]", page, re.MULTILINE)
-    assert sorted(named) == sorted(file.name for file in TUTORIAL.glob("*.py"))

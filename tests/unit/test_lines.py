@@ -31,11 +31,6 @@ def test_lines_are_a_sequence_of_events(raws, others):
     assert found != set(raws)
 
 
-def test_lines_without_events_are_not_one_empty_event():
-    """Nothing differs from an event without text."""
-    assert lines([]) != lines([b""])
-
-
 def test_event_is_sent_on_one_line():
     """A newline within an event is white space, a separator is its own, and neither ends a line."""
     page = encode_page(Page([Event(b'{"a":\n1}'), Event(b'"a\x1eb"'), Event(b"2")], "1-7"))

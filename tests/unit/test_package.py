@@ -3,9 +3,7 @@
 import subprocess
 import sys
 
-import pyspark_zeroeventhub
 import zeroeventhub
-from zeroeventhub.spark import FeedSource
 
 OPTIONAL = ["click", "greenlet", "psycopg", "pyarrow", "pyspark", "rich", "sqlalchemy"]
 OPTIONAL += ["starlette", "uvicorn"]
@@ -95,5 +93,8 @@ def test_command_line_runs_as_a_module():
 
 def test_spark_finds_the_source_in_a_module_of_the_package():
     """The module that Spark looks for has the source as its own."""
-    assert pyspark_zeroeventhub.DefaultSource is FeedSource
+    from pyspark_zeroeventhub import DefaultSource
+    from zeroeventhub.spark import FeedSource
+
+    assert DefaultSource is FeedSource
     assert FeedSource.name() == "zeroeventhub"

@@ -1,7 +1,5 @@
-import copy
 import json
 import math
-import pickle
 
 import pytest
 from hypothesis import given
@@ -91,19 +89,6 @@ def test_data_is_exact(raw, data):
     assert (type(found), found) == (type(data), data)
     if isinstance(data, float):
         assert math.copysign(1, found) == math.copysign(1, data)
-
-
-def test_event_that_was_decoded_is_the_event_that_it_was():
-    """Decoding an event changes neither what it equals, nor how it shows, nor a copy of it."""
-    event, other = Event(b'{"a":1}', {"h": "1"}), Event(b'{"a":1}', {"h": "1"})
-    shown = repr(event)
-    assert event.data == {"a": 1}
-    assert event == other
-    assert repr(event) == shown == "Event(raw=b'{\"a\":1}', headers={'h': '1'})"
-    assert pickle.loads(pickle.dumps(event)) == copy.copy(event) == other
-    assert event != Event(b'{"a":1}')
-    assert event != Event(b'{"a":2}', {"h": "1"})
-    assert event != b'{"a":1}'
 
 
 def test_raw_is_kept_byte_for_byte():

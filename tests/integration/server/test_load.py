@@ -134,19 +134,6 @@ def test_one_read_answers_all_who_stand_in_line_with_one_question(pool):
     assert 2 <= len(feed.reads) <= 4
 
 
-def test_failure_of_a_shared_read_is_for_all_who_asked(pool):
-    """When a shared read fails all who asked get 503, and the next reader reads anew."""
-    feed = Known(1)
-    with mounted(feed, capacity=ONE) as url:
-        with feed.held():
-            asked = [pool.submit(get, url) for _ in range(8)]
-            until(lambda: feed.inside == 1, "the page is being read")
-            feed.error = Unavailable("The feed is away.")
-        assert [one.result().status_code for one in asked] == [503] * 8
-        feed.error = None
-        assert numbers(get(url)) == [0]
-
-
 def test_other_questions_have_pages_of_their_own(pool):
     """Readers with other cursors or limits are given what they asked for, and no other's page."""
     feed = Known(9)

@@ -21,7 +21,6 @@ from zeroeventhub import TableFeed, feed_routes
 from zeroeventhub.publisher.progress import Progress
 
 DOCUMENT = yaml.safe_load((SPECIFICATION / "openapi.yaml").read_text())
-PROBLEM = json.loads((SPECIFICATION / "schemas" / "problem.json").read_text())
 
 schema = schemathesis.openapi.from_path(SPECIFICATION / "openapi.yaml")
 CHECKS = [
@@ -114,29 +113,6 @@ def test_publisher_answers_as_documented(publisher, case):
     response = case.call(base_url=url)
     case.validate_response(response, checks=[checks.not_a_server_error, *CHECKS])
     assert case.method != "HEAD" or response.content == b""
-
-
-def ask(url, path, query, headers=None):
-    """Ask for one thing, and see that the answer is documented."""
-    case = schema[path]["GET"].Case(query=query, headers=headers or {})
-    response = case.call(base_url=url)
-    case.validate_response(response, checks=CHECKS)
-    return response
-
-
-def test_page_of_each_kind_is_answered_as_documented(publisher):
-    """A page of either version, one that may be kept, one that was kept, and one as Arrow, are
-    documented.
-    """
-    url, (cursor, *_) = publisher
-    query = {"n": 2, "cursor0": "_first", "cursor1": cursor, "headers": "_all"}
-    assert b'"headers"' in ask(url, "/feed", query).content
-    query = {"token": "2", "partition": 0, "cursor": cursor, "pagesizehint": 1}
-    (tag,) = ask(url, "/feed/events", query).headers["etag"]
-    answer = ask(url, "/feed/events", query, {"If-None-Match": tag})
-    assert (answer.status_code, answer.content) == (304, b"")
-    arrow = "application/vnd.apache.arrow.stream"
-    assert ask(url, "/feed/events", query, {"Accept": arrow}).headers["content-type"] == [arrow]
 
 
 def filled(query, cursors):

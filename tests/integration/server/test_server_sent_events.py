@@ -225,14 +225,6 @@ def test_stream_ends_when_the_feed_changes(change, watcher, pool, monkeypatch):
         watcher.until_waiting(0)
 
 
-def test_feed_that_cannot_be_waited_for_is_not_streamed():
-    """A feed that does not name the extension is not asked over and over."""
-    feed = Own()
-    feed.told = replace(feed.told, extensions=frozenset())
-    with streaming(feed) as url:
-        assert httpx.head(f"{url}/server-sent-events").status_code == 404
-
-
 class Directory:
     """A hook whose mind can be changed; it counts how often it is asked."""
 

@@ -53,9 +53,3 @@ def test_quota_bounds_something():
     for bounds in [*wrong, {"rate": 1, "burst": 0}]:
         with pytest.raises(ConfigurationError, match=r"Quota"):
             Quota(**bounds)
-
-
-def test_burst_is_a_seconds_worth_by_default():
-    """Where only the rate is said, as many requests may come at once as in a second."""
-    for rate, burst in ((0.1, 1), (1, 1), (2.5, 3), (100, 100)):
-        assert Quota(rate=rate).burst == burst
