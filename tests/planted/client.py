@@ -3,8 +3,6 @@
 from harness.planted import Planted
 
 _DECODER = ("tests/unit/ndjson/test_page_decoder.py",)
-_DOCUMENTS = ("tests/unit/ndjson/test_documents.py",)
-_WIRE = ("tests/integration/client/test_wire.py",)
 _CODING = ("tests/integration/client/test_content_coding.py",)
 _EXCHANGE = ("tests/integration/client/test_exchange.py",)
 _DEADLINE = ("tests/integration/client/test_deadline.py",)
@@ -46,13 +44,6 @@ PLANTED = (
         "        return len(self._settled) + len(self._tail)",
         "        return len(self._tail)",
         _DECODER,
-    ),
-    Planted(
-        "versions of a key rise from the one that was asked for",
-        "ndjson/documents.py",
-        "pairwise([after_version, *versions])",
-        "pairwise(versions)",
-        _DOCUMENTS,
     ),
     Planted(
         "a piece of gzip that is full may have more behind it",
@@ -103,27 +94,6 @@ PLANTED = (
         "        name: third if bound is None else min(bound, third) for",
         "        name: None if bound is None else min(bound, third) for",
         _DEADLINE,
-    ),
-    Planted(
-        "connecting takes a third of the deadline, and not all of it",
-        "_http/exchange.py",
-        "    third = seconds / 3",
-        "    third = seconds",
-        _DEADLINE,
-    ),
-    Planted(
-        "a number with a sign in Retry-After says nothing",
-        "_wire/refusal.py",
-        "    if retry_after.isascii() and retry_after.isdigit():",
-        "    if retry_after.lstrip('-').isdigit():",
-        _WIRE,
-    ),
-    Planted(
-        "a date of Retry-After that no calendar has says nothing",
-        "_wire/refusal.py",
-        "    except (ValueError, OverflowError):",
-        "    except OverflowError:",
-        _WIRE,
     ),
     Planted(
         "the password of an address is a secret by itself",

@@ -34,14 +34,6 @@ PLANTED = (
         (_READING,),
     ),
     Planted(
-        "a page that was applied ends a row of failed commits, and with it the back-off",
-        "_follow/partition_follower.py",
-        "                self.patience.failed = 0\n"
-        "                self.place = Place(page.cursor, self.place.epoch)\n",
-        "                self.place = Place(page.cursor, self.place.epoch)\n",
-        (_READING,),
-    ),
-    Planted(
         "a handler's failure is no failure of the store",
         "_follow/partition_follower.py",
         "            except (Fenced, StoreUnavailable) as error:",
@@ -104,13 +96,6 @@ PLANTED = (
         (_DECISIONS, "-k", "later_events and sqlite"),
     ),
     Planted(
-        "tries are counted anew for every page",
-        "consumer/applying/rounds.py",
-        "        failures = failures + 1 if place == step.place else 1\n",
-        "        failures += 1\n",
-        (_APPLYING, *_SQLITE),
-    ),
-    Planted(
         "a lane goes on where it was",
         "consumer/applying/rounds.py",
         "            done={} if progress is None else progress.done,",
@@ -146,13 +131,6 @@ PLANTED = (
         (_RUNNING, "-k", "ahead and not async"),
     ),
     Planted(
-        "a task that is stopped gives the page up that is on its way",
-        "consumer/running/partition_task.py",
-        "        self._stopping.set()\n        self._ahead.cancel()\n",
-        "        self._stopping.set()\n",
-        (_RUNNING, "-k", "given_up"),
-    ),
-    Planted(
         "a run at the head sees that an operator has put the cursor elsewhere",
         "consumer/running/run.py",
         "overtaken=lambda epoch: self._epochs.get(start.partition.id, 0) > epoch,",
@@ -167,25 +145,11 @@ PLANTED = (
         (_DECISIONS, "-k", "before_its_turn"),
     ),
     Planted(
-        "an empty partition is 0 seconds behind",
-        "consumer/lag.py",
-        "0.0 if first is None else _age(first)",
-        "None if first is None else _age(first)",
-        (f"{_CONSUMER}/test_lag.py", *_SQLITE),
-    ),
-    Planted(
         "a partition has no more dead letters than it may",
         "consumer/applying/decisions.py",
         "            if len(tally.letters) >= room:",
         "            if len(tally.letters) >= room + 999:",
         ("tests/integration/consumer/test_failures.py", "-k", "too_many"),
-    ),
-    Planted(
-        "handlers of signals are put back where no signal came",
-        "consumer/running/stopping.py",
-        "        if not _stops:",
-        "        if _stops:",
-        ("tests/integration/consumer/test_stopping.py", "-k", "no_signal_came"),
     ),
     Planted(
         "a handler's words are not in the log",

@@ -100,28 +100,10 @@ PLANTED = (
         "left_over = []",
     ),
     mistake(
-        "a heir takes the nearest of its parents' cursors",
-        "cursors/inheritance.py",
-        "for parent in nearest if parent in standing), None)",
-        "for parent in reversed(nearest) if parent in standing), None)",
-    ),
-    mistake(
         "a dead letter waits for the earlier ones of its key",
         "cursors/dead_letters.py",
         "            earlier.c.id < columns.id,",
         "            earlier.c.id > columns.id,",
-    ),
-    mistake(
-        "a letter that failed again is not tried for ever",
-        "cursors/dead_letters.py",
-        """values = {"state": FAILED, "tries": tries, **_described(error)}""",
-        """values = {"tries": tries, **_described(error)}""",
-    ),
-    mistake(
-        "an extended code of SQLite is its primary code",
-        "cursors/transience.py",
-        """"sqlite_errorcode", 0) & 0xFF in _RESULTS""",
-        """"sqlite_errorcode", 0) in _RESULTS""",
     ),
     mistake(
         "a broken rule of the data does not pass by itself",
@@ -135,42 +117,11 @@ PLANTED = (
         "            delete = delete.where(table.c.partition.in_(sorted(partitions)))",
         "            pass",
     ),
-    mistake(
-        "a lease that has run out is not shown as held",
-        "cursors/operating.py",
-        "        leases.expires_at > now,\n",
-        "",
-    ),
-    mistake(
-        "a consumer is new whatever other consumers there are",
-        "cursors/store.py",
-        "known = select(columns.partition).where(columns.consumer == consumer).limit(1)",
-        "known = select(columns.partition).limit(1)",
-    ),
     Planted(
         "shares differ by one at most",
         "cursors/fair_share.py",
         "    return each + (sorted(members).index(owner) < left)",
         "    return each + (sorted(members).index(owner) <= left)",
         ("tests/integration/cursors/test_leases.py", *SQLITE),
-    ),
-    Planted(
-        "a row that the database refuses is SQLAlchemy's error of its kind",
-        "landing/bulk_insert.py",
-        "        raise DBAPIError.instance(",
-        "        raise error\n        raise DBAPIError.instance(",
-        ("tests/integration/landing/test_bulk_insert.py", "-k", "postgresql"),
-    ),
-    mistake(
-        "the place of an event that does not fit counts over the whole page",
-        "landing/event_rows.py",
-        "        first += len(run)",
-        "        first += 1",
-    ),
-    mistake(
-        "arrivals count within a partition",
-        "landing/landing_table.py",
-        "select(func.max(columns.arrival)).where(columns.partition == partition)",
-        "select(func.max(columns.arrival))",
     ),
 )

@@ -7,7 +7,6 @@ _WATCHING = f"{_FOLDER}/test_watching.py"
 _GATED = (_WATCHING, "-k", "gated")
 _SEQUENCED = f"{_FOLDER}/test_sequenced.py"
 _ROUNDS = ("tests/unit/publisher/ordering/test_rounds.py",)
-_WATCH = "tests/integration/publisher/test_horizon_watch.py"
 
 PLANTED = (
     Planted(
@@ -136,19 +135,5 @@ PLANTED = (
             "-k",
             "single-writer",
         ),
-    ),
-    Planted(
-        "a horizon that is free again is told of again",
-        "publisher/horizon_watch.py",
-        "        if (age > TOO_LATE) != self._told:\n",
-        "        if age > TOO_LATE and not self._told:\n",
-        (_WATCH, "-k", "observed-postgresql"),
-    ),
-    Planted(
-        "an age is that of the oldest number that is not settled",
-        "publisher/horizon_age.py",
-        "            return now - self._seen[0][1] if self._seen else 0.0",
-        "            return now - self._seen[-1][1] if self._seen else 0.0",
-        ("tests/unit/publisher/test_horizon_age.py",),
     ),
 )

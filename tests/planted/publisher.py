@@ -8,13 +8,6 @@ _SQLITE = ("-k", "sqlite")
 
 PLANTED = (
     Planted(
-        "the horizon: a feed is read no further than what is settled",
-        "publisher/queries.py",
-        "        return horizon.settled if self.stop is None",
-        "        return horizon.highest if self.stop is None",
-        ("tests/integration/publisher/ordering/test_writers.py", "-k", "open_writer"),
-    ),
-    Planted(
         "the horizon: no piece of a partition reaches beyond it",
         "publisher/reader.py",
         "        until = horizon.settled if stop_place is None else stop_place.position\n",
@@ -57,13 +50,6 @@ PLANTED = (
         (f"{_ROOM}/test_json_form.py", "-k", "not_json"),
     ),
     Planted(
-        "rows of deleted events count where a page is cut for its bytes",
-        "publisher/rows.py",
-        "            if gap > count:\n                break\n            count += 1\n",
-        "            if gap > count:\n                break\n",
-        (f"{_ROOM}/test_page_query.py", "-k", "deleted_events"),
-    ),
-    Planted(
         "a secret hides the event at which a cursor stands",
         "publisher/cursor.py",
         ", salt=salt).hexdigest()",
@@ -75,13 +61,6 @@ PLANTED = (
         "publisher/page_query.py",
         "            limit -= portion\n",
         "",
-        (f"{_ROOM}/test_page_query.py", *_SQLITE),
-    ),
-    Planted(
-        "the first rows are no more than are wanted",
-        "publisher/portions.py",
-        "            return min(left, FIRST)",
-        "            return FIRST",
         (f"{_ROOM}/test_page_query.py", *_SQLITE),
     ),
     Planted(
@@ -102,13 +81,6 @@ PLANTED = (
         (f"{_ROOM}/test_reader.py", *_SQLITE),
     ),
     Planted(
-        "an error of the database that no waiting mends is no reason to come back",
-        "publisher/database_error.py",
-        "        if names & _CHANGED:",
-        "        if names & _LATE:",
-        (f"{_ROOM}/test_columns.py", *_SQLITE),
-    ),
-    Planted(
         "a connection is given back as it was after an error as well",
         "publisher/guest_connection.py",
         "    except Exception:\n        _leave(connection, guest, kept)\n        raise\n",
@@ -121,12 +93,5 @@ PLANTED = (
         "            deadline = monotonic() + self._seconds\n",
         "            deadline = min(deadline, monotonic() + self._seconds)\n",
         (f"{_ROOM}/test_guest_connection.py", "-k", "each_statement"),
-    ),
-    Planted(
-        "a moment is cut to the precision of the times in the table",
-        "publisher/time_query.py",
-        "return moment.replace(microsecond=moment.microsecond // unit * unit)",
-        "return moment",
-        ("tests/integration/publisher/test_time_query.py", "-k", "sqlite"),
     ),
 )

@@ -4,7 +4,6 @@ from harness.planted import Planted
 
 _RETENTION = "tests/integration/publisher/test_retention.py"
 _PROGRESS = ("tests/integration/publisher/test_progress.py", "-k", "sqlite")
-_TRIMMING = ("tests/integration/publisher/test_trimming.py", "-k", "sqlite")
 _DELETING = ("tests/integration/publisher/test_deleting.py", "-k", "sqlite")
 _COMPACTING = ("tests/integration/publisher/test_compacting.py", "-k", "sqlite")
 _SEALING = ("tests/integration/publisher/test_sealing.py", "-k", "history")
@@ -59,13 +58,6 @@ PLANTED = (
         "publisher/progress/registry.py",
         "until = until if allowed is None else min(until, allowed)",
         "until = until if allowed is None else min(until, allowed)\n            break",
-        _PROGRESS,
-    ),
-    Planted(
-        "clocks may be apart",
-        "publisher/progress/registry.py",
-        "columns.heard_at >= since - CLOCKS",
-        "columns.heard_at >= since",
         _PROGRESS,
     ),
     Planted(
@@ -130,15 +122,6 @@ PLANTED = (
         "            self._reader.vouch_in_table(connection, last)\n",
         "            pass\n",
         _SEALING,
-    ),
-    Planted(
-        "an error of the database is no event that came before",
-        "event_log/keyed_table.py",
-        """            if not is_taken(error):
-                raise
-""",
-        "",
-        _LOG,
     ),
     Planted(
         "an id that comes again says the same of its key",

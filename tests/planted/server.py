@@ -79,13 +79,6 @@ PLANTED = (
         (_tests("pages"), "-k", "under_way"),
     ),
     Planted(
-        "a page that is kept again takes its room once",
-        "server/kept_pages.py",
-        "        self._drop(question)\n        self._pages[question] =",
-        "        self._pages[question] =",
-        (_tests("pages"), "-k", "takes_its_room"),
-    ),
-    Planted(
         "pages that are forgotten leave their room",
         "server/kept_pages.py",
         "        while self._pages:\n            self._drop(next(iter(self._pages)))",
@@ -191,31 +184,10 @@ PLANTED = (
         (_tests("pages"),),
     ),
     Planted(
-        "readers who owe nothing are forgotten",
-        "server/quotas.py",
-        "                self._forget()",
-        "                pass",
-        ("tests/unit/server/test_quotas.py",),
-    ),
-    Planted(
         "a wait that failed is not handed to the next reader",
         "server/waiting.py",
         "            self._gatherings.pop((question, edition), None)",
         "            pass",
         (_tests("long_poll"), "-k", "failure_is_met"),
-    ),
-    Planted(
-        "an error that is raised for all does not grow with them",
-        "server/gathering.py",
-        "raise self._outcome.error.with_traceback(self._outcome.traceback)",
-        "raise self._outcome.error",
-        (_tests("long_poll"), "-k", "failure_is_met"),
-    ),
-    Planted(
-        "a carriage return outside of strings stays at the publisher",
-        "lines.py",
-        '.replace(b"\\n", b" ").replace(b"\\r", b" ")',
-        '.replace(b"\\n", b" ")',
-        (_tests("renditions"), "-k", "line_ends"),
     ),
 )

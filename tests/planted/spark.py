@@ -6,16 +6,8 @@ _ADVANCE = ("tests/unit/spark/test_advance.py",)
 _RANGES = ("tests/integration/spark/test_range_reader.py", "-k", "not published_peer")
 _SEGMENTS = ("tests/integration/spark/test_segment_reader.py",)
 _CREDENTIALS = ("tests/integration/spark/test_credentials.py", "-k", "token_is_read_again")
-_PROMETHEUS = ("tests/unit/telemetry/test_prometheus.py",)
 
 PLANTED = (
-    Planted(
-        "each partition has one event whatever the limit is, in the first round alone",
-        "spark/advance.py",
-        "        is_first = False\n",
-        "",
-        _ADVANCE,
-    ),
     Planted(
         "the events of all rounds of a micro-batch are counted",
         "spark/advance.py",
@@ -59,25 +51,11 @@ PLANTED = (
         _RANGES,
     ),
     Planted(
-        "a task counts failures from one page to the next",
-        "spark/range_reader.py",
-        "            patience.failed = 0\n            is_filtered",
-        "            is_filtered",
-        _RANGES,
-    ),
-    Planted(
         "what is read by count has all types, of which the task takes those it wants",
         "spark/range_reader.py",
         "is_filtered = self._filters and one.count is None",
         "is_filtered = self._filters",
         _RANGES,
-    ),
-    Planted(
-        "a file counts failures from one row group to the next",
-        "spark/segment_reader.py",
-        "patience.failed, done = 0, last",
-        "done = last",
-        _SEGMENTS,
     ),
     Planted(
         "events of a file behind the end of a range are not read",
@@ -115,26 +93,5 @@ PLANTED = (
         "if last not in committed:",
         "if not committed:",
         ("tests/unit/spark/test_checkpoint.py",),
-    ),
-    Planted(
-        "a halted partition goes on when something of it is committed",
-        "telemetry/measuring.py",
-        "        self._go_on(consumer, {partition})\n",
-        "",
-        _PROMETHEUS,
-    ),
-    Planted(
-        "the gauges of one moment come of one look",
-        "telemetry/reading.py",
-        "                self._read_at = time.monotonic()\n",
-        "",
-        ("tests/integration/telemetry/test_lag_reading.py",),
-    ),
-    Planted(
-        "the time that a request waits is not the feed's",
-        "telemetry/publisher_measuring.py",
-        "max(0.0, answered.seconds - answered.waited)",
-        "answered.seconds",
-        ("tests/unit/telemetry/test_publisher_measuring.py",),
     ),
 )
