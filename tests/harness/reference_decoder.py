@@ -3,7 +3,6 @@
 import json
 import re
 from itertools import chain
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from zeroeventhub.errors import CutPage, ProtocolError
@@ -18,7 +17,6 @@ from zeroeventhub.ndjson import (
     decode_splits,
 )
 
-VECTORS = Path(__file__).parents[2] / "spec" / "vectors"
 PARTITION = 0
 LONGEST_BYTE_BY_BYTE = 512
 
@@ -272,16 +270,3 @@ def _expect_scalars(document: Any) -> None:
             for name, value in document.items():
                 name.encode()
                 _expect_scalars(value)
-
-
-def seeds() -> list[bytes]:
-    """Return inputs to begin with, and those of the vectors, without what repeats."""
-    found = list(SEEDS)
-    for kind in ("decode", "discovery"):
-        for vector in json.loads((VECTORS / f"{kind}.json").read_text())["vectors"]:
-            parts = [
-                bytes.fromhex(part["hex"]) if "hex" in part else part.get("text", "").encode()
-                for part in vector["body"]
-            ]
-            found.append(b"".join(parts))
-    return found

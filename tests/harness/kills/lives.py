@@ -112,7 +112,7 @@ def live(life: Life) -> dict[str, int]:
     dice = random.Random(life.seed)
     strikes: dict[str, Callable[[], object]] = {
         "kill": kill,
-        "freeze": partial(freeze, life.database),
+        "freeze": freeze,
         "terminate": partial(terminate, life.database, dice),
     }
     points = Points(

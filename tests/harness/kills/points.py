@@ -3,15 +3,14 @@
 import os
 import random
 import signal
-import sqlite3
 import threading
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import suppress
 from functools import wraps
 from typing import Any
 
 import httpx
-from sqlalchemy import Engine, NullPool, create_engine, event, make_url, text
+from sqlalchemy import Engine, NullPool, create_engine, event, text
 from sqlalchemy.exc import DBAPIError
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
@@ -29,10 +28,7 @@ def arguments(url: str) -> dict[str, Any]:
 
 
 class Points:
-    """Count the points that a process passes; strike at one of them, and again within each gap.
-
-    A strike returns False where it cannot be done yet.
-    """
+    """Count the points that a process passes; strike at one of them, and again within each gap."""
 
     def __init__(
         self,
@@ -64,10 +60,8 @@ class Points:
                 self.strikes += 1
                 going_on = self._gap and self.strikes < self._most
                 self._next = self._passed + self._dice.randint(1, self._gap) if going_on else None
-        if struck and self._strike() is False:
-            with self._lock:
-                self.strikes -= 1
-                self._next = self._passed + 1
+        if struck:
+            self._strike()
 
     def watch(self, engine: Engine) -> None:
         """Take the moments before and after every statement and every end of a transaction."""
@@ -114,27 +108,9 @@ def kill() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def freeze(url: str) -> bool:
-    """Stop this process until it is let go on, if that can be done here.
-
-    SQLite has one lock for all: a process that is frozen with that is waited for, and not replaced.
-    So there it waits for a point at which no process holds any.
-    """
-    database = make_url(url)
-    if database.get_backend_name() == "sqlite" and not _is_free(str(database.database)):
-        return False
+def freeze() -> None:
+    """Stop this process until it is let go on."""
     os.kill(os.getpid(), signal.SIGSTOP)
-    return True
-
-
-def _is_free(file: str) -> bool:
-    with closing(sqlite3.connect(file, timeout=0, isolation_level=None)) as connection:
-        try:
-            connection.execute("BEGIN EXCLUSIVE")
-        except sqlite3.OperationalError:
-            return False
-        connection.execute("ROLLBACK")
-    return True
 
 
 _TERMINATING = threading.Lock()

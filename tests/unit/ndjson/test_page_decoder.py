@@ -1,7 +1,7 @@
 from itertools import pairwise
 
 import pytest
-from harness.reference_decoder import HOSTILE, SEEDS, TOKENS, check, seeds
+from harness.reference_decoder import HOSTILE, SEEDS, TOKENS, check
 from harness.vectors import alternatives, content, named
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -78,8 +78,8 @@ def test_body_is_decoded_as_the_vector_says(vector):
 
 
 def test_reference_agrees_on_the_seeds():
-    """What readers get wrong is read by the decoder as by Python's JSON, and so are the vectors."""
-    for seed in seeds():
+    """What readers get wrong is read by the decoder as by Python's JSON."""
+    for seed in SEEDS:
         check(seed)
 
 
