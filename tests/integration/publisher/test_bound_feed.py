@@ -120,21 +120,6 @@ def test_look_where_nothing_is_written_is_small(host, ordering, statements):
     assert session(host) == before
 
 
-def test_look_waits_for_who_writes(host, postgresql_url):
-    """A number that was drawn is looked at until its writer has ended."""
-    feed = bound(host, "observed")
-    assert feed.head() == 3
-    writing = create_engine(postgresql_url)
-    with writing.connect() as connection:
-        place(connection, 1)
-        assert [feed.head() for _ in range(2)] == [3, 3]
-        write(writing)
-        assert feed.head() == 3
-        connection.commit()
-    assert feed.head() == 5
-    writing.dispose()
-
-
 def session(engine, question="SELECT name || '=' || setting FROM pg_settings ORDER BY name"):
     """Return what the one connection of an engine answers."""
     with engine.connect() as connection:

@@ -6,7 +6,10 @@ from sqlalchemy import text
 
 from zeroeventhub import TableFeed
 
+FUNCTION = """CREATE FUNCTION touch() RETURNS trigger LANGUAGE plpgsql
+AS $$ BEGIN RETURN NEW; END $$"""
 TRIGGERS = {
+    "postgresql": "CREATE TRIGGER touch BEFORE UPDATE ON orders EXECUTE FUNCTION touch()",
     "sqlite": "CREATE TRIGGER touch AFTER UPDATE ON orders BEGIN SELECT 1; END",
     "mysql": "CREATE TRIGGER touch BEFORE UPDATE ON orders FOR EACH ROW SET NEW.kind = 'x'",
     "mariadb": "CREATE TRIGGER touch BEFORE UPDATE ON orders FOR EACH ROW SET NEW.kind = 'x'",
@@ -29,20 +32,8 @@ def test_trigger_on_updates_is_a_warning(engine, ordering):
     assert warnings(source.bind(engine)) == []
     with engine.begin() as connection:
         if engine.dialect.name == "postgresql":
-            connection.execute(
-                text(
-                    "CREATE FUNCTION touch() RETURNS trigger LANGUAGE plpgsql AS "
-                    "$$ BEGIN RETURN NEW; END $$"
-                )
-            )
-            connection.execute(
-                text(
-                    "CREATE TRIGGER touch BEFORE UPDATE ON orders "
-                    "FOR EACH ROW EXECUTE FUNCTION touch()"
-                )
-            )
-        else:
-            connection.exec_driver_sql(TRIGGERS[engine.dialect.name])
+            connection.exec_driver_sql(FUNCTION)
+        connection.exec_driver_sql(TRIGGERS[engine.dialect.name])
     (sentence,) = warnings(source.bind(engine))
     assert "'touch'" in sentence
     assert "an update reaches no consumer" in sentence

@@ -110,21 +110,25 @@ def test_event_that_is_not_settled_stands_for_none(postgresql):
     assert left(postgresql) == [2, 3]
 
 
-def test_what_is_young_or_says_that_a_key_is_no_more_goes_later(shop):
+def test_what_is_young_or_says_that_a_key_is_no_more_goes_later(any_shop):
     """What is younger than an age stays, though it lets older ones go; and an event that says that
     its key is no more takes the key with it, some time later. What has no key stays.
     """
-    write(shop, ("ada", "placed", 9), ("bob", "placed", 9), ("ada", "gone", 8), ("bob", "gone", 1))
-    write(shop, (None, "gone", 9), ("eve", "placed", 8), ("eve", "placed", 1), (None, "gone", 0))
+    write(
+        any_shop, ("ada", "placed", 9), ("bob", "placed", 9), ("ada", "gone", 8), ("bob", "gone", 1)
+    )
+    write(
+        any_shop, (None, "gone", 9), ("eve", "placed", 8), ("eve", "placed", 1), (None, "gone", 0)
+    )
     for young, keep, deleted, rest in (
         (8.5, 99, 2, [3, 4, 5, 6, 7, 8]),
         (0, 5, 2, [4, 5, 7, 8]),
         (0, 0, 1, [5, 7, 8]),
     ):
         compaction = Compaction(tombstone=orders.c.kind == "gone", keep_tombstones=keep * HOUR)
-        bound = settled(source(compaction).bind(shop))
+        bound = settled(source(compaction).bind(any_shop))
         assert bound.compact(older_than=young * HOUR, rows=1) == deleted
-        assert left(shop) == rest
+        assert left(any_shop) == rest
 
 
 def test_tombstone_behind_which_nothing_lies_stays(any_shop):

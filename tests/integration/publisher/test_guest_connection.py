@@ -222,44 +222,6 @@ def test_lock_that_is_not_had_in_time_is_a_503(request, database, ordering):
     until(lambda: len(feed.read(0, FIRST, 100).events) == 6, "the events behind the lock come")
 
 
-LESS = {
-    "postgresql": "SET statement_timeout = '300ms'",
-    "mariadb": "SET max_statement_time = 0.3",
-}
-
-
-@pytest.mark.parametrize("database", LESS)
-def test_host_may_allow_less(request, database):
-    """What the host's connections have as a timeout is kept, where it is shorter."""
-    engine = request.getfixturevalue(database)
-    metadata.create_all(engine)
-    fill(engine)
-    as_host_likes(engine, [LESS[database]])
-    began = time.monotonic()
-    with pytest.raises(Unavailable, match="longer than it may"):
-        read(engine, Capacity(statement_seconds=60), data=slow(engine))
-    assert time.monotonic() - began < LONG
-
-
-def test_isolation_of_the_host_is_not_the_feeds(host):
-    """Each statement of a feed sees the last commits, however strict the host's engine is."""
-    fill(host)
-    strict = create_engine(host.url, isolation_level="SERIALIZABLE", pool_size=1, max_overflow=0)
-    seen = []
-
-    def count(cursor):
-        for write in (True, False):
-            cursor.execute("SELECT count(*) FROM orders")
-            seen.append(cursor.fetchall()[0][0])
-            if write:
-                fill(host)
-
-    with during(strict, count):
-        read(strict)
-    assert seen == [3, 6]
-    strict.dispose()
-
-
 def test_connection_that_breaks_is_never_seen_again(postgresql_url):
     """A connection that breaks in use ends in a 503, and the next one is whole."""
     engine = create_engine(postgresql_url, pool_size=1, max_overflow=0)

@@ -12,6 +12,7 @@ from harness.dumps import restore
 from harness.log import connected
 from harness.shop import metadata, orders
 from harness.soak_histories import KINDS, Histories
+from harness.trimmed import before_query, numbers
 
 from zeroeventhub import FIRST, LAST, TableFeed
 from zeroeventhub.errors import Diverged, Gone
@@ -45,17 +46,6 @@ def test_history_is_told_apart(histories, kind):
     assert found.complaints == []
     assert found.counts["goes on"] >= 4
     assert kind.keeps or found.counts["refused"] >= 4
-
-
-def follow(feed, cursor, partition=0):
-    """Read on from a cursor to the end; return the numbers of all events."""
-    seen = []
-    while True:
-        page = feed.read(partition, cursor, 1000)
-        if not page.events:
-            return seen
-        seen += [event.data["n"] for event in page.events]
-        cursor = page.cursor
 
 
 # A row of many types, by column.
@@ -192,8 +182,8 @@ def test_cursor_of_any_origin_is_refused(shop):
         for use in uses(feed, cursor):
             with pytest.raises(Diverged):
                 use()
-    assert follow(feed, early) == [8]
-    assert follow(feed, early, 1) == [5, 7, 9]
+    assert numbers(feed, 0, early) == [8]
+    assert numbers(feed, 1, early) == [5, 7, 9]
 
 
 def test_feed_vouches_for_cursors_of_its_history(shop):
@@ -224,17 +214,17 @@ def test_mutable_feed_takes_any_cursor_up_to_its_end(shop):
     place_at(shop, [5, 7])
     for use in (use for cursor in cursors for use in uses(feed, cursor)):
         use()
-    assert [follow(feed, cursor, 1) for cursor in cursors] == [[7], [7]]
+    assert [numbers(feed, 1, cursor) for cursor in cursors] == [[7], [7]]
     with shop.begin() as connection:
         connection.execute(orders.delete())
-    assert [follow(feed, cursor, 1) for cursor in cursors] == [[], []]
+    assert [numbers(feed, 1, cursor) for cursor in cursors] == [[], []]
     assert feed.read(0, LAST, 1).cursor == "1-5"
 
 
 def test_cursor_without_a_digest_is_still_taken(shop):
     """A cursor of an earlier version, or from before the feed was said to be strict, goes on."""
     feed = shop_feed().bind(shop)
-    assert follow(feed, "1-2", 1) == [3]
+    assert numbers(feed, 1, "1-2") == [3]
     page = feed.read(1, "1-2", 10)
     assert page.cursor == feed.cursor_after(4)
 
@@ -264,6 +254,11 @@ def test_events_made_in_another_way_refuse_no_cursor(shop, since, now):
 def test_history_exchanged_between_any_two_statements(sqlite, partition, types, monkeypatch):
     """Whenever in the course of a read another history takes the place of one, it is noticed."""
     monkeypatch.setattr("zeroeventhub.publisher.reader.QUIET", 1)
+
+    def exchange():
+        set_back(sqlite, 1)
+        place_at(sqlite, range(20, 60, 2))
+
     metadata.create_all(sqlite)
     steps = 0
     while True:
@@ -274,32 +269,10 @@ def test_history_exchanged_between_any_two_statements(sqlite, partition, types, 
         feed = shop_feed(partitions=3).bind(sqlite)
         feed.info()
         cursor, stop = feed.cursor_after(2), feed.cursor_after(5)
-        with exchanging(sqlite, steps) as exchanged, suppress(Gone):
+        with before_query(sqlite, steps, exchange) as exchanged, suppress(Gone):
             feed.read(partition, cursor, 3, stop=stop, types=types)
             if not exchanged:
                 break
             pytest.fail(f"The history was exchanged before statement {steps} of a read.")
         steps += 1
     assert steps > 3
-
-
-@contextmanager
-def exchanging(engine, step):
-    """Let another, longer history take the place of one before a statement of a read."""
-    seen: list[str] = []
-    exchanged: list[int] = []
-
-    def before(connection, cursor, statement, *_):
-        if not statement.startswith("SELECT") or exchanged:
-            return
-        seen.append(statement)
-        if len(seen) == step + 1:
-            exchanged.append(step)
-            set_back(engine, 1)
-            place_at(engine, range(20, 60, 2))
-
-    sa.event.listen(engine, "before_cursor_execute", before)
-    try:
-        yield exchanged
-    finally:
-        sa.event.remove(engine, "before_cursor_execute", before)

@@ -9,11 +9,6 @@ from harness.ordering_table import (
     GATED,
     OBSERVED,
     OBSERVED_MARIADB,
-    ON_SERVERS,
-    SEQUENCED,
-    SEQUENCED_MARIADB,
-    SEQUENCED_SQLITE,
-    SINGLE_WRITER,
     WATCHING,
     for_each,
 )
@@ -114,17 +109,6 @@ def test_readers_find_out_by_themselves(log, records):
         slow.commit()
     assert log.news() == [2]
     assert [record.levelname for record in records()] == ["WARNING", "INFO"]
-
-
-@for_each(SEQUENCED, SEQUENCED_MARIADB, SEQUENCED_SQLITE, SINGLE_WRITER, later=ON_SERVERS)
-def test_horizon_that_is_not_held_back_has_no_age(log):
-    """Where positions are given after the commit, or one writes at a time, nothing is open."""
-    with log.engine.connect() as slow:
-        append(slow, 2)
-        for _ in range(2):
-            found = log.feed.horizon()
-            assert (found.age, found.blockers) == (0, ())
-        slow.rollback()
 
 
 @for_each(OBSERVED)

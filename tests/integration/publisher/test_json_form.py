@@ -109,14 +109,12 @@ def test_arrays_follow_their_elements(postgresql):
             "moments": sa.ARRAY(sa.DateTime(timezone=True)),
             "states": sa.ARRAY(sa.Enum(State)),
             "grid": sa.ARRAY(sa.Integer, dimensions=2),
-            "documents": sa.ARRAY(sa.dialects.postgresql.JSONB),
             "floats": sa.ARRAY(sa.Float),
         },
         {
             "moments": [MOMENT, None],
             "states": [State.shipped],
             "grid": [[1, 2], [3, 4]],
-            "documents": [{"a": 1}],
             "floats": [float("nan"), 1.5],
         },
     )
@@ -124,7 +122,6 @@ def test_arrays_follow_their_elements(postgresql):
         "moments": ["2013-01-01T10:00:00.500000Z", None],
         "states": ["shipped"],
         "grid": [[1, 2], [3, 4]],
-        "documents": [{"a": 1}],
         "floats": ["NaN", 1.5],
     }
 
@@ -242,13 +239,6 @@ def test_cloudevents_has_defaults_for_null(engine):
 # Which types have a form, as feeds are made.
 
 
-class Label(sa.TypeDecorator):
-    """Be text that an application has a class for."""
-
-    impl = sa.Text
-    cache_ok = True
-
-
 class Point(sa.types.UserDefinedType):
     """Be a type that this library does not know."""
 
@@ -268,11 +258,7 @@ def refusal(kind):
 
 @pytest.mark.parametrize(
     "kind",
-    [
-        *[postgresql.HSTORE(), postgresql.JSONPATH(), postgresql.MONEY(), postgresql.OID()],
-        *[postgresql.REGCLASS(), postgresql.TSVECTOR(), postgresql.INT4RANGE()],
-        *[postgresql.INT4MULTIRANGE(), sa.types.NullType(), Point()],
-    ],
+    [postgresql.HSTORE(), postgresql.MONEY(), postgresql.INT4RANGE(), sa.types.NullType(), Point()],
     ids=repr,
 )
 def test_type_without_a_form_is_refused(kind):
@@ -282,18 +268,10 @@ def test_type_without_a_form_is_refused(kind):
 
 
 def test_types_are_looked_through():
-    """Of a decorator, a domain, a variant and an array, it is the stored type that counts."""
-    for kind in [
-        *[Label(), sa.Enum(State), sa.Numeric(asdecimal=False), sa.PickleType()],
-        *[postgresql.CITEXT(), postgresql.INET(), postgresql.JSONB(), postgresql.BIT()],
-        *[postgresql.DOMAIN("email", Label()), sa.String().with_variant(sa.Text(), "sqlite")],
-        *[sa.ARRAY(Label, dimensions=2), sa.ARRAY(postgresql.DOMAIN("d", sa.JSON))],
-    ]:
+    """Of a decorator, a domain and an array, the stored type decides whether a feed takes it."""
+    for kind in [sa.PickleType(), postgresql.DOMAIN("email", sa.Text()), sa.ARRAY(sa.JSON)]:
         assert refusal(kind) is None, kind
-    for kind in [
-        *[postgresql.DOMAIN("d", postgresql.HSTORE()), sa.ARRAY(Point, dimensions=3)],
-        *[sa.Integer().adapt(sa.types.NullType), postgresql.DOMAIN("d", sa.ARRAY(Point))],
-    ]:
+    for kind in [postgresql.DOMAIN("d", postgresql.HSTORE()), sa.ARRAY(Point, dimensions=3)]:
         assert refusal(kind), kind
     unknown = sa.column("x") + sa.column("y")
     table = sa.Table("log", sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True))

@@ -15,7 +15,6 @@ from sqlalchemy import (
     String,
     Table,
     UniqueConstraint,
-    insert,
 )
 from starlette.applications import Starlette
 
@@ -171,20 +170,6 @@ def test_reader_sees_keys_of_its_partitions_only(any_engine):
             assert len(ask(url, "all", key).json()["events"]) == 5
 
 
-def test_reader_of_a_feed_without_partitions(engine):
-    """A feed of one partition shows its keys to those who may read that."""
-    table = own_table()
-    table.create(engine)
-    with engine.begin() as connection:
-        connection.execute(insert(table), [{"account": 7, "nth": 1, "data": {"n": 1}}])
-    source = TableFeed(table, data="data", key="account", version="nth", key_history=True)
-    feed = source.bind(engine)
-    assert len(feed.read_key("7", 0, 10, partitions={0}).events) == 1
-    assert feed.read_key("7", 0, 10, partitions={1}).events == []
-    for key in ("07", "seven", "9" * 30):
-        assert feed.read_key(key, 0, 10).events == []
-
-
 def own_table(*parts, key=None, version=None):
     """A table of the publisher's own."""
     return Table(
@@ -202,9 +187,7 @@ def own_table(*parts, key=None, version=None):
 @pytest.mark.parametrize(
     ("table", "options", "sentence"),
     [
-        (own_table(), {"version": "nth"}, "give both"),
         (own_table(), {"key": "account", "key_history": True}, "versions"),
-        (own_table(), {"key": "account", "version": "nothing"}, "'nothing'"),
         (own_table(version=String(5)), {"key": "account", "version": "nth"}, "whole number"),
         (own_table(key=LargeBinary), {"key": "account", "version": "nth"}, "text, whole"),
         (

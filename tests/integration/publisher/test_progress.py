@@ -65,12 +65,6 @@ def fill(engine):
         place(connection, 20, partitions=2)
 
 
-def all_in_partition_0(engine, after):
-    """Let all events after a position be in partition 0."""
-    with engine.begin() as connection:
-        connection.execute(orders.update().where(orders.c.id > after).values(part=0))
-
-
 @contextmanager
 def served(engine, feed=None, **options):
     """Serve the feed; yield its URL."""
@@ -121,22 +115,6 @@ def test_trimming_waits_for_consumers_that_have_registered(feed):
     assert numbers(feed, 0, feed.cursor_after(10)) == [*range(10, 20, 2)]
     feed.register_progress("billing", 0, feed.cursor_after(20))
     assert trim(feed, 18) == 7
-
-
-def test_consumer_that_stands_between_events_of_its_partition_is_waited_for(any_shop, any_feed):
-    """A place that could not be checked once its event is gone keeps that event; the last event of
-    a quiet partition need not be kept.
-    """
-    feed = any_feed
-    all_in_partition_0(any_shop, after=3)
-    between, last = feed.cursor_after(8), feed.cursor_after(2)
-    feed.register_progress("billing", 1, between)
-    assert feed.plan_trim(below=18).until == 8
-    feed.register_progress("billing", 1, last)
-    assert trim(feed, 18) == 17
-    assert feed.read(1, last, 10).events == []
-    feed.register_progress("billing", 1, last)
-    assert feed.plan_trim(below=21).until == 20
 
 
 def test_consumer_that_reads_on_from_an_archive_is_not_waited_for(any_shop, tmp_path):
@@ -260,25 +238,6 @@ def test_what_cannot_be_a_place_is_refused(any_shop):
         source(progress=Progress(schema="elsewhere"))
 
 
-@pytest.mark.anyio
-async def test_async_feed_notes_the_same(shop, async_engine):
-    """A feed of an async engine is told, tells, trims and forgets as one of a sync engine."""
-    feed = source().bind(async_engine)
-    early, cursor = await feed.cursor_after(3), await feed.cursor_after(5)
-    await feed.register_progress("billing", 0, cursor, principal="ada")
-    (one,) = await feed.registered()
-    assert (one.consumer, one.principal, one.partition, one.cursor) == ("billing", "ada", 0, cursor)
-    assert one.heard < 60
-    plan = await feed.plan_trim(below=18)
-    heard = []
-    assert await feed.trim(plan, rows=4, told=lambda *progress: heard.append(progress)) == 6
-    assert heard == [(4, 4), (6, 6)]
-    with pytest.raises(Trimmed):
-        await feed.read(0, early, 10)
-    assert await feed.forget_progress("billing", principal="bob") == 0
-    assert await feed.forget_progress("billing", principal="ada") == 1
-
-
 # Over HTTP.
 
 
@@ -364,8 +323,7 @@ def test_consumer_registers_what_it_has_committed(any_shop, any_feed, tmp_path, 
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("way", ["run", "loop"])
-async def test_async_consumer_registers(any_shop, any_feed, tmp_path, way):
+async def test_async_consumer_registers(any_shop, any_feed, tmp_path):
     """An async consumer tells what a sync one does."""
     engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/async.db")
     store = CursorStore(engine)
@@ -374,13 +332,7 @@ async def test_async_consumer_registers(any_shop, any_feed, tmp_path, way):
     with served(any_shop) as url:
         async with httpx.AsyncClient() as http:
             client, options = AsyncClient(url, http), {"follow": False, "register_progress": True}
-            consumer = AsyncConsumer(client, store, "billing", **options)
-            if way == "run":
-                await consumer.run(do_nothing)
-            else:
-                async for page in consumer:
-                    async with engine.begin() as connection:
-                        await page.commit(connection)
+            await AsyncConsumer(client, store, "billing", **options).run(do_nothing)
     await engine.dispose()
     assert {*heard(any_feed)} == {("", "billing", 0), ("", "billing", 1)}
 
@@ -409,22 +361,16 @@ def test_consumer_registers_while_it_runs(any_shop, any_feed, tmp_path, monkeypa
         running.result(60)
 
 
-@pytest.mark.parametrize("is_known", [False, True])
-def test_publisher_that_does_not_hear_keeps_no_consumer_from_consuming(
-    any_shop, tmp_path, caplog, is_known
-):
-    """Where registering fails or is refused, the consumer goes on, and the log says so once."""
+def test_publisher_that_does_not_hear_keeps_no_consumer_from_consuming(any_shop, tmp_path, caplog):
+    """Where registering is refused, the consumer goes on, and its log says so once."""
 
     class Refused(Client):
         def register_progress(self, *given):
-            if is_known:
-                raise Forbidden("It is not wanted.")
-            super().register_progress(*given)
+            raise Forbidden("It is not wanted.")
 
-    feed = source(progress=Progress() if is_known else None)
-    with served(any_shop, feed) as url, consuming(url, tmp_path, Refused) as (consumer, store):
+    with served(any_shop) as url, consuming(url, tmp_path, Refused) as (consumer, store):
         consumer.run(do_nothing)
         with store.engine.connect() as connection:
             assert len(store.cursors(connection, "billing")) == 2
-    assert ("It is not wanted." in caplog.text) is is_known
+    assert "It is not wanted." in caplog.text
     assert caplog.text.count("was not told how far this consumer has come") == 1

@@ -1,8 +1,5 @@
 """Reading a table's feed: pages, their checkpoints and stops, over HTTP and on every database."""
 
-import json
-import time
-
 import httpx
 import pytest
 from harness.published import published
@@ -191,16 +188,6 @@ def get(url, **parameters):
     """Get a page of FeedAPI v2."""
     parameters = {"token": "3", "partition": 0, "cursor": FIRST, **parameters}
     return httpx.get(f"{url}/events", params=parameters, timeout=PATIENCE)
-
-
-def test_read_does_not_wait_at_its_stop(feed_url, sqlite):
-    """A read that has reached its stop is answered at once, however long it would wait."""
-    write(sqlite, 2)
-    last = json.loads(get(feed_url).text.splitlines()[-1])["cursor"]
-    began = time.monotonic()
-    answer = get(feed_url, cursor=last, stop=last, wait=8)
-    assert json.loads(answer.text)["stopReached"]
-    assert time.monotonic() - began < 4
 
 
 def test_v1_serves_several_cursors_and_headers(feed_url, sqlite):

@@ -85,13 +85,13 @@ def uses(feed, cursor):
     yield partial(feed.vouch, [cursor, last])
 
 
-def test_cursor_at_the_last_trimmed_event_goes_on(feed):
+def test_cursor_at_the_last_trimmed_event_goes_on(any_feed):
     """Behind the last event that was trimmed nothing is missed; of another event there, all is."""
-    here = feed.cursor_after(10)
-    trim(feed, 11)
-    assert numbers(feed, 0, here) == [*range(10, 20, 2)]
-    assert numbers(feed, 1, "1-10") == [*range(11, 20, 2)]
-    for use in [*uses(feed, of_another_event(here))][:-1]:  # of several the last one vouches
+    here = any_feed.cursor_after(10)
+    trim(any_feed, 11)
+    assert numbers(any_feed, 0, here) == [*range(10, 20, 2)]
+    assert numbers(any_feed, 1, "1-10") == [*range(11, 20, 2)]
+    for use in [*uses(any_feed, of_another_event(here))][:-1]:  # of several the last one vouches
         with pytest.raises(Diverged):
             use()
 
@@ -118,19 +118,6 @@ def test_cursor_at_the_last_trimmed_event_of_its_partition_goes_on(any_feed):
     assert feed.read(2, at_4, 10).events == []
 
 
-def test_partition_that_lost_nothing_takes_every_cursor(any_shop):
-    """Where nothing was trimmed of a partition, also a cursor from its beginning goes on."""
-    feed = source(partitions=4).bind(any_shop)
-    before = feed.cursor_after(3)
-    trim(feed, 11)
-    place_at(any_shop, [30])
-    run(any_shop, orders.update().where(orders.c.id == 21).values(part=3))
-    for cursor in ("1-0", before, FIRST):
-        assert numbers(feed, 3, cursor) == [30]
-    with pytest.raises(Trimmed):
-        feed.read(0, before, 10)
-
-
 def test_other_division_into_partitions_spares_no_reader(any_shop, any_feed):
     """What is known of partitions counts only where events are divided in the same way, and where
     no other feed has trimmed since.
@@ -147,28 +134,28 @@ def test_other_division_into_partitions_spares_no_reader(any_shop, any_feed):
             reader.read(partition, at_4, 10)
 
 
-def test_first_begins_at_the_mark(shop, feed):
+def test_first_begins_at_the_mark(any_shop, any_feed):
     """What begins at the first event begins at the first that is left, with a cursor that lasts."""
-    trim(feed, 11)
-    mark = feed.cursor_after(0)
+    trim(any_feed, 11)
+    mark = any_feed.cursor_after(0)
     assert position_of(mark) == 10
-    assert feed.cursor_after(7) == mark
-    assert feed.cursor_at(NOON) == mark
-    assert feed.cursor_at(NOON + timedelta(minutes=12)) == feed.cursor_after(12)
-    assert feed.read(2, FIRST, 10).cursor == mark
-    assert numbers(feed, 0, FIRST, 2) == [*range(10, 20, 2)]
-    assert feed.splits(0, 2)[0] == feed.splits(2, 2)[0] == mark
-    assert feed.lag(0, FIRST).events == 5
-    assert feed.cursor_of_count(0, FIRST, 2).cursor == feed.cursor_after(13)
-    assert feed.cursor_of_count(2, FIRST, 2).cursor == mark
-    assert feed.cursor_of("12", 1) == feed.cursor_after(12)
-    trim(feed, 21)
-    last = feed.read(0, LAST, 1).cursor
+    assert any_feed.cursor_after(7) == mark
+    assert any_feed.cursor_at(NOON) == mark
+    assert any_feed.cursor_at(NOON + timedelta(minutes=12)) == any_feed.cursor_after(12)
+    assert any_feed.read(2, FIRST, 10).cursor == mark
+    assert numbers(any_feed, 0, FIRST, 2) == [*range(10, 20, 2)]
+    assert any_feed.splits(0, 2)[0] == any_feed.splits(2, 2)[0] == mark
+    assert any_feed.lag(0, FIRST).events == 5
+    assert any_feed.cursor_of_count(0, FIRST, 2).cursor == any_feed.cursor_after(13)
+    assert any_feed.cursor_of_count(2, FIRST, 2).cursor == mark
+    assert any_feed.cursor_of("12", 1) == any_feed.cursor_after(12)
+    trim(any_feed, 21)
+    last = any_feed.read(0, LAST, 1).cursor
     assert position_of(last) == 20
-    assert feed.read(1, FIRST, 1).cursor == last
-    place_at(shop, [20, 21])
-    assert numbers(feed, 0, last) == [20]
-    assert numbers(feed, 1) == [21]
+    assert any_feed.read(1, FIRST, 1).cursor == last
+    place_at(any_shop, [20, 21])
+    assert numbers(any_feed, 0, last) == [20]
+    assert numbers(any_feed, 1) == [21]
 
 
 def test_mutable_feed_is_told_as_well(any_shop):

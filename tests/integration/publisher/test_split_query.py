@@ -11,7 +11,6 @@ from sqlalchemy import delete, insert, select, text
 from zeroeventhub import TableFeed
 
 BALANCED = 1.5
-ROWS = 20_000
 
 FILL = """INSERT INTO orders (id, part)
 WITH RECURSIVE digits (d) AS (SELECT 0 UNION ALL SELECT d + 1 FROM digits WHERE d < 199),
@@ -85,26 +84,6 @@ def test_uneven_pieces_are_balanced(engine):
     assert (boundaries[0], len(pieces)) == (2_001, 4)
     assert 18_900 < boundaries[-1] <= 19_001
     assert max(pieces) <= BALANCED * sum(pieces) / 4
-
-
-def test_few_events_are_cut_exactly(engine):
-    """Fewer events than pieces are one to a piece, and none at all are a piece without any."""
-    metadata.create_all(engine)
-    feed = feed_of(engine)
-    assert split(feed, 5) == [0, 0]
-    with engine.begin() as connection:
-        rows = [{"id": 10**number, "part": number % 2} for number in range(8)]
-        connection.execute(insert(orders), rows)
-        if engine.dialect.name == "postgresql":
-            connection.execute(text("SELECT setval('orders_id_seq', 10000000)"))
-    feed = feed_of(engine)
-    assert split(feed, 100) == [0, 1, 100, 10_000, 10**7]
-    assert split(feed, 100, partition=1) == [0, 10, 1_000, 10**5, 10**7]
-    assert split(feed, 2, partition=1) == [0, 1_000, 10**7]
-    assert split(feed, 100, until=100) == [0, 1, 100]
-    assert split(feed, 100, after=100, until=100) == [100, 100]
-    assert split(feed, 1) == [0, 10**7]
-    assert split(feed, 100, partition=3) == [0, 10**7]
 
 
 GAPS = st.one_of(st.integers(1, 3), st.integers(0, 9).map(lambda digits: 10**digits))

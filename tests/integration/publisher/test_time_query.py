@@ -24,14 +24,6 @@ NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 ELSEWHERE = timezone(timedelta(hours=5, minutes=30))
 
 
-@pytest.fixture(params=["by default", "sequenced"])
-def seeking(request, engine):
-    """Make a feed over orders in two partitions, in two orderings on each database."""
-    metadata.create_all(engine)
-    ordering = None if request.param == "by default" else "sequenced"
-    return lambda: published(engine, ordering=ordering, time="placed", **TWO)
-
-
 def events(feed, cursor, partition=0):
     """Read the data of all events that follow a cursor."""
     return [event.data for event in feed.read(partition, cursor, 1000).events]
@@ -45,12 +37,13 @@ def place_at(engine, minutes, part=0):
             connection.execute(insert(orders), row)
 
 
-def test_moment_keeps_its_cursor(seeking, engine):
+def test_moment_keeps_its_cursor(publishing):
     """A moment is the same in any zone, and its cursor stays once one of its events is settled; it
     is looked for in one partition.
     """
+    make, engine = publishing
+    feed = make(time="placed", **TWO)
     place_at(engine, [0, 10, 5])
-    feed = seeking()
     moment, first = _minute(10), feed.cursor_at(_minute(10))
     assert feed.cursor_at(moment.astimezone(ELSEWHERE)) == first
     with pytest.raises(ConfigurationError, match="time zone"):

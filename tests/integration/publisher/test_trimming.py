@@ -91,21 +91,6 @@ def test_what_cannot_be_meant_is_refused(any_shop, any_feed):
             source(**options).bind(any_shop).plan_trim(**cut)
 
 
-def test_sequenced_feed_is_trimmed_by_the_age_of_positions(shop):
-    """Where the ordering knows since when events have their positions, no column is needed."""
-    sequenced = TableFeed(orders, data="data", ordering="sequenced", retention=Retention())
-    with shop.begin() as connection:
-        sequenced.install(connection)
-    feed = sequenced.bind(shop)
-    assert len(numbers(feed)) == 10
-    assert feed.plan_trim(older_than=timedelta(0)).events == 10
-    with shop.begin() as connection:
-        connection.execute(insert(orders), {"data": {"n": 0}})
-    plan = feed.plan_trim(older_than=timedelta(days=1))
-    assert plan.until in {0, 10}  # SQLite and MariaDB say of old events that they are of 1970
-    assert trim(feed, 12) == 11
-
-
 def test_sqlite_without_autoincrement_keeps_its_last_event(sqlite):
     """Where SQLite would give the number of the last row again, that row stays."""
     log, plain = Log(sqlite, SINGLE_WRITER), LOG.to_metadata(MetaData())

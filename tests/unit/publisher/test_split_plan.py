@@ -87,22 +87,15 @@ def cut(rows, count):
 MILLION = 1_000_000
 DISTRIBUTIONS = {
     "every number": Rows(Era(1, 100 * MILLION)),
-    "one in ten": Rows(Era(10, 100 * MILLION)),
     "a trimmed front": Rows(Era(3, 100 * MILLION, 10**12)),
     "from 1 % to all": Rows(Era(100, MILLION), Era(1, 100 * MILLION)),
-    "from all to 1 %": Rows(Era(1, 100 * MILLION), Era(100, MILLION)),
-    "from 1 in 10,000": Rows(Era(10_000, 10_000), Era(1, 100 * MILLION)),
     "nearly all at the end": Rows(Era(1_000, 100_000), Era(1, 5 * MILLION)),
-    "a jump": Rows(Era(1, 50 * MILLION), Era(1, 50 * MILLION, 10**9)),
     "a hundred jumps": Rows(*(Era(2, MILLION, 10**9) for _ in range(100))),
     "jumps to the end of numbers": Rows(*(Era(1, 10 * MILLION, 10**18) for _ in range(9))),
     "jumps of all sizes": Rows(*(Era(1, 10_000 * (n % 9 + 1), 10 ** (n % 10)) for n in range(200))),
-    "deleted ranges": Rows(*(Era(1, 1_000 * (n % 50), 7_919 * n % 100_000) for n in range(400))),
-    "blocks of which half is used": Rows(*(Era(1, 50_000, 50_000) for _ in range(500))),
     "hundred imports": Rows(*(Era(1, 100_000, n * 10**5) for n in range(100))),
     "imports, then a flow": Rows(*(Era(1, 150, 1_350) for _ in range(20_000)), Era(1, 3 * MILLION)),
     "an import into a trickle": Rows(Era(1_000, MILLION), Era(1, 3 * MILLION), Era(1_000, MILLION)),
-    "a step of ten, six times": Rows(*(Era(10**n, 10 * MILLION) for n in range(6))),
     "days and nights": Rows(*(Era(1, MILLION) if n % 2 else Era(50, 20_000) for n in range(60))),
 }
 

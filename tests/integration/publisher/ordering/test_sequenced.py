@@ -1,7 +1,6 @@
 """Positions given after the commit: what is installed, who may read, and who gives them."""
 
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timedelta
 
 import pytest
 from harness.log import LOG, append, connected, prepared, stranger
@@ -15,7 +14,7 @@ from harness.ordering_table import (
     shows,
 )
 from harness.waiting import DEADLINE
-from sqlalchemy import Column, DateTime, Integer, MetaData, String, Table, inspect, text
+from sqlalchemy import Column, Integer, MetaData, Table, inspect, text
 
 from zeroeventhub import FIRST
 from zeroeventhub.errors import Unavailable
@@ -98,26 +97,6 @@ def test_backlog_is_worked_off_in_parts(small_backlog, log):
     installed(log)
     assert [log.news() for _ in range(4)] == [[0, 1], [2, 3], [4], []]
     assert log.count(f"SELECT count(*) FROM {beside(log, 'outbox')[0]}") == 0
-
-
-@for_each(*SEQUENCING)
-def test_events_from_before_have_the_order_of_their_times(bare):
-    """Where the key says nothing about the order, the column of times does."""
-    noon = datetime(2013, 1, 1, 12)  # noqa: DTZ001 - without a zone
-    table = Table(
-        "log",
-        MetaData(),
-        Column("name", String(9), primary_key=True),
-        Column("at", DateTime, nullable=False),
-        Column("n", Integer),
-    )
-    table.create(bare.engine)
-    with bare.engine.begin() as connection:
-        for name, minute in [("a", 3), ("b", 1), ("c", 2), ("d", 0)]:
-            row = {"name": name, "at": noon + timedelta(minutes=minute), "n": minute}
-            connection.execute(table.insert(), row)
-    bare.publish(table, time="at")
-    assert bare.news() == [0, 1, 2, 3]
 
 
 @for_each(*SEQUENCING)

@@ -265,7 +265,7 @@ def test_cursor_from_after_the_dump_is_refused(log, case):
         assert copied.news() == [3, 4]
 
 
-@shows("after dump and restore", SEQUENCED, SEQUENCED_MARIADB)
+@shows("after dump and restore", SEQUENCED, SEQUENCED_MARIADB, later=(SEQUENCED_MARIADB,))
 def test_events_without_positions_are_restored(bare, case, primary, monkeypatch):
     """Events that were dumped before anybody read them get positions in the restored database."""
     monkeypatch.setattr("zeroeventhub.publisher.ordering.postgresql.sequenced.ROUND", 1)

@@ -24,7 +24,7 @@ from sqlalchemy import inspect
 from sqlalchemy.exc import IntegrityError
 
 from zeroeventhub import FIRST
-from zeroeventhub.errors import ConfigurationError, FeedFailure, Unavailable
+from zeroeventhub.errors import ConfigurationError, FeedFailure
 
 BOTH = (OBSERVED, OBSERVED_MARIADB)
 
@@ -77,20 +77,6 @@ def test_transaction_prepared_elsewhere_is_a_writer_on_mariadb(log):
         assert log.news() == []
         commit()
     assert log.news() == [1]
-
-
-@for_each(OBSERVED)
-def test_horizon_of_numbers_that_start_again_is_not_believed(log):
-    """After TRUNCATE … RESTART IDENTITY the old horizon does not vouch for new writers."""
-    log.assert_news(0, 1, 2)
-    log.run("TRUNCATE log RESTART IDENTITY")
-    with log.engine.connect() as slow:
-        append(slow, 3)
-        log.write(4)
-        with pytest.raises(Unavailable):
-            log.everything()
-        slow.commit()
-    assert log.everything() == [3, 4]
 
 
 @shows("inherited tables", OBSERVED)
@@ -186,21 +172,6 @@ def test_mark_of_a_savepoint_rolled_back_goes(log):
         assert log.news() == []
         slow.commit()
     assert log.news() == [2, 3]
-
-
-@pytest.mark.parametrize("step", range(4))
-@for_each(GATED)
-def test_writer_that_comes_later_does_not_set_the_horizon_back(log, step):
-    """A mark that is left while the horizon is read lies above it, and leaves it where it is."""
-    log.write(0)
-    with log.engine.connect() as slow:
-
-        def come():
-            log.write(1)
-            append(slow, 2)
-
-        with behind(log.engine, step, come):
-            assert log.feed.horizon().settled in {1, 2}
 
 
 @for_each(GATED)

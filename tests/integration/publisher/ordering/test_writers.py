@@ -421,23 +421,13 @@ def test_number_handed_in_is_not_seen_behind_a_cursor(log):
     assert log.everything() == [0, 9, 2]
 
 
-@for_each(*ALL)
-def test_history_is_loaded_under_its_own_numbers_before_the_first_reading(bare):
-    """History that is loaded before the feed is there comes first, and new events follow it."""
-    LOG.create(bare.engine)
-    bare.run("INSERT INTO log (id, n) VALUES (99, 0), (100, 1)")
-    if bare.database == "postgresql":
-        bare.run("SELECT setval('log_id_seq', 100)")
-    bare.publish()
-    bare.write(2, 3)
-    assert bare.news() == [0, 1, 2, 3]
-
-
 OTHER = LOG.to_metadata(MetaData(), name="other")
 
 
-@pytest.mark.parametrize("outcome", ["commit", "rollback"])
-@for_each(*ALL, later=ON_SQLITE)
+@pytest.mark.parametrize(
+    "outcome", ["commit", pytest.param("rollback", marks=pytest.mark.test_all)]
+)
+@for_each(*ALL, later=(*ON_SQLITE, GATED))
 def test_change_is_in_all_of_its_feeds_or_in_none(bare, outcome):
     """A transaction that writes to two feeds is seen in both or in neither, and holds back each."""
     bare.publish(OTHER)
