@@ -1,4 +1,4 @@
-"""A feed behind the nginx of the shipped example, and what becomes of it when something is down."""
+"""A feed behind the nginx of the shipped example."""
 
 import re
 from contextlib import contextmanager
@@ -34,21 +34,14 @@ def shop(sqlite):
 
 
 @contextmanager
-def behind(publisher, changes=None):
-    """Put the shipped nginx before a publisher; yield the nginx, and its URL."""
-    address = urlsplit(publisher)
-    with reserved_port() as port, nginx(shipped(address.netloc, port, changes), port) as server:
-        yield server, f"http://127.0.0.1:{port}{address.path}"
-
-
-@contextmanager
-def published(engine, changes=None, *, wrap=lambda application: application):
-    """Serve the orders behind nginx; yield the URL."""
+def published(engine):
+    """Serve the orders through the shipped nginx; yield the URL."""
     with (
-        serving(wrap(shop_of(engine))) as publisher,
-        behind(f"{publisher}/orders", changes) as (_, url),
+        serving(shop_of(engine)) as publisher,
+        reserved_port() as port,
+        nginx(shipped(urlsplit(publisher).netloc, port), port),
     ):
-        yield url
+        yield f"http://127.0.0.1:{port}/orders"
 
 
 def shop_of(engine):
@@ -74,9 +67,6 @@ def get(url, path="/events", headers=None, **parameters):
     """Get a page."""
     parameters = {"token": "1", "partition": 0, "cursor": FIRST, **parameters}
     return httpx.get(f"{url}{path}", params=parameters, headers=headers, timeout=PATIENCE)
-
-
-# What the example is for.
 
 
 def test_pages_and_problems_are_compressed_and_known_by_their_tags(shop):

@@ -209,5 +209,5 @@ class Mailbox(RuleBasedStateMachine):
 
 def test_letters_of_any_history(store):
     """Whatever fails, is marked and discarded, each key's events are applied in their order."""
-    examples = settings(max_examples=8, stateful_step_count=12)
+    examples = settings(max_examples=15, stateful_step_count=12)
     run_state_machine_as_test(lambda: Mailbox(store), settings=examples)
