@@ -154,7 +154,7 @@ def publishers(soak: Soak) -> Iterator[str]:
 
 
 def histories(soak: Soak) -> Iterator[str]:
-    """Let failovers, restored backups and crashes befall publishers."""
+    """Let failovers, restored backups and emptied tables befall publishers."""
 
     def befall(here: Histories, kind: Kind) -> Findings:
         found = Findings()

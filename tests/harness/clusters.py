@@ -89,20 +89,6 @@ class Cluster:
         # The process that watches over all others lives on: the same server has recovered.
         assert self.ask("SELECT pg_postmaster_start_time()") == began
 
-    def restart(self, mode: str) -> None:
-        """Restart the server: "fast" ends all sessions first, "immediate" is a crash."""
-        command = [self._server.bin_path / "pg_ctl", "restart", "-w", f"--mode={mode}"]
-        subprocess.run(
-            [*command, f"--pgdata={self._server.pgdata}", f"--log={self._server.log}"],
-            user=self._server.system_user,
-            check=True,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            timeout=PATIENCE,
-        )
-        # Another process serves now, and that is the one to stop in the end.
-        self._server.ensure_postgres_running()
-
     def new_database(self) -> str:
         """Create an empty database that lives as long as the server; return its URL."""
         name = f"test_{uuid.uuid4().hex}"

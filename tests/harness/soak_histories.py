@@ -118,19 +118,6 @@ def backup(place: Place) -> Iterator[Callable[[], None]]:
         yield lambda: place.move(url)
 
 
-@contextmanager
-def crash(place: Place) -> Iterator[Callable[[], None]]:
-    """Let a server crash that says of commits that they are safe before they are."""
-    place.run(f"ALTER DATABASE {place.url.database} SET synchronous_commit = off")
-    place.engine.dispose()
-
-    def strike() -> None:
-        place.server.restart("immediate")
-        place.engine.dispose()
-
-    yield strike
-
-
 EMPTY = {
     "postgresql": ["TRUNCATE log RESTART IDENTITY"],
     "mariadb": ["TRUNCATE log"],
@@ -169,7 +156,6 @@ KINDS = (
     Kind("failover, events lost", lagging_failover, _POSTGRESQL, 50),
     Kind("restored dump, nothing lost", dump, (*_SERVERS, *ON_SQLITE), 30, keeps=True),
     Kind("restored dump, events lost", backup, (*_SERVERS, *ON_SQLITE), 40),
-    Kind("crash without synchronous commits", crash, _POSTGRESQL, 20),
     Kind("emptied table", emptied_table, _EMPTIED, 20),
 )
 """What can happen; two hundred rounds in all."""
@@ -305,9 +291,6 @@ class Histories:
     @contextmanager
     def open(cls, databases: Mapping[str, Database]) -> Iterator[Self]:
         with tempfile.TemporaryDirectory() as name, cluster() as server:
-            # What was committed without being written is lost for as long as this.
-            server.ask("ALTER SYSTEM SET wal_writer_delay = '10s'")
-            server.ask("SELECT pg_reload_conf()")
             account = Account(Path(name) / "consumer.db")
             yield cls(databases, server, account, name)
             account.dispose()

@@ -43,20 +43,6 @@ PLANTED = (
         ("tests/integration/cli/test_sync.py", "-k", "sqlite or not (postgresql or mariadb)"),
     ),
     Planted(
-        "sync does not count events as landed that it has set aside",
-        "cli/sync.py",
-        "self._count(-events - held, events + held)",
-        "self._count(0, events + held)",
-        ("tests/integration/cli/test_sync.py", "-k", "cannot_land"),
-    ),
-    Planted(
-        "cursors reset refuses partitions that the consumer does not have",
-        "cli/cursors.py",
-        "    if unknown := set(chosen) - known:",
-        "    if unknown := known - known:",
-        _CURSORS,
-    ),
-    Planted(
         "cursors reset empties tables in the transaction that moves the cursors",
         "cli/cursors.py",
         "            deleted = {\n",

@@ -138,13 +138,6 @@ PLANTED = (
         (_RUNNING, "-k", "put_back"),
     ),
     Planted(
-        "a dead letter is applied again only while it is the next one",
-        "consumer/applying/decisions.py",
-        "        if [one.id for one in due] != [letter.id]:",
-        "        if not due:",
-        (_DECISIONS, "-k", "before_its_turn"),
-    ),
-    Planted(
         "a partition has no more dead letters than it may",
         "consumer/applying/decisions.py",
         "            if len(tally.letters) >= room:",

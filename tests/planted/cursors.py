@@ -82,12 +82,6 @@ PLANTED = (
         "        return set(ids)",
     ),
     mistake(
-        "the inbox knows every id of a long page",
-        "cursors/inbox.py",
-        "            seen.update(connection.scalars(query))",
-        "            seen = set(connection.scalars(query))",
-    ),
-    mistake(
         "a lane is fenced like the page",
         "cursors/lanes.py",
         "        if not found:\n            raise _fenced(consumer, partition)\n",
@@ -116,12 +110,5 @@ PLANTED = (
         "cursors/operating.py",
         "            delete = delete.where(table.c.partition.in_(sorted(partitions)))",
         "            pass",
-    ),
-    Planted(
-        "shares differ by one at most",
-        "cursors/fair_share.py",
-        "    return each + (sorted(members).index(owner) < left)",
-        "    return each + (sorted(members).index(owner) <= left)",
-        ("tests/integration/cursors/test_leases.py", *SQLITE),
     ),
 )

@@ -43,13 +43,6 @@ PLANTED = (
         (f"{_UNIT}/test_rows.py",),
     ),
     Planted(
-        "half a pair of surrogates is not passed on",
-        "publisher/rows.py",
-        "_SURROGATE.search(raw):",
-        "not raw:",
-        (f"{_ROOM}/test_json_form.py", "-k", "not_json"),
-    ),
-    Planted(
         "a secret hides the event at which a cursor stands",
         "publisher/cursor.py",
         ", salt=salt).hexdigest()",

@@ -82,13 +82,6 @@ PLANTED = (
         _COMPACTING,
     ),
     Planted(
-        "a thinned feed stays thinned up to its highest event",
-        "publisher/retention/marks.py",
-        "self.table.c.feed == self.feed, column < until",
-        "self.table.c.feed == self.feed",
-        (_RETENTION, "-k", "one_by_one and sqlite"),
-    ),
-    Planted(
         "a file that was replaced stays for those who read it",
         "archive/archive.py",
         "{one.name for one in newest.removed if one.since > now - self._grace}",

@@ -72,25 +72,11 @@ PLANTED = (
         (_tests("pages"),),
     ),
     Planted(
-        "a page under way is read once",
-        "server/read_ahead.py",
-        "            and question not in self._under_way\n",
-        "",
-        (_tests("pages"), "-k", "under_way"),
-    ),
-    Planted(
         "pages that are forgotten leave their room",
         "server/kept_pages.py",
         "        while self._pages:\n            self._drop(next(iter(self._pages)))",
         "        self._pages.clear()",
         (_tests("pages"), "-k", "another_history"),
-    ),
-    Planted(
-        "a commit through the feed's own engine is heard of",
-        "server/news.py",
-        "            hurry()\n",
-        "            pass\n",
-        (_tests("long_poll"), "-k", "commit and sqlite"),
     ),
     Planted(
         "a page that was begun is not shared with those who ask later",
@@ -168,13 +154,6 @@ PLANTED = (
         " for question, page in found if page.tag is not None]",
         " for question, page in found]",
         (_tests("pages"), _tests("view")),
-    ),
-    Planted(
-        "a kept page expires",
-        "server/kept_pages.py",
-        "        if until < monotonic():",
-        "        if until < 0:",
-        (_tests("pages"),),
     ),
     Planted(
         "reading ahead leaves connections to waiting readers",
