@@ -309,10 +309,6 @@ def stays(feed, right, partition, cursor, limit, *, types=None, **options):
     return replace(page, cursor=f"c{feed.place(partition, cursor)}", caught_up=False)
 
 
-def goes_in_circles(page):
-    return replace(page, cursor="c0") if page.cursor == "c75" else page
-
-
 def shuffled(page):
     return replace(page, events=random.sample(page.events, len(page.events)), full=False)
 
@@ -321,18 +317,8 @@ def thinned(page):
     return replace(page, events=[e for e in page.events if random.random() > 0.1], full=False)
 
 
-def publishes_twice(feed):
-    for rows in feed.rows:
-        rows.insert(20, rows[10])
-    return application(feed)
-
-
 def moved(cursor, by):
     return f"c{max(0, int(cursor[1:]) + by)}"
-
-
-def overlap(cursors):
-    return [*cursors[:2], moved(cursors[1], -3), *cursors[2:]][: len(cursors)]
 
 
 def passes_its_number(feed, right, partition, cursor, events, **options):
@@ -344,22 +330,8 @@ def passes_stop(feed, right, *call, stop=None):
     return right(*call)
 
 
-def after_the_time(feed, right, moment, partition=0):
-    place = feed.place(partition, right(moment, partition))
-    return f"c{min(place + 1, len(feed.rows[partition]))}"
-
-
 def another_key(feed, right, key, *call, **options):
     return right(key[:-1] + "1" if key.endswith("0") else key, *call, **options)
-
-
-def key_again(feed, right, key, after_version, limit, **options):
-    page = right(key, after_version, limit, **options)
-    return replace(page, events=right(key, 0, limit).events[: len(page.events)])
-
-
-def overlapping_files(given):
-    return replace(given, parts=tuple(replace(part, after=0) for part in given.parts))
 
 
 def open_parent(info):
@@ -423,22 +395,15 @@ MUTANTS = {
     "forgets no-store": ("caching-no-store", header("cache-control", "", cursor=FIRST)),
     "knows no 409": ("token-unknown", status(409, 200, b'{"cursor":"c0"}\n')),
     "answers with a login form": ("token-unknown", answered(html)),
-    "says text/plain": ("page-media-type", header("content-type", "text/plain")),
     "shuffles": ("reading-again", found("read", shuffled)),
     "loses one event in ten": ("reading-again", found("read", thinned)),
-    "goes in circles": ("reading", found("read", goes_in_circles)),
-    "publishes twice": ("events-once", publishes_twice),
     "says caughtUp too early": ("caught-up-early", always("read", caught_up=True)),
     "never says caughtUp": ("caught-up", always("read", caught_up=False)),
-    "splits overlap": ("splits", found("splits", overlap)),
     "splits leave an event out": ("splits", LEAVES_OUT),
     "counts an event more": ("lag", ONE_MORE),
-    "is late at the head": ("lag-head", always("lag", seconds=3.5)),
     "counts past its number": ("cursor-of-count", instead("cursor_of_count", passes_its_number)),
     "counts past a stop": ("cursor-of-count-stop", instead("cursor_of_count", passes_stop)),
     "shows another key": ("key-history", instead("read_key", another_key)),
-    "begins a key again": ("key-history-pages", instead("read_key", key_again)),
-    "names files that overlap": ("segments", found("segments", overlapping_files)),
     "answers lag unannounced": ("extensions-absent", swapped(b'"lag",', b"", "/feed")),
     "knows no Arrow": ("arrow", header("content-type", "application/x-ndjson")),
     "sends Arrow to everybody": (
@@ -447,10 +412,6 @@ MUTANTS = {
     ),
     "gives both forms one tag": ("arrow-caching", header("etag", '"tag"')),
     "does not wait": ("wait", answered(lambda _: None, ask=without_wait)),
-    "gives a cursor after the time": (
-        "cursor-of-time-before",
-        instead("cursor_at", after_the_time),
-    ),
     "lists a parent that is open": ("layout-order", found("info", open_parent)),
     "lists ids as numbers": ("partition-ids", swapped(b'"id": "0"', b'"id": 0', "/feed")),
     "repeats the request": ("problem-echo", answered(echo)),

@@ -22,7 +22,7 @@ from zeroeventhub import FIRST, Principal, Quota, TableFeed, bearer_tokens, feed
 from zeroeventhub.errors import Forbidden
 from zeroeventhub.protocol import TypeFilter
 
-ALLOWED = {200, 304, 400, 401, 403, 404, 405, 409, 410, 429}
+ALLOWED = {200, 400, 401, 403, 404, 405, 409, 410, 429}
 ENDPOINTS = ["", "/events", "/cursor", "/splits", "/lag", "/cursor-of-count"]
 RENDITIONS = ["/http-feed", "/server-sent-events"]
 GUARDED = [f"/guarded{path}" for path in [*ENDPOINTS, *RENDITIONS]]
@@ -32,13 +32,6 @@ OFTEN = [*PATHS, *GUARDED, *["/guarded", "/guarded/events"] * 3]
 ECHO = "canary~of~a~request"
 """What no problem repeats, wherever in a request it stood."""
 
-ELSEWHERE = ["/", "//feed", "/feed/", "/feed/events/", "/FEED/events", "/feed/../guarded"]
-ELSEWHERE += [
-    "/guarded%2fevents",
-    "/guarded/events;x=1",
-    f"/feed/{ECHO}",
-    f"/guarded/{ECHO}/events",
-]
 METHODS = ["GET"] * 30 + ["HEAD"] * 4 + ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", ECHO]
 KINDS = ("placed", "Paid", None)
 """The types of events."""
@@ -82,7 +75,6 @@ TYPES = ["placed", "PAID;placed", ";;", "", "a;" * 101, "a" * 257, "å", "a b", 
 WAITS = ["0", "0.001", "5", "30", "999999999", "9999999999", ".5", "5.", "1e1", "-1", "inf"]
 VALUES = {"time": MOMENTS, "wait": WAITS}
 VALUES |= dict.fromkeys(("event-types", "skip-event-types", "headers"), TYPES)
-TAGS = [b"*", b'"x"', b"W/", b'"' * 99, b"\xff", b""]
 JUNK = ["", ECHO, "%", "%zz", "%ff", "\ud800", "\U0010ffff", "&", "=", "+", ";", "a\nb", "\0"]
 JUNK += ["' OR 1=1 --"]
 
@@ -184,7 +176,6 @@ class Fuzzer:
             self._cursors += [real.read(n % 2, FIRST, n).cursor for n in range(1, 21)]
         with self.engine.begin() as connection:
             connection.execute(sa.delete(_events).where(_events.c.id <= 6))
-        self._kept: tuple[str, bytes, list[tuple[bytes, bytes]]] | None = None
         renditions = {"http_feed": True, "server_sent_events": True}
         guards = {"authorize": authorize, "name": "c"}
         self._application = Starlette(
@@ -204,14 +195,10 @@ class Fuzzer:
     async def ask(self) -> None:
         """Make a request, and raise AssertionError if its answer is a failure."""
         choose = self._random
-        path = choose.choice(OFTEN if choose.random() < 0.97 else ELSEWHERE)
+        path = choose.choice(OFTEN)
         query = self._query(path)
         method = choose.choice(METHODS)
-        headers = self._headers()
-        reader, authorization = self._authorization()
-        if self._kept and choose.random() < 0.05:
-            path, query, headers = self._kept
-        headers = [*headers, *authorization]
+        reader, headers = self._authorization()
         try:
             status, answer, body = await self._answer(method, path, query, headers)
         except Exception as error:
@@ -223,9 +210,7 @@ class Fuzzer:
             assert not any(marked in said for marked in HIDDEN[reader]), about
             assert status == 405 or b"Authorization" in answer[b"vary"], about
         assert status < 400 or ECHO.encode() not in said, about
-        if b"etag" in answer:
-            self._kept = path, query, [(b"if-none-match", answer[b"etag"])]
-        self.answers[path if path in PATHS else "elsewhere", status] += 1
+        self.answers[path, status] += 1
 
     def _authorization(self) -> tuple[str | None, list[tuple[bytes, bytes]]]:
         """Choose a reader, or a stranger, and the header by which it says who it is."""
@@ -241,14 +226,6 @@ class Fuzzer:
         known = shown == token(name) and text.lower().startswith(b"bearer ")
         twice = choose.random() < 0.02
         return name if known and not twice else None, [header, header] if twice else [header]
-
-    def _headers(self) -> list[tuple[bytes, bytes]]:
-        choose = self._random
-        cursors = [text.encode("latin-1", "replace") for text in (*self._cursors, *JUNK)]
-        other = choose.choice([b"x-request-id", b"accept", b"range", b"host", b"cookie"])
-        wanted = [(0.3, b"if-none-match", TAGS), (0.2, b"last-event-id", cursors)]
-        wanted += [(0.1, other, cursors[len(self._cursors) :])]
-        return [(name, choose.choice(texts)) for p, name, texts in wanted if choose.random() < p]
 
     def _query(self, path: str) -> bytes:
         choice = self._random

@@ -11,6 +11,5 @@ def test_any_request_gets_an_answer(count, seed):
     """Requests that no client would send are refused or answered, and nothing fails or leaks."""
     answers = fuzz(count, seed)
     assert answers.total() == count
-    assert {path for path, _ in answers} == {*PATHS, "elsewhere"}
-    # Few requests seldom come again with the tag of a page.
-    assert ALLOWED - {304} <= {status for _, status in answers} <= ALLOWED
+    assert {path for path, _ in answers} == {*PATHS}
+    assert {status for _, status in answers} == ALLOWED
