@@ -135,11 +135,6 @@ def test_coding_that_is_broken_is_refused(coding, body):
             fetched(chunks, coding)
 
 
-def test_window_of_eight_mebibytes_is_taken():
-    """A frame for which as much has to be remembered as RFC 9659 allows is unpacked."""
-    assert facts(fetched([windowed(23)], "zstd")) == WHOLE
-
-
 def test_page_cut_anywhere_is_what_was_unpacked():
     """Cut at any byte of zstd, a page is what its unpacked checkpoints settle, or a cut page."""
     packer = zstandard.ZstdCompressor().compressobj()
