@@ -4,7 +4,6 @@ from harness.planted import Planted
 
 _MISTAKES = ("tests/integration/cli/test_mistakes.py",)
 _CURSORS = ("tests/integration/cli/test_cursors.py",)
-_KIT = ("tests/integration/conformance/test_conformance.py", "-k", "mutant_is_caught or conforms")
 
 PLANTED = (
     Planted(
@@ -55,12 +54,5 @@ PLANTED = (
         "    if not yes:\n",
         "    if yes:\n",
         _CURSORS,
-    ),
-    Planted(
-        "the kit fails a publisher that says of another cursor that the stop is reached",
-        "conformance/checks/stop.py",
-        "            if mark.cursor != stop:\n",
-        "            if mark.cursor is None:\n",
-        _KIT,
     ),
 )

@@ -103,13 +103,6 @@ PLANTED = (
         (_ROUNDS, "-k", "lane_that_fails and sqlite"),
     ),
     Planted(
-        "a run does not believe what it remembers of another place",
-        "consumer/applying/rounds.py",
-        "        if place == step.place:\n            return progress\n",
-        "        if place is not None:\n            return progress\n",
-        (_ROUNDS, "-k", "remembers and sqlite"),
-    ),
-    Planted(
         "no more lanes write at a time than the consumer has",
         "consumer/applying/delivery.py",
         "ThreadPoolExecutor(self._beside,",

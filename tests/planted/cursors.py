@@ -105,10 +105,4 @@ PLANTED = (
         "            return error.connection_invalidated or _passes(error.orig)",
         "            return error.connection_invalidated or True",
     ),
-    mistake(
-        "a reset has dead letters of these partitions forgotten, and no others",
-        "cursors/operating.py",
-        "            delete = delete.where(table.c.partition.in_(sorted(partitions)))",
-        "            pass",
-    ),
 )

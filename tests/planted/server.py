@@ -72,13 +72,6 @@ PLANTED = (
         (_tests("pages"),),
     ),
     Planted(
-        "pages that are forgotten leave their room",
-        "server/kept_pages.py",
-        "        while self._pages:\n            self._drop(next(iter(self._pages)))",
-        "        self._pages.clear()",
-        (_tests("pages"), "-k", "another_history"),
-    ),
-    Planted(
         "a page that was begun is not shared with those who ask later",
         "server/source.py",
         "            begun()\n            is_full",

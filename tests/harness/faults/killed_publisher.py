@@ -5,7 +5,6 @@ import os
 import random
 import signal
 import socket
-import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -38,9 +37,6 @@ LIMITS = (15, 50, 150)
 """Events of a page. With the fewest, nginx has room for all of it, and with the most for little."""
 
 LENGTH = 1500  # characters of an event, about
-LONGEST = 0.06
-"""Seconds after which a publisher is killed at the latest, where bytes are not counted."""
-
 KILLS = 12  # how often at most the publisher of one consumer is killed
 
 
@@ -222,14 +218,7 @@ def _read(account: Account, url: str, name: str, limit: int, *, compressed: bool
 
 @contextmanager
 def _dying(publishers: Publishers, dice: random.Random, limit: int) -> Iterator[None]:
-    """Serve the feed until a byte of an answer, or in one of five cases until a moment."""
-    by_the_clock = dice.random() < 0.2
-    strike = None if by_the_clock else dice.randrange(2 * limit * LENGTH)
-    with publishers.publishing(parser=dice.choice(PARSERS), strike=strike) as process:
-        if not by_the_clock:
-            yield
-            return
-        timer = threading.Timer(dice.uniform(0, LONGEST), os.kill, [process, signal.SIGKILL])
-        timer.start()
+    """Serve the feed until a byte of an answer."""
+    strike = dice.randrange(2 * limit * LENGTH)
+    with publishers.publishing(parser=dice.choice(PARSERS), strike=strike):
         yield
-        timer.join()

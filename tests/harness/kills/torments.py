@@ -114,12 +114,7 @@ def kill(here: Scene, kind: Kind, dice: random.Random, *, brief: bool) -> None:
         *({"strike_at": at} for at in sorted(dice.sample(range(1, EARLY), early))),
         *({"strike_at": at, "fetched": True} for at in range(kind.page, 0, -step)),
     ]
-    for _ in range(moments):
-        if dice.random() < 0.5:
-            at = dice.randint(1, 2 * kind.page)
-            strikes.append({"strike_at": at, "fetched": dice.random() < 0.5})
-        else:
-            strikes.append({"alarm": dice.uniform(0.001, 0.15)})
+    strikes += [{"alarm": dice.uniform(0.001, 0.15)} for _ in range(moments)]
     life = kind.life(here)
     here.begin(REHEARSAL)
     here.mother.rehearse(life)

@@ -61,24 +61,15 @@ class Store:
         yield from self._until_free(row)
         if row.cursor == HANDED_OVER:
             raise TokenChanged("Other partitions have taken over.")
-        self.check_lease(partition, owner)
-        self.check_parent(after)
-        self.rows[partition] = row
-        self.raise_epoch(row)
-        self.ledger.entered(partition, owner, row.epoch, self.leases.get(partition))
-        return Place(row.cursor, row.epoch)
-
-    def check_lease(self, partition, owner):
         holder, runs_out = self.leases.get(partition, (None, 0.0))
         if holder != owner or runs_out <= self.clock.now:
             raise LeaseLost("Another process reads the partition.")
-
-    def check_parent(self, parent):
-        if parent is not None and not (parent in self.rows and self.rows[parent].ended):
+        if after is not None and not (after in self.rows and self.rows[after].ended):
             raise LeaseLost("Another partition has to be read before.")
-
-    def raise_epoch(self, row):
+        self.rows[partition] = row
         row.epoch += 1
+        self.ledger.entered(partition, owner, row.epoch, self.leases.get(partition))
+        return Place(row.cursor, row.epoch)
 
     def move(self, transaction):
         """Lock the row and move its cursor, unless it does not stand where it should."""
