@@ -15,8 +15,6 @@ from harness.web import listening
 
 __all__ = ["Fault", "Plan", "Sending", "draw", "proxying"]
 
-PATIENCE = 20  # seconds after which a client that does not hang up is given up
-
 
 class Fault(StrEnum):
     """Name what breaks.
@@ -32,8 +30,6 @@ class Fault(StrEnum):
     TRUNCATED = "truncated"
     CUT = "cut"
     RESET = "reset"
-    HALF_CLOSE = "half-close"
-    HANG = "hang"
     CORRUPT = "corrupt"
     FLIPPED = "flipped"
 
@@ -45,7 +41,7 @@ class Fault(StrEnum):
     @property
     def breaks(self) -> bool:
         """Whether the connection ends within an answer."""
-        return self in {Fault.CUT, Fault.RESET, Fault.HALF_CLOSE, Fault.HANG}
+        return self in {Fault.CUT, Fault.RESET}
 
 
 @dataclass(frozen=True)
@@ -64,10 +60,7 @@ WEIGHTS = {
     Fault.TRUNCATED: 100,
     Fault.CUT: 200,
     Fault.RESET: 200,
-    Fault.HALF_CLOSE: 100,
     Fault.CORRUPT: 120,
-    # Costs a client's patience, which is a second at least.
-    Fault.HANG: 2,
 }
 
 
@@ -117,18 +110,10 @@ class Sending:
     def _break(self) -> None:
         if self._plan.fault is Fault.RESET:
             self._reset()
-        elif self._plan.fault is Fault.CUT:
-            # Closing alone does nothing while another thread reads from it.
-            self._connection.shutdown(socket.SHUT_RDWR)
-            self._connection.close()
-        else:
-            if self._plan.fault is Fault.HALF_CLOSE:
-                self._connection.shutdown(socket.SHUT_WR)
-            # The client hangs up in the end.
-            self._connection.settimeout(PATIENCE)
-            with suppress(OSError):
-                while self._connection.recv(65536):
-                    pass
+            return
+        # Closing alone does nothing while another thread reads from it.
+        self._connection.shutdown(socket.SHUT_RDWR)
+        self._connection.close()
 
     def _reset(self) -> None:
         """Close the connection with RST in place of FIN."""

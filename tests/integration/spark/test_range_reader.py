@@ -132,7 +132,7 @@ def test_published_peer_is_read_once(peer_python):
 
 def test_publisher_that_cuts_answers(shop, publish):
     """Answers that are cut, broken or refused are asked for again, and no event comes twice."""
-    faults = [Fault.CUT, Fault.REFUSE, Fault.RESET, Fault.TRUNCATED, Fault.HALF_CLOSE]
+    faults = [Fault.CUT, Fault.REFUSE, Fault.RESET, Fault.TRUNCATED]
     with publish(shop) as url, proxying(url) as (proxy, through):
         reader, tasks = planned(through, minPartitions=4)
         proxy.follow([Plan(fault, at) for at in (0, 1000) for fault in faults])
