@@ -275,7 +275,7 @@ async def test_cancelled_question_leaves_nothing_behind(async_url, host):
     fill(host)
     engine = create_async_engine(async_url, pool_size=1, max_overflow=0)
     before = await settings(engine)
-    stuck = TableFeed(orders, data=slow(host)).bind(engine, Capacity(statement_seconds=1.5))
+    stuck = TableFeed(orders, data=slow(host)).bind(engine, Capacity(statement_seconds=1))
     asked = asyncio.Event()
 
     @event.listens_for(engine.sync_engine, "before_cursor_execute")

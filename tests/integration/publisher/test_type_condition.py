@@ -1,6 +1,6 @@
 """Reading only events of certain types, or none of them, on every database."""
 
-from harness.shop import metadata, orders
+from harness.shop import orders
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import (
@@ -9,7 +9,7 @@ from sqlalchemy import (
 )
 
 from zeroeventhub import FIRST, TableFeed, TypeFilter
-from zeroeventhub.protocol import EVENT_TYPES, NOTHING
+from zeroeventhub.protocol import NOTHING
 from zeroeventhub.publisher import page_query
 
 KINDS = [
@@ -70,20 +70,6 @@ def test_events_without_a_type_are_of_none_or_of_the_default(shop, feed):
 
     assert found() == [("orders", 0), ("orders", 1), ("ORDERS", 4)]
     assert found(skip=True) == [(" ", 2), ("placed", 3)]
-
-
-def test_feed_whose_events_are_all_of_one_type_filters(any_engine):
-    """Without a column of types, CloudEvents are all of the default type, and can be skipped; a
-    feed without an envelope does not announce the extension.
-    """
-    metadata.create_all(any_engine)
-    write(any_engine, ["placed", "paid"])
-    feed = TableFeed(orders, data="data", cloudevents=True).bind(any_engine)
-    assert len(feed.read(0, FIRST, 10, types=TypeFilter(frozenset({"Orders"}))).events) == 2
-    skipped = feed.read(0, FIRST, 10, types=TypeFilter(frozenset({"Orders"}), skip=True))
-    assert (list(skipped.events), skipped.caught_up) == ([], True)
-    assert EVENT_TYPES in feed.info().extensions
-    assert EVENT_TYPES not in TableFeed(orders, data="data").bind(any_engine).info().extensions
 
 
 def test_page_looks_at_a_limited_number_of_rows(shop, feed, monkeypatch):
