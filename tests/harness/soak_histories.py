@@ -315,7 +315,7 @@ class Histories:
     def place(self, case: Case) -> Iterator[Place]:
         """Make an empty database that a disaster may befall."""
         own = {"postgresql": self._new_database, "sqlite": self._new_file}
-        new = {**own, **self.databases}[case.database]
+        new = {**self.databases, **own}[case.database]
         with new() as url:
             place = Place(url, new, self.server if case.database == "postgresql" else None)
             yield place
