@@ -17,7 +17,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, NoSuchTableError
 from zeroeventhub.client import Client
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher import TableFeed
-from zeroeventhub.publisher.ordering import ORDERINGS, Ordering
+from zeroeventhub.publisher.ordering import ORDERINGS
 
 __all__ = [
     "FeedAddress",
@@ -27,7 +27,8 @@ __all__ = [
     "header_options",
     "open_client",
     "open_database",
-    "open_ordering",
+    "open_table",
+    "partitions_option",
     "reflect",
     "table_options",
 ]
@@ -147,6 +148,14 @@ def feed_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_feed
 
 
+partitions_option = click.option(
+    "--partitions",
+    type=click.IntRange(1),
+    metavar="N",
+    help="How many partitions; by default as many as the table has, also later.",
+)
+
+
 def table_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that name a table of events and its order."""
     for option in (
@@ -179,8 +188,8 @@ def reflect(engine: Engine, name: str) -> Table:
         raise ConfigurationError(f"There is no table {name!r} in this database.") from None
 
 
-def open_ordering(database: str, table: str, **options: Any) -> tuple[Engine, Ordering]:
-    """Open a database and make the ordering of one of its tables.
+def open_table(database: str, table: str, **options: Any) -> tuple[Engine, TableFeed]:
+    """Open a database and make the feed of one of its tables, for what its ordering says.
 
     Args:
         database: its URL.
@@ -188,10 +197,7 @@ def open_ordering(database: str, table: str, **options: Any) -> tuple[Engine, Or
         options: the other options that name a table of events and its order.
     """
     engine = open_database(database, must_exist=True)
-    # An ordering does not ask how many partitions there are.
-    partitions = 1 if options["partition"] else None
-    feed = TableFeed(reflect(engine, table), partitions=partitions, **options)
-    return engine, feed.ordering(engine.dialect.name)
+    return engine, TableFeed(reflect(engine, table), **options)
 
 
 @contextmanager

@@ -6,9 +6,15 @@ from functools import partial
 from typing import Any
 
 import click
-from sqlalchemy import JSON, Engine, Table, func, literal_column, select, type_coerce
+from sqlalchemy import JSON, Engine, Table, literal_column, type_coerce
 
-from zeroeventhub.cli.options import age, open_database, reflect, table_options
+from zeroeventhub.cli.options import (
+    age,
+    open_database,
+    partitions_option,
+    reflect,
+    table_options,
+)
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher import TableFeed
 from zeroeventhub.publisher.compacting import Compaction
@@ -75,12 +81,7 @@ def publish_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--data", metavar="COL", help="The column that holds an event's data as JSON."
         ),
-        click.option(
-            "--partitions",
-            type=click.IntRange(1),
-            metavar="N",
-            help="How many partitions; by default the column's largest value + 1.",
-        ),
+        partitions_option,
         table_options,
     ):
         command = option(command)
@@ -114,7 +115,7 @@ def open_feed(
         database: its URL.
         table: the table's name.
         partition: the column of partitions.
-        partitions: how many there are; None to find out.
+        partitions: how many there are; None for as many as the table has.
         data: the column that holds an event's data as JSON.
         columns: the columns that make it, with commas between.
         type_: the column of the event's type.
@@ -151,8 +152,6 @@ def open_feed(
     )
     engine = open_database(database, must_exist=True)
     events = reflect(engine, table)
-    if partition and not partitions:
-        partitions = _count_partitions(engine, events, partition)
     feed = partial(
         TableFeed,
         events,
@@ -192,14 +191,6 @@ def _open_archive(place: str, **options: Any) -> Any:
 def _compaction(tombstone: str | None, keep_tombstones: timedelta | None) -> Compaction:
     kept = {} if keep_tombstones is None else {"keep_tombstones": keep_tombstones}
     return Compaction(tombstone=tombstone and literal_column(f"({tombstone})"), **kept)
-
-
-def _count_partitions(engine: Engine, events: Table, partition: str) -> int:
-    with engine.connect() as connection:
-        largest = connection.scalar(select(func.max(resolve(events, partition))))
-    if not isinstance(largest, int | None):
-        raise ConfigurationError(f"{partition} does not hold whole numbers from 0.")
-    return max(largest or 0, 0) + 1
 
 
 def _data(events: Table, data: str | None, columns: str | None) -> Any:

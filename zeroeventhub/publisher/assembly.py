@@ -1,6 +1,7 @@
 """The parts of a feed over a table, put together for one database."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from sqlalchemy import ColumnElement, DateTime
@@ -21,6 +22,7 @@ from zeroeventhub.protocol import (
     SPLITS,
     STOP,
     WAIT,
+    FeedInfo,
 )
 from zeroeventhub.publisher.archived.counts import ArchivedCounts, ArchivedLags
 from zeroeventhub.publisher.archived.files import Files
@@ -98,7 +100,10 @@ class Assembly:
         )
         queries = self._queries()
         info = replace(defined.info, extensions=self._extensions())
-        reader = Reader(info, self._ordering, history, queries, self._checkup(queries.pages))
+        checkup = self._checkup(queries.pages)
+        reader = Reader(info, self._ordering, history, queries, checkup)
+        if defined.grows:
+            checkup.grow = partial(_grow, reader, queries.pages, checkup, marks)
         registry = None
         if defined.progress is not None:
             lost = marks if tier is None else None
@@ -276,3 +281,14 @@ class Assembly:
         if source.events is not None:
             return NearRows(Source(source.events, column, None))
         return NearRows(Source(source.table, column, None if alike else source.partition))
+
+
+def _grow(
+    reader: Reader, pages: PageQuery, checkup: Checkup, marks: Marks | None, count: int
+) -> None:
+    """Give a feed more partitions; each part is assigned its own, as other threads may read it."""
+    checkup.partitions = pages.ids = range(count)
+    if marks is not None:
+        marks.partitions = range(count)
+    # Last: with the new token consumers ask for the new partitions.
+    reader.info = replace(FeedInfo.of(count), extensions=reader.info.extensions)

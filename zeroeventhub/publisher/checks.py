@@ -54,6 +54,15 @@ class Checks:
             raise
         self._passed = True
 
+    @property
+    def unpublished(self) -> str | None:
+        """Name an event that is in no partition of the feed; see `Checkup`."""
+        return self._checkup.unpublished
+
+    def refuse_unpublished(self, connection: Connection) -> None:
+        """Refuse to go on while events are in no partition; see `Checkup.refuse_unpublished`."""
+        self._checkup.refuse_unpublished(connection)
+
     def findings(self, connection: Connection) -> list[Finding]:
         """Look at all of it now; see `BoundFeed.check`."""
         return self._checkup.findings(connection)

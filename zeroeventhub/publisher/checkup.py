@@ -18,6 +18,10 @@ from zeroeventhub.publisher.retention import Marks
 
 __all__ = ["Checkup"]
 
+GROWTH = 1_000
+"""How many partitions a feed grows by at once, at most: a larger number is taken for a mistake of
+the writer's."""
+
 SMALL = 5_000
 """How many events a table may have before a missing index is worth a warning in the log."""
 
@@ -36,6 +40,12 @@ class Checkup:
         indexes: what those queries need, first the one of pages.
         marks: knows what was trimmed; None where nobody tells.
         lasting: the table whose rows must not change; None where the feed says that they do.
+
+    Attributes:
+        partitions: those that there are to read.
+        grow: gives the feed so many partitions; None where their number is fixed.
+        unpublished: a sentence about an event that is in no partition of the feed; None if there
+            was none when the table was last looked at.
     """
 
     def __init__(
@@ -53,23 +63,40 @@ class Checkup:
         self._ordering = ordering
         self._columns = columns
         self._pages = pages
-        self._partitions = partitions
+        self.partitions = partitions
         self._near = near
         self._indexes = indexes
         self._marks = marks
         self._lasting = lasting
+        self.grow: Callable[[int], None] | None = None
+        self.unpublished: str | None = None
 
     def refuse(self, connection: Connection) -> None:
         """Refuse a table that cannot be published.
+
+        Events in no partition of the feed do not stop the other partitions: the log gets an error.
 
         Raises:
             ConfigurationError: it lacks what the feed relies on.
         """
         self._look_at_ordering(connection)
         self._look_at_columns(connection)
-        self._look_at_partitions(connection)
         if self._marks is not None:
             self._marks.check(connection)
+        self.unpublished = None
+        try:
+            self._look_at_partitions(connection)
+        except ConfigurationError as error:
+            self.unpublished = str(error)
+            _log.error("%s", error)
+
+    def refuse_unpublished(self, connection: Connection) -> None:
+        """Refuse to go on while events are in no partition of the feed.
+
+        Raises:
+            ConfigurationError: there are some.
+        """
+        self._look_at_partitions(connection)
 
     def refuse_changes(self, connection: Connection) -> None:
         """Refuse a table that is another one by now; see `Columns.refuse_changes`."""
@@ -127,11 +154,18 @@ class Checkup:
         return "The order of events can be kept."
 
     def _look_at_partitions(self, connection: Connection) -> str:
-        self._pages.refuse_strays(connection)
+        if self.grow is not None:
+            before = len(self._pages.ids)
+            largest = self._pages.largest_partition(connection, before + GROWTH)
+            trimmed = () if self._marks is None else self._marks.read(connection).partitions
+            count = max(largest or 0, *trimmed, *self._pages.ids) + 1
+            if count > before:
+                self.grow(count)
+        self._pages.refuse_unpublished(connection)
         return "Every event is in a partition that somebody can read."
 
     def _look_at_events(self, connection: Connection) -> str:
-        for partition in self._partitions:
+        for partition in self.partitions:
             self._pages.read(connection, partition, after=0, until=HIGHEST_POSITION, limit=1)
         return "The first events have a JSON form."
 

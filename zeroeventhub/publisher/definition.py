@@ -30,6 +30,7 @@ class Definition:
         ordering_name: of the ordering; None for the database's own.
         info: what the feed says of itself, but for its extensions.
         ids: the partitions that events may be in, read or not.
+        grows: whether there are as many partitions as the table has events in.
         scheme: how events are divided, in a word that another division does not have.
         mapper: turns rows into events.
         envelope: that of CloudEvents, if events have one.
@@ -49,6 +50,7 @@ class Definition:
     ordering_name: str | None
     info: FeedInfo
     ids: AbstractSet[int]
+    grows: bool
     scheme: str
     mapper: Mapper
     envelope: CloudEvents | None

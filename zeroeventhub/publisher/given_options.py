@@ -117,13 +117,17 @@ def compacted_by(
 
 
 def lasting(
-    archive: "Archive | None", retention: Retention | None, *, mutable: bool
+    archive: "Archive | None", retention: Retention | None, *, mutable: bool, grows: bool
 ) -> "Archive | None":
     """Refuse an archive of what changes, and one that nobody would know to read."""
     if archive is not None and mutable:
         raise ConfigurationError(
             "A feed whose rows are changed or deleted cannot be sealed, for what is in an archive "
             "stays as it is: leave out mutable or archive."
+        )
+    if archive is not None and grows:
+        raise ConfigurationError(
+            "An archive holds a fixed number of partitions: give the number of partitions as well."
         )
     if archive is not None and retention is None:
         raise ConfigurationError(
@@ -166,11 +170,9 @@ def partition_of(
     table: Table, partition: Expression | None, partitions: int | Layout | None
 ) -> ColumnElement[Any] | None:
     """Find the column of partitions, or the expression of them."""
-    if (partition is None) != (partitions is None):
-        raise ConfigurationError(
-            "A partition column and the number of partitions go together: give both or neither."
-        )
     if partition is None:
+        if partitions is not None:
+            raise ConfigurationError("Say which column holds an event's partition as well.")
         return None
     column = resolve(table, partition)
     if not isinstance(column.type, Integer):

@@ -37,12 +37,15 @@ class HorizonReport:
             so by this process; 0 where there is none.
         blockers: the writers that are open, the oldest first; looked up once the age is above a
             second.
+        unpublished: a sentence about an event that is in no partition of the feed, so that no
+            consumer sees it; None if there is none.
     """
 
     settled: int | None
     drawn: int | None
     age: float
     blockers: tuple[Blocker, ...]
+    unpublished: str | None = None
 
 
 class HorizonWatch:

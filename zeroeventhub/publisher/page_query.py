@@ -12,6 +12,7 @@ from sqlalchemy import (
     Integer,
     Select,
     bindparam,
+    func,
     literal_column,
     select,
 )
@@ -87,6 +88,9 @@ class PageQuery:
         ids: the partitions that events may be in, read or not.
         types: filters events by type; None if the feed does not know types.
         page_bytes: how much data a page holds at most, unless a single event is larger.
+
+    Attributes:
+        ids: the partitions that events may be in, read or not.
     """
 
     def __init__(
@@ -101,7 +105,7 @@ class PageQuery:
         self._rows = rows
         self._source = rows.source
         self._closed = [partition.id for partition in partitions if partition.closed]
-        self._ids = sorted(ids)
+        self.ids = ids
         self._types = types
         self._page_bytes = page_bytes
         self._portions = Portions()
@@ -212,8 +216,17 @@ class PageQuery:
         query = near.above(query, way, given("after"), given("until"))
         return query.offset(_BEFORE).limit(_ONE)
 
-    def refuse_strays(self, connection: Connection) -> None:
-        """Refuse events that no partition would ever show.
+    def largest_partition(self, connection: Connection, until: int) -> int | None:
+        """Return the largest partition that an event is in, up to one; None if there is none."""
+        source, way = self._source, self._rows.near.way(connection)
+        assert source.partition is not None  # noqa: S101 - only a feed with a column grows
+        query = select(func.max(source.partition)).select_from(source.table)
+        query = way.through(query.where(source.partition <= until), source.table)
+        largest: int | None = connection.scalar(query)
+        return largest
+
+    def refuse_unpublished(self, connection: Connection) -> None:
+        """Refuse a table with events that are in no partition of the feed.
 
         Raises:
             ConfigurationError: there are some.
@@ -221,13 +234,14 @@ class PageQuery:
         source, way = self._source, self._rows.near.way(connection)
         if source.partition is None:
             return
-        for beside in outside(source.partition, self._ids):
+        for beside in outside(source.partition, self.ids):
             query = select(source.partition).select_from(source.table).where(beside)
             query = way.through(query.order_by(source.partition), source.table).limit(_ONE)
             if row := connection.execute(query).first():
                 raise ConfigurationError(
                     f"There is an event in partition {row[0]}, but the feed's partitions are "
-                    f"{_listed(self._ids)}: no consumer would ever see it."
+                    f"{_listed(sorted(self.ids))}: no consumer sees it. Move it to one of them, "
+                    "or give the feed more partitions."
                 )
 
     def await_ends(self, connection: Connection, *, settled: int) -> None:

@@ -212,7 +212,8 @@ class Reader:
     def horizon(self, connection: Connection) -> HorizonReport:
         """Tell how far the feed may be read, and who holds it back; see `BoundFeed.horizon`."""
         self.checks.look_if_due(connection)
-        return self._watch.report(connection)
+        report = self._watch.report(connection)
+        return replace(report, unpublished=self.checks.unpublished)
 
     def cursor_after(self, connection: Connection, position: int) -> str:
         """Return the cursor after a position that is settled."""

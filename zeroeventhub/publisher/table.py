@@ -54,7 +54,9 @@ class TableFeed:
         partition: the column that holds an event's partition, 0 to partitions - 1, or an
             expression such as `partition_expression` makes of a key; None for one partition.
         partitions: how many partitions there are, or a Layout of partitions that have changed;
-            see docs/partitions.md.
+            see docs/partitions.md. With None, and a partition column, the feed has as many as its
+            table: it looks when it is first asked and then once a minute, and when an event of a
+            new partition is found it has that partition too, and another token.
         data: what an event's data is: one JSON or text column, a list of columns, or SQL
             expressions by name; by default all columns. See docs/json.md for their form.
         type: the column of the event's type.
@@ -132,6 +134,7 @@ class TableFeed:
         else:
             info, scheme = FeedInfo.of(1 if partitions is None else partitions), str(partitions)
             ids = frozenset(partition.id for partition in info.partitions)
+        grows = partition is not None and partitions is None
         mapper = Mapper(
             found,
             data=list(found.c) if data is None else data,
@@ -160,6 +163,7 @@ class TableFeed:
             ordering_name=ordering,
             info=info,
             ids=ids,
+            grows=grows,
             scheme=scheme,
             mapper=mapper,
             envelope=envelope,
@@ -170,7 +174,7 @@ class TableFeed:
             is_mutable=mutable,
             retention=beside(found, retention),
             progress=beside(found, progress),
-            archive=lasting(archive, retention, mutable=mutable),
+            archive=lasting(archive, retention, mutable=mutable, grows=grows),
             compaction=compaction,
             compacted_by=by,
         )
@@ -187,8 +191,9 @@ class TableFeed:
         """Return the feed that reads the table through an engine of yours.
 
         The feed checks the table when it is first asked for anything, and raises
-        ConfigurationError if the table is not there, lacks what a safe order needs, or has
-        events outside of the partitions.
+        ConfigurationError if the table is not there or lacks what a safe order needs. An event in
+        a partition that the feed does not have is an ERROR in the log, once a minute; the other
+        partitions are read on, and nothing is trimmed, compacted or sealed until it is moved.
 
         Args:
             engine: yours.

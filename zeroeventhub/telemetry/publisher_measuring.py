@@ -14,6 +14,7 @@ from zeroeventhub.telemetry.publisher_metric import (
     EVENTS,
     HORIZON_AGE,
     REQUESTS,
+    UNPUBLISHED,
     WAITERS,
 )
 
@@ -65,6 +66,8 @@ class PublisherMeasuring(Observer, ABC):
                 continue
             if metric is HORIZON_AGE:
                 yield report.age, (name,)
+            elif metric is UNPUBLISHED:
+                yield float(report.unpublished is not None), (name,)
             for blocker in report.blockers[:1]:
                 labels = (name, "" if blocker.pid is None else blocker.pid)
                 if metric is BLOCKER_AGE:

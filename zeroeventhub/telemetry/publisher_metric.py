@@ -15,6 +15,7 @@ __all__ = [
     "HORIZON_METRICS",
     "PUBLISHER_METRICS",
     "REQUESTS",
+    "UNPUBLISHED",
     "WAITERS",
 ]
 
@@ -67,8 +68,16 @@ BLOCKER_QUERY_AGE: Final = _metric(
     _BLOCKER,
 )
 
+UNPUBLISHED: Final = _metric(
+    "unpublished",
+    Kind.GAUGE,
+    "1",
+    "1 while the table has events that are in no partition of the feed, otherwise 0.",
+    ("feed",),
+)
+
 PUBLISHER_METRICS: Final = (REQUESTS, EVENTS, BYTES, ANSWER, WAITERS)
 """All that an observer measures."""
 
-HORIZON_METRICS: Final = (HORIZON_AGE, BLOCKER_AGE, BLOCKER_QUERY_AGE)
+HORIZON_METRICS: Final = (HORIZON_AGE, BLOCKER_AGE, BLOCKER_QUERY_AGE, UNPUBLISHED)
 """What is looked up when somebody wants to know it."""

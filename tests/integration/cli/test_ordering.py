@@ -44,4 +44,4 @@ def test_horizon_names_the_writer_that_holds_it_back(postgresql, postgresql_url,
         assert document["age"] == document["blockers"][0]["age"] > 0
         slow.commit()
     document = json.loads(invoke("horizon", *table, "--json").stdout)
-    assert document == {"settled": 1, "highest": 1, "age": 0, "blockers": []}
+    assert document == {"settled": 1, "highest": 1, "age": 0, "blockers": [], "unpublished": None}

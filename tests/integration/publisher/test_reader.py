@@ -207,15 +207,3 @@ def test_v1_serves_several_cursors_and_headers(feed_url, sqlite):
     for lost, kept in (("cursor0", "cursor1"), ("cursor1", "cursor0")):
         parameters = {"n": 3, lost: "1-99", kept: "_first"}
         assert httpx.get(feed_url, params=parameters).status_code == 410
-
-
-def test_event_outside_of_the_partitions_is_loud(engine):
-    """A row whose partition no consumer would see makes the feed fail, not fall silent."""
-    metadata.create_all(engine)
-    with engine.begin() as connection:
-        connection.execute(insert(orders), {"part": 5, "data": {}})
-    feed = TableFeed(orders, data="data", **THREE)
-    with serving(Starlette(routes=feed_routes("/", feed, engine))) as url:
-        answer = httpx.get(url)
-    assert answer.status_code == 500
-    assert "part" not in answer.json()["detail"]

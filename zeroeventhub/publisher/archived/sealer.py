@@ -108,6 +108,8 @@ class Sealer:
             ConfigurationError: events were trimmed before they were sealed, or the feed does not
                 know times.
         """
+        # What no reader can have seen is not to be lost.
+        self._reader.checks.refuse_unpublished(connection)
         settled = self._reader.head(connection)
         trimmed = self._history.mark(connection).trimmed
         if self._query.read(connection, 0, trimmed, 1).last is not None:

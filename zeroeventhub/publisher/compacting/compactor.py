@@ -89,6 +89,8 @@ class Compactor:
 
     def span(self, connection: Connection, older_than: timedelta | None) -> Span:
         """Say which events are looked at: those that are settled, and old enough."""
+        # What no reader can have seen is not to be lost.
+        self._reader.checks.refuse_unpublished(connection)
         settled, now = self._reader.head(connection), datetime.now(UTC)
         until, tombstones = settled, 0
         if older_than is not None:

@@ -62,6 +62,8 @@ class Trimmer:
 
     def plan(self, connection: Connection, cut: Cut) -> TrimPlan:
         """Say what would go; nothing is changed."""
+        # What no reader can have seen is not to be lost.
+        self._reader.checks.refuse_unpublished(connection)
         settled = self._reader.head(connection)
         mark = self._marks.read(connection)
         if isinstance(cut.below, str):
