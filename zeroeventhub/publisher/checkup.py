@@ -123,6 +123,8 @@ class Checkup:
                 reason = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
                 found.append(Finding("error", subject, f"The database refused: {reason}"))
                 return found
+        if connection.dialect.name == "sqlite" and (mode := _locking_journal(connection)):
+            found.append(Finding("warning", "journal", _JOURNAL.format(mode), _WAL))
         if self._lasting is not None and (sign := _sign_of_updates(connection, self._lasting)):
             found.append(Finding("warning", "updates", f"{sign} {_ROWS_LAST}"))
         return found + [self._look_at_index(connection, index) for index in self._indexes]
@@ -190,6 +192,20 @@ _ROWS_LAST = (
     "cursor at a changed row is refused. Insert a row for each change instead: see "
     '"My rows change" in docs/ordering.md.'
 )
+
+_JOURNAL = (
+    "In journal mode {} a writer and a reader keep each other waiting, and a writer without a busy "
+    "timeout fails beside a reader's statement."
+)
+
+_WAL = "PRAGMA journal_mode = WAL"
+
+
+def _locking_journal(connection: Connection) -> str | None:
+    """Return SQLite's journal mode if readers lock writers out in it."""
+    mode = str(connection.exec_driver_sql("PRAGMA journal_mode").scalar_one())
+    return mode if mode in {"delete", "truncate", "persist"} else None
+
 
 _STATISTICS = text(
     "SELECT n_tup_upd FROM pg_stat_user_tables WHERE relid = CAST(CAST(:name AS regclass) AS oid)"
