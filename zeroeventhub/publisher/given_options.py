@@ -161,7 +161,8 @@ def key_of(
     if not isinstance(key[0].type, Integer):
         raise ConfigurationError(
             f"The position is a column of whole numbers that the database draws; {key[0]} is not: "
-            "choose another, or the ordering sequenced, which gives positions of its own."
+            "choose another, or the ordering sequenced, which gives positions of its own to rows "
+            "that never change."
         )
     return key
 

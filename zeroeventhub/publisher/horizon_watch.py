@@ -39,6 +39,7 @@ class HorizonReport:
             second.
         unpublished: a sentence about an event that is in no partition of the feed, so that no
             consumer sees it; None if there is none.
+        longest_event: how many bytes the longest event had that this process has read.
     """
 
     settled: int | None
@@ -46,6 +47,7 @@ class HorizonReport:
     age: float
     blockers: tuple[Blocker, ...]
     unpublished: str | None = None
+    longest_event: int = 0
 
 
 class HorizonWatch:

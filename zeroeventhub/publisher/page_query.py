@@ -91,6 +91,7 @@ class PageQuery:
 
     Attributes:
         ids: the partitions that events may be in, read or not.
+        longest: how many bytes the longest event had that was read.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class PageQuery:
         self._page_bytes = page_bytes
         self._portions = Portions()
         self._has_warned = False
+        self.longest = 0
         self._statement = lru_cache(maxsize=100)(self._build)
         self._window = lru_cache(maxsize=2)(self._build_window)
 
@@ -158,8 +160,10 @@ class PageQuery:
             portion = self._portions.rows(limit, self._page_bytes - stretch.size)
             rows = self._rows.read(connection, query, {**values, "limit": portion})
             self._portions.learn(rows)
-            if rows.largest > LONG and not self._has_warned:
-                self._warn_of_long_line(connection, query, values, rows)
+            if rows.largest > self.longest:
+                self.longest = rows.largest
+                if self.longest > LONG and not self._has_warned:
+                    self._warn_of_long_line(connection, query, values, rows)
             if (room := self._page_bytes - stretch.size) < size_of(rows.events):
                 stretch.full = True
                 fitting = rows.fitting(room)

@@ -213,7 +213,8 @@ class Reader:
         """Tell how far the feed may be read, and who holds it back; see `BoundFeed.horizon`."""
         self.checks.look_if_due(connection)
         report = self._watch.report(connection)
-        return replace(report, unpublished=self.checks.unpublished)
+        longest = self._queries.pages.longest
+        return replace(report, unpublished=self.checks.unpublished, longest_event=longest)
 
     def cursor_after(self, connection: Connection, position: int) -> str:
         """Return the cursor after a position that is settled."""

@@ -13,6 +13,7 @@ from zeroeventhub.telemetry.publisher_metric import (
     BYTES,
     EVENTS,
     HORIZON_AGE,
+    LONGEST_EVENT,
     REQUESTS,
     UNPUBLISHED,
     WAITERS,
@@ -68,6 +69,8 @@ class PublisherMeasuring(Observer, ABC):
                 yield report.age, (name,)
             elif metric is UNPUBLISHED:
                 yield float(report.unpublished is not None), (name,)
+            elif metric is LONGEST_EVENT:
+                yield report.longest_event, (name,)
             for blocker in report.blockers[:1]:
                 labels = (name, "" if blocker.pid is None else blocker.pid)
                 if metric is BLOCKER_AGE:

@@ -13,6 +13,7 @@ __all__ = [
     "EVENTS",
     "HORIZON_AGE",
     "HORIZON_METRICS",
+    "LONGEST_EVENT",
     "PUBLISHER_METRICS",
     "REQUESTS",
     "UNPUBLISHED",
@@ -75,9 +76,22 @@ UNPUBLISHED: Final = _metric(
     "1 while the table has events that are in no partition of the feed, otherwise 0.",
     ("feed",),
 )
+LONGEST_EVENT: Final = _metric(
+    "longest_event",
+    Kind.GAUGE,
+    "By",
+    "How long the longest event is that this process has read; some consumers take 65,535 bytes.",
+    ("feed",),
+)
 
 PUBLISHER_METRICS: Final = (REQUESTS, EVENTS, BYTES, ANSWER, WAITERS)
 """All that an observer measures."""
 
-HORIZON_METRICS: Final = (HORIZON_AGE, BLOCKER_AGE, BLOCKER_QUERY_AGE, UNPUBLISHED)
+HORIZON_METRICS: Final = (
+    HORIZON_AGE,
+    BLOCKER_AGE,
+    BLOCKER_QUERY_AGE,
+    UNPUBLISHED,
+    LONGEST_EVENT,
+)
 """What is looked up when somebody wants to know it."""

@@ -6,12 +6,17 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 from harness.readers import Watcher, cursor_of, fill, get, routes, write
+from harness.shop import orders
 from harness.waiting import until
 from harness.web import serving
+from prometheus_client import CollectorRegistry
+from sqlalchemy import insert
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 
+from zeroeventhub import FIRST, TableFeed
 from zeroeventhub.server import Principal, Quota
+from zeroeventhub.telemetry import PrometheusPublisher
 
 PLACE = {"token": "1", "partition": "0", "cursor": "_first"}
 
@@ -104,3 +109,25 @@ def test_time_at_the_head_is_told_apart(url, observer, sqlite):
     heard = observer.answers[-1]
     assert heard.events == 3
     assert 0.1 < heard.waited <= heard.seconds
+
+
+def test_what_consumers_miss_is_a_metric(sqlite):
+    """Events in no partition of the feed, and the size of the longest event, can be alerted on."""
+    feed = TableFeed(orders, data="data", partition="part", partitions=1).bind(fill(sqlite, 0))
+    with sqlite.begin() as connection:
+        connection.execute(insert(orders), [{"data": "x" * 70_000}, {"data": {}}])
+    registry = CollectorRegistry()
+    PrometheusPublisher(registry).observe_horizon(feed, "orders")
+
+    def shown(name):
+        return registry.get_sample_value(f"zeroeventhub_publisher_{name}", {"feed": "orders"})
+
+    feed.read(0, FIRST, 10)
+    assert (shown("unpublished"), shown("longest_event_bytes")) == (0, 70_002)
+    with sqlite.begin() as connection:
+        connection.execute(insert(orders), {"part": 1, "data": {}})
+    later = PrometheusPublisher(registry := CollectorRegistry())
+    later.observe_horizon(
+        TableFeed(orders, data="data", partition="part", partitions=1).bind(sqlite), "orders"
+    )
+    assert shown("unpublished") == 1

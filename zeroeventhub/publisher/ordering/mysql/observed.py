@@ -132,7 +132,7 @@ class Observed:
         if not connection.scalar(_DRAWS, self._named(connection, column=events.position.name)):
             raise ConfigurationError(
                 f"{events.position} is not AUTO_INCREMENT: its order is not the order of writing. "
-                "Declare it so, or choose the ordering sequenced."
+                "Declare it so, or choose the ordering sequenced, if its rows never change."
             )
         if is_read_only(connection):
             raise ConfigurationError(
