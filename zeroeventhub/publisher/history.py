@@ -157,6 +157,20 @@ class History:
         if position < mark.trimmed:
             self._refuse_trimmed(mark)
 
+    def refuse_forgotten(self, connection: Connection) -> None:
+        """Refuse an id that no event has, as one that was deleted, if events may have been.
+
+        Raises:
+            Trimmed: they may.
+        """
+        mark = self._lost(connection, 0)
+        if self._mutable or mark.trimmed or mark.compacted:
+            raise Trimmed(
+                "No event has this id. This feed deletes events, and their ids with them: read it "
+                "again from its beginning.",
+                earliest=mark.earliest,
+            )
+
     def cursors_at(self, connection: Connection, positions: Collection[int]) -> dict[int, str]:
         """Return the cursors behind the events at some positions, by position."""
         cursors = {position: str(Place(position)) for position in positions}

@@ -36,6 +36,9 @@ class IdQuery:
         source: where events are read.
         identity: finds events by the column of ids; None if an event's id is its position.
         types: filters events by type; None if the feed does not know types.
+
+    Attributes:
+        are_positions: whether an event's id is its position.
     """
 
     def __init__(
@@ -45,6 +48,7 @@ class IdQuery:
         types: TypeCondition | None = None,
     ) -> None:
         self._source = source
+        self.are_positions = identity is None
         self._types = types
         self._searched = identity
         self._identity = source.position if identity is None else identity.source.position

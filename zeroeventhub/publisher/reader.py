@@ -242,9 +242,13 @@ class Reader:
     ) -> str:
         """Return the cursor behind the event of an id, if it is of these types."""
         settled = self._horizon(connection).settled
-        position = self._queries.ids.position(
-            connection, event_id, partition, until=settled, types=types
-        )
+        ids = self._queries.ids
+        try:
+            position = ids.position(connection, event_id, partition, until=settled, types=types)
+        except BadCursor:
+            if not ids.are_positions:
+                self._history.refuse_forgotten(connection)
+            raise
         self._history.refuse_trimmed(connection, position)
         return self._history.cursor_below(connection, position)
 

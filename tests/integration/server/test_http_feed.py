@@ -11,6 +11,7 @@ from harness.shop import orders
 from sqlalchemy import Column, Integer, MetaData, String, Table, Uuid, delete, insert
 
 from zeroeventhub import TableFeed
+from zeroeventhub.publisher.compacting import Compaction
 from zeroeventhub.publisher.retention import Retention
 
 BATCH = "application/cloudevents-batch+json"
@@ -164,3 +165,32 @@ def test_place_of_a_deleted_event_is_respected(any_engine):
         assert batch(get(url, lastEventId="10"))[0]["id"] == "11"
         assert get(url, lastEventId="5").status_code == 410
         assert get(url, lastEventId="21").status_code == 400
+
+
+@pytest.mark.parametrize("way", ["mutable", "trimmed", "compacted"])
+def test_id_of_a_deleted_event_is_gone(engine, way):
+    """Where events have ids of their own, an id that no event has is 410 once some were deleted."""
+    shop, options = fill(engine, 0), {"retention": Retention()}
+    if way == "mutable":
+        options = {"mutable": True}
+    elif way == "compacted":
+        options |= {"key": "kind", "compaction": Compaction()}
+    feed = source(id="customer", **options)
+    with shop.begin() as connection:
+        feed.install(connection)
+    write(shop, 5)
+    with mounted(feed, shop) as url:
+        assert [one["id"] for one in batch(get(url))] == [f"c{n}" for n in range(5)]
+        assert get(url, lastEventId="c9").status_code == (410 if way == "mutable" else 400)
+        bound = feed.bind(shop)
+        if way == "mutable":
+            with shop.begin() as connection:
+                connection.execute(delete(orders).where(orders.c.customer == "c1"))
+        elif way == "trimmed":
+            bound.trim(bound.plan_trim(below=3))
+        else:
+            bound.compact()
+        answer = get(url, lastEventId="c1")
+        assert (answer.status_code, readers.kind(answer)) == (410, "trimmed")
+        assert [one["id"] for one in batch(get(url))][-1] == "c4"
+        assert batch(get(url, lastEventId="c4")) == []
