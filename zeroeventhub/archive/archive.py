@@ -379,9 +379,9 @@ class Archive:
             content = self.objects.read(path, start, length)
         except FileNotFoundError:
             self._looked_at = None
+            _log.warning("The archive's file %s is not there: it was replaced, or deleted.", path)
             raise Unavailable(
-                f"The archive's file {path} is not there: it was replaced just now, or somebody "
-                "has deleted it.",
+                "A file of the archive is not there: it was replaced just now, or deleted.",
                 retry_after=1,
             ) from None
         if check is not None and crc32(content) != check:
@@ -390,7 +390,9 @@ class Archive:
 
 
 def _damaged(path: str) -> Unavailable:
-    return Unavailable(f"The archive's file {path} is not what was written.", retry_after=60)
+    """Log which file is damaged, and return what readers may know of it: its name may open it."""
+    _log.error("The archive's file %s is not what was written.", path)
+    return Unavailable("A file of the archive is not what was written.", retry_after=60)
 
 
 def _paths(name: str) -> list[str]:

@@ -1,6 +1,8 @@
 """Objects in a folder or an object store, each of which is created once and never overwritten."""
 
+import logging
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
@@ -26,6 +28,11 @@ __all__ = ["Objects"]
 
 _RETRY = 1.0
 """Seconds after which it is worth to ask again a store that did not answer."""
+
+_CREDENTIALS = re.compile(r"(?<=://)[^/\s]*@|\?[^\s\"']*")
+"""The user, password and query of a URL: what opens the store, or one of its objects."""
+
+_log = logging.getLogger("zeroeventhub.archive")
 
 
 class Objects:
@@ -193,7 +200,11 @@ def _opened(store: "str | Path | ObjectStore") -> Any:
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """Raise an error of the store's as one of this library's."""
+    """Raise an error of the store's as one of this library's.
+
+    Readers of the feed see the text of Unavailable. The store's own words, which have addresses and
+    names of files in them, are for the log.
+    """
     try:
         yield
     except (AlreadyExistsError, FileExistsError, FileNotFoundError):
@@ -203,11 +214,10 @@ def _explained() -> Iterator[None]:
             f"The archive's store does not let this process in: {_sentence(error)}"
         ) from error
     except (BaseError, OSError) as error:
-        raise Unavailable(
-            f"The archive's store did not answer: {_sentence(error)}", retry_after=_RETRY
-        ) from error
+        _log.warning("The archive's store did not answer: %s", _sentence(error))
+        raise Unavailable("The archive does not answer just now.", retry_after=_RETRY) from error
 
 
 def _sentence(error: Exception) -> str:
-    """Return what an error says, without what obstore adds for its own developers."""
-    return str(error).partition("\n")[0]
+    """Return what an error says, without credentials and what obstore adds for its developers."""
+    return _CREDENTIALS.sub("", str(error).partition("\n")[0])

@@ -2,13 +2,18 @@
 
 from datetime import UTC, datetime, timedelta
 
+import httpx
 import pytest
 from harness.archives import store_for
 from harness.killed import creating, until_killed
+from harness.readers import mounted, page_url
+from harness.shop import metadata, orders
 from obstore.store import S3Store
 
+from zeroeventhub import TableFeed
 from zeroeventhub.archive import Archive
 from zeroeventhub.errors import ConfigurationError, Unavailable
+from zeroeventhub.publisher.retention import Retention
 
 
 @pytest.fixture(params=["folder", "memory", "s3"])
@@ -41,7 +46,7 @@ def test_store_that_does_not_answer_is_unavailable(tmp_path):
     keys = {"region": "us-east-1", "access_key_id": "any", "secret_access_key": "any"}
     options = {"client_options": {"allow_http": True}, "retry_config": {"max_retries": 0}}
     gone = S3Store("bucket", endpoint="http://127.0.0.1:9", **keys, **options)
-    with pytest.raises(Unavailable, match="did not answer"):
+    with pytest.raises(Unavailable, match="does not answer"):
         Archive(gone).look()
     (tmp_path / "file").write_text("")
     for place in ("nonsense://bucket", tmp_path / "file"):
@@ -64,3 +69,25 @@ def test_killed_at_points_of_creating_a_file(tmp_path, stride):
     assert found.count([])
     assert found.count([b"whole"])
     assert len(found) == found.count([]) + found.count([b"whole"])
+
+
+def test_readers_hear_nothing_of_the_store(sqlite, caplog):
+    """A reader's 503 has no word of the store's; the log has them without credentials."""
+    keys = {"region": "us-east-1", "access_key_id": "kanarek", "secret_access_key": "kanarek"}
+    options = {"client_options": {"allow_http": True}, "retry_config": {"max_retries": 0}}
+    endpoint = "http://kanarek:kanarek@127.0.0.1:9"
+    store = S3Store("bucket-7f", prefix="folder-7f", endpoint=endpoint, **keys, **options)
+    feed = TableFeed(orders, data="data", retention=Retention(), archive=Archive(store))
+    metadata.create_all(sqlite)
+    with sqlite.begin() as connection:
+        feed.install(connection)
+        connection.exec_driver_sql("UPDATE zeroeventhub_retention SET trimmed = 5")
+    with mounted(feed, sqlite) as url:
+        for route in ("/events", "/lag", "/splits"):
+            answer = httpx.get(page_url(url, count=2).replace("/events", route))
+            assert answer.status_code == 503
+            secrets = ("kanarek", "bucket-", "folder-", "127.0.0.1", "http:")
+            assert not [one for one in secrets if one in answer.text]
+    said = "".join(f"{vars(one)!r} {one.getMessage()}" for one in caplog.records)
+    assert "bucket-7f" in said
+    assert "kanarek" not in said
