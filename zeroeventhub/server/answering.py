@@ -14,7 +14,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.status import HTTP_200_OK
 from starlette.types import Receive, Scope, Send
 
-from zeroeventhub.errors import FeedFailure, ZeroEventHubError
+from zeroeventhub.errors import BadRequest, FeedFailure, ZeroEventHubError
 from zeroeventhub.server.access import Access
 from zeroeventhub.server.log import Log
 from zeroeventhub.server.observer import Answered, Observer
@@ -23,6 +23,9 @@ from zeroeventhub.server.problem import problem
 from zeroeventhub.server.sending import Sending
 
 __all__ = ["Answer", "Answering", "Desk"]
+
+MOST_PARAMETERS = 1_000
+"""Parameters of a request: reading each costs time, and a URL of 64 KiB has room for 30,000."""
 
 Answer = Callable[[Request, Principal], Awaitable[Response]]
 
@@ -69,6 +72,7 @@ class Answering:
         request.state.events, request.state.waited, request.state.behind = 0, 0.0, None
         with _Visit(self._desk.access) as visit:
             try:
+                _expect_few_parameters(scope)
                 response = await self._answer(request, await visit.begin(request))
                 self._desk.log.answered()
                 if isinstance(response, StreamingResponse):
@@ -163,3 +167,8 @@ class _Visit:
     def __exit__(self, *_: object) -> None:
         if self._end is not None:
             self._end()
+
+
+def _expect_few_parameters(scope: Scope) -> None:
+    if scope["query_string"].count(b"&") >= MOST_PARAMETERS:
+        raise BadRequest(f"A request has at most {MOST_PARAMETERS:,} parameters.")

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TypeVar
+from zlib import crc32
 
 import msgspec
 from starlette.datastructures import QueryParams
@@ -227,9 +228,15 @@ class Endpoint:
         wanted = read_v1_request(request.query_params, info, count)
         # The hint is the number of events in the whole answer (ZeroEventHub v1, Parameters).
         share = max(1, self._source.rows(wanted.limit) // len(wanted.cursors))
-        parts = []
+        # An answer that is full leaves partitions out, which keep their cursors. Where it begins
+        # changes with the cursors, so that no partition is left out for ever.
+        cursors = [*wanted.cursors.items()]
+        first = crc32(request.scope["query_string"]) % len(cursors)
+        parts: list[bytes] = []
         async with self._source.several():
-            for partition, cursor in wanted.cursors.items():
+            for partition, cursor in cursors[first:] + cursors[:first]:
+                if sum(map(len, parts)) >= self._source.page_bytes:
+                    break
                 page = await view.read(info, partition, cursor, share)
                 parts.append(encode_page_v1(partition, page, wanted.headers))
                 request.state.events += len(page.events)

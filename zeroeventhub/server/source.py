@@ -74,6 +74,8 @@ class Source:
         self._sending = sending
         self._unbegun: dict[Question, Gathering[Page]] = {}
         self._most = capacity.page_events
+        self.page_bytes = capacity.page_bytes
+        """How much data an answer of several pages holds, about; see `Capacity`."""
         self._longest = capacity.wait_seconds
         self.news = News(self.call("head"), capacity.look_seconds)
         on_commit = getattr(self._feed, "on_commit", None)

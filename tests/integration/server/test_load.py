@@ -1,5 +1,6 @@
 """What a feed takes of the host's database, memory and process, however much it is asked."""
 
+import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -259,3 +260,38 @@ def test_page_is_whole_however_large_it_is():
             assert cursor_of(whole) == "1"
             head = httpx.head(page_url(url))
             assert (head.content, head.headers["content-length"]) == (b"", str(len(whole.content)))
+
+
+class Heavy:
+    """A feed of eight partitions, each with a page of a mebibyte whatever is asked."""
+
+    def info(self):
+        return FeedInfo.of(8)
+
+    def read(self, partition, cursor, limit):
+        number = 0 if cursor == FIRST else int(cursor)
+        return Page([Event.of("x" * 2**20)], str(number + 1))
+
+
+def test_answer_of_version_1_is_bounded_as_a_whole():
+    """An answer with pages of many partitions is no larger than two pages; which partitions are in
+    it changes, so that a reader comes to the end of each.
+    """
+    cursors = {f"cursor{number}": FIRST for number in range(8)}
+    with mounted(Heavy(), capacity=Capacity(page_bytes=2**20)) as url:
+        for _ in range(200):
+            answer = httpx.get(url, params={"n": 8, **cursors})
+            assert len(answer.content) < 3 * 2**20
+            lines = [json.loads(line) for line in answer.text.splitlines()]
+            cursors |= {f"cursor{x['partition']}": x["cursor"] for x in lines if "cursor" in x}
+            if FIRST not in cursors.values():
+                return
+        pytest.fail(f"Some partitions were never read: {cursors}")
+
+
+def test_parameters_are_bounded(shop):
+    """A request with more parameters than any reader needs is refused before they are read."""
+    with mounted(FEED, shop) as url:
+        answer = httpx.get(url + "/events?token=1&partition=0&cursor=_first" + "&a" * 20_000)
+        assert (answer.status_code, kind(answer)) == (400, "bad-request")
+        assert "1,000 parameters" in answer.json()["detail"]
