@@ -278,3 +278,22 @@ def require(package: str, *, extra: str, user: str) -> None:
         raise MissingExtra(
             f"{user} needs the package {package}: pip install 'zeroeventhub[{extra}]'"
         )
+
+
+def printable(text: str, *, keep: str = "", longest: int | None = None) -> str:
+    """Return text of somebody else's so that a terminal shows it, and it cannot leave its line.
+
+    What cannot be printed is escaped: line ends, control characters of ASCII and of C1, and marks
+    that turn the direction of writing.
+
+    Args:
+        text: the text.
+        keep: characters that may stay, though they cannot be printed.
+        longest: how many characters are shown, before what stands for the rest; None for all.
+    """
+    if longest is not None and len(text) > longest:
+        text = f"{text[:longest]}…"
+    return "".join(
+        one if one.isprintable() or one in keep else one.encode("unicode_escape").decode()
+        for one in text
+    )

@@ -26,8 +26,7 @@ def choose(info: FeedInfo, partitions: Collection[int] | None) -> tuple[Partitio
             f"The feed has no partition {min(unknown)}; "
             f"it has {', '.join(map(str, sorted(known)))}."
         )
-    for partition in info.partitions:
-        _check_ancestors(partition, known)
+    _refuse_endless(info.partitions, known)
     return tuple(
         partition
         for partition in info.partitions
@@ -35,21 +34,28 @@ def choose(info: FeedInfo, partitions: Collection[int] | None) -> tuple[Partitio
     )
 
 
-def _check_ancestors(partition: Partition, known: dict[int, Partition]) -> None:
-    """Refuse a partition that waits for one that never ends.
+def _refuse_endless(partitions: Collection[Partition], known: dict[int, Partition]) -> None:
+    """Refuse a partition that waits for one that never ends: it is open, or waits for the first.
 
-    FeedAPI v2, Method 1 to change partition count: a parent is closed.
+    FeedAPI v2, Method 1 to change partition count: a parent is closed. Each partition is looked at
+    once, however many wait for it: a publisher can name 32,768 in a chain.
     """
-    ancestor: Partition | None = partition
-    seen: set[int] = set()
-    while ancestor is not None and ancestor.starts_after is not None:
-        seen.add(ancestor.id)
-        ancestor = known.get(ancestor.starts_after)
-        if ancestor is not None and (ancestor.id in seen or not ancestor.closed):
-            raise ProtocolError(
-                f"Partition {partition.id} of the feed waits for partition {ancestor.id}, "
-                "which never ends."
-            )
+    checked: set[int] = set()
+    for partition in partitions:
+        line: set[int] = set()
+        here = partition
+        while here.id not in checked and here.starts_after is not None:
+            line.add(here.id)
+            parent = known.get(here.starts_after)
+            if parent is None:
+                break
+            if parent.id in line or not parent.closed:
+                raise ProtocolError(
+                    f"Partition {partition.id} of the feed waits for partition {parent.id}, "
+                    "which never ends."
+                )
+            here = parent
+        checked |= line
 
 
 def inheritance(info: FeedInfo) -> Inherit | None:

@@ -17,6 +17,7 @@ from zeroeventhub.errors import (
     TokenChanged,
     Trimmed,
     Unauthorized,
+    printable,
 )
 
 __all__ = ["Problem", "error_of", "problem_in", "seconds_in"]
@@ -46,6 +47,10 @@ _GIVE_CREDENTIALS = (
     " Give the httpx client the credentials that the feed's owner gave you, such as "
     "headers={'Authorization': 'Bearer …'}."
 )
+
+
+_LONGEST = 1_000
+"""Characters of what a publisher says of a refusal: it goes into errors and logs."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +92,7 @@ def problem_in(body: bytes) -> Problem:
     earliest = document.get("earliestCursor")
     return Problem(
         kind.rpartition("/")[2],
-        detail if isinstance(detail, str) else "",
+        printable(detail, longest=_LONGEST) if isinstance(detail, str) else "",
         earliest if isinstance(earliest, str) and earliest else None,
     )
 

@@ -21,7 +21,6 @@ from zeroeventhub.cli.lag import lag
 from zeroeventhub.cli.registered import progress
 from zeroeventhub.cli.seal import seal
 from zeroeventhub.cli.serve import serve
-from zeroeventhub.cli.store import shown
 from zeroeventhub.cli.sync import sync
 from zeroeventhub.cli.tail import tail
 from zeroeventhub.cli.trim import trim
@@ -32,6 +31,7 @@ from zeroeventhub.errors import (
     ProtocolError,
     Unauthorized,
     ZeroEventHubError,
+    printable,
 )
 
 __all__ = ["commands"]
@@ -57,7 +57,7 @@ class _Commands(click.Group):
         except Halted as error:
             # A terminal may show the handler's words, unlike a log.
             reason = str(error.__cause__).strip().partition("\n")[0][:_LONGEST_REASON]
-            raise _Failure(f"{error} {shown(reason)}", FAILED) from error
+            raise _Failure(f"{error} {printable(reason)}", FAILED) from error
         except Unauthorized as error:
             raise _Failure(f"{error.message}{_GIVE_CREDENTIALS}", MISUSED) from error
         except (ConfigurationError, FeedError, ProtocolError) as error:

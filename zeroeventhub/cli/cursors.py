@@ -17,11 +17,10 @@ from zeroeventhub.cli.store import (
     expect_consumer,
     go_ahead,
     open_store,
-    shown,
     store_option,
 )
 from zeroeventhub.cursors import CursorStore, Standing
-from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.errors import ConfigurationError, printable
 from zeroeventhub.protocol import FIRST, LAST
 
 __all__ = ["cursors"]
@@ -79,7 +78,7 @@ def list_(database: str, *, consumer: str | None, as_json: bool) -> None:
         return
     for one in listed:
         click.echo(
-            f"{shown(one.consumer)}: partitions {one.partitions}, processes {one.processes}, "
+            f"{printable(one.consumer)}: partitions {one.partitions}, processes {one.processes}, "
             f"moved {_moment(one.updated_at)}"
         )
 
@@ -100,8 +99,8 @@ def show(database: str, *, consumer: str, as_json: bool) -> None:
         if place.ended:
             notes.append("read to its end")
         if place.owner is not None:
-            notes.append(f"read by {shown(place.owner)}, for {place.lease_seconds:.0f} s yet")
-        click.echo(f"partition {place.partition}: {shown(place.cursor)}; {'; '.join(notes)}")
+            notes.append(f"read by {printable(place.owner)}, for {place.lease_seconds:.0f} s yet")
+        click.echo(f"partition {place.partition}: {printable(place.cursor)}; {'; '.join(notes)}")
 
 
 @cursors.command("set")
@@ -233,9 +232,9 @@ def reset(
         known = {place.partition for place in _standings(engine, store, consumer)}
         _check_known(known, chosen, consumer)
         tables = [reflect(engine, name) for name in emptied]
-        names = ", ".join(map(shown, emptied))
+        names = ", ".join(map(printable, emptied))
         go_ahead(
-            f"Consumer {shown(consumer)} will start again in partition "
+            f"Consumer {printable(consumer)} will start again in partition "
             f"{', '.join(map(str, sorted(chosen or known)))}, and its dead letters there and what "
             "its inbox knows are forgotten"
             + (f"; all rows of {names} are deleted." if names else "; effects may be repeated."),
@@ -252,7 +251,7 @@ def reset(
         return
     click.echo(f"Partitions that start again: {count}")
     for name, rows in deleted.items():
-        click.echo(f"Rows deleted from {shown(name)}: {rows:,}")
+        click.echo(f"Rows deleted from {printable(name)}: {rows:,}")
 
 
 def _standings(engine: Engine, store: CursorStore, consumer: str | None) -> list[Standing]:
@@ -267,7 +266,7 @@ def _standings(engine: Engine, store: CursorStore, consumer: str | None) -> list
 def _check_known(known: set[int], chosen: tuple[int, ...], consumer: str) -> None:
     if unknown := set(chosen) - known:
         raise ConfigurationError(
-            f"Consumer {shown(consumer)!r} has no cursor in partition {min(unknown)}; "
+            f"Consumer {printable(consumer)!r} has no cursor in partition {min(unknown)}; "
             f"it has them in {', '.join(map(str, sorted(known)))}."
         )
 

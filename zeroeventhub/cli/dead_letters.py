@@ -12,11 +12,10 @@ from zeroeventhub.cli.store import (
     expect_consumer,
     go_ahead,
     open_store,
-    shown,
     store_option,
 )
 from zeroeventhub.cursors import CursorStore, DeadLetter
-from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.errors import ConfigurationError, printable
 
 __all__ = ["dead_letters"]
 
@@ -65,10 +64,10 @@ def show(database: str, *, consumer: str, id: int, as_json: bool) -> None:  # no
         return
     click.echo(_line(letter))
     for name, value in sorted(letter.event.headers.items()):
-        click.echo(f"header {shown(name)}: {shown(value)}")
-    click.echo(shown(letter.event.raw.decode()))
+        click.echo(f"header {printable(name)}: {printable(value)}")
+    click.echo(printable(letter.event.raw.decode()))
     if letter.traceback:
-        click.echo(shown(letter.traceback, keep="\n"), nl=False)
+        click.echo(printable(letter.traceback, keep="\n"), nl=False)
 
 
 @dead_letters.command()
@@ -115,7 +114,8 @@ def discard(
         with engine.connect() as connection:
             which = f"dead letters {', '.join(map(str, ids))}" if ids else "all dead letters"
             _chosen(store, connection, consumer, ids)
-        go_ahead(f"The events of {which} of {shown(consumer)} are lost to it for good.", yes=yes)
+        name = printable(consumer)
+        go_ahead(f"The events of {which} of {name} are lost to it for good.", yes=yes)
         with engine.begin() as connection:
             count = store.dead_letters.discard(connection, consumer, ids or None)
     click.echo(json.dumps({"discarded": count}) if as_json else f"Dead letters forgotten: {count}")
@@ -145,7 +145,7 @@ def _line(letter: DeadLetter) -> str:
 
 
 def _cut(text: str) -> str:
-    return shown(text if len(text) <= _WIDTH else f"{text[: _WIDTH - 1]}…")
+    return printable(text if len(text) <= _WIDTH else f"{text[: _WIDTH - 1]}…")
 
 
 def _described(letter: DeadLetter) -> dict[str, object]:

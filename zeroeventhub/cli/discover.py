@@ -3,6 +3,7 @@
 import click
 
 from zeroeventhub.cli.options import FeedAddress, as_json, feed_options, open_client
+from zeroeventhub.errors import printable
 from zeroeventhub.ndjson import encode_info
 
 __all__ = ["discover"]
@@ -18,11 +19,13 @@ def discover(*, feed: FeedAddress, as_json: bool) -> None:
     if as_json:
         click.echo(encode_info(info), nl=False)
         return
-    version = "ZeroEventHub v1" if info.token is None else f"FeedAPI v2, token {info.token}"
+    version = (
+        "ZeroEventHub v1" if info.token is None else f"FeedAPI v2, token {printable(info.token)}"
+    )
     promise = "each event once" if info.exactly_once else "no promise that an event comes once"
     click.echo(f"{version}; {promise}")
     if info.extensions:
-        click.echo(f"extensions: {', '.join(map(_shown, sorted(info.extensions)))}")
+        click.echo(f"extensions: {', '.join(map(printable, sorted(info.extensions)))}")
     for partition in info.partitions:
         notes = ["closed"] if partition.closed else []
         if partition.starts_after is not None:
@@ -31,8 +34,3 @@ def discover(*, feed: FeedAddress, as_json: bool) -> None:
             parents = ", ".join(map(str, partition.cursor_from))
             notes.append(f"takes the cursor of partition {parents}")
         click.echo(f"partition {partition.id}" + (f": {'; '.join(notes)}" if notes else ""))
-
-
-def _shown(name: str) -> str:
-    """Keep what a feed sends from moving the cursor of a terminal."""
-    return name if name.isprintable() else ascii(name)

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 import click
 from sqlalchemy import Engine
 
-from zeroeventhub.cli.store import go_ahead, shown
+from zeroeventhub.cli.store import go_ahead
 from zeroeventhub.cursors import CursorStore
-from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.errors import ConfigurationError, printable
 from zeroeventhub.protocol import FIRST
 from zeroeventhub.spark.checkpoint import committed_offsets
 
@@ -36,11 +36,11 @@ def put(
     """
     before = _cursors(engine, store, consumer)
     lines = [
-        f"  partition {number}: {shown(before.get(number, 'none'))} -> {shown(cursor)}"
+        f"  partition {number}: {printable(before.get(number, 'none'))} -> {printable(cursor)}"
         for number, cursor in sorted(cursors.items())
     ]
     go_ahead(
-        f"Consumer {shown(consumer)} will go on elsewhere, so that events are repeated or left "
+        f"Consumer {printable(consumer)} will go on elsewhere, so that events are repeated or left "
         "out:\n" + "\n".join(lines) + "\n",
         yes=yes,
     )
@@ -80,7 +80,7 @@ def stream_cursors(
     before = _cursors(engine, store, consumer)
     if further := [one for one in before if one not in passed and before[one] != FIRST]:
         raise ConfigurationError(
-            f"Consumer {shown(consumer)} has a cursor in partition {min(further)}, which the "
+            f"Consumer {printable(consumer)} has a cursor in partition {min(further)}, which the "
             "stream has not begun, and would leave out what is before that: let it start there "
             "again by `zeroeventhub cursors reset`, or take another name."
         )

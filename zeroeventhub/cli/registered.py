@@ -9,8 +9,8 @@ import click
 from zeroeventhub.cli.lag import duration, table
 from zeroeventhub.cli.options import as_json
 from zeroeventhub.cli.published import open_feed, publish_options
-from zeroeventhub.cli.store import agreed, consumer_option, go_ahead, shown
-from zeroeventhub.errors import Gone
+from zeroeventhub.cli.store import agreed, consumer_option, go_ahead
+from zeroeventhub.errors import Gone, printable
 from zeroeventhub.protocol import Lag
 from zeroeventhub.publisher.progress import Registered
 
@@ -47,8 +47,8 @@ def list_(*, as_json: bool, **options: Any) -> None:
     rows = [("consumer", "principal", "partition", "events", "behind", "heard")]
     rows += [
         (
-            shown(one.consumer),
-            shown(one.principal) or "-",
+            printable(one.consumer),
+            printable(one.principal) or "-",
             str(one.partition),
             "lost some" if lag is None else f"{lag.events:,}{'' if lag.exact else '+'}",
             "unknown" if lag is None else duration(lag.seconds),
@@ -71,7 +71,7 @@ def forget(
     """Forget a consumer that is no more, so that trimming does not wait for it."""
     engine, feed = open_feed(**options)
     bound: Any = feed.bind(engine)
-    go_ahead(f"Trimming will no longer wait for consumer {shown(consumer)}.", yes=yes)
+    go_ahead(f"Trimming will no longer wait for consumer {printable(consumer)}.", yes=yes)
     places = bound.forget_progress(consumer, principal=principal)
     if as_json:
         click.echo(json.dumps({"consumer": consumer, "places": places}))

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Engine
 
 from zeroeventhub.cli.options import open_database
 from zeroeventhub.cursors import CursorStore
-from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.errors import ConfigurationError, printable
 
 __all__ = [
     "agreed",
@@ -21,7 +21,6 @@ __all__ = [
     "expect_consumer",
     "go_ahead",
     "open_store",
-    "shown",
     "store_option",
 ]
 
@@ -56,27 +55,14 @@ def expect_consumer(connection: Connection, store: CursorStore, consumer: str) -
     """
     names = sorted({place.consumer for place in store.standings(connection)})
     if consumer not in names and not store.dead_letters.count(connection, consumer):
-        others = f"it has {', '.join(map(shown, names))}" if names else "it has none at all"
-        raise ConfigurationError(f"This store has no consumer {shown(consumer)!r}; {others}.")
+        others = f"it has {', '.join(map(printable, names))}" if names else "it has none at all"
+        raise ConfigurationError(f"This store has no consumer {printable(consumer)!r}; {others}.")
 
 
 def go_ahead(question: str, *, yes: bool) -> None:
     """End the command unless its user agrees; what is asked is not part of the output."""
     if not yes:
         click.confirm(f"{question} Go on?", abort=True, err=True)
-
-
-def shown(text: str, *, keep: str = "") -> str:
-    """Keep text that others have written from moving the cursor of a terminal, or hiding there.
-
-    Args:
-        text: the text.
-        keep: characters that may stay, though they cannot be printed.
-    """
-    return "".join(
-        one if one.isprintable() or one in keep else one.encode("unicode_escape").decode()
-        for one in text
-    )
 
 
 def document(value: Any) -> str:

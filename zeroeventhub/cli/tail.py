@@ -1,5 +1,6 @@
 """`zeroeventhub tail`: events on stdout, one JSON document a line, and nothing else there."""
 
+import json
 import sys
 from datetime import datetime
 
@@ -83,12 +84,20 @@ def tail(
             attempts=None if follow else ATTEMPTS,
         ):
             events = page.events[:left]
-            sys.stdout.buffer.write(b"".join(event.raw + b"\n" for event in events))
+            lines = b"".join(event.raw + b"\n" for event in events)
+            sys.stdout.buffer.write(_for_terminal(lines) if sys.stdout.isatty() else lines)
             sys.stdout.buffer.flush()
             with memory.begin() as connection:
                 page.commit(connection)
             if left is not None and (left := left - len(events)) == 0:
                 break
+
+
+def _for_terminal(lines: bytes) -> bytes:
+    """Escape as JSON does what would move a terminal's cursor or turn the direction of writing."""
+    return "".join(
+        one if one.isprintable() or one == "\n" else json.dumps(one)[1:-1] for one in lines.decode()
+    ).encode()
 
 
 def _moment(text: str) -> datetime:
