@@ -108,6 +108,7 @@ class Assembly:
         if defined.progress is not None:
             lost = marks if tier is None else None
             registry = Registry(defined.progress, self._source, reader, lost)
+            reader.count_registered = registry.count
         if marks is None:
             return Roles(reader, registry=registry)
         # Whoever is late reads on from the archive.

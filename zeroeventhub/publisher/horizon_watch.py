@@ -40,6 +40,7 @@ class HorizonReport:
         unpublished: a sentence about an event that is in no partition of the feed, so that no
             consumer sees it; None if there is none.
         longest_event: how many bytes the longest event had that this process has read.
+        registered: how many consumers keep the feed from being trimmed; 0 where none can register.
     """
 
     settled: int | None
@@ -48,6 +49,7 @@ class HorizonReport:
     blockers: tuple[Blocker, ...]
     unpublished: str | None = None
     longest_event: int = 0
+    registered: int = 0
 
 
 class HorizonWatch:

@@ -1,6 +1,6 @@
 """What the sync and the async feed do once there is a connection."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -66,6 +66,8 @@ class Reader:
         self.checks = Checks(checkup)
         """Look at what the feed relies on, from time to time."""
         self._ends_settled = False
+        self.count_registered: Callable[[Connection], int] | None = None
+        """Count the consumers that say how far they have come, where that is kept."""
 
     def described(self, connection: Connection) -> FeedInfo:
         """Describe the feed once the table has been looked at."""
@@ -214,7 +216,13 @@ class Reader:
         self.checks.look_if_due(connection)
         report = self._watch.report(connection)
         longest = self._queries.pages.longest
-        return replace(report, unpublished=self.checks.unpublished, longest_event=longest)
+        registered = 0 if self.count_registered is None else self.count_registered(connection)
+        return replace(
+            report,
+            unpublished=self.checks.unpublished,
+            longest_event=longest,
+            registered=registered,
+        )
 
     def cursor_after(self, connection: Connection, position: int) -> str:
         """Return the cursor after a position that is settled."""

@@ -14,6 +14,7 @@ from zeroeventhub.telemetry.publisher_metric import (
     EVENTS,
     HORIZON_AGE,
     LONGEST_EVENT,
+    REGISTERED,
     REQUESTS,
     UNPUBLISHED,
     WAITERS,
@@ -71,6 +72,8 @@ class PublisherMeasuring(Observer, ABC):
                 yield float(report.unpublished is not None), (name,)
             elif metric is LONGEST_EVENT:
                 yield report.longest_event, (name,)
+            elif metric is REGISTERED:
+                yield report.registered, (name,)
             for blocker in report.blockers[:1]:
                 labels = (name, "" if blocker.pid is None else blocker.pid)
                 if metric is BLOCKER_AGE:

@@ -15,6 +15,7 @@ __all__ = [
     "HORIZON_METRICS",
     "LONGEST_EVENT",
     "PUBLISHER_METRICS",
+    "REGISTERED",
     "REQUESTS",
     "UNPUBLISHED",
     "WAITERS",
@@ -83,6 +84,13 @@ LONGEST_EVENT: Final = _metric(
     "How long the longest event is that this process has read; some consumers take 65,535 bytes.",
     ("feed",),
 )
+REGISTERED: Final = _metric(
+    "registered",
+    Kind.GAUGE,
+    "{consumer}",
+    "Consumers that say how far they have come, for which trimming waits.",
+    ("feed",),
+)
 
 PUBLISHER_METRICS: Final = (REQUESTS, EVENTS, BYTES, ANSWER, WAITERS)
 """All that an observer measures."""
@@ -93,5 +101,6 @@ HORIZON_METRICS: Final = (
     BLOCKER_QUERY_AGE,
     UNPUBLISHED,
     LONGEST_EVENT,
+    REGISTERED,
 )
 """What is looked up when somebody wants to know it."""

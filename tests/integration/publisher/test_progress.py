@@ -40,7 +40,7 @@ from zeroeventhub.errors import (
     TokenChanged,
     Trimmed,
 )
-from zeroeventhub.publisher.progress import Progress
+from zeroeventhub.publisher.progress import Progress, registry
 from zeroeventhub.publisher.retention import Retention
 
 TOKENS = {name: f"{name}-0123456789abcdef" for name in ("ada", "bob", "half")}
@@ -374,3 +374,32 @@ def test_publisher_that_does_not_hear_keeps_no_consumer_from_consuming(any_shop,
             assert len(store.cursors(connection, "billing")) == 2
     assert "It is not wanted." in caplog.text
     assert caplog.text.count("was not told how far this consumer has come") == 1
+
+
+def test_names_of_a_reader_are_bounded(engine, monkeypatch):
+    """A reader registers so many consumers, those of before go on, other readers are not kept from
+    it, and one that was silent for a week makes room.
+    """
+    monkeypatch.setattr(registry, "MOST_NAMES", 3)
+    fill(engine)
+    feed = source().bind(engine)
+    cursor = feed.read(0, FIRST, 3).cursor
+
+    def register(name, principal="ada"):
+        feed.register_progress(name, 0, cursor, principal=principal)
+
+    for name in ("a", "b", "c"):
+        register(name)
+    with pytest.raises(Forbidden, match="registered 3 consumers"):
+        register("d")
+    register("c")
+    register("d", "bob")
+    assert feed.horizon().registered == 4
+    with engine.begin() as connection:
+        table = Progress().table
+        connection.execute(update(table).where(table.c.consumer == "a").values(heard_at=0.0))
+    register("d")
+    assert {(one.consumer, one.principal) for one in feed.registered()} == {
+        *(("b", "ada"), ("c", "ada"), ("d", "ada")),
+        ("d", "bob"),
+    }

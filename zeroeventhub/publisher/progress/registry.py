@@ -3,10 +3,10 @@
 import time
 from dataclasses import replace
 
-from sqlalchemy import ColumnElement, Connection, delete, insert, select, update
+from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from zeroeventhub.errors import BadCursor, BadRequest, Gone, Trimmed
+from zeroeventhub.errors import BadCursor, BadRequest, Forbidden, Gone, Trimmed
 from zeroeventhub.protocol import FIRST, LAST
 from zeroeventhub.publisher.cursor import Place
 from zeroeventhub.publisher.near_rows import NearRows
@@ -18,6 +18,12 @@ from zeroeventhub.publisher.retention.marks import key_of
 
 __all__ = ["CLOCKS", "Registry"]
 
+
+MOST_NAMES = 100
+"""How many consumers a principal registers for a feed: each is a reason to keep its history."""
+
+SILENT = 7 * 24 * 3600.0
+"""Seconds after which a consumer that was not heard of makes room for another of its principal."""
 
 CLOCKS = 60.0
 """Seconds that the clocks of those who register and of those who trim may be apart."""
@@ -87,7 +93,33 @@ class Registry:
         columns = self._table.c
         same = [columns[name] == value for name, value in key.items()]
         if connection.execute(update(self._table).where(*same).values(place)).rowcount == 0:
+            self._make_room(connection, consumer, principal)
             connection.execute(insert(self._table).values({**key, **place}))
+
+    def _make_room(self, connection: Connection, consumer: str, principal: str) -> None:
+        """Bound the names of a principal: forget those that are silent, refuse another one.
+
+        Raises:
+            Forbidden: it has as many names as it may have.
+        """
+        columns = self._table.c
+        own = [columns.feed == self._feed, columns.principal == principal]
+        silent = columns.heard_at < time.time() - SILENT
+        connection.execute(delete(self._table).where(*own, silent))
+        names = select(func.count(columns.consumer.distinct())).where(
+            *own, columns.consumer != consumer
+        )
+        if (connection.scalar(names) or 0) >= MOST_NAMES:
+            raise Forbidden(
+                f"This reader has registered {MOST_NAMES} consumers, and no more are noted until "
+                "the feed's owner forgets one by `zeroeventhub progress forget`."
+            )
+
+    def count(self, connection: Connection) -> int:
+        """Count the consumers of all principals that are registered."""
+        columns = self._table.c
+        names = select(columns.principal, columns.consumer).where(columns.feed == self._feed)
+        return connection.scalar(select(func.count()).select_from(names.distinct().subquery())) or 0
 
     def note_twice(
         self, connection: Connection, consumer: str, partition: int, cursor: str, principal: str
