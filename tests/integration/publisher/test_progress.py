@@ -376,13 +376,12 @@ def test_publisher_that_does_not_hear_keeps_no_consumer_from_consuming(any_shop,
     assert caplog.text.count("was not told how far this consumer has come") == 1
 
 
-def test_names_of_a_reader_are_bounded(engine, monkeypatch):
+def test_names_of_a_reader_are_bounded(shop, monkeypatch):
     """A reader registers so many consumers, those of before go on, other readers are not kept from
     it, and one that was silent for a week makes room.
     """
     monkeypatch.setattr(registry, "MOST_NAMES", 3)
-    fill(engine)
-    feed = source().bind(engine)
+    feed = source().bind(shop)
     cursor = feed.read(0, FIRST, 3).cursor
 
     def register(name, principal="ada"):
@@ -395,7 +394,7 @@ def test_names_of_a_reader_are_bounded(engine, monkeypatch):
     register("c")
     register("d", "bob")
     assert feed.horizon().registered == 4
-    with engine.begin() as connection:
+    with shop.begin() as connection:
         table = Progress().table
         connection.execute(update(table).where(table.c.consumer == "a").values(heard_at=0.0))
     register("d")
