@@ -1,7 +1,11 @@
-"""Fixtures that every test may use, and how tests are chosen and divided."""
+"""Fixtures that every test may use, and what a run says of itself."""
+
+from collections import Counter, defaultdict
+from pathlib import Path
 
 import pytest
 import trustme
+from harness import exchanges
 from harness.databases import mariadb_server, new_database, postgresql_server
 from hypothesis import settings
 from sqlalchemy import create_engine
@@ -199,3 +203,35 @@ async def any_async_engine(any_database_url):
     engine = create_async_engine(_async_url(any_database_url))
     yield engine
     await engine.dispose()
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_protocol(item):
+    """Forget what the test before this one asked."""
+    exchanges.clear()
+    yield
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item):
+    """Show the last statements and requests of a test that has failed."""
+    outcome = yield
+    report = outcome.get_result()
+    if report.failed:
+        report.sections.extend(exchanges.sections())
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Say for each room how its tests ended, and how many seconds they took."""
+    rooms, seconds = defaultdict(Counter), Counter()
+    for outcome, reports in terminalreporter.stats.items():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                room = str(Path(report.nodeid.split("::")[0]).parent)
+                seconds[room] += report.duration
+                if outcome:
+                    rooms[room][outcome] += 1
+    terminalreporter.section("rooms")
+    for room, outcomes in sorted(rooms.items()):
+        found = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items())
+        terminalreporter.line(f"{room.removeprefix('tests/'):<32} {seconds[room]:6.1f} s  {found}")

@@ -9,6 +9,8 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 
 import uvicorn
 
+from harness.exchanges import noted
+
 SHUTDOWN = 1.0  # seconds that requests have to end in when a server is asked to end
 
 
@@ -48,7 +50,7 @@ def serving(application, port: int = 0, tls: ssl.SSLContext | None = None) -> It
     """Serve an ASGI application over real HTTP; yield its URL without a slash at the end."""
     with socket.create_server(("127.0.0.1", port)) as listening:
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        config = uvicorn.Config(application, log_level="error")
+        config = uvicorn.Config(noted(application), log_level="error")
         config.load()
         config.ssl = tls
         server = _Server(config)
