@@ -24,10 +24,11 @@ quick: .venv/test
 test: check
 	.venv/bin/python $(PYTEST) $(TESTS)
 
-# Every ordering, database, driver and version of SQLAlchemy, long torture, all of Spark.
+# Every ordering, database, driver and version of SQLAlchemy and Python, long torture, all of Spark.
 test-all: check .venv-sqlalchemy-2.0/test
 	.venv/bin/python $(PYTEST) $(EVERYTHING)
 	.venv-sqlalchemy-2.0/bin/python $(PYTEST) tests/integration --ignore=tests/integration/spark
+	$(PYTHON) tests/interpreters.py
 
 check: .venv/test
 	.venv/bin/ruff format --check
@@ -53,7 +54,7 @@ bench: .venv-bench/bench
 	.venv-bench/bin/python -m benchmarks $(SUITE) $(OPTIONS)
 
 clean:
-	rm -rf .venv .venv-sqlalchemy-2.0 .venv-peer .venv-bench .venv-bench-peer
+	rm -rf .venv .venv-sqlalchemy-2.0 .venv-python3.* .venv-peer .venv-bench .venv-bench-peer
 
 .venv/demo: pyproject.toml
 	$(PYTHON) -m venv .venv
