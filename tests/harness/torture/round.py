@@ -15,6 +15,7 @@ from sqlalchemy import Engine, insert, text
 
 from harness.log import connected
 from harness.torture import tables
+from harness.torture.mutants import Spoil
 from harness.torture.readers import Reader, WatchedFeed, reading_engine
 from harness.torture.writers import WRITERS, Crew, Mix, Written
 from harness.waiting import until
@@ -37,6 +38,7 @@ class Verdict:
 
     events: int = 0
     kinds: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
     complaints: list[str] = field(default_factory=list)
 
     def hear_writer(self, written: Written) -> None:
@@ -47,22 +49,23 @@ class Verdict:
     def hear_feed(self, feed: WatchedFeed) -> None:
         """Take in what was seen of a feed object."""
         for what, seen in {"horizon back": feed.went_back, "silent": feed.fell_silent}.items():
-            self._complain(f"a feed of {feed.table}", what, len(seen), seen)
+            self._count(f"a feed of {feed.table}", what, len(seen), seen)
 
     def hear_reader(self, reader: Reader, truth: dict[int, int]) -> None:
         """Take in what a reader has seen."""
         tally, examples = reader.tally, reader.tally.examples
-        self._complain(reader.name, "lost", tally.lost(), examples)
-        self._complain(reader.name, "twice", tally.twice, examples)
-        self._complain(reader.name, "inverted", tally.inverted, examples)
-        self._complain(reader.name, "invented", tally.invented(truth))
-        self._complain(reader.name, "stuck", reader.stuck)
-        self._complain(reader.name, "diverged", reader.diverged)
+        self._count(reader.name, "lost", tally.lost(), examples)
+        self._count(reader.name, "twice", tally.twice, examples)
+        self._count(reader.name, "inverted", tally.inverted, examples)
+        self._count(reader.name, "invented", tally.invented(truth))
+        self._count(reader.name, "stuck", reader.stuck)
+        self._count(reader.name, "diverged", reader.diverged)
         if reader.failure:
             self.complaints.append(f"{reader.name} failed with {reader.failure}")
 
-    def _complain(self, who: str, what: str, count: int, examples: Sequence[str] = ()) -> None:
+    def _count(self, who: str, what: str, count: int, examples: Sequence[str] = ()) -> None:
         if count:
+            self.counts[what] += count
             self.complaints.append("; ".join([f"{who}: {count} {what}", *examples]))
 
 
@@ -74,13 +77,15 @@ def torture(
     seed: int,
     seconds: float,
     mix: Mix,
+    spoil: Spoil | None = None,
 ) -> Verdict:
     """Torture an ordering in an empty database."""
     verdict = Verdict()
+    spoil = spoil or (lambda _engine: None)
     with ExitStack() as stack:
         engine = stack.enter_context(connected(url))
-        _prepare(url, ordering, in_wal=seed % 2 == 0)
-        readers = [*_readers(url, ordering, seed, stack)]
+        _prepare(url, ordering, spoil, in_wal=seed % 2 == 0)
+        readers = [*_readers(url, ordering, seed, spoil, stack)]
         for reader in readers:
             stack.callback(reader.give_up)
         first, *_, late = readers
@@ -109,8 +114,9 @@ def torture(
     return verdict
 
 
-def _prepare(url: str, ordering: str, *, in_wal: bool) -> None:
+def _prepare(url: str, ordering: str, spoil: Spoil, *, in_wal: bool) -> None:
     with connected(url) as engine:
+        spoil(engine)
         if engine.dialect.name == "sqlite" and in_wal:
             with engine.connect() as connection:
                 connection.exec_driver_sql("PRAGMA journal_mode = WAL")
@@ -121,7 +127,9 @@ def _prepare(url: str, ordering: str, *, in_wal: bool) -> None:
                 tables.published(table, ordering).install(connection)
 
 
-def _readers(url: str, ordering: str, seed: int, stack: ExitStack) -> Iterator[Reader]:
+def _readers(
+    url: str, ordering: str, seed: int, spoil: Spoil, stack: ExitStack
+) -> Iterator[Reader]:
     """Yield readers of feed objects, each of which has an ordering of its own."""
     for table, names in (
         (tables.events, ["first reader of a shared feed", "second reader of a shared feed"]),
@@ -131,6 +139,7 @@ def _readers(url: str, ordering: str, seed: int, stack: ExitStack) -> Iterator[R
     ):
         engine = reading_engine(url, random.Random(f"{seed} {names}"))
         stack.callback(engine.dispose)
+        spoil(engine)
         feed = tables.published(table, ordering).bind(engine)
         watched = WatchedFeed(table, feed, steady=ordering != "gated")
         for name in names:

@@ -12,18 +12,20 @@ NUMBERS = 1000
 metadata = sa.MetaData()
 
 
-def _table(name: str, *columns: str) -> Table:
+def _table(name: str, *columns: str, nullable: bool = True) -> Table:
     return Table(
         name,
         metadata,
         Column("id", sa.BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
-        *(Column(column, Integer, nullable=False) for column in columns),
+        *(Column(column, Integer, nullable=nullable) for column in columns),
         sqlite_autoincrement=True,
     )
 
 
 # A transaction may write to both feeds; the first of them has the readers that share one object.
-events, others = FEEDS = [_table(name, "part", "key", "n") for name in ("events", "others")]
+events, others = FEEDS = [
+    _table(name, "part", "key", "n", nullable=False) for name in ("events", "others")
+]
 for _feed in FEEDS:
     _feed.append_constraint(sa.UniqueConstraint("key", "n"))
     sa.Index(f"{_feed.name}_by_part", _feed.c.part, _feed.c.id)
@@ -41,8 +43,26 @@ KEYS = {
     for index, feed in enumerate(FEEDS)
 }
 
+# A row of requests becomes an event by a trigger.
+requests = _table("requests", "part", "key", "n")
 elsewhere = _table("elsewhere", "n")
 numbers = Table("numbers", metadata, Column("n", Integer, primary_key=True, autoincrement=False))
+
+_TRIGGERS = {
+    "postgresql": """CREATE FUNCTION answer() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN
+            INSERT INTO events (part, key, n) VALUES (NEW.part, NEW.key, NEW.n);
+            RETURN NULL;
+        END $$;
+        CREATE TRIGGER answer AFTER INSERT ON requests FOR EACH ROW EXECUTE FUNCTION answer()""",
+    "mariadb": """CREATE TRIGGER answer AFTER INSERT ON requests FOR EACH ROW
+        INSERT INTO events (part, `key`, n) VALUES (NEW.part, NEW.`key`, NEW.n)""",
+    "sqlite": """CREATE TRIGGER answer AFTER INSERT ON requests BEGIN
+        INSERT INTO events (part, key, n) VALUES (NEW.part, NEW.key, NEW.n);
+        END""",
+}
+for _dialect, _statement in _TRIGGERS.items():
+    sa.event.listen(metadata, "after_create", sa.DDL(_statement).execute_if(dialect=_dialect))
 
 
 def create(connection: Connection) -> None:

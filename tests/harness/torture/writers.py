@@ -2,6 +2,7 @@
 
 import random
 import socket
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +17,7 @@ from typing import NamedTuple
 import psycopg
 import sqlalchemy as sa
 from sqlalchemy import Connection, Engine, Table, event, insert, select, text
+from sqlalchemy.dialects import mysql, postgresql
 from sqlalchemy.exc import DBAPIError
 
 from harness.log import decide
@@ -203,6 +205,13 @@ def many_rows(writer: Writer) -> None:
     writer.append(key, 2)
 
 
+def many_keys(writer: Writer) -> None:
+    """Write events of several keys, and so of several partitions."""
+    for key in writer.keys(4):
+        writer.append(key)
+        writer.pause(THINKING / 10)
+
+
 def two_feeds(writer: Writer) -> None:
     """Write events to two feeds in one transaction."""
     for key in writer.keys(2):
@@ -222,6 +231,31 @@ def savepoints(writer: Writer) -> None:
     writer.append(first)
     with writer.connection.begin_nested():
         writer.append(second)
+    writer.pause(THINKING / 5)
+
+
+def select_into(writer: Writer) -> None:
+    """Write events by INSERT … SELECT."""
+    writer.select_into(writer.rows(5))
+    writer.pause(THINKING / 5)
+
+
+def by_trigger(writer: Writer) -> None:
+    """Write to a table whose trigger writes the event."""
+    writer.connection.execute(insert(tables.requests), writer.rows(2))
+    writer.pause(THINKING / 5)
+
+
+def upsert(writer: Writer) -> None:
+    """Write events of which one is there already."""
+    rows = writer.rows(2)
+    writer.connection.execute(insert(events).values(rows[:1]))
+    known = {
+        "postgresql": postgresql.insert(events).on_conflict_do_nothing(),
+        "mariadb": mysql.insert(events).on_duplicate_key_update(n=events.c.n),
+        "sqlite": insert(events).prefix_with("OR IGNORE"),
+    }
+    writer.connection.execute(known[writer.dialect].values(rows))
     writer.pause(THINKING / 5)
 
 
@@ -314,6 +348,17 @@ def copy(writer: Writer) -> None:
             writer.pause(THINKING / 50)
 
 
+def load_data(writer: Writer) -> None:
+    """Write events by LOAD DATA."""
+    rows = writer.rows(writer.dice.randint(1, 20))
+    with tempfile.NamedTemporaryFile("w") as file:
+        file.writelines(f"{row['part']}\t{row['key']}\t{row['n']}\n" for row in rows)
+        file.flush()
+        load = f"LOAD DATA LOCAL INFILE '{file.name}' INTO TABLE events (part, `key`, n)"
+        writer.connection.execute(text(load))
+    writer.pause(THINKING / 5)
+
+
 def one_row_transactions(writer: Writer) -> None:
     """Write one event a transaction, as fast as can be, and wait for no other writer."""
     for _ in range(writer.dice.randint(1, 40)):
@@ -327,10 +372,11 @@ def bulk(writer: Writer) -> None:
     writer.select_into(writer.own(NUMBERS))
 
 
-_PORTABLE = (early_write, thinking, many_rows, two_feeds, savepoints)
+_PORTABLE = (early_write, thinking, many_rows, many_keys, two_feeds, savepoints)
+_PORTABLE += (select_into, by_trigger, upsert)
 HURTING: dict[str, tuple[Kind, ...]] = {
     "postgresql": (*_PORTABLE, killed, severed, prepared, copy),
-    "mariadb": (*_PORTABLE, killed, severed, prepared_by_xa),
+    "mariadb": (*_PORTABLE, killed, severed, prepared_by_xa, load_data),
     "sqlite": (*_PORTABLE, closed),
 }
 """The kinds of each database that take time and other liberties."""
@@ -421,7 +467,7 @@ def _engine(url: str, dice: random.Random) -> Engine:
     """Make an engine for writers, whose sessions an operator can tell from others."""
     arguments = {
         "postgresql": {"application_name": WRITERS, "options": "-c deadlock_timeout=50ms"},
-        "mariadb": {"init_command": "SET innodb_lock_wait_timeout = 5"},
+        "mariadb": {"local_infile": True, "init_command": "SET innodb_lock_wait_timeout = 5"},
         "sqlite": {"timeout": PATIENCE, "isolation_level": None},
     }[sa.make_url(url).get_backend_name()]
     engine = sa.create_engine(url, connect_args=arguments, pool_size=40, max_overflow=20)

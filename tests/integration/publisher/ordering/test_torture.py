@@ -1,11 +1,28 @@
-"""Torture: under writers that hurt, every ordering keeps its word."""
+"""Torture: under writers that hurt, every ordering keeps its word, and every mutant is caught."""
 
 import pytest
 from harness.ordering_table import ALL, GATED, SEQUENCED_MARIADB, SEQUENCED_SQLITE, for_each
-from harness.torture import MIXES, Mix, torture, two_crews
+from harness.torture import LIGHT, MIXES, Mix, torture, two_crews
+from harness.torture.mutants import MUTANTS
+from harness.torture.readers import Tally, WatchedFeed
+from harness.torture.tables import events
 from harness.torture.writers import HURTING
 
+from zeroeventhub.errors import Unavailable
+
 FEW = Mix(hurting=4, fast=2, rest=0.02)
+
+CATCHING = 100
+"""Seconds after which a mutant has got away; it errs by chance, and mostly within a few."""
+
+PATIENT = {
+    ("postgresql", "observed", "locks read before the number"),
+    ("postgresql", "gated", "locks read before the number"),
+    ("postgresql", "sequenced", "low mark that waits for no writer"),
+    ("mariadb", "observed", "locks read before the number"),
+    ("mariadb", "observed", "prepared transactions forgotten"),
+}
+"""Mutants that err too seldom to be caught in a second."""
 
 
 @pytest.fixture(scope="module")
@@ -33,3 +50,44 @@ def test_ordering_keeps_its_word(request, case, crews, seed):
     assert verdict.complaints == []
     kinds = {kind.__name__ for kind in HURTING[case.database]}
     assert kinds - {"killed"} <= {*verdict.kinds}
+
+
+@pytest.mark.parametrize(
+    ("database", "ordering", "mutant"),
+    [
+        pytest.param(*mutant, marks=[pytest.mark.test_all] if mutant in PATIENT else [])
+        for mutant in MUTANTS
+    ],
+)
+def test_mutant_is_caught(request, database, ordering, mutant, crews):
+    """An ordering with one thing wrong loses, repeats, moves or inverts events, and is caught."""
+    url, spoil = request.getfixturevalue(f"{database}_url"), MUTANTS[database, ordering, mutant]
+    verdict = torture(url, ordering, crews, seed=0, seconds=CATCHING, mix=LIGHT, spoil=spoil)
+    assert verdict.counts.keys() & {"lost", "twice", "inverted", "diverged"}
+
+
+def test_tally_tells_what_is_wrong():
+    """An event passed over is lost until it comes; then it is inverted, and after that twice."""
+    tally = Tally()
+    for n in (1, 2, 5, 4, 4):
+        tally.see(7, n)
+    assert (tally.lost(), tally.inverted, tally.twice) == (1, 1, 1)
+    assert (tally.ahead({7: 9}), tally.invented({7: 4})) == (4, 1)
+    assert tally.examples[0] == "event 5 of key 7 came behind event 2"
+
+
+def test_watch_notices_a_horizon_that_goes_back():
+    """A feed that has answered once neither goes back nor falls silent."""
+    answers = iter([5, 3, Unavailable("Not now.", retry_after=1)])
+
+    class Wavering:
+        def head(self):
+            if isinstance(answer := next(answers), Unavailable):
+                raise answer
+            return answer
+
+    feed = WatchedFeed(events, Wavering())
+    for _ in range(3):
+        feed.look()
+    assert feed.went_back == ["5 to 3"]
+    assert len(feed.fell_silent) == 1
