@@ -23,7 +23,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
-from zeroeventhub import Capacity, FeedAuthorization, everybody
+from zeroeventhub import Capacity, FeedAuthorization, Principal, everybody
 from zeroeventhub.errors import (
     ConfigurationError,
     Forbidden,
@@ -70,6 +70,9 @@ REFUSALS = {
     "too many": (raising(TooManyRequests("Later.", retry_after=7)), 429, "too-many-requests"),
     "unavailable": (raising(Unavailable("The directory is away.")), 503, "unavailable"),
     "a name": (lambda request: "reader", 500, "failed"),
+    "true": (lambda request: True, 500, "failed"),
+    "a class": (lambda request: Principal, 500, "failed"),
+    "no principal": (lambda request: Principal(name="a\nb"), 500, "failed"),
     "nothing": (lambda request: anyio.sleep(0.001), 500, "failed"),
     "an error": (raising(KeyError(TOKEN)), 500, "failed"),
     "an end": (raising(StopIteration()), 500, "failed"),
@@ -92,6 +95,14 @@ def test_hook_that_returns_no_principal_keeps_every_reader_out(shop, hook, statu
         assert httpx.put(f"{url}/progress").status_code == status
         head = httpx.head(url)
         assert (head.status_code, head.content) == (status, b"")
+
+
+def test_hook_that_is_wrong_is_in_the_log(shop, caplog):
+    """The log says what a hook returned, and what it has to do."""
+    with served(shop, lambda request: True) as url:
+        httpx.get(url)
+    assert "returned bool" in caplog.text
+    assert "return a Principal" in caplog.text
 
 
 def test_exceptions_of_the_host_are_for_its_own_handlers(shop):

@@ -4,7 +4,9 @@ A canary is put into every place where a publisher may have a secret, and looked
 said.
 """
 
-from contextlib import contextmanager
+import re
+import sqlite3
+from contextlib import closing, contextmanager
 from itertools import pairwise, product
 
 import httpx
@@ -163,7 +165,42 @@ def test_stream_that_fails_is_ended_and_logged(feed, records, said):
     assert (record.route, record.status) == ("server-sent-events", 500)
 
 
+def test_words_of_a_hook_are_for_the_reader_alone(url, records):
+    """What a hook says of a refusal is answered, and not logged."""
+    answer = get(url, headers={"refused": ""})
+    assert answer.json()["detail"] == f"Not with {CANARY}."
+    (record,) = records()
+    assert CANARY not in record.getMessage()
+
+
+def test_id_of_a_proxy_is_logged(feed, url, records):
+    """An id in the header X-Request-Id is logged if it is harmless; the answer has its own."""
+    feed.error = errors.Forbidden("why")
+    harmless = ["0af7651916cd43dd-8448_eb.211C", "x" * 128]
+    for number, sent in enumerate([*harmless, "x" * 129, "a b", "a;b=1", "\xe9", ""]):
+        named = {"X-Request-Id": sent.encode("latin-1"), "name": str(number)}
+        answer = get(url, headers=named)
+        (record,) = records()
+        assert record.x_request_id == (sent if sent in harmless else None)
+        assert (f"x_request_id={sent}" in record.getMessage()) is (sent in harmless)
+        assert not sent or sent not in answer.text
+        assert re.fullmatch(r"[0-9a-f-]{36}", record.request_id)
+
+
 # How often the log has them.
+
+
+def test_refusals_are_logged_once_for_each_reader(feed, url, records, monkeypatch):
+    """A reader that is refused again and again is one record, however well others are answered."""
+    monkeypatch.setattr(incidents, "PAUSE", 0.0)
+    for name in ("alice", "bob", "alice", "bob"):
+        feed.error = errors.Forbidden("why")
+        get(url, headers={"name": name})
+        feed.error = None
+        assert get(url, headers={"name": name}).status_code == 200
+        assert get(url, headers={"refused": ""}).status_code == 401
+    found = [(one.status, one.principal) for one in records()]
+    assert found == [(403, "alice"), (401, ""), (403, "bob")]
 
 
 def test_failure_that_goes_on_is_logged_now_and_then(feed, url, records, monkeypatch):
@@ -255,8 +292,12 @@ def test_parameters_are_repeated_nowhere(sqlite, said):
 
 @pytest.mark.parametrize(
     "row",
-    [{"data": f'{{"{CANARY}', "at": None}, {"data": "1", "at": CANARY}],
-    ids=["no JSON", "no time"],
+    [
+        {"data": f'{{"{CANARY}', "at": None},
+        {"data": "1", "at": CANARY},
+        {"data": f"\ud800{CANARY}".encode("utf-8", "surrogatepass"), "at": None},
+    ],
+    ids=["no JSON", "no time", "no text"],
 )
 def test_row_that_cannot_be_published_is_logged_without_its_data(sqlite, said, row):
     """The log says which row it is and what kind of error it made."""
@@ -317,8 +358,17 @@ def raise_(error, cause=None):
     raise error from cause
 
 
+class StrangeError(Exception):
+    """An error whose code is somebody else's text."""
+
+    sqlstate = f"{CANARY} and more"
+
+
 CAUSES = {
-    "builtins.KeyError": KeyError(CANARY),
+    "builtins.KeyError": KeyError(4_111_111),
+    "builtins.OSError": OSError(CANARY),
+    f"{__name__}.StrangeError": StrangeError(),
+    "pymysql.err.InterfaceError": pymysql.err.InterfaceError(CANARY),
     "builtins.ValueError": ExceptionGroup(CANARY, [ValueError(CANARY)]),
     "psycopg.errors.UniqueViolation (23505)": psycopg.errors.UniqueViolation(CANARY),
     "pymysql.err.ProgrammingError (1146)": pymysql.err.ProgrammingError(1146, CANARY),
@@ -339,6 +389,18 @@ def test_failure_is_logged_by_kinds_codes_and_places(said, records):
         assert (status, CANARY in shown + said() + record.getMessage()) == (500, False)
         return record.getMessage()
 
+    def insert_twice():
+        with closing(sqlite3.connect(":memory:")) as connection:
+            connection.execute("CREATE TABLE t (c UNIQUE)")
+            for _ in range(2):
+                connection.execute("INSERT INTO t VALUES (?)", [CANARY])
+
+    def hidden():
+        try:
+            int("x")
+        except ValueError:
+            raise KeyError(CANARY) from None
+
     chain = [ValueError(CANARY) for _ in range(100)]
     for error, cause in pairwise([*chain, chain[0]]):  # which bites its tail
         error.__cause__ = cause
@@ -350,6 +412,8 @@ def test_failure_is_logged_by_kinds_codes_and_places(said, records):
         failure = errors.FeedFailure(f"Row 7 cannot be published: {CANARY}")
         text = logged(lambda: raise_(failure, ValueError(CANARY)))
         assert "FeedFailure: Row 7 cannot be published: ValueError\n" in text
+        assert "sqlite3.IntegrityError (SQLITE_CONSTRAINT_UNIQUE)\n" in logged(insert_twice)
+        assert "ValueError" not in logged(hidden)
         assert 5 <= logged(lambda: raise_(*chain[:2])).count("because of ") <= 10
 
 

@@ -72,6 +72,12 @@ def test_every_token_stands_for_its_reader_and_is_compared_in_constant_time(shop
                 assert len(answer.json()["partitions"]) == (shown[0] < "c")
 
 
+def test_tokens_are_not_kept():
+    """Nothing that a hook holds, and nothing that it shows of itself, is a token."""
+    hook = bearer_tokens({TOKEN: "reader"})
+    assert TOKEN not in f"{hook!r} {vars(hook)!r}"
+
+
 @pytest.mark.parametrize(
     "token",
     ["", "short", "x" * 15, *(TOKEN + end for end in (" ", "\n", "å")), f"a {TOKEN}", None, 7],
