@@ -127,6 +127,20 @@ def test_any_name_of_a_table_will_do(bare, case):
             early.execute(table.insert(), {"The Id's": 1, "per%cent:": 0, "n": 1})
 
 
+@for_each(*SEQUENCING)
+def test_part_of_a_key_is_no_key(bare):
+    """Only a key or an index over all rows, of one column itself, tells events apart."""
+    table = Table("log", MetaData(), Column("name", String(9)), Column("n", Integer))
+    bare.run("CREATE TABLE log (name varchar(9) NOT NULL, n integer, PRIMARY KEY (name, n))")
+    if bare.database != "mariadb":
+        bare.run("CREATE UNIQUE INDEX part ON log (name) WHERE name > 'm'")
+    if bare.database == "postgresql":
+        bare.run("CREATE UNIQUE INDEX computed ON log (lower(name))")
+    assert_refused(bare, "NOT NULL and UNIQUE", table, position="name")
+    bare.run("CREATE UNIQUE INDEX whole ON log (name)")
+    bare.publish(table, position="name")
+
+
 @shows("a view", *ALL)
 def test_view_is_refused(log):
     """A view is refused as one; what is written does not pass it."""

@@ -7,6 +7,7 @@ from harness.log import LOG, append, connected, prepared, stranger
 from harness.ordering_table import (
     SEQUENCED,
     SEQUENCED_MARIADB,
+    SEQUENCED_SQLITE,
     SEQUENCING,
     assert_refused,
     for_each,
@@ -15,6 +16,7 @@ from harness.ordering_table import (
 )
 from harness.waiting import DEADLINE
 from sqlalchemy import Column, Integer, MetaData, Table, inspect, text
+from sqlalchemy.exc import DBAPIError
 
 from zeroeventhub import FIRST
 from zeroeventhub.errors import Unavailable
@@ -117,6 +119,35 @@ def test_trigger_that_is_gone_is_refused_until_it_is_installed_again(bare, monke
     assert bare.news() == [4, 5, 6]
 
 
+@for_each(SEQUENCED_MARIADB, SEQUENCED_SQLITE)
+def test_trigger_of_another_version_is_refused(log):
+    """A trigger of the right name that does something else is not taken for ours."""
+    digest = beside(log)[0].rpartition("_")[2]
+    if log.database == "mariadb":
+        name, kind = f"zeroeventhub_installed_{digest}", "FUNCTION"
+        does = "() RETURNS VARCHAR(64) READS SQL DATA RETURN 'another'"
+    else:
+        name, kind = f"zeroeventhub_note_{digest}", "TRIGGER"
+        does = " AFTER INSERT ON log BEGIN SELECT 1; END"
+    log.run(f"DROP {kind} {name}", f"CREATE {kind} {name}{does}")
+    with refusal("no trigger of this version"):
+        log.restarted().info()
+
+
+@for_each(*SEQUENCING)
+def test_two_feeds_over_a_table_have_positions_of_their_own(log):
+    """A feed with partitions and one without can be published over the same table."""
+    whole = log.feed
+    table = LOG.to_metadata(MetaData())
+    table.append_column(Column("part", Integer, nullable=False))
+    log.run("ALTER TABLE log ADD part integer NOT NULL DEFAULT 0")
+    log.publish(table, partition="part", partitions=2)
+    log.run("INSERT INTO log (n, part) VALUES (0, 0), (1, 1), (2, 0), (3, 1)")
+    assert [event.data["n"] for event in log.feed.read(1, FIRST, 10).events] == [1, 3]
+    log.feed = whole
+    assert log.news() == [0, 1, 2, 3]
+
+
 @shows("a number handed in by a client", *SEQUENCING)
 def test_key_that_comes_back_is_a_new_event(log):
     """A row written again under its key is an event in its new place; all cursors stay good."""
@@ -153,6 +184,19 @@ def test_low_mark_leaves_no_open_writer_behind(bare, monkeypatch, steps):
     for number in range(6):
         bare.assert_news(number)
     assert bare.count(f"SELECT low FROM {beside(bare, 'state')[0]}") > 6
+
+
+@for_each(SEQUENCED)
+def test_low_mark_leaves_behind_nothing_that_did_not_fit(small_backlog, bare, monkeypatch):
+    """The mark passes no event that more than fitted into a batch has left in the outbox."""
+    monkeypatch.setattr("zeroeventhub.publisher.ordering.postgresql.sequenced.ROUND", 1)
+    bare.publish()
+    bare.write(*range(9))
+    seen = []
+    for number in range(9, 14):
+        seen += bare.news()
+        bare.write(number)
+    assert [*seen, *bare.news(), *bare.news()] == list(range(14))
 
 
 @for_each(SEQUENCED)
@@ -243,6 +287,30 @@ def test_name_of_a_writers_own_gives_no_function_another_meaning(log):
             connection.commit()
         connection.invalidate()
     assert log.news() == [0]
+
+
+@for_each(SEQUENCED)
+def test_positions_are_given_whatever_the_isolation_level(log):
+    """A server that makes every transaction SERIALIZABLE is read; positions need READ COMMITTED."""
+    log.write(0)
+    options = "-c default_transaction_isolation=serializable"
+    with connected(log.engine.url, options=options) as strict:
+        with strict.connect() as connection, pytest.raises(DBAPIError, match="READ COMMITTED"):
+            step = log.source().ordering("postgresql").step(connection)
+            connection.exec_driver_sql(step)
+        log.feed = log.restarted(strict)
+        assert log.news() == [0]
+
+
+@for_each(SEQUENCED)
+def test_read_only_sessions_read_what_has_positions(log):
+    """A session that may not write gives no positions, and reads those that are there."""
+    log.assert_news(0)
+    log.write(1)
+    with connected(log.engine.url, options="-c default_transaction_read_only=on") as quiet:
+        feed = log.restarted(quiet)
+        assert [event.data["n"] for event in feed.read(0, FIRST, 10).events] == [0]
+    assert log.news() == [1]
 
 
 @for_each(SEQUENCED)

@@ -5,7 +5,7 @@ from contextlib import contextmanager, nullcontext
 import pytest
 from harness.databases import new_database
 from harness.dumps import restore
-from harness.log import Log, append, connected, prepared
+from harness.log import LOG, Log, append, connected, prepared
 from harness.ordering_table import (
     ALL,
     GATED,
@@ -34,6 +34,18 @@ def test_table_without_transactions_is_refused(bare):
         bare.restarted().info()
     bare.run("ALTER TABLE log ENGINE = InnoDB")
     bare.publish()
+
+
+@for_each(OBSERVED_MARIADB, SEQUENCED, SEQUENCED_MARIADB)
+def test_older_server_is_refused(bare, case, monkeypatch):
+    """A server that lacks what the ordering is made of is refused with what it is."""
+    LOG.create(bare.engine)
+    ordering = bare.source().ordering(bare.engine.dialect.name)
+    with bare.engine.connect() as connection:
+        older = (5, 5, 68) if case == OBSERVED_MARIADB else (10, 5)
+        monkeypatch.setattr(connection.dialect, "server_version_info", older)
+        with refusal("or later"):
+            ordering.check(connection) if case == OBSERVED_MARIADB else ordering.ddl(connection)
 
 
 @contextmanager

@@ -22,9 +22,10 @@ from harness.ordering_table import (
 )
 from sqlalchemy import inspect
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from zeroeventhub import FIRST
-from zeroeventhub.errors import ConfigurationError, FeedFailure
+from zeroeventhub.errors import ConfigurationError, FeedFailure, Unavailable
 
 BOTH = (OBSERVED, OBSERVED_MARIADB)
 
@@ -43,6 +44,23 @@ def test_writer_between_two_steps_of_a_read_is_waited_for(log, level):
     whatever the isolation level of the engine is.
     """
     log.assert_waits_between_steps(level)
+
+
+@pytest.mark.anyio
+@for_each(OBSERVED)
+async def test_async_feed_passes_no_writer_over_whatever_the_isolation(log):
+    """A feed over an async engine reads each statement by itself as well."""
+    engine = create_async_engine(log.engine.url, isolation_level="REPEATABLE READ")
+    feed = log.source().bind(engine.execution_options(isolation_level="REPEATABLE READ"))
+    cursor = (await feed.read(0, FIRST, 10)).cursor
+    with log.engine.connect() as slow:
+        append(slow, 0)
+        log.write(1)
+        with behind(engine.sync_engine, 0, slow.commit):
+            page = await feed.read(0, cursor, 10)
+    rest = await feed.read(0, page.cursor, 10)
+    assert [event.data["n"] for event in (*page.events, *rest.events)] == [0, 1]
+    await engine.dispose()
 
 
 @pytest.mark.parametrize("watched", [False, True])
@@ -77,6 +95,20 @@ def test_transaction_prepared_elsewhere_is_a_writer_on_mariadb(log):
         assert log.news() == []
         commit()
     assert log.news() == [1]
+
+
+@for_each(OBSERVED)
+def test_horizon_of_numbers_that_start_again_is_not_believed(log):
+    """After TRUNCATE … RESTART IDENTITY the old horizon does not vouch for new writers."""
+    log.assert_news(0, 1, 2)
+    log.run("TRUNCATE log RESTART IDENTITY")
+    with log.engine.connect() as slow:
+        append(slow, 3)
+        log.write(4)
+        with pytest.raises(Unavailable):
+            log.everything()
+        slow.commit()
+    assert log.everything() == [3, 4]
 
 
 @shows("inherited tables", OBSERVED)
@@ -136,6 +168,16 @@ def marks(connection):
     return connection.exec_driver_sql(MARKS).scalar()
 
 
+@for_each(GATED)
+def test_transaction_leaves_one_mark(log):
+    """However often a transaction writes, it holds one lock, and it goes with the transaction."""
+    with log.engine.connect() as connection:
+        append(connection, 0, 1, 2)
+        assert marks(connection) == 1
+        connection.rollback()
+        assert marks(connection) == 0
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -157,6 +199,18 @@ def test_disarmed_trigger_is_refused(log, case, change):
         log.restarted().info()
 
 
+@for_each(GATED, SEQUENCED)
+def test_replica_role_does_not_pass_by_the_trigger(log):
+    """Writers that switch off ordinary triggers, as replication does, are noted all the same."""
+    with log.engine.connect() as slow:
+        slow.exec_driver_sql("SET LOCAL session_replication_role = replica")
+        append(slow, 1)
+        log.write(2)
+        early = log.news()
+        slow.commit()
+    assert (early, log.news()) == (([2], [1]) if log.ordering == "sequenced" else ([], [1, 2]))
+
+
 @shows("a savepoint rolled back", GATED)
 def test_mark_of_a_savepoint_rolled_back_goes(log):
     """A writer who has taken everything back holds nothing back, and does so when writing again."""
@@ -172,6 +226,35 @@ def test_mark_of_a_savepoint_rolled_back_goes(log):
         assert log.news() == []
         slow.commit()
     assert log.news() == [2, 3]
+
+
+@pytest.mark.parametrize("start", [1, 2**32])
+@for_each(GATED)
+def test_first_number_of_a_sequence_lies_above_the_mark(log, start):
+    """A sequence that has been set but not drawn from yields a mark below its next number."""
+    log.run(f"SELECT setval('log_id_seq', {start}, false)")
+    with log.engine.connect() as slow:
+        append(slow, 0)
+        log.write(1)
+        assert log.news() == []
+        assert log.feed.horizon().settled == start - 1
+        slow.commit()
+    assert log.news() == [0, 1]
+
+
+@pytest.mark.parametrize("step", range(4))
+@for_each(GATED)
+def test_writer_that_comes_later_does_not_set_the_horizon_back(log, step):
+    """A mark that is left while the horizon is read lies above it, and leaves it where it is."""
+    log.write(0)
+    with log.engine.connect() as slow:
+
+        def come():
+            log.write(1)
+            append(slow, 2)
+
+        with behind(log.engine, step, come):
+            assert log.feed.horizon().settled in {1, 2}
 
 
 @for_each(GATED)

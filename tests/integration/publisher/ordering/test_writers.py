@@ -384,6 +384,21 @@ def test_cursors_from_before_a_truncate_are_gone(log):
     assert log.everything() == [3, 4, 5, 6]
 
 
+@shows("TRUNCATE, with numbers that start again", *WATCHING, later=(GATED,))
+def test_mutable_feed_compares_numbers_alone(log):
+    """Where events may change, a cursor is refused until the new end is beyond it."""
+    as_mutable(log)
+    log.assert_news(0, 1, 2)
+    log.run(*TRUNCATE[log.database])
+    log.write(3)
+    for _ in range(2):
+        with pytest.raises(Diverged):
+            log.news()
+        as_mutable(log)
+    log.write(4, 5, 6)
+    assert log.news() == [6]
+
+
 @shows("TRUNCATE, with numbers that start again", *SEQUENCING)
 def test_cursors_outlive_a_truncate(log):
     """Events that come with numbers from before a TRUNCATE are new ones behind every cursor."""
@@ -419,6 +434,18 @@ def test_number_handed_in_is_not_seen_behind_a_cursor(log):
     log.run("INSERT INTO log (id, n) VALUES (2, 9)")
     assert log.news() == []
     assert log.everything() == [0, 9, 2]
+
+
+@for_each(*ALL, later=(GATED, OBSERVED_MARIADB))
+def test_history_is_loaded_under_its_own_numbers_before_the_first_reading(bare):
+    """History that is loaded before the feed is there comes first, and new events follow it."""
+    LOG.create(bare.engine)
+    bare.run("INSERT INTO log (id, n) VALUES (99, 0), (100, 1)")
+    if bare.database == "postgresql":
+        bare.run("SELECT setval('log_id_seq', 100)")
+    bare.publish()
+    bare.write(2, 3)
+    assert bare.news() == [0, 1, 2, 3]
 
 
 OTHER = LOG.to_metadata(MetaData(), name="other")
