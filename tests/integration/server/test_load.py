@@ -1,6 +1,7 @@
 """What a feed takes of the host's database, memory and process, however much it is asked."""
 
 import json
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -22,7 +23,7 @@ from harness.readers import (
 from harness.shop import orders
 from harness.stalled import ask, everything
 from harness.waiting import until
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, event
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
@@ -106,6 +107,29 @@ def test_host_that_uses_up_its_pool_is_met_with_a_503(shop):
     reading.dispose()
 
 
+def test_discovery_does_not_stand_in_line(shop, pool):
+    """What a feed knows of itself it says at once, however busy its database is."""
+    is_busy, held, proceed = threading.Event(), threading.Event(), threading.Event()
+
+    @event.listens_for(shop, "before_cursor_execute")
+    def hold(connection, cursor, statement, *_):
+        if is_busy.is_set() and "orders" in statement:
+            held.set()
+            proceed.wait(PATIENCE)
+
+    with mounted(FEED, shop, capacity=Capacity(connections=1)) as url:
+        assert get(url).status_code == 200
+        is_busy.set()
+        page = pool.submit(get, url)
+        try:
+            assert held.wait(PATIENCE)
+            assert httpx.get(url, timeout=2).status_code == 200
+            assert not page.done()
+        finally:
+            proceed.set()
+        assert page.result().status_code == 200
+
+
 # Readers side by side with one question: the page is read once for all of them.
 
 ONE = Capacity(connections=1, patience=PATIENCE)
@@ -133,6 +157,19 @@ def test_one_read_answers_all_who_stand_in_line_with_one_question(pool):
         assert numbers(first.result()) == [0]
         assert [numbers(one.result()) for one in sent] == [[0, 1]] * 7
     assert 2 <= len(feed.reads) <= 4
+
+
+def test_failure_of_a_shared_read_is_met_by_all_who_asked(pool):
+    """When a shared read fails all who asked are told, and the next reader reads anew."""
+    feed = Known(1)
+    with mounted(feed, capacity=ONE) as url:
+        with feed.held():
+            asked = [pool.submit(get, url) for _ in range(8)]
+            until(lambda: feed.inside == 1, "the page is being read")
+            feed.error = Unavailable("The feed is away.")
+        assert [one.result().status_code for one in asked] == [503] * 8
+        feed.error = None
+        assert numbers(get(url)) == [0]
 
 
 def test_other_questions_have_pages_of_their_own(pool):

@@ -106,6 +106,16 @@ def test_wait_is_for_events_of_the_types_and_the_partition_that_are_asked_for(
         assert cursor_of(lost.result()).split("-")[1] == cursor_of(paid.result()).split("-")[1]
 
 
+def test_read_does_not_wait_at_its_stop(shop):
+    """A read that has reached its stop is answered at once, however long it would wait."""
+    with mounted(FEED, shop) as url:
+        last = head_of(url)
+        began = time.monotonic()
+        answer = get(url, cursor=last, stop=last, wait=8)
+        assert json.loads(answer.text)["stopReached"]
+        assert time.monotonic() - began < 4
+
+
 # Many who wait.
 
 
@@ -249,6 +259,24 @@ def test_reader_that_stays_is_answered_when_another_leaves(leaving, seconds, wat
         feed.count = 1
         stayed = [one for number, one in enumerate(waiting) if number not in leaving]
         assert [events_of(one) for one in stayed] == [1] * len(stayed)
+
+
+def test_waiter_that_leaves_while_its_page_is_read_keeps_it_from_no_other(watcher):
+    """A page that is being read for many is given to those who stay, whoever goes meanwhile."""
+    feed = Numbers()
+    with mounted(feed, observer=watcher) as url, ExitStack() as stack:
+        waiting = []
+        for number in range(3):
+            waiting.append(stack.enter_context(ask(page_url(url, wait=30))))
+            watcher.until_waiting(number + 1)
+        reads = len(feed.reads)
+        with feed.held():
+            feed.count = 1
+            until(lambda: feed.inside == 1, "the page is being read")
+            waiting[0].close()
+            time.sleep(0.05)
+        assert [events_of(one) for one in waiting[1:]] == [1, 1]
+        assert len(feed.reads) == reads + 1
 
 
 # How often the head of a feed is looked at meanwhile.

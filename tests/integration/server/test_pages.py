@@ -6,11 +6,11 @@ from itertools import product
 import httpx
 import pytest
 from harness import readers
-from harness.readers import BOOK_PAGE, cursor_of, fill, mounted, numbers, read, write
+from harness.readers import BOOK_PAGE, Book, cursor_of, fill, mounted, numbers, read, write
 from harness.shop import orders
 from harness.waiting import until
 
-from zeroeventhub import FIRST, LAST, Capacity, Principal, TableFeed
+from zeroeventhub import FIRST, LAST, Capacity, Event, Page, Principal, TableFeed
 from zeroeventhub.errors import Diverged, Unavailable
 
 KEPT = "max-age=31536000, immutable"
@@ -292,6 +292,25 @@ def test_next_page_is_read_for_a_reader_that_reads_on(book):
         assert get(url, cursor=str(book.last)).status_code == 200
     # The last page with an event is not full: it may be another when it is asked for.
     assert sorted(book.asked) == sorted([*range(book.last + 1), book.last - 1])
+
+
+def test_several_pages_are_read_at_once():
+    """A reader that reads on finds some pages read in one go, each of them once."""
+
+    class Volume(Book):
+        at_once = []
+
+        def read_pages(self, partition, cursor, limit, count):
+            self.at_once.append(range(int(cursor), int(cursor) + count))
+            return [Page([Event(b"%d" % n)], str(n + 1), full=True) for n in self.at_once[-1]]
+
+    book = Volume(last=1000)
+    with mounted(book) as url:
+        read(url, *range(1, 20))
+        ahead = [number for pages in book.at_once for number in pages]
+        assert len({*ahead, *book.asked}) == len(ahead) + len(book.asked)
+        assert {*range(1, 20)} <= {*ahead, *book.asked}
+        assert len(book.at_once) + len(book.asked) < 10
 
 
 def test_nothing_is_read_for_a_reader_that_does_not_read_on(book):

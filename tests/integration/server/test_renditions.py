@@ -3,8 +3,11 @@
 import gzip
 import json
 import sys
+import threading
+import zlib
 
 import httpx
+import pyarrow.ipc
 import pytest
 import zstandard
 from harness.readers import mounted, page_url
@@ -13,7 +16,16 @@ from harness.web import serving
 from sqlalchemy import JSON, Column, Integer, MetaData, Table, insert, text
 from starlette.applications import Starlette
 
-from zeroeventhub import FIRST, AsyncClient, Client, TableFeed, feed_routes
+from zeroeventhub import (
+    FIRST,
+    AsyncClient,
+    Client,
+    Event,
+    FeedInfo,
+    Page,
+    TableFeed,
+    feed_routes,
+)
 from zeroeventhub.arrow import MEDIA_TYPE as ARROW
 from zeroeventhub.errors import MissingExtra
 from zeroeventhub.ndjson import MEDIA_TYPE as LINES
@@ -116,6 +128,36 @@ def test_each_form_has_a_tag_of_its_own(url):
             again = get(url, coding, accept=accept, tag=tag)
             assert again.status_code == (304 if tag == own else 200)
             assert ("content-encoding" in again.headers) is (tag != own)
+
+
+@pytest.mark.parametrize(
+    ("coding", "accept", "module", "name"),
+    [("gzip", LINES, zlib, "compress"), ("identity", ARROW, pyarrow.ipc, "new_stream")],
+    ids=["packed", "Arrow"],
+)
+def test_large_pages_are_made_beside_the_event_loop(coding, accept, module, name, monkeypatch):
+    """A large page is made into its form in a thread, so that the host answers others meanwhile."""
+
+    class Heavy:
+        async def info(self):
+            self.loop = threading.get_ident()
+            return FeedInfo.of(1)
+
+        async def read(self, partition, cursor, limit):
+            return Page([Event(b'{"text":"%b"}' % (b"x" * 400))] * 1_000, "1")
+
+    made, threads = getattr(module, name), []
+
+    def noting(*arguments, **options):
+        threads.append(threading.get_ident())
+        return made(*arguments, **options)
+
+    monkeypatch.setattr(module, name, noting)
+    feed = Heavy()
+    with mounted(feed, arrow=True, compressed=True) as url:
+        assert get(url, coding, accept=accept).status_code == 200
+    assert threads
+    assert feed.loop not in threads
 
 
 @pytest.mark.anyio
