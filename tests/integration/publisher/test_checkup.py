@@ -2,7 +2,7 @@
 
 import pytest
 from harness.shop import metadata, orders, place
-from sqlalchemy import text
+from sqlalchemy import Column, DateTime, Integer, MetaData, Table, func, text
 
 from zeroeventhub import TableFeed
 
@@ -54,3 +54,13 @@ def test_statistics_of_updates_are_a_warning(postgresql):
     postgresql.dispose()
     (sentence,) = warnings(TableFeed(orders, data="data").bind(postgresql))
     assert "3 updated rows" in sentence
+
+
+def test_column_of_updates_is_a_warning(sqlite):
+    """A model that notes when a row was updated is one of rows that change."""
+    key = Column("id", Integer, primary_key=True)
+    changed = Column("changed", DateTime, onupdate=func.now())
+    table = Table("customers", MetaData(), key, changed, sqlite_autoincrement=True)
+    table.create(sqlite)
+    (sentence,) = warnings(TableFeed(table).bind(sqlite))
+    assert "'changed'" in sentence

@@ -6,10 +6,10 @@ import pytest
 from harness.ordering_table import ALL, OBSERVED, OBSERVED_MARIADB, SEQUENCING
 from harness.shop import orders, place
 from harness.trimmed import numbers, of_each, trim
-from sqlalchemy import event, func, select
+from sqlalchemy import Column, ForeignKey, MetaData, Table, event, func, insert, select
 
 from zeroeventhub import TableFeed
-from zeroeventhub.errors import Unavailable
+from zeroeventhub.errors import FeedFailure, Unavailable
 from zeroeventhub.publisher.deleting import pacing
 from zeroeventhub.publisher.retention import Retention
 
@@ -121,3 +121,22 @@ def test_no_writer_waits_for_a_batch(log, case):
     log.feed.trim(plan)
     assert written == [None]
     assert log.everything() == [5, 9]
+
+
+def test_events_that_others_refer_to_stay(postgresql):
+    """Where the database keeps an event from being deleted, its batch changes nothing."""
+    own = MetaData()
+    copied = orders.to_metadata(own)
+    notes = Table("notes", own, Column("order", ForeignKey(copied.c.id)))
+    source = TableFeed(copied, data="data", retention=Retention(own))
+    with postgresql.begin() as connection:
+        own.create_all(connection)
+        source.install(connection)
+        connection.execute(insert(copied), [{"data": {"n": number}} for number in range(6)])
+        connection.execute(insert(notes), {"order": 4})
+    feed = source.bind(postgresql)
+    with pytest.raises(FeedFailure):
+        feed.trim(feed.plan_trim(below=6), rows=2)
+    assert numbers(feed) == [2, 3, 4, 5]
+    with postgresql.connect() as connection:
+        assert connection.scalar(select(func.count()).select_from(copied)) == 4

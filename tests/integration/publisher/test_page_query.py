@@ -148,3 +148,17 @@ def test_deleted_events_take_no_room(sqlite):
         connection.execute(delete(orders).where(orders.c.id.in_([1, 2, 4, 7])))
     found = [[raw.decode()[1] for raw in page] for page, *_ in pages(feed, 9)]
     assert found == [["2", "4"], ["5", "7"]]
+
+
+@pytest.mark.parametrize("options", [{}, {"mutable": True}, {"ordering": "sequenced"}], ids=str)
+def test_event_that_is_longer_than_consumers_take_is_logged_once(sqlite, caplog, options):
+    """The publisher's log names the position of the first event whose line ends Go's pages."""
+    feed = published(sqlite, **options)
+    with sqlite.begin() as connection:
+        for size in (2, 70_000, 2, 70_000):
+            connection.execute(insert(orders), {"data": {"text": "x" * size}})
+    for _ in range(2):
+        assert len(feed.read(0, FIRST, 10).events) == 4
+    told = [one.getMessage() for one in caplog.records if one.name == "zeroeventhub.publisher"]
+    (sentence,) = [one for one in told if "65,535" in one]
+    assert sentence.startswith("The event at position 2 has 700")

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from sqlalchemy.dialects import mysql, postgresql
+from sqlalchemy.orm import declarative_base
 
 from zeroeventhub import FIRST, TableFeed
 from zeroeventhub.errors import ConfigurationError
@@ -73,6 +74,19 @@ def test_columns_of_other_types_are_refused(kind):
     """A column that has no text, or not the same everywhere, is refused with what to do."""
     with pytest.raises(ConfigurationError, match=r"cast\(|text or a whole number"):
         partition_expression(sa.column("a", kind), 4)
+
+
+def test_mapped_attribute_is_a_column():
+    """The key may be an attribute of an ORM class."""
+
+    class Order(declarative_base()):
+        __tablename__ = "orders"
+        id = sa.Column(sa.Integer, primary_key=True)
+        customer = sa.Column(sa.String(40))
+
+    by_hash = partition_expression(Order.customer, 4)
+    assert "orders.customer" in str(by_hash.compile(dialect=postgresql.dialect()))
+    assert layout_expression(Layout.of(2), written=Order.id) is not None
 
 
 def test_sqlite3_connection_is_given_the_hash():

@@ -7,6 +7,7 @@ from datetime import timedelta
 import httpx
 import pytest
 from harness.log import connected
+from harness.published import published
 from harness.shop import orders, place
 from harness.trimmed import numbers, of_another_event, position_of, trim
 from harness.waiting import until
@@ -40,6 +41,7 @@ from zeroeventhub.errors import (
     TokenChanged,
     Trimmed,
 )
+from zeroeventhub.publisher import reader
 from zeroeventhub.publisher.progress import Progress, registry
 from zeroeventhub.publisher.retention import Retention
 
@@ -63,6 +65,12 @@ def fill(engine):
     with engine.begin() as connection:
         source().install(connection)
         place(connection, 20, partitions=2)
+
+
+def all_in_partition_0(engine, after):
+    """Let all events after a position be in partition 0."""
+    with engine.begin() as connection:
+        connection.execute(orders.update().where(orders.c.id > after).values(part=0))
 
 
 @contextmanager
@@ -115,6 +123,45 @@ def test_trimming_waits_for_consumers_that_have_registered(feed):
     assert numbers(feed, 0, feed.cursor_after(10)) == [*range(10, 20, 2)]
     feed.register_progress("billing", 0, feed.cursor_after(20))
     assert trim(feed, 18) == 7
+
+
+def test_consumer_that_stands_between_events_of_its_partition_is_waited_for(any_shop, any_feed):
+    """A place that could not be checked once its event is gone keeps that event; the last event of
+    a quiet partition need not be kept.
+    """
+    feed = any_feed
+    all_in_partition_0(any_shop, after=3)
+    between, last = feed.cursor_after(8), feed.cursor_after(2)
+    feed.register_progress("billing", 1, between)
+    assert feed.plan_trim(below=18).until == 8
+    feed.register_progress("billing", 1, last)
+    assert trim(feed, 18) == 17
+    assert feed.read(1, last, 10).events == []
+    feed.register_progress("billing", 1, last)
+    assert feed.plan_trim(below=21).until == 20
+
+
+def test_cursor_at_the_mark_stays_good_until_its_consumer_has_moved_on(shop, monkeypatch):
+    """A place at the event of another partition keeps the mark where it is, for it could not be
+    checked below; one in a partition that lost nothing keeps nothing.
+    """
+    feed = source(partitions=3).bind(shop)
+    all_in_partition_0(shop, after=3)
+    between = feed.cursor_after(8)
+    feed.register_progress("audit", 2, "1-0")
+    feed.register_progress("billing", 1, between)
+    assert trim(feed, 18) == 8
+    plan = feed.plan_trim(below=18)
+    assert (plan.first, plan.until, len(plan.held_back)) == (None, 8, 1)
+    assert feed.trim(plan) == 0
+    monkeypatch.setattr(reader, "QUIET", 10)
+    page = feed.read(1, between, 10)
+    assert page.events == []
+    feed.register_progress("billing", 1, page.cursor)
+    plan = feed.plan_trim(below=18)
+    assert (plan.until, plan.held_back) == (17, ())
+    feed.trim(plan)
+    assert feed.read(1, page.cursor, 10).events == feed.read(2, "1-0", 10).events == []
 
 
 def test_consumer_that_reads_on_from_an_archive_is_not_waited_for(any_shop, tmp_path):
@@ -181,6 +228,26 @@ def test_place_that_is_taken_while_a_plan_is_carried_out_is_waited_for(any_shop,
         any_feed.register_progress("billing", 0, early)
     assert any_feed.registered() == []
     assert any_feed.plan_trim(below=18).first is None
+
+
+def test_first_place_that_another_process_has_noted_is_moved(postgresql, tmp_path):
+    """A process that notes the first place of a consumer moves one that came in between."""
+    published(postgresql, retention=Retention(), progress=Progress())
+    fill(postgresql)
+    feed = source(archive=Archive(str(tmp_path))).bind(postgresql)
+    early, late = feed.cursor_after(5), feed.cursor_after(9)
+    noted = []
+
+    def note(_connection, _cursor, statement, *_):
+        if statement.startswith("INSERT INTO zeroeventhub_progress") and not noted:
+            noted.append(statement)
+            with connected(postgresql.url) as beside:
+                source().bind(beside).register_progress("billing", 0, early)
+
+    event.listen(postgresql, "before_cursor_execute", note)
+    feed.register_progress("billing", 0, late)
+    assert noted
+    assert [one.cursor for one in feed.registered()] == [late]
 
 
 @pytest.mark.parametrize("positions", [(6, 16, 11), (11, 6, 16)])

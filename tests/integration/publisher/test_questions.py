@@ -12,11 +12,11 @@ from harness.shop import orders, place
 from harness.trimmed import numbers, position_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import create_engine, delete, insert
+from sqlalchemy import create_engine, delete, event, insert
 from sqlalchemy.pool import StaticPool
 
 from zeroeventhub import FIRST, LAST, CountedCursor, TypeFilter
-from zeroeventhub.errors import BadCursor, Diverged, Trimmed
+from zeroeventhub.errors import BadCursor, Diverged, Trimmed, Unavailable
 from zeroeventhub.publisher import count_query, page_query
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
@@ -221,3 +221,22 @@ def test_cursors_are_refused_as_those_of_a_read_are(sqlite):
         connection.execute(orders.delete().where(orders.c.id < 6))
     refused(Trimmed, cursor)
     assert feed.cursor_of_count(0, FIRST, 7).events == feed.lag(0, FIRST).events == 4
+
+
+def test_table_that_is_emptied_while_it_is_counted_is_not_answered_for(sqlite):
+    """Numbers that start again below the horizon of before are not taken for settled ones."""
+    feed = published(sqlite)
+    with sqlite.begin() as connection:
+        place(connection, 9)
+
+    @event.listens_for(sqlite, "before_cursor_execute")
+    def empty(connection, cursor, statement, *_):
+        if "count(*)" in statement:
+            # Through the driver, as another process would do it.
+            cursor.execute("PRAGMA query_only = 0")
+            cursor.execute("DELETE FROM orders")
+            cursor.execute("DELETE FROM sqlite_sequence")
+            cursor.execute("INSERT INTO orders (part, data) VALUES (0, '{}')")
+
+    with pytest.raises(Unavailable, match="emptied while it was read"):
+        feed.cursor_of_count(0, FIRST, 7)

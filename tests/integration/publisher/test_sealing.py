@@ -24,12 +24,15 @@ from harness.killed import opened as opened_store
 from harness.killed import source as log_source
 from harness.log import Log, connected
 from harness.ordering_table import ALL, SEQUENCED_SQLITE, SINGLE_WRITER
+from harness.shop import metadata, orders
 from harness.trimmed import before_query, numbers, trim
+from sqlalchemy import insert, text
 
 from zeroeventhub import FIRST, LAST
 from zeroeventhub.archive import Archive
 from zeroeventhub.capacity import Capacity
-from zeroeventhub.errors import ConfigurationError, Diverged, Trimmed, Unavailable
+from zeroeventhub.errors import ConfigurationError, Diverged, FeedFailure, Trimmed, Unavailable
+from zeroeventhub.layout import Layout
 from zeroeventhub.publisher.retention import Retention
 
 
@@ -46,6 +49,20 @@ def test_sealing_leaves_what_is_young_or_too_little(sqlite, tmp_path):
     assert feed.seal(segment_bytes=1, segment_events=4).segments == 2
     assert feed.seal().segments == 0
     assert feed.seal(older_than=timedelta(0)).position == 36
+
+
+def test_young_events_of_partitions_to_come_are_not_sealed(sqlite, tmp_path):
+    """A position is old when all events up to it are, those that nobody can read yet as well."""
+    metadata.create_all(sqlite)
+    layout = Layout.of(1).expecting(Layout.of(1).split(0, into=2))
+    feed = source(Archive(tmp_path), partitions=layout)
+    now = datetime.now(UTC)
+    with sqlite.begin() as connection:
+        feed.install(connection)
+        for part, age in ((0, 3), (1, 0), (0, 2)):
+            row = {"part": part, "placed": now - timedelta(hours=age), "data": {}}
+            connection.execute(insert(orders), row)
+    assert feed.bind(sqlite).seal(older_than=timedelta(hours=1)).position == 1
 
 
 def test_attributes_are_columns_of_segments(engine, tmp_path):
@@ -215,6 +232,36 @@ def test_history_that_is_another_is_neither_sealed_nor_trimmed(
                 use()
     assert archive.sealed() == 8
     assert numbers(restarted) == numbers_left
+
+
+def test_thinned_events_stay_known_beside_an_archive(log):
+    """Cursors at events that are gone stay good, and pages are not said to stay as they are."""
+    log.write(*range(8, 14))
+    third = log.feed.cursor_after(11)
+    assert log.feed.read(0, "1-8", 2).full
+    with log.engine.begin() as connection:
+        connection.execute(text("DELETE FROM log WHERE id = 11"))
+        log.source(retention=Retention()).thin(connection, until=11)
+    assert numbers(log.feed, cursor=third) == [11, 12, 13]
+    assert not log.feed.read(0, "1-8", 2).full
+
+
+def test_numbers_that_begin_again_are_noticed_beside_an_archive(log, tmp_path):
+    """New events at the numbers of old ones are neither hidden behind those nor sealed."""
+    log.write(8)
+    log.feed.trim(log.feed.plan_trim(sealed=8))
+    assert numbers(log.feed) == [*range(9)]
+    log.run("DELETE FROM log", "DELETE FROM sqlite_sequence")
+    log.write(*range(200, 205))
+    restarted = log.source(retention=Retention(), archive=Archive(tmp_path)).bind(log.engine)
+    for one in (log.feed, restarted):
+        with pytest.raises((FeedFailure, Diverged)):
+            numbers(one)
+        with pytest.raises((FeedFailure, Diverged)):
+            one.seal()
+    log.write(*range(205, 215))
+    with pytest.raises(FeedFailure, match="start again below 8"):
+        log.feed.seal()
 
 
 def killed_with(case, kind, stride):

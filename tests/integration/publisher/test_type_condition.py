@@ -1,15 +1,27 @@
 """Reading only events of certain types, or none of them, on every database."""
 
+import pytest
 from harness.shop import orders
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import (
+    CHAR,
+    JSON,
+    Column,
+    Enum,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    Uuid,
     insert,
     text,
 )
 
 from zeroeventhub import FIRST, TableFeed, TypeFilter
-from zeroeventhub.protocol import NOTHING
+from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.protocol import EVENT_TYPES, NOTHING
 from zeroeventhub.publisher import page_query
 
 KINDS = [
@@ -86,6 +98,19 @@ def test_page_looks_at_a_limited_number_of_rows(shop, feed, monkeypatch):
         ([], "20", False, False),
         ([25], "30", True, False),
     ]
+
+
+def test_columns_of_text_alone_are_filtered(sqlite):
+    """A feed announces the extension if its column holds types as they are sent."""
+    kinds = [String(40), Text(), CHAR(4), Enum("a", "b"), Integer(), JSON(), Uuid()]
+    columns = [Column(f"c{number}", kind) for number, kind in enumerate(kinds)]
+    table = Table("odd", MetaData(), Column("id", Integer, primary_key=True), *columns)
+    table.metadata.create_all(sqlite)
+    feeds = [TableFeed(table, type=one.name, append_only=True).bind(sqlite) for one in columns]
+    filtered = [EVENT_TYPES in feed.info().extensions for feed in feeds]
+    assert filtered == [True, True, True, False, False, False, False]
+    with pytest.raises(ConfigurationError):
+        TableFeed(table, type="missing")
 
 
 # Filters by themselves.

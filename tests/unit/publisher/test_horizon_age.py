@@ -45,3 +45,12 @@ def test_numbers_that_start_again_are_new():
     age.read(50, 90, 100.0)
     assert age.read(0, 2, 160.0) == 0
     assert age.read(0, 2, 170.0) == 10
+
+
+def test_overtaken_reading_takes_nothing_back():
+    """A reading that another has overtaken leaves the oldest number where it is."""
+    age = HorizonAge()
+    age.read(0, 1, 100.0)
+    age.read(0, 9, 150.0)
+    assert age.read(0, 8, 151.0) == 51
+    assert age.read(0, 9, 152.0) == 52
