@@ -17,10 +17,11 @@ from schemathesis.specs.openapi import checks as openapi_checks
 from sqlalchemy import create_engine
 from starlette.applications import Starlette
 
-from zeroeventhub import TableFeed, feed_routes
+from zeroeventhub import TableFeed, errors, feed_routes
 from zeroeventhub.publisher.progress import Progress
 
 DOCUMENT = yaml.safe_load((SPECIFICATION / "openapi.yaml").read_text())
+PROBLEM = json.loads((SPECIFICATION / "schemas" / "problem.json").read_text())
 
 schema = schemathesis.openapi.from_path(SPECIFICATION / "openapi.yaml")
 CHECKS = [
@@ -115,6 +116,29 @@ def test_publisher_answers_as_documented(publisher, case):
     assert case.method != "HEAD" or response.content == b""
 
 
+def ask(url, path, query, headers=None):
+    """Ask for one thing, and see that the answer is documented."""
+    case = schema[path]["GET"].Case(query=query, headers=headers or {})
+    response = case.call(base_url=url)
+    case.validate_response(response, checks=CHECKS)
+    return response
+
+
+def test_page_of_each_kind_is_answered_as_documented(publisher):
+    """A page of either version, one that may be kept, one that was kept, and one as Arrow, are
+    documented.
+    """
+    url, (cursor, *_) = publisher
+    query = {"n": 2, "cursor0": "_first", "cursor1": cursor, "headers": "_all"}
+    assert b'"headers"' in ask(url, "/feed", query).content
+    query = {"token": "2", "partition": 0, "cursor": cursor, "pagesizehint": 1}
+    (tag,) = ask(url, "/feed/events", query).headers["etag"]
+    answer = ask(url, "/feed/events", query, {"If-None-Match": tag})
+    assert (answer.status_code, answer.content) == (304, b"")
+    arrow = "application/vnd.apache.arrow.stream"
+    assert ask(url, "/feed/events", query, {"Accept": arrow}).headers["content-type"] == [arrow]
+
+
 def filled(query, cursors):
     """Fill in now and then what cannot be guessed, and wait for no longer than a test should."""
     chance = crc32(repr(query).encode())
@@ -149,3 +173,43 @@ def test_every_route_is_documented_and_every_path_is_a_route():
         for path, item in DOCUMENT["paths"].items()
     }
     assert {route.path: set(route.methods) for route in routes} == documented
+
+
+def problem_kinds(base=errors.FeedError):
+    """All kinds of problems that errors stand for, with their statuses."""
+    for error in base.__subclasses__():
+        yield from problem_kinds(error)
+        if error.__module__ == errors.__name__:  # a test may have one of its own
+            yield error.problem, error.status
+    if base is errors.FeedError:
+        yield from [("unavailable", 503), ("too-many-requests", 429), ("failed", 500)]
+
+
+def test_every_kind_of_problem_is_documented_with_its_status():
+    """The problem schema has the kinds that errors stand for and no others, and answers of the
+    document have each under its status alone.
+    """
+    types = {f"urn:zeroeventhub:problem/{kind}" for kind, _ in problem_kinds()}
+    assert types == set(PROBLEM["properties"]["type"]["enum"])
+    text = (SPECIFICATION / "SPEC.md").read_text()
+    for kind, status in problem_kinds():
+        (row,) = [line for line in text.splitlines() if f"| `{kind}` |" in line]
+        assert str(status) in row
+        statuses = {
+            code
+            for path in DOCUMENT["paths"].values()
+            for code, answer in (path.get("get") or path["put"])["responses"].items()
+            if f"urn:zeroeventhub:problem/{kind}" in kinds_of(answer)
+        }
+        assert statuses == {str(status)}, kind
+        assert str(status) in DOCUMENT["paths"]["/feed/events"]["get"]["responses"]
+
+
+def kinds_of(answer):
+    """The types of problems that an answer of the document may have."""
+    answer = DOCUMENT["components"]["responses"].get(answer.get("$ref", "").rpartition("/")[2], {})
+    content = answer.get("content", {}).get("application/problem+json")
+    if content is None:
+        return []
+    kind = content["schema"]["allOf"][1]["properties"]["type"]
+    return kind.get("enum", [kind.get("const")])

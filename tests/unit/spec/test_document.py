@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 from harness.vectors import SPECIFICATION, vectors
 
 from zeroeventhub import protocol
@@ -27,6 +28,14 @@ def test_sections_that_are_cited_exist():
     assert cited <= SECTIONS
 
 
+def test_sections_are_numbered_without_gaps():
+    """Sections and their parts are numbered from 1 on."""
+    parts = sorted(tuple(map(int, section.split("."))) for section in SECTIONS)
+    for part in parts:
+        before = (*part[:-1], part[-1] - 1)
+        assert part[-1] == 1 or before in parts
+
+
 def test_extensions_are_those_of_the_library():
     """The extensions of the specification are those that the library has names for."""
     named = {
@@ -37,3 +46,10 @@ def test_extensions_are_those_of_the_library():
     section = TEXT.partition("### 9.1 ")[2].partition("### 9.2 ")[0]
     assert set(re.findall(r"^\| `([a-z-]+)` \|", section, re.MULTILINE)) == named
     assert set(re.findall(r"^### 9\.[0-9]+ `([a-z-]+)`$", TEXT, re.MULTILINE)) == named
+
+
+@pytest.mark.parametrize("kind", ["decode", "discovery", "requests"])
+def test_vectors_are_named_once(kind):
+    """A vector is known by its name."""
+    names = [vector["name"] for vector in vectors(kind)["vectors"]]
+    assert len(names) == len(set(names))

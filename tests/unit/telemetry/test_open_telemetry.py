@@ -10,7 +10,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from prometheus_client import generate_latest
 
 from zeroeventhub import Event
-from zeroeventhub.errors import Diverged
+from zeroeventhub.errors import Diverged, Fenced
 from zeroeventhub.telemetry import OpenTelemetry, Prometheus
 from zeroeventhub.telemetry.metric import METRICS
 
@@ -109,6 +109,19 @@ def test_trace_that_is_none_is_passed_over(spans, observer, wrong):
     for span, links in [(alone, []), (beside, [(ONE, "a" * 16)])]:
         assert span.parent.span_id == outer.get_span_context().span_id
         assert linked(span) == links
+
+
+def test_error_is_recorded(spans, observer, collected):
+    """What is raised while a page is applied is on the span, and comes out as it was."""
+    with pytest.raises(Fenced, match="moved"), observer.applying(CONSUMER, 3, []):
+        raise Fenced("It has moved.")
+    (span,) = spans[0].get_finished_spans()
+    assert span.status.status_code == StatusCode.ERROR
+    assert span.attributes["error.type"] == "Fenced"
+    (recorded,) = span.events
+    assert recorded.attributes["exception.message"] == "It has moved."
+    (point,) = collected()["apply.duration"].data.data_points
+    assert point.count == 1
 
 
 NAMES = {"error": "error.type", "state": "zeroeventhub.dead_letter.state"}

@@ -12,6 +12,17 @@ from zeroeventhub.telemetry.publisher_metric import HORIZON_METRICS, PUBLISHER_M
 CONSUMER = "billing"
 
 
+def test_leases_held_are_those_of_now(registry, value):
+    """The gauge of leases follows what is held, for each consumer."""
+    observer = Prometheus(registry)
+    observer.held(CONSUMER, frozenset({1, 2, 3}))
+    observer.held("another", frozenset({4}))
+    assert value("consumer_partitions_held", consumer=CONSUMER) == 3
+    observer.held(CONSUMER, frozenset())
+    assert value("consumer_partitions_held", consumer=CONSUMER) == 0
+    assert value("consumer_partitions_held", consumer="another") == 1
+
+
 def test_halted_partition_shows_until_it_goes_on(registry, value):
     """A halted partition is shown until something of it is committed or its lease is gone."""
     observer = Prometheus(registry)

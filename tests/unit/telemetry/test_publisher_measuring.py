@@ -9,6 +9,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import generate_latest
 
+from zeroeventhub.errors import Unavailable
 from zeroeventhub.publisher.horizon_watch import HorizonReport
 from zeroeventhub.publisher.ordering import Blocker
 from zeroeventhub.server import Answered
@@ -116,3 +117,19 @@ def test_age_and_oldest_blocker_of_each_horizon_are_shown(registry, value, reade
     assert {metric.name for metric in HORIZON_METRICS} == {*found}
     assert found["blocker.age"][0].value == 73.5
     assert found["blocker.age"][0].attributes["zeroeventhub.blocker.pid"] == 4711
+
+
+def test_horizon_that_cannot_be_had_is_absent(registry, value, caplog):
+    """Where the feed does not answer, the log says why, and other feeds are shown."""
+    broken = Watched()
+    broken.report = Unavailable("The database is away.")
+    observer = PrometheusPublisher(registry)
+    observer.observe_horizon(broken, "orders")
+    observer.observe_horizon(Watched(), "invoices")
+    assert value("publisher_horizon_age_seconds", feed="invoices") == 0
+    assert value("publisher_horizon_age_seconds", feed="orders") is None
+    (record,) = [one for one in caplog.records if one.name == "zeroeventhub.telemetry"]
+    assert record.getMessage() == (
+        "The horizon of feed 'orders' is not known: The database is away."
+    )
+    assert record.feed == "orders"
