@@ -1,16 +1,20 @@
 """`zeroeventhub check`, and the check of a feed from code: can this table be published?"""
 
 import json
+import logging
 import re
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import pytest
 from harness.command_line import invoke
 from harness.shop import metadata, orders, place
-from sqlalchemy import text
+from sqlalchemy import Index, text
 
-from zeroeventhub import TableFeed
+from zeroeventhub import FIRST, TableFeed
+from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.publisher import checks
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "check.md").read_text()
 
@@ -39,6 +43,11 @@ def unindexed(engine):
     on = " ON orders" if engine.dialect.name == "mariadb" else ""
     execute(engine, f"DROP INDEX orders_by_part{on}")
     return TableFeed(orders, data="data", partition="part", partitions=2)
+
+
+def levels(feed):
+    """The levels of what is wrong with a feed, by their subjects."""
+    return {found.subject: found.level for found in feed.check() if found.level != "ok"}
 
 
 def test_guide_shows_what_the_command_prints(tmp_path, monkeypatch):
@@ -84,3 +93,43 @@ def test_what_keeps_a_feed_from_answering_is_an_error(sqlite, sqlite_url):
     assert found.exit_code == 1
     assert re.search(r"^error.*There is an event in partition 2", found.stdout, re.MULTILINE)
     assert "\x1b" not in found.stdout
+
+
+def test_feed_is_checked_from_code(engine):
+    """A feed finds what it lacks, and raises nothing."""
+    feed = unindexed(engine).bind(engine)
+    assert levels(feed) == {"index": "warning"}
+    execute(engine, "ALTER TABLE orders RENAME COLUMN data TO other")
+    assert levels(feed) == {"columns": "error"}
+    orders.drop(engine)
+    assert levels(feed) == {"columns": "error"}
+    with pytest.raises(ConfigurationError, match="There is no table"):
+        feed.read(0, FIRST, 1)
+
+
+def test_index_of_some_rows_is_none(postgresql):
+    """An index that has only some of the rows, or another order, serves no page."""
+    feed = unindexed(postgresql).bind(postgresql)
+    for index in (
+        Index("some", orders.c.part, orders.c.id, postgresql_where=orders.c.id > 5),
+        Index("turned", orders.c.id, orders.c.part),
+        Index("mixed", orders.c.part, orders.c.id.desc()),
+        Index("short", orders.c.part),
+    ):
+        index.create(postgresql)
+        orders.indexes.discard(index)
+        assert levels(feed) == {"index": "warning"}
+
+
+def test_log_hears_of_a_missing_index_once(sqlite, caplog, monkeypatch):
+    """A feed over a large table says what to create when it first looks, and goes on."""
+    monkeypatch.setattr(checks, "CHECK_INTERVAL", 0.0)
+    source = unindexed(sqlite)
+    for more, warnings in ((5_000, 0), (1, 1)):
+        with sqlite.begin() as connection:
+            place(connection, more, partitions=2)
+        feed = source.bind(sqlite)
+        for _ in range(3):
+            assert len(feed.read(0, FIRST, 10).events) == 10
+        records = [one for one in caplog.records if one.levelno >= logging.WARNING]
+        assert ["CREATE INDEX" in one.getMessage() for one in records] == [True] * warnings

@@ -102,6 +102,19 @@ def test_reset_empties_tables_in_its_transaction(postgresql, postgresql_url):
         assert connection.scalar(text("SELECT count(*) FROM parent")) == 0
 
 
+def test_names_cannot_talk_to_the_terminal(sqlite, sqlite_url):
+    """What consumers and processes call themselves is shown without control characters."""
+    store = new_store(sqlite)
+    evil = "\x1b[2J\n\u202e\x9b"
+    call(store, store.load, 0, name=evil)
+    call(store, store.leases.claim, evil, [0], seconds=30, share=True, name=evil)
+    for arguments in (("list",), ("show", "--consumer", evil), ("show", "--consumer", "x")):
+        shown = run(*arguments, "--store", sqlite_url)
+        text_shown = (shown.stdout + shown.stderr).removesuffix("\n")
+        assert text_shown.isprintable(), text_shown
+    assert json.loads(run("list", "--store", sqlite_url, "--json").stdout)[0]["consumer"] == evil
+
+
 def test_set_goes_on_where_a_stream_of_spark_ended(store, of_billing, tmp_path):
     """All partitions are put where the stream's last committed batch ends, after one question."""
     end = {"cursors": {"0": "k", "2": "m"}, "startsAfter": {"2": "0"}, "cursorFrom": {"2": ["1"]}}

@@ -1,11 +1,12 @@
 """Credentials reach a feed from options, variables and files, and their lack is explained."""
 
+import httpx
 import pytest
 from harness.command_line import invoke
-from harness.readers import mounted
+from harness.readers import get, mounted
 from harness.shop import orders
 
-from zeroeventhub import TableFeed
+from zeroeventhub import FIRST, TableFeed
 from zeroeventhub.server import bearer_tokens
 
 TOKEN = "9f8e7d6c5b4a3f2e1d0c9b8a7f6e5d4c"
@@ -49,3 +50,14 @@ def test_file_without_a_token_is_refused(guarded, content, tmp_path):
     result = invoke("discover", guarded, "--token-file", file)
     assert (result.exit_code, "does not hold a token" in result.stderr) == (2, True)
     assert "kanarek" not in result.stderr
+
+
+def test_made_up_token_is_answered_with_the_right_one(shop):
+    """The answer to a token that was never the feed's names the right one, and where to find it."""
+    with mounted(TableFeed(orders, data="data"), shop) as url:
+        answer = get(url, token="x", partition=0, cursor=FIRST)
+        token = httpx.get(url).json()["token"]
+    assert answer.status_code == 409
+    assert f"'{token}'" in answer.json()["detail"]
+    assert "address" in answer.json()["detail"]
+    assert "have changed" not in answer.text

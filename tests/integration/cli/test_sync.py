@@ -5,9 +5,11 @@ import json
 import pytest
 from harness.command_line import invoke
 from harness.shop import orders, place
+from harness.stores import call, new_store
 from sqlalchemy import MetaData, Table, insert, inspect, select, text
 
 from zeroeventhub import CursorStore
+from zeroeventhub.cli import sync as module
 
 
 def sync(feed, url, *options):
@@ -46,6 +48,26 @@ def test_sync_does_not_begin_in_the_middle(feed, any_engine, any_database_url):
     refused = invoke(*into, "elsewhere")
     assert (refused.exit_code, "another --consumer" in refused.stderr) == (2, True)
     assert not inspect(any_engine).has_table("elsewhere")
+
+
+def test_sync_lands_the_types_that_it_is_asked_for(feed, sqlite, sqlite_url):
+    """Sync lands events of some types, and passes over the others for good."""
+    paid = sync(feed, sqlite_url, "--event-type", "paid")
+    assert json.loads(paid.stdout)["landed"] == 10
+    assert {row[3] for row in landed(sqlite)} == {"paid"}
+    skipped = sync(feed, sqlite_url, "--skip-event-type", "paid")
+    assert json.loads(skipped.stdout)["landed"] == 0
+
+
+def test_sync_says_that_it_waits_for_a_process_that_died(feed, sqlite, sqlite_url, monkeypatch):
+    """Sync names the consumer whose other processes hold the leases, and lands all after them."""
+    monkeypatch.setattr(module, "PATIENCE", 0.1)
+    store = new_store(sqlite)
+    call(store, store.leases.claim, "dead", range(2), seconds=1, share=True, name="copy")
+    shown = sync(feed, sqlite_url, "--lease", 0.6)
+    assert (shown.exit_code, json.loads(shown.stdout)["landed"]) == (0, 100)
+    assert shown.stderr.count("Other processes of consumer 'copy' hold its partitions") == 1
+    assert sync(feed, sqlite_url).stderr == ""
 
 
 @pytest.fixture
