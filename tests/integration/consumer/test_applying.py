@@ -1,5 +1,6 @@
 """A page is applied in one transaction with its cursor, whatever `apply` is and does."""
 
+import asyncio
 import threading
 from contextlib import suppress
 
@@ -16,11 +17,13 @@ from harness.deliveries import (
     opened,
     write,
     write_page,
+    write_page_async,
 )
 from harness.stores import LOCK_WAITS, beside, outcome
 from harness.waiting import DEADLINE, until
 from sqlalchemy import Connection, text
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import event as sql_event
+from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.ext.asyncio import async_sessionmaker
 from sqlalchemy.orm import DeclarativeBase, Session, sessionmaker
 
@@ -267,6 +270,23 @@ def test_savepoints_are_apply_s_own_business(every_shop):
     assert every_shop.landed() == [1, 2]
 
 
+def test_rollback_of_everything_is_no_failure_of_one_event(shop):
+    """An apply that rolls back takes the letters with it, so that nothing goes on."""
+    calls = []
+
+    def apply(connection: Connection, one: Event) -> None:
+        calls.append(one.data["n"])
+        if one.data["n"] == 2:
+            connection.rollback()
+        raise Poison
+
+    shop.feed.publish(event(1), event(2), event(3))
+    with halting(ConfigurationError, "rolled back"):
+        shop.run(apply, failures=ASIDE)
+    assert calls == [1, 1, 2]
+    assert (shop.letters(), shop.cursor()) == ([], "_first")
+
+
 def test_transaction_that_was_ended_in_plain_sql_halts_for_good(every_shop):
     """A COMMIT as text cannot be kept back, but is found out, and nothing goes on after it."""
     calls = []
@@ -324,6 +344,32 @@ def test_violated_constraint_is_the_handler_s_error(every_shop):
         shop.run(apply, failures=ASIDE)
     assert shop.landed() == [1, 3] * 2
     assert shop.letters() == [(2, "failed", 1)] * 2
+
+
+def test_full_disk_halts_and_sets_nothing_aside(sync_shop):
+    """A page that no longer fits is rolled back whole, and applied when there is room."""
+    shop, room = sync_shop, [2**30]
+    shop.feed.publish(*[event(n, "x" * 3000) for n in range(30)])
+
+    @sql_event.listens_for(shop.engine, "connect")
+    def limit(connection, _):
+        connection.execute(f"PRAGMA max_page_count = {room[-1]}")
+
+    def run(pages):
+        with shop.engine.connect() as connection:
+            room.append(connection.exec_driver_sql("PRAGMA page_count").scalar() + pages)
+        shop.engine.dispose()
+        shop.run(write_page, limit=3, failures=ASIDE)
+
+    came_to = set()
+    for _ in range(2):
+        with pytest.raises((Halted, OperationalError), match=r"OperationalError|disk is full"):
+            run(7)
+        came_to.add(shop.cursor())
+        assert (shop.landed(), shop.letters()) == ([*range(int(shop.cursor()))], [])
+    assert len(came_to) == 2, "the disk has to have been full in the middle of the feed"
+    run(2**20)
+    assert (shop.landed(), shop.letters()) == ([*range(30)], [])
 
 
 def lose_the_connection(engine, connection):
@@ -408,3 +454,18 @@ def test_interrupt_rolls_back_and_passes(either_shop):
         shop.run(apply, failures=ASIDE)
     assert (len(calls), shop.landed(), shop.letters()) == (1, [], [])
     assert (shop.cursor(), shop.leases()) == ("_first", 0)
+
+
+@pytest.mark.parametrize("lanes", [1, 4])
+def test_cancelled_task_rolls_back(async_shop, lanes):
+    """An apply that is cancelled leaves nothing of the page."""
+
+    async def apply(connection, page) -> None:
+        await write_page_async(connection, page)
+        asyncio.current_task().cancel()
+        await asyncio.sleep(DEADLINE)
+
+    async_shop.feed.publish(event(1, "a"), event(2, "b"))
+    with pytest.raises(asyncio.CancelledError):
+        async_shop.run(apply, lanes=lanes)
+    assert (async_shop.landed(), async_shop.cursor()) == ([], "_first")

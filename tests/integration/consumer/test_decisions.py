@@ -7,12 +7,14 @@ from dataclasses import make_dataclass, replace
 import pytest
 from harness.deliveries import (
     NAME,
+    Poison,
     Rival,
     Seen,
     effects,
     event,
     failing,
     halting,
+    numbers,
     opened,
     write,
     write_page,
@@ -44,6 +46,15 @@ def test_event_that_comes_again_is_dropped(every_shop):
     assert shop.landed() == [1, 2, 3]
     assert shop.observer["duplicate"] == [(1,), (1,)]
     assert shop.observer["committed"] == [(3,), (2,)]
+
+
+def test_event_whose_page_failed_is_not_taken_for_seen(shop):
+    """Events of a page that was rolled back come as new ones."""
+    shop.feed.publish(event(1), event(2))
+    with halting(Poison):
+        shop.run(failing(2), inbox=True)
+    shop.run(write_page, inbox=True)
+    assert shop.landed() == [1, 2]
 
 
 def test_event_that_was_set_aside_is_dropped_when_it_comes_again(shop):
@@ -139,6 +150,39 @@ def test_what_fails_is_set_aside_and_the_rest_is_applied(either_shop, poison):
     assert shop.observer["set aside"] == [(len(poison), 0)]
     assert shop.observer["failed"] == [("Poison", 1), ("Poison", 2)] * (1 + len(poison))
     assert shop.observer["committed"] == [(3,)]
+
+
+def test_event_that_succeeds_at_last_is_no_letter(shop):
+    """Each event of a page that failed has all its tries again."""
+    left = [1, 1, 1]
+
+    def apply(connection: Connection, one: Event) -> None:
+        write(connection, [one])
+        if left:
+            left.pop()
+            raise Poison
+
+    shop.feed.publish(event(1), event(2))
+    shop.run(apply, failures=ASIDE)
+    assert (shop.landed(), shop.letters()) == ([1, 2], [])
+    assert shop.observer["failed"] == [("Poison", 1), ("Poison", 2), ("Poison", 1)]
+
+
+def test_only_the_page_that_failed_is_applied_event_by_event(shop):
+    """The page behind one that was set aside is given whole again, and has all its tries."""
+    pages = []
+
+    def apply(connection, page):
+        pages.append((page.previous_cursor, page.cursor, numbers(page.events)))
+        write_page(connection, page)
+        if 2 in pages[-1][2]:
+            raise Poison
+
+    shop.feed.publish(*map(event, range(1, 7)))
+    shop.run(apply, limit=3, failures=Failures(tries=1, then="set-aside"))
+    one_by_one = [("_first", "3", [n]) for n in (1, 2, 3)]
+    assert pages == [("_first", "3", [1, 2, 3]), *one_by_one, ("3", "6", [4, 5, 6])]
+    assert (shop.landed(), shop.letters()) == ([1, 3, 4, 5, 6], [(2, "failed", 1)])
 
 
 def test_event_that_does_not_fit_the_model_is_set_aside(shop):
@@ -320,3 +364,22 @@ def test_letter_that_is_discarded_before_its_turn_is_not_applied(lettered):
     shop.retry()
     shop.run(failing(seen=seen), failures=HELD, observer=Rival(discard))
     assert (seen, shop.landed(), shop.letters()) == ([2, 3, 5], [4, 2, 3, 5], [])
+
+
+def test_letter_whose_transaction_cannot_be_committed_has_failed(postgresql_url):
+    """A constraint that is checked at the end fails the letter, and not the consumer."""
+
+    def apply(connection: Connection, one: Event) -> None:
+        for _ in range(2):
+            connection.execute(effects.insert().values(n=one.data["n"], unique_n=7))
+
+    with opened(postgresql_url) as shop:
+        shop.feed.publish(event(1, "a"), event(2, "b"))
+        shop.run(failing(1), failures=HELD)
+        with shop.engine.begin() as connection:
+            once = "ALTER TABLE effects ADD CONSTRAINT once UNIQUE (unique_n) DEFERRABLE "
+            connection.execute(text(f"{once} INITIALLY DEFERRED"))
+        shop.retry()
+        shop.run(apply, failures=HELD)
+        assert (shop.landed(), shop.letters()) == ([2], [(1, "failed", 3)])
+        assert shop.observer["failed"][-1] == ("IntegrityError", 3)

@@ -1,14 +1,25 @@
 """What a consumer says of events that it cannot apply, and of what it was given."""
 
+import asyncio
 import logging
 
 import httpx
 import pytest
-from harness.deliveries import Poison, event, failing, write_page
+from harness.deliveries import NAME, Poison, event, failing, write_page
 from prometheus_client import CollectorRegistry, generate_latest
-from sqlalchemy import text
+from sqlalchemy import create_engine, text
+from sqlalchemy.ext.asyncio import create_async_engine
 
-from zeroeventhub import AsyncClient, AsyncConsumer, Client, Consumer, Failures
+from zeroeventhub import (
+    AsyncClient,
+    AsyncConsumer,
+    Client,
+    Consumer,
+    CursorStore,
+    Failures,
+    async_lag,
+    lag,
+)
 from zeroeventhub.errors import ConfigurationError, Halted
 from zeroeventhub.telemetry import lag_collector
 
@@ -22,7 +33,7 @@ def errors(caplog):
 
 
 def test_log_never_has_the_words_of_a_handler(shop, caplog):
-    """A halted partition names the exception by its type; its text is in the cause alone."""
+    """The log names consumer, partition and an exception's type; its text is in the cause alone."""
     caplog.set_level(logging.DEBUG)
 
     def refuse(*_):
@@ -30,11 +41,33 @@ def test_log_never_has_the_words_of_a_handler(shop, caplog):
 
     shop.feed.publish(event(1))
     with pytest.raises(Halted, match="Poison") as caught:
-        shop.run(refuse)
+        shop.run(refuse, failures=Failures(tries=2))
+    (again,) = [one for one in caplog.records if "Trying again" in one.getMessage()]
+    assert (again.levelname, again.consumer, again.partition) == ("WARNING", "billing", 0)
     assert SECRET in str(caught.value.__cause__)
     assert SECRET not in str(caught.value)
     assert all(SECRET not in one.getMessage() for one in caplog.records)
     assert [where for _, *where in errors(caplog)] == [["billing", 0]]
+
+
+def test_each_dead_letter_is_an_error_in_the_log(sync_shop, caplog):
+    """The log names a letter's place, id and exception; the letter holds the event and more."""
+    shop, events = sync_shop, [event(1, "k"), event(2, "other"), event(3, "k")]
+    shop.feed.publish(*events)
+    shop.run(failing(1), failures=Failures(tries=1, then="set-aside", hold_back=True))
+    failed, held = errors(caplog)
+    assert failed[1:] == held[1:] == ("billing", 0)
+    start = "Event 'e{}' behind cursor '_first' is a dead letter: "
+    assert failed[0] == f"{start.format(1)}applying it raised Poison."
+    assert held[0].startswith(f"{start.format(3)}it was held back")
+    with shop.engine.connect() as connection:
+        letters = shop.store.dead_letters.letters(connection, NAME)
+    assert [(one.event, one.key, one.partition) for one in letters] == [
+        (events[0], "k", 0),
+        (events[2], "k", 0),
+    ]
+    assert letters[0].error == "harness.deliveries.Poison: event 1 is poison"
+    assert "in apply" in letters[0].traceback
 
 
 @pytest.mark.parametrize("lanes", [1, 2])
@@ -85,3 +118,17 @@ def test_what_does_not_fit_is_refused_where_it_is_given(sync_shop, make, reason)
     """Constructors say what they take, before anything is asked of a feed."""
     with pytest.raises(ConfigurationError, match=reason):
         make(sync_shop.store)
+
+
+def test_kind_of_engine_must_fit():
+    """A consumer or a lag with the other's kind of store says what goes with it."""
+    ours = CursorStore(create_engine("sqlite://"))
+    theirs = CursorStore(create_async_engine("sqlite+aiosqlite://"))
+    with pytest.raises(ConfigurationError, match="AsyncConsumer"):
+        Consumer(None, theirs, NAME).run(write_page)
+    with pytest.raises(ConfigurationError, match="or use Consumer"):
+        asyncio.run(AsyncConsumer(None, ours, NAME).run(write_page))
+    with pytest.raises(ConfigurationError, match="async_lag"):
+        lag(None, theirs, NAME)
+    with pytest.raises(ConfigurationError, match="or use lag"):
+        asyncio.run(async_lag(None, ours, NAME))

@@ -250,6 +250,29 @@ def test_consumers_share_partitions_and_share_again(shop):
     assert sorted(shop.landed()) == list(range(36))
 
 
+def test_pinned_consumers_read_what_they_name(sync_shop):
+    """A consumer that names partitions keeps those, and takes no part in the sharing of others."""
+    shop, free, renewals = filled(sync_shop), Seen(), []
+
+    class Pinned(Seen):
+        """Notes what is held at each renewal."""
+
+        def held(self, consumer, partitions):
+            renewals.append(partitions)
+
+    lease = LEASE / 3
+    running = [shop.start(lease=lease, observer=Pinned(), partitions=[0, 1, 2])]
+    until(lambda: renewals, "the pinned one holds its partitions")
+    running.append(shop.start(lease=lease, observer=free))
+    until(lambda: free.leases, "the free one holds the other")
+    known = len(renewals)
+    until(lambda: len(renewals) > known + 3, "leases are renewed")
+    assert (set(renewals), free.leases) == ({frozenset({0, 1, 2})}, {3})
+    shop.until_landed(20)
+    for each in running:
+        each.stop()
+
+
 def test_run_to_the_head_leaves_alone_what_a_living_process_reads(sync_shop):
     """A run that does not follow ends when what is left is read by a process that is alive."""
     shop = filled(sync_shop)
@@ -311,7 +334,47 @@ def test_halted_partition_leaves_the_others_running(busy):
     assert sorted(busy.landed()) == list(range(20))
 
 
+def test_observer_that_raises_ends_the_run(busy):
+    """An observer must not raise; one that does leaves no run that waits for ever."""
+
+    class Broken(Seen):
+        """Raises where a partition halts."""
+
+        def halted(self, consumer, partition, error):
+            raise ZeroDivisionError
+
+    def refuse(connection, page):
+        raise ValueError
+
+    with pytest.raises(ZeroDivisionError):
+        busy.run(refuse, observer=Broken())
+    assert busy.leases() == 0
+
+
 # Stopping.
+
+
+def test_page_that_is_on_its_way_is_waited_for(sync_shop):
+    """A run of threads leaves no request behind, and does nothing with its answer."""
+    shop, answered = filled(sync_shop, 6, 1), []
+    read = shop.feed.read
+
+    def slow(partition, cursor, limit):
+        page = read(partition, cursor, limit)
+        if cursor != "_first":
+            threading.Event().wait(0.2)
+            answered.append(cursor)
+        return page
+
+    def stop(connection, page):
+        write_page(connection, page)
+        until(lambda: (0, "2") in shop.feed.asked, "the next page is asked for")
+        running.ask_to_stop()
+
+    shop.feed.read = slow
+    running = Running(shop, stop, {"follow": True, "limit": 2})
+    running.run()
+    assert (answered, shop.landed()) == (["2"], [0, 1])
 
 
 def test_page_that_is_on_its_way_is_given_up_by_a_task(async_shop):

@@ -59,6 +59,17 @@ def test_signal_ends_a_run_after_its_page(either_shop, number):
     assert (shop.landed(), shop.leases()) == ([*range(shop.count())], 0)
 
 
+@SIGNALS
+def test_handler_of_the_host_is_called_as_well(shop, number, handled):
+    """A handler that was there sees the signal that stops the run, and is there afterwards."""
+    before = signal.getsignal(number)
+    shop.feed.place(6)
+    shop.run(once(number), follow=True, limit=1, handle_signals=True)
+    assert handled == [number]
+    assert 1 <= shop.count() < 6
+    assert signal.getsignal(number) is before
+
+
 def test_signals_are_left_to_the_host(shop, handled):
     """A run that was not asked to handle signals goes on, and the host's handler sees each."""
     shop.feed.place(3)
