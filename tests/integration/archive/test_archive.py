@@ -2,6 +2,7 @@
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import timedelta
 from io import BytesIO
 
@@ -109,6 +110,22 @@ def test_lost_answer_is_no_reason_to_seal_twice(tmp_path):
     archive.look()
     assert archive.add(made(0, 10), "feed")
     assert positions_in(Archive(tmp_path)) == [*range(1, 11)]
+
+
+def test_what_dead_sealers_left_is_tidied_away(tmp_path):
+    """Files that no manifest names go, wherever the process dies that removes them."""
+    for step in range(0, 12, 2):
+        store = tmp_path / str(step)
+        dead = dying(store, 3)
+        with pytest.raises(Died):
+            dead.add(made(0, 10, partitions=2), "feed")
+        Archive(store).add(made(0, 10), "feed")
+        with suppress(Died):
+            dying(store, step, grace=NOW).tidy()
+        again = Archive(store, grace=NOW)
+        again.tidy()
+        assert names(again) == named(again)
+        assert positions_in(Archive(store)) == [*range(1, 11)]
 
 
 def test_files_of_sealers_that_may_live_stay_for_the_grace(tmp_path):
@@ -242,6 +259,23 @@ def test_segment_is_parquet_that_others_read(tmp_path):
         rows = file.read_row_group(number).select([*wanted[0]]).to_pylist()
         assert rows == wanted
     assert file.num_row_groups == 3
+
+
+def test_row_groups_hold_what_is_fetched_at_once(tmp_path):
+    """A row group has 10,000 events and 4 MiB of their JSON, or a single event that is larger."""
+    archive = Archive(tmp_path)
+    archive.add(made(0, 20_001), "feed")
+    large = [f'"{"x" * size}"' for size in (3_000_000, 2_000_000, 1_000_000, 5_000_000, 10)]
+    archive.add(made(20_001, 20_006, data=large), "feed")
+    groups = [
+        [(entry.first, entry.last, entry.events) for entry in archive.load_footer(one).entries]
+        for one in archive.look().segments
+    ]
+    assert groups == [
+        [(1, 10_000, 10_000), (10_001, 20_000, 10_000), (20_001, 20_001, 1)],
+        [(20_002, 20_002, 1), (20_003, 20_004, 2), (20_005, 20_005, 1), (20_006, 20_006, 1)],
+    ]
+    assert positions_in(archive) == [*range(1, 20_007)]
 
 
 def test_segment_that_was_changed_by_somebody_else_is_refused(tmp_path):

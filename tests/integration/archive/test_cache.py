@@ -44,6 +44,14 @@ def reopened(tmp_path, **options):
     return archive, objects
 
 
+def test_archives_that_share_a_folder_keep_apart(cached, tmp_path):
+    """An archive finds nothing in its cache that was fetched from another store."""
+    load(*cached)
+    Archive(tmp_path / "other", cache=tmp_path / "cache").look()
+    reopened(tmp_path)
+    assert len([*(tmp_path / "cache").glob("*/*")]) == 2
+
+
 @pytest.mark.parametrize(
     ("harmed", "fetched"),
     [

@@ -54,6 +54,19 @@ def test_store_that_does_not_answer_is_unavailable(tmp_path):
             Archive(place)
 
 
+def test_store_that_lets_nobody_in_is_refused(tmp_path, monkeypatch):
+    """A folder in which one may not write is no store that may answer later."""
+    objects = Archive(tmp_path).objects
+
+    def refused(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("os.link", refused)
+    with pytest.raises(ConfigurationError, match="does not let this process in"):
+        objects.create("segments/one", b"")
+    assert objects.names("segments") == []
+
+
 @pytest.mark.parametrize("stride", [19, pytest.param(1, marks=pytest.mark.test_all)])
 def test_killed_at_points_of_creating_a_file(tmp_path, stride):
     """A file is whole as soon as it is seen, wherever its writer is killed."""

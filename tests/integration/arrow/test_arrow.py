@@ -336,7 +336,11 @@ def test_other_streams_are_refused():
     for wrong in (b"<html></html>", b"\xff" * 40, b"\x10" * 40, batches, schema + schema + batches):
         with pytest.raises(ProtocolError):
             decoded(wrong)
-    for columns in ([ROWS[0]], [ROWS[1], ROWS[0]], [pa.field("data", pa.binary()), ROWS[1]]):
+    others = [pa.binary(), pa.large_string(), pa.dictionary(pa.int8(), pa.string())]
+    for columns in (
+        *([ROWS[0]], [ROWS[1], ROWS[0]], [*ROWS, pa.field("more", pa.string())]),
+        *([pa.field("data", other), ROWS[1]] for other in others),
+    ):
         with pytest.raises(ProtocolError, match="other columns"):
             decoded(stream(schema=pa.schema(columns)))
     with pytest.raises(PageTooLarge):

@@ -17,6 +17,7 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 
 from zeroeventhub import FIRST, EventLog, Layout, NewEvent
@@ -177,6 +178,18 @@ def test_append_is_part_of_the_callers_transaction(engine, log):
         log.append(session, batch(1))
         session.commit()
     assert ids(engine, log) == ["e0"]
+
+
+@pytest.mark.anyio
+async def test_append_by_an_async_driver_without_copy(postgresql):
+    """A driver that has no COPY as psycopg has it appends a batch once."""
+    log = made(postgresql)
+    own = create_async_engine(postgresql.url.set(drivername="postgresql+asyncpg"))
+    for size in (1, 5, 7):
+        async with own.begin() as connection:
+            await connection.run_sync(log.append, batch(size))
+    await own.dispose()
+    assert ids(postgresql, log) == [f"e{number}" for number in range(7)]
 
 
 def test_attributes_are_those_of_a_cloudevent(engine, log):

@@ -9,6 +9,7 @@ from functools import partial
 from itertools import chain, product
 
 import pytest
+from harness.waiting import until
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import (
@@ -353,6 +354,25 @@ def test_mariadb_knows_what_is_newer_than_its_snapshot(mariadb):
         assert log.append_to(connection, "ada", events, expected_version=4) == 5
     with mariadb.connect() as connection:
         assert connection.scalar(select(func.count()).select_from(log.table)) == 5 + 6
+
+
+@pytest.mark.parametrize("ends", ["rollback", "commit"])
+def test_writer_that_is_open_is_waited_for(postgresql, ends):
+    """A writer beside an open transaction of the same key goes on when that has ended."""
+    log = made(postgresql)
+    with ThreadPoolExecutor(1) as pool, postgresql.connect() as connection:
+        log.append_to(connection, "ada", happened(2), expected_version=0)
+        rival = pool.submit(append, postgresql, log, "ada", happened(1, first=5), 0)
+        with postgresql.connect() as watching:
+            waits = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+            until(lambda: watching.scalar(waits), "the rival waits")
+        assert not rival.done()
+        getattr(connection, ends)()
+        error = rival.exception(30)
+    if ends == "rollback":
+        assert (error, history(postgresql, log)) == (None, [(1, 5)])
+    else:
+        assert (error.version, history(postgresql, log)) == (2, [(1, 1), (2, 2)])
 
 
 def test_key_is_read_by_one_query_by_the_index(engine, log):

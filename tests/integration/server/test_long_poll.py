@@ -363,3 +363,24 @@ def test_commit_through_the_engine_of_the_feed_is_heard_of(any_engine, kind, wat
             watcher.until_waiting(0)
     if kind == "sync":
         reading.dispose()
+
+
+def test_commit_is_looked_for_until_it_is_there(watcher):
+    """A commit is told of while it is still under way: it is looked for a moment longer."""
+
+    class Telling(Numbers):
+        def on_commit(self, told):
+            self.tell = told
+
+    feed = Telling()
+    with mounted(feed, capacity=Capacity(look_seconds=60), observer=watcher) as url:
+        feed.tell()  # a commit that is told of to nobody
+        with ask(page_url(url, wait=30)) as waiting:
+            watcher.until_waiting(1)
+            ending = time.monotonic() + 10
+            while time.monotonic() < ending and watcher.counts[-1] != 0:
+                feed.tell()
+                time.sleep(0.002)
+                feed.count = 1
+                time.sleep(0.15)
+            assert events_of(waiting) == 1

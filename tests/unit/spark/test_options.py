@@ -1,9 +1,11 @@
 """Options of the Spark source: what each means, and that what is refused is never repeated."""
 
+from datetime import UTC, datetime
+
 import pytest
 
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.spark.options import EARLIEST, Options, read_options
+from zeroeventhub.spark.options import EARLIEST, Moments, Options, read_options
 from zeroeventhub.spark.source import FeedSource
 
 URL = "https://shop.example/orders"
@@ -54,6 +56,12 @@ def test_what_cannot_be_meant_is_refused(given, match):
         read(**given)
     assert CANARY not in str(refused.value)
     assert refused.value.__suppress_context__ or refused.value.__context__ is None
+
+
+def test_moment_is_exact():
+    """A moment is that of its milliseconds, up to the last one."""
+    moment = datetime(9999, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC)
+    assert read(endingTimestamp="253402300799999").ending == Moments(moment, {})
 
 
 @pytest.mark.parametrize(
