@@ -1,5 +1,6 @@
 """A feed behind an engine, sync or async: each question, and looks at the head that are small."""
 
+import time
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
@@ -120,7 +121,35 @@ def test_look_where_nothing_is_written_is_small(host, ordering, statements):
     assert session(host) == before
 
 
+def test_look_waits_for_who_writes(host, postgresql_url):
+    """A number that was drawn is looked at until its writer has ended."""
+    feed, writing = bound(host, "observed"), create_engine(postgresql_url)
+    assert feed.head() == 3
+    with writing.connect() as connection:
+        place(connection, 1)
+        assert [feed.head() for _ in range(2)] == [3, 3]
+        write(writing)
+        assert feed.head() == 3
+        connection.commit()
+    assert feed.head() == 5
+    writing.dispose()
+
+
 def session(engine, question="SELECT name || '=' || setting FROM pg_settings ORDER BY name"):
     """Return what the one connection of an engine answers."""
     with engine.connect() as connection:
         return connection.scalars(text(question)).all()
+
+
+def test_look_does_not_wait_for_long(host, postgresql_url):
+    """An altered sequence keeps a look waiting for no longer than a statement may take."""
+    feed, altering = bound(host, "observed", statement_seconds=0.5), create_engine(postgresql_url)
+    assert feed.head() == 3
+    with altering.connect() as connection:
+        connection.execute(text("ALTER SEQUENCE orders_id_seq MAXVALUE 1000000"))
+        began = time.monotonic()
+        with pytest.raises(Unavailable, match="longer than it may"):
+            feed.head()
+        assert time.monotonic() - began < 20
+    altering.dispose()
+    assert feed.head() == 3

@@ -1,6 +1,7 @@
 """Schemas that change under a running feed: it fails clearly, and cursors hold afterwards."""
 
 from contextlib import suppress
+from functools import partial
 
 import pytest
 from harness.shop import metadata, orders, place
@@ -8,6 +9,7 @@ from sqlalchemy import text
 
 from zeroeventhub import FIRST, TableFeed
 from zeroeventhub.errors import ConfigurationError, Diverged, FeedFailure
+from zeroeventhub.publisher import checks
 
 _COPY = "id, part, kind, customer, placed, data"
 
@@ -99,6 +101,50 @@ def test_cursor_leads_on_when_the_schema_is_back(engine, drift):
     )
     if drift == "a column renamed":
         assert "no column 'customer'" in said
+
+
+ORDERINGS = {
+    "observed": ("ALTER SEQUENCE orders_id_seq CACHE 10", "ALTER SEQUENCE orders_id_seq CACHE 1"),
+    "gated": ("DROP TRIGGER zeroeventhub_gate ON orders", None),
+    "sequenced": ("ALTER TABLE {} RENAME TO hid", "ALTER TABLE hid RENAME TO {}"),
+}
+
+
+@pytest.mark.parametrize("ordering", ORDERINGS)
+def test_cursor_leads_on_when_the_ordering_is_back(postgresql, monkeypatch, ordering):
+    """What an ordering needs is missed at the next look at it, and the feed goes on with it."""
+    monkeypatch.setattr(checks, "CHECK_INTERVAL", 0.0)
+    metadata.create_all(postgresql)
+    publisher = source(ordering=ordering)
+    table = publisher.ordering("postgresql").source.table.name
+
+    def change(statement):
+        with postgresql.begin() as connection:
+            if statement is None:
+                publisher.install(connection)
+            else:
+                connection.exec_driver_sql(statement.format(table))
+
+    change(None)
+    break_, mend = (partial(change, statement) for statement in ORDERINGS[ordering])
+    assert_fails_until_mended(postgresql, publisher.bind(postgresql), break_, mend)
+
+
+def test_feed_goes_on_without_its_index(engine):
+    """Pages are read in another way once their index is gone, and by it when it is back."""
+    metadata.create_all(engine)
+    write(engine, 10, partitions=2)
+    feed = source(partition="part", partitions=2).bind(engine)
+    cursor = feed.read(1, FIRST, 2).cursor
+    on = " ON orders" if engine.dialect.name == "mariadb" else ""
+    run(engine, [f"DROP INDEX orders_by_part{on}"])
+    with suppress(FeedFailure):
+        feed.read(1, cursor, 10)
+    assert len(feed.read(1, cursor, 10).events) == 3
+    assert feed.lag(1, cursor).events == 3
+    assert feed.cursor_of_count(1, cursor, 9).events == 3
+    run(engine, ["CREATE INDEX orders_by_part ON orders (part, id)"])
+    assert len(feed.read(1, cursor, 10).events) == 3
 
 
 def test_form_that_changed_is_no_other_history(engine):

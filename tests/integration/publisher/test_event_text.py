@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sqlalchemy.dialects import postgresql as pg
 
 from zeroeventhub import FIRST, TableFeed
-from zeroeventhub.errors import FeedFailure
+from zeroeventhub.errors import Diverged, FeedFailure
 
 ROWS = 40
 
@@ -116,6 +116,22 @@ def test_events_are_the_same_whoever_makes_their_json(oslo, values):
         assert events(oslo, **options) == of_rows(oslo, **options)
 
 
+def test_cursor_holds_in_the_history_that_it_was_given_for(oslo):
+    """What a cursor holds of an event is what is compared with it when it is used."""
+    with oslo.begin() as connection:
+        connection.execute(sa.insert(log), [{"note": "å\n"}, {"note": "b"}])
+    feeds = [TableFeed(log, **options).bind(oslo) for options in forms.values()]
+    cursors = [feed.read(0, FIRST, 1).cursor for feed in feeds]
+    for feed, cursor in zip(feeds, cursors, strict=True):
+        assert len(feed.read(0, cursor, 1).events) == 1
+    with oslo.begin() as connection:
+        changed = {"note": "o", "document": {}, "count": 7, "seen": datetime.now(UTC)}
+        connection.execute(sa.update(log).where(log.c.id == 1).values(changed))
+    for feed, cursor in zip(feeds, cursors, strict=True):
+        with pytest.raises(Diverged):
+            feed.read(0, cursor, 1)
+
+
 @pytest.mark.parametrize("aware", [True, False])
 @pytest.mark.parametrize("declared", [True, False])
 def test_zone_is_told_by_the_table_and_not_by_its_declaration(oslo, *, aware, declared):
@@ -147,3 +163,13 @@ def test_time_without_a_form_is_an_error(oslo, column):
         for read in (events, of_rows):
             with pytest.raises(FeedFailure):
                 read(oslo, data=[column])
+
+
+def test_sequenced_events_are_the_same(oslo):
+    """With positions beside the table, events have the same JSON as those made of rows."""
+    with oslo.begin() as connection:
+        TableFeed(log, ordering="sequenced").install(connection)
+        connection.execute(sa.insert(log), {"note": "å", "paid": True, "seen": datetime.now(UTC)})
+    for options in forms.values():
+        sequenced = {**options, "ordering": "sequenced"}
+        assert events(oslo, **sequenced) == of_rows(oslo, **sequenced)

@@ -223,6 +223,38 @@ def test_lock_that_is_not_had_in_time_is_a_503(request, database, ordering):
     until(lambda: len(feed.read(0, FIRST, 100).events) == 6, "the events behind the lock come")
 
 
+@pytest.mark.parametrize(
+    ("database", "less"),
+    [("postgresql", "SET statement_timeout = 300"), ("mariadb", "SET max_statement_time = 0.3")],
+)
+def test_host_may_allow_less(request, database, less):
+    """What the host's connections have as a timeout is kept, where it is shorter."""
+    engine = request.getfixturevalue(database)
+    published(engine)
+    fill(engine)
+    as_host_likes(engine, [less])
+    began = time.monotonic()
+    with pytest.raises(Unavailable, match="longer than it may"):
+        read(engine, Capacity(statement_seconds=60), data=slow(engine))
+    assert time.monotonic() - began < LONG
+
+
+def test_transaction_that_a_hook_begins_is_ended(sqlite):
+    """A host of SQLite whose hook begins transactions that lock the database is not locked."""
+    published(sqlite)
+    fill(sqlite)
+    sqlite.dispose()
+    begin = lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE")  # noqa: E731
+    event.listen(sqlite, "connect", lambda own, _: setattr(own, "isolation_level", None))
+    event.listen(sqlite, "begin", begin)
+    other = create_engine(sqlite.url, connect_args={"timeout": 1})
+    with during(sqlite, lambda cursor: fill(other)):
+        assert len(read(sqlite).events) == 3
+    fill(sqlite)
+    assert [len(read(sqlite).events) for _ in range(2)] == [9, 9]
+    other.dispose()
+
+
 def test_connection_that_breaks_is_never_seen_again(postgresql_url):
     """A connection that breaks in use ends in a 503, and the next one is whole."""
     engine = create_engine(postgresql_url, pool_size=1, max_overflow=0)

@@ -177,6 +177,12 @@ def test_column_alone_is_the_data(engine, kind, value, raw):
     assert published(engine, {"data": kind}, {"data": value}, data="data").raw == raw
 
 
+def test_value_that_its_column_does_not_declare_is_an_error(sqlite):
+    """A row that does not hold what its column declares is an error of the feed."""
+    with pytest.raises(FeedFailure, match="position 0"):
+        published(sqlite, {"at": sa.DateTime()}, {"at": sa.text("'yesterday'")})
+
+
 def test_expressions_are_published_by_name(engine):
     """Any SQL expression can be a part of the data, under a name of its own."""
     column = sa.column("n", sa.Integer)
@@ -184,6 +190,14 @@ def test_expressions_are_published_by_name(engine):
         engine, {"n": sa.Integer()}, {"n": 4}, data={"twice": column * 2, "big": column > 3}
     )
     assert event.data == {"twice": 8, "big": True}
+
+
+def test_every_float_has_a_form(sqlite):
+    """Any float is JSON that means the same."""
+    numbers = [float("inf"), float("-inf"), 5e-324, 1.7976931348623157e308, -1.5, 0.1, 1e16, 1e22]
+    values = {f"n{place}": number for place, number in enumerate(numbers)}
+    event = published(sqlite, dict.fromkeys(values, sa.Float()), values)
+    assert [repr(float(found)) for found in event.data.values()] == [*map(repr, numbers)]
 
 
 def test_cloudevents_envelope_is_valid(engine):
