@@ -102,6 +102,14 @@ def test_keys_are_told_apart(store):
     assert call(store, blocked, []) == set()
 
 
+def test_many_keys_are_asked_about(store):
+    """A page of more keys than a database takes in one statement is asked about, to the last."""
+    keys = list(map(str, range(40_000)))
+    for key in ("1", "7000", "39999"):
+        add(store, 1, key=key)
+    assert call(store, store.dead_letters.blocked, keys) == {"1", "7000", "39999"}
+
+
 def test_letters_are_those_of_a_consumer_and_a_partition(store):
     """Letters are marked, discarded and due for themselves, and those of others stay."""
     for number in range(3):

@@ -1,5 +1,7 @@
 """Cursors of partitions that are gone, handed to those that go on from there."""
 
+from dataclasses import replace
+
 import pytest
 from harness.stores import (
     NAME,
@@ -40,6 +42,17 @@ def test_partition_that_was_taken_over_is_not_started_again(store):
     move(store, 1, load(store, 1), "b")
     inherit(store, {1: [0], 2: [0]})
     assert call(store, store.cursors) == {1: "b", 2: "a"}
+
+
+def test_partition_that_comes_back_takes_its_heirs_cursor(store):
+    """A partition that was gone, and is now an heir of its heir, goes on from there, fenced."""
+    place = load(store, 0, start="a")
+    inherit(store, {1: [0]})
+    move(store, 1, load(store, 1), "b")
+    inherit(store, {0: [1]})
+    assert load(store, 0) == replace(place, cursor="b", epoch=2)
+    with pytest.raises(Fenced):
+        move(store, 0, replace(place, cursor="b"), "c")
 
 
 def test_heirs_see_a_commit_that_was_under_way(store):

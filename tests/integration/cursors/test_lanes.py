@@ -44,6 +44,15 @@ def test_lane_counts_once(store):
     assert progress(store, place) == (2, {0: 3})
 
 
+def test_lane_that_was_rolled_back_has_not_moved(store):
+    """How far a lane has come is written in the transaction of its effects."""
+    place = load(store, 0)
+    with store.engine.connect() as connection:
+        store.lanes.advance(connection, NAME, 0, place, lane=0, lanes=2, before=0, after=3)
+        connection.rollback()
+    assert progress(store, place) is None
+
+
 def test_lane_is_fenced_like_a_move(store):
     """A lane comes further neither from another cursor nor in another epoch."""
     claim(store, "one", [0])
@@ -96,3 +105,12 @@ def test_lanes_work_side_by_side_and_cursor_waits(leveled_store):
     assert progress(store, entered[0]) == (2, {0: 1, 1: 1})
     with pytest.raises(Fenced):
         advance(store, place, 0, 1, 2)
+
+
+def test_lane_that_waited_for_the_cursor_is_fenced(store):
+    """A lane that begins while the right to the cursor passes on does not count."""
+    place = load(store, 0)
+    with kept_waiting(store, advance, store, place, 0, 0, 1) as (connection, results):
+        store.set(connection, NAME, 0, FIRST)
+    assert isinstance(results[0], Fenced)
+    assert progress(store, load(store, 0)) is None

@@ -24,7 +24,7 @@ from sqlalchemy.exc import DBAPIError
 from zeroeventhub import Event
 from zeroeventhub.cursors import leases
 from zeroeventhub.cursors.transience import is_transient
-from zeroeventhub.errors import LeaseLost, StoreUnavailable
+from zeroeventhub.errors import ConfigurationError, LeaseLost, StoreUnavailable
 
 ALL = (0, 1, 2, 3, 4)
 LOCK_WAIT = {
@@ -104,6 +104,13 @@ def test_pinned_process_takes_what_is_free_of_its_own(store):
     assert claim(store, "two", ALL).held == {4}
     assert claim(store, "other", ALL, share=False).held == set()
     assert claim(store, "one", ALL).surplus == set()
+
+
+@pytest.mark.parametrize("owner", ["", "x" * 201])
+def test_name_of_a_process_fits_its_column(any_store, owner):
+    """A name that is empty, or would be cut, is refused."""
+    with pytest.raises(ConfigurationError):
+        claim(any_store, owner, ALL)
 
 
 def test_claim_does_not_wait_for_a_page(leveled_store):

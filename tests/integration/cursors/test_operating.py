@@ -4,7 +4,7 @@ import pytest
 from harness.stores import NAME, advance, call, claim, cursor, end, expire, inherit, load, progress
 
 from zeroeventhub import FIRST, LAST, Event
-from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.errors import ConfigurationError, TokenChanged
 
 
 def unseen(store, ids, partition=0, **options):
@@ -91,3 +91,17 @@ def test_reset_forgets_what_would_keep_events_from_being_applied(store):
     assert progress(store, here) is None
     assert call(store, store.cursors, name="audit") == {0: "a", 1: "a"}
     assert unseen(store, ["0", "1"], name="audit") == set()
+
+
+def test_reset_of_an_heir_forgets_events_of_its_parents(any_store):
+    """Events that came by a partition that is gone come again, and are then applied again."""
+    store = any_store
+    load(store, 0, start="a")
+    unseen(store, ["x"])
+    inherit(store, {1: [0], 2: [0]})
+    assert unseen(store, ["x"], 1) == set()
+    assert call(store, store.reset, [1]) == 1
+    assert unseen(store, ["x"], 1) == {"x"}
+    assert call(store, store.reset) == 2
+    with pytest.raises(TokenChanged):
+        load(store, 0)

@@ -7,7 +7,7 @@ import psycopg
 import pymysql
 import pytest
 from sqlalchemy import create_engine, make_url, text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, PendingRollbackError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import create_async_engine
 
@@ -42,6 +42,18 @@ def test_connection_that_was_ended_is_transient(engine):
     with pytest.raises(DBAPIError) as raised:
         asyncio.run(execute(create_async_engine(url)))
     assert is_transient(raised.value)
+
+
+@SERVERS
+def test_lost_connection_stays_transient_within_its_transaction(engine):
+    """A handler that goes on in a transaction whose connection is gone learns of it once more."""
+    with engine.connect() as connection:
+        kill(engine, connection.scalar(text(WHO[engine.dialect.name])))
+        for kind in (DBAPIError, PendingRollbackError):
+            with pytest.raises(kind) as raised:
+                connection.execute(text("SELECT 1"))
+            assert is_transient(raised.value)
+    assert not is_transient(PendingRollbackError("Roll back first.", code="7s2a"))
 
 
 @pytest.mark.parametrize("driver", ["postgresql+psycopg", "mariadb+pymysql"])
@@ -138,6 +150,14 @@ def test_code_of_an_error_tells_whether_it_passes(error, passing, staying):
     """A code that passes is transient, and any other one stays; SQLite's count without details."""
     found = [code for code in f"{passing} {staying}".split() if is_transient(error(code))]
     assert " ".join(found) == passing
+
+
+def test_server_that_has_become_a_replica_is_transient():
+    """MariaDB has one number for all options that forbid a statement; being read-only passes."""
+    said = "The MariaDB server is running with the {} option so it cannot execute this statement"
+    error = pymysql.err.OperationalError
+    assert is_transient(error(1290, said.format("--read-only")))
+    assert not is_transient(error(1290, said.format("--secure-file-priv")))
 
 
 @pytest.mark.parametrize("error", [ConnectionError(), KeyError(1213)])
