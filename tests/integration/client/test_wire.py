@@ -345,6 +345,13 @@ def test_v1_feed_is_read_where_its_partitions_are_known(call):
     ]
 
 
+def test_problem_of_discovery_is_not_taken_for_v1(any_call):
+    """A feed that says what is wrong with the request is not one of v1."""
+    info = problem("bad-request", status="400 No", detail="No.")
+    with raw_feed(info=info) as (url, _), pytest.raises(errors.BadRequest, match=r"^No\."):
+        any_call(url, "discover")
+
+
 @pytest.mark.parametrize(
     ("method", "arguments", "options"),
     [("fetch", (0, FIRST), {"types": TypeFilter({"a"})}), ("lag", (0, FIRST), {})],

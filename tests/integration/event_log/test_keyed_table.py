@@ -210,6 +210,24 @@ def test_table_of_ones_own_with_ids(engine):
         keyed.append(connection, 17, changed, expected_version=0)
 
 
+def test_unique_value_of_another_column_is_no_row_that_came_before(engine):
+    """A row that another unique column refuses is an error, with ids and without, and nothing of
+    its append is there.
+    """
+    table = own_table(UniqueConstraint("account", "nth"), UniqueConstraint("amount"))
+    table.create(engine)
+    with engine.begin() as connection:
+        connection.execute(table.insert().values(account=1, nth=1, amount=7))
+    for options in ({}, {"id": "command"}):
+        keyed = KeyedTable(table, key="account", version="nth", **options)
+        for amounts, error in (([7], StoreUnavailable), ([8, 7], IdReused)):
+            rows = [{"amount": n, **({"command": f"c{n}"} if options else {})} for n in amounts]
+            with pytest.raises(error), engine.begin() as connection:
+                keyed.append(connection, 17, rows, expected_version=0)
+            with engine.connect() as connection:
+                assert keyed.version(connection, 17) == 0
+
+
 def test_row_that_does_not_fit_is_refused(sqlite):
     """A row has columns of the table, neither key nor version, and all by which it would be
     recognized if it came again.

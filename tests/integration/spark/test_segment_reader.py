@@ -1,6 +1,7 @@
 """Ranges whose events lie in files: read past the publisher, and each event once all the same."""
 
 import json
+import logging
 from operator import itemgetter
 
 import httpx
@@ -23,7 +24,7 @@ class FiledFeed(ReadFeed):
 
     def __init__(self, folder):
         super().__init__(2, frozenset({STOP, SEGMENTS}))
-        self.folder, self.base = folder, folder.as_uri()
+        self.folder, self.base, self.signature = folder, folder.as_uri(), ""
         self.files, self.asked, self.read_from = [], [], []
         self.sizes = {}  # where a file is not of the size that it is said to be
         self.parts_at_once = 100
@@ -64,7 +65,8 @@ class FiledFeed(ReadFeed):
             low, high = max(after, start), min(until, end)
             if low < high and len(parts) < self.parts_at_once:
                 size = self.sizes.get(name) or (self.folder / name).stat().st_size
-                parts.append(SegmentPart(f"{self.base}/{name}", size, low, high, str(high)))
+                where = f"{self.base}/{name}{self.signature}"
+                parts.append(SegmentPart(where, size, low, high, str(high)))
         return Segments(parts, parts[-1].cursor if parts else str(after))
 
 
@@ -218,6 +220,15 @@ def test_credentials_of_the_feed_are_not_shown_to_the_store(store, url, monkeypa
     found(url, 0, bearerTokenEnv="FEED_TOKEN")
     assert store.asked
     assert "only-for-the-feed" not in str(store.asked)
+
+
+def test_signatures_are_not_logged(feed, url, caplog):
+    """A reader of a task's log cannot read the files with what stands there."""
+    feed.signature = "?X-Amz-Signature=0123abcd"
+    caplog.set_level(logging.DEBUG)
+    assert found(url, 0) == wanted(feed, 0)
+    assert "/files/" in caplog.text
+    assert "0123abcd" not in caplog.text
 
 
 @pytest.mark.parametrize(
