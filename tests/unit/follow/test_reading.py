@@ -63,8 +63,8 @@ class World:
     A page is a text of its events, a letter each. Where loading a place is a new right to it, as
     under a lease, `leased` is set. Some pages arrive at partition 0, one at each pause, and where
     there are `writers` each partition has another page after each that is read. The next steps of
-    a kind end in its `answers`: errors that keep them from being done, replies that are Lost, or
-    None.
+    a kind end in its `answers`: errors that keep them from being done, replies that are Lost, what
+    others do to the world before, or None.
     """
 
     layout: list[Partition]
@@ -85,6 +85,8 @@ class World:
         answer = answers.pop(0) if answers else None
         if isinstance(answer, Exception):
             raise answer
+        if callable(answer):
+            answer(self)
         result = self.do(step)
         if isinstance(answer, Lost):
             raise answer.error
@@ -265,6 +267,24 @@ def test_feed_waits_for_one_partition_of_several(partitions, waited_for):
     assert {step.partition for step in of_kind(steps, Fetch) if step.wait} == waited_for
 
 
+def test_feed_whose_partitions_have_all_ended_is_discovered_again():
+    """After a pause a reader of all partitions looks whether there are new ones."""
+    steps = follow(World([Partition(0, closed=True)], {0: ["a"]}), forever=True)
+    assert steps[steps.index(Pause(POLL)) + 1] == Discover()
+
+
+def test_run_looks_for_the_head_where_a_rival_has_gone_on():
+    """Where another process has moved on behind the head that was seen, it is read from there."""
+
+    def go_on(world):
+        world.pages[0].extend("bc")
+        world.cursors[0] = "2"
+
+    world = World(ONE, {0: ["a"]}, extensions=SAYS, answers={Deliver: [go_on]})
+    assert delivered(follow(world)) == [(0, "a"), (0, "c")]
+    assert [step.cursor for step in of_kind(world.taken, Fetch)] == [FIRST, "2"]
+
+
 def test_run_ends_beside_writers_that_never_pause():
     """A run that does not follow ends though something new is there after every page."""
     world = World(ONE, {0: ["a"]}, extensions=SAYS, writers=True)
@@ -422,6 +442,18 @@ def test_events_that_do_not_move_the_cursor_are_refused():
         read(world)
 
 
+def test_dead_letters_are_applied_before_the_next_page():
+    """Letters that were marked come before each page that is fetched meanwhile, and at the head."""
+    world = leased("a", "b", extensions=SAYS)
+    marked = {1, 4, 8}
+    read(world, forever=True, letters=lambda: len(world.taken) in marked, most=10)
+    assert kinds(world.taken) == [
+        *[Load, Redeliver, Fetch, Deliver, Redeliver, Fetch, Deliver],
+        *[Pause, Redeliver, Fetch],
+    ]
+    assert of_kind(world.taken, Redeliver)[1] == Redeliver(0, Place("1", 1))
+
+
 # Commits.
 
 
@@ -471,6 +503,15 @@ def test_page_that_fails_is_tried_again_after_pauses(error):
     assert kinds(world.taken)[:7] == [Load, Fetch, *[Deliver, Pause] * 2, Deliver]
     assert [pause.reason for pause in of_kind(world.taken, Pause)] == [error] * 4
     assert world.applied == [(0, "a"), (0, "b")]
+
+
+def test_commits_of_unknown_outcome_are_no_tries():
+    """What the store could not do says nothing about the page; what was decided of it stays."""
+    answers = {Deliver: [BROKEN, AWAY, Fenced("moved"), BROKEN, AWAY, None]}
+    world = leased("a", answers=answers)
+    assert read(world, failures=Failures(tries=2, then="set-aside"))
+    assert [step.set_aside for step in of_kind(world.taken, Deliver)] == [*[False] * 4, *[True] * 2]
+    assert world.applied == [(0, "a")]
 
 
 def test_partition_halts_where_nothing_can_be_set_aside():
