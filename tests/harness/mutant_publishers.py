@@ -317,6 +317,10 @@ def thinned(page):
     return replace(page, events=[e for e in page.events if random.random() > 0.1], full=False)
 
 
+def doubled(page):
+    return replace(page, events=[*page.events, *page.events])
+
+
 def moved(cursor, by):
     return f"c{max(0, int(cursor[1:]) + by)}"
 
@@ -416,5 +420,45 @@ MUTANTS = {
     "lists ids as numbers": ("partition-ids", swapped(b'"id": "0"', b'"id": 0', "/feed")),
     "repeats the request": ("problem-echo", answered(echo)),
     "refuses in plain text": ("problem-documents", answered(plain_errors)),
+    "ends without a newline": ("page-newline", body(lambda text: text[:-1])),
+    "sends a byte order mark": ("lines-bom", body(lambda text: b"\xef\xbb\xbf" + text)),
+    "sends empty lines": ("lines-empty", swapped(b"\n", b"\n\n")),
+    "says caughtUp false": ("lines-flags", swapped(b"}\n", b',"caughtUp":false}\n')),
+    "escapes half a surrogate pair": ("lines-surrogates", swapped("\u2028".encode(), b"\\ud800")),
+    "sends two commands at once": (
+        "lines-one-command",
+        swapped(b'{"data', b'{"cursor":"c1","data'),
+    ),
+    "goes in circles": ("reading", always("read", cursor="c0")),
+    "publishes twice": ("events-once", found("read", doubled)),
+    "says text/plain": ("page-media-type", header("content-type", "text/plain")),
+    "compresses unasked": ("page-encoding", header("content-encoding", "gzip")),
+    "fails at a bad size": ("pagesizehint-malformed", status(400, 500, b"{}")),
+    "fails at a bad partition": ("partition-malformed", status(400, 500, b"{}")),
+    "needs no token": ("token-missing", status(400, 200, b'{"cursor":"c0"}\n')),
+    "answers to every method": ("methods", status(405, 200, b"")),
+    "keeps an old token": ("token-accepted", swapped(b'"t1"', b'"t2"', "/feed")),
+    "lists a token that is a number": ("discovery-token", swapped(b'"t1"', b"1", "/feed")),
+    "lists splits without stop": ("extensions", swapped(b'"stop"', b'"sto"', "/feed")),
+    "lets every page be kept": ("caching-special", header("cache-control", "max-age=60")),
+    "knows no 304": ("caching-etag", status(304, 200, b"")),
+    "is late at the head": ("lag-head", always("lag", seconds=3.5)),
+    "counts after no cursor": ("lag-malformed", status(400, 200, b"{}", "/feed/lag")),
+    "counts from no cursor": (
+        "cursor-of-count-malformed",
+        status(400, 200, b"{}", "/feed/cursor-of-count"),
+    ),
+    "takes what is no time": ("cursor-of-time-malformed", status(400, 200, b"{}", "/feed/cursor")),
+    "splits what is no range": ("splits-malformed", status(400, 200, b"{}", "/feed/splits")),
+    "takes what is no key": ("key-history-malformed", status(400, 200, b"{}", "/feed/key-history")),
+    "hides that a key has more": ("key-history-pages", always("read_key", more=False)),
+    "names files after no cursor": (
+        "segments-malformed",
+        status(400, 200, b"{}", "/feed/segments"),
+    ),
+    "gives a cursor after the time": (
+        "cursor-of-time-before",
+        found("cursor_at", partial(moved, by=1)),
+    ),
 }
 """By name, the check that a mutant fails, and what makes its application of a feed."""

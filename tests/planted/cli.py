@@ -55,4 +55,11 @@ PLANTED = (
         "    if yes:\n",
         _CURSORS,
     ),
+    Planted(
+        "the demo fails where its sums are not the truth",
+        "cli/demo/command.py",
+        "    if not result.equal:\n",
+        "    if result is None:\n",
+        ("tests/acceptance/test_command_line.py", "-k", "says_what_is_wrong"),
+    ),
 )

@@ -162,4 +162,18 @@ PLANTED = (
         "            pass",
         (_tests("long_poll"), "-k", "failure_is_met"),
     ),
+    Planted(
+        "an error that is raised for all does not grow with them",
+        "server/gathering.py",
+        "raise self._outcome.error.with_traceback(self._outcome.traceback)",
+        "raise self._outcome.error",
+        (_tests("long_poll"), "-k", "failure_is_met"),
+    ),
+    Planted(
+        "a carriage return outside of strings stays at the publisher",
+        "lines.py",
+        '.replace(b"\\n", b" ").replace(b"\\r", b" ")',
+        '.replace(b"\\n", b" ")',
+        (_tests("renditions"), "-k", "line_ends and sqlite"),
+    ),
 )
