@@ -117,6 +117,13 @@ PLANTED = (
         _SEALING,
     ),
     Planted(
+        "an error of the database is no event that came before",
+        "event_log/keyed_table.py",
+        "            if not is_taken(error):\n                raise\n",
+        "",
+        _LOG,
+    ),
+    Planted(
         "an id that comes again says the same of its key",
         "event_log/log.py",
         "said = (columns.type, columns.key, columns.data)",

@@ -130,10 +130,12 @@ def test_timeout_of_the_callers_own_client_holds(any_call):
         assert any_call(url, wait=5, session=session).cursor == "b"
 
 
-@pytest.mark.parametrize("patience", [httpx.Timeout(5, read=None), httpx.Timeout(0.9)], ids=str)
-def test_client_is_as_patient_as_its_caller(any_call, patience):
+@pytest.mark.parametrize(
+    ("patience", "late"), [(httpx.Timeout(5, read=None), 0.1), (httpx.Timeout(1.9), 1.1)], ids=str
+)
+def test_client_is_as_patient_as_its_caller(any_call, patience, late):
     """A feed that is late within the caller's patience is waited for, to fractions of a second."""
-    with dripping(pages(lambda: [(b"", 0.3), (answer(PAGE), 0.0)])) as url:
+    with dripping(pages(lambda: [(b"", late), (answer(PAGE), 0.0)])) as url:
         assert any_call(url, session={"timeout": patience}).cursor == "b"
 
 
