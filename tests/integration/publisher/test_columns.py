@@ -4,6 +4,7 @@ from contextlib import suppress
 from functools import partial
 
 import pytest
+from harness.published import published
 from harness.shop import metadata, orders, place
 from sqlalchemy import text
 
@@ -105,7 +106,10 @@ def test_cursor_leads_on_when_the_schema_is_back(engine, drift):
 
 ORDERINGS = {
     "observed": ("ALTER SEQUENCE orders_id_seq CACHE 10", "ALTER SEQUENCE orders_id_seq CACHE 1"),
-    "gated": ("DROP TRIGGER zeroeventhub_gate ON orders", None),
+    "gated": (
+        "ALTER TABLE orders DISABLE TRIGGER zeroeventhub_gate",
+        "ALTER TABLE orders ENABLE ALWAYS TRIGGER zeroeventhub_gate",
+    ),
     "sequenced": ("ALTER TABLE {} RENAME TO hid", "ALTER TABLE hid RENAME TO {}"),
 }
 
@@ -114,20 +118,10 @@ ORDERINGS = {
 def test_cursor_leads_on_when_the_ordering_is_back(postgresql, monkeypatch, ordering):
     """What an ordering needs is missed at the next look at it, and the feed goes on with it."""
     monkeypatch.setattr(checks, "CHECK_INTERVAL", 0.0)
-    metadata.create_all(postgresql)
-    publisher = source(ordering=ordering)
-    table = publisher.ordering("postgresql").source.table.name
-
-    def change(statement):
-        with postgresql.begin() as connection:
-            if statement is None:
-                publisher.install(connection)
-            else:
-                connection.exec_driver_sql(statement.format(table))
-
-    change(None)
-    break_, mend = (partial(change, statement) for statement in ORDERINGS[ordering])
-    assert_fails_until_mended(postgresql, publisher.bind(postgresql), break_, mend)
+    feed = published(postgresql, ordering=ordering, data=["id"])
+    table = TableFeed(orders, ordering=ordering).ordering("postgresql").source.table.name
+    break_, mend = (partial(run, postgresql, [one.format(table)]) for one in ORDERINGS[ordering])
+    assert_fails_until_mended(postgresql, feed, break_, mend)
 
 
 def test_feed_goes_on_without_its_index(engine):
@@ -136,13 +130,11 @@ def test_feed_goes_on_without_its_index(engine):
     write(engine, 10, partitions=2)
     feed = source(partition="part", partitions=2).bind(engine)
     cursor = feed.read(1, FIRST, 2).cursor
-    on = " ON orders" if engine.dialect.name == "mariadb" else ""
-    run(engine, [f"DROP INDEX orders_by_part{on}"])
+    run(engine, ["DROP INDEX orders_by_part" + " ON orders" * (engine.dialect.name == "mariadb")])
     with suppress(FeedFailure):
         feed.read(1, cursor, 10)
     assert len(feed.read(1, cursor, 10).events) == 3
-    assert feed.lag(1, cursor).events == 3
-    assert feed.cursor_of_count(1, cursor, 9).events == 3
+    assert feed.lag(1, cursor).events == feed.cursor_of_count(1, cursor, 9).events == 3
     run(engine, ["CREATE INDEX orders_by_part ON orders (part, id)"])
     assert len(feed.read(1, cursor, 10).events) == 3
 

@@ -4,9 +4,10 @@ import threading
 
 import pytest
 from harness.ordering_table import ALL, OBSERVED, OBSERVED_MARIADB, SEQUENCING
+from harness.published import published
 from harness.shop import orders, place
 from harness.trimmed import numbers, of_each, trim
-from sqlalchemy import Column, ForeignKey, MetaData, Table, event, func, insert, select
+from sqlalchemy import event, func, select
 
 from zeroeventhub import TableFeed
 from zeroeventhub.errors import FeedFailure, Unavailable
@@ -125,18 +126,13 @@ def test_no_writer_waits_for_a_batch(log, case):
 
 def test_events_that_others_refer_to_stay(postgresql):
     """Where the database keeps an event from being deleted, its batch changes nothing."""
-    own = MetaData()
-    copied = orders.to_metadata(own)
-    notes = Table("notes", own, Column("order", ForeignKey(copied.c.id)))
-    source = TableFeed(copied, data="data", retention=Retention(own))
+    feed = published(postgresql, retention=Retention())
     with postgresql.begin() as connection:
-        own.create_all(connection)
-        source.install(connection)
-        connection.execute(insert(copied), [{"data": {"n": number}} for number in range(6)])
-        connection.execute(insert(notes), {"order": 4})
-    feed = source.bind(postgresql)
+        place(connection, 6)
+        connection.exec_driver_sql("CREATE TABLE notes AS SELECT 4 AS of")
+        connection.exec_driver_sql("ALTER TABLE notes ADD FOREIGN KEY (of) REFERENCES orders")
     with pytest.raises(FeedFailure):
         feed.trim(feed.plan_trim(below=6), rows=2)
     assert numbers(feed) == [2, 3, 4, 5]
     with postgresql.connect() as connection:
-        assert connection.scalar(select(func.count()).select_from(copied)) == 4
+        assert connection.scalar(select(func.count()).select_from(orders)) == 4

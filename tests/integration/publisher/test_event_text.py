@@ -121,13 +121,12 @@ def test_cursor_holds_in_the_history_that_it_was_given_for(oslo):
     with oslo.begin() as connection:
         connection.execute(sa.insert(log), [{"note": "å\n"}, {"note": "b"}])
     feeds = [TableFeed(log, **options).bind(oslo) for options in forms.values()]
-    cursors = [feed.read(0, FIRST, 1).cursor for feed in feeds]
-    for feed, cursor in zip(feeds, cursors, strict=True):
-        assert len(feed.read(0, cursor, 1).events) == 1
+    read = [(feed, feed.read(0, FIRST, 1).cursor) for feed in feeds]
+    assert [len(feed.read(0, cursor, 1).events) for feed, cursor in read] == [1] * len(read)
+    changed = {"note": "o", "document": {}, "count": 7, "seen": datetime.now(UTC)}
     with oslo.begin() as connection:
-        changed = {"note": "o", "document": {}, "count": 7, "seen": datetime.now(UTC)}
         connection.execute(sa.update(log).where(log.c.id == 1).values(changed))
-    for feed, cursor in zip(feeds, cursors, strict=True):
+    for feed, cursor in read:
         with pytest.raises(Diverged):
             feed.read(0, cursor, 1)
 
@@ -170,6 +169,5 @@ def test_sequenced_events_are_the_same(oslo):
     with oslo.begin() as connection:
         TableFeed(log, ordering="sequenced").install(connection)
         connection.execute(sa.insert(log), {"note": "å", "paid": True, "seen": datetime.now(UTC)})
-    for options in forms.values():
-        sequenced = {**options, "ordering": "sequenced"}
-        assert events(oslo, **sequenced) == of_rows(oslo, **sequenced)
+    for one in ({**options, "ordering": "sequenced"} for options in forms.values()):
+        assert events(oslo, **one) == of_rows(oslo, **one)

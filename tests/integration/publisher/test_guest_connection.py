@@ -6,6 +6,7 @@ import time
 from contextlib import closing, contextmanager, suppress
 
 import pytest
+from harness.log import connected
 from harness.published import published
 from harness.shop import metadata, orders, place
 from harness.waiting import until
@@ -223,16 +224,16 @@ def test_lock_that_is_not_had_in_time_is_a_503(request, database, ordering):
     until(lambda: len(feed.read(0, FIRST, 100).events) == 6, "the events behind the lock come")
 
 
-@pytest.mark.parametrize(
-    ("database", "less"),
-    [("postgresql", "SET statement_timeout = 300"), ("mariadb", "SET max_statement_time = 0.3")],
-)
-def test_host_may_allow_less(request, database, less):
+LESS = {"postgresql": "SET statement_timeout = 300", "mariadb": "SET max_statement_time = 0.3"}
+
+
+@pytest.mark.parametrize("database", LESS)
+def test_host_may_allow_less(request, database):
     """What the host's connections have as a timeout is kept, where it is shorter."""
     engine = request.getfixturevalue(database)
     published(engine)
     fill(engine)
-    as_host_likes(engine, [less])
+    as_host_likes(engine, [LESS[database]])
     began = time.monotonic()
     with pytest.raises(Unavailable, match="longer than it may"):
         read(engine, Capacity(statement_seconds=60), data=slow(engine))
@@ -244,15 +245,12 @@ def test_transaction_that_a_hook_begins_is_ended(sqlite):
     published(sqlite)
     fill(sqlite)
     sqlite.dispose()
-    begin = lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE")  # noqa: E731
     event.listen(sqlite, "connect", lambda own, _: setattr(own, "isolation_level", None))
-    event.listen(sqlite, "begin", begin)
-    other = create_engine(sqlite.url, connect_args={"timeout": 1})
-    with during(sqlite, lambda cursor: fill(other)):
+    event.listen(sqlite, "begin", lambda own: own.exec_driver_sql("BEGIN IMMEDIATE") and None)
+    with connected(sqlite.url) as other, during(sqlite, lambda cursor: fill(other)):
         assert len(read(sqlite).events) == 3
     fill(sqlite)
     assert [len(read(sqlite).events) for _ in range(2)] == [9, 9]
-    other.dispose()
 
 
 def test_connection_that_breaks_is_never_seen_again(postgresql_url):

@@ -226,17 +226,15 @@ def test_cursors_are_refused_as_those_of_a_read_are(sqlite):
 def test_table_that_is_emptied_while_it_is_counted_is_not_answered_for(sqlite):
     """Numbers that start again below the horizon of before are not taken for settled ones."""
     feed = published(sqlite)
-    with sqlite.begin() as connection:
-        place(connection, 9)
+    write(sqlite, *some_orders(Random(0), 9))
 
     @event.listens_for(sqlite, "before_cursor_execute")
     def empty(connection, cursor, statement, *_):
         if "count(*)" in statement:
-            # Through the driver, as another process would do it.
-            cursor.execute("PRAGMA query_only = 0")
-            cursor.execute("DELETE FROM orders")
-            cursor.execute("DELETE FROM sqlite_sequence")
-            cursor.execute("INSERT INTO orders (part, data) VALUES (0, '{}')")
+            cursor.executescript(
+                "PRAGMA query_only = 0; DELETE FROM orders; DELETE FROM sqlite_sequence;"
+                "INSERT INTO orders (part, data) VALUES (0, '{}')"
+            )
 
     with pytest.raises(Unavailable, match="emptied while it was read"):
         feed.cursor_of_count(0, FIRST, 7)
