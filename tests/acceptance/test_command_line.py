@@ -171,11 +171,15 @@ from zeroeventhub.cli import main
 """
 
 COUNTED_TWICE = """
+from zeroeventhub._follow import partition_follower
 from zeroeventhub.cli import main
 from zeroeventhub.cli.demo import command
 
 truth = command.true_totals
 command.true_totals = lambda flights: truth(flights - 1)
+# Without kills, and without a long wait at the end.
+command._Demo._schedule = lambda demo: []
+partition_follower.LONGEST_WAIT = 0.1
 """
 
 
@@ -191,7 +195,7 @@ def test_demo_says_what_is_wrong(tmp_path, program, code, words):
     """Without its package of flights, or with another sum than the truth, the demo fails."""
     script = tmp_path / "program.py"
     script.write_text(f'{program}\nif __name__ == "__main__":\n    main()\n')
-    with started("demo", "--flights", 300, program=[sys.executable, script]) as process:
+    with started("demo", "--flights", 10, program=[sys.executable, script]) as process:
         shown = "".join(process.communicate(timeout=60))
     assert process.returncode == code
     assert words in shown
