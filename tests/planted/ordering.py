@@ -136,4 +136,11 @@ PLANTED = (
             "single-writer",
         ),
     ),
+    Planted(
+        "an age is that of the oldest number that is not settled",
+        "publisher/horizon_age.py",
+        "            return now - self._seen[0][1] if self._seen else 0.0",
+        "            return now - self._seen[-1][1] if self._seen else 0.0",
+        ("tests/unit/publisher/test_horizon_age.py",),
+    ),
 )

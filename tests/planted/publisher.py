@@ -74,6 +74,13 @@ PLANTED = (
         (f"{_ROOM}/test_reader.py", *_SQLITE),
     ),
     Planted(
+        "an error of the database that no waiting mends is no reason to come back",
+        "publisher/database_error.py",
+        "        if names & _CHANGED:",
+        "        if names & _LATE:",
+        (f"{_ROOM}/test_columns.py", *_SQLITE),
+    ),
+    Planted(
         "a connection is given back as it was after an error as well",
         "publisher/guest_connection.py",
         "    except Exception:\n        _leave(connection, guest, kept)\n        raise\n",

@@ -1,6 +1,7 @@
 """Objects are created once, whole or not at all, in folders, in memory and on servers."""
 
 from datetime import UTC, datetime, timedelta
+from unittest.mock import Mock
 
 import httpx
 import pytest
@@ -57,11 +58,7 @@ def test_store_that_does_not_answer_is_unavailable(tmp_path):
 def test_store_that_lets_nobody_in_is_refused(tmp_path, monkeypatch):
     """A folder in which one may not write is no store that may answer later."""
     objects = Archive(tmp_path).objects
-
-    def refused(*_):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr("os.link", refused)
+    monkeypatch.setattr("os.link", Mock(side_effect=PermissionError(13, "Permission denied")))
     with pytest.raises(ConfigurationError, match="does not let this process in"):
         objects.create("segments/one", b"")
     assert objects.names("segments") == []

@@ -234,10 +234,8 @@ def test_host_may_allow_less(request, database):
     published(engine)
     fill(engine)
     as_host_likes(engine, [LESS[database]])
-    began = time.monotonic()
     with pytest.raises(Unavailable, match="longer than it may"):
         read(engine, Capacity(statement_seconds=60), data=slow(engine))
-    assert time.monotonic() - began < LONG
 
 
 def test_transaction_that_a_hook_begins_is_ended(sqlite):

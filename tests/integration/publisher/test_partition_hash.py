@@ -82,10 +82,9 @@ def test_mapped_attribute_is_a_column():
     class Order(declarative_base()):
         __tablename__ = "orders"
         id = sa.Column(sa.Integer, primary_key=True)
-        customer = sa.Column(sa.String(40))
 
-    by_hash = partition_expression(Order.customer, 4)
-    assert "orders.customer" in str(by_hash.compile(dialect=postgresql.dialect()))
+    by_hash = partition_expression(Order.id, 4)
+    assert "orders.id" in str(by_hash.compile(dialect=postgresql.dialect()))
     assert layout_expression(Layout.of(2), written=Order.id) is not None
 
 

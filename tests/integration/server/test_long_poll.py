@@ -372,12 +372,11 @@ def test_commit_is_looked_for_until_it_is_there(watcher):
         def on_commit(self, told):
             self.tell = told
 
-    feed = Telling()
+    feed, ending = Telling(), time.monotonic() + 10
     with mounted(feed, capacity=Capacity(look_seconds=60), observer=watcher) as url:
         feed.tell()  # a commit that is told of to nobody
         with ask(page_url(url, wait=30)) as waiting:
             watcher.until_waiting(1)
-            ending = time.monotonic() + 10
             while time.monotonic() < ending and watcher.counts[-1] != 0:
                 feed.tell()
                 time.sleep(0.002)

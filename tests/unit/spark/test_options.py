@@ -60,7 +60,7 @@ def test_what_cannot_be_meant_is_refused(given, match):
 
 def test_moment_is_exact():
     """A moment is that of its milliseconds, up to the last one."""
-    moment = datetime(9999, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC)
+    moment = datetime.max.replace(microsecond=999_000, tzinfo=UTC)
     assert read(endingTimestamp="253402300799999").ending == Moments(moment, {})
 
 

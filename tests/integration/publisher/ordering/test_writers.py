@@ -391,10 +391,8 @@ def test_mutable_feed_compares_numbers_alone(log):
     log.assert_news(0, 1, 2)
     log.run(*TRUNCATE[log.database])
     log.write(3)
-    for _ in range(2):
-        with pytest.raises(Diverged):
-            log.news()
-        as_mutable(log)
+    with pytest.raises(Diverged):
+        log.news()
     log.write(4, 5, 6)
     assert log.news() == [6]
 
