@@ -361,13 +361,11 @@ def test_full_disk_halts_and_sets_nothing_aside(sync_shop):
         shop.engine.dispose()
         shop.run(write_page, limit=3, failures=ASIDE)
 
-    came_to = set()
-    for _ in range(2):
+    for before in (0, 1):
         with pytest.raises((Halted, OperationalError), match=r"OperationalError|disk is full"):
             run(7)
-        came_to.add(shop.cursor())
+        assert before < int(shop.cursor()) < 30
         assert (shop.landed(), shop.letters()) == ([*range(int(shop.cursor()))], [])
-    assert len(came_to) == 2, "the disk has to have been full in the middle of the feed"
     run(2**20)
     assert (shop.landed(), shop.letters()) == ([*range(30)], [])
 

@@ -169,7 +169,7 @@ def test_event_that_succeeds_at_last_is_no_letter(shop):
 
 
 def test_only_the_page_that_failed_is_applied_event_by_event(shop):
-    """The page behind one that was set aside is given whole again, and has all its tries."""
+    """The page after one that was set aside is given whole again, and has all its tries."""
     pages = []
 
     def apply(connection, page):

@@ -1,25 +1,14 @@
 """What a consumer says of events that it cannot apply, and of what it was given."""
 
-import asyncio
 import logging
 
 import httpx
 import pytest
 from harness.deliveries import NAME, Poison, event, failing, write_page
 from prometheus_client import CollectorRegistry, generate_latest
-from sqlalchemy import create_engine, text
-from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy import text
 
-from zeroeventhub import (
-    AsyncClient,
-    AsyncConsumer,
-    Client,
-    Consumer,
-    CursorStore,
-    Failures,
-    async_lag,
-    lag,
-)
+from zeroeventhub import AsyncClient, AsyncConsumer, Client, Consumer, Failures
 from zeroeventhub.errors import ConfigurationError, Halted
 from zeroeventhub.telemetry import lag_collector
 
@@ -62,10 +51,7 @@ def test_each_dead_letter_is_an_error_in_the_log(sync_shop, caplog):
     assert held[0].startswith(f"{start.format(3)}it was held back")
     with shop.engine.connect() as connection:
         letters = shop.store.dead_letters.letters(connection, NAME)
-    assert [(one.event, one.key, one.partition) for one in letters] == [
-        (events[0], "k", 0),
-        (events[2], "k", 0),
-    ]
+    assert [(one.event, one.key) for one in letters] == [(events[0], "k"), (events[2], "k")]
     assert letters[0].error == "harness.deliveries.Poison: event 1 is poison"
     assert "in apply" in letters[0].traceback
 
@@ -118,17 +104,3 @@ def test_what_does_not_fit_is_refused_where_it_is_given(sync_shop, make, reason)
     """Constructors say what they take, before anything is asked of a feed."""
     with pytest.raises(ConfigurationError, match=reason):
         make(sync_shop.store)
-
-
-def test_kind_of_engine_must_fit():
-    """A consumer or a lag with the other's kind of store says what goes with it."""
-    ours = CursorStore(create_engine("sqlite://"))
-    theirs = CursorStore(create_async_engine("sqlite+aiosqlite://"))
-    with pytest.raises(ConfigurationError, match="AsyncConsumer"):
-        Consumer(None, theirs, NAME).run(write_page)
-    with pytest.raises(ConfigurationError, match="or use Consumer"):
-        asyncio.run(AsyncConsumer(None, ours, NAME).run(write_page))
-    with pytest.raises(ConfigurationError, match="async_lag"):
-        lag(None, theirs, NAME)
-    with pytest.raises(ConfigurationError, match="or use lag"):
-        asyncio.run(async_lag(None, ours, NAME))

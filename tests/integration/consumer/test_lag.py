@@ -5,17 +5,20 @@ from datetime import UTC, datetime, timedelta
 
 import httpx
 import pytest
-from harness.deliveries import NAME, opened
+from harness.deliveries import NAME, opened, write_page
 from harness.shop import metadata, orders
 from harness.web import serving
 from sqlalchemy import create_engine, insert
+from sqlalchemy.ext.asyncio import create_async_engine
 from starlette.applications import Starlette
 
 from zeroeventhub import (
     FIRST,
     LAST,
     AsyncClient,
+    AsyncConsumer,
     Client,
+    Consumer,
     CursorStore,
     Event,
     Lag,
@@ -166,6 +169,20 @@ def test_store_that_is_not_there_is_a_transient_error(sync_shop):
     away = create_engine("postgresql+psycopg://nobody@127.0.0.1:1/none")
     with httpx.Client() as http, pytest.raises(StoreUnavailable):
         lag(Client(sync_shop.url, http), CursorStore(away), NAME)
+
+
+def test_kind_of_engine_must_fit():
+    """A lag or a consumer with the other kind of store says what goes with it."""
+    ours = CursorStore(create_engine("sqlite://"))
+    theirs = CursorStore(create_async_engine("sqlite+aiosqlite://"))
+    with pytest.raises(ConfigurationError, match="async_lag"):
+        lag(None, theirs, NAME)
+    with pytest.raises(ConfigurationError, match="or use lag"):
+        asyncio.run(async_lag(None, ours, NAME))
+    with pytest.raises(ConfigurationError, match="AsyncConsumer"):
+        Consumer(None, theirs, NAME).run(write_page)
+    with pytest.raises(ConfigurationError, match="or use Consumer"):
+        asyncio.run(AsyncConsumer(None, ours, NAME).run(write_page))
 
 
 def test_client_of_a_running_consumer_learns_nothing(sync_shop):

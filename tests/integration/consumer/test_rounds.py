@@ -112,16 +112,6 @@ def test_progress_that_a_run_remembers_is_of_one_place(shop):
     assert sorted(shop.landed()) == sorted([0, 2, 4, 6, 1, 3, *range(8)])
 
 
-def test_lanes_set_aside_and_hold_back_what_fails(shop):
-    """Each lane writes the letters of its own events."""
-    failures = Failures(tries=1, then="set-aside", hold_back=True)
-    shop.feed.publish(*[event(n, key) for n, key in enumerate("abcabcabc")])
-    shop.run(failing(0, 4), lanes=3, failures=failures)
-    assert sorted(shop.landed()) == [1, 2, 5, 8]
-    held = [(n, "held", 0) for n in (3, 6, 7)]
-    assert sorted(shop.letters()) == sorted([(0, "failed", 1), (4, "failed", 1), *held])
-
-
 def test_page_that_lanes_have_begun_is_not_read_one_by_one(sync_shop):
     """A loop of one's own knows nothing of lanes, and would apply again what they have applied."""
     shop = sync_shop

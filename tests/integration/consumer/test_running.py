@@ -252,22 +252,14 @@ def test_consumers_share_partitions_and_share_again(shop):
 
 def test_pinned_consumers_read_what_they_name(sync_shop):
     """A consumer that names partitions keeps those, and takes no part in the sharing of others."""
-    shop, free, renewals = filled(sync_shop), Seen(), []
-
-    class Pinned(Seen):
-        """Notes what is held at each renewal."""
-
-        def held(self, consumer, partitions):
-            renewals.append(partitions)
-
-    lease = LEASE / 3
-    running = [shop.start(lease=lease, observer=Pinned(), partitions=[0, 1, 2])]
-    until(lambda: renewals, "the pinned one holds its partitions")
-    running.append(shop.start(lease=lease, observer=free))
+    shop, pinned, free = filled(sync_shop), Seen(), Seen()
+    running = [shop.start(lease=LEASE / 3, observer=pinned, partitions=[0, 1, 2])]
+    until(lambda: pinned.leases, "the pinned one holds its partitions")
+    running.append(shop.start(lease=LEASE / 3, observer=free))
     until(lambda: free.leases, "the free one holds the other")
-    known = len(renewals)
-    until(lambda: len(renewals) > known + 3, "leases are renewed")
-    assert (set(renewals), free.leases) == ({frozenset({0, 1, 2})}, {3})
+    for _ in range(5):
+        assert (pinned.leases, free.leases) == ({0, 1, 2}, {3})
+        threading.Event().wait(LEASE / 9)
     shop.until_landed(20)
     for each in running:
         each.stop()
@@ -336,18 +328,10 @@ def test_halted_partition_leaves_the_others_running(busy):
 
 def test_observer_that_raises_ends_the_run(busy):
     """An observer must not raise; one that does leaves no run that waits for ever."""
-
-    class Broken(Seen):
-        """Raises where a partition halts."""
-
-        def halted(self, consumer, partition, error):
-            raise ZeroDivisionError
-
-    def refuse(connection, page):
-        raise ValueError
-
+    broken = Seen()
+    broken.halted = lambda *_: 1 / 0
     with pytest.raises(ZeroDivisionError):
-        busy.run(refuse, observer=Broken())
+        busy.run(lambda connection, page: int("x"), observer=broken)
     assert busy.leases() == 0
 
 

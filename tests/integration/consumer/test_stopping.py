@@ -48,26 +48,16 @@ def handled():
 
 
 @SIGNALS
-def test_signal_ends_a_run_after_its_page(either_shop, number):
-    """The first signal stops a run that handles signals, and the handlers are as before."""
-    shop = either_shop
+@pytest.mark.parametrize("has_host", [False, True])
+def test_signal_ends_a_run_after_its_page(request, either_shop, number, has_host):
+    """The first signal stops a run; its host's handler sees it as well, and stays in place."""
+    shop, handled = either_shop, request.getfixturevalue("handled") if has_host else []
     shop.feed.place(6)
     before = signal.getsignal(number)
     shop.run(once(number), follow=True, limit=1, handle_signals=True)
-    assert signal.getsignal(number) is before
+    assert (handled, signal.getsignal(number)) == ([number] * has_host, before)
     assert 1 <= shop.count() < 6
     assert (shop.landed(), shop.leases()) == ([*range(shop.count())], 0)
-
-
-@SIGNALS
-def test_handler_of_the_host_is_called_as_well(shop, number, handled):
-    """A handler that was there sees the signal that stops the run, and is there afterwards."""
-    before = signal.getsignal(number)
-    shop.feed.place(6)
-    shop.run(once(number), follow=True, limit=1, handle_signals=True)
-    assert handled == [number]
-    assert 1 <= shop.count() < 6
-    assert signal.getsignal(number) is before
 
 
 def test_signals_are_left_to_the_host(shop, handled):

@@ -274,7 +274,7 @@ def test_feed_whose_partitions_have_all_ended_is_discovered_again():
 
 
 def test_run_looks_for_the_head_where_a_rival_has_gone_on():
-    """Where another process has moved on behind the head that was seen, it is read from there."""
+    """Where another process has moved on after the head that was seen, it is read from there."""
 
     def go_on(world):
         world.pages[0].extend("bc")
