@@ -133,7 +133,7 @@ def test_every_answer_is_that_of_a_list(publishing, monkeypatch):
         if one in left and partition == one["part"] and is_seen:
             assert position_of(asked()) == number
         else:
-            with pytest.raises(BadCursor):
+            with pytest.raises(Trimmed):
                 asked()
 
 
