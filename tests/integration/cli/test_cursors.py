@@ -110,8 +110,7 @@ def test_names_cannot_talk_to_the_terminal(sqlite, sqlite_url):
     call(store, store.leases.claim, evil, [0], seconds=30, share=True, name=evil)
     for arguments in (("list",), ("show", "--consumer", evil), ("show", "--consumer", "x")):
         shown = run(*arguments, "--store", sqlite_url)
-        text_shown = (shown.stdout + shown.stderr).removesuffix("\n")
-        assert text_shown.isprintable(), text_shown
+        assert (shown.stdout + shown.stderr).removesuffix("\n").isprintable()
     assert json.loads(run("list", "--store", sqlite_url, "--json").stdout)[0]["consumer"] == evil
 
 

@@ -175,14 +175,14 @@ def test_kind_of_engine_must_fit():
     """A lag or a consumer with the other kind of store says what goes with it."""
     ours = CursorStore(create_engine("sqlite://"))
     theirs = CursorStore(create_async_engine("sqlite+aiosqlite://"))
-    with pytest.raises(ConfigurationError, match="async_lag"):
-        lag(None, theirs, NAME)
-    with pytest.raises(ConfigurationError, match="or use lag"):
-        asyncio.run(async_lag(None, ours, NAME))
-    with pytest.raises(ConfigurationError, match="AsyncConsumer"):
-        Consumer(None, theirs, NAME).run(write_page)
-    with pytest.raises(ConfigurationError, match="or use Consumer"):
-        asyncio.run(AsyncConsumer(None, ours, NAME).run(write_page))
+    for sentence, ask in {
+        "async_lag": lambda: lag(None, theirs, NAME),
+        "or use lag": lambda: asyncio.run(async_lag(None, ours, NAME)),
+        "AsyncConsumer": lambda: Consumer(None, theirs, NAME).run(write_page),
+        "or use Consumer": lambda: asyncio.run(AsyncConsumer(None, ours, NAME).run(write_page)),
+    }.items():
+        with pytest.raises(ConfigurationError, match=sentence):
+            ask()
 
 
 def test_client_of_a_running_consumer_learns_nothing(sync_shop):

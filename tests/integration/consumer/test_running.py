@@ -253,16 +253,14 @@ def test_consumers_share_partitions_and_share_again(shop):
 def test_pinned_consumers_read_what_they_name(sync_shop):
     """A consumer that names partitions keeps those, and takes no part in the sharing of others."""
     shop, pinned, free = filled(sync_shop), Seen(), Seen()
-    running = [shop.start(lease=LEASE / 3, observer=pinned, partitions=[0, 1, 2])]
+    shop.start(lease=LEASE / 3, observer=pinned, partitions=[0, 1, 2])
     until(lambda: pinned.leases, "the pinned one holds its partitions")
-    running.append(shop.start(lease=LEASE / 3, observer=free))
+    shop.start(lease=LEASE / 3, observer=free)
     until(lambda: free.leases, "the free one holds the other")
     for _ in range(5):
         assert (pinned.leases, free.leases) == ({0, 1, 2}, {3})
         threading.Event().wait(LEASE / 9)
     shop.until_landed(20)
-    for each in running:
-        each.stop()
 
 
 def test_run_to_the_head_leaves_alone_what_a_living_process_reads(sync_shop):

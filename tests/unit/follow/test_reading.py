@@ -507,8 +507,7 @@ def test_page_that_fails_is_tried_again_after_pauses(error):
 
 def test_commits_of_unknown_outcome_are_no_tries():
     """What the store could not do says nothing about the page; what was decided of it stays."""
-    answers = {Deliver: [BROKEN, AWAY, Fenced("moved"), BROKEN, AWAY, None]}
-    world = leased("a", answers=answers)
+    world = leased("a", answers={Deliver: [BROKEN, AWAY, Fenced("moved"), BROKEN, AWAY, None]})
     assert read(world, failures=Failures(tries=2, then="set-aside"))
     assert [step.set_aside for step in of_kind(world.taken, Deliver)] == [*[False] * 4, *[True] * 2]
     assert world.applied == [(0, "a")]
