@@ -2,11 +2,14 @@
 
     python tests/soak.py [PART …] [--share 0.01] [--seed 0]
 
-Every row is printed as soon as it is known, as it stands in the table of docs/reliability.md.
+Every row of a full size is written into the table of docs/reliability.md as soon as it is known,
+with its date and commit. Stopped and started again, it goes on: what was done at this commit is not
+done again.
 """
 
 import argparse
 import logging
+import subprocess
 import sys
 import tempfile
 import time
@@ -14,6 +17,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -34,6 +38,11 @@ from harness.soak_histories import KINDS, Histories, Kind
 from harness.spark_kills import killed_streams
 from harness.torture import MIXES, torture, two_crews
 from rich.console import Console
+
+ROOT = Path(__file__).parents[1]
+REPORT = ROOT / "docs" / "reliability.md"
+RULE = "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | --- | --- |\n"
+"""What ends the head of the table of the report."""
 
 CHUNK = 500
 """Simulated worlds that a process takes at a time."""
@@ -70,10 +79,17 @@ class Soak:
     def row(
         self, code: str, what: str, where: str, work: Callable[[], Done], size: int | None = None
     ) -> str:
-        """Do some work, and write its row of the table; a size says that seeds draw what is done.
+        """Do some work, and return its row of the table; a size says that seeds draw what is done.
 
-        Without one, what there is to do is all that is done.
+        Without one, what there is to do is all that is done. What was done at this commit is not
+        done again, and has no row.
         """
+        key, commit = (code, what, where), _commit()
+        if self.share >= 1 and any(
+            _key(row) == key and row.endswith(f" {commit} |\n") for row in _reported()
+        ):
+            self.tell(f"{what} {where}: done at {commit}")
+            return ""
         self.tell(f"{what} {where}")
         started = time.monotonic()
         done, complaints = work()
@@ -83,8 +99,12 @@ class Soak:
         self.complaints += complaints
         numbers = (done, done if size is None else size, len(complaints))
         seed = "" if size is None else f"{self.seed:,}"
-        cells = (code, what, where, *(f"{number:,}" for number in numbers), seed, seconds)
-        return f"| {' | '.join(cells)} |\n"
+        today = f"{datetime.now(UTC):%Y-%m-%d}"
+        cells = (*key, *(f"{number:,}" for number in numbers), seed, seconds, today, commit)
+        row = f"| {' | '.join(cells)} |\n"
+        if self.share >= 1 and done >= numbers[1]:
+            _report(row)
+        return row
 
 
 def _counted(find: Callable[[], Findings], what: str) -> Done:
@@ -281,6 +301,36 @@ def main() -> int:
                 sys.stdout.write(row)
                 sys.stdout.flush()
     return 1 if soak.complaints else 0
+
+
+def _commit() -> str:
+    """Name the last commit of anything but documents, with a mark if the tree was changed since."""
+    code = ("--", ".", ":!docs")
+    last, changes = (
+        subprocess.run(["git", *words, *code], cwd=ROOT, capture_output=True, text=True, check=True)
+        for words in (["log", "-1", "--format=%h"], ["status", "--porcelain"])
+    )
+    return last.stdout.strip() + ("+" if changes.stdout else "")
+
+
+def _reported() -> list[str]:
+    """Return the rows of the report."""
+    table = REPORT.read_text().partition(RULE)[2].partition("\n\n")[0]
+    return [line for line in table.splitlines(keepends=True) if line.startswith("| ")]
+
+
+def _report(row: str) -> None:
+    """Put a row into the report, in the place of an older one of the same thing."""
+    before, rule, rest = REPORT.read_text().partition(RULE)
+    after = rest.partition("\n\n")[2]
+    rows = {_key(line): line for line in [*_reported(), row]}
+    table = "".join(sorted(rows.values()))
+    REPORT.write_text(f"{before}{rule}{table}" + (f"\n{after}" if after else ""))
+
+
+def _key(row: str) -> tuple[str, ...]:
+    """Return the cells of a row that say what was done."""
+    return tuple(cell.strip() for cell in row.split("|")[1:4])
 
 
 @contextmanager
