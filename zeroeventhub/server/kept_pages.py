@@ -12,6 +12,12 @@ __all__ = ["EncodedPage", "KeptPages"]
 SHARE = 4
 """What part of all that is kept may be read ahead for one reader."""
 
+MOST = 256
+"""How many pages are kept, however small: all of them are looked at when any is vouched for."""
+
+OVERHEAD = 1_000
+"""Bytes that a page takes beside its body, cursors and stop."""
+
 
 @dataclass(frozen=True)
 class EncodedPage:
@@ -43,7 +49,8 @@ class KeptPages:
     """
 
     def __init__(self, capacity: Capacity) -> None:
-        self._all = self._room = capacity.kept_bytes
+        self._all = capacity.kept_bytes
+        self._taken = 0
         self._seconds = capacity.kept_seconds
         self._pages: OrderedDict[Question, tuple[float, EncodedPage]] = OrderedDict()
 
@@ -63,11 +70,14 @@ class KeptPages:
         return page
 
     def keep(self, question: Question, page: EncodedPage) -> None:
-        """Keep the page that answers a question."""
+        """Keep the page that answers a question, and drop those whose time is over."""
+        now = monotonic()
+        for late in [one for one, (until, _) in self._pages.items() if until < now]:
+            self._drop(late)
         self._drop(question)
-        self._pages[question] = monotonic() + self._seconds, page
-        self._room -= len(page.body)
-        while self._room < 0:
+        self._pages[question] = now + self._seconds, page
+        self._taken += _weight(question, page)
+        while self._taken > self._all or len(self._pages) > MOST:
             self._drop(next(iter(self._pages)))
 
     def cursors(self) -> set[str]:
@@ -83,4 +93,10 @@ class KeptPages:
     def _drop(self, question: Question) -> None:
         _, page = self._pages.pop(question, (0.0, None))
         if page is not None:
-            self._room += len(page.body)
+            self._taken -= _weight(question, page)
+
+
+def _weight(question: Question, page: EncodedPage) -> int:
+    """Return how many bytes a page takes, with the question that it answers."""
+    words = (question.cursor, page.cursor, *(str(value) for _, value in question.options))
+    return len(page.body) + sum(map(len, words)) + OVERHEAD

@@ -97,7 +97,12 @@ class ReadAhead:
 
     async def _keep(self, found: Sequence[tuple[Question, EncodedPage]]) -> None:
         """Keep those of some pages that can never be others, if they are of the history of all."""
-        lasting = [(question, page) for question, page in found if page.tag is not None]
+        # Readers make up filters of their own: their pages would throw out those of all.
+        lasting = [
+            (question, page)
+            for question, page in found
+            if page.tag is not None and "types" not in dict(question.options)
+        ]
         if not lasting or not self._keeps:
             return
         with suppress(ZeroEventHubError):  # who asks for a page that is kept is told
@@ -127,6 +132,7 @@ class ReadAhead:
         """Tell whether pages may be read that nobody has asked for, and are not there."""
         return (
             self._keeps
+            and "types" not in dict(question.options)
             and question not in self._under_way
             and self._pages.get(question) is None
             and self._source.has_spare_room

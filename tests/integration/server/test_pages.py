@@ -1,12 +1,25 @@
 """Which pages stay as they are, who keeps them, and which are read before they are asked for."""
 
+import http.client
 import time
+import tracemalloc
+from contextlib import closing
 from itertools import product
 
 import httpx
 import pytest
 from harness import readers
-from harness.readers import BOOK_PAGE, Book, cursor_of, fill, mounted, numbers, read, write
+from harness.readers import (
+    BOOK_PAGE,
+    Book,
+    cursor_of,
+    fill,
+    mounted,
+    numbers,
+    page_url,
+    read,
+    write,
+)
 from harness.shop import orders
 from harness.waiting import until
 
@@ -131,7 +144,7 @@ def test_options_of_a_feed_say_who_may_keep_its_pages(shop):
 
 def test_kept_page_answers_its_own_question(book):
     """A publisher answers the same question from a kept page, with its bytes, tag and headers, and
-    no question of another size or other types.
+    no question of another size; pages of types that a reader has chosen are not kept.
     """
     with mounted(book) as url:
         first, again = get(url, cursor="2"), get(url, cursor="2")
@@ -143,7 +156,7 @@ def test_kept_page_answers_its_own_question(book):
         assert book.asked == [2]
         for asked in ({"pagesizehint": 3}, {"event-types": "a"}, {"event-types": "b"}) * 2:
             assert get(url, cursor="2", **asked).status_code == 200
-    assert book.asked == [2] * 4
+    assert book.asked == [2] * 6
 
 
 def test_page_that_may_be_another_is_read_each_time(book):
@@ -161,9 +174,31 @@ def test_pages_are_kept_within_their_bytes(book):
         read(url, 1, 3, 1, 5, 1, 3)
     assert book.asked == [1, 3, 5, 3]
     book.asked.clear()
-    with mounted(book, capacity=Capacity(kept_bytes=BOOK_PAGE - 1)) as url:
+    with mounted(book, capacity=Capacity(kept_bytes=BOOK_PAGE // 2)) as url:
         read(url, 1, 1)
     assert book.asked == [1, 1]
+
+
+def test_kept_pages_are_few_however_small_they_are():
+    """A reader of tiny pages makes a publisher keep no more than some hundred: what it takes
+    to know whether they still hold, and their memory, do not grow with the pages that were read.
+    """
+    book, vouched = Book(last=1_000), []
+    book.vouch = lambda cursors: vouched.append(len(cursors))
+    with (
+        mounted(book) as url,
+        closing(http.client.HTTPConnection(httpx.URL(url).netloc.decode())) as asking,
+    ):
+        tracemalloc.start()
+        for number in range(1, 800):
+            asking.request("GET", page_url("/orders", cursor=number))
+            asking.getresponse().read()
+            if number == 300:
+                before = tracemalloc.get_traced_memory()[0]
+        grown = tracemalloc.get_traced_memory()[0] - before
+        tracemalloc.stop()
+    assert 2 <= max(vouched) < 600
+    assert grown < 200_000
 
 
 def test_page_that_many_ask_for_takes_its_room_once(book, pool):
