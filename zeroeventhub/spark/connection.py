@@ -4,16 +4,23 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
+from urllib.parse import parse_qsl, urlsplit
 
 import httpx
 
 from zeroeventhub._follow import Pause
 from zeroeventhub._follow.backoff import Patience
 from zeroeventhub.client import Client
-from zeroeventhub.errors import TransientError, Unauthorized
+from zeroeventhub.errors import (
+    ConfigurationError,
+    ProtocolError,
+    TransientError,
+    Unauthorized,
+    printable,
+)
 from zeroeventhub.limits import Limits
 from zeroeventhub.spark.log import log
-from zeroeventhub.spark.options import Options
+from zeroeventhub.spark.options import Options, origin_of
 
 __all__ = ["Connection"]
 
@@ -23,6 +30,9 @@ _GIVE_CREDENTIALS = (
     " Name the credentials that the feed's owner gave you by the option bearerTokenFile, "
     "bearerTokenEnv, headersFile or headersEnv."
 )
+
+_SIGNATURES = {"x-amz-signature", "x-goog-signature", "sig"}
+"""Parameters by which object stores know that the one who named an object may read it."""
 
 _LIMITS = Limits(page_bytes=64 * 1024 * 1024)
 
@@ -36,7 +46,7 @@ class Connection:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._stranger: httpx.Client | None = None
+        self._files: dict[bool, httpx.Client] = {}
         self._open()
 
     @classmethod
@@ -87,19 +97,35 @@ class Connection:
                 log.warning("%s Asking again in %.1f s.", error, step.seconds)
                 time.sleep(step.seconds)
 
-    @property
-    def stranger(self) -> httpx.Client:
-        """Return a client for others than the feed, which sends none of the headers."""
-        if self._stranger is None:
-            self._stranger = self._options.credentials.open({})
-        return self._stranger
+    def client_for(self, url: str) -> httpx.Client:
+        """Return the client that fetches a file which the feed names.
+
+        It sends none of the feed's headers, and shows the feed's certificate to the feed's origin
+        alone.
+
+        Raises:
+            ConfigurationError: the options do not allow files from there.
+            ProtocolError: it is no URL.
+        """
+        try:
+            origin, is_own = origin_of(url), origin_of(url) == origin_of(self._options.url)
+        except ValueError:
+            raise ProtocolError("The feed names a file by what is no URL.") from None
+        if not (is_own or _is_signed(url) or origin in self._options.segment_origins):
+            raise ConfigurationError(
+                f"The feed names files of {printable(origin, longest=200)}: allow them by the "
+                "option segmentOrigins, or read its pages instead, by readSegments false."
+            )
+        if is_own not in self._files:
+            self._files[is_own] = self._options.credentials.open({}, with_certificate=is_own)
+        return self._files[is_own]
 
     def close(self) -> None:
         """Close the connection; it may be closed already."""
         self._http.close()
-        if self._stranger is not None:
-            self._stranger.close()
-            self._stranger = None
+        for http in self._files.values():
+            http.close()
+        self._files.clear()
 
     def _open(self) -> None:
         self._headers = self._options.credentials.headers()
@@ -110,3 +136,10 @@ class Connection:
             partitions=self._options.v1_partitions,
             limits=_LIMITS,
         )
+
+
+def _is_signed(url: str) -> bool:
+    """Tell whether a URL lets its bearer read an object of a store, by HTTPS."""
+    parts = urlsplit(url)
+    names = {name.lower() for name, _ in parse_qsl(parts.query)}
+    return parts.scheme == "https" and not _SIGNATURES.isdisjoint(names)

@@ -95,23 +95,25 @@ class Credentials:
             )
         return headers
 
-    def open(self, headers: Mapping[str, str]) -> httpx.Client:
+    def open(self, headers: Mapping[str, str], *, with_certificate: bool = True) -> httpx.Client:
         """Open an HTTP client, which is the caller's to close.
 
         Args:
             headers: what `headers` gave.
+            with_certificate: whether to show the client's certificate.
 
         Raises:
             ConfigurationError: a certificate or a key cannot be read.
         """
-        return httpx.Client(headers=headers, verify=self._tls() or _public_tls(), timeout=_PATIENCE)
+        tls = self._tls(with_certificate=with_certificate) or _public_tls()
+        return httpx.Client(headers=headers, verify=tls, timeout=_PATIENCE)
 
-    def _tls(self) -> ssl.SSLContext | None:
-        if not (self.ca_file or self.certificate_file):
+    def _tls(self, *, with_certificate: bool) -> ssl.SSLContext | None:
+        if not (self.ca_file or (self.certificate_file and with_certificate)):
             return None
         try:
             context = ssl.create_default_context(cafile=self.ca_file)
-            if self.certificate_file:
+            if self.certificate_file and with_certificate:
                 password = _variable(self.key_password_variable, "tlsKeyPasswordEnv")
                 # Without a password, OpenSSL would ask for it on the terminal.
                 secret: str | Callable[[], str] = password or (lambda: "")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from typing import Any, TypeAlias
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -14,7 +15,15 @@ from zeroeventhub.protocol import LARGEST_PAGE, TypeFilter
 from zeroeventhub.spark.credentials import Credentials
 from zeroeventhub.spark.offsets import Offsets
 
-__all__ = ["EARLIEST", "LATEST", "Boundary", "Moments", "Options", "read_options"]
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "Boundary",
+    "Moments",
+    "Options",
+    "origin_of",
+    "read_options",
+]
 
 EARLIEST = "earliest"
 LATEST = "latest"
@@ -66,6 +75,8 @@ class Options:
         max_offsets: how many events a micro-batch may have; None for all that there are.
         page_size: how many events to ask for at once.
         reads_segments: whether to read old events out of files, if the feed has them in such.
+        segment_origins: where such files may be, beside the feed's own origin and signed URLs of
+            object stores: origins such as `https://cdn.example`, or `file://`.
         attempts: how often to ask before an error is final that may pass by itself.
         types: the types of events to read; None for all.
         fails_on_loss: whether to stop where events are gone that were not read.
@@ -86,6 +97,7 @@ class Options:
     max_offsets: int | None = None
     page_size: int = LARGEST_PAGE
     reads_segments: bool = True
+    segment_origins: frozenset[str] = frozenset()
     attempts: int = 10
     types: TypeFilter | None = None
     fails_on_loss: bool = True
@@ -116,6 +128,7 @@ _NAMES = (
     "partitions",
     "pageSize",
     "readSegments",
+    "segmentOrigins",
     "attempts",
     "v1Partitions",
     "filterPushdown",
@@ -145,6 +158,7 @@ def read_options(given: Mapping[str, str]) -> Options:
         max_offsets=_read(found, "maxOffsetsPerTrigger", _positive),
         page_size=min(_read(found, "pageSize", _positive) or LARGEST_PAGE, LARGEST_PAGE),
         reads_segments=_flag(found, "readSegments", default=True),
+        segment_origins=_read(found, "segmentOrigins", _origins) or frozenset(),
         attempts=_read(found, "attempts", _positive) or Options.attempts,
         types=_types(found),
         fails_on_loss=_flag(found, "failOnDataLoss", default=True),
@@ -234,6 +248,22 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(","))
 
 
+def origin_of(url: str) -> str:
+    """Return the scheme, host and port of a URL; `file://` of all files."""
+    parts = urlsplit(url)
+    if parts.scheme == "file":
+        return "file://"
+    host, port = parts.hostname or "", parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    return f"{parts.scheme}://{host}:{port}"
+
+
+def _origins(text: str) -> frozenset[str]:
+    urls = [url.strip() for url in text.split(",")]
+    if not all(urlsplit(url).scheme in {"file", "http", "https"} for url in urls):
+        raise ValueError
+    return frozenset(map(origin_of, urls))
+
+
 def _flag(found: Mapping[str, str], name: str, *, default: bool) -> bool:
     text = found.get(name, str(default)).strip().lower()
     if text not in {"true", "false"}:
@@ -256,6 +286,7 @@ _FORMS: dict[str, str] = {
     "Timestamp": "a number of milliseconds since 1970",
     "ByTimestamp": 'JSON such as {"0":1735689600000} with milliseconds since 1970 by partition',
     "partitions": "numbers between commas, such as 0,1",
+    "segmentOrigins": "origins between commas, such as https://cdn.example,file://",
 }
 
 

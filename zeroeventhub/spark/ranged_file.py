@@ -1,5 +1,6 @@
 """A file that is read by ranges of its bytes: of a folder, or over HTTP."""
 
+import time
 from collections.abc import Callable
 from io import RawIOBase, UnsupportedOperation
 from os import SEEK_CUR, SEEK_END, SEEK_SET
@@ -10,12 +11,18 @@ from urllib.request import url2pathname
 import httpx
 
 from zeroeventhub._http.redaction import Redaction
-from zeroeventhub.errors import ConfigurationError, ProtocolError, Unreachable
+from zeroeventhub.errors import ProtocolError, Unreachable
 
 __all__ = ["RangedFile", "Read", "opened"]
 
 Read = Callable[[int, int], bytes]
 """Read some bytes: from where, and how many."""
+
+_PATIENCE = 30.0
+"""Seconds that a range may take to come, however short it is."""
+
+_SLOWEST = 64 * 1024
+"""Bytes a second that a longer range has to come at."""
 
 _MOVED_ON = {
     httpx.codes.UNAUTHORIZED,
@@ -73,19 +80,11 @@ def opened(url: str, http: httpx.Client) -> Read:
 
     Args:
         url: of a file in a folder that is shared, or of an object that HTTP gives in ranges.
-        http: sends requests; none of the feed's own credentials, which are nobody else's business.
-
-    Raises:
-        ConfigurationError: the URL is of neither, or there is no such folder here.
+        http: sends requests, without the feed's credentials.
     """
     parts = urlsplit(url)
     if parts.scheme == "file":
         return _of_folder(url2pathname(parts.path))
-    if parts.scheme not in {"http", "https"}:
-        raise ConfigurationError(
-            "The feed names files that are neither in a folder nor behind HTTP; to read its pages "
-            "instead, set the option readSegments to false."
-        )
     return _over_http(url, http)
 
 
@@ -112,28 +111,43 @@ def _over_http(url: str, http: httpx.Client) -> Read:
     def read(start: int, length: int) -> bytes:
         wanted = {"Range": f"bytes={start}-{start + length - 1}", "Accept-Encoding": "identity"}
         try:
-            with redaction.asking(address):
-                answer = http.get(address, headers=wanted)
+            with redaction.asking(address), http.stream("GET", address, headers=wanted) as answer:
+                _expect_range(answer)
+                return _whole(_taken(answer, length), length)
         except httpx.RequestError as error:
             # Not its text: the URL may be in it, which lets everybody in.
             raise Unreachable(
                 f"A file that the feed names cannot be reached: {type(error).__name__}."
             ) from None
-        if (
-            answer.status_code in _MOVED_ON
-            or answer.status_code >= httpx.codes.INTERNAL_SERVER_ERROR
-        ):
-            raise Unreachable(
-                f"A file that the feed names was not given: status {answer.status_code}."
-            )
-        if answer.status_code != httpx.codes.PARTIAL_CONTENT:
-            raise ProtocolError(
-                f"A file that the feed names was answered for with status {answer.status_code} "
-                "where a range of its bytes was asked for."
-            )
-        return _whole(answer.content, length)
 
     return read
+
+
+def _expect_range(answer: httpx.Response) -> None:
+    """Refuse an answer that is not a range of a file's bytes as they are."""
+    status = answer.status_code
+    if status in _MOVED_ON or status >= httpx.codes.INTERNAL_SERVER_ERROR:
+        raise Unreachable(f"A file that the feed names was not given: status {status}.")
+    if status != httpx.codes.PARTIAL_CONTENT:
+        raise ProtocolError(
+            f"A file that the feed names was answered for with status {status} where a range of "
+            "its bytes was asked for."
+        )
+    if answer.headers.get("content-encoding", "identity") != "identity":
+        raise ProtocolError("A file that the feed names came in a content coding.")
+
+
+def _taken(answer: httpx.Response, length: int) -> bytes:
+    """Take the bytes of a range, and no more: what is longer or comes too slowly is given up."""
+    content = bytearray()
+    deadline = time.monotonic() + max(_PATIENCE, length / _SLOWEST)
+    for piece in answer.iter_raw():
+        content += piece
+        if len(content) > length:
+            raise ProtocolError("A file that the feed names was answered for with too many bytes.")
+        if time.monotonic() > deadline:
+            raise Unreachable("A file that the feed names comes too slowly.")
+    return bytes(content)
 
 
 def _whole(content: bytes, length: int) -> bytes:

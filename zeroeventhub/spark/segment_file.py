@@ -1,6 +1,6 @@
 """The events of a partition in a file of Parquet, whose row groups have one partition each."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import httpx
 import pyarrow as pa
@@ -17,11 +17,20 @@ _COLUMNS = {"position": pa.int64(), "partition": pa.int32(), "data": pa.string()
 _READ = ["position", "data"]
 _REFUSED = (pa.ArrowException, OSError)
 
+_LARGEST_GROUP = 256 * 1024 * 1024
+"""Bytes of a row group, unpacked, that are read: a publisher's own have some mebibytes."""
+
+_PIECE = 4 * 1024 * 1024
+"""Bytes of rows that are handed on at once."""
+
+_ROWS = 1_000
+"""How many rows are unpacked at a time."""
+
 
 def read_part(
     part: SegmentPart, partition: int, after: int, http: httpx.Client
 ) -> Iterator[tuple[int, pa.StringArray]]:
-    """Yield the events of a part, a row group at a time.
+    """Yield the events of a part, some rows at a time.
 
     Args:
         part: says where they are.
@@ -42,12 +51,25 @@ def read_part(
         with parquet.ParquetFile(source, pre_buffer=True) as file:
             _expect_columns(file.schema_arrow)
             for number in _groups(file.metadata, partition, after, part.upto):
-                rows = _between(file.read_row_group(number, _READ), after, part.upto)
-                if len(rows):
-                    data = rows.column("data").drop_null().combine_chunks()
-                    yield rows.column("position")[-1].as_py(), data
+                for some in _pieces(file.iter_batches(_ROWS, row_groups=[number], columns=_READ)):
+                    rows = _between(some, after, part.upto)
+                    if len(rows):
+                        data = rows.column("data").drop_null().combine_chunks()
+                        yield rows.column("position")[-1].as_py(), data
     except _REFUSED as error:
         raise ProtocolError(f"A file that the feed names is no segment: {error}") from error
+
+
+def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Put batches together, up to some mebibytes."""
+    held: list[pa.RecordBatch] = []
+    for batch in batches:
+        held.append(batch)
+        if sum(one.nbytes for one in held) >= _PIECE:
+            yield pa.Table.from_batches(held)
+            held.clear()
+    if held:
+        yield pa.Table.from_batches(held)
 
 
 def _expect_columns(schema: pa.Schema) -> None:
@@ -57,13 +79,25 @@ def _expect_columns(schema: pa.Schema) -> None:
 
 
 def _groups(metadata: parquet.FileMetaData, partition: int, after: int, upto: int) -> Sequence[int]:
-    """Return the numbers of the row groups that have such events."""
-    return [
+    """Return the numbers of the row groups that have such events.
+
+    Raises:
+        ProtocolError: one of them is too large to be read.
+    """
+    found = [
         number
         for number in range(metadata.num_row_groups)
         if _holds(_bounds(metadata, number, "partition"), partition, partition)
         and _holds(_bounds(metadata, number, "position"), after + 1, upto)
     ]
+    data = metadata.schema.names.index("data")
+    for number in found:
+        group = metadata.row_group(number)
+        # A value of a dictionary takes its bytes once in the file, and once for each row when read.
+        is_packed = any("DICTIONARY" in one for one in group.column(data).encodings)
+        if is_packed or group.total_byte_size > _LARGEST_GROUP:
+            raise ProtocolError("A file that the feed names has a row group that is too large.")
+    return found
 
 
 def _holds(bounds: tuple[int, int], low: int, high: int) -> bool:

@@ -38,7 +38,7 @@ class SegmentReader:
         while (found := self._segments(one, is_begun=done > 0)).parts:
             try:
                 for part in found.parts:
-                    http = self._connection.stranger
+                    http = self._connection.client_for(part.url)
                     for last, data in read_part(part, one.partition, done, http):
                         patience.failed, done = 0, last
                         yield _page(one, part, data), one

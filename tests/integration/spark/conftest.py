@@ -11,6 +11,7 @@ from harness.archives import s3_store
 from harness.shop import metadata, orders, place
 from harness.spark import spark_session
 from harness.web import serving
+from obstore.store import S3Store
 from sqlalchemy import insert
 from starlette.applications import Starlette
 
@@ -103,6 +104,13 @@ def archive(request, tmp_path):
     if request.param == "folder":
         return Archive(tmp_path / "archive", shared=(tmp_path / "archive").as_uri())
     return Archive(s3_store(request.getfixturevalue("s3_url")), shared="signed")
+
+
+@pytest.fixture
+def origins(archive):
+    """What a reader has to allow to be sent to these files."""
+    store = archive.objects.store
+    return store.config["endpoint"] if isinstance(store, S3Store) else "file://"
 
 
 @pytest.fixture

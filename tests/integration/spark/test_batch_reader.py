@@ -170,22 +170,24 @@ def archived(any_engine, sealed):
 
 
 @pytest.mark.parametrize("files", ["true", "false"])
-def test_tasks_divide_files_and_pages(archived, files):
+def test_tasks_divide_files_and_pages(archived, origins, files):
     """However many tasks there are, each event is in one of them, and again when it is repeated."""
     for tasks in (3, 9):
-        reader, several = planned(archived, minPartitions=tasks, readSegments=files)
+        allowed = {"readSegments": files, "segmentOrigins": origins}
+        reader, several = planned(archived, minPartitions=tasks, **allowed)
         assert len(several) >= tasks
         found = [numbers(rows_of(reader, [task])) for task in several]
         assert sorted(number for part in found for number in part) == [*range(90)]
         assert [numbers(rows_of(reader, [task])) for task in several] == found
 
 
-def test_session_reads_files_and_the_table(spark, archived, capsys):
+def test_session_reads_files_and_the_table(spark, archived, origins, capsys):
     """A session's batch has every event once, in its partition and in as many tasks as wanted.
 
     Its plan does not show where files are.
     """
-    events = spark.read.format("zeroeventhub").option("minPartitions", 4).load(archived)
+    options = {"minPartitions": 4, "segmentOrigins": origins}
+    events = spark.read.format("zeroeventhub").options(**options).load(archived)
     rows = events.select("partition", "data", spark_partition_id()).collect()
     found = [(json.loads(row.data)["n"], row.partition) for row in rows]
     assert sorted(found) == [(n, n % 3) for n in range(90)]

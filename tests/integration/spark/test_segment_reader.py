@@ -1,22 +1,29 @@
 """Ranges whose events lie in files: read past the publisher, and each event once all the same."""
 
+import gzip
 import json
 import logging
 from operator import itemgetter
 
+import anyio
 import httpx
+import pyarrow as pa
 import pytest
 from harness.laid_out_feed import ReadFeed
 from harness.spark_reading import numbers, planned, read
 from harness.web import serving
+from pyarrow import parquet
 from starlette.applications import Starlette
-from starlette.responses import FileResponse, Response
+from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from zeroeventhub import FIRST, Principal, feed_routes
 from zeroeventhub.archive.draft import Draft
-from zeroeventhub.errors import ProtocolError, Unavailable, Unreachable
+from zeroeventhub.errors import ConfigurationError, ProtocolError, Unavailable, Unreachable
 from zeroeventhub.protocol import EVENT_TYPES, SEGMENTS, STOP, SegmentPart, Segments
+from zeroeventhub.spark import ranged_file, segment_file
+from zeroeventhub.spark.connection import Connection
+from zeroeventhub.spark.options import read_options
 
 
 class FiledFeed(ReadFeed):
@@ -75,9 +82,26 @@ class Store:
 
     def __init__(self, folder):
         self._folder, self.failures, self.asked = folder, [], []
+        self.hostile, self.sent = None, 0
+
+    async def too_much(self):
+        """Send a gibibyte."""
+        for _ in range(1024):
+            self.sent += 1
+            yield bytes(2**20)
+
+    async def slowly(self):
+        """Send a byte now and then."""
+        for _ in range(1000):
+            yield b"x"
+            await anyio.sleep(0.02)
 
     async def answer(self, request):
         self.asked.append(dict(request.headers))
+        if self.hostile == "packed":
+            return Response(gzip.compress(bytes(9)), 206, {"Content-Encoding": "gzip"})
+        if self.hostile:
+            return StreamingResponse(getattr(self, self.hostile)(), 206)
         if self.failures:
             return Response(status_code=self.failures.pop(0))
         return FileResponse(self._folder / request.path_params["name"])
@@ -202,7 +226,6 @@ def test_file_that_stays_away_ends_the_read(store, url, status, error, asked):
 @pytest.mark.parametrize("content", [b"PAR1 and nothing else PAR1", None], ids=["other", "half"])
 def test_what_is_no_whole_segment_is_refused(feed, url, content):
     """A file of another form, or shorter than the feed says, is not the end of its events."""
-    feed.base = feed.folder.as_uri()
     file = feed.folder / "0-15.parquet"
     if content is None:
         whole = file.read_bytes()
@@ -212,6 +235,57 @@ def test_what_is_no_whole_segment_is_refused(feed, url, content):
         file.write_bytes(content)
     with pytest.raises(Unreachable if content is None else ProtocolError):
         found(url, 0)
+
+
+@pytest.mark.parametrize(
+    ("hostile", "error"),
+    [("too_much", ProtocolError), ("packed", ProtocolError), ("slowly", Unreachable)],
+)
+def test_range_of_a_file_is_bounded(store, url, monkeypatch, hostile, error):
+    """A store that sends more than was asked for, packs it, or drips, is given up."""
+    monkeypatch.setattr(ranged_file, "_PATIENCE", 0.3)
+    monkeypatch.setattr(ranged_file, "_SLOWEST", 2**30)
+    store.hostile = hostile
+    with pytest.raises(error):
+        found(url, 0, attempts=1)
+    assert store.sent < 64
+
+
+@pytest.mark.parametrize("packed", [True, False], ids=["dictionary", "large"])
+def test_file_that_unpacks_to_much_more_is_refused(feed, url, monkeypatch, packed):
+    """A small file whose rows would take much memory is refused by what its footer says."""
+    monkeypatch.setattr(segment_file, "_LARGEST_GROUP", 2**22)
+    position = range(1, 2**10 + 1)
+    rows = {"position": position, "partition": [0] * 2**10, "data": ["x" * 2**14] * 2**10}
+    kinds = {"position": pa.int64(), "partition": pa.int32(), "data": pa.string()}
+    table = pa.table({name: pa.array(rows[name], kind) for name, kind in kinds.items()})
+    file = feed.folder / "0-15.parquet"
+    parquet.write_table(table, file, compression="zstd", use_dictionary=packed)
+    assert file.stat().st_size < 2**16
+    with pytest.raises(ProtocolError, match="too large"):
+        found(url, 0)
+
+
+@pytest.mark.parametrize("base", ["file", "https://store.example:444/x", "ftp://x", "http://[", ""])
+def test_files_elsewhere_are_read_where_the_options_say_so(feed, store, url, base):
+    """A feed cannot send its readers to folders or hosts that they have not named."""
+    feed.base = feed.folder.as_uri() if base == "file" else base
+    with pytest.raises((ConfigurationError, ProtocolError)) as refused:
+        found(url, 0, attempts=1)
+    assert "segmentOrigins" in str(refused.value) or base == "http://["
+    assert store.asked == []
+    if base == "file":
+        assert found(url, 0, segmentOrigins="https://x.example, file://") == wanted(feed, 0)
+
+
+def test_signed_addresses_of_a_store_are_read():
+    """An HTTPS address with a signature of an object store is taken as the feed's word."""
+    connection = Connection(read_options({"path": "https://shop.example/orders"}))
+    for signature in ("X-Amz-Signature=1", "sv=1&sig=2", "X-Goog-Signature=3"):
+        assert connection.client_for(f"https://bucket.example/x?{signature}")
+        with pytest.raises(ConfigurationError, match="segmentOrigins"):
+            connection.client_for(f"http://169.254.169.254/x?{signature}")
+    connection.close()
 
 
 def test_credentials_of_the_feed_are_not_shown_to_the_store(store, url, monkeypatch):

@@ -28,9 +28,10 @@ def served(feed, engine):
         yield f"{url}/feed", Client(f"{url}/feed", http)
 
 
-def texts(url, partition, start, stop):
+def texts(url, partition, start, stop, origins):
     """The events of a range, as a task of Spark reads them."""
     options = {
+        "segmentOrigins": origins,
         "startingOffsets": json.dumps({partition: start}),
         "endingOffsets": json.dumps({partition: stop}),
     }
@@ -49,7 +50,7 @@ def pages(client, partition, start, stop=None):
             return found, cursors
 
 
-def test_files_and_pages_are_the_feed(any_engine, sealed, caplog):
+def test_files_and_pages_are_the_feed(any_engine, sealed, origins, caplog):
     """A reader of files and pages gets what pages alone give, between any two cursors, and logs no
     signature of a file's URL.
     """
@@ -66,7 +67,7 @@ def test_files_and_pages_are_the_feed(any_engine, sealed, caplog):
             for place_of_start, start in enumerate((FIRST, *cursors)):
                 for stop in cursors[place_of_start:]:
                     wanted, _ = pages(client, partition, start, stop)
-                    assert texts(url, partition, start, stop) == wanted
+                    assert texts(url, partition, start, stop, origins) == wanted
     assert "segments" in caplog.text
     assert not re.search(r"Signature=[0-9a-f]{8}", caplog.text)
 
