@@ -130,7 +130,7 @@ def from_feed(url: str, tasks: int, **more: Any) -> dict[str, Any]:
     """Return the order to load a feed."""
     return {
         "format": "zeroeventhub",
-        "options": {"path": url, "minPartitions": str(tasks)},
+        "options": {"path": url, "minPartitions": str(tasks), "segmentOrigins": "file://"},
         **more,
     }
 
