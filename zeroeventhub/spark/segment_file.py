@@ -23,7 +23,7 @@ _LARGEST_GROUP = 256 * 1024 * 1024
 _PIECE = 4 * 1024 * 1024
 """Bytes of rows that are handed on at once."""
 
-_ROWS = 1_000
+_ROWS = 10_000
 """How many rows are unpacked at a time."""
 
 
