@@ -5,6 +5,7 @@ result back, or throws the error that happened. The sync and the async consumer 
 such drivers and share every decision made here.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Generator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from zeroeventhub._follow.backoff import Patience, Stopped, persist
 from zeroeventhub._follow.layout_order import choose, inheritance, ready
 from zeroeventhub._follow.page_reading import (
     LONGEST_WAIT,
-    brings_news,
+    Passed,
     pause_at_head,
     reaches_head,
 )
@@ -79,6 +80,7 @@ class Follower:
         among = tuple(partition.id for partition in chosen)
         drained: set[int] = set()
         heads: dict[int, str] = {}
+        passed: dict[int, Passed] = defaultdict(Passed)
         epochs: dict[int, int] = {}
         confirmed = False
         while in_turn := ready(chosen, drained):
@@ -91,7 +93,7 @@ class Follower:
                 try:
                     place = yield from self._load(partition, among, epochs)
                     found, at_head = yield from self._read_page(
-                        partition, place, heads, waits=waits
+                        partition, place, heads, passed, waits=waits
                     )
                 except _PutElsewhere:
                     # What was read to its end may have to be read again, and first.
@@ -133,7 +135,13 @@ class Follower:
         return place
 
     def _read_page(
-        self, partition: Partition, place: Place, heads: dict[int, str], *, waits: bool
+        self,
+        partition: Partition,
+        place: Place,
+        heads: dict[int, str],
+        passed: dict[int, Passed],
+        *,
+        waits: bool,
     ) -> _Steps:
         """Read one page of a partition; return whether it brought anything, and reached the head.
 
@@ -141,6 +149,7 @@ class Follower:
             partition: the one to read.
             place: where it is read from.
             heads: where the head of each partition was seen.
+            passed: where pages without events led in each partition.
             waits: whether the feed may wait at its head.
         """
         cursor = place.cursor
@@ -149,7 +158,7 @@ class Follower:
             return False, True
         wait = LONGEST_WAIT if waits and at_head else 0.0
         page: Page = yield from self._persist(Fetch(partition.id, cursor, wait))
-        found = brings_news(page, partition.id, cursor)
+        found = passed[partition.id].brings_news(page, partition.id, cursor)
         if page.events:
             yield Deliver(partition.id, place, page)
         elif found:

@@ -1,23 +1,45 @@
 """What a page says: whether it brought anything, and whether it reached the head."""
 
+from dataclasses import dataclass, field
+
 from zeroeventhub._follow.backoff import SHORTEST_BACKOFF
 from zeroeventhub._follow.steps import Pause
 from zeroeventhub.errors import ProtocolError
 from zeroeventhub.protocol import Page
 
-__all__ = ["LONGEST_WAIT", "brings_news", "moves_cursor", "pause_at_head", "reaches_head"]
+__all__ = ["LONGEST_WAIT", "Passed", "moves_cursor", "pause_at_head", "reaches_head"]
 
 LONGEST_WAIT = 5.0
 """Seconds that the feed is asked to wait at its head; a consumer that is stopped waits as long."""
 
 
-def brings_news(page: Page, partition: int, cursor: str) -> bool:
-    """Tell whether a page that was read from a cursor holds events, or moves the cursor.
+@dataclass
+class Passed:
+    """Remember where the pages without events led since the last event, to notice a circle.
 
-    Raises:
-        ProtocolError: it holds events and does not move the cursor.
+    A publisher that sends a reader round places without events would keep it for ever.
     """
-    return moves_cursor(len(page.events), partition, cursor, page.cursor)
+
+    cursors: set[str] = field(default_factory=set)
+
+    def brings_news(self, page: Page, partition: int, cursor: str) -> bool:
+        """Tell whether a page that was read from a cursor holds events, or moves the cursor.
+
+        Raises:
+            ProtocolError: it holds events and does not move the cursor, or it holds none and leads
+                to where others without events have led.
+        """
+        news = moves_cursor(len(page.events), partition, cursor, page.cursor)
+        if page.events or page.caught_up:
+            self.cursors.clear()
+        elif news and page.cursor in self.cursors:
+            raise ProtocolError(
+                f"The feed leads in a circle in partition {partition}: pages without events end "
+                "where others began."
+            )
+        elif news:
+            self.cursors.add(page.cursor)
+        return news
 
 
 def moves_cursor(events: int, partition: int, before: str, after: str) -> bool:

@@ -8,7 +8,7 @@ from zeroeventhub._follow.backoff import Patience, Stopped, backoff, persist
 from zeroeventhub._follow.failures import Failures
 from zeroeventhub._follow.page_reading import (
     LONGEST_WAIT,
-    brings_news,
+    Passed,
     pause_at_head,
     reaches_head,
 )
@@ -92,12 +92,14 @@ class _Reading:
         patience: what is left of it for commits in a row that failed.
         place: where the consumer stands, and by what right.
         head: where the head of the partition was seen.
+        passed: where pages without events led.
     """
 
     wish: PartitionFollower
     patience: Patience
     place: Place = field(init=False)
     head: str | None = None
+    passed: Passed = field(default_factory=Passed)
 
     @property
     def at_head(self) -> bool:
@@ -148,7 +150,7 @@ class _Reading:
         partition, cursor = self.wish.partition.id, self.place.cursor
         patience = Patience(self.wish.attempts, self.wish.stopped)
         page: Page = yield from persist(Fetch(partition, cursor, wait), patience)
-        news = brings_news(page, partition, cursor)
+        news = self.passed.brings_news(page, partition, cursor)
         if page.events:
             yield from self.deliver(page)
         elif news:

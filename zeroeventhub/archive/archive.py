@@ -75,7 +75,9 @@ class Archive:
     ) -> None:
         if look_seconds < 1:
             raise ConfigurationError("Archive.look_seconds has to be 1 or more.")
-        self.objects = store if isinstance(store, Objects) else Objects(store)
+        self.objects = (
+            store if isinstance(store, Objects) else Objects(store, private=shared is None)
+        )
         """What is in the store."""
         self._manifests = Manifests(self.objects)
         self._sharing = Sharing(self.objects, shared, min(shared_for, grace))

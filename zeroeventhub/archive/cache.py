@@ -11,13 +11,18 @@ from typing import Protocol
 from weakref import WeakValueDictionary
 from zlib import crc32
 
-__all__ = ["DiskCache", "Memory"]
+__all__ = ["DiskCache", "Memory", "open_private"]
 
 _CHECK = 4
 """How many bytes a checksum has, with which a file of the cache begins."""
 
 _SCANS = 16
 """What part of the bound is written by a process before it looks at all files again."""
+
+
+def open_private(path: str, flags: int) -> int:
+    """Open a file that only this user may read, for `open`."""
+    return os.open(path, flags, mode=0o600)
 
 
 class _Weighed(Protocol):
@@ -103,8 +108,9 @@ class DiskCache:
         path = self._folder / name
         draft = path.with_name(f"{path.name}.{token_hex(4)}~")
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            draft.write_bytes(crc32(content).to_bytes(_CHECK) + content)
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with open(draft, "xb", opener=open_private) as file:
+                file.write(crc32(content).to_bytes(_CHECK) + content)
             draft.replace(path)
         except OSError:  # such as a disk that is full
             with suppress(OSError):

@@ -19,6 +19,7 @@ from obstore.exceptions import (
 )
 from obstore.store import AzureStore, GCSStore, LocalStore, S3Store, from_url
 
+from zeroeventhub.archive.cache import open_private
 from zeroeventhub.errors import ConfigurationError, Unavailable
 
 if TYPE_CHECKING:
@@ -40,18 +41,19 @@ class Objects:
 
     Args:
         store: a store of obstore's, the URL of one, or a local folder.
+        private: whether only this user may read files of a folder.
 
     Raises:
         ConfigurationError: there is no such store.
     """
 
-    def __init__(self, store: "str | Path | ObjectStore") -> None:
-        self.store: Any = _opened(store)
+    def __init__(self, store: "str | Path | ObjectStore", *, private: bool = True) -> None:
+        self.store: Any = _opened(store, private=private)
         """The store of obstore's."""
         self._create: Callable[[str, bytes], None] = self._put
         self._sweep: Callable[[str, datetime], None] = lambda _folder, _before: None
         if isinstance(self.store, LocalStore) and self.store.prefix is not None:
-            durable = _DurableFolder(Path(self.store.prefix))
+            durable = _DurableFolder(Path(self.store.prefix), private=private)
             self._create, self._sweep = durable.create, durable.sweep
 
     @property
@@ -138,10 +140,12 @@ class _DurableFolder:
 
     Args:
         folder: where they are.
+        private: whether only this user may read them.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, private: bool) -> None:
         self._folder = folder
+        self._opener = open_private if private else None
 
     def create(self, path: str, content: bytes) -> None:
         """Create a file.
@@ -154,7 +158,7 @@ class _DurableFolder:
         # What ends so is not listed by obstore.
         draft = file.with_name(f"{file.name}#{int(token_hex(7), 16)}")
         try:
-            with draft.open("xb") as opened:
+            with open(draft, "xb", opener=self._opener) as opened:
                 opened.write(content)
                 opened.flush()
                 os.fsync(opened.fileno())
@@ -172,7 +176,7 @@ class _DurableFolder:
 
     def _make(self, folder: Path) -> None:
         if not folder.is_dir():
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(0o700 if self._opener else 0o777, parents=True, exist_ok=True)
             _sync(folder.parent)
 
 
@@ -187,13 +191,15 @@ def _sync(folder: Path) -> None:
         os.close(opened)
 
 
-def _opened(store: "str | Path | ObjectStore") -> Any:
+def _opened(store: "str | Path | ObjectStore", *, private: bool) -> Any:
     if not isinstance(store, str | Path):
         return store
     try:
         if isinstance(store, str) and "://" in store:
             return from_url(store)
-        return LocalStore(Path(store).absolute(), mkdir=True)
+        folder = Path(store).absolute()
+        folder.mkdir(0o700 if private else 0o777, parents=True, exist_ok=True)
+        return LocalStore(folder)
     except (BaseError, OSError, ValueError) as error:
         raise ConfigurationError(f"The archive cannot be opened: {_sentence(error)}") from error
 

@@ -37,7 +37,8 @@ def publish_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--tombstone",
             metavar="SQL",
-            help="What is true for an event which says that its key is no more.",
+            help="What is true for an event which says that its key is no more; it runs in the "
+            "database as it is, so it has to be your own.",
         ),
         click.option(
             "--compacted",

@@ -89,6 +89,11 @@ class Seal:
             keyed = blake2b(recipe.encode(), digest_size=len(recipe) // 2, key=self._key)
             self.recipe = keyed.hexdigest()
 
+    @property
+    def is_secret(self) -> bool:
+        """Tell whether only the publisher can make the digests."""
+        return self._key is not None
+
     def check(self, position: int, content: bytes) -> str:
         """Return the digest of the event at a position."""
         if self._key is None:

@@ -86,6 +86,11 @@ class History:
         """Return the cursor behind each of some events."""
         return [self.cursor(*row) for row in zip(positions, events, strict=True)]
 
+    @property
+    def has_open_digests(self) -> bool:
+        """Tell whether everybody can make the digest that a cursor holds of an event."""
+        return not self._mutable and not self._seal.is_secret
+
     def mark(self, connection: Connection) -> Mark:
         """Return up to where the table has been trimmed."""
         return NOTHING_TRIMMED if self._marks is None else self._marks.read(connection)

@@ -74,6 +74,11 @@ class Reader:
         self.checks.look_if_due(connection)
         return self.info
 
+    @property
+    def has_open_digests(self) -> bool:
+        """Tell whether everybody can make the digest that a cursor holds of an event."""
+        return self._history.has_open_digests
+
     def step(self, connection: Connection) -> str | None:
         """Return what has to be committed before the feed is read; see `Ordering.step`."""
         return self._ordering.step(connection)

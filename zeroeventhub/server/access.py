@@ -81,7 +81,8 @@ class Access:
         """Ask the hook who asks, and whether that one may read; what it does not say is a no."""
         with anyio.move_on_after(self._patience) as waiting:
             found = await self._ask(self._hook(request), request)
-        if waiting.cancelled_caught:
+        # A hook in a thread is not stopped, and what it says too late does not count.
+        if waiting.cancel_called:
             raise Unavailable("It cannot be found out just now who asks.", retry_after=1)
         if not isinstance(found, Principal):
             raise FeedFailure(
@@ -103,7 +104,9 @@ class Access:
                 found = hook(request)
             else:
                 # It may wait for a database or another service.
-                found = await anyio.to_thread.run_sync(hook, request, limiter=self._threads)
+                found = await anyio.to_thread.run_sync(
+                    hook, request, limiter=self._threads, abandon_on_cancel=True
+                )
             return await found if isawaitable(found) else found
         except (HTTPException, Unauthorized, Forbidden, Unavailable):
             raise

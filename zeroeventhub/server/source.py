@@ -1,5 +1,6 @@
 """A feed as the endpoints see it: awaitable, whichever way it was written."""
 
+import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -27,6 +28,8 @@ __all__ = ["NO_PARTITION", "Source", "expect_extension", "expect_partition"]
 
 NO_PARTITION = "The feed has no such partition."
 """Said of a partition that does not exist, and of one that whoever asks may not know of."""
+
+_log = logging.getLogger("zeroeventhub.server")
 
 _PAGE = 1_000
 """How many events a page has where nobody says how many."""
@@ -81,6 +84,7 @@ class Source:
         on_commit = getattr(self._feed, "on_commit", None)
         if on_commit is not None and not iscoroutinefunction(on_commit):
             on_commit(self.news.hurry)
+        self._has_warned = False
         self._waiting = Waiting(self.news, self._page, capacity.waiters, told)
 
     async def info(self) -> FeedInfo:
@@ -90,6 +94,16 @@ class Source:
             return known
         found: FeedInfo = await self.call("info")()
         return found
+
+    def warn_of_guesses(self) -> None:
+        """Tell the log, once, that readers of a part of the feed can confirm what is hidden."""
+        if getattr(self._feed, "has_open_digests", False) and not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "This feed has readers who may see only a part of it, and no secret: a reader who "
+                "makes up a cursor learns whether a guess of a hidden event is right. Give its "
+                "TableFeed a cursor_secret."
+            )
 
     def has(self, method: str) -> bool:
         """Tell whether the feed has a method."""

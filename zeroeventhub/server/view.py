@@ -171,6 +171,7 @@ class View:
                 )
             extensions -= _TELLING
         if self._principal.is_restricted:
+            self._source.warn_of_guesses()
             # A file holds events of all partitions and types.
             extensions -= {SEGMENTS}
         may_read = self._principal.may_read

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from zeroeventhub._follow.page_reading import brings_news, reaches_head
+from zeroeventhub._follow.page_reading import Passed, reaches_head
 from zeroeventhub.client import Client
 from zeroeventhub.errors import CutPage
 from zeroeventhub.protocol import LAST, Page
@@ -51,11 +51,12 @@ class Walk:
             stop: where it ends at the latest; None for the head.
         """
         cursor, end, found, at_head = start, start, 0, False
+        passed = Passed()
         while not at_head and (events is None or found < events):
             size = self._options.page_size
             wanted = size if events is None else min(size, events - found)
             page = self.page(partition, cursor, wanted, stop)
-            brings_news(page, partition, cursor)
+            passed.brings_news(page, partition, cursor)
             at_head = page.stop_reached or reaches_head(page, cursor)
             if 0 < len(page.events) < wanted and not self._can_stop:
                 end = self._cut(partition, cursor, page)

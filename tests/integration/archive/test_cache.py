@@ -6,6 +6,7 @@ import pytest
 from harness.archives import made
 
 from zeroeventhub.archive import Archive
+from zeroeventhub.archive.cache import DiskCache
 from zeroeventhub.archive.objects import Objects
 
 EVENTS = 10_000
@@ -153,3 +154,25 @@ def test_nothing_is_kept_of_segments_that_were_replaced(tmp_path):
         assert old.name not in names
         assert kept.name in names
         assert [load(archive, new).event(index) is None for index in (0, 1)] == [True, False]
+
+
+def test_files_are_private_unless_they_are_shared(tmp_path):
+    """Only the publisher's own user may read an archive's folder and its cache; a folder that is
+    shared with readers is as the user's other files are.
+    """
+    before = os.umask(0o022)
+    try:
+        Archive(tmp_path / "own").objects.create("segments/one", b"1")
+        shared = tmp_path / "shared"
+        Archive(shared, shared=shared.as_uri()).objects.create("segments/one", b"1")
+        DiskCache(tmp_path / "cache", 1000).keep("one", b"1")
+    finally:
+        os.umask(before)
+    modes = {
+        str(path.relative_to(tmp_path)): path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")
+    }
+    for own in ("own", "own/segments", "cache"):
+        assert modes[own] == 0o700
+    for own in ("own/segments/one", "cache/one"):
+        assert modes[own] == 0o600
+    assert modes["shared/segments/one"] == 0o644

@@ -78,6 +78,11 @@ class AsyncBoundFeed(AsyncCompacting, AsyncRegistering, AsyncTrimming):
         on_commit(self._engine.sync_engine, told)
 
     @property
+    def has_open_digests(self) -> bool:
+        """Tell whether everybody can make the digest that a cursor holds; see `BoundFeed`."""
+        return self._reader.has_open_digests
+
+    @property
     def known_info(self) -> FeedInfo | None:
         """Describe the feed, if the database need not be asked for it; see `BoundFeed`."""
         return None if self._reader.checks.are_due else self._reader.info

@@ -76,6 +76,11 @@ class BoundFeed(Compacting, Registering, Trimming):
         on_commit(self._engine, told)
 
     @property
+    def has_open_digests(self) -> bool:
+        """Tell whether everybody can make the digest that a cursor holds of an event."""
+        return self._reader.has_open_digests
+
+    @property
     def known_info(self) -> FeedInfo | None:
         """Describe the feed, if the database need not be asked for it; see `info`."""
         return None if self._reader.checks.are_due else self._reader.info
