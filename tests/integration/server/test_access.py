@@ -13,17 +13,19 @@ from harness.readers import (
     TOKEN,
     get,
     kind,
+    mounted,
     raising,
     routes,
     served,
 )
+from harness.shop import orders
 from harness.waiting import until
 from harness.web import serving
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
-from zeroeventhub import Capacity, FeedAuthorization, Principal, everybody
+from zeroeventhub import Capacity, FeedAuthorization, Principal, TableFeed, everybody
 from zeroeventhub.errors import (
     ConfigurationError,
     Forbidden,
@@ -118,16 +120,38 @@ def test_exceptions_of_the_host_are_for_its_own_handlers(shop):
         assert (answer.status_code, answer.json()) == (418, {"own": "the host's own"})
 
 
-def test_hook_that_takes_too_long_is_given_up(shop):
-    """A hook has as much time as a request that stands in line, or nobody is let in."""
+@pytest.mark.parametrize("kind_of_hook", ["async", "in a thread"])
+def test_hook_that_takes_too_long_is_given_up(shop, kind_of_hook):
+    """A hook that does not answer in time lets nobody in, whatever it says later."""
+    given_up = threading.Event()
 
     async def slow(request):
         await anyio.sleep(PATIENCE)
         return READER
 
-    with served(shop, slow, capacity=Capacity(patience=0.1)) as url:
-        answer = httpx.get(url)
-        assert (answer.status_code, kind(answer)) == (503, "unavailable")
+    def slow_in_a_thread(request):
+        given_up.wait(PATIENCE)
+        return READER
+
+    hook = slow if kind_of_hook == "async" else slow_in_a_thread
+    with served(shop, hook, capacity=Capacity(patience=0.1)) as url:
+        try:
+            answer = get(url)
+        finally:
+            given_up.set()
+    assert (answer.status_code, kind(answer)) == (503, "unavailable")
+
+
+def test_readers_of_a_part_are_a_reason_for_a_secret(shop, caplog):
+    """Where a reader may see only a part of a feed without a secret, the log warns of it once."""
+    for secret, warnings in ((None, 1), ("s" * 32, 0)):
+        caplog.clear()
+        feed = TableFeed(orders, data="data", partition="part", partitions=2, cursor_secret=secret)
+        hook = lambda request: Principal(name="ada", partitions={0})  # noqa: E731 - short
+        with mounted(feed, shop, authorize=hook) as url:
+            for _ in range(2):
+                assert len(httpx.get(url).json()["partitions"]) == 1
+        assert len([one for one in caplog.records if "cursor_secret" in one.msg]) == warnings
 
 
 def test_hook_that_blocks_does_not_block_the_application(shop, pool):
