@@ -171,8 +171,8 @@ class History:
         mark = self._lost(connection, 0)
         if self._mutable or mark.trimmed or mark.compacted:
             raise Trimmed(
-                "No event has this id. This feed deletes events, and their ids with them: read it "
-                "again from its beginning.",
+                "There is no event of this id here. This feed deletes events, and their ids with "
+                "them: read it again from its beginning.",
                 earliest=mark.earliest,
             )
 
