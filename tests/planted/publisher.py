@@ -8,6 +8,20 @@ _SQLITE = ("-k", "sqlite")
 
 PLANTED = (
     Planted(
+        "events of no partition are not trimmed",
+        "publisher/trimming/trimmer.py",
+        "        self._reader.checks.refuse_unpublished(connection)\n",
+        "",
+        (f"{_ROOM}/test_partitions.py", *_SQLITE),
+    ),
+    Planted(
+        "a feed grows with its table",
+        "publisher/checkup.py",
+        "            if count > before:",
+        "            if count < before:",
+        (f"{_ROOM}/test_partitions.py", *_SQLITE),
+    ),
+    Planted(
         "the horizon: no piece of a partition reaches beyond it",
         "publisher/reader.py",
         "        until = horizon.settled if stop_place is None else stop_place.position\n",

@@ -14,6 +14,20 @@ _LOG = ("tests/integration/event_log/test_event_log.py", "-k", "sqlite")
 
 PLANTED = (
     Planted(
+        "a reader registers a bounded number of consumers",
+        "publisher/progress/registry.py",
+        "            self._make_room(connection, consumer, principal)\n",
+        "",
+        _PROGRESS,
+    ),
+    Planted(
+        "readers hear nothing of the archive's store",
+        "archive/objects.py",
+        'raise Unavailable("The archive does not answer just now.", retry',
+        "raise Unavailable(_sentence(error), retry",
+        ("tests/integration/archive/test_objects.py", "-k", "hear"),
+    ),
+    Planted(
         "what was trimmed is looked up behind the rows of a page",
         "publisher/reader.py",
         """        self._refuse_beyond(horizon, place, wanted.stop)

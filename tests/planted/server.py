@@ -144,9 +144,30 @@ PLANTED = (
     Planted(
         "a page that may change is not kept",
         "server/read_ahead.py",
-        " for question, page in found if page.tag is not None]",
-        " for question, page in found]",
+        "            if page.tag is not None and ",
+        "            if ",
         (_tests("pages"), _tests("view")),
+    ),
+    Planted(
+        "pages that are kept are bounded in number",
+        "server/kept_pages.py",
+        " or len(self._pages) > MOST",
+        "",
+        (_tests("pages"),),
+    ),
+    Planted(
+        "an answer of version 1 is bounded as a whole",
+        "server/endpoint.py",
+        ">= self._source.page_bytes",
+        ">= 99 * self._source.page_bytes",
+        (_tests("load"),),
+    ),
+    Planted(
+        "a hook that answers too late lets nobody in",
+        "server/access.py",
+        "waiting.cancel_called",
+        "waiting.cancelled_caught",
+        (_tests("access"),),
     ),
     Planted(
         "reading ahead leaves connections to waiting readers",

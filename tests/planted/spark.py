@@ -67,8 +67,22 @@ PLANTED = (
     Planted(
         "a store of files is not shown what the feed is",
         "spark/connection.py",
-        "credentials.open({})",
-        "credentials.open(self._headers)",
+        "credentials.open({}, with",
+        "credentials.open(self._headers, with",
+        _SEGMENTS,
+    ),
+    Planted(
+        "files of other origins are read only where options say so",
+        "spark/connection.py",
+        "if not (is_own or _is_signed(url) or origin in",
+        "if not (is_own or _is_signed(url) or origin or origin in",
+        _SEGMENTS,
+    ),
+    Planted(
+        "a range of a file is no longer than was asked for",
+        "spark/ranged_file.py",
+        "        if len(content) > length:",
+        "        if len(content) > 99 * length:",
         _SEGMENTS,
     ),
     Planted(

@@ -232,15 +232,16 @@ class Endpoint:
         # changes with the cursors, so that no partition is left out for ever.
         cursors = [*wanted.cursors.items()]
         first = crc32(request.scope["query_string"]) % len(cursors)
-        parts: list[bytes] = []
+        parts: dict[int, bytes] = {}
         async with self._source.several():
             for partition, cursor in cursors[first:] + cursors[:first]:
-                if sum(map(len, parts)) >= self._source.page_bytes:
+                if sum(map(len, parts.values())) >= self._source.page_bytes:
                     break
                 page = await view.read(info, partition, cursor, share)
-                parts.append(encode_page_v1(partition, page, wanted.headers))
+                parts[partition] = encode_page_v1(partition, page, wanted.headers)
                 request.state.events += len(page.events)
-        return Response(b"".join(parts), media_type=MEDIA_TYPE, headers=FRESH)
+        body = b"".join(part for _, part in sorted(parts.items()))
+        return Response(body, media_type=MEDIA_TYPE, headers=FRESH)
 
 
 async def _asked(

@@ -96,7 +96,8 @@ def test_what_is_appended_is_published(request, database, ordering):
     expected = {partition: [] for partition in range(8)}
     for one in events:
         expected[key_hash(one.key or one.id) % 8].append(one.data)
-    assert {each.level for each in log.feed(cloudevents=True).bind(engine).check()} == {"ok"}
+    found = log.feed(cloudevents=True).bind(engine).check()
+    assert {each.level for each in found if each.subject != "journal"} == {"ok"}
     assert published(log.feed().bind(engine)) == expected
 
 
