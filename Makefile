@@ -3,8 +3,8 @@
 
 PYTHON ?= python3
 PIP = -m pip --disable-pip-version-check --quiet
-# A process of tests a core; each starts database servers of its own.
-PYTEST = -m pytest --numprocesses=auto --maxprocesses=4 --durations=10
+# Several processes of tests; each starts database servers of its own.
+PYTEST = -m pytest --numprocesses=auto --durations=10
 EVERYTHING = -m "" --hypothesis-profile=random
 
 .PHONY: demo spark quick test test-all check coverage mutants soak bench clean

@@ -1,5 +1,6 @@
 """Fixtures that every test may use, and what a run says of itself."""
 
+import os
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -47,6 +48,12 @@ class _Scheduling(LoadScopeScheduling):
 def pytest_xdist_make_scheduler(config, log):
     """Divide tests between processes."""
     return _Scheduling(config, log)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers():
+    """Choose how many processes run tests: one more than cores, because tests wait a lot."""
+    return min((os.cpu_count() or 1) + 1, 5)
 
 
 SERVERS = ("postgresql", "mariadb", "primary", "spark", "s3", "nginx", "peer")

@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 OWN = f"{sys.version_info.major}.{sys.version_info.minor}"
 VERSIONS = ("3.11", "3.12", "3.13", "3.14")
-PYTEST = ["-m", "pytest", "--numprocesses=auto", "--maxprocesses=4", "-q"]
+PYTEST = ["-m", "pytest", "--numprocesses=auto", "-q"]
 
 
 def main() -> int:
