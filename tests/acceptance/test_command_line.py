@@ -13,7 +13,7 @@ from harness.command_line import PROGRAM, run, started
 from harness.readers import mounted
 from harness.shop import metadata, orders, place
 from harness.waiting import until
-from sqlalchemy import create_engine, text
+from sqlalchemy import column, create_engine, select, table
 from sqlalchemy.exc import DBAPIError
 
 from zeroeventhub import Capacity, TableFeed
@@ -58,7 +58,8 @@ def numbers(lines):
 
 def landed(engine):
     """Read what has landed: partition, arrival and id of each event, in order."""
-    query = text("SELECT partition, arrival, id FROM landed ORDER BY partition, arrival")
+    columns = column("partition"), column("arrival"), column("id")
+    query = select(*columns).select_from(table("landed")).order_by(*columns[:2])
     with engine.connect() as connection:
         try:
             return [tuple(row) for row in connection.execute(query)]

@@ -1,5 +1,6 @@
 """The published Python peer, in a virtual environment of its own."""
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -21,16 +22,19 @@ def peer_python():
     """The interpreter of an environment that has the peer installed."""
     python = CACHE / "bin" / "python"
     complete = CACHE / "complete"
-    if not complete.exists():
-        venv.create(CACHE, with_pip=True, clear=True)
-        subprocess.run(
-            [python, "-m", "pip", "install", "--quiet", *REQUIREMENTS],
-            check=True,
-            timeout=600,
-            stdout=sys.stderr,
-            env=ENVIRONMENT,
-        )
-        complete.touch()
+    # Several processes run tests, and the first one installs it.
+    with CACHE.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not complete.exists():
+            venv.create(CACHE, with_pip=True, clear=True)
+            subprocess.run(
+                [python, "-m", "pip", "install", "--quiet", *REQUIREMENTS],
+                check=True,
+                timeout=600,
+                stdout=sys.stderr,
+                env=ENVIRONMENT,
+            )
+            complete.touch()
     return python
 
 
