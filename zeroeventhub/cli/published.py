@@ -197,5 +197,9 @@ def _compaction(tombstone: str | None, keep_tombstones: timedelta | None) -> Com
 def _data(events: Table, data: str | None, columns: str | None) -> Any:
     if columns:
         return [name.strip() for name in columns.split(",")]
-    # A column named here holds JSON, whatever type it was declared with.
-    return data and type_coerce(resolve(events, data), JSON).label(data)
+    if data is None:
+        return None
+    column = resolve(events, data)
+    # A column named here holds JSON, whatever type it was declared with. One of jsonb stays so:
+    # PostgreSQL would parse every document again to make it json.
+    return column if isinstance(column.type, JSON) else type_coerce(column, JSON).label(data)
