@@ -85,7 +85,8 @@ class Source:
         if on_commit is not None and not iscoroutinefunction(on_commit):
             on_commit(self.news.hurry)
         self._has_warned = False
-        self._waiting = Waiting(self.news, self._page, capacity.waiters, told)
+        at_once = max(1, capacity.queue // 2)
+        self._waiting = Waiting(self.news, self._page, capacity.waiters, told, at_once)
 
     async def info(self) -> FeedInfo:
         """Return what the feed says of itself; a TableFeed mostly knows it by heart."""

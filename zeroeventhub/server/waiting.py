@@ -47,6 +47,8 @@ class Waiting:
         read: reads a page.
         most: how many may wait at once.
         told: is told how many do, when that changes.
+        at_once: how many of their questions may be read at once, so that requests which do not
+            wait find a place in the queue of the feed as well.
     """
 
     def __init__(
@@ -55,12 +57,14 @@ class Waiting:
         read: Callable[[Question], Awaitable[Page]],
         most: int,
         told: Callable[[int], None],
+        at_once: int,
     ) -> None:
         self._news = news
         self._read = read
         self._most = most
         self._told = told
         self._count = 0
+        self._reading = anyio.Semaphore(at_once)
         # They are there for as long as somebody waits in them.
         self._gatherings: WeakValueDictionary[tuple[Question, int], Gathering[_Found]]
         self._gatherings = WeakValueDictionary()
@@ -119,7 +123,8 @@ class Waiting:
             return None
         edition = self._news.edition
         with anyio.CancelScope(shield=True):  # others wait for it, and a connection is at stake
-            page = await self._read(question)
+            async with self._reading:
+                page = await self._read(question)
         return edition, page
 
     def _count_in(self) -> None:

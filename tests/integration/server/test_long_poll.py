@@ -5,6 +5,7 @@ import json
 import threading
 import time
 import traceback
+from concurrent.futures import wait
 from contextlib import ExitStack
 
 import anyio
@@ -383,3 +384,23 @@ def test_commit_is_looked_for_until_it_is_there(watcher):
                 feed.count = 1
                 time.sleep(0.15)
             assert events_of(waiting) == 1
+
+
+def test_readers_who_wait_leave_room_in_the_queue(watcher, pool):
+    """When an event wakes more readers than the feed's queue holds, each with a question of its
+    own, all of them and a reader who has not waited are answered.
+    """
+    feed, capacity = Numbers(1), Capacity(queue=8, connections=1, patience=PATIENCE)
+    with mounted(feed, capacity=capacity, observer=watcher) as url, ExitStack() as stack:
+        waiting = []
+        for size in range(1, 41):
+            address = page_url(url, cursor="1", wait=WAIT, pagesizehint=size)
+            waiting.append(stack.enter_context(ask(address)))
+            watcher.until_waiting(size)
+        with feed.held():
+            feed.count = 2
+            until(lambda: feed.inside == 1, "the first page is being read")
+            other = pool.submit(get, url)
+            wait([other], timeout=0.5)  # a reader who is refused is refused at once
+        assert other.result().status_code == 200
+        assert [events_of(connection) for connection in waiting] == [1] * 40
