@@ -3,13 +3,14 @@
 import os
 from collections import Counter, defaultdict
 from pathlib import Path
+from weakref import WeakSet
 
 import pytest
 import trustme
 from harness import exchanges
 from harness.databases import mariadb_server, new_database, postgresql_server
 from hypothesis import settings
-from sqlalchemy import create_engine
+from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.ext.asyncio import create_async_engine
 from xdist.scheduler import LoadScopeScheduling
 
@@ -217,6 +218,19 @@ def pytest_runtest_protocol(item):
     """Forget what the test before this one asked."""
     exchanges.clear()
     yield
+
+
+_engines: WeakSet[Engine] = WeakSet()
+event.listen(Engine, "engine_connect", lambda connection: _engines.add(connection.engine))
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_call(item):
+    """Dispose of the engines that a test has made itself: Python warns of what it leaves open."""
+    before = {*_engines}
+    yield
+    for engine in {*_engines} - before:
+        engine.dispose(close=not engine.dialect.is_async)
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -28,7 +28,7 @@ def _outcome(version: str) -> str:
     subprocess.run([interpreter, "-m", "venv", environment], check=True)
     pip = [python, "-m", "pip", "install", "-q"]
     subprocess.run([*pip, "pip>=25.1"], check=True)
-    demo = ["--editable", ".[demo]", "--group", "test", "--prefer-binary"]
+    demo = ["--editable", ".[demo]", "--group", "test", "--group", "spark", "--prefer-binary"]
     subprocess.run([*pip, *demo], cwd=ROOT, check=True)
     tests = subprocess.run([python, *PYTEST], cwd=ROOT, check=False)
     return "failed" if tests.returncode else "passed"

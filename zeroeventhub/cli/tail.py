@@ -5,10 +5,9 @@ import sys
 from datetime import datetime
 
 import click
-from sqlalchemy import create_engine
 
 from zeroeventhub.cli.event_types import chosen_types, type_options
-from zeroeventhub.cli.options import FeedAddress, feed_options, open_client
+from zeroeventhub.cli.options import FeedAddress, feed_options, open_client, open_database
 from zeroeventhub.client import Client
 from zeroeventhub.consumer import Consumer
 from zeroeventhub.cursors import CursorStore
@@ -65,7 +64,7 @@ def tail(
         types = chosen_types(client, only_types, skipped_types)
         begin = {} if moment is None else _cursors_at(client, moment, chosen)
         # Nothing is kept, so the cursors live in memory.
-        memory = create_engine("sqlite://")
+        memory = open_database("sqlite://")
         store = CursorStore(memory)
         with memory.begin() as connection:
             store.create_tables(connection)
