@@ -226,11 +226,15 @@ event.listen(Engine, "engine_connect", lambda connection: _engines.add(connectio
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_call(item):
-    """Dispose of the engines that a test has made itself: Python warns of what it leaves open."""
+    """Dispose of the engines that a test has made itself: Python warns of what it leaves open.
+
+    Those of asyncio are closed where their event loop is.
+    """
     before = {*_engines}
     yield
     for engine in {*_engines} - before:
-        engine.dispose(close=not engine.dialect.is_async)
+        if not engine.dialect.is_async:
+            engine.dispose()
 
 
 @pytest.hookimpl(hookwrapper=True)
