@@ -206,10 +206,7 @@ def test_history_over_http(keys):
 
 @pytest.mark.parametrize(
     ("document", "marks"),
-    [
-        ("retention.md", ["progress", "thin", "compaction", "trim"]),
-        ("archive.md", ["seal"]),
-    ],
+    [("retention.md", ["progress", "thin", "compaction", "trim"]), ("archive.md", ["seal"])],
 )
 def test_old_orders_are_trimmed(sqlite, document, marks):
     """Each piece of a guide works, and of two orders the old one is trimmed."""

@@ -43,10 +43,7 @@ def run(*arguments: object, **options: object) -> subprocess.CompletedProcess[st
 def started(*arguments: object, program: list[str] = PROGRAM) -> Iterator[subprocess.Popen[str]]:
     """Start a command in a process of its own; it is killed in the end."""
     process = subprocess.Popen(
-        [*program, *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        [*program, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     try:
         yield process

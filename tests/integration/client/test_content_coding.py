@@ -44,12 +44,7 @@ WHOLE, HALF = ([1, 2, 3], "b"), ([1], "a")
 
 @pytest.mark.parametrize(
     ("compressed", "asked"),
-    [
-        (False, "identity"),
-        (True, "gzip"),
-        ("gzip", "gzip"),
-        ("zstd", "zstd, gzip;q=0.5"),
-    ],
+    [(False, "identity"), (True, "gzip"), ("gzip", "gzip"), ("zstd", "zstd, gzip;q=0.5")],
 )
 def test_compression_is_asked_for_by_choice(call, compressed, asked):
     """Answers are asked for as they are, unless the caller wants a coding that there is."""

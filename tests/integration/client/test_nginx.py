@@ -96,8 +96,7 @@ def test_pages_and_problems_are_compressed_and_known_by_their_tags(shop):
 
 
 @pytest.mark.parametrize(
-    "deployment",
-    [Deployment.PACKED, pytest.param(Deployment.BUFFERED, marks=pytest.mark.test_all)],
+    "deployment", [Deployment.PACKED, pytest.param(Deployment.BUFFERED, marks=pytest.mark.test_all)]
 )
 def test_stream_is_passed_on_event_by_event(shop, deployment):
     """Server-sent events arrive when they happen, also through an nginx of few settings, and at a
@@ -127,11 +126,7 @@ def test_requests_of_one_client_are_limited(shop):
         return answer
 
     limited = {"limit_conn readers 32;": "limit_conn readers 2;"}
-    with (
-        published(shop, limited) as url,
-        reading(url) as client,
-        ThreadPoolExecutor(2) as pool,
-    ):
+    with published(shop, limited) as url, reading(url) as client, ThreadPoolExecutor(2) as pool:
         cursor = client.fetch(0, LAST).cursor
         waiting = [pool.submit(wait) for _ in range(2)]
         until(lambda: get(url).status_code != 200, "a request is one too many")

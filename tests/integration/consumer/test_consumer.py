@@ -52,9 +52,7 @@ def loop(shop, **options):
 def test_loop_gets_pages_of_all_partitions_in_turn(sync_shop, extensions):
     """Pages of all partitions come in turn, every event once, and the next loop goes on there."""
     filled(sync_shop, 10).feed.extensions = frozenset(extensions)
-    assert loop(sync_shop, limit=3) == [
-        *[(0, [0, 2, 4]), (1, [1, 3, 5]), (0, [6, 8]), (1, [7, 9])],
-    ]
+    assert loop(sync_shop, limit=3) == [*[(0, [0, 2, 4]), (1, [1, 3, 5]), (0, [6, 8]), (1, [7, 9])]]
     sync_shop.feed.place(2, first=10)
     assert loop(sync_shop, partitions=[1]) == [(1, [11])]
     assert loop(sync_shop) == [(0, [10])]

@@ -6,16 +6,7 @@ from itertools import islice
 import httpx
 import psycopg
 import pytest
-from harness.deliveries import (
-    NAME,
-    effects,
-    event,
-    kill,
-    numbers,
-    opened,
-    write,
-    write_page,
-)
+from harness.deliveries import NAME, effects, event, kill, numbers, opened, write, write_page
 from sqlalchemy import Connection, NullPool, create_engine, make_url
 from sqlalchemy import event as sql_event
 from sqlalchemy.ext.asyncio import (

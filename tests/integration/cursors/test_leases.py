@@ -27,10 +27,7 @@ from zeroeventhub.cursors.transience import is_transient
 from zeroeventhub.errors import ConfigurationError, LeaseLost, StoreUnavailable
 
 ALL = (0, 1, 2, 3, 4)
-LOCK_WAIT = {
-    "postgresql": "SET lock_timeout = '2s'",
-    "mariadb": "SET innodb_lock_wait_timeout = 2",
-}
+LOCK_WAIT = {"postgresql": "SET lock_timeout = '2s'", "mariadb": "SET innodb_lock_wait_timeout = 2"}
 
 
 def release(store, owner, partitions):

@@ -194,10 +194,7 @@ def test_deadline_is_for_each_statement(sqlite):
     assert len(waits) >= 3
 
 
-LOCK = {
-    "postgresql": "LOCK TABLE {} IN ACCESS EXCLUSIVE MODE",
-    "mariadb": "LOCK TABLES {} WRITE",
-}
+LOCK = {"postgresql": "LOCK TABLE {} IN ACCESS EXCLUSIVE MODE", "mariadb": "LOCK TABLES {} WRITE"}
 
 
 @pytest.mark.parametrize("ordering", ["observed", "sequenced"])

@@ -5,13 +5,7 @@ from datetime import timedelta
 
 import pytest
 from harness.log import Log, append, prepared, stranger
-from harness.ordering_table import (
-    GATED,
-    OBSERVED,
-    OBSERVED_MARIADB,
-    WATCHING,
-    for_each,
-)
+from harness.ordering_table import GATED, OBSERVED, OBSERVED_MARIADB, WATCHING, for_each
 from harness.waiting import until
 
 from zeroeventhub.errors import Unavailable

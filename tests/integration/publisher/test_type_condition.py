@@ -79,11 +79,7 @@ def test_page_looks_at_a_limited_number_of_rows(shop, feed, monkeypatch):
         numbers, page = fetch(feed, {"placed"}, cursor=cursor)
         cursor, caught_up = page.cursor, page.caught_up
         pages.append((numbers, cursor.split("-")[1], caught_up, page.full))
-    assert pages == [
-        ([], "10", False, False),
-        ([], "20", False, False),
-        ([25], "30", True, False),
-    ]
+    assert pages == [([], "10", False, False), ([], "20", False, False), ([25], "30", True, False)]
 
 
 def test_columns_of_text_alone_are_filtered(sqlite):

@@ -69,11 +69,7 @@ def wrapped(shop, own, *, shared_cache=False, **options):
     return FeedAuthorization(application, **options)
 
 
-APPLICATIONS = {
-    fastapi_of: "/orders",
-    mounted_in_starlette: "/below/orders",
-    wrapped: "/orders",
-}
+APPLICATIONS = {fastapi_of: "/orders", mounted_in_starlette: "/below/orders", wrapped: "/orders"}
 
 
 @pytest.mark.parametrize(

@@ -16,16 +16,7 @@ from harness.web import serving
 from sqlalchemy import JSON, Column, Integer, MetaData, Table, insert, text
 from starlette.applications import Starlette
 
-from zeroeventhub import (
-    FIRST,
-    AsyncClient,
-    Client,
-    Event,
-    FeedInfo,
-    Page,
-    TableFeed,
-    feed_routes,
-)
+from zeroeventhub import FIRST, AsyncClient, Client, Event, FeedInfo, Page, TableFeed, feed_routes
 from zeroeventhub.arrow import MEDIA_TYPE as ARROW
 from zeroeventhub.errors import MissingExtra
 from zeroeventhub.ndjson import MEDIA_TYPE as LINES

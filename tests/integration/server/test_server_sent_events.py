@@ -8,16 +8,7 @@ from itertools import count
 
 import httpx
 import pytest
-from harness.readers import (
-    PATIENCE,
-    READER,
-    TOKEN,
-    fill,
-    get,
-    mounted,
-    open_stream,
-    write,
-)
+from harness.readers import PATIENCE, READER, TOKEN, fill, get, mounted, open_stream, write
 from harness.shop import orders
 from harness.waiting import until
 from sqlalchemy import insert

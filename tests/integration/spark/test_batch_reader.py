@@ -10,14 +10,7 @@ from harness.spark_reading import numbers, planned, read, rows_of, source
 from harness.web import serving
 from pyspark.sql import datasource
 from pyspark.sql.functions import spark_partition_id
-from pyspark.sql.types import (
-    ArrayType,
-    IntegerType,
-    MapType,
-    StringType,
-    StructType,
-    VariantType,
-)
+from pyspark.sql.types import ArrayType, IntegerType, MapType, StringType, StructType, VariantType
 from sqlalchemy import insert
 from starlette.applications import Starlette
 

@@ -249,8 +249,7 @@ def test_news_that_end_a_wait_are_followed_by_the_next_wait(reader):
 
 @EITHER
 @pytest.mark.parametrize(
-    ("options", "forever"),
-    [({"extensions": SAYS}, True), ({}, False), ({"closed": True}, True)],
+    ("options", "forever"), [({"extensions": SAYS}, True), ({}, False), ({"closed": True}, True)]
 )
 def test_feed_is_not_asked_to_wait(reader, options, forever):
     """A feed waits only if it can, for those who follow an open partition."""

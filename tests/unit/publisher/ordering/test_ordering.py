@@ -4,11 +4,7 @@ import pytest
 from sqlalchemy import Column, Integer, MetaData, Table
 
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.publisher.ordering import (
-    ORDERINGS,
-    Events,
-    ordering_for,
-)
+from zeroeventhub.publisher.ordering import ORDERINGS, Events, ordering_for
 
 LOG = Table("log", MetaData(), Column("id", Integer, primary_key=True))
 EVENTS = Events(LOG, (LOG.c.id,))
