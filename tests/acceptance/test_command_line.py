@@ -68,9 +68,7 @@ def landed(engine):
 
 
 def test_serve_announces_a_curl_line_that_works(shop):
-    """What serve prints after `Try:` shows the first events, pages come in other forms and metrics
-    beside them, and SIGTERM ends it.
-    """
+    """What serve prints after `Try:` works, pages come in all forms, and SIGTERM ends it."""
     options = ("--columns", "id,customer", "--path", "/shop/orders", "--arrow", "--compressed")
     with serving(shop, *options, "--metrics", "/metrics") as (process, url):
         line = process.stdout.readline().removeprefix("Try:  ")

@@ -58,9 +58,7 @@ def test_discovery_cannot_write_to_a_terminal():
 
 
 def test_refusal_cannot_write_to_a_terminal_or_a_log(caplog):
-    """What a publisher says of a refusal stays on its line, in errors and in the log, and is cut
-    where it is long.
-    """
+    """What a publisher says of a refusal stays on its line everywhere, and is cut if it is long."""
     document = {"type": "urn:zeroeventhub:problem/x", "detail": HOSTILE + "x" * 100_000}
     refusal = JSONResponse(document, 503, {"Retry-After": "0"}, media_type=TYPE)
     with publisher(feed(), refusal) as url, httpx.Client() as http:
@@ -80,9 +78,7 @@ def test_refusal_cannot_write_to_a_terminal_or_a_log(caplog):
 
 
 def test_tail_is_harmless_on_a_terminal_alone():
-    """On a terminal `tail` escapes what a terminal obeys, as JSON does; elsewhere bytes are as they
-    were published.
-    """
+    """On a terminal `tail` escapes what terminals obey, as JSON does; elsewhere it sends bytes."""
     line = json.dumps({"data": "\x9b31m \u202etxt \U000e0001"}, ensure_ascii=False)
     page = PlainTextResponse(f'{line}\n{{"cursor":"1","caughtUp":true}}\n')
     with publisher(feed(), page) as url:

@@ -74,9 +74,7 @@ def migrating(connection):
     [("postgresql", "gated"), *product(("postgresql", "mariadb", "sqlite"), ["sequenced"])],
 )
 def test_alembic_installs_an_ordering_and_leaves_its_tables_alone(request, database, ordering):
-    """A migration installs and uninstalls an ordering by a line each; with the name filter of the
-    documentation, autogenerate does not drop what is beside.
-    """
+    """A migration installs or uninstalls an ordering in a line; autogenerate drops none of it."""
     engine = request.getfixturevalue(database)
     metadata.create_all(engine)
     source = TableFeed(orders, data="data", ordering=ordering)

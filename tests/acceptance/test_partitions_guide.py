@@ -149,9 +149,7 @@ def test_bar_waits_for_open_writers(request, shop_of, database):
 
 
 def test_all_are_redistributed_by_a_row(any_engine, shop_of, read):
-    """Readers change at one moment, twice while the consumer is away, and each event is read once,
-    though writers go on as they are.
-    """
+    """Readers change at one moment, twice while the consumer is away, and read each event once."""
     names = shop_of(any_engine, "layouts", "feed", "switched")
     switch, layouts = names["switch"], [Layout.of(2)]
     for _ in range(3):

@@ -50,9 +50,7 @@ IN_HEADER = {"traceparent": "of the header"}
     ],
 )
 def test_attribute_is_the_first_that_counts(reader, event, expected):
-    """The partition key counts before the subject, the attribute of a trace before the header, and
-    a time only if it is a moment with a zone.
-    """
+    """The partition key counts before the subject, and a trace's attribute before its header."""
     assert reader(event) == expected
 
 

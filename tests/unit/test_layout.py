@@ -150,9 +150,7 @@ def test_hash_is_that_of_a_keys_text():
 
 
 def test_layout_is_shown_to_readers():
-    """A new layout is the one that a number of partitions stands for; a split closes the parent and
-    a redistribution hands history and cursors on.
-    """
+    """A new layout is that of a number; splits close parents, redistributions hand cursors on."""
     start = Layout.of(2)
     assert start.info() == FeedInfo(FeedInfo.of(2).partitions, start.token)
     assert [start.partition_of(key) for key in SOME_KEYS] == [

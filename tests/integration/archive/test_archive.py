@@ -48,9 +48,7 @@ def named(archive):
 
 
 def test_segments_follow_each_other(store):
-    """Another process sees what was added; only what comes next can be added, and one that comes
-    too late leaves no file.
-    """
+    """Another process sees what was added; one that adds too late leaves no file."""
     late = Archive(store)
     late.look()
     archive = Archive(store)
@@ -128,9 +126,7 @@ def test_what_dead_sealers_left_is_tidied_away(tmp_path):
 
 
 def test_files_of_sealers_that_may_live_stay_for_the_grace(tmp_path):
-    """A file that no manifest names, or that is half written, stays for the grace time, and goes
-    then; one that a manifest names stays.
-    """
+    """A file that no manifest names, or a half-written one, goes after the grace time."""
     dead = dying(tmp_path, 1)
     with pytest.raises(Died):
         dead.add(made(0, 10), "feed")
@@ -187,9 +183,7 @@ def test_sealer_that_sleeps_with_a_file_that_was_tidied_away_comes_too_late(tmp_
 
 
 def test_old_manifests_go_and_their_numbers_are_given_to_none(tmp_path):
-    """A manifest is complete in itself, so those of long ago go, behind the grace time alone; a
-    sealer that slept since one of them comes too late.
-    """
+    """Old manifests go behind the grace time; a sealer that slept since then comes too late."""
     sleeper, archive = Archive(tmp_path), Archive(tmp_path, grace=NOW)
     archive.add(made(0, 2), "feed")
     sleeper.look()

@@ -65,9 +65,7 @@ def test_archives_that_share_a_folder_keep_apart(cached, tmp_path):
     ids=["whole", "cut", "changed", "empty", "folder"],
 )
 def test_what_was_fetched_is_found_by_other_processes(cached, tmp_path, harmed, fetched):
-    """The cache outlives its process, and the store is not asked again; but what is not as it was
-    written, or a folder, is fetched again.
-    """
+    """The cache outlives its process; what is not as it was written is fetched again."""
     archive, segment = cached
     before = load(archive, segment)
     for file in (tmp_path / "cache").glob("*/*"):
@@ -133,9 +131,7 @@ def test_memory_keeps_what_was_used_last_within_its_bound(tmp_path):
 
 
 def test_nothing_is_kept_of_segments_that_were_replaced(tmp_path):
-    """What was erased is in no cache: of the process that erased it, of others that have looked
-    since, and of one that begins later.
-    """
+    """What was erased is in no cache, of this process, of others, or of one that begins later."""
     archives = [
         Archive(tmp_path / "archive", cache=tmp_path / name, erasable=True) for name in "abc"
     ]
@@ -157,9 +153,7 @@ def test_nothing_is_kept_of_segments_that_were_replaced(tmp_path):
 
 
 def test_files_are_private_unless_they_are_shared(tmp_path):
-    """Only the publisher's own user may read an archive's folder and its cache; a folder that is
-    shared with readers is as the user's other files are.
-    """
+    """Only its own user may read an archive's folder and cache, unless the folder is shared."""
     before = os.umask(0o022)
     try:
         Archive(tmp_path / "own").objects.create("segments/one", b"1")

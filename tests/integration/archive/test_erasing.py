@@ -50,9 +50,7 @@ def data_of(archive):
 
 @pytest.mark.parametrize("named", ["ids", "keys"])
 def test_each_event_is_found_by_its_id_and_by_its_key(tmp_path, named):
-    """Every event of every segment and row group can be erased alone, the first and the last ones
-    as well, also where one has the empty id, and every other one stays.
-    """
+    """Every event of every segment can be erased alone, whatever its id, and all others stay."""
     archive = Archive(tmp_path, erasable=True)
     names = ["", *(f"{number:02}" for number in range(2, 13))]
     for after in (0, 4, 8):

@@ -152,9 +152,7 @@ def test_any_page_is_the_same_in_both_forms():
 
 
 def test_feed_of_ones_own_sends_arrow():
-    """A feed that only yields events sends them as Arrow, without white space around them; one that
-    is not UTF-8 is found out before the status is sent.
-    """
+    """Events are sent as Arrow without white space around them; bad UTF-8 is found at the start."""
     with mounted(OwnFeed(b'"\xff"')) as url:
         assert get(url, accept=ARROW, cursor=FIRST).status_code == 500
     with mounted(OwnFeed(b'{"a":\n1}', b" 2\r", b"null")) as url:
@@ -176,9 +174,7 @@ ACCEPTED = {
 
 @pytest.mark.parametrize("sent", ACCEPTED)
 def test_form_is_what_the_client_prefers(url, sent):
-    """Arrow is sent to a client that names it and names no lines that it likes better, and lines to
-    all others; caches learn what it depends on.
-    """
+    """Arrow is sent to a client that prefers it, lines to all others; caches learn of both."""
     for accept in ACCEPTED[sent]:
         found = get(url, accept=accept)
         assert (found.status_code, found.headers["content-type"]) == (200, sent), accept
@@ -275,9 +271,7 @@ def test_page_that_is_cut_is_never_taken_for_a_whole_one():
 
 
 def test_rows_are_events_checkpoints_both_or_neither():
-    """Rows mean what lines mean: several pages count up to the last checkpoint, and a tail is
-    dropped; a row with nothing is passed over.
-    """
+    """Rows mean what lines do: pages count up to their last checkpoint, empty rows not at all."""
     body = stream(
         [("1", None), (None, None), ("2", '{"cursor":"a"}')],
         [],
@@ -288,9 +282,7 @@ def test_rows_are_events_checkpoints_both_or_neither():
 
 
 def test_lines_that_come_in_place_of_arrow_are_taken():
-    """Another process of the feed may not know Arrow: its lines are made into columns, where the
-    answer says so; and who asked for lines does not take columns.
-    """
+    """Lines of a process without Arrow become columns where asked for; lines stay lines."""
     page = Page([Event(b'{"n":1}'), Event(b'{"n":2}')], CURSOR, caught_up=True)
     lines = encode_page(page)
     assert facts(decoded(lines, kind=LINES)) == (['{"n":1}', '{"n":2}'], CURSOR, True, False)
@@ -308,9 +300,7 @@ def test_checkpoint_that_is_none_is_refused():
 
 
 def test_limits_hold():
-    """More bytes or events than a client takes, and an event that is too long, are refused; what
-    was read before that stands.
-    """
+    """Too many bytes or events and too long an event are refused; what was read before stands."""
     first = [("1", None)], [("2", None), (None, '{"cursor":"a"}')]
     body = stream(*first, [("3", None), (f'"{"x" * 900}"', None), (None, '{"cursor":"b"}')])
     exact = {"page_events": 4, "line_bytes": 902, "page_bytes": len(body)}
@@ -416,9 +406,7 @@ UNASKED = (
 
 
 def test_lines_need_no_pyarrow(monkeypatch):
-    """Where pyarrow is not installed, lines are sent and read, and what needs it says so; where it
-    is, it is imported only when it is asked for.
-    """
+    """Without pyarrow lines go on, and what needs it says so; it is imported only when needed."""
     python(UNASKED)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(MissingExtra, match=r"zeroeventhub\[arrow\]"):

@@ -35,9 +35,7 @@ def test_conforming_feed_ends_with_0(good_url):
 
 
 def test_failed_check_shows_what_was_sent_and_what_came(bad_url, tmp_path):
-    """A check that failed says what it found, what is asked for, the request and the answer, for
-    people, for programs by --json, and for CI by --junit.
-    """
+    """A failed check says what it found and was asked for, for people, --json and --junit."""
     shown = invoke("conformance", bad_url, *QUICK, "--junit", tmp_path / "results.xml")
     assert shown.exit_code == 1
     failed = shown.stdout.partition("fail  ")[2].splitlines()

@@ -65,9 +65,7 @@ def test_table_is_trimmed(engine, database_url, run_as_client):
 
 
 def test_consumers_are_listed_and_forgotten(trimmed, table):
-    """A consumer that has registered is listed with its lag, holds trimming back, and is forgotten
-    on request.
-    """
+    """A consumer is listed with its lag, holds trimming back, and is forgotten on request."""
     kept = {"retention": Retention(), "progress": Progress()}
     feed = TableFeed(orders, partition="part", partitions=2, **kept).bind(trimmed)
     options = [*table, "--partition", "part"]

@@ -90,9 +90,7 @@ def test_page_of_any_length_is_unpacked_to_its_end(coding, length):
 
 
 def test_other_codings_are_refused():
-    """A coding that was not asked for is an error, and never taken for lines; gzip and none are
-    taken by all.
-    """
+    """A coding that was not asked for is an error, not taken for lines; all take gzip and none."""
     for coding in ("br", "deflate", "gzip, gzip", "gzip, br", "zstd"):
         with pytest.raises(errors.ProtocolError, match="content coding"):
             fetched([zstd(PAGE) if coding == "zstd" else PAGE], coding, compressed=True)

@@ -48,9 +48,7 @@ SLOW = {
     ids=str,
 )
 def test_connection_may_take_a_third_of_the_deadline(any_call, patience, expected):
-    """A client waits for a free connection, and for a server to accept one, for a third of the
-    deadline, or as much less as its caller wants.
-    """
+    """A client waits a third of the deadline, or less, for a connection and to be accepted."""
     seen = []
 
     def reply(request):

@@ -22,9 +22,7 @@ DOCUMENT_BYTES = 8_388_608
     ids=range(5),
 )
 def test_page_that_is_too_much_is_refused_for_good(any_call, body, limits):
-    """A page beyond a bound says which one to raise, and trying again would not help; what stands
-    before a checkpoint counts, so that the next page begins behind it.
-    """
+    """A page beyond a bound says which one to raise; what stands before a checkpoint counts."""
     (name,) = limits
     feed = {"limits": Limits(**limits)}
     with (
@@ -73,9 +71,7 @@ def test_refusal_is_known_by_its_status_whatever_its_body_is(any_call, fields):
 
 
 def test_refusal_is_read_up_to_64_kibibytes(any_call):
-    """A problem document of 64 KiB tells its detail; a longer one is not read, and one that is cut
-    is not guessed but asked for again.
-    """
+    """A problem of 64 KiB tells its detail; a longer one is not read, a cut one asked for again."""
     for more in (0, 1):
         start = b'{"type":"urn:x/gone","detail":"Too old.","newer":"'
         body = start + b"x" * (65_536 - len(start) - 2 + more) + b'"}'

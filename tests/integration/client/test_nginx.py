@@ -99,9 +99,7 @@ def test_pages_and_problems_are_compressed_and_known_by_their_tags(shop):
     "deployment", [Deployment.PACKED, pytest.param(Deployment.BUFFERED, marks=pytest.mark.test_all)]
 )
 def test_stream_is_passed_on_event_by_event(shop, deployment):
-    """Server-sent events arrive when they happen, also through an nginx of few settings, and at a
-    client that would take gzip.
-    """
+    """Events arrive when they happen, also through an nginx of few settings, and with gzip."""
     write(shop)
     with (
         serving(shop_of(shop)) as publisher,
@@ -116,9 +114,7 @@ def test_stream_is_passed_on_event_by_event(shop, deployment):
 
 
 def test_requests_of_one_client_are_limited(shop):
-    """Answers at the head are held back until there is an event; beyond what one address may have
-    under way, it is asked to come again later.
-    """
+    """Answers wait for an event; an address with too many under way is asked to come again."""
 
     def wait():
         while (answer := get(url, cursor=cursor, wait=20)).status_code == 429:

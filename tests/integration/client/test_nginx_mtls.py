@@ -81,9 +81,7 @@ def test_reader_with_a_certificate_reads(feed, authority):
 
 @pytest.mark.test_all
 def test_reader_that_the_authority_does_not_know_is_refused_by_nginx(feed, authority):
-    """A reader without a certificate, or with one that anybody made, is refused as by the feed, and
-    the publisher hears nothing.
-    """
+    """A reader with no or a self-made certificate is refused; the publisher hears nothing."""
     for certificate in (None, trustme.CA().issue_cert(common_name="billing")):
         with reader(feed, authority, certificate) as client, pytest.raises(Forbidden):
             client.fetch(0, FIRST)
@@ -99,9 +97,7 @@ def test_reader_that_the_authority_does_not_know_is_refused_by_nginx(feed, autho
     ids=["as they are", "with underscores"],
 )
 def test_client_cannot_make_up_who_it_is(feed, authority, verify, subject):
-    """What a client says by the names of nginx's headers never arrives, neither first nor last; the
-    publisher refuses a reader whose certificate has another name.
-    """
+    """A client's own nginx headers never arrive; another name in a certificate is refused."""
     made_up = [(verify, "SUCCESS"), (subject, "CN=billing"), (subject, "CN=billing,O=twice")]
     for certificate in (authority.issue_cert(common_name="marketing"), None):
         with (

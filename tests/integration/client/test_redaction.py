@@ -184,9 +184,7 @@ def test_records_of_httpx_and_its_parts_are_rewritten(said, name):
 
 
 def test_secrets_on_the_way_to_the_feed_are_not_logged(call, said):
-    """A short password in the URL, and a key that the caller's authentication puts into the query
-    of a request, are in no log record.
-    """
+    """No log record has a short password of the URL, or a key that authentication adds to it."""
     with answering(good) as url:
         call(url.replace("//", "//:pw@"))
         call(url, session={"auth": KeyInQuery()})
@@ -196,9 +194,7 @@ def test_secrets_on_the_way_to_the_feed_are_not_logged(call, said):
 
 
 def test_secret_is_hidden_in_every_form(any_call):
-    """What a feed says of its readers' secrets is hidden, as they are and as they were written, and
-    a value of fewer than four characters, found in any text, is none.
-    """
+    """Secrets in what a feed says are hidden in each spelling, unless under four characters."""
     told = ["pass word", "pass%20word", "user:pass%20word", "co&de", "co%26de", "biscuit", "bearer"]
     told += [base64.b64encode(b"user:pass word").decode(), "a+key", "a%2Bkey"]
     detail = "; ".join(["1 table", *told]).encode()

@@ -118,9 +118,7 @@ OLD = {"detail": "Too old."}
     ],
 )
 def test_trimmed_tells_where_history_begins(any_call, members, earliest, said):
-    """Where the feed says which cursor can still be read from, the exception has it; a detail of
-    another form is passed over.
-    """
+    """The exception has the earliest cursor; a detail of another form is passed over."""
     gone = problem("trimmed", **members)
     with raw_feed(gone) as (url, _), pytest.raises(errors.Trimmed) as caught:
         any_call(url)
@@ -259,9 +257,7 @@ ASKED = [
 
 @pytest.mark.parametrize("asked", ASKED, ids=[f"{one[0][1]}-{len(one[0][3])}" for one in ASKED])
 def test_extension_is_asked_as_the_protocol_has_it(any_call, asked):
-    """A request of an extension says what is asked where, its answer is returned, and a feed that
-    does not announce the extension is not asked.
-    """
+    """A request of an extension says what is asked where, and is not sent to a feed without it."""
     (extension, method, arguments, options), request, (body, expected) = asked
     with raw_feed(answer(body), info=answer(discovery(extension))) as (url, seen):
         assert any_call(url, method, *arguments, **options) == expected

@@ -103,9 +103,7 @@ def test_what_is_appended_is_published(request, database, ordering):
 
 @pytest.mark.parametrize("size", [1, 5])
 def test_repeated_append_changes_nothing(engine, log, size):
-    """The log has a batch once that is appended again, whole, in part or among others, and the
-    transaction goes on.
-    """
+    """A batch that is appended again, whole, in part or among others, is there once."""
     append(engine, log, batch(size))
     before = rows(engine, log)
     append(engine, log, batch(size))
@@ -131,9 +129,7 @@ def test_long_batch_that_comes_again_in_part_is_there_once(any_engine):
 
 
 def test_id_of_another_event_is_refused(engine, log):
-    """The log refuses an id that comes again with another type, key or data, and the caller's
-    transaction appends nothing.
-    """
+    """An id with another type, key or data is refused, and the transaction appends nothing."""
     append(engine, log, batch(2))
     known = batch(1)[0]
     said = {"type": known.type, "data": known.data, "key": known.key, "id": known.id}
@@ -275,9 +271,7 @@ def test_log_in_a_schema(postgresql):
 
 
 def test_what_is_no_event_or_no_transaction_is_refused(sqlite):
-    """A log takes events, in a transaction of the caller's, and as many partitions as there can
-    be.
-    """
+    """A log takes events in its caller's transaction, and as many partitions as there can be."""
     for partitions in (0, 32769):
         with pytest.raises(ConfigurationError):
             EventLog(MetaData(), "orders", partitions=partitions)

@@ -88,9 +88,7 @@ def test_ids_of_other_events_are_refused(engine, log):
 
 
 def test_event_of_a_batch_is_no_event_of_a_key(engine, log):
-    """What came in a batch has no version, also where it names the key; what has one comes in no
-    batch again.
-    """
+    """What came in a batch has no version; what has one comes in no batch again."""
     first, second = (NewEvent("counted", {"n": n}, key="ada", id=f"e{n}") for n in (1, 2))
     with engine.begin() as connection:
         log.append(connection, [first])
@@ -171,9 +169,7 @@ def own_table(*parts):
 
 
 def test_table_of_ones_own_has_keys(engine):
-    """Any table with columns for key and version is guarded alike, with columns of any kind, also
-    where they have other names in Python.
-    """
+    """Any table with a key and a version is guarded alike, also with other names in Python."""
     table = own_table()
     for column in (table.c.nth, table.c.note):
         column.key = f"{column.key}_"
@@ -258,9 +254,7 @@ def test_row_that_does_not_fit_is_refused(sqlite):
     ],
 )
 def test_table_without_a_unique_index_is_refused(parts, options):
-    """A table in which nothing keeps versions apart, or ids, is refused before anything is
-    written.
-    """
+    """A table in which nothing keeps versions or ids apart is refused before it is written to."""
     with pytest.raises(ConfigurationError, match="unique"):
         KeyedTable(own_table(*parts), key="account", version="nth", **options)
 
@@ -306,9 +300,7 @@ def test_handlers_leave_no_gap_and_no_double(engine, log):
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_writers_who_expect_any_version_all_come_in(engine, log, count):
-    """Appends to any version are numbered behind each other, whoever comes first, without a
-    conflict.
-    """
+    """Appends to any version are numbered in the order in which they come, without a conflict."""
     conflicts = []
 
     def write(connection, number):
@@ -329,9 +321,7 @@ def test_writers_who_expect_any_version_all_come_in(engine, log, count):
 @pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
 @pytest.mark.parametrize(("count", "expected"), [(1, 2), (1, ANY), (5, None)])
 def test_rival_that_cannot_be_seen_asks_to_try_again(postgresql, level, count, expected):
-    """A writer that cannot see the version that others have given, or that its batch is there,
-    tries again in a new transaction.
-    """
+    """A writer that cannot see what others appended tries again in a new transaction."""
     log = made(postgresql)
     append(postgresql, log, "ada", happened(2), 0)
     with postgresql.connect().execution_options(isolation_level=level) as connection:
@@ -352,9 +342,7 @@ def test_rival_that_cannot_be_seen_asks_to_try_again(postgresql, level, count, e
 
 
 def test_mariadb_knows_what_is_newer_than_its_snapshot(mariadb):
-    """A transaction that has read before others appended is told what the version is now, and a
-    batch that they have appended changes nothing.
-    """
+    """A transaction that read before others appended is told the version of now."""
     log = made(mariadb)
     append(mariadb, log, "ada", happened(2), 0)
     with mariadb.begin() as connection:
@@ -391,9 +379,7 @@ def test_writer_that_is_open_is_waited_for(postgresql, ends):
 
 
 def test_key_is_read_by_one_query_by_the_index(engine, log):
-    """A key among others is restored, and a page of it shown, by one statement, which looks at its
-    events only.
-    """
+    """A key is restored, and a page of it shown, by one statement that looks at its events only."""
     for _ in range(3):
         append(engine, log, "ada", [NewEvent("x", {"n": n}) for n in range(200)], ANY)
     with engine.begin() as connection:

@@ -178,9 +178,7 @@ def test_every_ordering_has_the_same_answers_from_its_archive(request, case, tmp
 
 
 def test_every_cursor_reads_on_across_the_boundary(sqlite, tmp_path):
-    """At, before and behind the edge of every row group, segment and mark, a reader gets the event
-    that follows its cursor, and none twice.
-    """
+    """Around each edge of row groups, segments and marks, a reader gets the event that follows."""
     feed = opened(sqlite, Archive(tmp_path))
     cursors = [feed.cursor_after(position) for position in range(37)]
     feed.seal(segment_events=10)
@@ -193,9 +191,7 @@ def test_every_cursor_reads_on_across_the_boundary(sqlite, tmp_path):
 
 
 def test_searches_end_where_they_would_take_long(sqlite, tmp_path, monkeypatch):
-    """Of many segments the feed finds the newest events by their ids, and says of others that they
-    are too far back.
-    """
+    """Of many segments the newest events are found by id; others are said to be too far back."""
     feed = opened(sqlite, Archive(tmp_path), id="id")
     found = {str(number): feed.cursor_of(str(number), (number - 1) % 3) for number in range(1, 37)}
     feed.seal(segment_events=3)
@@ -213,9 +209,7 @@ def test_searches_end_where_they_would_take_long(sqlite, tmp_path, monkeypatch):
 
 
 def test_files_of_an_archive_are_named_in_order(sqlite, tmp_path, monkeypatch):
-    """A reader is told some files at a time, from its cursor to its stop, with the positions in
-    each that it has asked for, and where to ask on.
-    """
+    """A reader is told some files at a time, with positions it asked for, and where to go on."""
     monkeypatch.setattr(files, "AT_ONCE", 2)
     feed = opened(sqlite, Archive(tmp_path, shared="https://cdn.example"))
     start, stop = feed.cursor_after(5), feed.cursor_after(27)

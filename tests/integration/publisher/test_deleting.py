@@ -85,9 +85,7 @@ def impatient(monkeypatch):
 @pytest.mark.usefixtures("impatient")
 @of_each(OBSERVED, OBSERVED_MARIADB)
 def test_rows_that_others_have_locked_are_waited_for(log, case):
-    """A transaction that keeps an old event locked stops trimming for a while, and what was trimmed
-    before is known; the connection has its own patience again.
-    """
+    """A locked old event stops trimming for a while; the connection has its patience again."""
     log.assert_news(*range(6))
     plan = log.feed.plan_trim(below=6)
     patience = {

@@ -34,9 +34,7 @@ def write(engine, *partitions):
 
 @pytest.mark.parametrize("ordering", [None, "sequenced"], ids=["by default", "sequenced"])
 def test_event_of_no_partition_stops_no_other(engine, ordering, caplog):
-    """The other partitions are read on, and the log, the horizon and the check speak of the event
-    until it is moved.
-    """
+    """Other partitions are read on, and log, horizon and check tell of the event until it moves."""
     feed = published(engine, ordering=ordering, **TWO)
     write(engine, 0, 1, 7, 0)
     feed.head()

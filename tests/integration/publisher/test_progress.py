@@ -163,9 +163,7 @@ def test_consumer_that_reads_on_from_an_archive_is_not_waited_for(any_shop, tmp_
 
 
 def test_consumer_that_is_silent_is_not_waited_for(shop, feed):
-    """A consumer that is silent for too long, and longer than clocks may be apart, holds nothing
-    back, and the plan says so loudly.
-    """
+    """A consumer that is silent for too long holds nothing back, and the plan says so loudly."""
     feed.register_progress("billing", 0, feed.cursor_after(5))
     with pytest.raises(ConfigurationError, match="60 seconds"):
         feed.plan_trim(below=18, silence=timedelta(seconds=59))
@@ -186,9 +184,7 @@ def test_consumer_that_is_silent_is_not_waited_for(shop, feed):
 
 
 def test_place_that_is_taken_while_a_plan_is_carried_out_is_waited_for(any_shop, any_feed):
-    """A place that is taken behind the plan is waited for, and one that is trimmed while it is
-    taken is refused.
-    """
+    """A place taken behind the plan is waited for; one trimmed while it is taken is refused."""
     plan = any_feed.plan_trim(below=18)
     any_feed.register_progress("billing", 0, any_feed.cursor_after(5))
     assert any_feed.trim(plan) == 6
@@ -230,9 +226,7 @@ def test_first_place_that_another_process_has_noted_is_moved(postgresql, tmp_pat
 
 @pytest.mark.parametrize("positions", [(6, 16, 11), (11, 6, 16)])
 def test_all_consumers_are_waited_for(any_feed, positions):
-    """The one that is furthest behind counts, whoever comes first by name, for a plan and for those
-    that register while it is carried out.
-    """
+    """The one furthest behind counts, whatever its name, also if it registers meanwhile."""
     plan = any_feed.plan_trim(below=19)
     for name, position in zip(("audit", "billing", "crm"), positions, strict=True):
         any_feed.register_progress(name, 1, any_feed.cursor_after(position))
@@ -383,9 +377,7 @@ async def test_async_consumer_registers(any_shop, any_feed, tmp_path):
 
 
 def test_consumer_registers_while_it_runs(any_shop, any_feed, tmp_path, monkeypatch):
-    """A consumer that waits at the head has told how far it is, tells of what comes, and is heard
-    of though nothing does.
-    """
+    """A consumer at the head has told how far it is, and is heard of though nothing comes."""
     monkeypatch.setattr(telling, "INTERVAL", 0.05)
     monkeypatch.setattr(telling, "UNCHANGED", 0.2)
     with (
@@ -422,9 +414,7 @@ def test_publisher_that_does_not_hear_keeps_no_consumer_from_consuming(any_shop,
 
 
 def test_names_of_a_reader_are_bounded(shop, monkeypatch):
-    """A reader registers so many consumers, those of before go on, other readers are not kept from
-    it, and one that was silent for a week makes room.
-    """
+    """A reader registers so many consumers, others as many; one silent for a week makes room."""
     monkeypatch.setattr(registry, "MOST_NAMES", 3)
     feed = source().bind(shop)
     cursor = feed.read(0, FIRST, 3).cursor

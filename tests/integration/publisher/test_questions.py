@@ -111,9 +111,7 @@ def some_orders(dice, count):
 
 
 def test_every_answer_is_that_of_a_list(publishing, monkeypatch):
-    """In every ordering of every database, reads, counts, lags, pieces, moments and ids know of
-    the same events between any two places, and of none that was deleted.
-    """
+    """In every ordering all questions know of the same events, and of none that was deleted."""
     monkeypatch.setattr(count_query, "AT_ONCE", 3)
     monkeypatch.setattr(page_query, "FILTERED_ROWS", 7)
     make, engine = publishing
@@ -165,9 +163,7 @@ def test_any_answer_is_that_of_a_list(*, ordering, seed, count, gone, places, at
 
 @pytest.mark.parametrize("ordering", ["observed", "gated"])
 def test_nothing_that_is_asked_lies_above_the_horizon(postgresql, ordering):
-    """Beside an open writer no moment, position, id, count, lag or piece leads past what it may
-    still write.
-    """
+    """Beside an open writer no question leads past what that one may still write."""
     feed = published(postgresql, time="placed", ordering=ordering, id="id")
     write(postgresql, order(1, 0, 0))
     assert numbers(feed) == [1]
@@ -192,9 +188,7 @@ def test_nothing_that_is_asked_lies_above_the_horizon(postgresql, ordering):
 
 
 def test_cursors_are_refused_as_those_of_a_read_are(sqlite):
-    """A start or stop of no feed, of another history, or below what is left is refused by whatever
-    is asked.
-    """
+    """A start or stop that is bad, of another history, or trimmed is refused by every question."""
     feed = published(sqlite)
     with sqlite.begin() as connection:
         place(connection, 9)

@@ -52,9 +52,7 @@ def run(engine, *statements):
 
 
 def test_cursor_below_the_mark_is_refused_with_the_earliest(feed):
-    """Below the mark every way to use a cursor ends in Trimmed, whatever the cursor holds; from
-    the earliest cursor all goes on that is left.
-    """
+    """Below the mark every use of any cursor ends in Trimmed; the earliest cursor goes on."""
     below = [feed.cursor_after(position) for position in (1, 4, 8)] + ["1-0", "1-3", "1-8"]
     assert trim(feed, 11) == 10
     for cursor in below:
@@ -97,9 +95,7 @@ def test_cursor_at_the_last_trimmed_event_goes_on(any_feed):
 
 
 def test_cursor_at_the_last_trimmed_event_of_its_partition_goes_on(any_feed):
-    """A partition in which nothing is missed behind a cursor is not refused, and the cursor moves
-    above the mark; one that cannot be checked there is refused.
-    """
+    """A cursor behind which nothing is missed moves above the mark; one not checked is refused."""
     feed = any_feed
     at_4, between, at_9 = (feed.cursor_after(position) for position in (5, 7, 9))
     trim(feed, 11)
@@ -119,9 +115,7 @@ def test_cursor_at_the_last_trimmed_event_of_its_partition_goes_on(any_feed):
 
 
 def test_other_division_into_partitions_spares_no_reader(any_shop, any_feed):
-    """What is known of partitions counts only where events are divided in the same way, and where
-    no other feed has trimmed since.
-    """
+    """What is known of partitions counts if they are the same, and no other feed trimmed since."""
     feed, whole = any_feed, source(partition=None, partitions=None).bind(any_shop)
     at_4 = feed.cursor_after(5)
     for trimmer, below, reader, partition in (
@@ -135,9 +129,7 @@ def test_other_division_into_partitions_spares_no_reader(any_shop, any_feed):
 
 
 def test_partition_that_lost_nothing_takes_every_cursor(any_shop):
-    """Where nothing was trimmed of a partition, also a cursor from its beginning goes on; after a
-    mark that was raised by hand, partitions count no more.
-    """
+    """Where nothing was trimmed, cursors go on; not behind a mark that was raised by hand."""
     feed = source(partitions=4).bind(any_shop)
     before, at_15 = feed.cursor_after(3), feed.cursor_after(15)
     trim(feed, 11)
@@ -232,9 +224,7 @@ def test_numbers_that_start_again_below_the_mark_are_refused(sqlite):
 
 
 def test_feed_without_its_row_is_refused(engine):
-    """A feed that would not hear of what is trimmed is refused before it is read, and never
-    trimmed.
-    """
+    """A feed that would not hear of what is trimmed is not read before, and never trimmed."""
     metadata.create_all(engine)
     feed = source().bind(engine)
     with pytest.raises(ConfigurationError, match=r"has no row of feed 'orders\.id'"):
@@ -254,9 +244,7 @@ def test_feed_without_its_row_is_refused(engine):
 
 @of_each(*ALL)
 def test_every_ordering_goes_on_behind_the_mark(log, case):
-    """With every ordering all may be trimmed, and what is written then is seen by readers at the
-    end and by those that begin; no other reader is let through.
-    """
+    """With every ordering all may be trimmed; new events are seen by those who are at the end."""
     feed = log.feed
     log.assert_news(*range(6))
     early = feed.read(0, FIRST, 3).cursor
@@ -275,9 +263,7 @@ def test_every_ordering_goes_on_behind_the_mark(log, case):
 @pytest.mark.parametrize("limit", [2, pytest.param(50, marks=pytest.mark.test_all)])
 @pytest.mark.parametrize("cursor", ["1-5", pytest.param(FIRST, marks=pytest.mark.test_all)])
 def test_trimmed_between_any_two_statements(any_engine, cursor, limit, monkeypatch):
-    """Whenever in the course of a read events are trimmed, the page has all that follow its
-    cursor, or is not read at all.
-    """
+    """Whenever events are trimmed in a read, its page has all behind its cursor, or is none."""
     monkeypatch.setattr("zeroeventhub.publisher.portions.FIRST", 2)
     monkeypatch.setattr("zeroeventhub.publisher.portions.GROWTH", 1)
     published(any_engine, retention=Retention())

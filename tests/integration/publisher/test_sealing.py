@@ -167,9 +167,7 @@ def test_what_was_trimmed_without_being_sealed_is_gone(sqlite, tmp_path):
 
 
 def test_events_that_are_trimmed_while_they_are_sealed_leave_no_gap(tmp_path):
-    """Whenever in the course of sealing a feed that knows of no archive trims the table, the
-    archive has no gap: it ends before what is gone, or sealing says so.
-    """
+    """Whenever the table is trimmed during sealing, the archive has no gap, or sealing says so."""
     step, struck = 0, True
     while struck:
         folder = tmp_path / str(step)
@@ -295,9 +293,7 @@ def begun(log, place):
     indirect=True,
 )
 def test_killed_at_points_of_sealing_and_trimming(killing):
-    """Before and behind every statement, commit, file and object: each cursor has the same bytes
-    behind it as before, and the next process goes on.
-    """
+    """At each point every cursor has the same bytes behind it, and the next process goes on."""
     log, place, stride = killing
     at, written, cursors, kills, killed = 1, 0, ["1-0"], 0, True
 

@@ -38,9 +38,7 @@ def place_at(engine, minutes, part=0):
 
 
 def test_moment_keeps_its_cursor(publishing):
-    """A moment is the same in any zone, and its cursor stays once one of its events is settled; it
-    is looked for in one partition.
-    """
+    """A moment is the same in any zone; its cursor stays, and is looked for in one partition."""
     make, engine = publishing
     feed = make(time="placed", **TWO)
     place_at(engine, [0, 10, 5])

@@ -153,9 +153,7 @@ RIGHTS = {
 
 @of_each(OBSERVED, *(case for case in SEQUENCING if case.database == "postgresql"))
 def test_rights_of_whoever_trims(log, case):
-    """A user of its own needs to read and delete events, and to change the mark, and no more; a
-    feed's user only reads the mark.
-    """
+    """Trimming needs to read and delete events and change the mark; reading, to read the mark."""
     log.assert_news(*range(4))
     rights = [*RIGHTS[case.ordering], "SELECT, UPDATE ON zeroeventhub_retention"]
     if case.ordering == "sequenced":

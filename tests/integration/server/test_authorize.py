@@ -32,9 +32,7 @@ def full_page(url, **headers):
 
 
 def test_shared_cache_is_only_for_everybody(shop):
-    """What a shared cache has it gives to all, so that a feed that not all may read refuses it, and
-    one that did not know of its application's hook gives it nothing.
-    """
+    """A shared cache gives to all, so a feed that not all may read refuses it."""
     with pytest.raises(ConfigurationError, match="shared cache"):
         routes(shop, lambda request: READER, shared_cache=True)
     for public in (None, everybody):

@@ -231,9 +231,7 @@ class Large:
 
 
 def test_answers_on_their_way_are_bounded():
-    """Readers that do not read fill the room there is, round after round, and others get 503
-    meanwhile.
-    """
+    """Readers that do not read fill the room there is, each time, and others get 503 meanwhile."""
     feed = Large(6 * MEBIBYTE)
     room = {"sending_bytes": 20 * MEBIBYTE, "page_bytes": 6 * MEBIBYTE, "sending_seconds": 60}
     capacity = Capacity(connections=1, patience=0.3, **room)
@@ -285,9 +283,7 @@ def test_slow_reader_that_takes_something_is_served():
 
 
 def test_page_is_whole_however_large_it_is():
-    """A page is sent in pieces that make the whole page, also where it is larger than all the room
-    that there is.
-    """
+    """A page is sent in pieces that make it whole, also if it is larger than all the room."""
     piece = 64 * 1024
     small = Capacity(sending_bytes=MEBIBYTE, page_bytes=MEBIBYTE, patience=0.3)
     for size in (1, piece - 100, 5 * piece, 3 * MEBIBYTE):
@@ -311,9 +307,7 @@ class Heavy:
 
 
 def test_answer_of_version_1_is_bounded_as_a_whole():
-    """An answer with pages of many partitions is no larger than two pages; which partitions are in
-    it changes, so that a reader comes to the end of each.
-    """
+    """An answer of many partitions is bounded; partitions take turns, so that each is read."""
     cursors = {f"cursor{number}": FIRST for number in range(8)}
     with mounted(Heavy(), capacity=Capacity(page_bytes=2**20)) as url:
         for _ in range(200):

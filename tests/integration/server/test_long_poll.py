@@ -88,9 +88,7 @@ def test_wait_ends_in_time(empty_shop, pool):
 def test_wait_is_for_events_of_the_types_and_the_partition_that_are_asked_for(
     empty_shop, watcher, pool
 ):
-    """A reader is not answered for events of other types or partitions, but learns how far it has
-    come over other types.
-    """
+    """Events of other types or partitions end no wait, but a reader learns how far it has come."""
     feed = TableFeed(orders, data="data", type="kind", partition="part", partitions=2)
     with mounted(feed, empty_shop, observer=watcher) as url:
         asked = {"token": "2", "partition": 1}
@@ -241,9 +239,7 @@ def test_readers_that_go_wait_no_longer(watcher):
     ("leaving", "seconds"), [([1, 0], 30), ([0], 0.4)], ids=["closes", "has waited enough"]
 )
 def test_reader_that_stays_is_answered_when_another_leaves(leaving, seconds, watcher):
-    """The readers that stay are answered, whichever of the others close their connections, or have
-    waited for long enough.
-    """
+    """Readers that stay are answered, though others close or have waited for long enough."""
     feed = Numbers()
     with mounted(feed, observer=watcher) as url, ExitStack() as stack:
         waiting = []
@@ -304,9 +300,7 @@ class Looked(AsyncNumbers):
 
 
 def test_one_looks_for_all_who_wait(watcher):
-    """However many wait one looks at a time, as often as the capacity says, all are woken, and the
-    feed is looked at only while there are readers that wait.
-    """
+    """One looks for all who wait, as often as the capacity says, and only while there are some."""
     feed = Looked(0.002)
     with mounted(feed, observer=watcher, capacity=Capacity(look_seconds=0.05)) as url:
         time.sleep(0.05)
@@ -387,9 +381,7 @@ def test_commit_is_looked_for_until_it_is_there(watcher):
 
 
 def test_readers_who_wait_leave_room_in_the_queue(watcher, pool):
-    """When an event wakes more readers than the feed's queue holds, each with a question of its
-    own, all of them and a reader who has not waited are answered.
-    """
+    """When an event wakes more readers than the queue holds, all and a newcomer are answered."""
     feed, capacity = Numbers(1), Capacity(queue=8, connections=1, patience=PATIENCE)
     with mounted(feed, capacity=capacity, observer=watcher) as url, ExitStack() as stack:
         waiting = []

@@ -125,9 +125,7 @@ def ask(url, path, query, headers=None):
 
 
 def test_page_of_each_kind_is_answered_as_documented(publisher):
-    """A page of either version, one that may be kept, one that was kept, and one as Arrow, are
-    documented.
-    """
+    """Pages of either version, pages that may be or were kept, and Arrow pages are documented."""
     url, (cursor, *_) = publisher
     query = {"n": 2, "cursor0": "_first", "cursor1": cursor, "headers": "_all"}
     assert b'"headers"' in ask(url, "/feed", query).content
@@ -186,9 +184,7 @@ def problem_kinds(base=errors.FeedError):
 
 
 def test_every_kind_of_problem_is_documented_with_its_status():
-    """The problem schema has the kinds that errors stand for and no others, and answers of the
-    document have each under its status alone.
-    """
+    """The problem schema has all kinds of errors, and each answer stands under its status alone."""
     types = {f"urn:zeroeventhub:problem/{kind}" for kind, _ in problem_kinds()}
     assert types == set(PROBLEM["properties"]["type"]["enum"])
     text = (SPECIFICATION / "SPEC.md").read_text()

@@ -48,9 +48,7 @@ def assert_is_fresh(answer):
 
 
 def test_page_has_so_many_events(sqlite):
-    """A page has at most a thousand events, or as many events or bytes as the capacity says, and at
-    least one event, whatever is asked.
-    """
+    """A page has at most a thousand events, or what the capacity says, and at least one."""
     fill(sqlite, 1001)
     feed = TableFeed(orders, data="data")
     with mounted(feed, sqlite) as url:
@@ -78,9 +76,7 @@ def test_full_page_is_kept_for_ever(feed_url, shop):
 
 
 def test_page_that_the_client_has_is_not_sent_again(feed_url):
-    """A client that names the tag of a full page gets 304 without a body; a client that names other
-    tags gets the page.
-    """
+    """A client that names the tag of a full page gets 304 without a body, and else the page."""
     tag = get(feed_url, pagesizehint=4).headers["etag"]
     held = [f'"other",W/{tag}', tag, "*", [("If-None-Match", '"other"'), ("If-None-Match", tag)]]
     for named, method in product(held, ("GET", "HEAD")):
@@ -95,9 +91,7 @@ def test_page_that_the_client_has_is_not_sent_again(feed_url):
 
 
 def test_what_is_true_only_now_is_not_kept(feed_url):
-    """Pages at the head, without events, or from `_first` or `_last`, and all else is fresh; a page
-    that is full before its stop is kept.
-    """
+    """Pages at the head, without events, from `_first` or `_last`, and all else are fresh."""
     last = cursor_of(get(feed_url))
     stop = cursor_of(get(feed_url, pagesizehint=6))
     assert get(feed_url, pagesizehint=5, stop=stop).headers["cache-control"] == f"private, {KEPT}"
@@ -276,9 +270,7 @@ def test_page_of_another_history_does_not_vouch_for_those_before_it(book):
 
 
 def test_page_that_the_feed_cannot_vouch_for_is_not_sent(book):
-    """While a feed cannot say whether a kept page holds, its readers get 503; a feed that has no
-    way to say so is always read.
-    """
+    """A feed that cannot vouch for a page now answers 503; one that never can is always read."""
 
     class Plain:
         info, read = book.info, book.read

@@ -121,9 +121,7 @@ class Odd(errors.FeedError):
 
 
 def test_problem_says_what_its_error_knows(feed, url):
-    """A refused reader learns when to come back, how to say who it is, or where history begins; and
-    a feed may have errors of its own.
-    """
+    """A problem says when to come back, how to say who one is, or where history begins."""
     for error, name, value in [
         (errors.Unavailable("why"), "Retry-After", "1"),
         (errors.Unavailable("why", retry_after=2.1), "Retry-After", "3"),
@@ -204,9 +202,7 @@ def test_refusals_are_logged_once_for_each_reader(feed, url, records, monkeypatc
 
 
 def test_failure_that_goes_on_is_logged_now_and_then(feed, url, records, monkeypatch):
-    """What fails again and again, also between good answers, is one record; after a while it is
-    logged again, with how often it has happened since.
-    """
+    """What fails again and again is one record; after a while there is another, with its count."""
     feed.error = KeyError()
     for _ in range(3):
         get(url)

@@ -171,9 +171,7 @@ async def test_clients_read_the_same(url):
 
 
 def test_without_zstandard_pages_are_gzip(shop, monkeypatch):
-    """Where zstandard is not installed a feed sends gzip, and a client that wants zstd is refused
-    with what to install.
-    """
+    """Without zstandard a feed sends gzip, and a client that wants it is told what to install."""
     monkeypatch.setitem(sys.modules, "zstandard", None)
     with mounted(FEED, shop, compressed=True) as url, httpx.Client() as http:
         assert get(url, "zstd, gzip").headers["content-encoding"] == "gzip"
@@ -193,9 +191,7 @@ documents = Table(
 
 @pytest.mark.parametrize("cloudevents", [True, False], ids=["cloudevents", "plain"])
 def test_line_ends_of_stored_json_stay_at_the_publisher(engine, cloudevents):
-    """Outside of strings a carriage return is white space, and readers end lines there: of JSON
-    with the line ends of Windows none is sent in any rendition.
-    """
+    """Stored JSON with the line ends of Windows is sent without them in every rendition."""
     data = {"note": "line\r\nbreak", "n": 1}
     stored = json.dumps(data, indent=1).replace("\n", "\r\n")
     documents.metadata.create_all(engine)

@@ -18,9 +18,7 @@ class Plain:
 
 
 def test_paths_and_names_of_routes():
-    """Routes lie below their path however it is written, are found by their names, and none is
-    there that was not asked for.
-    """
+    """Routes lie below their path, are found by their names, and are only those asked for."""
     for path, below in (("/a/b", "/a/b"), ("a/b/", "/a/b"), ("/", "")):
         routes = feed_routes(path, Numbers(), name="shop", server_sent_events=True)
         found = {route.name: route.path for route in routes}

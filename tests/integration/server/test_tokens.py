@@ -50,9 +50,7 @@ def test_tokens_are_in_no_log(shop, caplog):
 
 
 def test_every_token_stands_for_its_reader_and_is_compared_in_constant_time(shop, monkeypatch):
-    """Whichever token is shown, each known one is compared, by digests of one length, and lets in
-    its own reader.
-    """
+    """Each known token is compared, by digests of one length, and lets in its own reader."""
     compared = []
 
     def compare(one, other):

@@ -102,9 +102,7 @@ def authority():
 
 @pytest.fixture
 def files(authority, tmp_path, monkeypatch):
-    """Files of a reader's certificate, its key, the key under a password, of the authority, and of
-    a token and headers.
-    """
+    """Files of a certificate, its key with and without a password, an authority, and headers."""
     monkeypatch.setenv("KEY_PASSWORD", CANARY)
     (tmp_path / "token").write_text("kanarek-1")
     (tmp_path / "headers").write_text('{"X-Api-Key":"kanarek-2"}')

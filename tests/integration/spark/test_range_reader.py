@@ -86,9 +86,7 @@ def test_count_that_leads_elsewhere_is_told(change, error):
 
 @pytest.mark.parametrize("is_behind", [False, True], ids=["fails", "is behind"])
 def test_feed_is_asked_again_as_often_as_options_say(is_behind):
-    """A feed that fails, or does not have yet what was planned, is asked again; failures count from
-    one answer to the next, and the last one ends the task.
-    """
+    """A feed that fails or is behind is asked again; so many failures in a row end the task."""
     feed = numbered(STOP, partitions=1)
     whole, troubles = feed.read, []
 

@@ -51,9 +51,7 @@ def pages(client, partition, start, stop=None):
 
 
 def test_files_and_pages_are_the_feed(any_engine, sealed, origins, caplog):
-    """A reader of files and pages gets what pages alone give, between any two cursors, and logs no
-    signature of a file's URL.
-    """
+    """Files and pages bring what pages alone do, between any cursors; no signature is logged."""
     caplog.set_level(logging.DEBUG)
     bound = sealed.bind(any_engine)
     bound.trim(bound.plan_trim(sealed=45))
@@ -73,9 +71,7 @@ def test_files_and_pages_are_the_feed(any_engine, sealed, origins, caplog):
 
 
 def test_cursors_of_another_history_find_no_files(any_engine, sealed):
-    """No file is named where the table's history is not the archive's any more, or for a cursor
-    that is none.
-    """
+    """No file is named where the table's history is not the archive's, or for a bad cursor."""
     with served(sealed, any_engine) as (_, client):
         cursor = client.segments(0, FIRST).parts[0].cursor
         with any_engine.begin() as connection:

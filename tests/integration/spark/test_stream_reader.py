@@ -18,9 +18,7 @@ from zeroeventhub.protocol import CAUGHT_UP, STOP
     ids=["with stop", "plain"],
 )
 def test_batch_that_is_run_again(stream, tmp_path, extensions):
-    """A query by Trigger.AvailableNow reads what is there in batches of a limit; one that failed is
-    the same one after a restart, whatever was published meanwhile.
-    """
+    """A query reads what is there in batches of a limit; one that failed is the same afterwards."""
     feed = ReadFeed(2, frozenset(extensions))
     tried = []
 

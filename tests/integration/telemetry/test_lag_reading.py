@@ -93,9 +93,7 @@ def registry(client, store):
 
 
 def test_lag_is_looked_up_when_it_is_collected(feed, registry, observed):
-    """Registering asks nothing; each collection looks once for both gauges, and shows what is
-    known.
-    """
+    """Registering asks nothing; a collection looks once for both gauges and shows what it knows."""
     assert feed.asked == []
     shown = generate_latest(registry).decode()
     assert feed.asked == [(0, FIRST), (1, "c")]

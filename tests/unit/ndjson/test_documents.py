@@ -95,9 +95,7 @@ def test_document_is_json_in_what_is_passed_over_as_well(decode, good):
 
 
 def test_cursor_has_up_to_4096_printable_characters():
-    """Printable characters of ASCII make cursors, up to 4,096 of them; other characters, a longer
-    one, and a name for no place are refused anywhere.
-    """
+    """Up to 4,096 printable ASCII characters make a cursor; all others are refused anywhere."""
     longest = (bytes(range(0x20, 0x7F)).decode() * 50)[:4096]
     part = SegmentPart("file:///a", 9, 0, 2, longest)
     for decode, document, expected in (

@@ -125,9 +125,7 @@ SEVERAL_CHECKPOINTS = (
 
 
 def test_page_cut_at_any_byte_ends_at_its_last_checkpoint():
-    """A page that is cut anywhere is what its last whole checkpoint settles, with its flags and
-    with or without the newline after that, or a cut page.
-    """
+    """A page that is cut anywhere is what its last whole checkpoint settles, or a cut page."""
     for length in range(len(SEVERAL_CHECKPOINTS) + 1):
         body = SEVERAL_CHECKPOINTS[:length]
         check(body)
@@ -187,9 +185,7 @@ def test_bounds_do_not_depend_on_chunks(body, cuts, bounds):
 )
 @pytest.mark.parametrize("size", [1, 11, 51], ids="in chunks of {} bytes".format)
 def test_bound_is_kept_to_the_last_byte_and_event(name, least, size):
-    """A page of just the bounds is taken and one beyond is not, in however many chunks it comes and
-    however many checkpoints it has.
-    """
+    """A page of just the bounds is taken and one beyond is not, whatever its chunks."""
     body = b'{"data":1}\n{"cursor":"0"}\n{"data":2}\n{"cursor":"a"}'
     chunks = cut(body, range(size, len(body), size))
     assert raw(decode(*chunks, **{name: least})) == ([b"1", b"2"], "a")

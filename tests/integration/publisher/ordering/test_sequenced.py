@@ -92,9 +92,7 @@ def test_events_from_before_are_taken_in_after_newer_ones(bare):
 
 @for_each(*ON_SERVERS)
 def test_backlog_is_worked_off_in_parts(small_backlog, log):
-    """More events than get a position at once come with the next readings, each once, also if the
-    ordering is installed again while they wait.
-    """
+    """Events beyond one round get positions in the next ones, once, also if installed anew."""
     log.write(*range(5))
     installed(log)
     assert [log.news() for _ in range(4)] == [[0, 1], [2, 3], [4], []]
@@ -288,9 +286,7 @@ def test_name_of_a_writers_own_gives_no_function_another_meaning(log):
 
 @for_each(SEQUENCED)
 def test_sessions_of_any_kind_read_what_has_positions(log):
-    """Where transactions are SERIALIZABLE positions are given, by others than those; a session that
-    may not write gives none, and reads those that are there.
-    """
+    """Among SERIALIZABLE transactions others give positions; one that may not write gives none."""
     log.write(0)
     with connected(log.engine.url, options="-c default_transaction_isolation=serializable") as own:
         with own.connect() as connection, pytest.raises(DBAPIError, match="READ COMMITTED"):

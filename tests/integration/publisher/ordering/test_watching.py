@@ -40,9 +40,7 @@ BOTH = (OBSERVED, OBSERVED_MARIADB)
 )
 @for_each(*WATCHING)
 def test_writer_between_two_steps_of_a_read_is_waited_for(log, level):
-    """A writer who comes or ends between two statements of a read has no event passed over,
-    whatever the isolation level of the engine is.
-    """
+    """A writer who comes or ends between statements of a read has no event passed over."""
     log.assert_waits_between_steps(level)
 
 
@@ -203,9 +201,7 @@ def test_replica_role_does_not_pass_by_the_trigger(log):
 
 @shows("a savepoint rolled back", GATED)
 def test_mark_of_a_savepoint_rolled_back_goes(log):
-    """A writer who has taken everything back holds nothing back, and does so when writing again,
-    with one lock however often a transaction writes.
-    """
+    """A writer who rolled back holds nothing back, and takes one lock however often it writes."""
     with log.engine.connect() as slow:
         savepoint = slow.begin_nested()
         append(slow, 0, 0, 0)

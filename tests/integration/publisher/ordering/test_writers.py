@@ -304,9 +304,7 @@ def assert_gone(log, error=Diverged):
 
 @shows("UPDATE of events", *ALL, later=ON_SERVERS)
 def test_update_is_not_seen_behind_a_cursor(log):
-    """A consumer does not hear of the change of an event that it has read; if it was the last
-    one, the cursor is refused, unless events may change.
-    """
+    """A change of an event that was read is not heard of, but the cursor at it is refused."""
     log.assert_news(0, 1, 2)
     log.run("UPDATE log SET n = n + 10 WHERE n < 2")
     assert log.news() == []
