@@ -16,8 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from harness.databases import SETTINGS, own_postgresql
 from harness.waiting import until
 
-PATIENCE = 60
-"""Seconds that a server may take for anything."""
+PATIENCE = 60  # seconds that a server may take for anything
 
 
 class Cluster:

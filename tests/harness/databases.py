@@ -177,8 +177,7 @@ def new_database(server: str) -> Iterator[str]:
             connection.execute(text(f"DROP DATABASE {name}"))
 
 
-_SPARE: dict[str, list[str]] = {}
-"""By server, the empty databases that no test uses."""
+_SPARE: dict[str, list[str]] = {}  # by server, the empty databases that no test uses
 
 
 def _drop_spare(server: str) -> None:

@@ -48,8 +48,7 @@ from zeroeventhub.errors import Halted
 from zeroeventhub.protocol import CAUGHT_UP, WAIT
 
 NAME = "billing"
-LONG = 300.0
-"""Seconds of a lease that does not run out in a test."""
+LONG = 300.0  # seconds of a lease that does not run out in a test
 
 effects = Table(
     "effects",

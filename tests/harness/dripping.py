@@ -8,8 +8,7 @@ from contextlib import contextmanager
 
 from harness.web import listening, request_on
 
-Script = Iterable[tuple[bytes, float]]
-"""Bytes to send, and the seconds to pause after them."""
+Script = Iterable[tuple[bytes, float]]  # bytes to send, and the seconds to pause after them
 
 
 def drip(body: bytes, seconds: float, step: int = 1) -> Script:

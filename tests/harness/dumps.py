@@ -9,8 +9,7 @@ from sqlalchemy import URL, make_url
 
 from harness.databases import give_up
 
-PATIENCE = 60
-"""Seconds that a program may take."""
+PATIENCE = 60  # seconds that a program may take
 
 
 def restore(source: str, target: str) -> None:

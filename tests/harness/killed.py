@@ -13,8 +13,7 @@ from zeroeventhub import TableFeed
 from zeroeventhub.archive import Archive, objects
 from zeroeventhub.publisher.retention import Retention
 
-PATIENCE = 60
-"""Seconds that a process may take."""
+PATIENCE = 60  # seconds that a process may take
 
 _forks = get_context("forkserver")
 # What they do, imported once for all of them.

@@ -36,8 +36,7 @@ LACKING = {
     "after a standby was promoted": {SEQUENCED_SQLITE},
 }
 
-SHOWN = set()
-"""Pairs of a row and a case that a test shows."""
+SHOWN = set()  # pairs of a row and a case that a test shows
 
 
 def for_each(*cases, later=()):

@@ -3,8 +3,7 @@
 from harness.shop import metadata, orders
 from zeroeventhub import TableFeed
 
-TWO = {"partition": "part", "partitions": 2}
-"""What a feed of two partitions is given."""
+TWO = {"partition": "part", "partitions": 2}  # what a feed of two partitions is given
 
 
 def published(engine, capacity=None, **options):

@@ -29,13 +29,9 @@ GUARDED = [f"/guarded{path}" for path in [*ENDPOINTS, *RENDITIONS]]
 PATHS = [f"/feed{path}" for path in [*ENDPOINTS, *RENDITIONS, "/key-history"]]
 PATHS += GUARDED
 OFTEN = [*PATHS, *GUARDED, *["/guarded", "/guarded/events"] * 3]
-ECHO = "canary~of~a~request"
-"""What no problem repeats, wherever in a request it stood."""
-
+ECHO = "canary~of~a~request"  # what no problem repeats, wherever in a request it stood
 METHODS = ["GET"] * 30 + ["HEAD"] * 4 + ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", ECHO]
-KINDS = ("placed", "Paid", None)
-"""The types of events."""
-
+KINDS = ("placed", "Paid", None)  # the types of events
 READERS = {
     "everything": Principal(name="everything"),
     "one": Principal(name="one", partitions={0}),

@@ -13,8 +13,7 @@ from zeroeventhub.layout import HASHES, key_hash
 
 CHOICES = st.integers(0, 1000)
 SOME_KEYS = [f"customer-{number}" for number in range(40)]
-MOST = 150
-"""How many ids a test may use up."""
+MOST = 150  # how many ids a test may use up
 
 
 class ChangedLayout(RuleBasedStateMachine):

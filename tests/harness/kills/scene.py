@@ -15,8 +15,7 @@ from harness.kills.script import Ledger, Script, ScriptedFeed
 from harness.web import serving
 from zeroeventhub import Failures, feed_routes
 
-ENDLESS = 10**6
-"""More events than any consumer here can read."""
+ENDLESS = 10**6  # more events than any consumer here can read
 
 
 class Scene:

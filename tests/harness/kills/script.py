@@ -23,19 +23,13 @@ from sqlalchemy.exc import DBAPIError
 from zeroeventhub import FIRST, LAST, CursorStore, Event, FeedInfo, Page, Partition, errors
 from zeroeventhub.cursors.transience import is_transient
 
-KEYS = 3
-"""How many keys the events of a partition have, in turn."""
-
-NAME = "under fire"
-"""The consumer's name."""
-
-PATIENCE = 60
-"""Seconds after which a lock that the dead have left open should be gone."""
+KEYS = 3  # how many keys the events of a partition have, in turn
+NAME = "under fire"  # the consumer's name
+PATIENCE = 60  # seconds after which a lock that the dead have left open should be gone
 
 
 Counts = dict[int, int]
-Numbers = dict[int, list[int]]
-"""Of events, by partition."""
+Numbers = dict[int, list[int]]  # of events, by partition
 
 
 @dataclass(frozen=True)

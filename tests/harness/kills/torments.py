@@ -26,26 +26,16 @@ from harness.web import listening
 Database = Callable[[], AbstractContextManager[str]]
 """Makes an empty database, and drops it when its user is done."""
 
-EARLY = 100
-"""Points of a life until it has pages, or some more."""
-
-REHEARSAL = 9
-"""Events of a partition that are enough to show all that a consumer does with them."""
-
-LEFT = 9
-"""Events that are left for the last consumer, which is not killed."""
-
-SHARE = 0.3
-"""Of all COMMITs, how many meet a fate."""
-
+EARLY = 100  # points of a life until it has pages, or some more
+REHEARSAL = 9  # events of a partition that are enough to show all that a consumer does with them
+LEFT = 9  # events that are left for the last consumer, which is not killed
+SHARE = 0.3  # of all COMMITs, how many meet a fate
 DAY = 86_400.0
 ALL = ("postgresql", "mariadb", "sqlite")
 SERVERS = ("postgresql", "mariadb")
 
 
-LATEST = 10
-"""Seconds that a database takes for a COMMIT, at most."""
-
+LATEST = 10  # seconds that a database takes for a COMMIT, at most
 PORTS = {"postgresql": 5432, "mariadb": 3306, "mysql": 3306}
 
 

@@ -37,12 +37,8 @@ from zeroeventhub.errors import (
     ZeroEventHubError,
 )
 
-SWIFT = 0.05
-"""Seconds that a way takes at most, when nothing is wrong."""
-
-SLOW = 4.0
-"""Seconds that it takes at most, when it is slow."""
-
+SWIFT = 0.05  # seconds that a way takes at most, when nothing is wrong
+SLOW = 4.0  # seconds that it takes at most, when it is slow
 TIMEOUT = 3.0
 
 

@@ -180,8 +180,7 @@ def _is_fate(error: Exception) -> bool:
     )
 
 
-Kind = Callable[[Writer], None]
-"""Writes a transaction, and leaves its end to the writer."""
+Kind = Callable[[Writer], None]  # writes a transaction, and leaves its end to the writer
 
 
 def early_write(writer: Writer) -> None:

@@ -23,8 +23,7 @@ def test_discover_shows_partitions(feed):
     assert (document["token"], document["extensions"]) == ("2", EXTENSIONS.split(", "))
 
 
-TENS = list(range(9, 100, 10))
-"""The numbers of the orders that are paid."""
+TENS = list(range(9, 100, 10))  # the numbers of the orders that are paid
 
 
 def numbers(result):

@@ -17,8 +17,7 @@ from zeroeventhub.errors import CutPage, Unreachable
 SETTLED = PAGE[:32]
 SHORT = {"limits": Limits(seconds=0.3, bytes_per_second=0)}
 PATIENT = {"timeout": None}
-SOON = 8.0
-"""Seconds; generous to slow machines, and far from what these feeds would take."""
+SOON = 8.0  # seconds; generous to slow machines, and far from what these feeds would take
 
 
 def pages(script):

@@ -19,9 +19,7 @@ from zeroeventhub.capacity import Capacity
 from zeroeventhub.errors import BadCursor, TransientError
 from zeroeventhub.server.server_sent_events import HEARTBEAT
 
-PATIENCE = 60
-"""Seconds that anything may take."""
-
+PATIENCE = 60  # seconds that anything may take
 SOON = 10.0
 """Seconds until an event has come, on a machine that is busy; it is held back for longer."""
 

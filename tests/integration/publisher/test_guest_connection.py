@@ -18,9 +18,7 @@ from zeroeventhub.capacity import Capacity
 from zeroeventhub.errors import FeedFailure, Unavailable
 
 SHORT = Capacity(statement_seconds=0.3)
-LONG = 20
-"""Seconds that nothing here takes, unless nothing ends it."""
-
+LONG = 20  # seconds that nothing here takes, unless nothing ends it
 SLEEPS = {
     "postgresql": "(SELECT 1 FROM pg_sleep(30))",
     "mariadb": "(SELECT SLEEP(30))",

@@ -18,8 +18,7 @@ from zeroeventhub.publisher.retention import Retention
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 PLACED = TypeFilter(frozenset({"placed"}))
-PARTITIONS = 3
-"""Of which the last one is quiet but for one event."""
+PARTITIONS = 3  # of which the last one is quiet but for one event
 
 
 def source(**options):

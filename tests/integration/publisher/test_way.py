@@ -21,19 +21,14 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Skipped unsupported reflection of expression-based index"),
 ]
 
-MOST = 8
-"""With how many parameters a statement is looked at, of hundreds that pieces have."""
-
-ROWS = 20_000
-"""How many events show at once a query that reads too many."""
-
+MOST = 8  # with how many parameters a statement is looked at, of hundreds that pieces have
+ROWS = 20_000  # how many events show at once a query that reads too many
 LIMIT = 10
 WINDOW = 200
 RARE = TypeFilter(frozenset({"rare"}))
 
 
-FEW = 100
-"""How many events the last partition has, behind all others."""
+FEW = 100  # how many events the last partition has, behind all others
 
 metadata = sa.MetaData()
 events = sa.Table(

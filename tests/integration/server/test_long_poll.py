@@ -36,8 +36,7 @@ from zeroeventhub import Capacity, TableFeed
 from zeroeventhub.errors import Unavailable
 
 FEED = TableFeed(orders, data="data", type="kind")
-WAIT = 10
-"""Seconds that a reader waits for what is sure to come."""
+WAIT = 10  # seconds that a reader waits for what is sure to come
 
 
 def events_of(connection):

@@ -10,8 +10,7 @@ from harness.uvicorn_process import uvicorn
 
 from zeroeventhub.server import end_waits, shutdown
 
-SOON = 10.0
-"""Seconds in which a server has to be gone."""
+SOON = 10.0  # seconds in which a server has to be gone
 
 
 @pytest.fixture

@@ -31,9 +31,7 @@ def placed(number):
 
 KINDS = ["placed", "paid", None, "Paid"]
 ROUTES = ["events", "cursor", "splits", "lag", "cursor-of-count", "http-feed", "server-sent-events"]
-TYPED = {"cursor", "splits", "lag", "cursor-of-count"}
-"""Routes that tell of events of all types."""
-
+TYPED = {"cursor", "splits", "lag", "cursor-of-count"}  # routes that tell of events of all types
 READERS = {
     "everything": Principal(name="everything"),
     "half": Principal(name="half", partitions={0, 2}),

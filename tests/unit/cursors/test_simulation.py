@@ -3,8 +3,7 @@
 import pytest
 from harness.simulation.campaign import retrace, simulate
 
-SEEDS = range(1_000)
-"""As many as go by in seconds."""
+SEEDS = range(1_000)  # as many as go by in seconds
 
 
 def test_nothing_is_lost_repeated_or_out_of_order_whatever_happens():

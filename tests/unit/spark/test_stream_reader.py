@@ -31,8 +31,7 @@ from zeroeventhub.protocol import CAUGHT_UP, CURSOR_OF_COUNT, STOP
 
 CHOICES = st.integers(0, 1000)
 LIMITS = st.sampled_from([None, 1, 3, 10])
-MOST = 20
-"""How many ids a layout may use up before it is left as it is."""
+MOST = 20  # how many ids a layout may use up before it is left as it is
 
 
 class Streamed(RuleBasedStateMachine):
