@@ -9,9 +9,11 @@ import pytest
 import trustme
 from harness import exchanges
 from harness.databases import mariadb_server, new_database, postgresql_server
+from harness.shop import metadata
 from hypothesis import settings
 from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.pool import StaticPool
 from xdist.scheduler import LoadScopeScheduling
 
 # The same examples in every run, so that no run fails by chance; `make test-all` draws others.
@@ -139,6 +141,15 @@ def any_database_url(request):
 
 def _engine(url):
     return create_engine(url, connect_args=PATIENCE if url.startswith("sqlite") else {})
+
+
+@pytest.fixture(scope="module")
+def memory():
+    """An engine of an SQLite database in memory, with a table of orders that examples share."""
+    engine = create_engine("sqlite://", poolclass=StaticPool)
+    metadata.create_all(engine)
+    yield engine
+    engine.dispose()
 
 
 def _async_url(url):

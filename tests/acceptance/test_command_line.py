@@ -11,7 +11,7 @@ import httpx
 import pytest
 from harness.command_line import PROGRAM, run, started
 from harness.readers import mounted
-from harness.shop import metadata, orders, place
+from harness.shop import fill, orders, write
 from harness.waiting import until
 from sqlalchemy import column, create_engine, select, table
 from sqlalchemy.exc import DBAPIError
@@ -22,9 +22,7 @@ from zeroeventhub import Capacity, TableFeed
 @pytest.fixture
 def shop(any_engine, any_database_url):
     """A database with 100 orders in 2 partitions."""
-    metadata.create_all(any_engine)
-    with any_engine.begin() as connection:
-        place(connection, 100, partitions=2)
+    fill(any_engine, 100, partitions=2)
     return any_database_url
 
 
@@ -41,9 +39,7 @@ def serving(shop, *options):
 @pytest.fixture
 def feed(sqlite):
     """The URL of 100 orders as CloudEvents, in 2 partitions."""
-    metadata.create_all(sqlite)
-    with sqlite.begin() as connection:
-        place(connection, 100, partitions=2)
+    fill(sqlite, 100, partitions=2)
     columns = {"partition": "part", "data": "data", "type": "kind"}
     source = TableFeed(orders, partitions=2, cloudevents=True, **columns)
     # A reader that follows hears of SIGTERM when it has waited.
@@ -103,8 +99,7 @@ def test_tail_follows(feed, sqlite):
     with started("tail", feed, "--follow") as process:
         for _ in range(100):
             process.stdout.readline()
-        with sqlite.begin() as connection:
-            place(connection, 1, first=100)
+        write(sqlite, 1, first=100)
         assert numbers(process.stdout.readline()) == [100]
 
 

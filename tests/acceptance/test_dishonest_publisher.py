@@ -13,13 +13,14 @@ from contextlib import contextmanager
 import httpx
 import pytest
 from harness.command_line import DEADLINE, PROGRAM, invoke
+from harness.stores import new_store
 from harness.web import serving
 from sqlalchemy import create_engine
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.routing import Route
 
-from zeroeventhub import Client, Consumer, CursorStore
+from zeroeventhub import Client, Consumer
 from zeroeventhub.errors import ProtocolError, Unavailable
 
 HOSTILE = "\x1b]0;title\x07 \x9b31m \u202etxt.exe\r\nERROR forged record"
@@ -63,9 +64,7 @@ def test_refusal_cannot_write_to_a_terminal_or_a_log(caplog):
     refusal = JSONResponse(document, 503, {"Retry-After": "0"}, media_type=TYPE)
     with publisher(feed(), refusal) as url, httpx.Client() as http:
         memory = create_engine("sqlite://")
-        store = CursorStore(memory)
-        with memory.begin() as connection:
-            store.create_tables(connection)
+        store = new_store(memory)
         with pytest.raises(Unavailable) as error:
             next(iter(Consumer(Client(url, http), store, "c", follow=False, attempts=2)))
     assert_harmless(str(error.value))
@@ -112,9 +111,7 @@ def test_chain_of_partitions_is_checked_in_its_length(ends):
     page = PlainTextResponse('{"data":1}\n{"cursor":"1","caughtUp":true}\n')
     with publisher(JSONResponse({"token": "1", "partitions": partitions}), page) as url:
         memory = create_engine("sqlite://")
-        store = CursorStore(memory)
-        with memory.begin() as connection:
-            store.create_tables(connection)
+        store = new_store(memory)
         with httpx.Client() as http:
             pages = iter(Consumer(Client(url, http), store, "c", follow=False))
             if ends:

@@ -13,14 +13,13 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.operations import Operations
+from harness.readers import mounted
 from harness.shop import metadata, orders, place
 from harness.waiting import until
-from harness.web import serving
 from sqlalchemy import MetaData, String, insert
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
-from starlette.applications import Starlette
 
-from zeroeventhub import FIRST, EventLog, TableFeed, feed_routes
+from zeroeventhub import FIRST, EventLog, TableFeed
 from zeroeventhub.cursors import metadata as cursor_metadata
 from zeroeventhub.errors import ConfigurationError
 
@@ -98,14 +97,13 @@ def test_consumer_in_a_lifespan_leaves_signals_to_its_server(sqlite, tmp_path):
     with sqlite.begin() as connection:
         rows = [{"customer": "ann", "data": {"customer": "ann", "amount": n}} for n in range(3)]
         connection.execute(insert(orders), rows)
-    routes = feed_routes("/orders", TableFeed(orders, data="data"), sqlite)
     command = [sys.executable, "-m", "uvicorn", "--port", "0", "--app-dir", str(EXAMPLES)]
     with (
-        serving(Starlette(routes=routes)) as url,
+        mounted(TableFeed(orders, data="data"), sqlite) as url,
         subprocess.Popen(
             [*command, "fastapi_consumer:app"],
             cwd=tmp_path,
-            env={**os.environ, "ORDERS": f"{url}/orders"},
+            env={**os.environ, "ORDERS": url},
             stderr=subprocess.PIPE,
             text=True,
         ) as process,

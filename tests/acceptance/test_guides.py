@@ -6,24 +6,14 @@ from datetime import UTC, datetime, timedelta
 import httpx
 import pyarrow.parquet
 import pytest
+import sqlalchemy as sa
 from harness.guides import DOCUMENTS, guide
-from harness.readers import fill, mounted
-from harness.shop import orders
+from harness.readers import client_of, mounted
+from harness.shop import fill, orders
+from harness.statements import add, scalars
 from harness.stores import new_store
 from harness.trimmed import numbers
 from harness.web import serving
-from sqlalchemy import (
-    JSON,
-    Column,
-    Integer,
-    MetaData,
-    Table,
-    create_engine,
-    func,
-    insert,
-    select,
-    text,
-)
 from sqlalchemy.ext.asyncio import create_async_engine
 
 import zeroeventhub
@@ -59,9 +49,9 @@ def test_feed_becomes_a_file(sqlite):
 @pytest.fixture
 def consuming(sqlite):
     """A function that runs a piece beside a shop of five orders, and returns the invoices."""
-    engine, tables = create_engine("sqlite:///billing.db"), MetaData()
-    Table("invoices", tables, Column("n", Integer))
-    Table("archive", tables, Column("document", JSON))
+    engine, tables = sa.create_engine("sqlite:///billing.db"), sa.MetaData()
+    sa.Table("invoices", tables, sa.Column("n", sa.Integer))
+    sa.Table("archive", tables, sa.Column("document", sa.JSON))
     tables.create_all(engine)
     with mounted(TableFeed(orders, data="data"), fill(sqlite, 5)) as url, httpx.Client() as http:
         given = {
@@ -71,17 +61,16 @@ def consuming(sqlite):
             "engine": engine,
             "lag": zeroeventhub.lag,
             **tables.tables,
-            "text": text,
+            "text": sa.text,
             "apply": lambda connection, event: connection.execute(
-                text("INSERT INTO invoices VALUES (:n)"), event.data
+                sa.text("INSERT INTO invoices VALUES (:n)"), event.data
             ),
         }
         with guide("consumers.md", **given) as piece:
 
             def run(mark, shown="n FROM invoices ORDER BY n"):
                 piece(mark)
-                with engine.connect() as connection:
-                    return list(connection.scalars(text(f"SELECT {shown}")))
+                return scalars(engine, f"SELECT {shown}")
 
             yield run
 
@@ -110,8 +99,7 @@ def test_pages_are_inserted(consuming):
 
 def read_log(names):
     """Read ids and data of the events in all partitions, over HTTP."""
-    with serving(names["app"]) as url, httpx.Client() as http:
-        client = Client(f"{url}/orders", http)
+    with serving(names["app"]) as url, client_of(f"{url}/orders") as client:
         pages = [client.fetch(each.id, FIRST) for each in client.discover().partitions]
     return sorted((event.data["id"], event.data["data"]) for page in pages for event in page.events)
 
@@ -216,11 +204,10 @@ def test_old_orders_are_trimmed(sqlite, document, marks):
         piece("feed")
         now = datetime.now(UTC)
         rows = [{"placed": when, "data": {"n": 1}} for when in (now - timedelta(days=40), now)]
-        with sqlite.begin() as connection:
-            connection.execute(insert(orders), rows)
+        add(sqlite, orders, rows)
         for mark in marks:
             names = piece(mark)
     with sqlite.connect() as connection:
-        assert connection.scalar(select(func.count(orders.c.id))) == 1
+        assert connection.scalar(sa.select(sa.func.count(orders.c.id))) == 1
     if document == "archive.md":
         assert numbers(names["bound"]) == [1, 1]

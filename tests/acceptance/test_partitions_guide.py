@@ -6,13 +6,15 @@ from collections import defaultdict
 import httpx
 import pytest
 from harness.guides import DOCUMENTS, guide
-from harness.readers import mounted
+from harness.published import install
+from harness.readers import client_of, mounted
+from harness.statements import execute, scalars
 from harness.stores import new_store
 from harness.waiting import until
 from sqlalchemy import create_engine, insert, inspect, select, text
 from sqlalchemy.exc import DBAPIError
 
-from zeroeventhub import FIRST, Client, Consumer, TableFeed
+from zeroeventhub import FIRST, Consumer, TableFeed
 from zeroeventhub.errors import Unavailable
 from zeroeventhub.layout import Layout, key_hash
 from zeroeventhub.publisher.partition_hash import hash_on_connect
@@ -46,8 +48,7 @@ def shop_of():
             hash_on_connect(engine)
             names["metadata"].create_all(engine)
             if "switch" in names:
-                with engine.begin() as connection:
-                    connection.execute(insert(names["switch"]).values(generation=0))
+                execute(engine, insert(names["switch"]).values(generation=0))
             return names
 
         yield shop_of
@@ -63,8 +64,7 @@ def read(tmp_path):
     seen = defaultdict(lambda: defaultdict(list))
 
     def read(url, name="billing"):
-        with httpx.Client() as http:
-            client = Client(url, http)
+        with client_of(url) as client:
             for page in Consumer(client, store, name, limit=7, poll_interval=0.01, follow=False):
                 with store.engine.begin() as connection:
                     page.commit(connection)
@@ -141,11 +141,9 @@ def test_bar_waits_for_open_writers(request, shop_of, database):
         with pytest.raises(Exception, match=r"lock timeout|Lock wait timeout"):
             bar(engine, lambda sql: re.sub(r"(timeout = )'?5s?'?", r"\1 1", sql))
         slow.commit()
-    with engine.connect() as connection:
-        assert connection.scalar(generation) == 0
+    assert scalars(engine, generation) == [0]
     bar(engine)
-    with engine.connect() as connection:
-        assert connection.scalar(generation) == 1
+    assert scalars(engine, generation) == [1]
 
 
 def test_all_are_redistributed_by_a_row(any_engine, shop_of, read):
@@ -162,8 +160,7 @@ def test_all_are_redistributed_by_a_row(any_engine, shop_of, read):
 
     with mounted(names["Switched"](any_engine, layouts)) as url:
         for step, generation in enumerate((0, 1, 3)):
-            with any_engine.begin() as connection:
-                connection.execute(switch.update().values(generation=generation))
+            execute(any_engine, switch.update().values(generation=generation))
             write_all(any_engine, write, step)
             read(url)
         everything = {customer: [0, 1, 2] for customer in KEYS}
@@ -176,8 +173,7 @@ def test_closed_partition_ends_only_when_it_is_settled(postgresql, shop_of, orde
     names = shop_of(postgresql, "layouts")
     orders, after = names["orders"], names["AFTER"]
     feed = TableFeed(orders, partition="part", partitions=after, data="data", ordering=ordering)
-    with postgresql.begin() as connection:
-        feed.install(connection)
+    install(feed, postgresql)
     with postgresql.connect() as slow:
         if ordering == "gated":
             slow.execute(insert(orders).values(customer="bob", part=2, data={"n": 1}))
@@ -185,8 +181,7 @@ def test_closed_partition_ends_only_when_it_is_settled(postgresql, shop_of, orde
             # Another session is about to give positions, so that no other does.
             (state,) = (name for name in inspect(slow).get_table_names() if "_state_" in name)
             slow.execute(text(f"SELECT * FROM {state} FOR UPDATE"))
-        with postgresql.begin() as connection:
-            connection.execute(insert(orders).values(customer="ada", part=0, data={"n": 0}))
+        execute(postgresql, insert(orders).values(customer="ada", part=0, data={"n": 0}))
         with pytest.raises(Unavailable, match="closed"):
             feed.bind(postgresql).read(0, FIRST, 10)
         slow.commit()

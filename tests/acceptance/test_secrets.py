@@ -7,6 +7,7 @@ import logging
 import httpx
 import pytest
 from harness.command_line import invoke
+from harness.stores import new_store
 from harness.web import serving
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
@@ -15,17 +16,7 @@ from sqlalchemy import Column, Integer, MetaData, String, Table, create_engine, 
 from sqlalchemy.exc import DBAPIError
 from starlette.applications import Starlette
 
-from zeroeventhub import (
-    Client,
-    Consumer,
-    CursorStore,
-    Event,
-    Failures,
-    FeedInfo,
-    Page,
-    Partition,
-    feed_routes,
-)
+from zeroeventhub import Client, Consumer, Event, Failures, FeedInfo, Page, Partition, feed_routes
 from zeroeventhub.errors import Halted, Unauthorized
 from zeroeventhub.protocol import CAUGHT_UP
 from zeroeventhub.server import Principal
@@ -107,9 +98,7 @@ def test_consumer_says_no_data_of_events(url, said, tmp_path, *, apply, failures
     for number, observer in enumerate(observers):
         engine = create_engine(f"sqlite:///{tmp_path}/{number}.db")
         table.metadata.create_all(engine)
-        store = CursorStore(engine)
-        with engine.begin() as connection:
-            store.create_tables(connection)
+        store = new_store(engine)
         with httpx.Client(headers=HEADERS) as http:
             consumer = Consumer(
                 Client(url, http),

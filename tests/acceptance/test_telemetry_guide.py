@@ -7,8 +7,8 @@ import sys
 
 import pytest
 from harness.guides import DOCUMENTS
-from harness.readers import fill, mounted
-from harness.shop import orders
+from harness.readers import mounted
+from harness.shop import fill, orders
 from sqlalchemy import insert
 
 from zeroeventhub import TableFeed
@@ -33,7 +33,7 @@ def apply(connection, page):
 """
 PUBLISHING = """
 import sys
-from harness.shop import orders
+from harness.shop import fill, orders
 from sqlalchemy import create_engine
 from starlette.applications import Starlette
 from starlette.testclient import TestClient

@@ -9,8 +9,9 @@ import anyio
 import httpx
 import msgspec
 
+from harness.readers import client_of
 from harness.web import answering
-from zeroeventhub import FIRST, AsyncClient, Client
+from zeroeventhub import FIRST, AsyncClient
 
 __all__ = ["INFO", "PAGE", "answer", "async_call", "discovery", "raw_feed", "sync_call"]
 
@@ -36,8 +37,7 @@ def answer(
 
 def sync_call(url, method="fetch", *arguments, session=None, feed=None, **options) -> Any:
     """Call a method of a client; by default, fetch the first page of partition 0."""
-    with httpx.Client(**session or {}) as http:
-        client = Client(url, http, **feed or {})
+    with client_of(url, session, **feed or {}) as client:
         return getattr(client, method)(*_arguments(method, arguments), **options)
 
 

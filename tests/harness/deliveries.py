@@ -9,24 +9,12 @@ from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import (
-    Column,
-    Engine,
-    Integer,
-    MetaData,
-    NullPool,
-    String,
-    Table,
-    create_engine,
-    func,
-    select,
-    text,
-)
+import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
-from starlette.applications import Starlette
 
+from harness.readers import mounted
+from harness.statements import count_of, scalars
 from harness.waiting import DEADLINE, until
-from harness.web import serving
 from zeroeventhub import (
     FIRST,
     LAST,
@@ -42,7 +30,6 @@ from zeroeventhub import (
     Observer,
     Page,
     Partition,
-    feed_routes,
 )
 from zeroeventhub.errors import Halted
 from zeroeventhub.protocol import CAUGHT_UP, WAIT
@@ -50,13 +37,13 @@ from zeroeventhub.protocol import CAUGHT_UP, WAIT
 NAME = "billing"
 LONG = 300.0  # seconds of a lease that does not run out in a test
 
-effects = Table(
+effects = sa.Table(
     "effects",
-    MetaData(),
-    Column("arrival", Integer, primary_key=True),
-    Column("n", Integer, nullable=False),
-    Column("k", String(20)),
-    Column("unique_n", Integer),
+    sa.MetaData(),
+    sa.Column("arrival", sa.Integer, primary_key=True),
+    sa.Column("n", sa.Integer, nullable=False),
+    sa.Column("k", sa.String(20)),
+    sa.Column("unique_n", sa.Integer),
 )
 
 
@@ -226,7 +213,7 @@ class Inside(Seen):
 class Shop:
     """A feed in memory, and a consumer's database with a store and a table of effects."""
 
-    def __init__(self, engine: Engine, async_url: str | None = None) -> None:
+    def __init__(self, engine: sa.Engine, async_url: str | None = None) -> None:
         self.engine = engine
         self.store = CursorStore(engine)
         self.feed = Feed()
@@ -237,7 +224,7 @@ class Shop:
         if async_url is not None:
             # Each run has an event loop of its own, which connections do not outlive.
             self.async_engine = create_async_engine(
-                async_url, poolclass=NullPool, connect_args=_patience(async_url)
+                async_url, poolclass=sa.NullPool, connect_args=_patience(async_url)
             )
         with engine.begin() as connection:
             self.store.create_tables(connection)
@@ -311,18 +298,16 @@ class Shop:
                 self.store.enter(connection, NAME, partition, "rival")
 
     def leases(self) -> int:
-        held = text("SELECT count(*) FROM zeroeventhub_leases WHERE owner IS NOT NULL")
+        held = sa.text("SELECT count(*) FROM zeroeventhub_leases WHERE owner IS NOT NULL")
         with self.engine.connect() as connection:
             return connection.scalar(held)
 
     def landed(self) -> list[int]:
         """Read all effects, in the order they were written."""
-        with self.engine.connect() as connection:
-            return list(connection.scalars(select(effects.c.n).order_by(effects.c.arrival)))
+        return scalars(self.engine, sa.select(effects.c.n).order_by(effects.c.arrival))
 
     def count(self) -> int:
-        with self.engine.connect() as connection:
-            return connection.scalar(select(func.count()).select_from(effects))
+        return count_of(self.engine, effects)
 
     def until_landed(self, count: int) -> None:
         until(lambda: self.count() >= count, f"{count} events take effect")
@@ -415,19 +400,24 @@ def _patience(url: str) -> dict[str, float]:
 @contextmanager
 def opened(url: str, *, is_async: bool = False, partitions: int = 1) -> Iterator[Shop]:
     """Open a shop whose feed is served, over a database."""
-    engine = create_engine(url, connect_args=_patience(url))
+    engine = sa.create_engine(url, connect_args=_patience(url))
     async_url = url.replace("sqlite://", "sqlite+aiosqlite://").replace("+pymysql", "+aiomysql")
     shop = Shop(engine, async_url if is_async else None)
     shop.feed = Feed(partitions)
     capacity = Capacity(wait_seconds=0.2)
-    routes = feed_routes("/orders", shop.feed, capacity=capacity)
-    with serving(Starlette(routes=routes)) as address:
-        shop.url = f"{address}/orders"
+    with mounted(shop.feed, capacity=capacity) as shop.url:
         try:
             yield shop
         finally:
             shop.end()
     engine.dispose()
+
+
+def filled(shop: Shop, count: int = 20, partitions: int = 4) -> Shop:
+    """Publish events in partitions."""
+    shop.feed.__init__(partitions)
+    shop.feed.place(count)
+    return shop
 
 
 @contextmanager
@@ -453,11 +443,11 @@ def failing(*poison: int, seen: list[int] | None = None):
     return apply
 
 
-def kill(engine: Engine, connection) -> None:
+def kill(engine: sa.Engine, connection) -> None:
     """End the session of a connection, from another."""
     postgresql = engine.dialect.name == "postgresql"
     number = connection.scalar(
-        text("SELECT pg_backend_pid()" if postgresql else "SELECT connection_id()")
+        sa.text("SELECT pg_backend_pid()" if postgresql else "SELECT connection_id()")
     )
     with engine.connect() as other:
         other.exec_driver_sql(

@@ -3,38 +3,16 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sqlalchemy import (
-    JSON,
-    Boolean,
-    Column,
-    Computed,
-    Date,
-    DateTime,
-    Double,
-    Engine,
-    Enum,
-    Float,
-    Integer,
-    Interval,
-    LargeBinary,
-    MetaData,
-    Numeric,
-    String,
-    Table,
-    TypeDecorator,
-    Uuid,
-    func,
-    select,
-)
+import sqlalchemy as sa
 
 from zeroeventhub import Event
 from zeroeventhub.landing import insert_events
 
 
-class Reversed(TypeDecorator):
+class Reversed(sa.TypeDecorator):
     """Text that is kept backwards, and read forwards."""
 
-    impl = String(40)
+    impl = sa.String(40)
     cache_ok = True
 
     def process_bind_param(self, value, dialect):
@@ -44,68 +22,68 @@ class Reversed(TypeDecorator):
     process_result_value = process_bind_param
 
 
-class Lowered(TypeDecorator):
+class Lowered(sa.TypeDecorator):
     """Text that the database makes small."""
 
-    impl = String(40)
+    impl = sa.String(40)
     cache_ok = True
 
     def bind_expression(self, bindvalue):
         """Let the database work on it."""
-        return func.lower(bindvalue)
+        return sa.func.lower(bindvalue)
 
 
-orders = Table(
+orders = sa.Table(
     "orders of all kinds",
-    MetaData(),
-    Column("id", Integer, primary_key=True),
-    Column("customer", String(40), nullable=False),
-    Column("amount", Numeric(20, 6, asdecimal=True)),
-    Column("weight", Float),
-    Column("placed", DateTime),
-    Column("due", Date),
-    Column("paid", Boolean),
-    Column("lines", JSON),
-    Column("key", Uuid),
-    Column("kind", Enum("web", "shop", name="kind")),
-    Column("seal", LargeBinary),
-    Column("lasts", Interval),
-    Column("order", Reversed),
-    Column("source", String(10), server_default="feed"),
-    Column("doubled", Integer, Computed("id * 2")),
+    sa.MetaData(),
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("customer", sa.String(40), nullable=False),
+    sa.Column("amount", sa.Numeric(20, 6, asdecimal=True)),
+    sa.Column("weight", sa.Float),
+    sa.Column("placed", sa.DateTime),
+    sa.Column("due", sa.Date),
+    sa.Column("paid", sa.Boolean),
+    sa.Column("lines", sa.JSON),
+    sa.Column("key", sa.Uuid),
+    sa.Column("kind", sa.Enum("web", "shop", name="kind")),
+    sa.Column("seal", sa.LargeBinary),
+    sa.Column("lasts", sa.Interval),
+    sa.Column("order", Reversed),
+    sa.Column("source", sa.String(10), server_default="feed"),
+    sa.Column("doubled", sa.Integer, sa.Computed("id * 2")),
 )
-small = Table(
+small = sa.Table(
     "small",
-    MetaData(),
-    Column("n", Integer, primary_key=True),
-    Column("text", String(200)),
-    Column("document", JSON(none_as_null=True)),
+    sa.MetaData(),
+    sa.Column("n", sa.Integer, primary_key=True),
+    sa.Column("text", sa.String(200)),
+    sa.Column("document", sa.JSON(none_as_null=True)),
     mysql_charset="utf8mb4",
     mariadb_charset="utf8mb4",
 )
-flat = Table(
+flat = sa.Table(
     "flat",
-    MetaData(),
-    Column("n", Integer, primary_key=True),
-    Column("text", String(200)),
-    Column("amount", Double),
-    Column("price", Numeric(20, 6)),
-    Column("paid", Boolean),
-    Column("due", Date),
+    sa.MetaData(),
+    sa.Column("n", sa.Integer, primary_key=True),
+    sa.Column("text", sa.String(200)),
+    sa.Column("amount", sa.Double),
+    sa.Column("price", sa.Numeric(20, 6)),
+    sa.Column("paid", sa.Boolean),
+    sa.Column("due", sa.Date),
     mysql_charset="utf8mb4",
     mariadb_charset="utf8mb4",
 )
-stamped = Table(
+stamped = sa.Table(
     "stamped",
-    MetaData(),
-    Column("n", Integer, primary_key=True, autoincrement=False),
-    Column("name", Lowered, default="Nobody"),
-    Column("document", JSON),
+    sa.MetaData(),
+    sa.Column("n", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("name", Lowered, default="Nobody"),
+    sa.Column("document", sa.JSON),
 )
 
 
 def inserted(
-    engine: Engine, table: Table, events: Sequence[Event], row: Callable[..., Any] | None = None
+    engine: sa.Engine, table: sa.Table, events: Sequence[Event], row: Callable | None = None
 ) -> list[dict[str, Any]]:
     """Insert events in a transaction, and read all rows."""
     with engine.begin() as connection:
@@ -113,8 +91,8 @@ def inserted(
     return stored(engine, table)
 
 
-def stored(engine: Engine, table: Table) -> list[dict[str, Any]]:
+def stored(engine: sa.Engine, table: sa.Table) -> list[dict[str, Any]]:
     """Read all rows of a table in the order of its key."""
     with engine.connect() as connection:
         key = next(iter(table.primary_key))
-        return [one._asdict() for one in connection.execute(select(table).order_by(key))]
+        return [one._asdict() for one in connection.execute(sa.select(table).order_by(key))]

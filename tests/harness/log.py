@@ -12,17 +12,12 @@ import sqlalchemy as sa
 from sqlalchemy import Column, Connection, Engine, Integer, MetaData, Table, event
 from sqlalchemy.exc import DBAPIError
 
+from harness.tables import event_table
 from harness.waiting import DEADLINE, until
 from zeroeventhub import FIRST, TableFeed
 from zeroeventhub.errors import Unavailable
 
-LOG = Table(
-    "log",
-    MetaData(),
-    Column("id", sa.BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
-    Column("n", Integer),
-    sqlite_autoincrement=True,
-)
+LOG = event_table("log", n=Integer)
 
 PARTITIONED = Table(
     "log",

@@ -10,6 +10,11 @@ def published(engine, capacity=None, **options):
     """Install and bind a feed over the orders, whose table is created unless it is there."""
     metadata.create_all(engine)
     publisher = TableFeed(orders, **{"data": "data", **options})
-    with engine.begin() as connection:
-        publisher.install(connection)
+    install(publisher, engine)
     return publisher.bind(engine, capacity)
+
+
+def install(source, engine):
+    """Install what a feed needs, in a transaction of its own."""
+    with engine.begin() as connection:
+        source.install(connection)

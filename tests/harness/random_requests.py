@@ -18,6 +18,7 @@ from sqlalchemy.pool import StaticPool
 from starlette.applications import Starlette
 from starlette.requests import Request
 
+from harness.statements import add, execute
 from zeroeventhub import FIRST, Principal, Quota, TableFeed, bearer_tokens, feed_routes
 from zeroeventhub.errors import Forbidden
 from zeroeventhub.protocol import TypeFilter
@@ -159,8 +160,7 @@ class Fuzzer:
             }
             for number in range(40)
         ]
-        with self.engine.begin() as connection:
-            connection.execute(sa.insert(_events), rows)
+        add(self.engine, _events, rows)
         options = {"partition": "part", "partitions": 2, "data": "data", "type": "kind"}
         options |= {"time": "happened", "cloudevents": "/events"}
         feed, guarded = (
@@ -170,8 +170,7 @@ class Fuzzer:
         self._cursors = list(CURSORS)
         for real in (feed, guarded):
             self._cursors += [real.read(n % 2, FIRST, n).cursor for n in range(1, 21)]
-        with self.engine.begin() as connection:
-            connection.execute(sa.delete(_events).where(_events.c.id <= 6))
+        execute(self.engine, sa.delete(_events).where(_events.c.id <= 6))
         renditions = {"http_feed": True, "server_sent_events": True}
         guards = {"authorize": authorize, "name": "c"}
         self._application = Starlette(

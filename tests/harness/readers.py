@@ -11,12 +11,13 @@ from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from starlette.applications import Starlette
 
-from harness.shop import metadata, orders, place
+from harness.shop import orders
 from harness.waiting import until
 from harness.web import serving
 from zeroeventhub import (
     FIRST,
     LAST,
+    Client,
     Event,
     FeedInfo,
     Observer,
@@ -40,21 +41,6 @@ GOOD = {
     "/http-feed": {},
     "/cursor-of-count": {"token": "1", "partition": 0, "cursor": FIRST, "events": 3},
 }
-
-
-def fill(engine, count=10):
-    """Write orders; return the engine."""
-    metadata.create_all(engine)
-    if count:
-        with engine.begin() as connection:
-            place(connection, count)
-    return engine
-
-
-def write(engine, count=1, **options):
-    """Append orders in a transaction of their own."""
-    with engine.begin() as connection:
-        place(connection, count, **options)
 
 
 def routes(shop, authorize=None, path="/orders", **options):
@@ -85,6 +71,13 @@ def mounted(feed, engine=None, *, beside=(), middleware=(), **options):
     host = Starlette(debug=True, routes=[*own, *beside], lifespan=lifespan, middleware=middleware)
     with serving(host) as url:
         yield f"{url}/orders"
+
+
+@contextmanager
+def client_of(url, session=None, **options):
+    """Yield a client of a feed, whose session has options of its own."""
+    with httpx.Client(**session or {}) as http:
+        yield Client(url, http, **options)
 
 
 def engine_of(kind, engine, **options):

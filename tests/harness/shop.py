@@ -1,30 +1,19 @@
 """A shop's events, as a publisher would have them in its own table."""
 
-from sqlalchemy import (
-    JSON,
-    BigInteger,
-    Column,
-    DateTime,
-    Index,
-    Integer,
-    MetaData,
-    String,
-    Table,
-    insert,
-)
+import sqlalchemy as sa
 
-metadata = MetaData()
+metadata = sa.MetaData()
 
-orders = Table(
+orders = sa.Table(
     "orders",
     metadata,
-    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
-    Column("part", Integer, nullable=False, server_default="0"),
-    Column("kind", String(40)),
-    Column("customer", String(40)),
-    Column("placed", DateTime(timezone=True)),
-    Column("data", JSON),
-    Index("orders_by_part", "part", "id"),
+    sa.Column("id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True),
+    sa.Column("part", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("kind", sa.String(40)),
+    sa.Column("customer", sa.String(40)),
+    sa.Column("placed", sa.DateTime(timezone=True)),
+    sa.Column("data", sa.JSON),
+    sa.Index("orders_by_part", "part", "id"),
     sqlite_autoincrement=True,
 )
 
@@ -32,7 +21,7 @@ orders = Table(
 def place(connection, count: int, *, first: int = 0, partitions: int = 1) -> None:
     """Append events numbered from first on, spread over partitions."""
     connection.execute(
-        insert(orders),
+        sa.insert(orders),
         [
             {
                 "part": number % partitions,
@@ -43,3 +32,17 @@ def place(connection, count: int, *, first: int = 0, partitions: int = 1) -> Non
             for number in range(first, first + count)
         ],
     )
+
+
+def write(engine, count=1, **options):
+    """Append events in a transaction of their own."""
+    with engine.begin() as connection:
+        place(connection, count, **options)
+
+
+def fill(engine, count=10, **options):
+    """Make the table and append events, if any; return the engine."""
+    metadata.create_all(engine)
+    if count:
+        write(engine, count, **options)
+    return engine

@@ -12,7 +12,6 @@ from typing import Self
 
 import httpx
 from sqlalchemy import create_engine, event, make_url, text
-from starlette.applications import Starlette
 
 from harness.clusters import PATIENCE, Cluster, cluster
 from harness.dumps import restore
@@ -29,8 +28,9 @@ from harness.ordering_table import (
     SINGLE_WRITER,
     Case,
 )
-from harness.web import serving
-from zeroeventhub import Client, feed_routes
+from harness.readers import mounted
+from harness.statements import scalars
+from zeroeventhub import Client
 from zeroeventhub.errors import Gone, TransientError
 
 __all__ = ["KINDS", "Histories", "Kind"]
@@ -209,11 +209,8 @@ class Round:
                 self._place.engine.dispose()
         return self._found
 
-    @contextmanager
-    def _publishing(self) -> Iterator[str]:
-        routes = feed_routes("/log", self._log.source(), self._log.engine)
-        with serving(Starlette(routes=routes)) as url:
-            yield f"{url}/log"
+    def _publishing(self) -> AbstractContextManager[str]:
+        return mounted(self._log.source(), self._log.engine)
 
     def _write(self, count: int) -> None:
         numbers = range(self._next, self._next + count)
@@ -274,8 +271,7 @@ class Round:
             )
 
     def _left(self) -> list[int]:
-        with self._log.engine.connect() as connection:
-            return list(connection.exec_driver_sql("SELECT n FROM log ORDER BY id").scalars())
+        return scalars(self._log.engine, "SELECT n FROM log ORDER BY id")
 
 
 @dataclass

@@ -6,8 +6,9 @@ from contextlib import contextmanager
 from threading import Thread
 from typing import Any
 
-from sqlalchemy import Engine, delete, text, update
+from sqlalchemy import Engine, delete, update
 
+from harness.statements import execute, scalars
 from harness.waiting import DEADLINE, until
 from zeroeventhub import CursorStore
 from zeroeventhub.cursors.transience import is_transient
@@ -34,9 +35,7 @@ def new_store(engine: Engine) -> CursorStore:
 def empty_store(engine: Engine) -> CursorStore:
     """Make a store whose tables are there and hold nothing, in a database that tests share."""
     store = new_store(engine)
-    with engine.begin() as connection:
-        for table in store.tables.all():
-            connection.execute(delete(table))
+    execute(engine, *(delete(table) for table in store.tables.all()))
     return store
 
 
@@ -102,11 +101,9 @@ def claim(store, owner, wanted, *, seconds=30.0, share=True):
 
 def expire(store, *owners):
     """Let the time pass for which some processes hold leases and are members."""
-    with store.engine.begin() as connection:
-        for table in (store.tables.leases, store.tables.members):
-            connection.execute(
-                update(table).where(table.c.owner.in_(owners)).values(expires_at=1.0)
-            )
+    tables = (store.tables.leases, store.tables.members)
+    theirs = [update(table).where(table.c.owner.in_(owners)) for table in tables]
+    execute(store.engine, *(rows.values(expires_at=1.0) for rows in theirs))
 
 
 def beside(action: Callable[..., Any], *arguments: Any) -> Future:
@@ -136,15 +133,10 @@ def kept_waiting(store, action, *arguments):
         yield connection, results
         future = beside(action, *arguments)
         if waits := LOCK_WAITS.get(store.engine.dialect.name):
-            until(lambda: _read(store, waits), "somebody waits for a lock")
+            until(lambda: any(scalars(store.engine, waits)), "somebody waits for a lock")
         assert not future.done(), "It has not waited."
         connection.commit()
     results.append(outcome(future))
-
-
-def _read(store, query):
-    with store.engine.connect() as connection:
-        return connection.scalar(text(query))
 
 
 def is_refused_for_now(result: Any) -> bool:

@@ -5,9 +5,10 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 
 import pytest
-from sqlalchemy import event, insert
+from sqlalchemy import event
 
 from harness.shop import metadata, orders
+from harness.statements import add
 from zeroeventhub import FIRST
 
 
@@ -61,8 +62,7 @@ def ten_days(engine):
         }
         for days in range(10, 0, -1)
     ]
-    with engine.begin() as connection:
-        connection.execute(insert(orders), rows)
+    add(engine, orders, rows)
     return engine
 
 

@@ -5,19 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Connection,
-    Engine,
-    Integer,
-    MetaData,
-    Table,
-    delete,
-    insert,
-    select,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from zeroeventhub import FIRST, LAST, CursorStore, Event, FeedInfo, Page, Partition, errors
@@ -114,29 +102,29 @@ def count_of(cursor: str) -> int:
     return int(cursor[1:])
 
 
-effects = Table(
+effects = sa.Table(
     "effects",
-    MetaData(),
-    Column("number", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
-    Column("part", Integer, nullable=False),
-    Column("n", Integer, nullable=False),
+    sa.MetaData(),
+    sa.Column("number", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True),
+    sa.Column("part", sa.Integer, nullable=False),
+    sa.Column("n", sa.Integer, nullable=False),
     sqlite_autoincrement=True,
 )
 """One row for every time that an event took effect, in the order in which they did."""
 
 
-def write(connection: Connection, events: Sequence[Event]) -> None:
+def write(connection: sa.Connection, events: Sequence[Event]) -> None:
     """Let events take effect."""
     parts = [int(event.data["id"].partition("-")[0]) for event in events]
     numbers = map(number_of, events)
     rows = [{"part": part, "n": n} for part, n in zip(parts, numbers, strict=True)]
-    connection.execute(insert(effects), rows)
+    connection.execute(sa.insert(effects), rows)
 
 
 class Ledger:
     """Hold the database of a consumer under fire."""
 
-    def __init__(self, engine: Engine, script: Script) -> None:
+    def __init__(self, engine: sa.Engine, script: Script) -> None:
         self.engine = engine
         self.script = script
         self.store = CursorStore(engine)
@@ -146,17 +134,17 @@ class Ledger:
 
     def clear(self) -> None:
         tables = (*self.store.tables.all(), effects)
-        self._write(lambda connection: [connection.execute(delete(table)) for table in tables])
+        self._write(lambda connection: [connection.execute(sa.delete(table)) for table in tables])
 
     def expire(self) -> None:
         """Let all leases run out at once, as they would in time."""
         past = [
-            update(table).values(expires_at=0)
+            sa.update(table).values(expires_at=0)
             for table in (self.store.tables.leases, self.store.tables.members)
         ]
         self._write(lambda connection: [connection.execute(one) for one in past])
 
-    def _write(self, action: Callable[[Connection], object]) -> None:
+    def _write(self, action: Callable[[sa.Connection], object]) -> None:
         """Write in a transaction, in spite of those that the dead have left open."""
         ending = time.monotonic() + PATIENCE
         while True:
@@ -182,7 +170,7 @@ class Ledger:
                 case "sqlite":
                     connection.exec_driver_sql("BEGIN")
             cursors = self.store.cursors(connection, NAME)
-            query = select(effects.c.part, effects.c.n).order_by(effects.c.number)
+            query = sa.select(effects.c.part, effects.c.n).order_by(effects.c.number)
             for row in connection.execute(query):
                 applied[row.part].append(row.n)
             for letter in self.store.dead_letters.letters(connection, NAME):

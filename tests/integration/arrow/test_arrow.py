@@ -5,19 +5,17 @@ import random
 import struct
 import subprocess
 import sys
-from contextlib import contextmanager
 
 import httpx
 import pyarrow as pa
 import pyarrow.ipc
 import pytest
-from harness.calling import answer, discovery, raw_feed
-from harness.shop import metadata, orders, place
-from harness.web import serving
+from harness import readers
+from harness.calling import answer, discovery, raw_feed, sync_call
+from harness.shop import fill, metadata, orders
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import insert
-from starlette.applications import Starlette
 
 from zeroeventhub import (
     FIRST,
@@ -43,20 +41,15 @@ ROWS = pa.schema([("data", pa.string()), ("checkpoint", pa.string())])
 EVENTS = pa.schema([pa.field("data", pa.string(), nullable=False)])
 
 
-@contextmanager
 def mounted(feed, engine=None, *, arrow=True, **options):
     """Serve a feed; yield its URL."""
-    routes = feed_routes("/orders", feed, engine, arrow=arrow, **options)
-    with serving(Starlette(routes=routes)) as url:
-        yield f"{url}/orders"
+    return readers.mounted(feed, engine, arrow=arrow, **options)
 
 
 @pytest.fixture
 def url(sqlite):
     """The URL of a feed of ten orders that sends Arrow."""
-    metadata.create_all(sqlite)
-    with sqlite.begin() as connection:
-        place(connection, 10)
+    fill(sqlite, 10)
     with mounted(FEED, sqlite) as url:
         yield url
 
@@ -80,8 +73,7 @@ def facts(page):
 
 def both(url, partition, cursor, **options):
     """Fetch a page in both forms; return what it says, which is the same."""
-    with httpx.Client() as http:
-        client = Client(url, http)
+    with readers.client_of(url) as client:
         lines = facts(client.fetch(partition, cursor, **options))
         assert facts(client.fetch_arrow(partition, cursor, **options)) == lines
     return lines
@@ -135,8 +127,7 @@ pages = st.builds(
 def test_any_page_is_the_same_in_both_forms():
     """Whatever the events are, columns hold the same bytes as lines, each time the same."""
     own = OwnFeed()
-    with mounted(own) as url, httpx.Client() as http:
-        client = Client(url, http)
+    with mounted(own) as url, readers.client_of(url) as client:
 
         @given(pages)
         @settings(max_examples=20)
@@ -266,8 +257,8 @@ def test_page_that_is_cut_is_never_taken_for_a_whole_one():
     assert cuts == (len(BODY) - 8) // 4  # what follows the checkpoint is the end of the stream
     broken = answer(BODY[:-9], f"Content-Length: {len(BODY)}", kind=ARROW)
     info = answer(discovery("arrow"))
-    with raw_feed(broken, info=info) as (url, _), httpx.Client() as http, pytest.raises(CutPage):
-        Client(url, http).fetch_arrow(0, FIRST)
+    with raw_feed(broken, info=info) as (url, _), pytest.raises(CutPage):
+        sync_call(url, "fetch_arrow")
 
 
 def test_rows_are_events_checkpoints_both_or_neither():
@@ -411,8 +402,7 @@ def test_lines_need_no_pyarrow(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(MissingExtra, match=r"zeroeventhub\[arrow\]"):
         feed_routes("/orders", OwnFeed(), arrow=True)
-    with mounted(OwnFeed(b"1"), arrow=False) as url, httpx.Client() as http:
-        client = Client(url, http)
+    with mounted(OwnFeed(b"1"), arrow=False) as url, readers.client_of(url) as client:
         assert len(client.fetch(0, FIRST).events) == 1
         with pytest.raises(MissingExtra, match=r"zeroeventhub\[arrow\]"):
             client.fetch_arrow(0, FIRST)

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from harness.readers import mounted
 from harness.shop import metadata, orders, place
+from harness.stores import NAME
 from sqlalchemy import update
 
 from zeroeventhub import TableFeed
@@ -36,6 +37,12 @@ def feed(shop):
     published = TableFeed(orders, partitions=2, time="placed", cloudevents=True, **columns)
     with mounted(published, shop) as url:
         yield url
+
+
+@pytest.fixture
+def of_billing(any_database_url):
+    """The options that name a store and a consumer."""
+    return ("--store", any_database_url, "--consumer", NAME)
 
 
 @pytest.fixture

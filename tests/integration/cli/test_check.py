@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from harness.command_line import invoke
-from harness.shop import metadata, orders, place
+from harness.shop import fill, metadata, orders, write
 from sqlalchemy import Index, text
 
 from zeroeventhub import FIRST, TableFeed
@@ -64,8 +64,7 @@ def test_guide_shows_what_the_command_prints(tmp_path, monkeypatch):
 def test_statement_that_is_printed_mends_it(engine, database_url):
     """A warning comes with the SQL of the index that is missing, behind which it is gone."""
     unindexed(engine)
-    with engine.begin() as connection:
-        place(connection, 10, partitions=2)
+    write(engine, 10, partitions=2)
     options = ["check", "--database", database_url, "--table", "orders", "--data", "data"]
     options += ["--partition", "part", "--time", "placed", "--id", "customer", "--json"]
     found = invoke(*options)
@@ -85,9 +84,7 @@ def test_statement_that_is_printed_mends_it(engine, database_url):
 
 def test_what_keeps_a_feed_from_answering_is_an_error(sqlite, sqlite_url):
     """An error is a line with its mark, without colours in a file, and the command ends with 1."""
-    metadata.create_all(sqlite)
-    with sqlite.begin() as connection:
-        place(connection, 10, partitions=3)
+    fill(sqlite, 10, partitions=3)
     options = ["check", "--database", sqlite_url, "--table", "orders", "--partition", "part"]
     found = invoke(*options, "--data", "data", "--partitions", 2)
     assert found.exit_code == 1
@@ -123,8 +120,7 @@ def test_log_hears_of_a_missing_index_once(sqlite, caplog, monkeypatch):
     monkeypatch.setattr(checks, "CHECK_INTERVAL", 0.0)
     source = unindexed(sqlite)
     for more, warnings in ((5_000, 0), (1, 1)):
-        with sqlite.begin() as connection:
-            place(connection, more, partitions=2)
+        write(sqlite, more, partitions=2)
         feed = source.bind(sqlite)
         for _ in range(3):
             assert len(feed.read(0, FIRST, 10).events) == 10

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from harness.command_line import invoke
 from harness.spark_checkpoint import write_checkpoint
+from harness.statements import scalars
 from harness.stores import NAME, call, claim, enter, load, move, new_store
 from sqlalchemy import text
 
@@ -28,12 +29,6 @@ def store(any_engine):
     load(store, 0, start="a")
     load(store, 1, start="b")
     return store
-
-
-@pytest.fixture
-def of_billing(any_database_url):
-    """The options that name the store and the consumer."""
-    return ("--store", any_database_url, "--consumer", NAME)
 
 
 def stands(store):
@@ -98,8 +93,7 @@ def test_reset_empties_tables_in_its_transaction(postgresql, postgresql_url):
     done = run(*reset, "--empty", "child", "--empty", "parent")
     assert json.loads(done.stdout)["deleted"] == {"child": 1, "parent": 2}
     assert stands(store) == {0: FIRST}
-    with postgresql.connect() as connection:
-        assert connection.scalar(text("SELECT count(*) FROM parent")) == 0
+    assert scalars(postgresql, "SELECT count(*) FROM parent") == [0]
 
 
 def test_names_cannot_talk_to_the_terminal(sqlite, sqlite_url):

@@ -30,12 +30,6 @@ def store(any_engine):
     return new_store(any_engine)
 
 
-@pytest.fixture
-def of_billing(any_database_url):
-    """The options that name the store and the consumer."""
-    return ("--store", any_database_url, "--consumer", NAME)
-
-
 def states(store):
     """Return the states of the letters."""
     return [letter.state for letter in call(store, store.dead_letters.letters)]

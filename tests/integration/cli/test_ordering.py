@@ -4,6 +4,7 @@ import json
 
 import pytest
 from harness.command_line import invoke
+from harness.published import install
 from harness.shop import metadata, orders, place
 from sqlalchemy import text
 
@@ -30,8 +31,7 @@ def test_horizon_names_the_writer_that_holds_it_back(postgresql, postgresql_url,
     """Horizon shows an open writer, its age, and how long the horizon is held back."""
     metadata.create_all(postgresql)
     table = ("--database", postgresql_url, "--table", "orders", "--ordering", ordering)
-    with postgresql.begin() as connection:
-        TableFeed(orders, ordering=ordering).install(connection)
+    install(TableFeed(orders, ordering=ordering), postgresql)
     with postgresql.connect() as slow:
         place(slow, 1)
         pid = slow.scalar(text("SELECT pg_backend_pid()"))

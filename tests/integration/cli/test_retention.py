@@ -6,10 +6,12 @@ import re
 import httpx
 import pytest
 from harness.command_line import invoke, started
+from harness.published import install
 from harness.readers import mounted
 from harness.shop import orders
+from harness.statements import count_of
 from harness.trimmed import numbers, ten_days
-from sqlalchemy import func, insert, select
+from sqlalchemy import func, insert
 
 from zeroeventhub import TableFeed
 from zeroeventhub.archive import Archive
@@ -24,8 +26,7 @@ TOMBSTONE = ["--tombstone", "kind = 'gone'"]
 def trimmed(sqlite):
     """The engine of a publisher of ten orders, one a day, that knows its mark and who reads on."""
     ten_days(sqlite)
-    with sqlite.begin() as connection:
-        TableFeed(orders, retention=Retention(), progress=Progress()).install(connection)
+    install(TableFeed(orders, retention=Retention(), progress=Progress()), sqlite)
     return sqlite
 
 
@@ -111,8 +112,7 @@ def test_table_is_compacted(trimmed, table):
     assert re.fullmatch(r"Error: The feed's .*\.\n", refused.stderr)
     found = invoke(*compact, *TOMBSTONE, "--json")
     assert json.loads(found.stdout) == {"deleted": 1}
-    with trimmed.connect() as connection:
-        assert connection.scalar(select(func.count()).select_from(orders)) == 12
+    assert count_of(trimmed, orders) == 12
 
 
 @pytest.mark.usefixtures("trimmed")

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from harness.command_line import invoke
-from harness.shop import orders, place
+from harness.shop import orders, place, write
 from harness.stores import call, new_store
 from sqlalchemy import MetaData, Table, insert, inspect, select, text
 
@@ -34,8 +34,7 @@ def test_sync_lands_every_event_once(feed, database_url, engine, shop):
     rows = landed(engine)
     assert [row[:2] for row in rows] == [(p, a) for p in range(2) for a in range(1, 51)]
     assert rows[0][2:5] == ("1", "placed", "c0")
-    with shop.begin() as connection:
-        place(connection, 4, first=100, partitions=2)
+    write(shop, 4, first=100, partitions=2)
     assert json.loads(sync(feed, database_url).stdout)["landed"] == 4
     assert len(landed(engine)) == 104
     assert json.loads(sync(feed, database_url).stdout)["landed"] == 0

@@ -3,7 +3,7 @@
 import json
 
 from harness.command_line import invoke
-from harness.shop import orders, place
+from harness.shop import orders, write
 from harness.web import serving
 from starlette.applications import Starlette
 
@@ -45,8 +45,7 @@ def test_tail_ends_at_the_head_though_more_comes_all_the_time(shop):
 
     async def restless(scope, receive, send):
         if scope["type"] == "http":
-            with shop.begin() as connection:
-                place(connection, 1, first=next(coming))
+            write(shop, 1, first=next(coming))
         await application(scope, receive, send)
 
     with serving(restless) as url:

@@ -4,12 +4,11 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 import pytest
+from harness.readers import mounted
 from harness.shop import metadata, orders
-from harness.web import serving
-from sqlalchemy import insert
-from starlette.applications import Starlette
+from harness.statements import add
 
-from zeroeventhub import FIRST, LAST, Lag, TableFeed, TypeFilter, feed_routes
+from zeroeventhub import FIRST, LAST, Lag, TableFeed, TypeFilter
 
 EVERYTHING = {
     *["caught-up", "cursor-of-count", "cursor-of-time", "event-types", "lag", "splits", "stop"],
@@ -31,13 +30,12 @@ def url(sqlite):
         }
         for number in range(100)
     ]
-    with sqlite.begin() as connection:
-        connection.execute(insert(orders), rows)
+    add(sqlite, orders, rows)
     feed = TableFeed(
         orders, partition="part", partitions=2, data="data", type="kind", time="placed"
     )
-    with serving(Starlette(routes=feed_routes("/orders", feed, sqlite))) as root:
-        yield f"{root}/orders"
+    with mounted(feed, sqlite) as root:
+        yield root
 
 
 def numbers(page):

@@ -3,18 +3,20 @@
 import re
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
 from harness.nginx_paths import Deployment, deployed, example, nginx, reserved_port, shipped
-from harness.shop import metadata, orders, place
+from harness.readers import client_of
+from harness.shop import fill, orders, write
 from harness.waiting import until
 from harness.web import serving
 from starlette.applications import Starlette
 
-from zeroeventhub import FIRST, LAST, Client, TableFeed, feed_routes
+from zeroeventhub import FIRST, LAST, TableFeed, feed_routes
 from zeroeventhub.capacity import Capacity
 from zeroeventhub.errors import BadCursor, TransientError
 from zeroeventhub.server.server_sent_events import HEARTBEAT
@@ -24,13 +26,13 @@ SOON = 10.0
 """Seconds until an event has come, on a machine that is busy; it is held back for longer."""
 
 GZIP = {"Accept-Encoding": "gzip"}
+reading = partial(client_of, session={"verify": False, "timeout": PATIENCE})
 
 
 @pytest.fixture
 def shop(sqlite):
     """An engine of a database with an empty table of orders."""
-    metadata.create_all(sqlite)
-    return sqlite
+    return fill(sqlite, 0)
 
 
 @contextmanager
@@ -48,19 +50,6 @@ def shop_of(engine):
     """Return an application that publishes the orders."""
     feed = TableFeed(orders, data="data", type="kind")
     return Starlette(routes=feed_routes("/orders", feed, engine, server_sent_events=True))
-
-
-@contextmanager
-def reading(url, **options):
-    """Read a feed with a client of one's own."""
-    with httpx.Client(verify=False, timeout=PATIENCE) as session:
-        yield Client(url, session, **options)
-
-
-def write(engine, count=1, **options):
-    """Append events in a transaction of their own."""
-    with engine.begin() as connection:
-        place(connection, count, **options)
 
 
 def get(url, path="/events", headers=None, **parameters):

@@ -8,7 +8,7 @@ import httpx
 import pytest
 import trustme
 from harness.nginx_paths import example, nginx, reserved_port
-from harness.shop import metadata, orders, place
+from harness.shop import fill, orders
 from harness.web import serving
 from starlette.applications import Starlette
 
@@ -36,9 +36,7 @@ async def by_certificate(request):
 @pytest.fixture
 def feed(sqlite, authority, tmp_path):
     """A feed behind nginx; its URL, and the headers of the requests that come through."""
-    metadata.create_all(sqlite)
-    with sqlite.begin() as connection:
-        place(connection, 3)
+    fill(sqlite, 3)
     files = {name: tmp_path / name for name in ("server.pem", "server.key", "readers.pem")}
     server = authority.issue_cert("127.0.0.1")
     server.cert_chain_pems[0].write_to_path(files["server.pem"])

@@ -2,14 +2,12 @@
 
 import json
 
-import httpx
 import pytest
 from harness.peer import peer_python, run_peer
-from harness.shop import metadata, orders, place
-from harness.web import serving
-from starlette.applications import Starlette
+from harness.readers import client_of, mounted
+from harness.shop import fill, orders
 
-from zeroeventhub import FIRST, Client, TableFeed, feed_routes
+from zeroeventhub import FIRST, TableFeed
 
 __all__ = ["peer_python"]
 
@@ -18,14 +16,12 @@ pytestmark = pytest.mark.timeout(600)  # the first run installs the peer
 
 def test_client_of_the_peer_drains_our_feed(peer_python, any_engine):
     """The peer's client reads every event of our feed once, with its headers."""
-    metadata.create_all(any_engine)
-    with any_engine.begin() as connection:
-        place(connection, 50, partitions=3)
+    fill(any_engine, 50, partitions=3)
     feed = TableFeed(
         orders, partition="part", partitions=3, data="data", headers={"customer": "customer"}
     )
-    with serving(Starlette(routes=feed_routes("/orders", feed, any_engine))) as url:
-        process = run_peer(peer_python, "client.py", f"{url}/orders", 3)
+    with mounted(feed, any_engine) as url:
+        process = run_peer(peer_python, "client.py", url, 3)
         lines, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     received = [json.loads(line) for line in lines.splitlines()]
@@ -46,8 +42,7 @@ def peer_url(peer_python):
 
 def test_our_client_drains_the_feed_of_the_peer(peer_url):
     """Our client finds that the feed speaks v1, and asks for headers by name."""
-    with httpx.Client() as session:
-        client = Client(peer_url, session, partitions=2)
+    with client_of(peer_url, partitions=2) as client:
         assert client.discover().token is None
         page = client.fetch(1, FIRST, limit=3, headers=["h"])
     assert [event.data["n"] for event in page.events] == [0, 1, 2]

@@ -13,9 +13,12 @@ import pytest
 from harness.calling import answer
 from harness.mutant_publishers import MUTANTS, publisher
 from harness.peer import peer_python, run_peer
+from harness.readers import mounted
 from harness.shop import metadata, orders
+from harness.statements import add
+from harness.stores import new_store
 from harness.web import answering, serving
-from sqlalchemy import MetaData, NullPool, create_engine, insert
+from sqlalchemy import MetaData, NullPool, create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
 from starlette.applications import Starlette
 
@@ -70,8 +73,7 @@ def place(engine, size, first=0):
         for number in range(first, first + size)
     ]
     metadata.create_all(engine)
-    with engine.begin() as connection:
-        connection.execute(insert(orders), rows)
+    add(engine, orders, rows)
 
 
 def check_table(engine, left_out=()):
@@ -82,8 +84,8 @@ def check_table(engine, left_out=()):
     columns = {name: column for name, column in columns.items() if name not in left_out}
     partitions = 2 if "partition" in columns else None
     feed = TableFeed(orders, partitions=partitions, **columns)
-    with serving(Starlette(routes=feed_routes("/orders", feed, engine, arrow=True))) as url:
-        return check(f"{url}/orders")
+    with mounted(feed, engine, arrow=True) as url:
+        return check(url)
 
 
 OF_KEYS = {f"key-history{what}" for what in ("", "-pages", "-nothing", "-malformed")}
@@ -173,8 +175,8 @@ def test_our_log_conforms(any_engine):
             log.append_to(connection, f"k{number % 4}", [new], expected_version=number // 4)
         log.append(connection, [NewEvent("kind0", {"n": n}, key="k0") for n in range(9)])
     feed = log.feed(cloudevents=True, key_history=True)
-    with serving(Starlette(routes=feed_routes("/log", feed, any_engine))) as url:
-        results = check(f"{url}/log")
+    with mounted(feed, any_engine) as url:
+        results = check(url)
     assert outcomes(results, "fail") == {}
     assert not OF_KEYS & set(outcomes(results, "skip"))
 
@@ -318,8 +320,7 @@ def database(tmp_path_factory):
     """The path of an SQLite database that has the cursors of all consumers."""
     path = tmp_path_factory.mktemp("kit") / "kit.db"
     engine = create_engine(f"sqlite:///{path}")
-    with engine.begin() as connection:
-        CursorStore(engine).create_tables(connection)
+    new_store(engine)
     engine.dispose()
     return path
 

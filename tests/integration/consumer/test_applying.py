@@ -19,6 +19,7 @@ from harness.deliveries import (
     write_page,
     write_page_async,
 )
+from harness.statements import add
 from harness.stores import LOCK_WAITS, beside, outcome
 from harness.waiting import DEADLINE, until
 from sqlalchemy import Connection, text
@@ -425,8 +426,7 @@ def test_trouble_of_the_store_is_no_failure_of_apply(request, database, trouble,
             trouble(shop.engine, connection)
 
     with opened(request.getfixturevalue(f"{database}_url")) as shop:
-        with shop.engine.begin() as connection:
-            connection.execute(effects.insert(), [{"arrival": -n, "n": -n} for n in (1, 2)])
+        add(shop.engine, effects, [{"arrival": -n, "n": -n} for n in (1, 2)])
         shop.feed.publish(event(1), event(2))
         if of_letter:
             shop.run(failing(1, 2), failures=ASIDE)

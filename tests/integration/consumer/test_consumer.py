@@ -2,20 +2,20 @@
 
 import threading
 
-import httpx
 import pytest
-from harness.deliveries import NAME, Feed, event, numbers, opened, write, write_page
+from harness.deliveries import NAME, Feed, event, filled, numbers, opened, write, write_page
+from harness.readers import client_of, mounted
 from harness.shop import metadata, orders
+from harness.statements import add, execute
 from harness.waiting import DEADLINE, until
 from harness.web import serving
-from sqlalchemy import Connection, create_engine, insert, select
+from sqlalchemy import Connection, create_engine, select
 from sqlalchemy import event as sql_event
 from starlette.applications import Starlette
 
 from zeroeventhub import (
     LAST,
     AsyncConsumer,
-    Client,
     Consumer,
     CursorStore,
     Event,
@@ -27,13 +27,6 @@ from zeroeventhub import (
 )
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import CAUGHT_UP
-
-
-def filled(shop, count=20, partitions=2):
-    """Publish events in partitions."""
-    shop.feed.__init__(partitions)
-    shop.feed.place(count)
-    return shop
 
 
 def loop(shop, **options):
@@ -51,7 +44,7 @@ def loop(shop, **options):
 @pytest.mark.parametrize("extensions", [(), (CAUGHT_UP,)])
 def test_loop_gets_pages_of_all_partitions_in_turn(sync_shop, extensions):
     """Pages of all partitions come in turn, every event once, and the next loop goes on there."""
-    filled(sync_shop, 10).feed.extensions = frozenset(extensions)
+    filled(sync_shop, 10, 2).feed.extensions = frozenset(extensions)
     assert loop(sync_shop, limit=3) == [*[(0, [0, 2, 4]), (1, [1, 3, 5]), (0, [6, 8]), (1, [7, 9])]]
     sync_shop.feed.place(2, first=10)
     assert loop(sync_shop, partitions=[1]) == [(1, [11])]
@@ -61,8 +54,7 @@ def test_loop_gets_pages_of_all_partitions_in_turn(sync_shop, extensions):
 def test_loop_that_is_stopped_ends(sync_shop):
     """A loop ends at its next step when it is stopped, and a stopped consumer stays stopped."""
     filled(sync_shop, 4, 1)
-    with httpx.Client() as http:
-        client = Client(sync_shop.url, http)
+    with client_of(sync_shop.url) as client:
         consumer = sync_shop.consumer(client, follow=True, poll_interval=60)
         for number, _ in enumerate(consumer):
             assert number == 0
@@ -74,8 +66,8 @@ def test_stop_wakes_a_loop_at_the_head(sync_shop):
     """A loop that pauses at the head is stopped from another thread."""
     shop, ended = filled(sync_shop, 1, 1), []
     shop.put("1")
-    with httpx.Client() as http:
-        consumer = Consumer(Client(shop.url, http), shop.store, NAME, poll_interval=60)
+    with client_of(shop.url) as client:
+        consumer = Consumer(client, shop.store, NAME, poll_interval=60)
         thread = threading.Thread(target=lambda: ended.append(list(consumer)))
         thread.start()
         until(lambda: shop.feed.asked, "the head is looked at")
@@ -92,8 +84,7 @@ def test_start_is_first_last_or_a_cursor(shop):
     shop.feed.publish(event(4))
     shop.run(write_page, start=LAST)
     assert shop.landed() == [4]
-    with shop.engine.begin() as connection:
-        connection.execute(shop.store.tables.cursors.delete())
+    execute(shop.engine, shop.store.tables.cursors.delete())
     shop.run(write_page, start="3")
     assert shop.landed() == [4, 3, 4]
 
@@ -163,15 +154,10 @@ def test_consumer_reads_the_types_that_it_names(shop, sqlite_url):
     metadata.create_all(publisher)
     table = TableFeed(orders, data="data", type="kind")
     kinds = ["placed", "paid", "placed", "Paid", "placed"]
-    with publisher.begin() as connection:
-        connection.execute(
-            insert(orders), [{"data": {"n": n}, "kind": kind} for n, kind in enumerate(kinds)]
-        )
-    with serving(Starlette(routes=feed_routes("/orders", table, publisher))) as url:
-        shop.url = f"{url}/orders"
+    add(publisher, orders, [{"data": {"n": n}, "kind": kind} for n, kind in enumerate(kinds)])
+    with mounted(table, publisher) as shop.url, client_of(shop.url) as client:
         shop.run(write_page, types=TypeFilter({"PAID"}))
-        with httpx.Client() as http:
-            assert shop.cursor() == Client(shop.url, http).fetch(0, LAST).cursor
+        assert shop.cursor() == client.fetch(0, LAST).cursor
     assert shop.landed() == [1, 3]
     publisher.dispose()
 
@@ -179,7 +165,7 @@ def test_consumer_reads_the_types_that_it_names(shop, sqlite_url):
 def test_everything_takes_effect_once_at_last(either_shop):
     """With models, lanes, an inbox and dead letters, each key's events take effect in order."""
     events, keys, poison = 40, 5, {7, 8}
-    shop = filled(either_shop, events)
+    shop = filled(either_shop, events, 2)
 
     def apply(connection: Connection, one: Event) -> None:
         """Write the event, but not all of them."""

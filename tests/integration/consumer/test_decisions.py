@@ -19,6 +19,7 @@ from harness.deliveries import (
     write,
     write_page,
 )
+from harness.statements import execute, scalars
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DataError
 
@@ -129,8 +130,7 @@ def test_inbox_forgets_what_is_too_old(shop):
         aged = connection.execute(old, {"then": time.time() - 3 * DAY}).rowcount
     assert 0 < aged < 10
     shop.run(write_page, inbox=True, inbox_days=2)
-    with shop.engine.connect() as connection:
-        assert connection.scalar(text("SELECT count(*) FROM zeroeventhub_inbox")) == 10 - aged
+    assert scalars(shop.engine, "SELECT count(*) FROM zeroeventhub_inbox") == [10 - aged]
 
 
 # Dead letters.
@@ -375,8 +375,7 @@ def test_letter_whose_transaction_cannot_be_committed_has_failed(postgresql_url)
     with opened(postgresql_url) as shop:
         shop.feed.publish(event(1, "a"), event(2, "b"))
         shop.run(failing(1), failures=HELD)
-        with shop.engine.begin() as connection:
-            connection.execute(text("ALTER TABLE effects ADD UNIQUE (n) INITIALLY DEFERRED"))
+        execute(shop.engine, "ALTER TABLE effects ADD UNIQUE (n) INITIALLY DEFERRED")
         shop.retry()
         shop.run(apply, failures=HELD)
         assert (shop.landed(), shop.letters()) == ([2], [(1, "failed", 3)])

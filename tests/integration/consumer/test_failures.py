@@ -5,8 +5,8 @@ import logging
 import httpx
 import pytest
 from harness.deliveries import NAME, Poison, event, failing, write_page
+from harness.statements import execute
 from prometheus_client import CollectorRegistry, generate_latest
-from sqlalchemy import text
 
 from zeroeventhub import AsyncClient, AsyncConsumer, Client, Consumer, Failures
 from zeroeventhub.errors import ConfigurationError, Halted
@@ -85,8 +85,7 @@ def test_open_dead_letters_are_a_gauge(sync_shop):
 
 def test_store_without_tables_says_how_to_create_them(shop):
     """A consumer whose tables are not there names the function that creates them."""
-    with shop.engine.begin() as connection:
-        connection.execute(text("DROP TABLE zeroeventhub_leases"))
+    execute(shop.engine, "DROP TABLE zeroeventhub_leases")
     with pytest.raises(ConfigurationError, match="create_tables"):
         shop.run(write_page)
 

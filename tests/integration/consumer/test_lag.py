@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 import httpx
 import pytest
 from harness.deliveries import NAME, opened, write_page
+from harness.readers import client_of
 from harness.shop import metadata, orders
 from harness.web import serving
 from sqlalchemy import create_engine, insert
@@ -17,7 +18,6 @@ from zeroeventhub import (
     LAST,
     AsyncClient,
     AsyncConsumer,
-    Client,
     Consumer,
     CursorStore,
     Event,
@@ -42,8 +42,8 @@ def lag_of(shop, **options):
 
     if shop.is_async:
         return asyncio.run(ask())
-    with httpx.Client() as http:
-        return lag(Client(shop.url, http), shop.store, NAME, **options)
+    with client_of(shop.url) as client:
+        return lag(client, shop.store, NAME, **options)
 
 
 def stand(shop, cursors):
@@ -167,8 +167,8 @@ def test_table_feed_and_store_on_every_database(engine, database_url):
 def test_store_that_is_not_there_is_a_transient_error(sync_shop):
     """A store that cannot be reached may be there again: the caller tries later."""
     away = create_engine("postgresql+psycopg://nobody@127.0.0.1:1/none")
-    with httpx.Client() as http, pytest.raises(StoreUnavailable):
-        lag(Client(sync_shop.url, http), CursorStore(away), NAME)
+    with client_of(sync_shop.url) as client, pytest.raises(StoreUnavailable):
+        lag(client, CursorStore(away), NAME)
 
 
 def test_kind_of_engine_must_fit():
@@ -187,8 +187,7 @@ def test_kind_of_engine_must_fit():
 
 def test_client_of_a_running_consumer_learns_nothing(sync_shop):
     """A client that a consumer reads with keeps the token that the consumer knows of."""
-    with httpx.Client() as http:
-        client = Client(sync_shop.url, http)
+    with client_of(sync_shop.url) as client:
         client.discover()
         sync_shop.feed.token = "another"
         assert lag(client, sync_shop.store, NAME) == {0: Lag(0, 0.0)}

@@ -14,6 +14,7 @@ from harness.deliveries import (
     Running,
     Seen,
     event,
+    filled,
     opened,
     write_page,
     write_page_async,
@@ -31,13 +32,6 @@ LEASE = 0.9
 def busy(shop):
     """A shop with 20 events in 4 partitions."""
     return filled(shop)
-
-
-def filled(shop, count=20, partitions=4):
-    """Publish events in partitions."""
-    shop.feed.__init__(partitions)
-    shop.feed.place(count)
-    return shop
 
 
 # Side by side.

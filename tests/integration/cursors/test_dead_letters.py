@@ -4,6 +4,7 @@ import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from harness.statements import execute
 from harness.stores import NAME, at, beside, call, claim, new_store, outcome
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -58,8 +59,7 @@ def test_letter_holds_what_there_is_to_know(store):
     raw = b'{"id": "\xc3\xa9\xf0\x9f\x8e\x89", "n": 1.0e2, "x":"\\u0000", "long": "%s"}'
     event = Event(raw % (b"\xc3\xa9" * 100_000), {"h": "\0 \ud800 é"})
     error = failure("no such customer")
-    with store.engine.begin() as connection:
-        store.dead_letters.add(connection, NAME, 3, event, key="ä ", error=error, tries=4)
+    call(store, store.dead_letters.add, 3, event, key="ä ", error=error, tries=4)
     (letter,) = letters(store)
     assert (letter.event, letter.partition, letter.key) == (event, 3, "ä ")
     assert (letter.consumer, letter.tries, letter.state) == (NAME, 4, "failed")
@@ -78,8 +78,7 @@ def test_letter_holds_what_there_is_to_know(store):
 )
 def test_any_error_can_be_kept(store, error, shown):
     """No error costs the letter, whatever its text holds, and however much of it."""
-    with store.engine.begin() as connection:
-        store.dead_letters.add(connection, NAME, 0, Event.of(1), key=None, error=error, tries=1)
+    call(store, store.dead_letters.add, 0, Event.of(1), key=None, error=error, tries=1)
     (letter,) = letters(store)
     assert shown in letter.error
     assert shown in letter.traceback
@@ -153,8 +152,7 @@ class Mailbox(RuleBasedStateMachine):
         self.store = store
         self.number = 0
         self.model = []
-        with store.engine.begin() as connection:
-            connection.execute(delete(store.tables.dead_letters))
+        execute(store.engine, delete(store.tables.dead_letters))
 
     @rule(key=st.sampled_from(["a", "b", None]))
     def fails(self, key):

@@ -1,6 +1,7 @@
 """The inbox on every database: what was seen is told from what was not, exactly."""
 
 import pytest
+from harness.statements import execute
 from harness.stores import NAME, call, is_refused_for_now, kept_waiting, new_store
 from sqlalchemy import update
 
@@ -53,8 +54,7 @@ def test_old_ids_are_forgotten(store):
     unseen(store, ["old"])
     unseen(store, ["old"], name="audit")
     inbox = store.tables.inbox
-    with store.engine.begin() as connection:
-        connection.execute(update(inbox).values(seen_at=inbox.c.seen_at - 3 * 86400))
+    execute(store.engine, update(inbox).values(seen_at=inbox.c.seen_at - 3 * 86400))
     unseen(store, ["new"])
     assert call(store, store.inbox.prune, days=3.1) == 0
     assert call(store, store.inbox.prune, days=2.9) == 1

@@ -4,6 +4,7 @@ import threading
 from dataclasses import replace
 
 import pytest
+from harness.statements import execute
 from harness.stores import (
     NAME,
     at,
@@ -161,8 +162,7 @@ def test_tables_are_created_by_many_at_once(database_url):
 
 def test_tables_may_lie_in_a_schema(postgresql):
     """A store with tables of its own looks for them where they were declared, and works there."""
-    with postgresql.begin() as connection:
-        connection.execute(text("CREATE SCHEMA mine"))
+    execute(postgresql, "CREATE SCHEMA mine")
     store = CursorStore(postgresql, tables=tables(MetaData(), schema="mine"))
     with postgresql.begin() as connection, pytest.raises(ConfigurationError, match="no table mine"):
         store.check_tables(connection)

@@ -7,15 +7,8 @@ from functools import partial
 from itertools import product
 
 import pytest
-from sqlalchemy import (
-    CheckConstraint,
-    MetaData,
-    UniqueConstraint,
-    create_engine,
-    insert,
-    select,
-    text,
-)
+import sqlalchemy as sa
+from harness.statements import execute
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
@@ -36,7 +29,7 @@ def log(engine):
 
 def made(engine, *constraints, **options):
     """Create a log with nothing else than its metadata."""
-    metadata = MetaData()
+    metadata = sa.MetaData()
     log = EventLog(metadata, "orders", **({"partitions": 8} | options))
     for constraint in constraints:
         log.table.append_constraint(constraint)
@@ -61,7 +54,7 @@ def append(engine, log, events):
 def rows(engine, log):
     """All rows in the order of their positions."""
     with engine.connect() as connection:
-        return connection.execute(select(log.table).order_by(log.table.c.position)).all()
+        return connection.execute(sa.select(log.table).order_by(log.table.c.position)).all()
 
 
 def ids(engine, log):
@@ -145,8 +138,8 @@ def test_refusal_of_the_database_stays_what_it_is(engine):
     neither for one that is there nor for what passes; where another column than its id is taken,
     it is never passed over.
     """
-    only_one = UniqueConstraint("type", name="one_of_a_kind")
-    log = made(engine, CheckConstraint("type <> 'bad'"), only_one)
+    only_one = sa.UniqueConstraint("type", name="one_of_a_kind")
+    log = made(engine, sa.CheckConstraint("type <> 'bad'"), only_one)
     append(engine, log, [NewEvent("a", {}, id="e0")])
     to_a_key = partial(log.append_to, key="ada", expected_version=0)
     for kinds, error, ways in (
@@ -212,7 +205,7 @@ def test_log_of_partitions_that_have_changed(any_engine):
     old = made(any_engine, partitions=Layout.of(2))
     append(any_engine, old, [*batch(7), NewEvent("placed", {"n": 7}, id="e7")])
     layout = Layout.of(2).redistribute(by=2)
-    new = EventLog(MetaData(), "orders", partitions=layout)
+    new = EventLog(sa.MetaData(), "orders", partitions=layout)
     append(any_engine, new, batch(7, first=8))
     feed, found = new.feed().bind(any_engine), 0
     for partition in layout.info().partitions:
@@ -244,7 +237,7 @@ def test_one_batch_appended_by_many_at_once_is_there_once(engine, log, size):
 def test_database_that_is_locked_asks_to_try_again(sqlite):
     """A producer hears of a writer that keeps SQLite for itself as of something that passes."""
     log = made(sqlite)
-    impatient = create_engine(sqlite.url, connect_args={"timeout": 0.01})
+    impatient = sa.create_engine(sqlite.url, connect_args={"timeout": 0.01})
     with sqlite.begin() as connection:
         log.append(connection, batch(1))
         with pytest.raises(StoreUnavailable, match="database of the log"):
@@ -256,9 +249,8 @@ def test_database_that_is_locked_asks_to_try_again(sqlite):
 
 def test_log_in_a_schema(postgresql):
     """A log lives in a schema, under any name, and a gated one refuses numbers handed in."""
-    with postgresql.begin() as connection:
-        connection.execute(text('CREATE SCHEMA "My shop"'))
-    metadata = MetaData()
+    execute(postgresql, 'CREATE SCHEMA "My shop"')
+    metadata = sa.MetaData()
     log = EventLog(metadata, "Order's log", partitions=2, schema="My shop", ordering="gated")
     metadata.create_all(postgresql)
     for size in (1, 5, 5):
@@ -267,14 +259,14 @@ def test_log_in_a_schema(postgresql):
     assert sum(map(len, found.values())) == 5
     with pytest.raises(DBAPIError, match="GENERATED ALWAYS"), postgresql.begin() as connection:
         values = {"position": 1, "partition": 0, "id": "x", "type": "t", "data": {}}
-        connection.execute(insert(log.table), values)
+        connection.execute(sa.insert(log.table), values)
 
 
 def test_what_is_no_event_or_no_transaction_is_refused(sqlite):
     """A log takes events in its caller's transaction, and as many partitions as there can be."""
     for partitions in (0, 32769):
         with pytest.raises(ConfigurationError):
-            EventLog(MetaData(), "orders", partitions=partitions)
+            EventLog(sa.MetaData(), "orders", partitions=partitions)
     log = made(sqlite)
     with pytest.raises(ConfigurationError, match="NewEvent"):
         append(sqlite, log, [{"type": "placed"}])

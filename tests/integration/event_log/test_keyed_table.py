@@ -9,25 +9,11 @@ from functools import partial
 from itertools import chain, product
 
 import pytest
+import sqlalchemy as sa
+from harness.statements import count_of, execute
 from harness.waiting import until
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import (
-    JSON,
-    BigInteger,
-    Column,
-    Index,
-    Integer,
-    MetaData,
-    String,
-    Table,
-    UniqueConstraint,
-    create_engine,
-    event,
-    func,
-    select,
-    text,
-)
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
@@ -39,7 +25,7 @@ ANY, NONE, SOME = ExpectedVersion.ANY, ExpectedVersion.NO_EVENTS, ExpectedVersio
 
 def made(engine, **options):
     """A log that has been created."""
-    metadata = MetaData()
+    metadata = sa.MetaData()
     log = EventLog(metadata, "orders", partitions=4, **options)
     metadata.create_all(engine)
     return log
@@ -98,8 +84,7 @@ def test_event_of_a_batch_is_no_event_of_a_key(engine, log):
     with engine.begin() as connection:
         log.append(connection, [second])
     assert history(engine, log) == [(1, 2)]
-    with engine.connect() as connection:
-        assert connection.scalar(select(func.count()).select_from(log.table)) == 2
+    assert count_of(engine, log.table) == 2
 
 
 def test_what_is_read_is_what_was_appended(engine, log):
@@ -154,15 +139,15 @@ async def test_log_from_async_code(log, async_engine):
 
 def own_table(*parts):
     """A table of somebody's own, with other names."""
-    return Table(
+    return sa.Table(
         "movements",
-        MetaData(),
-        Column("number", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
-        Column("account", BigInteger, nullable=False),
-        Column("nth", Integer, nullable=False),
-        Column("command", String(40), unique=True),
-        Column("amount", Integer),
-        Column("note", JSON),
+        sa.MetaData(),
+        sa.Column("number", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True),
+        sa.Column("account", sa.BigInteger, nullable=False),
+        sa.Column("nth", sa.Integer, nullable=False),
+        sa.Column("command", sa.String(40), unique=True),
+        sa.Column("amount", sa.Integer),
+        sa.Column("note", sa.JSON),
         *parts,
         sqlite_autoincrement=True,
     )
@@ -173,8 +158,8 @@ def test_table_of_ones_own_has_keys(engine):
     table = own_table()
     for column in (table.c.nth, table.c.note):
         column.key = f"{column.key}_"
-    table = table.to_metadata(MetaData())
-    table.append_constraint(UniqueConstraint("account", "nth_"))
+    table = table.to_metadata(sa.MetaData())
+    table.append_constraint(sa.UniqueConstraint("account", "nth_"))
     table.create(engine)
     keyed = KeyedTable(table, key="account", version="nth_")
     rows = [{"amount": n, "note": {"n": n}} for n in range(3)]
@@ -194,7 +179,7 @@ def test_table_of_ones_own_has_keys(engine):
 
 def test_table_of_ones_own_with_ids(engine):
     """With a column of ids, rows that come again are recognized, and those that differ refused."""
-    table = own_table(UniqueConstraint("nth", "account"))
+    table = own_table(sa.UniqueConstraint("nth", "account"))
     table.create(engine)
     keyed = KeyedTable(table, key="account", version="nth", id="command", same=["amount"])
     rows = [{"command": f"c{n}", "amount": n} for n in range(1_001)]
@@ -207,13 +192,10 @@ def test_table_of_ones_own_with_ids(engine):
 
 
 def test_unique_value_of_another_column_is_no_row_that_came_before(engine):
-    """A row that another unique column refuses is an error, with ids and without, and nothing of
-    its append is there.
-    """
-    table = own_table(UniqueConstraint("account", "nth"), UniqueConstraint("amount"))
+    """A row that another unique column refuses is an error, and nothing of its append is there."""
+    table = own_table(sa.UniqueConstraint("account", "nth"), sa.UniqueConstraint("amount"))
     table.create(engine)
-    with engine.begin() as connection:
-        connection.execute(table.insert().values(account=1, nth=1, amount=7))
+    execute(engine, table.insert().values(account=1, nth=1, amount=7))
     for options in ({}, {"id": "command"}):
         keyed = KeyedTable(table, key="account", version="nth", **options)
         for amounts, error in (([7], StoreUnavailable), ([8, 7], IdReused)):
@@ -225,10 +207,8 @@ def test_unique_value_of_another_column_is_no_row_that_came_before(engine):
 
 
 def test_row_that_does_not_fit_is_refused(sqlite):
-    """A row has columns of the table, neither key nor version, and all by which it would be
-    recognized if it came again.
-    """
-    table = own_table(UniqueConstraint("account", "nth"))
+    """A row has columns of the table, without key and version, and with what it is known by."""
+    table = own_table(sa.UniqueConstraint("account", "nth"))
     table.create(sqlite)
     plain = KeyedTable(table, key="account", version="nth")
     known = KeyedTable(table, key="account", version="nth", id="command", same=["amount"])
@@ -248,9 +228,9 @@ def test_row_that_does_not_fit_is_refused(sqlite):
     ("parts", "options"),
     [
         ([], {}),
-        ([Index("i", "account", "nth")], {}),
-        ([UniqueConstraint("account", "nth", "amount")], {}),
-        ([UniqueConstraint("account", "nth")], {"id": "amount"}),
+        ([sa.Index("i", "account", "nth")], {}),
+        ([sa.UniqueConstraint("account", "nth", "amount")], {}),
+        ([sa.UniqueConstraint("account", "nth")], {"id": "amount"}),
     ],
 )
 def test_table_without_a_unique_index_is_refused(parts, options):
@@ -263,7 +243,7 @@ def test_table_without_a_unique_index_is_refused(parts, options):
 def at_once(engine, count):
     """Yield what runs appends in threads, each with its number, an engine and tries."""
     arguments = {"timeout": 60} if engine.dialect.name == "sqlite" else {}
-    own = create_engine(engine.url, pool_size=count, connect_args=arguments)
+    own = sa.create_engine(engine.url, pool_size=count, connect_args=arguments)
 
     def run(append_once):
         def again(number):
@@ -358,8 +338,7 @@ def test_mariadb_knows_what_is_newer_than_its_snapshot(mariadb):
             log.append_to(connection, "ada", events, expected_version=2)
         assert caught.value.version == 4
         assert log.append_to(connection, "ada", events, expected_version=4) == 5
-    with mariadb.connect() as connection:
-        assert connection.scalar(select(func.count()).select_from(log.table)) == 5 + 6
+    assert count_of(mariadb, log.table) == 5 + 6
 
 
 @pytest.mark.parametrize("ends", ["rollback", "commit"])
@@ -370,7 +349,7 @@ def test_writer_that_is_open_is_waited_for(postgresql, ends):
         log.append_to(connection, "ada", happened(2), expected_version=0)
         rival = pool.submit(append, postgresql, log, "ada", happened(1, first=5), 0)
         with postgresql.connect() as watching:
-            waits = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+            waits = sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted")
             until(lambda: watching.scalar(waits), "the rival waits")
         getattr(connection, ends)()
         error = rival.exception(30)
@@ -385,12 +364,12 @@ def test_key_is_read_by_one_query_by_the_index(engine, log):
     with engine.begin() as connection:
         log.append(connection, [NewEvent("x", {"n": n}, key=f"k{n % 50}") for n in range(5_000)])
         if engine.dialect.name != "mariadb":
-            connection.execute(text("ANALYZE"))
+            connection.execute(sa.text("ANALYZE"))
     feed = log.feed(key_history=True).bind(engine)
     feed.read_key("ada", 0, 1000)
     seen = []
 
-    @event.listens_for(engine, "before_cursor_execute")
+    @sa.event.listens_for(engine, "before_cursor_execute")
     def note(connection, cursor, statement, parameters, *_):
         if "orders.version" in statement or "`version`" in statement:
             seen.append((statement, parameters))
@@ -398,7 +377,7 @@ def test_key_is_read_by_one_query_by_the_index(engine, log):
     assert len(history(engine, log)) == 600
     assert len(feed.read_key("ada", 100, 100).events) == 100
     assert len(seen) == 2
-    event.remove(engine, "before_cursor_execute", note)
+    sa.event.remove(engine, "before_cursor_execute", note)
     with engine.connect() as connection:
         for statement, parameters in seen:
             assert_by_index(connection, statement, parameters)
@@ -467,7 +446,7 @@ def assert_as_the_model_says(engine, log, steps):
                 assert [(one.version, one.data["n"]) for one in found] == [
                     *enumerate(numbers_kept, 1)
                 ]
-        assert connection.scalar(select(func.count()).select_from(log.table)) == len(
+        assert connection.scalar(sa.select(sa.func.count()).select_from(log.table)) == len(
             [*chain(*model.values())]
         )
         connection.commit()
@@ -512,7 +491,7 @@ steps = st.lists(
 @given(steps=steps)
 def test_any_appends_end_as_the_model_says(sqlite, steps):
     """Whatever is appended, expected and repeated, keys hold what a list of lists would."""
-    metadata = MetaData()
+    metadata = sa.MetaData()
     log = EventLog(metadata, "orders")
     metadata.drop_all(sqlite)
     metadata.create_all(sqlite)

@@ -5,6 +5,7 @@ from datetime import date
 
 import pytest
 from harness.landed import flat, inserted, small, stored
+from harness.statements import execute
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import delete, event
@@ -76,8 +77,7 @@ def test_text_and_json_arrive_unchanged(tables, rows):
         for number, (words, document) in enumerate(rows, start=1)
         if "\\u0000" not in json.dumps(document)
     ]
-    with tables.begin() as connection:
-        connection.execute(delete(small))
+    execute(tables, delete(small))
     got = inserted(tables, small, [Event.of(row) for row in sent])
     assert got == sent
 
@@ -102,8 +102,7 @@ flat_rows = st.fixed_dictionaries(
 def test_flat_rows_arrive_unchanged(tables, rows):
     """Rows without documents arrive as they were sent, whatever separates them on the way."""
     sent = [{"n": number, **row} for number, row in enumerate(rows, start=1)]
-    with tables.begin() as connection:
-        connection.execute(delete(flat))
+    execute(tables, delete(flat))
     got = inserted(tables, flat, [Event.of(row) for row in sent])
     absent = dict.fromkeys(("text", "amount", "price", "paid", "due"))
     due = [row.get("due") and date.fromisoformat(row["due"]) for row in rows]

@@ -2,7 +2,7 @@
 
 import pytest
 from harness.log import Log
-from harness.published import published
+from harness.published import install, published
 from harness.shop import metadata
 
 from zeroeventhub.publisher.retention import Retention
@@ -10,8 +10,7 @@ from zeroeventhub.publisher.retention import Retention
 
 def _filled(module, engine):
     metadata.create_all(engine)
-    with engine.begin() as connection:
-        module.source().install(connection)
+    install(module.source(), engine)
     module.fill(engine)
     return engine
 

@@ -13,16 +13,16 @@ import pytest
 from harness.archives import BEGAN, EVENTS, PARTITIONS, opened, place, source, store_for
 from harness.log import Log, connected
 from harness.ordering_table import ALL, OBSERVED, OBSERVED_MARIADB
+from harness.readers import mounted
 from harness.shop import metadata, orders
+from harness.statements import count_of, execute
 from harness.trimmed import numbers, of_any, position_of, trim
 from harness.waiting import until
-from harness.web import serving
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import delete, func, select
-from starlette.applications import Starlette
+from sqlalchemy import delete
 
-from zeroeventhub import FIRST, LAST, TypeFilter, feed_routes
+from zeroeventhub import FIRST, LAST, TypeFilter
 from zeroeventhub.archive import Archive, draft
 from zeroeventhub.archive.objects import Objects
 from zeroeventhub.capacity import Capacity
@@ -142,8 +142,7 @@ def test_every_answer_is_that_of_the_whole_table(
         feed = opened(engine, archive, events[:sealed], page_bytes, ordering=ordering)
         if deleted:
             cursors = [FIRST, *cursors_of(feed)[1:-4:2]]
-            with engine.begin() as connection:
-                connection.execute(delete(orders).where(orders.c.id.in_(deleted)))
+            execute(engine, delete(orders).where(orders.c.id.in_(deleted)))
         feed.seal(segment_events=segment)
         with engine.begin() as connection:
             place(connection, *events[sealed:])
@@ -172,8 +171,7 @@ def test_every_ordering_has_the_same_answers_from_its_archive(request, case, tmp
     before = every_answer(feed, cursors)
     assert feed.seal(segment_events=10).events == 36
     trim(feed, 25)
-    with engine.connect() as connection:
-        assert connection.scalar(select(func.count()).select_from(orders)) == 12
+    assert count_of(engine, orders) == 12
     assert_same(every_answer(feed, cursors), before)
 
 
@@ -275,9 +273,8 @@ def test_feed_with_an_archive_conforms(sqlite, tmp_path):
     feed.seal(segment_events=70)
     trim(feed, 100)
     published = source(archive, cloudevents=True, **named)
-    app = Starlette(routes=feed_routes("/orders", published, sqlite, arrow=True))
-    with serving(app) as url, httpx.Client() as http:
-        results = [*check_feed(f"{url}/orders", http)]
+    with mounted(published, sqlite, arrow=True) as url, httpx.Client() as http:
+        results = [*check_feed(url, http)]
     failed = {one.name: one.reason for one in results if one.outcome not in {"pass", "skip"}}
     assert failed == {}
     skipped = {one.name for one in results if one.outcome == "skip"}
@@ -358,12 +355,12 @@ def test_store_that_hangs_keeps_no_reader_from_the_table(sqlite, tmp_path):
     objects = Watched(tmp_path)
     objects.answers.clear()
     capacity = Capacity(connections=2, patience=1.0)
-    routes = feed_routes("/f", source(Archive(objects)), sqlite, capacity=capacity)
-    with serving(Starlette(routes=routes)) as url, ThreadPoolExecutor(5) as readers:
-        late = [readers.submit(behind, f"{url}/f", at) for at in range(5)]
+    served = mounted(source(Archive(objects)), sqlite, capacity=capacity)
+    with served as url, ThreadPoolExecutor(5) as readers:
+        late = [readers.submit(behind, url, at) for at in range(5)]
         until(lambda: objects.asked >= 2, "two readers ask the store")
         for at in range(30, 36):
-            assert behind(f"{url}/f", at).status_code == 200
+            assert behind(url, at).status_code == 200
         assert not any(reading.done() and reading.result().status_code == 200 for reading in late)
         objects.answers.set()
         found = {reading.result().status_code for reading in late}

@@ -4,7 +4,9 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from harness.shop import metadata, orders, place
+from harness.published import install
+from harness.shop import fill, metadata, orders, place, write
+from harness.statements import scalars
 from sqlalchemy import create_engine, event, insert, text
 
 from zeroeventhub import FIRST, TableFeed, TypeFilter
@@ -29,23 +31,15 @@ def asking(engine):
 def host(postgresql_url):
     """An engine of one connection, on a database with three orders."""
     engine = create_engine(postgresql_url, pool_size=1, max_overflow=0)
-    metadata.create_all(engine)
-    write(engine, 3)
+    fill(engine, 3)
     yield engine
     engine.dispose()
-
-
-def write(engine, count=1):
-    """Append events in a transaction of their own."""
-    with engine.begin() as connection:
-        place(connection, count)
 
 
 def bound(engine, ordering, **capacity):
     """Publish the table of orders, in an order, on an engine."""
     source = TableFeed(orders, data="data", ordering=ordering)
-    with engine.begin() as connection:
-        source.install(connection)
+    install(source, engine)
     return source.bind(engine, Capacity(**capacity))
 
 
@@ -136,8 +130,7 @@ def test_look_waits_for_who_writes(host, postgresql_url):
 
 def session(engine, question="SELECT name || '=' || setting FROM pg_settings ORDER BY name"):
     """Return what the one connection of an engine answers."""
-    with engine.connect() as connection:
-        return connection.scalars(text(question)).all()
+    return scalars(engine, question)
 
 
 def test_look_does_not_wait_for_long(host, postgresql_url):

@@ -2,6 +2,7 @@
 
 import pytest
 from harness.shop import metadata, orders, place
+from harness.statements import execute
 from sqlalchemy import Column, DateTime, Integer, MetaData, Table, func, text
 
 from zeroeventhub import TableFeed
@@ -46,11 +47,8 @@ def test_statistics_of_updates_are_a_warning(postgresql):
     with postgresql.begin() as connection:
         place(connection, 3)
         connection.execute(text("UPDATE orders SET kind = 'other'"))
-    with postgresql.begin() as connection:
-        connection.execute(text("SELECT pg_stat_force_next_flush()"))
-        connection.execute(text("SELECT 1"))
-    with postgresql.begin() as connection:
-        connection.execute(text("SELECT 1"))
+    execute(postgresql, "SELECT pg_stat_force_next_flush()", "SELECT 1")
+    execute(postgresql, "SELECT 1")
     postgresql.dispose()
     (sentence,) = warnings(TableFeed(orders, data="data").bind(postgresql))
     assert "3 updated rows" in sentence

@@ -5,8 +5,8 @@ from functools import partial
 
 import pytest
 from harness.published import published
-from harness.shop import metadata, orders, place
-from sqlalchemy import text
+from harness.shop import metadata, orders, write
+from harness.statements import execute
 
 from zeroeventhub import FIRST, TableFeed
 from zeroeventhub.errors import ConfigurationError, Diverged, FeedFailure
@@ -57,19 +57,6 @@ DRIFTS = {
 }
 
 
-def run(engine, statements):
-    """Change the schema."""
-    with engine.begin() as connection:
-        for statement in statements:
-            connection.execute(text(statement))
-
-
-def write(engine, count, **options):
-    """Append events in a transaction of their own."""
-    with engine.begin() as connection:
-        place(connection, count, **options)
-
-
 def source(**options):
     """A feed over the columns of an order."""
     return TableFeed(orders, data=["id", "part", "customer"], **options)
@@ -98,7 +85,7 @@ def test_cursor_leads_on_when_the_schema_is_back(engine, drift):
     break_, mend = DRIFTS[drift](engine.dialect.name)
     feed = source().bind(engine)
     said = assert_fails_until_mended(
-        engine, feed, lambda: run(engine, break_), lambda: run(engine, mend)
+        engine, feed, partial(execute, engine, *break_), partial(execute, engine, *mend)
     )
     if drift == "a column renamed":
         assert "no column 'customer'" in said
@@ -120,7 +107,7 @@ def test_cursor_leads_on_when_the_ordering_is_back(postgresql, monkeypatch, orde
     monkeypatch.setattr(checks, "CHECK_INTERVAL", 0.0)
     feed = published(postgresql, ordering=ordering, data=["id"])
     table = TableFeed(orders, ordering=ordering).ordering("postgresql").source.table.name
-    break_, mend = (partial(run, postgresql, [one.format(table)]) for one in ORDERINGS[ordering])
+    break_, mend = (partial(execute, postgresql, one.format(table)) for one in ORDERINGS[ordering])
     assert_fails_until_mended(postgresql, feed, break_, mend)
 
 
@@ -130,12 +117,12 @@ def test_feed_goes_on_without_its_index(engine):
     write(engine, 10, partitions=2)
     feed = source(partition="part", partitions=2).bind(engine)
     cursor = feed.read(1, FIRST, 2).cursor
-    run(engine, ["DROP INDEX orders_by_part" + " ON orders" * (engine.dialect.name == "mariadb")])
+    execute(engine, "DROP INDEX orders_by_part" + " ON orders" * (engine.dialect.name == "mariadb"))
     with suppress(FeedFailure):
         feed.read(1, cursor, 10)
     assert len(feed.read(1, cursor, 10).events) == 3
     assert feed.lag(1, cursor).events == feed.cursor_of_count(1, cursor, 9).events == 3
-    run(engine, ["CREATE INDEX orders_by_part ON orders (part, id)"])
+    execute(engine, "CREATE INDEX orders_by_part ON orders (part, id)")
     assert len(feed.read(1, cursor, 10).events) == 3
 
 
@@ -149,12 +136,12 @@ def test_form_that_changed_is_no_other_history(engine):
     cursor = feed.read(0, FIRST, 3).cursor
     break_, mend = RETYPED[engine.dialect.name]
     engine.dispose()  # a statement that was prepared would fail by itself
-    run(engine, break_)
+    execute(engine, *break_)
     with pytest.raises(FeedFailure, match="'part' in table 'orders' is another one"):
         feed.read(0, cursor, 3)
-    run(engine, mend)
+    execute(engine, *mend)
     engine.dispose()
     assert feed.read(0, cursor, 3).caught_up
-    run(engine, ["UPDATE orders SET customer = 'another'"])
+    execute(engine, "UPDATE orders SET customer = 'another'")
     with pytest.raises(Diverged):
         feed.read(0, cursor, 3)

@@ -9,6 +9,7 @@ from harness.log import Log
 from harness.ordering_table import OBSERVED, OBSERVED_MARIADB, SEQUENCED, SEQUENCING, SINGLE_WRITER
 from harness.published import published
 from harness.shop import orders
+from harness.statements import add, scalars
 from harness.trimmed import of_any, position_of
 from harness.waiting import until
 from hypothesis import given, settings
@@ -51,8 +52,7 @@ def fill(_engine):
 
 def left(engine):
     """The numbers of the orders that are there."""
-    with engine.connect() as connection:
-        return list(connection.scalars(select(orders.c.id).order_by(orders.c.id)))
+    return scalars(engine, select(orders.c.id).order_by(orders.c.id))
 
 
 def events(bound, partition, cursor=FIRST, limit=3):
@@ -76,8 +76,7 @@ def settled(bound):
 def test_later_event_in_another_partition_lets_none_go(shop, feed):
     """A reader of one partition does not hear what the key has become in another one."""
     rows = [{"part": part, "customer": "ada", "data": {"n": part}} for part in (0, 1)]
-    with shop.begin() as connection:
-        connection.execute(insert(orders), rows)
+    add(shop, orders, rows)
     write(shop, ("bob", "placed", 0))
     assert settled(feed).compact() == 0
     assert left(shop) == [1, 2, 3]

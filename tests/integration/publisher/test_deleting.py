@@ -5,7 +5,8 @@ import threading
 import pytest
 from harness.ordering_table import ALL, OBSERVED, OBSERVED_MARIADB, SEQUENCING
 from harness.published import published
-from harness.shop import orders, place
+from harness.shop import orders, place, write
+from harness.statements import count_of
 from harness.trimmed import numbers, of_each, trim
 from sqlalchemy import event, func, select
 
@@ -22,8 +23,7 @@ def source():
 
 def fill(engine):
     """Place ten orders."""
-    with engine.begin() as connection:
-        place(connection, 10)
+    write(engine, 10)
 
 
 def test_batches_are_bounded_and_told(feed, engine):
@@ -67,8 +67,7 @@ def test_positions_beside_the_events_go_with_them(log, case):
     log.run("DELETE FROM log WHERE n = 1", "INSERT INTO log (id, n) VALUES (2, 9)")
     log.feed.trim(plan)
     positions = log.source().ordering(log.database).source.table
-    with log.engine.connect() as connection:
-        found = connection.scalar(select(func.count()).select_from(positions))
+    found = count_of(log.engine, positions)
     assert log.count("SELECT count(*) FROM log") == 2
     assert log.news() == [9]
     assert log.everything() == [3, 9]
@@ -132,5 +131,4 @@ def test_events_that_others_refer_to_stay(postgresql):
     with pytest.raises(FeedFailure):
         feed.trim(feed.plan_trim(below=6), rows=2)
     assert numbers(feed) == [2, 3, 4, 5]
-    with postgresql.connect() as connection:
-        assert connection.scalar(select(func.count()).select_from(orders)) == 4
+    assert count_of(postgresql, orders) == 4

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 import sqlalchemy as sa
+from harness.statements import add, execute
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy.dialects import postgresql as pg
@@ -118,14 +119,12 @@ def test_events_are_the_same_whoever_makes_their_json(oslo, values):
 
 def test_cursor_holds_in_the_history_that_it_was_given_for(oslo):
     """What a cursor holds of an event is what is compared with it when it is used."""
-    with oslo.begin() as connection:
-        connection.execute(sa.insert(log), [{"note": "å\n"}, {"note": "b"}])
+    add(oslo, log, [{"note": "å\n"}, {"note": "b"}])
     feeds = [TableFeed(log, **options).bind(oslo) for options in forms.values()]
     read = [(feed, feed.read(0, FIRST, 1).cursor) for feed in feeds]
     assert [len(feed.read(0, cursor, 1).events) for feed, cursor in read] == [1] * len(read)
     changed = {"note": "o", "document": {}, "count": 7, "seen": datetime.now(UTC)}
-    with oslo.begin() as connection:
-        connection.execute(sa.update(log).where(log.c.id == 1).values(changed))
+    execute(oslo, sa.update(log).where(log.c.id == 1).values(changed))
     for feed, cursor in read:
         with pytest.raises(Diverged):
             feed.read(0, cursor, 1)
@@ -144,8 +143,7 @@ def test_zone_is_told_by_the_table_and_not_by_its_declaration(oslo, *, aware, de
     real, said = table(zone=aware), table(zone=declared)
     real.create(oslo)
     moment = datetime(2020, 7, 1, 12, 30, 0, 120_000, tzinfo=UTC if aware else None)
-    with oslo.begin() as connection:
-        connection.execute(sa.insert(real).values(at=moment))
+    execute(oslo, sa.insert(real).values(at=moment))
     end = "Z" if aware or declared else ""
     (raw,) = events(oslo, said, data=["at"])
     assert [raw] == of_rows(oslo, said, data=["at"])
@@ -156,9 +154,7 @@ def test_zone_is_told_by_the_table_and_not_by_its_declaration(oslo, *, aware, de
 def test_time_without_a_form_is_an_error(oslo, column):
     """A moment or a day that ISO 8601 has no form for is refused, and not published as another."""
     for value in ["infinity", "-infinity", "0044-03-15 BC", "10001-01-01"]:
-        with oslo.begin() as connection:
-            connection.execute(sa.text("TRUNCATE log"))
-            connection.execute(sa.text(f"INSERT INTO log ({column}) VALUES ('{value}')"))
+        execute(oslo, "TRUNCATE log", f"INSERT INTO log ({column}) VALUES ('{value}')")
         for read in (events, of_rows):
             with pytest.raises(FeedFailure):
                 read(oslo, data=[column])

@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager, suppress
 import pytest
 from harness.log import connected
 from harness.published import published
-from harness.shop import metadata, orders, place
+from harness.shop import metadata, orders, write
 from harness.waiting import until
 from sqlalchemy import Integer, create_engine, event, insert, inspect, literal_column, text
 from sqlalchemy.ext.asyncio import create_async_engine
@@ -83,12 +83,6 @@ def slow(engine):
     return {"n": literal_column(SLEEPS[engine.dialect.name], Integer())}
 
 
-def fill(engine, count=3):
-    """Write some orders."""
-    with engine.begin() as connection:
-        place(connection, count)
-
-
 @contextmanager
 def during(engine, act):
     """Do something on the feed's connection, through the driver, before its page is read."""
@@ -135,27 +129,27 @@ def as_host_likes(engine, lines):
 def refusing_writes(engine):
     """Show that the feed's connection cannot write, before its page is read."""
 
-    def write(cursor):
+    def try_to_write(cursor):
         with pytest.raises(engine.dialect.loaded_dbapi.Error):
             cursor.execute("INSERT INTO orders (part, data) VALUES (0, '{}')")
 
-    return during(engine, write)
+    return during(engine, try_to_write)
 
 
 def test_nothing_can_be_written(host):
     """What a feed asks of a connection cannot write; what its host asks afterwards can."""
-    fill(host)
+    write(host, 3)
     with refusing_writes(host), suppress(FeedFailure, Unavailable):
         read(host)
     assert len(read(host).events) == 3
-    fill(host)
+    write(host, 3)
     assert len(read(host).events) == 6
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["plain", "own settings"])
 def test_connection_is_given_back_as_it_was(host, own):
     """A page, an error, a statement that takes too long: the connection is what it was before."""
-    fill(host)
+    write(host, 3)
     if own:
         as_host_likes(host, SET[host.dialect.name])
     before = session(host)
@@ -179,7 +173,7 @@ def test_connection_is_given_back_as_it_was(host, own):
 def test_deadline_is_for_each_statement(sqlite):
     """Statements that are each in time may take longer together, by the clock that SQLite lacks."""
     feed = published(sqlite, Capacity(statement_seconds=1.0))
-    fill(sqlite, 3_000)
+    write(sqlite, 3_000)
     feed.info()
     waits = []
 
@@ -202,9 +196,9 @@ def test_lock_that_is_not_had_in_time_is_a_503(request, database, ordering):
     engine = request.getfixturevalue(database)
     feed = published(engine, ordering=ordering)
     hurried = TableFeed(orders, data="data", ordering=ordering).bind(engine, SHORT)
-    fill(engine)
+    write(engine, 3)
     assert len(feed.read(0, FIRST, 100).events) == 3
-    fill(engine)
+    write(engine, 3)
     added = (name for name in inspect(engine).get_table_names() if "_positions" in name)
     table = "orders" if ordering == "observed" else next(added)
     with engine.connect() as connection:
@@ -227,7 +221,7 @@ def test_host_may_allow_less(request, database):
     """What the host's connections have as a timeout is kept, where it is shorter."""
     engine = request.getfixturevalue(database)
     published(engine)
-    fill(engine)
+    write(engine, 3)
     as_host_likes(engine, [LESS[database]])
     with pytest.raises(Unavailable, match="longer than it may"):
         read(engine, Capacity(statement_seconds=60), data=slow(engine))
@@ -236,13 +230,13 @@ def test_host_may_allow_less(request, database):
 def test_transaction_that_a_hook_begins_is_ended(sqlite):
     """A host of SQLite whose hook begins transactions that lock the database is not locked."""
     published(sqlite)
-    fill(sqlite)
+    write(sqlite, 3)
     sqlite.dispose()
     event.listen(sqlite, "connect", lambda own, _: setattr(own, "isolation_level", None))
     event.listen(sqlite, "begin", lambda own: own.exec_driver_sql("BEGIN IMMEDIATE") and None)
-    with connected(sqlite.url) as other, during(sqlite, lambda cursor: fill(other)):
+    with connected(sqlite.url) as other, during(sqlite, lambda cursor: write(other, 3)):
         assert len(read(sqlite).events) == 3
-    fill(sqlite)
+    write(sqlite, 3)
     assert [len(read(sqlite).events) for _ in range(2)] == [9, 9]
 
 
@@ -250,7 +244,7 @@ def test_connection_that_breaks_is_never_seen_again(postgresql_url):
     """A connection that breaks in use ends in a 503, and the next one is whole."""
     engine = create_engine(postgresql_url, pool_size=1, max_overflow=0)
     metadata.create_all(engine)
-    fill(engine)
+    write(engine, 3)
     feed = TableFeed(orders, data="data").bind(engine)
     feed.info()
     admin = create_engine(postgresql_url, isolation_level="AUTOCOMMIT")
@@ -277,7 +271,7 @@ def test_connection_that_breaks_is_never_seen_again(postgresql_url):
 @pytest.mark.anyio
 async def test_async_engine_is_visited_in_the_same_way(async_url, host):
     """An async feed is as good a guest: read-only, in time, and nothing is left behind."""
-    fill(host)
+    write(host, 3)
     engine = create_async_engine(async_url, pool_size=1, max_overflow=0)
     feed = TableFeed(orders, data="data").bind(engine)
     before = await settings(engine)
@@ -296,7 +290,7 @@ async def test_async_engine_is_visited_in_the_same_way(async_url, host):
 @pytest.mark.anyio
 async def test_cancelled_question_leaves_nothing_behind(async_url, host):
     """A reader that is cancelled in the middle of a query gives back nothing that is half done."""
-    fill(host)
+    write(host, 3)
     engine = create_async_engine(async_url, pool_size=1, max_overflow=0)
     before = await settings(engine)
     stuck = TableFeed(orders, data=slow(host)).bind(engine, Capacity(statement_seconds=1))
@@ -336,7 +330,7 @@ def test_reader_of_sqlite_locks_nothing_between_statements(sqlite):
     writes = []
 
     @event.listens_for(sqlite, "before_cursor_execute")
-    def write(connection, *_):
+    def write_beside(connection, *_):
         with closing(sqlite3.connect(sqlite.url.database, timeout=0)) as own:
             own.execute("INSERT INTO orders (data) VALUES ('{}')")
             own.commit()
@@ -347,7 +341,7 @@ def test_reader_of_sqlite_locks_nothing_between_statements(sqlite):
         feed.head()
         cursor = feed.read(0, cursor, 2).cursor
         feed.lag(0, cursor)
-    event.remove(sqlite, "before_cursor_execute", write)
+    event.remove(sqlite, "before_cursor_execute", write_beside)
     assert len(writes) > 20
 
 

@@ -12,6 +12,7 @@ from harness.dumps import restore
 from harness.log import connected
 from harness.shop import metadata, orders
 from harness.soak_histories import KINDS, Histories
+from harness.statements import add, execute
 from harness.trimmed import before_query, numbers
 
 from zeroeventhub import FIRST, LAST, TableFeed
@@ -75,8 +76,7 @@ async def test_digests_are_the_same_everywhere(engine, async_engine):
     table = sa.Table("wide", sa.MetaData(), key, *columns, sqlite_autoincrement=True)
     table.create(engine)
     row = {name: value for name, (_, value) in WIDE.items()}
-    with engine.begin() as connection:
-        connection.execute(sa.insert(table), [row, {**row, "kind": None, "paid": False}])
+    add(engine, table, [row, {**row, "kind": None, "paid": False}])
     source = TableFeed(table, time="at", type="kind", cloudevents=True)
     cursors = source.bind(engine).read(0, FIRST, 9, each=True).cursors
     assert len({*cursors}) == 2
@@ -215,8 +215,7 @@ def test_mutable_feed_takes_any_cursor_up_to_its_end(shop):
     for use in (use for cursor in cursors for use in uses(feed, cursor)):
         use()
     assert [numbers(feed, 1, cursor) for cursor in cursors] == [[7], [7]]
-    with shop.begin() as connection:
-        connection.execute(orders.delete())
+    execute(shop, orders.delete())
     assert [numbers(feed, 1, cursor) for cursor in cursors] == [[], []]
     assert feed.read(0, LAST, 1).cursor == "1-5"
 
@@ -243,8 +242,7 @@ def test_events_made_in_another_way_refuse_no_cursor(shop, since, now):
     feed = shop_feed(**now).bind(shop)
     page = feed.read(1, cursor, 10)
     assert len(page.events) == 1
-    with shop.begin() as connection:
-        connection.execute(orders.delete().where(orders.c.id == 3))
+    execute(shop, orders.delete().where(orders.c.id == 3))
     with pytest.raises(Diverged):
         feed.read(1, cursor, 10)
     assert feed.read(1, page.cursor, 10).events == []
@@ -262,9 +260,7 @@ def test_history_exchanged_between_any_two_statements(sqlite, partition, types, 
     metadata.create_all(sqlite)
     steps = 0
     while True:
-        with sqlite.begin() as connection:
-            connection.execute(orders.delete())
-            connection.execute(sa.text("DELETE FROM sqlite_sequence"))
+        execute(sqlite, orders.delete(), "DELETE FROM sqlite_sequence")
         place_at(sqlite, range(0, 12, 2))
         feed = shop_feed(partitions=3).bind(sqlite)
         feed.info()

@@ -5,7 +5,9 @@ import uuid
 import pytest
 from harness.published import published
 from harness.shop import orders
-from sqlalchemy import Column, Float, Integer, MetaData, Table, Uuid, insert
+from harness.statements import add
+from harness.tables import event_table
+from sqlalchemy import Float, Uuid
 
 from zeroeventhub import TableFeed
 from zeroeventhub.errors import BadCursor, ConfigurationError
@@ -14,8 +16,7 @@ from zeroeventhub.errors import BadCursor, ConfigurationError
 def test_event_is_found_by_its_id(engine):
     """An id leads behind its event, letter by letter alone."""
     feed, names = published(engine, id="customer"), ["ada", "Ada", "ada ", "7"]
-    with engine.begin() as connection:
-        connection.execute(insert(orders), [{"customer": name, "data": {}} for name in names])
+    add(engine, orders, [{"customer": name, "data": {}} for name in names])
     feed.head()
     for number, name in enumerate(names, 1):
         assert feed.cursor_of(name) == feed.cursor_after(number)
@@ -26,18 +27,10 @@ def test_event_is_found_by_its_id(engine):
 
 def test_ids_of_numbers_and_uuids_are_found(engine):
     """A number or a UUID is found by its text, and what is no such text is not there."""
-    table = Table(
-        "log",
-        MetaData(),
-        Column("number", Integer, primary_key=True),
-        Column("name", Uuid),
-        Column("weight", Float),
-        sqlite_autoincrement=True,
-    )
+    table = event_table("log", position="number", name=Uuid, weight=Float)
     table.metadata.create_all(engine)
     name = uuid.UUID("6f1d9d5e-6c8c-4f0e-9d4b-0d6b1f0a2c3e")
-    with engine.begin() as connection:
-        connection.execute(insert(table), {"name": name})
+    add(engine, table, {"name": name})
     by_number, by_name = TableFeed(table).bind(engine), TableFeed(table, id="name").bind(engine)
     assert by_number.cursor_of("1") == by_name.cursor_of(str(name)) == by_name.cursor_after(1)
     for feed, unknown in [

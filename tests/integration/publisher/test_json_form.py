@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from cloudevents.core.v1.event import CloudEvent
+from harness.statements import execute
+from harness.tables import event_table
 from sqlalchemy.dialects import mysql, postgresql
 
 from zeroeventhub import FIRST, TableFeed
@@ -70,16 +72,9 @@ def documented():
 
 def published(engine, types, values, **options):
     """Publish one row and return the event's raw data."""
-    table = sa.Table(
-        "log",
-        sa.MetaData(),
-        sa.Column("id", sa.Integer, primary_key=True),
-        *(sa.Column(name, kind) for name, kind in types.items()),
-        sqlite_autoincrement=True,
-    )
+    table = event_table("log", **types)
     table.metadata.create_all(engine)
-    with engine.begin() as connection:
-        connection.execute(sa.insert(table).values(values))
+    execute(engine, sa.insert(table).values(values))
     feed = TableFeed(table, **{"data": list(types), **options}).bind(engine)
     return feed.read(0, FIRST, 1).events[0]
 
@@ -159,8 +154,7 @@ def test_stored_json_is_published_as_it_is(engine):
 @pytest.mark.parametrize("stored", ["{oops", '"a\nb"', "1 2", "1,[2", '"\\ud800"'])
 def test_text_that_is_not_json_is_an_error_on_postgresql(postgresql, stored):
     """A column of text that is declared JSON is read as JSON that is Unicode, or not at all."""
-    with postgresql.begin() as connection:
-        connection.execute(sa.text("CREATE TABLE log (id serial PRIMARY KEY, data text)"))
+    execute(postgresql, "CREATE TABLE log (id serial PRIMARY KEY, data text)")
     with pytest.raises(FeedFailure):
         published(
             postgresql, {"data": sa.JSON()}, {"data": sa.literal(stored, sa.Text)}, data="data"

@@ -4,30 +4,11 @@ from contextlib import contextmanager
 
 import httpx
 import pytest
-from harness.web import serving
-from sqlalchemy import (
-    JSON,
-    BigInteger,
-    Column,
-    Integer,
-    LargeBinary,
-    MetaData,
-    String,
-    Table,
-    UniqueConstraint,
-)
-from starlette.applications import Starlette
+import sqlalchemy as sa
+from harness.readers import client_of, mounted
+from harness.tables import event_table
 
-from zeroeventhub import (
-    FIRST,
-    Client,
-    EventLog,
-    NewEvent,
-    Principal,
-    TableFeed,
-    bearer_tokens,
-    feed_routes,
-)
+from zeroeventhub import FIRST, EventLog, NewEvent, Principal, TableFeed, bearer_tokens
 from zeroeventhub.errors import ConfigurationError, NotFound, ProtocolError
 from zeroeventhub.layout import key_hash
 from zeroeventhub.ndjson import decode_key_page
@@ -44,7 +25,7 @@ def log(ordered):
 
 def filled(engine, ordering=None):
     """Make a log with five events of each key, and an event without a version."""
-    metadata = MetaData()
+    metadata = sa.MetaData()
     log = EventLog(metadata, "orders", partitions=4, ordering=ordering)
     metadata.create_all(engine)
     with engine.begin() as connection:
@@ -60,9 +41,8 @@ def filled(engine, ordering=None):
 @contextmanager
 def serve(feed, engine=None, **options):
     """Serve a feed, and yield a client of it and the address of its histories."""
-    routes = feed_routes("/orders", feed, engine, **options)
-    with serving(Starlette(routes=routes)) as url, httpx.Client() as http:
-        yield Client(f"{url}/orders", http), f"{url}/orders/key-history"
+    with mounted(feed, engine, **options) as url, client_of(url) as client:
+        yield client, f"{url}/key-history"
 
 
 def whole(client, key, **options):
@@ -152,14 +132,13 @@ def test_reader_sees_keys_of_its_partitions_only(any_engine):
     """A key in a hidden partition is one without events; types are told by versions, so 404."""
     publisher, engine = filled(any_engine)
     hook = bearer_tokens({token(name): principal for name, principal in READERS.items()})
-    routes = feed_routes("/orders", publisher.feed(key_history=True), engine, authorize=hook)
 
     def ask(url, name, key):
         headers = {"Authorization": f"Bearer {token(name)}"}
-        return httpx.get(f"{url}/orders/key-history", params={"key": key}, headers=headers)
+        return httpx.get(f"{url}/key-history", params={"key": key}, headers=headers)
 
-    with serving(Starlette(routes=routes)) as url:
-        assert httpx.get(f"{url}/orders/key-history", params={"key": "ada"}).status_code == 401
+    with mounted(publisher.feed(key_history=True), engine, authorize=hook) as url:
+        assert httpx.get(f"{url}/key-history", params={"key": "ada"}).status_code == 401
         assert ask(url, "typed", "ada").status_code == 404
         for key in KEYS:
             own = key_hash(key) % 4
@@ -172,26 +151,19 @@ def test_reader_sees_keys_of_its_partitions_only(any_engine):
 
 def own_table(*parts, key=None, version=None):
     """A table of the publisher's own."""
-    return Table(
-        "movements",
-        MetaData(),
-        Column("number", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
-        Column("account", key or Integer),
-        Column("nth", version or Integer),
-        Column("data", JSON),
-        *(parts or [UniqueConstraint("account", "nth")]),
-        sqlite_autoincrement=True,
-    )
+    columns = {"account": key or sa.Integer, "nth": version or sa.Integer, "data": sa.JSON}
+    parts = parts or [sa.UniqueConstraint("account", "nth")]
+    return event_table("movements", *parts, position="number", **columns)
 
 
 @pytest.mark.parametrize(
     ("table", "options", "sentence"),
     [
         (own_table(), {"key": "account", "key_history": True}, "versions"),
-        (own_table(version=String(5)), {"key": "account", "version": "nth"}, "whole number"),
-        (own_table(key=LargeBinary), {"key": "account", "version": "nth"}, "text, whole"),
+        (own_table(version=sa.String(5)), {"key": "account", "version": "nth"}, "whole number"),
+        (own_table(key=sa.LargeBinary), {"key": "account", "version": "nth"}, "text, whole"),
         (
-            own_table(UniqueConstraint("nth")),
+            own_table(sa.UniqueConstraint("nth")),
             {"key": "account", "version": "nth"},
             "declared to be unique",
         ),

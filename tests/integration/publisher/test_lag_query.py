@@ -4,7 +4,8 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 from harness.published import TWO, published
-from harness.shop import metadata, orders, place
+from harness.shop import metadata, orders, write
+from harness.statements import execute
 from sqlalchemy import insert
 
 from zeroeventhub import FIRST, Lag, TableFeed
@@ -21,8 +22,7 @@ def test_count_ends_somewhere(publishing, monkeypatch):
     # Where positions lie beside the events, they know when they were given.
     most = 4 if "cursor-of-time" in feed.info().extensions else 5
     for count in range(1, 7):
-        with engine.begin() as connection:
-            place(connection, 2, partitions=2)
+        write(engine, 2, partitions=2)
         for partition in (0, 1):
             lag = feed.lag(partition, FIRST)
             assert (lag.events, lag.exact) == (min(count, most), count <= most)
@@ -32,11 +32,9 @@ def test_deleted_events_may_hide_others(engine, monkeypatch):
     """Where nothing but deleted events was looked at, what lies behind them is not known."""
     monkeypatch.setattr(lag_query, "MOST_LOOKED_UP", 5)
     feed = published(engine, ordering="sequenced", mutable=True)
-    with engine.begin() as connection:
-        place(connection, 9)
+    write(engine, 9)
     assert feed.lag(0, FIRST).events == 5
-    with engine.begin() as connection:
-        connection.execute(orders.delete().where(orders.c.id < 8))
+    execute(engine, orders.delete().where(orders.c.id < 8))
     assert feed.lag(0, FIRST) == Lag(0, None, exact=False)
 
 
@@ -77,7 +75,6 @@ def test_age_is_told_by_text_as_well(sqlite):
         moment = (datetime.now(UTC) - timedelta(minutes=10)).isoformat()
         connection.execute(insert(orders), {"customer": moment, "data": {}})
     assert 600 <= feed.lag(0, FIRST).seconds < 660
-    with sqlite.begin() as connection:
-        connection.execute(orders.update().values(customer="yesterday"))
+    execute(sqlite, orders.update().values(customer="yesterday"))
     with pytest.raises(FeedFailure, match="position 1 has no time"):
         feed.lag(0, FIRST)

@@ -1,21 +1,14 @@
 """Further attributes of a CloudEvent, made of columns."""
 
 import pytest
-from sqlalchemy import Column, Integer, MetaData, String, Table, insert
+from harness.tables import event_table
+from sqlalchemy import Integer, String, insert
 
 from zeroeventhub import FIRST, TableFeed
 from zeroeventhub.errors import ConfigurationError
 
-persons = Table(
-    "persons",
-    MetaData(),
-    Column("id", Integer, primary_key=True),
-    Column("person", String(20)),
-    Column("operation", String(20)),
-    Column("trace", String(60)),
-    Column("size", Integer),
-    sqlite_autoincrement=True,
-)
+TEXTS = {"person": String(20), "operation": String(20), "trace": String(60)}
+persons = event_table("persons", **TEXTS, size=Integer)
 
 ATTRIBUTES = {"subject": "person", "method": "operation", "traceparent": "trace", "size": "size"}
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

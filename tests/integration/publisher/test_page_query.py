@@ -6,25 +6,16 @@ from itertools import accumulate
 
 import pytest
 from harness.published import published
-from harness.shop import metadata, orders, place
+from harness.shop import orders, write
+from harness.statements import add, execute
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import create_engine, delete, event, insert
-from sqlalchemy.pool import StaticPool
+from sqlalchemy import delete, event, insert
 
 from zeroeventhub import FIRST, TableFeed, TypeFilter
 from zeroeventhub.capacity import Capacity
 
 PAGE = 1_000
-
-
-@pytest.fixture(scope="module")
-def memory():
-    """An SQLite database in memory that all examples share."""
-    engine = create_engine("sqlite://", poolclass=StaticPool)
-    metadata.create_all(engine)
-    yield engine
-    engine.dispose()
 
 
 def pages(feed, limit, **options):
@@ -91,8 +82,7 @@ def limits(engine):
 def test_page_has_no_more_events_than_are_wanted(engine):
     """However many statements read a page, they ask for as many rows as are left to be wanted."""
     feed = published(engine)
-    with engine.begin() as connection:
-        place(connection, 200)
+    write(engine, 200)
     asked = limits(engine)
     for wanted in (3, 8, 9, 20, 150):
         fresh = TableFeed(orders, data="data").bind(engine)
@@ -107,8 +97,7 @@ def test_page_has_no_more_events_than_are_wanted(engine):
 def test_usual_page_is_one_statement(engine):
     """Once a feed knows the size of its rows, and that there are many, a page is read at once."""
     feed = published(engine)
-    with engine.begin() as connection:
-        place(connection, 5_000)
+    write(engine, 5_000)
     asked = limits(engine)
     cursor = feed.read(0, FIRST, 1_000).cursor
     assert len(asked) <= 6
@@ -141,11 +130,9 @@ def test_large_rows_are_read_few_at_a_time(sqlite):
 def test_deleted_events_take_no_room(sqlite):
     """Among positions that have lost their events a page holds as many bytes as among others."""
     feed = published(sqlite, Capacity(page_bytes=PAGE), ordering="sequenced")
-    with sqlite.begin() as connection:
-        connection.execute(insert(orders), [{"data": str(n) * 400} for n in range(8)])
+    add(sqlite, orders, [{"data": str(n) * 400} for n in range(8)])
     feed.head()
-    with sqlite.begin() as connection:
-        connection.execute(delete(orders).where(orders.c.id.in_([1, 2, 4, 7])))
+    execute(sqlite, delete(orders).where(orders.c.id.in_([1, 2, 4, 7])))
     found = [[raw.decode()[1] for raw in page] for page, *_ in pages(feed, 9)]
     assert found == [["2", "4"], ["5", "7"]]
 

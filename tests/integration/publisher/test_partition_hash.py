@@ -5,6 +5,7 @@ from contextlib import closing
 
 import pytest
 import sqlalchemy as sa
+from harness.statements import add
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from sqlalchemy.dialects import mysql, postgresql
@@ -217,8 +218,7 @@ def test_character_set_does_not_matter(mariadb_url, mariadb, collation, connecte
     reading = sa.create_engine(mariadb_url, connect_args={"charset": connected})
     # The expression is written down over one connection and computed over others.
     table.metadata.create_all(reading)
-    with mariadb.begin() as connection:
-        connection.execute(sa.insert(table), [{"name": name} for name in names])
+    add(mariadb, table, [{"name": name} for name in names])
     with reading.begin() as connection:
         query = sa.select(partition_expression(name, 2**32), part).order_by(key)
         found = [tuple(row) for row in connection.execute(query)]

@@ -8,7 +8,8 @@ from harness.command_line import invoke
 from harness.published import TWO, published
 from harness.readers import get, mounted
 from harness.shop import orders
-from sqlalchemy import insert, text, update
+from harness.statements import add, execute, scalars
+from sqlalchemy import update
 from sqlalchemy.exc import DBAPIError
 
 from zeroeventhub import FIRST, TableFeed
@@ -28,8 +29,7 @@ def always(monkeypatch):
 
 def write(engine, *partitions):
     """Append an event to each of some partitions."""
-    with engine.begin() as connection:
-        connection.execute(insert(orders), [{"part": one, "data": {}} for one in partitions])
+    add(engine, orders, [{"part": one, "data": {}} for one in partitions])
 
 
 @pytest.mark.parametrize("ordering", [None, "sequenced"], ids=["by default", "sequenced"])
@@ -45,8 +45,7 @@ def test_event_of_no_partition_stops_no_other(engine, ordering, caplog):
     assert records == {sentence} == {finding.sentence}
     assert sentence.startswith(STRAY)
     assert finding.level == "error"
-    with engine.begin() as connection:
-        connection.execute(update(orders).where(orders.c.part == 7).values(part=1))
+    execute(engine, update(orders).where(orders.c.part == 7).values(part=1))
     if ordering is None:
         assert feed.horizon().unpublished is None
         assert len(feed.read(1, FIRST, 9).events) == 2
@@ -61,8 +60,7 @@ def test_events_of_no_partition_are_not_deleted(sqlite, way):
     calls = {"trim": lambda: feed.plan_trim(below=3), "compact": feed.compact}
     with pytest.raises(ConfigurationError, match=STRAY):
         calls[way]()
-    with sqlite.connect() as connection:
-        assert connection.scalar(text("SELECT count(*) FROM orders")) == 4
+    assert scalars(sqlite, "SELECT count(*) FROM orders") == [4]
 
 
 def test_feed_grows_with_its_table(engine):
@@ -92,8 +90,7 @@ def test_constraint_keeps_writers_in_their_partitions(postgresql, postgresql_url
     """`ddl` prints a constraint, by which the database refuses the event at once."""
     published(postgresql)
     table = ("--database", postgresql_url, "--table", "orders", "--partition", "part")
-    with postgresql.begin() as connection:
-        connection.exec_driver_sql(_statement(invoke("ddl", *table, "--partitions", 2)))
+    execute(postgresql, _statement(invoke("ddl", *table, "--partitions", 2)))
     write(postgresql, 1)
     with pytest.raises(DBAPIError, match="orders_part"):
         write(postgresql, 2)

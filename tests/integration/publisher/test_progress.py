@@ -6,15 +6,16 @@ from datetime import timedelta
 
 import httpx
 import pytest
+from harness import readers
 from harness.log import connected
 from harness.published import published
-from harness.shop import orders, place
+from harness.shop import orders, place, write
+from harness.statements import add, execute
+from harness.stores import new_store
 from harness.trimmed import numbers, of_another_event, position_of, trim
 from harness.waiting import until
-from harness.web import serving
-from sqlalchemy import event, insert, update
+from sqlalchemy import event, update
 from sqlalchemy.ext.asyncio import create_async_engine
-from starlette.applications import Starlette
 
 from zeroeventhub import (
     FIRST,
@@ -27,7 +28,6 @@ from zeroeventhub import (
     Principal,
     TableFeed,
     bearer_tokens,
-    feed_routes,
 )
 from zeroeventhub.archive import Archive
 from zeroeventhub.consumer import telling
@@ -67,20 +67,15 @@ def fill(engine):
         place(connection, 20, partitions=2)
 
 
-@contextmanager
 def served(engine, feed=None, **options):
     """Serve the feed; yield its URL."""
-    routes = feed_routes("/orders", feed or source(), engine, **options)
-    with serving(Starlette(routes=routes)) as url:
-        yield f"{url}/orders"
+    return readers.mounted(feed or source(), engine, **options)
 
 
-@contextmanager
 def client_of(url, name=None):
     """Open a client, of a principal if there are any."""
     headers = {"Authorization": f"Bearer {TOKENS[name]}"} if name else {}
-    with httpx.Client(headers=headers) as http:
-        yield Client(url, http)
+    return readers.client_of(url, {"headers": headers})
 
 
 def heard(feed):
@@ -94,8 +89,7 @@ def heard(feed):
 def age(engine, seconds):
     """Let all that was heard have been heard so many seconds earlier."""
     table = Progress().table
-    with engine.begin() as connection:
-        connection.execute(update(table).values(heard_at=table.c.heard_at - seconds))
+    execute(engine, update(table).values(heard_at=table.c.heard_at - seconds))
 
 
 def test_trimming_waits_for_consumers_that_have_registered(feed):
@@ -125,8 +119,7 @@ def test_cursor_at_the_mark_stays_good_until_its_consumer_has_moved_on(any_shop,
     event of a quiet partition.
     """
     feed = source(partitions=3).bind(any_shop)
-    with any_shop.begin() as connection:
-        connection.execute(orders.update().where(orders.c.id > 3).values(part=0))
+    execute(any_shop, orders.update().where(orders.c.id > 3).values(part=0))
     between = feed.cursor_after(8)
     for consumer, partition, cursor in (("audit", 2, "1-0"), ("billing", 1, between)):
         feed.register_progress(consumer, partition, cursor)
@@ -148,8 +141,7 @@ def test_consumer_that_reads_on_from_an_archive_is_not_waited_for(any_shop, tmp_
     """
     feed = source(archive=Archive(str(tmp_path))).bind(any_shop)
     feed.seal()
-    with any_shop.begin() as connection:
-        place(connection, 5, partitions=2)
+    write(any_shop, 5, partitions=2)
     cursor = feed.cursor_after(5)
     feed.register_progress("billing", 0, cursor)
     for below in (10, 18):
@@ -332,9 +324,7 @@ def test_one_principal_does_not_move_the_consumer_of_another(any_shop, any_feed)
 def consuming(url, folder, client=Client, **options):
     """Yield a consumer that reads to the head, and its store."""
     with connected(f"sqlite:///{folder}/consumer.db") as engine, httpx.Client() as http:
-        store = CursorStore(engine)
-        with engine.begin() as connection:
-            store.create_tables(connection)
+        store = new_store(engine)
         options = {"follow": False, "limit": 4, "register_progress": True, **options}
         yield Consumer(client(url, http), store, "billing", **options), store
 
@@ -388,8 +378,7 @@ def test_consumer_registers_while_it_runs(any_shop, any_feed, tmp_path, monkeypa
         running = pool.submit(consumer.run, do_nothing)
         try:
             until(lambda: {*heard(any_feed).values()} == {19, 20}, "it is heard of at the head")
-            with any_shop.begin() as connection:
-                connection.execute(insert(orders), {"part": 0, "data": {"n": 20}})
+            add(any_shop, orders, {"part": 0, "data": {"n": 20}})
             until(lambda: heard(any_feed).get(("", "billing", 0)) == 21, "it tells of what comes")
             age(any_shop, 3600)
             until(lambda: all(one.heard < 60 for one in any_feed.registered()), "it tells again")

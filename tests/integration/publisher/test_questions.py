@@ -8,7 +8,8 @@ from time import time
 
 import pytest
 from harness.published import TWO, published
-from harness.shop import orders, place
+from harness.shop import orders, write
+from harness.statements import execute
 from harness.trimmed import numbers, position_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -37,11 +38,9 @@ def order(number, part, placed, kind="a"):
     return row | {"data": {"n": number}}
 
 
-def write(engine, *rows):
+def place_orders(engine, *rows):
     """Append orders."""
-    with engine.begin() as connection:
-        for row in rows:
-            connection.execute(insert(orders), row)
+    execute(engine, *(insert(orders).values(row) for row in rows))
 
 
 def between(feed, partition, start, stop, *, limit=100, types=None):
@@ -116,12 +115,11 @@ def test_every_answer_is_that_of_a_list(publishing, monkeypatch):
     monkeypatch.setattr(page_query, "FILTERED_ROWS", 7)
     make, engine = publishing
     feed, rows = make(**KNOWN, **TWO), some_orders(Random(0), 40)
-    write(engine, *rows)
+    place_orders(engine, *rows)
     assert feed.head() == 40
     assert_like_a_list(feed, rows, [0, 19])
     gone = {1, 3, 4, 7, 8, 9, 17, 19, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40}
-    with engine.begin() as connection:
-        connection.execute(delete(orders).where(orders.c.id.in_(gone)))
+    execute(engine, delete(orders).where(orders.c.id.in_(gone)))
     left = [one for one in rows if one["data"]["n"] not in gone]
     assert_like_a_list(feed, left, [0, 33])
     for one, partition, types in product(rows[::3], [0, 1], FILTERS):
@@ -149,10 +147,9 @@ def test_any_answer_is_that_of_a_list(*, ordering, seed, count, gone, places, at
     engine = create_engine("sqlite://", poolclass=StaticPool)
     feed = published(engine, ordering=ordering, **KNOWN, **TWO)
     rows = some_orders(Random(seed), count)
-    write(engine, *rows)
+    place_orders(engine, *rows)
     feed.head()
-    with engine.begin() as connection:
-        connection.execute(delete(orders).where(orders.c.id.in_(gone)))
+    execute(engine, delete(orders).where(orders.c.id.in_(gone)))
     left = [one for one in rows if one["data"]["n"] not in gone]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(count_query, "AT_ONCE", at_once)
@@ -165,11 +162,11 @@ def test_any_answer_is_that_of_a_list(*, ordering, seed, count, gone, places, at
 def test_nothing_that_is_asked_lies_above_the_horizon(postgresql, ordering):
     """Beside an open writer no question leads past what that one may still write."""
     feed = published(postgresql, time="placed", ordering=ordering, id="id")
-    write(postgresql, order(1, 0, 0))
+    place_orders(postgresql, order(1, 0, 0))
     assert numbers(feed) == [1]
     with postgresql.connect() as slow:
         slow.execute(insert(orders), order(2, 0, None))
-        write(postgresql, order(3, 0, 10))
+        place_orders(postgresql, order(3, 0, 10))
         here = feed.cursor_after(1)
         assert feed.cursor_at(minute(10)) == feed.read(0, LAST, 1).cursor == here
         assert feed.cursor_of_count(0, FIRST, 9) == CountedCursor(here, 1)
@@ -190,8 +187,7 @@ def test_nothing_that_is_asked_lies_above_the_horizon(postgresql, ordering):
 def test_cursors_are_refused_as_those_of_a_read_are(sqlite):
     """A start or stop that is bad, of another history, or trimmed is refused by every question."""
     feed = published(sqlite)
-    with sqlite.begin() as connection:
-        place(connection, 9)
+    write(sqlite, 9)
     cursor = feed.read(0, FIRST, 5).cursor
     assert feed.splits(0, 2, start=cursor, stop=cursor) == [cursor, cursor]
 
@@ -211,8 +207,7 @@ def test_cursors_are_refused_as_those_of_a_read_are(sqlite):
     refused(Diverged, "1-99")
     with pytest.raises(BadCursor):
         feed.cursor_of_count(0, FIRST, 7, stop=FIRST)
-    with sqlite.begin() as connection:
-        connection.execute(orders.delete().where(orders.c.id < 6))
+    execute(sqlite, orders.delete().where(orders.c.id < 6))
     refused(Trimmed, cursor)
     assert feed.cursor_of_count(0, FIRST, 7).events == feed.lag(0, FIRST).events == 4
 
@@ -220,7 +215,7 @@ def test_cursors_are_refused_as_those_of_a_read_are(sqlite):
 def test_table_that_is_emptied_while_it_is_counted_is_not_answered_for(sqlite):
     """Numbers that start again below the horizon of before are not taken for settled ones."""
     feed = published(sqlite)
-    write(sqlite, *some_orders(Random(0), 9))
+    place_orders(sqlite, *some_orders(Random(0), 9))
 
     @event.listens_for(sqlite, "before_cursor_execute")
     def empty(connection, cursor, statement, *_):

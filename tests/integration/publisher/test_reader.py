@@ -3,12 +3,11 @@
 import httpx
 import pytest
 from harness.published import published
-from harness.shop import metadata, orders, place
-from harness.web import serving
+from harness.readers import mounted
+from harness.shop import metadata, orders, place, write
 from sqlalchemy import create_engine, event, insert, text
-from starlette.applications import Starlette
 
-from zeroeventhub import FIRST, LAST, TableFeed, TypeFilter, feed_routes
+from zeroeventhub import FIRST, LAST, TableFeed, TypeFilter
 from zeroeventhub.errors import BadCursor, Unavailable
 from zeroeventhub.publisher import reader
 
@@ -16,12 +15,6 @@ PATIENCE = 10
 THREE = {"partition": "part", "partitions": 3}
 PLACED = TypeFilter(frozenset({"placed"}))
 PAID = TypeFilter(frozenset({"paid"}))
-
-
-def write(engine, count, *, first=0, partitions=1):
-    """Append events in a transaction of their own."""
-    with engine.begin() as connection:
-        place(connection, count, first=first, partitions=partitions)
 
 
 def numbers(page):
@@ -180,8 +173,8 @@ def feed_url(sqlite):
     metadata.create_all(sqlite)
     headers = {"customer": orders.c.customer, "kind": "kind"}
     feed = TableFeed(orders, data="data", headers=headers, **THREE)
-    with serving(Starlette(routes=feed_routes("/orders", feed, sqlite))) as url:
-        yield f"{url}/orders"
+    with mounted(feed, sqlite) as url:
+        yield url
 
 
 def get(url, **parameters):

@@ -9,8 +9,9 @@ from harness.log import connected
 from harness.ordering_table import ALL
 from harness.published import published
 from harness.shop import metadata, orders
+from harness.statements import execute
 from harness.trimmed import before_query, numbers, of_another_event, of_each, position_of, trim
-from sqlalchemy import insert, text
+from sqlalchemy import insert
 
 from zeroeventhub import FIRST, LAST, TableFeed, TypeFilter
 from zeroeventhub.errors import ConfigurationError, Diverged, FeedFailure, Trimmed
@@ -41,13 +42,6 @@ def place_at(engine, minutes):
             row |= {"part": 2} if minute == 4 else {}
             row |= {"placed": NOON + timedelta(minutes=minute), "data": {"n": minute}}
             connection.execute(insert(orders), row)
-
-
-def run(engine, *statements):
-    """Change the database."""
-    with engine.begin() as connection:
-        for statement in statements:
-            connection.execute(statement)
 
 
 def test_cursor_below_the_mark_is_refused_with_the_earliest(feed):
@@ -132,13 +126,13 @@ def test_partition_that_lost_nothing_takes_every_cursor(any_shop):
     feed = source(partitions=4).bind(any_shop)
     before, at_15 = feed.cursor_after(3), feed.cursor_after(15)
     trim(feed, 11)
-    run(any_shop, orders.update().where(orders.c.id == 20).values(part=3))
+    execute(any_shop, orders.update().where(orders.c.id == 20).values(part=3))
     for cursor in ("1-0", before, FIRST):
         assert numbers(feed, 3, cursor) == [19]
     with pytest.raises(Trimmed):
         feed.read(0, before, 10)
     raised = Retention().table.update().values(trimmed=15, earliest=at_15)
-    run(any_shop, orders.delete().where(orders.c.id <= 15), raised)
+    execute(any_shop, orders.delete().where(orders.c.id <= 15), raised)
     with pytest.raises(Trimmed) as trimmed:
         feed.read(3, before, 10)
     assert trimmed.value.earliest == at_15
@@ -198,7 +192,7 @@ def test_events_that_were_deleted_one_by_one_are_not_missed(shop, feed):
     assert [feed.read(0, start, 2).full for start in ("1-2", "1-13")] == [False, True]
     assert trim(feed, 11) == 9
     assert numbers(feed, 0, cursor) == [14, 16, 18]
-    run(shop, orders.delete().where(orders.c.id == 15))
+    execute(shop, orders.delete().where(orders.c.id == 15))
     with pytest.raises(Diverged):
         feed.read(0, above, 10)
     with shop.begin() as connection, pytest.raises(ConfigurationError, match="needs a Retention"):
@@ -212,7 +206,7 @@ def test_numbers_that_start_again_below_the_mark_are_refused(sqlite):
     feed = source().bind(sqlite)
     mark, at_4 = feed.cursor_after(10), feed.cursor_after(5)
     trim(feed, 11)
-    run(sqlite, orders.delete(), text("DELETE FROM sqlite_sequence"))
+    execute(sqlite, orders.delete(), "DELETE FROM sqlite_sequence")
     place_at(sqlite, range(3))
     for cursor in (mark, FIRST):
         with pytest.raises(Diverged):

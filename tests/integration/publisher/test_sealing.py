@@ -25,6 +25,7 @@ from harness.killed import opened as opened_store
 from harness.killed import source as log_source
 from harness.log import Log, connected
 from harness.ordering_table import ALL, SEQUENCED_SQLITE, SINGLE_WRITER
+from harness.published import install
 from harness.shop import orders
 from harness.trimmed import before_query, numbers, trim
 from sqlalchemy import insert
@@ -93,8 +94,7 @@ def test_feeds_that_cannot_be_sealed_are_refused(sqlite, tmp_path):
             feed.seal(**{name: 0})
     for options in ({"data": ["id"]}, {"partitions": 4}, {"ordering": "sequenced"}):
         other = source(Archive(tmp_path), **options)
-        with sqlite.begin() as connection:
-            other.install(connection)
+        install(other, sqlite)
         for use in (other.bind(sqlite).seal, partial(other.bind(sqlite).plan_trim, below=7)):
             with pytest.raises(ConfigurationError, match="belongs to another feed"):
                 use()

@@ -4,9 +4,10 @@ from bisect import bisect_right
 from itertools import pairwise
 
 from harness.shop import metadata, orders
+from harness.statements import add, execute, scalars
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import delete, insert, select, text
+from sqlalchemy import delete, select, text
 
 from zeroeventhub import TableFeed
 
@@ -50,9 +51,8 @@ def split(feed, count, *, partition=0, after=0, until=None):
 
 def positions(engine, partition=0):
     """The positions of a partition's events, in order."""
-    with engine.connect() as connection:
-        query = select(orders.c.id).where(orders.c.part == partition).order_by(orders.c.id)
-        return list(connection.scalars(query))
+    query = select(orders.c.id).where(orders.c.part == partition)
+    return scalars(engine, query.order_by(orders.c.id))
 
 
 def sizes(rows, boundaries):
@@ -107,9 +107,8 @@ def test_joined_pieces_are_the_whole(sqlite, spread, count, dice):
     shares = dice.random()
     rows = [{"id": each, "part": int(dice.random() < shares)} for each in ids]
     metadata.create_all(sqlite)
-    with sqlite.begin() as connection:
-        connection.execute(delete(orders))
-        connection.execute(insert(orders), rows)
+    execute(sqlite, delete(orders))
+    add(sqlite, orders, rows)
     after, until = sorted(dice.choices([0, *ids, ids[0] - 1], k=2))
     boundaries = split(feed_of(sqlite), count, after=after, until=until)
     own = [row["id"] for row in rows if row["part"] == 0 and after < row["id"] <= until]

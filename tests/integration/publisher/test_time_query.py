@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 from harness.published import TWO, published
 from harness.shop import metadata, orders, place
-from sqlalchemy import Column, DateTime, Integer, MetaData, Table, insert, text
+from harness.tables import event_table
+from sqlalchemy import DateTime, insert, text
 from sqlalchemy.dialects import mysql, postgresql
 
 from zeroeventhub import FIRST, LAST, TableFeed
@@ -97,13 +98,7 @@ def test_moment_of_sqlite_is_found_in_every_form(sqlite, form):
 
 def test_event_whose_time_was_cut_lies_behind_its_moment(engine):
     """A database that keeps seconds cuts a time; a moment of the same second is before it."""
-    table = Table(
-        "cut",
-        MetaData(),
-        Column("id", Integer, primary_key=True),
-        Column("at", TIMESTAMP_0),
-        sqlite_autoincrement=True,
-    )
+    table = event_table("cut", at=TIMESTAMP_0)
     table.create(engine)
     written = NOON.replace(microsecond=700_000, tzinfo=None)
     with engine.begin() as connection:

@@ -8,6 +8,7 @@ from harness.killed import trimming, until_killed
 from harness.log import LOG, Log, append, stranger
 from harness.ordering_table import ALL, OBSERVED, SEQUENCING, SINGLE_WRITER
 from harness.shop import orders
+from harness.statements import execute
 from harness.trimmed import numbers, of_any, of_each, position_of, trim
 from sqlalchemy import MetaData, insert
 
@@ -36,8 +37,7 @@ def fill(engine):
 def change(engine, where=None, **values):
     """Change orders, all of them unless it is said which."""
     statement = orders.update() if where is None else orders.update().where(orders.c.id == where)
-    with engine.begin() as connection:
-        connection.execute(statement.values(**values))
+    execute(engine, statement.values(**values))
 
 
 def test_plan_by_age(shop, feed):

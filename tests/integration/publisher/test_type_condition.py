@@ -2,9 +2,10 @@
 
 import sqlalchemy as sa
 from harness.shop import orders
+from harness.statements import add, execute
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import insert, text
+from sqlalchemy import insert
 
 from zeroeventhub import FIRST, TableFeed, TypeFilter
 from zeroeventhub.protocol import EVENT_TYPES, NOTHING
@@ -23,15 +24,13 @@ names = st.text(
 def write(engine, kinds, **values):
     """Append an event of each type, numbered by its place in the list."""
     rows = [{"kind": kind, "data": {"n": n}, **values} for n, kind in enumerate(kinds)]
-    with engine.begin() as connection:
-        connection.execute(insert(orders), rows)
+    add(engine, orders, rows)
 
 
 def fill(engine):
     """Let the empty table take any letters."""
     if engine.dialect.name == "mariadb":
-        with engine.begin() as connection:
-            connection.execute(text("ALTER TABLE orders CONVERT TO CHARACTER SET utf8mb4"))
+        execute(engine, "ALTER TABLE orders CONVERT TO CHARACTER SET utf8mb4")
 
 
 def source(**options):

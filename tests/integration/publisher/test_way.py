@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import sqlalchemy as sa
 from harness.databases import new_database
-from harness.shop import orders, place
+from harness.shop import orders, write
+from harness.statements import execute
 from psycopg import sql
 
 from zeroeventhub import FIRST, LAST, TableFeed, TypeFilter
@@ -291,8 +292,7 @@ def distinct(found):
 def test_postgresql_looks_at_no_more_than_it_answers(full, state):
     """Whatever PostgreSQL knows of the table, statements go by an index and touch few blocks."""
     if state == "analyzed":
-        with full.begin() as connection:
-            connection.execute(sa.text("ANALYZE"))
+        execute(full, "ANALYZE")
     for name in [*FEEDS, "by expression"]:
         for statement, parameters, rows in distinct(asked(full, name)):
             plans = plans_on_postgresql(full, statement, parameters)
@@ -360,8 +360,7 @@ def test_feed_plans_so_on_postgresql_and_its_host_does_not(postgresql):
                 names = ("enable_sort", "enable_seqscan")
                 seen.extend(other.execute(f"SHOW {name}").fetchone()[0] for name in names)
 
-    with postgresql.begin() as connection:
-        place(connection, 3)
+    write(postgresql, 3)
     TableFeed(orders, data="data").bind(postgresql).read(0, FIRST, 3)
     assert {*seen} == {"off"}
     with postgresql.connect() as connection:

@@ -3,7 +3,8 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from harness.readers import Book, Numbers, Watcher, fill
+from harness.readers import Book, Numbers, Watcher
+from harness.shop import fill
 
 
 @pytest.fixture

@@ -6,9 +6,10 @@ from uuid import UUID
 import httpx
 import pytest
 from harness import readers
-from harness.readers import fill, write
-from harness.shop import orders
-from sqlalchemy import Column, Integer, MetaData, String, Table, Uuid, delete, insert
+from harness.published import install
+from harness.shop import fill, orders, write
+from harness.statements import add, execute
+from sqlalchemy import Column, Integer, MetaData, String, Table, Uuid, delete
 
 from zeroeventhub import TableFeed
 from zeroeventhub.publisher.compacting import Compaction
@@ -89,8 +90,7 @@ def test_ids_of_ones_own_are_found(engine, column, ids, unknown):
         mariadb_charset="utf8mb4",
     )
     table.metadata.create_all(engine)
-    with engine.begin() as connection:
-        connection.execute(insert(table), [{"id": key, "n": n} for n, key in enumerate(ids)])
+    add(engine, table, [{"id": key, "n": n} for n, key in enumerate(ids)])
     feed = TableFeed(table, position="position", id="id", data=["n"], cloudevents=True)
     with mounted(feed, engine) as url:
         events = batch(get(url))
@@ -134,17 +134,14 @@ def test_partitions_are_named(empty_shop):
 def test_deleted_events_are_moved_over(any_engine):
     """A client goes on over a page of deleted events, although it has no cursor for them."""
     shop, feed = fill(any_engine, 0), source(ordering="sequenced")
-    with shop.begin() as connection:
-        feed.install(connection)
+    install(feed, shop)
     write(shop, 2500)
     with mounted(feed, shop) as url:
         assert len(batch(get(url))) == 1000
-        with shop.begin() as connection:
-            connection.execute(delete(orders).where(orders.c.id.between(1, 2400)))
+        execute(shop, delete(orders).where(orders.c.id.between(1, 2400)))
         events = read_all(url)
         assert [event["data"]["n"] for event in events] == list(range(2400, 2500))
-        with shop.begin() as connection:
-            connection.execute(delete(orders))
+        execute(shop, delete(orders))
         assert batch(get(url)) == []
 
 
@@ -152,12 +149,10 @@ def test_place_of_a_deleted_event_is_respected(any_engine):
     """An id whose event is gone leads to what follows it, or to 410 where that is gone."""
     shop = fill(any_engine, 0)
     feed = source(mutable=True, retention=Retention())
-    with shop.begin() as connection:
-        feed.install(connection)
+    install(feed, shop)
     write(shop, 20)
     with mounted(feed, shop) as url:
-        with shop.begin() as connection:
-            connection.execute(delete(orders).where(orders.c.id == 5))
+        execute(shop, delete(orders).where(orders.c.id == 5))
         assert [one["id"] for one in batch(get(url, lastEventId="5"))][:2] == ["6", "7"]
         assert len(batch(get(url, lastEventId="null"))) == 19
         bound = feed.bind(shop)
@@ -176,16 +171,14 @@ def test_id_of_a_deleted_event_is_gone(engine, way):
     elif way == "compacted":
         options |= {"key": "kind", "compaction": Compaction()}
     feed = source(id="customer", **options)
-    with shop.begin() as connection:
-        feed.install(connection)
+    install(feed, shop)
     write(shop, 5)
     with mounted(feed, shop) as url:
         assert [one["id"] for one in batch(get(url))] == [f"c{n}" for n in range(5)]
         assert get(url, lastEventId="c9").status_code == (410 if way == "mutable" else 400)
         bound = feed.bind(shop)
         if way == "mutable":
-            with shop.begin() as connection:
-                connection.execute(delete(orders).where(orders.c.customer == "c1"))
+            execute(shop, delete(orders).where(orders.c.customer == "c1"))
         elif way == "trimmed":
             bound.trim(bound.plan_trim(below=3))
         else:

@@ -17,18 +17,17 @@ from harness.readers import (
     Numbers,
     cursor_of,
     engine_of,
-    fill,
     get,
     head_of,
     mounted,
     numbers,
     page_url,
-    write,
 )
-from harness.shop import orders, place
+from harness.shop import fill, orders, place, write
 from harness.stalled import answer, ask, asking
+from harness.statements import add
 from harness.waiting import until
-from sqlalchemy import event, insert, text
+from sqlalchemy import event, text
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
@@ -97,8 +96,7 @@ def test_wait_is_for_events_of_the_types_and_the_partition_that_are_asked_for(
         watcher.until_waiting(3)
         for kind in ("placed", "sent", "paid"):
             assert not paid.done()
-            with empty_shop.begin() as connection:
-                connection.execute(insert(orders), {"part": 1, "kind": kind, "data": {"n": kind}})
+            add(empty_shop, orders, {"part": 1, "kind": kind, "data": {"n": kind}})
         assert numbers(paid.result()) == ["paid"]
         assert numbers(lost.result()) == numbers(other.result()) == []
         assert cursor_of(lost.result()).split("-")[1] == cursor_of(paid.result()).split("-")[1]

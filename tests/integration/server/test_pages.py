@@ -9,18 +9,8 @@ from itertools import product
 import httpx
 import pytest
 from harness import readers
-from harness.readers import (
-    BOOK_PAGE,
-    Book,
-    cursor_of,
-    fill,
-    mounted,
-    numbers,
-    page_url,
-    read,
-    write,
-)
-from harness.shop import orders
+from harness.readers import BOOK_PAGE, Book, cursor_of, mounted, numbers, page_url, read
+from harness.shop import fill, orders, write
 from harness.waiting import until
 
 from zeroeventhub import FIRST, LAST, Capacity, Event, Page, Principal, TableFeed

@@ -13,21 +13,11 @@ import httpx
 import psycopg
 import pymysql
 import pytest
+import sqlalchemy as sa
 from harness.readers import PATIENCE, get, mounted, page_url
-from sqlalchemy import (
-    JSON,
-    Column,
-    DateTime,
-    Integer,
-    MetaData,
-    String,
-    Table,
-    cast,
-    create_engine,
-    func,
-    insert,
-    text,
-)
+from harness.statements import add
+from harness.tables import event_table
+from sqlalchemy import text
 
 from zeroeventhub import Event, FeedInfo, Page, Principal, TableFeed, errors
 from zeroeventhub.publisher import horizon_watch
@@ -36,15 +26,7 @@ from zeroeventhub.server import incidents
 CANARY = "kanarek"
 ROUTES = ["", "/events", "/cursor", "/splits", "/lag", "/cursor-of-count", "/http-feed"]
 
-events = Table(
-    "events",
-    MetaData(),
-    Column("id", Integer, primary_key=True),
-    Column("data", JSON),
-    Column("at", DateTime),
-    Column("kind", String(20)),
-    sqlite_autoincrement=True,
-)
+events = event_table("events", data=sa.JSON, at=sa.DateTime, kind=sa.String(20))
 
 
 @pytest.fixture
@@ -254,7 +236,7 @@ def lookup(request):
 
 def querying(request):
     """Fail in a query of a database."""
-    with create_engine("sqlite://").connect() as connection:
+    with sa.create_engine("sqlite://").connect() as connection:
         connection.execute(text("SELECT :token FROM kanarek"), {"token": CANARY})
 
 
@@ -312,12 +294,12 @@ def test_text_of_a_database_is_not_logged(postgresql, said):
     """What a database says of an error, and the statement with its values, are in no record."""
     with postgresql.begin() as connection:
         events.metadata.create_all(connection)
-        connection.execute(insert(events), {"data": 1, "kind": CANARY})
+        connection.execute(sa.insert(events), {"data": 1, "kind": CANARY})
         connection.exec_driver_sql(
             "CREATE FUNCTION boom() RETURNS integer LANGUAGE plpgsql AS "
             f"$$ BEGIN RAISE EXCEPTION '{CANARY}' USING DETAIL = '{CANARY}'; END $$"
         )
-    columns = {"P0001": func.boom(type_=Integer), "22P02": cast(events.c.kind, Integer)}
+    columns = {"P0001": sa.func.boom(type_=sa.Integer), "22P02": sa.cast(events.c.kind, sa.Integer)}
     for state, column in columns.items():
         with asking(TableFeed(events, data={"value": column}), postgresql) as ask:
             status, shown = ask()
@@ -338,7 +320,7 @@ def test_text_of_a_database_is_not_logged(postgresql, said):
 )
 def test_address_of_a_database_is_not_logged(said, url):
     """A database that cannot be reached is logged without its address, user and password."""
-    engine = create_engine(url)
+    engine = sa.create_engine(url)
     with asking(TableFeed(events), engine) as ask:
         for route in ROUTES[:2]:
             status, shown = ask(route)
@@ -417,8 +399,7 @@ def test_good_answers_are_silent(sqlite, said, monkeypatch):
     """What goes well says nothing at all, and a payload is in the answer alone."""
     monkeypatch.setattr(horizon_watch, "TOO_LATE", 0.0)
     events.metadata.create_all(sqlite)
-    with sqlite.begin() as connection:
-        connection.execute(insert(events), {"data": CANARY})
+    add(sqlite, events, {"data": CANARY})
     with asking(TableFeed(events, data="data"), sqlite) as ask:
         for route in ROUTES[:6]:
             ask(route, count=2, events=2)

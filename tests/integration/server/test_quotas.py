@@ -17,8 +17,8 @@ from harness.readers import (
     open_stream,
     page_url,
     served,
-    write,
 )
+from harness.shop import write
 from harness.stalled import answer, ask
 from harness.waiting import until
 

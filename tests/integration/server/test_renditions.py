@@ -12,11 +12,10 @@ import pytest
 import zstandard
 from harness.readers import mounted, page_url
 from harness.shop import metadata, orders
-from harness.web import serving
-from sqlalchemy import JSON, Column, Integer, MetaData, Table, insert, text
-from starlette.applications import Starlette
+from harness.tables import event_table
+from sqlalchemy import JSON, insert, text
 
-from zeroeventhub import FIRST, AsyncClient, Client, Event, FeedInfo, Page, TableFeed, feed_routes
+from zeroeventhub import FIRST, AsyncClient, Client, Event, FeedInfo, Page, TableFeed
 from zeroeventhub.arrow import MEDIA_TYPE as ARROW
 from zeroeventhub.errors import MissingExtra
 from zeroeventhub.ndjson import MEDIA_TYPE as LINES
@@ -180,13 +179,7 @@ def test_without_zstandard_pages_are_gzip(shop, monkeypatch):
             Client(url, http, compressed="zstd")
 
 
-documents = Table(
-    "documents",
-    MetaData(),
-    Column("id", Integer, primary_key=True),
-    Column("data", JSON),
-    sqlite_autoincrement=True,
-)
+documents = event_table("documents", data=JSON)
 
 
 @pytest.mark.parametrize("cloudevents", [True, False], ids=["cloudevents", "plain"])
@@ -199,17 +192,16 @@ def test_line_ends_of_stored_json_stay_at_the_publisher(engine, cloudevents):
         connection.execute(text("INSERT INTO documents (data) VALUES (:data)"), {"data": stored})
     feed = TableFeed(documents, data="data", cloudevents=cloudevents)
     options = {"http_feed": cloudevents, "server_sent_events": True, "arrow": True}
-    routes = feed_routes("/feed", feed, engine, **options)
-    with serving(Starlette(routes=routes)) as url, httpx.Client(base_url=url) as http:
-        for path in ("/feed/events?partition=0&token=1&cursor=_first", "/feed?n=1&cursor0=_first"):
-            answer = http.get(path)
+    with mounted(feed, engine, **options) as url, httpx.Client() as http:
+        for path in ("/events?partition=0&token=1&cursor=_first", "?n=1&cursor0=_first"):
+            answer = http.get(url + path)
             assert (answer.status_code, b"\r" in answer.content) == (200, False)
         assert (
-            not cloudevents or b"\r" not in http.get("/feed/http-feed").raise_for_status().content
+            not cloudevents or b"\r" not in http.get(f"{url}/http-feed").raise_for_status().content
         )
-        with http.stream("GET", "/feed/server-sent-events") as stream:
+        with http.stream("GET", f"{url}/server-sent-events") as stream:
             assert b"\r" not in next(stream.iter_raw())
-        client = Client(f"{url}/feed", http)
+        client = Client(url, http)
         (event,) = client.fetch(0, "_first").events
         assert event.data.get("data", event.data) == data
         (value,) = client.fetch_arrow(0, "_first").batches[0].column("data").to_pylist()

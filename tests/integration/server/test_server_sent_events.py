@@ -8,10 +8,10 @@ from itertools import count
 
 import httpx
 import pytest
-from harness.readers import PATIENCE, READER, TOKEN, fill, get, mounted, open_stream, write
-from harness.shop import orders
+from harness.readers import PATIENCE, READER, TOKEN, get, mounted, open_stream
+from harness.shop import fill, orders, write
+from harness.statements import add
 from harness.waiting import until
-from sqlalchemy import insert
 from starlette.exceptions import HTTPException
 
 from zeroeventhub import FIRST, Event, FeedInfo, Principal, TableFeed
@@ -118,8 +118,7 @@ def test_stream_of_certain_types(empty_shop, watcher, pool):
         reader = pool.submit(events, url, 1, **options)
         watcher.until_waiting(1)
         write(empty_shop, 2, first=3)
-        with empty_shop.begin() as connection:
-            connection.execute(insert(orders), {"kind": "paid", "data": {"n": 9}})
+        add(empty_shop, orders, {"kind": "paid", "data": {"n": 9}})
         assert numbers(reader.result(PATIENCE)) == [9]
         assert numbers(events(url, 1, **{"skip-event-types": "placed"})) == [9]
 

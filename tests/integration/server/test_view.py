@@ -7,21 +7,12 @@ from itertools import product
 
 import httpx
 import pytest
-from harness.readers import Numbers, cursor_of, kind, open_stream
+from harness.published import install
+from harness.readers import Numbers, cursor_of, kind, mounted, open_stream
 from harness.shop import metadata, orders
-from harness.web import serving
 from sqlalchemy import insert
-from starlette.applications import Starlette
 
-from zeroeventhub import (
-    FeedInfo,
-    Partition,
-    Principal,
-    TableFeed,
-    TypeFilter,
-    bearer_tokens,
-    feed_routes,
-)
+from zeroeventhub import FeedInfo, Partition, Principal, TableFeed, TypeFilter, bearer_tokens
 
 
 def placed(number):
@@ -82,15 +73,13 @@ def source(**options):
 def sessions(feed, engine=None, readers=READERS, **options):
     """Serve a feed to its readers; yield a function that gives a reader's session."""
     hook = bearer_tokens({token(name): principal for name, principal in readers.items()})
-    routes = feed_routes(
-        "/orders", feed, engine, authorize=hook, http_feed=True, server_sent_events=True, **options
-    )
-    with serving(Starlette(routes=routes)) as url, httpx.Client(timeout=20) as client:
+    options |= {"authorize": hook, "http_feed": True, "server_sent_events": True}
+    with mounted(feed, engine, **options) as url, httpx.Client(timeout=20) as client:
 
         def session(name):
             def ask(path="", headers=None, **parameters):
                 headers = {"Authorization": f"Bearer {token(name)}", **(headers or {})}
-                address = f"{url}/orders{path and f'/{path}'}"
+                address = f"{url}/{path}" if path else url
                 return client.get(address, params=parameters, headers=headers)
 
             ask.url = url
@@ -119,7 +108,7 @@ def streamed(ask, count, **parameters):
     def stopped(received):
         return received.count(b"data: ") >= count and received.endswith(b"\n\n")
 
-    received = open_stream(f"{ask.url}/orders", stopped, headers=ask.headers, **parameters)
+    received = open_stream(ask.url, stopped, headers=ask.headers, **parameters)
     lines = received.decode().splitlines()
     return [json.loads(line[6:])["data"]["n"] for line in lines if line.startswith("data: ")]
 
@@ -245,8 +234,7 @@ def test_reader_sees_its_partitions_alone(shop):
 def test_reader_sees_the_types_that_it_may(engine, ordering):
     """What a reader may see and what it asks for are one filter, on every route with events."""
     shop, feed = fill(engine), source(ordering=ordering)
-    with shop.begin() as connection:
-        feed.install(connection)
+    install(feed, shop)
     expected = {
         "everything": [0, 4, 8, 12, 16, 20, 24, 28, 32, 36],
         "paid": [4, 12, 20, 28, 36],
@@ -345,5 +333,5 @@ def test_page_of_a_reader_of_some_types_is_not_kept_for_ever(shop):
         parameters = place(0, cursor, pagesizehint=2)
         kept = session("half")("events", headers=tag, **parameters)
         assert (kept.status_code, kept.headers["vary"]) == (304, "Authorization")
-        refused = httpx.get(f"{session('half').url}/orders/events", params=parameters, headers=tag)
+        refused = httpx.get(f"{session('half').url}/events", params=parameters, headers=tag)
         assert (refused.status_code, refused.headers["vary"]) == (401, "Authorization")

@@ -8,14 +8,13 @@ from itertools import count
 
 import pytest
 from harness.archives import s3_store
+from harness.readers import mounted
 from harness.shop import metadata, orders, place
 from harness.spark import spark_session
-from harness.web import serving
+from harness.statements import add
 from obstore.store import S3Store
-from sqlalchemy import insert
-from starlette.applications import Starlette
 
-from zeroeventhub import TableFeed, feed_routes
+from zeroeventhub import TableFeed
 from zeroeventhub.archive import Archive
 from zeroeventhub.publisher.retention import Retention
 
@@ -92,8 +91,7 @@ def publish():
 
     def publish(engine, **options):
         given = {"partition": "part", "partitions": 2, "data": "data"} | options
-        routes = feed_routes("", TableFeed(orders, **given), engine, arrow=True)
-        return serving(Starlette(routes=routes))
+        return mounted(TableFeed(orders, **given), engine, arrow=True)
 
     return publish
 
@@ -140,8 +138,7 @@ def writing():
             while not ended.wait(0.01):
                 pair = (next(numbers), next(numbers))
                 rows = [{"part": partitions[n % len(partitions)], "data": {"n": n}} for n in pair]
-                with engine.begin() as connection:
-                    connection.execute(insert(orders), rows)
+                add(engine, orders, rows)
 
         with ThreadPoolExecutor(2) as pool:
             writers = [pool.submit(write) for _ in range(2)]

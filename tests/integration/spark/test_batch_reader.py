@@ -5,13 +5,14 @@ from datetime import UTC, datetime, timedelta
 from urllib.parse import parse_qs
 
 import pytest
+from harness.readers import mounted
 from harness.shop import metadata, orders
 from harness.spark_reading import numbers, planned, read, rows_of, source
+from harness.statements import add
 from harness.web import serving
 from pyspark.sql import datasource
 from pyspark.sql.functions import spark_partition_id
 from pyspark.sql.types import ArrayType, IntegerType, MapType, StringType, StructType, VariantType
-from sqlalchemy import insert
 from starlette.applications import Starlette
 
 from zeroeventhub import TableFeed, feed_routes
@@ -33,8 +34,7 @@ def asked(sqlite):
         {"part": n % 2, "kind": kinds[n % 4], "placed": BEGIN + timedelta(minutes=20 * n)}
         for n in range(100)
     ]
-    with sqlite.begin() as connection:
-        connection.execute(insert(orders), [row | {"data": {"n": 1}} for row in rows])
+    add(sqlite, orders, [row | {"data": {"n": 1}} for row in rows])
     columns = {"partition": "part", "type": "kind", "time": "placed", "data": "data"}
     feed = TableFeed(orders, partitions=2, cloudevents="/shop", **columns)
     application = Starlette(routes=feed_routes("", feed, sqlite))
@@ -117,8 +117,7 @@ def test_feed_is_asked_for_what_filters_let_through(asked, filters, partitions, 
 def test_schema_makes_columns_of_members(shop, publish):
     """Members of events are columns of the types that a schema names; what does not fit is told."""
     odd = [{"n": "many"}, [1], {"n": 200, "customer": {"name": "c"}}]
-    with shop.begin() as connection:
-        connection.execute(insert(orders), [{"data": data} for data in odd])
+    add(shop, orders, [{"data": data} for data in odd])
     strict = StructType().add("n", "long").add("customer", "string")
     schema = StructType(strict.fields).add("partition", "integer").add("_corrupt_record", "string")
     with publish(shop) as url:
@@ -158,7 +157,7 @@ def archived(any_engine, sealed):
     """A feed whose events are in files alone, in files and the table, or in the table."""
     bound = sealed.bind(any_engine)
     bound.trim(bound.plan_trim(sealed=30))
-    with serving(Starlette(routes=feed_routes("", sealed, any_engine, arrow=True))) as url:
+    with mounted(sealed, any_engine, arrow=True) as url:
         yield url
 
 

@@ -2,16 +2,15 @@
 
 import json
 
-import httpx
 import pytest
 from click.testing import CliRunner
-from harness.shop import metadata, orders, place
+from harness.readers import client_of, mounted
+from harness.shop import fill, orders
+from harness.statements import scalars
 from harness.stores import new_store
-from harness.web import serving
 from sqlalchemy import Column, Connection, Integer, MetaData, Table, create_engine, insert, select
-from starlette.applications import Starlette
 
-from zeroeventhub import Client, Consumer, Event, TableFeed, feed_routes
+from zeroeventhub import Consumer, Event, TableFeed
 from zeroeventhub.cli.commands import commands
 from zeroeventhub.layout import Layout
 
@@ -35,9 +34,7 @@ def test_bulk_and_consumer_have_every_event_once(spark, stream, any_engine, writ
 
     Partition 0 is closed: 2 and 3 start when it has been read, by one or the other.
     """
-    metadata.create_all(any_engine)
-    with any_engine.begin() as connection:
-        place(connection, HISTORY)
+    fill(any_engine, HISTORY)
     layout = Layout.of(2).split(0, into=2)
     feed = TableFeed(orders, data="data", partition="part", partitions=layout)
     store = new_store(create_engine(f"sqlite:///{tmp_path / 'copy.db'}"))
@@ -49,20 +46,16 @@ def test_bulk_and_consumer_have_every_event_once(spark, stream, any_engine, writ
     def apply(connection: Connection, event: Event):
         connection.execute(insert(copied).values(n=event.data["n"]))
 
-    with (
-        serving(Starlette(routes=feed_routes("/orders", feed, any_engine))) as base,
-        httpx.Client() as http,
-    ):
+    with mounted(feed, any_engine) as url, client_of(url) as client:
         with writing(any_engine, (1, 2, 3), HISTORY):
-            stream(f"{base}/orders", lambda one: one.option("path", rows), limit=200)
+            stream(url, lambda one: one.option("path", rows), limit=200)
             done = CliRunner().invoke(commands, command)
             assert done.exit_code == 0, done.output
-            consumer = Consumer(Client(f"{base}/orders", http), store, "copy", follow=False)
+            consumer = Consumer(client, store, "copy", follow=False)
             consumer.run(apply)
         consumer.run(apply)
     bulk = [json.loads(row.data)["n"] for row in spark.read.parquet(rows).collect()]
-    with any_engine.connect() as connection:
-        published = [document["n"] for document in connection.scalars(select(orders.c.data))]
+    published = [document["n"] for document in scalars(any_engine, select(orders.c.data))]
     with store.engine.connect() as connection:
         applied = list(connection.scalars(select(copied.c.n)))
         standings = {one.partition: one.ended for one in store.standings(connection, "copy")}

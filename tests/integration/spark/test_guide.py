@@ -2,15 +2,14 @@
 
 import json
 
-import httpx
 import pytest
 from harness.guides import guide
+from harness.readers import client_of, mounted
 from harness.shop import metadata, orders
-from harness.web import serving
-from sqlalchemy import create_engine, insert, text
-from starlette.applications import Starlette
+from harness.statements import add, execute
+from sqlalchemy import create_engine, text
 
-from zeroeventhub import Client, TableFeed, feed_routes
+from zeroeventhub import TableFeed
 
 INVOICES = [("ada", 12.0), ("bob", 7.5), ("ada", 3.25), ("eve", 8.0)]
 
@@ -20,17 +19,13 @@ def test_pieces_of_the_guide_run_as_they_stand(spark, sqlite, tmp_path, capsys):
     """A reader of the guide gets every event in batches, in streams, and applied once."""
     metadata.create_all(sqlite)
     rows = [{"data": {"customer": who, "amount": amount}} for who, amount in INVOICES]
-    with sqlite.begin() as connection:
-        connection.execute(insert(orders), rows)
+    add(sqlite, orders, rows)
     engine = create_engine(f"sqlite:///{tmp_path / 'billing.db'}")
-    with engine.begin() as connection:
-        connection.execute(text("CREATE TABLE applied (batch INTEGER PRIMARY KEY)"))
-        connection.execute(text("CREATE TABLE invoices (customer TEXT, amount NUMERIC)"))
-    routes = feed_routes("/orders", TableFeed(orders, data="data"), sqlite)
+    execute(engine, "CREATE TABLE applied (batch INTEGER PRIMARY KEY)")
+    execute(engine, "CREATE TABLE invoices (customer TEXT, amount NUMERIC)")
     given = {"engine": engine, "json": json, "lake": str(tmp_path), "spark": spark, "text": text}
-    with serving(Starlette(routes=routes)) as base, httpx.Client() as http:
-        url = f"{base}/orders"
-        with guide("spark.md", client=Client(url, http), url=url, **given) as piece:
+    with mounted(TableFeed(orders, data="data"), sqlite) as url, client_of(url) as client:
+        with guide("spark.md", client=client, url=url, **given) as piece:
             assert piece("batch")["orders"].count() == len(INVOICES)
             found = piece("schema")["orders"].groupBy("customer").sum("amount").collect()
             sums = {row[0]: float(row[1]) for row in found}

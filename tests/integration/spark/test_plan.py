@@ -4,8 +4,9 @@ import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from harness.shop import orders, place
+from harness.shop import orders, write
 from harness.spark_reading import Streaming, numbers, planned, read, rows_of
+from harness.statements import execute, scalars
 from sqlalchemy import delete, insert, select
 
 from zeroeventhub import FIRST, LAST, errors
@@ -22,11 +23,9 @@ def url(shop, publish):
 def test_tasks_divide_the_history_while_it_is_written(shop, publish, writing):
     """Each event that was settled at planning is in one task, and none that was written later."""
     with publish(shop) as url, writing(shop, (0, 1), 10**6):
-        with shop.connect() as connection:
-            before = {row["n"] for row in connection.scalars(select(orders.c.data))}
+        before = {row["n"] for row in scalars(shop, select(orders.c.data))}
         reader, tasks = planned(url, minPartitions=15, pageSize=50)
-        with shop.begin() as connection:
-            place(connection, 5, first=5 * 10**6, partitions=2)
+        write(shop, 5, first=5 * 10**6, partitions=2)
         found = [numbers(rows_of(reader, [task])) for task in tasks]
         again = [numbers(rows_of(reader, [task])) for task in reversed(tasks)]
     assert len(tasks) >= 15
@@ -50,8 +49,7 @@ def test_one_partition_is_read_by_several_tasks(shop, publish):
         assert len(parts) >= 4
         assert [number for part in parts for number in part] == list(range(200))
         assert min(map(len, parts)) > 20
-        with shop.begin() as connection:
-            connection.execute(delete(orders))
+        execute(shop, delete(orders))
         reader, tasks = planned(url, minPartitions=4)
         assert (len(tasks), rows_of(reader, tasks)) == (1, [])
 
@@ -61,8 +59,7 @@ def test_batch_ends_where_offsets_say(shop, url):
     driver = Streaming(url, startingOffsets="latest")
     ends = driver.begin()["cursors"]
     driver.reader.stop()
-    with shop.begin() as connection:
-        place(connection, 10, first=200, partitions=2)
+    write(shop, 10, first=200, partitions=2)
 
     def found(**options):
         return sorted(numbers(read(url, **options)))

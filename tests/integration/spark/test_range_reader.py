@@ -8,13 +8,12 @@ import pytest
 from harness.faults.proxy import Fault, Plan, proxying
 from harness.laid_out_feed import ReadFeed
 from harness.peer import peer_python, run_peer
+from harness.readers import mounted
 from harness.shop import orders
 from harness.spark_reading import numbers, planned, read, rows_of
-from harness.web import serving
 from sqlalchemy import select, update
-from starlette.applications import Starlette
 
-from zeroeventhub import FeedInfo, Page, TableFeed, errors, feed_routes
+from zeroeventhub import FeedInfo, Page, TableFeed, errors
 from zeroeventhub.protocol import EVENT_TYPES, STOP
 
 __all__ = ["peer_python"]
@@ -28,11 +27,6 @@ def numbered(*extensions, partitions=2):
     return feed
 
 
-def served(feed):
-    """Serve a feed; yield its URL."""
-    return serving(Starlette(routes=feed_routes("", feed)))
-
-
 @pytest.mark.parametrize("requests", [0, 1, 8])
 def test_layout_changes_before_and_in_a_task(requests):
     """What a partition still had to give is read from those that took its place, once."""
@@ -44,7 +38,7 @@ def test_layout_changes_before_and_in_a_task(requests):
             feed.layout = feed.layout.redistribute(by=2).redistribute(by=3)
         return info()
 
-    with served(feed) as url:
+    with mounted(feed) as url:
         reader, tasks = planned(url)
         feed.info = info_and_change
         assert sorted(numbers(rows_of(reader, tasks))) == list(range(1, 61))
@@ -55,7 +49,7 @@ def test_layout_changes_before_and_in_a_task(requests):
 def test_feed_that_cannot_stop_is_read_by_count(size):
     """A feed that only describes itself and gives pages is read up to where it was planned."""
     feed = numbered()
-    with served(feed) as url:
+    with mounted(feed) as url:
         reader, tasks = planned(url, pageSize=size, minPartitions=4)
         # The head of a partition moves on with events of others.
         for _ in range(30):
@@ -77,7 +71,7 @@ def test_feed_that_cannot_stop_is_read_by_count(size):
 def test_count_that_leads_elsewhere_is_told(change, error):
     """Where the events that were counted are not in their place any more, the read ends."""
     feed = numbered()
-    with served(feed) as url:
+    with mounted(feed) as url:
         reader, tasks = planned(url)
         change(feed)
         with pytest.raises(error, match=r"other places|Partition \d of the feed is gone"):
@@ -98,7 +92,7 @@ def test_feed_is_asked_again_as_often_as_options_say(is_behind):
             return Page([], cursor)
         raise errors.Unavailable("Not now.")
 
-    with served(feed) as url:
+    with mounted(feed) as url:
         reader, tasks = planned(url, attempts=2)
         feed.read = read
         troubles += ["4", "8"]
@@ -151,7 +145,7 @@ def test_types_are_chosen_by_the_feed_or_here(shop, extensions):
         info = feed.info()
         bare = FeedInfo(info.partitions, info.token, extensions=frozenset(extensions))
         feed = SimpleNamespace(info=lambda: bare, read=feed.read)
-    with serving(Starlette(routes=feed_routes("", feed))) as url:
+    with mounted(feed) as url:
         for option, names, wanted in [
             ("eventTypes", "PAID", {"paid"}),
             ("skipEventTypes", "paid;other", {"placed", None}),

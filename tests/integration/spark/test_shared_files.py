@@ -5,15 +5,14 @@ import logging
 import re
 from contextlib import contextmanager
 
-import httpx
 import pytest
+from harness.published import install
+from harness.readers import client_of, mounted
 from harness.shop import metadata, orders
 from harness.spark_reading import read
-from harness.web import serving
 from sqlalchemy import delete, insert
-from starlette.applications import Starlette
 
-from zeroeventhub import FIRST, Client, TableFeed, feed_routes
+from zeroeventhub import FIRST, TableFeed
 from zeroeventhub.archive import Archive
 from zeroeventhub.errors import BadCursor, ConfigurationError, Diverged
 from zeroeventhub.protocol import SEGMENTS
@@ -23,9 +22,8 @@ from zeroeventhub.publisher.retention import Retention
 @contextmanager
 def served(feed, engine):
     """The feed over HTTP, and a client of it."""
-    app = Starlette(routes=feed_routes("/feed", feed, engine))
-    with serving(app) as url, httpx.Client() as http:
-        yield f"{url}/feed", Client(f"{url}/feed", http)
+    with mounted(feed, engine) as url, client_of(url) as client:
+        yield url, client
 
 
 def texts(url, partition, start, stop, origins):
@@ -90,8 +88,7 @@ def test_files_are_shared_only_if_that_is_said(any_engine, tmp_path):
     """A reader is given no files of an archive that is not shared."""
     metadata.create_all(any_engine)
     feed = TableFeed(orders, data="data", retention=Retention(), archive=Archive(tmp_path))
-    with any_engine.begin() as connection:
-        feed.install(connection)
+    install(feed, any_engine)
     with served(feed, any_engine) as (_, client):
         assert SEGMENTS not in client.discover().extensions
         with pytest.raises(ConfigurationError, match="segments"):

@@ -4,11 +4,9 @@ import json
 
 import pytest
 from harness.laid_out_feed import ReadFeed
+from harness.readers import mounted
 from harness.spark_kills import killed_streams
-from harness.web import serving
-from starlette.applications import Starlette
 
-from zeroeventhub import feed_routes
 from zeroeventhub.protocol import CAUGHT_UP, STOP
 
 
@@ -33,7 +31,7 @@ def test_batch_that_is_run_again(stream, tmp_path, extensions):
             raise RuntimeError("The driver dies.")
 
     publish(120)
-    with serving(Starlette(routes=feed_routes("", feed))) as url:
+    with mounted(feed) as url:
         with pytest.raises(Exception, match="The driver dies"):
             stream(url, lambda writing: writing.foreachBatch(fail_once))
         query = stream(url, lambda writing: writing.foreachBatch(fail_once))

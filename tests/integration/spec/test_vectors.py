@@ -9,25 +9,14 @@ from urllib.parse import quote, urlencode
 
 import httpx
 import pytest
-from harness.readers import kind
+from harness.readers import kind, mounted
 from harness.shop import metadata, orders
+from harness.statements import execute
 from harness.vectors import content, named, schema, vectors
-from harness.web import serving
 from jsonschema import Draft202012Validator
 from sqlalchemy import MetaData, create_engine, delete, insert, select
-from starlette.applications import Starlette
 
-from zeroeventhub import (
-    FIRST,
-    LAST,
-    Event,
-    EventLog,
-    FeedInfo,
-    NewEvent,
-    Page,
-    TableFeed,
-    feed_routes,
-)
+from zeroeventhub import FIRST, LAST, Event, EventLog, FeedInfo, NewEvent, Page, TableFeed
 from zeroeventhub.errors import BadCursor, Trimmed
 from zeroeventhub.protocol import CAUGHT_UP
 
@@ -101,8 +90,7 @@ class Shop:
         self.append(events)
 
     def _run(self, statement):
-        with self._engine.begin() as connection:
-            connection.execute(statement)
+        execute(self._engine, statement)
 
 
 @contextmanager
@@ -112,8 +100,8 @@ def publishing(name, folder, *, recorded=False):
     if name == "plain" or recorded:
         feed = MemoryFeed(*([CAUGHT_UP] if recorded else []))
         feed.append(described["events"])
-        with serving(Starlette(routes=feed_routes("/feed", feed))) as url:
-            yield f"{url}/feed", feed
+        with mounted(feed) as url:
+            yield url, feed
         return
     engine = create_engine(f"sqlite:///{folder / 'vectors.db'}")
     if name == "keys":
@@ -123,8 +111,8 @@ def publishing(name, folder, *, recorded=False):
         writer.append(described["events"])
         columns = {"data": "data", "type": "kind", "time": "placed", "partition": "part"}
         feed = TableFeed(orders, partitions=described["partitions"], **columns)
-    with serving(Starlette(routes=feed_routes("/feed", feed, engine))) as url:
-        yield f"{url}/feed", writer
+    with mounted(feed, engine) as url:
+        yield url, writer
     engine.dispose()
 
 

@@ -3,15 +3,13 @@
 import logging
 from dataclasses import replace
 
-import httpx
 import pytest
-from harness.web import serving
+from harness.readers import client_of, mounted
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import CollectorRegistry, generate_latest
-from starlette.applications import Starlette
 
-from zeroeventhub import FIRST, Client, CursorStore, Event, FeedInfo, Lag, Page, feed_routes
+from zeroeventhub import FIRST, CursorStore, Event, FeedInfo, Lag, Page
 from zeroeventhub.errors import Diverged
 from zeroeventhub.protocol import LAG
 from zeroeventhub.telemetry import OpenTelemetry, Prometheus, lag_collector, reading
@@ -58,8 +56,8 @@ def store(sqlite):
 @pytest.fixture
 def client(feed):
     """A client of the feed."""
-    with serving(Starlette(routes=feed_routes("/feed", feed))) as url, httpx.Client() as http:
-        yield Client(f"{url}/feed", http)
+    with mounted(feed) as url, client_of(url) as client:
+        yield client
 
 
 @pytest.fixture

@@ -5,13 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
-from harness.readers import Watcher, cursor_of, fill, get, routes, write
-from harness.shop import orders
+from harness.readers import Watcher, cursor_of, get, served
+from harness.shop import fill, orders, write
+from harness.statements import add
 from harness.waiting import until
-from harness.web import serving
 from prometheus_client import CollectorRegistry
-from sqlalchemy import insert
-from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 
 from zeroeventhub import FIRST, TableFeed
@@ -49,9 +47,8 @@ def url(sqlite, observer):
             raise HTTPException(404)
         return Principal(name=name, quota=Quota(rate=1.0, burst=1) if name == "eager" else None)
 
-    own = routes(fill(sqlite, 5), authorize, name="orders", observer=observer)
-    with serving(Starlette(routes=own)) as url:
-        yield f"{url}/orders"
+    with served(fill(sqlite, 5), authorize, name="orders", observer=observer) as url:
+        yield url
 
 
 def test_answer_is_described(url, observer):
@@ -114,8 +111,7 @@ def test_time_at_the_head_is_told_apart(url, observer, sqlite):
 def test_what_consumers_miss_is_a_metric(sqlite):
     """Events in no partition of the feed, and the size of the longest event, can be alerted on."""
     feed = TableFeed(orders, data="data", partition="part", partitions=1).bind(fill(sqlite, 0))
-    with sqlite.begin() as connection:
-        connection.execute(insert(orders), [{"data": "x" * 70_000}, {"data": {}}])
+    add(sqlite, orders, [{"data": "x" * 70_000}, {"data": {}}])
     registry = CollectorRegistry()
     PrometheusPublisher(registry).observe_horizon(feed, "orders")
 
@@ -124,8 +120,7 @@ def test_what_consumers_miss_is_a_metric(sqlite):
 
     feed.read(0, FIRST, 10)
     assert (shown("unpublished"), shown("longest_event_bytes")) == (0, 70_002)
-    with sqlite.begin() as connection:
-        connection.execute(insert(orders), {"part": 1, "data": {}})
+    add(sqlite, orders, {"part": 1, "data": {}})
     later = PrometheusPublisher(registry := CollectorRegistry())
     later.observe_horizon(
         TableFeed(orders, data="data", partition="part", partitions=1).bind(sqlite), "orders"

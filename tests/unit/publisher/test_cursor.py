@@ -5,10 +5,10 @@ from hashlib import blake2b
 
 import pytest
 from harness.shop import metadata, orders
+from harness.statements import execute
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import create_engine, delete, insert, update
-from sqlalchemy.pool import StaticPool
+from sqlalchemy import delete, insert, update
 
 from zeroeventhub import FIRST, LAST, TableFeed
 from zeroeventhub.errors import BadCursor, ConfigurationError, Diverged, Gone
@@ -26,15 +26,6 @@ near_misses = st.builds(
     st.integers(0, 2),
     st.just("") | INSERTED,
 )
-
-
-@pytest.fixture(scope="module")
-def memory():
-    """An SQLite database in memory that all examples share."""
-    engine = create_engine("sqlite://", poolclass=StaticPool)
-    metadata.create_all(engine)
-    yield engine
-    engine.dispose()
 
 
 @pytest.fixture(scope="module")
@@ -108,8 +99,7 @@ def first_cursor(engine, secret):
 
 def change(engine):
     """Let the first event be another one."""
-    with engine.begin() as connection:
-        connection.execute(update(orders).where(orders.c.id == 1).values(data={"n": 7}))
+    execute(engine, update(orders).where(orders.c.id == 1).values(data={"n": 7}))
 
 
 def test_guess_of_a_hidden_event_is_not_confirmed_by_a_cursor(shop):

@@ -1,22 +1,18 @@
 """Histories that are set back and go on otherwise, at random: which cursors a feed still takes."""
 
 import pytest
+from harness.statements import add, execute
+from harness.tables import event_table
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Column, Engine, Integer, MetaData, Table, create_engine, insert, text
+from sqlalchemy import Engine, Integer, create_engine, text
 from sqlalchemy.pool import StaticPool
 
 from zeroeventhub import FIRST, LAST, TableFeed
 from zeroeventhub.errors import Diverged, Gone, Trimmed
 from zeroeventhub.protocol import TypeFilter
 
-LOG = Table(
-    "log",
-    MetaData(),
-    Column("id", Integer, primary_key=True),
-    Column("n", Integer),
-    sqlite_autoincrement=True,
-)
+LOG = event_table("log", n=Integer)
 NOTHING = TypeFilter(frozenset({"nothing"}))
 
 
@@ -38,8 +34,7 @@ class World:
             self._drawn += 1
             self._written += 1
             self.history.append((self._drawn, self._written))
-            with self._engine.begin() as connection:
-                connection.execute(insert(LOG), {"id": self._drawn, "n": self._written})
+            add(self._engine, LOG, {"id": self._drawn, "n": self._written})
 
     def skip(self, count: int) -> None:
         """Draw numbers that no event bears, as writers do who give up."""
@@ -49,8 +44,7 @@ class World:
         """Lose all events but the first ones, and a few of the numbers that had been drawn."""
         self.history = self.history[:left]
         last = self.history[-1][0] if self.history else 0
-        with self._engine.begin() as connection:
-            connection.execute(LOG.delete().where(LOG.c.id > last))
+        execute(self._engine, LOG.delete().where(LOG.c.id > last))
         self._draw(last + jump)
 
     def take(self, way: int, part: int) -> None:

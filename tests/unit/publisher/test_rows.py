@@ -3,21 +3,17 @@
 import json
 
 import pytest
+from harness.statements import execute
+from harness.tables import event_table
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import JSON, Column, Integer, MetaData, Table, create_engine
+from sqlalchemy import JSON, create_engine
 from sqlalchemy.pool import StaticPool
 
 from zeroeventhub import LAST, TableFeed
 from zeroeventhub.errors import FeedFailure
 
-LOG = Table(
-    "log",
-    MetaData(),
-    Column("id", Integer, primary_key=True),
-    Column("data", JSON),
-    sqlite_autoincrement=True,
-)
+LOG = event_table("log", data=JSON)
 PIECES = ["{}", '{"n":1}', "1", '"a"', "\x1e", "\n", " ", "", "\\", "null", '"', "\u2028"]
 LONE = '"\\ud800"'
 texts = st.none() | st.lists(st.sampled_from(PIECES), max_size=4).map("".join) | st.just(LONE)
@@ -56,8 +52,7 @@ def read_all(feed, cursor, limit):
 def test_texts_are_the_events_or_are_refused(memory, stored, deleted, limit):
     """Whatever texts rows hold, each is one value of JSON and one event, or all are refused."""
     engine, feed = memory
-    with engine.begin() as connection:
-        connection.exec_driver_sql("DELETE FROM log")
+    execute(engine, "DELETE FROM log")
     start = feed.read(0, LAST, 1).cursor
     with engine.begin() as connection:
         for text in stored:

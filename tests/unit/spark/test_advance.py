@@ -5,11 +5,10 @@ from contextlib import contextmanager
 
 import pytest
 from harness.laid_out_feed import ReadFeed
+from harness.readers import mounted
 from harness.spark_reading import Streaming
-from harness.web import serving
-from starlette.applications import Starlette
 
-from zeroeventhub import LAST, Page, feed_routes
+from zeroeventhub import LAST, Page
 from zeroeventhub.protocol import CAUGHT_UP, CURSOR_OF_COUNT, STOP
 
 EXTENSIONS = {"plain": (), "stop": (STOP, CAUGHT_UP), "count": (STOP, CURSOR_OF_COUNT)}
@@ -24,8 +23,8 @@ def feed(request):
 @contextmanager
 def streaming(feed, **options):
     """Yield the driver of a stream of a feed."""
-    with serving(Starlette(routes=feed_routes("/numbers", feed))) as url:
-        driver = Streaming(f"{url}/numbers", **options)
+    with mounted(feed) as url:
+        driver = Streaming(url, **options)
         yield driver
         driver.reader.stop()
 

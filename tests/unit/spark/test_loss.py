@@ -7,11 +7,10 @@ from functools import partial
 
 import pytest
 from harness.laid_out_feed import ReadFeed
+from harness.readers import mounted
 from harness.spark_reading import Streaming, numbers, planned, rows_of
-from harness.web import serving
-from starlette.applications import Starlette
 
-from zeroeventhub import FIRST, LAST, feed_routes
+from zeroeventhub import FIRST, LAST
 from zeroeventhub.errors import Diverged, Gone, Trimmed
 from zeroeventhub.layout import Layout
 from zeroeventhub.protocol import CAUGHT_UP, STOP
@@ -50,8 +49,8 @@ def feed():
 @pytest.fixture
 def url(feed):
     """The feed's URL."""
-    with serving(Starlette(routes=feed_routes("/numbers", feed))) as url:
-        yield f"{url}/numbers"
+    with mounted(feed) as url:
+        yield url
 
 
 def publish(feed, count=30):

@@ -13,8 +13,8 @@ from operator import itemgetter
 
 import pytest
 from harness.laid_out_feed import KEYS, ReadFeed
+from harness.readers import mounted
 from harness.spark_reading import Streaming
-from harness.web import serving
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -24,9 +24,8 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from starlette.applications import Starlette
 
-from zeroeventhub import FIRST, feed_routes
+from zeroeventhub import FIRST
 from zeroeventhub.protocol import CAUGHT_UP, CURSOR_OF_COUNT, STOP
 
 CHOICES = st.integers(0, 1000)
@@ -52,7 +51,7 @@ class Streamed(RuleBasedStateMachine):
         self.feed = ReadFeed(partitions, frozenset(extensions))
         self.feed.heeds_limits = heeds_limits or STOP not in extensions
         self.served = ExitStack()
-        self.url = self.served.enter_context(serving(Starlette(routes=feed_routes("", self.feed))))
+        self.url = self.served.enter_context(mounted(self.feed))
         self.limit = limit
         self.delivered = {key: [] for key in KEYS}
         self.driver = self.planned = self.rows = None
@@ -208,7 +207,7 @@ def test_driver_pauses_where_nothing_has_come():
     """A feed whose end is reached is not asked without a pause, as Spark itself would."""
     feed = ReadFeed(1, frozenset({STOP, CAUGHT_UP}))
     feed.append(1)
-    with serving(Starlette(routes=feed_routes("", feed))) as url:
+    with mounted(feed) as url:
         driver = Streaming(url)
         head = driver.end(driver.begin())
         began = time.monotonic()

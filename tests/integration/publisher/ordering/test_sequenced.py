@@ -14,6 +14,7 @@ from harness.ordering_table import (
     refusal,
     shows,
 )
+from harness.published import install
 from harness.waiting import DEADLINE
 from sqlalchemy import Column, Integer, MetaData, Table, inspect, text
 from sqlalchemy.exc import DBAPIError
@@ -37,12 +38,6 @@ def beside(log, part=""):
     return sorted(name for name in tables if name.startswith(f"zeroeventhub_{part}"))
 
 
-def installed(log):
-    """Run a feed's installation once more."""
-    with log.engine.begin() as connection:
-        log.source().install(connection)
-
-
 @shows("it needs", *SEQUENCING)
 def test_sequencing_needs_a_trigger_and_tables(bare):
     """A table without its trigger is refused; what is installed can be taken back."""
@@ -60,7 +55,7 @@ def test_sequencing_needs_a_trigger_and_tables(bare):
     # SQLite needs neither an outbox nor a state.
     assert len(beside(bare)) == (1 if bare.database == "sqlite" else 3)
     bare.assert_news(0, 1, 2)
-    installed(bare)
+    install(bare.source(), bare.engine)
     bare.assert_news(3)
     assert bare.everything() == [0, 1, 2, 3]
     for _ in range(2):
@@ -94,7 +89,7 @@ def test_events_from_before_are_taken_in_after_newer_ones(bare):
 def test_backlog_is_worked_off_in_parts(small_backlog, log):
     """Events beyond one round get positions in the next ones, once, also if installed anew."""
     log.write(*range(5))
-    installed(log)
+    install(log.source(), log.engine)
     assert [log.news() for _ in range(4)] == [[0, 1], [2, 3], [4], []]
     assert log.count(f"SELECT count(*) FROM {beside(log, 'outbox')[0]}") == 0
 
@@ -112,7 +107,7 @@ def test_trigger_that_is_gone_is_refused_until_it_is_installed_again(bare, monke
     bare.write(4, 5)
     with refusal("no trigger of this version"):
         bare.restarted().info()
-    installed(bare)
+    install(bare.source(), bare.engine)
     bare.write(6)
     assert bare.news() == [4, 5, 6]
 

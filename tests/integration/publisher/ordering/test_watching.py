@@ -20,6 +20,7 @@ from harness.ordering_table import (
     refusal,
     shows,
 )
+from harness.published import install
 from sqlalchemy import inspect
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import create_async_engine
@@ -315,8 +316,7 @@ def test_gate_is_two_triggers_and_two_functions(bare):
         bare.restarted().info()
     bare.publish()
     bare.write(0)
-    with bare.engine.begin() as connection:
-        bare.source().install(connection)
+    install(bare.source(), bare.engine)
     assert (bare.count(triggers), bare.count(functions)) == (2, 2)
     assert inspect(bare.engine).get_table_names() == ["log"]
     assert bare.news() == [0]
