@@ -183,6 +183,7 @@ def test_what_is_left_is_what_a_table_of_keys_has(written, rows):
         gone = set(connection.scalars(select(orders.c.id).where(*tombstones)))
     settled(feed).compact(rows=rows)
     kept = set(left(engine))
+    engine.dispose()
     assert of_keys - gone <= kept <= of_keys
     assert kept & gone <= {len(written)}
 

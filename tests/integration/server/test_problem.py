@@ -236,7 +236,8 @@ def lookup(request):
 
 def querying(request):
     """Fail in a query of a database."""
-    with sa.create_engine("sqlite://").connect() as connection:
+    # In a thread of its own, whose connection no other thread can close.
+    with sa.create_engine("sqlite://", poolclass=sa.NullPool).connect() as connection:
         connection.execute(text("SELECT :token FROM kanarek"), {"token": CANARY})
 
 
