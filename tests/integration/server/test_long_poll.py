@@ -214,7 +214,7 @@ def test_failure_is_met_by_those_who_wait_and_by_no_later_reader(feed, watcher):
     finally:
         gc.enable()
     # One error is raised for all; what it remembers of its way does not grow with them.
-    assert len(traceback.extract_tb(failure.__traceback__)) < 60
+    assert len(traceback.extract_tb(failure.__traceback__)) < 200  # all of them would be 600
 
 
 def test_readers_that_go_wait_no_longer(watcher):

@@ -46,10 +46,15 @@ def test_ordering_keeps_its_word_for_a_moment(request, case, crews):
 def test_ordering_keeps_its_word(request, case, crews, seed):
     """Beside all kinds of writers every reader sees every event once, each key in order."""
     url, mix = request.getfixturevalue(f"{case.database}_url"), MIXES[case.database]
-    verdict = torture(url, case.ordering, crews, seed=seed, seconds=5, mix=mix)
-    assert verdict.complaints == []
-    kinds = {kind.__name__ for kind in HURTING[case.database]}
-    assert kinds - {"killed"} <= {*verdict.kinds}
+    missing = {kind.__name__ for kind in HURTING[case.database]} - {"killed"}
+    for again in range(3):  # a slow machine does not come to all of them in one run
+        number = seed + 100 * again
+        verdict = torture(url, case.ordering, crews, seed=number, seconds=5, mix=mix)
+        assert verdict.complaints == []
+        missing -= {*verdict.kinds}
+        if not missing:
+            break
+    assert not missing
 
 
 @pytest.mark.parametrize(
