@@ -51,9 +51,9 @@ PLANTED = (
     ),
     Planted(
         "text that is not JSON is not passed on",
-        "publisher/rows.py",
-        "        _check(found.events, last, positions)",
-        "        pass",
+        "publisher/row_query.py",
+        "        self._check(texts, positions.__getitem__)\n",
+        "",
         (f"{_UNIT}/test_rows.py",),
     ),
     Planted(
@@ -66,25 +66,25 @@ PLANTED = (
     Planted(
         "no page has more events than are wanted",
         "publisher/page_query.py",
-        "            limit -= portion\n",
-        "",
+        "        stop = min(whole, start + limit - self.rows)",
+        "        stop = whole",
         (f"{_ROOM}/test_page_query.py", *_SQLITE),
     ),
     Planted(
         "a filter holds for every portion of a page",
         "publisher/page_query.py",
-        """            values["after"] = rows.last[0]
+        """            left -= portion
 """,
-        """            values["after"] = rows.last[0]
-            query = self._statement(way, None, each)
+        """            left -= portion
+            query = self._statement(way, None, streams)
 """,
         (f"{_ROOM}/test_page_query.py", "-k", "has_room"),
     ),
     Planted(
         "a stop is reached with the event at it",
         "publisher/reader.py",
-        "            reached = max(stretch.until, place.position) >= stop.position",
-        "            reached = max(stretch.until, place.position) > stop.position",
+        "            reached = max(stretch.until, after) >= stop.position",
+        "            reached = max(stretch.until, after) > stop.position",
         (f"{_ROOM}/test_reader.py", *_SQLITE),
     ),
     Planted(

@@ -30,12 +30,10 @@ PLANTED = (
     Planted(
         "what was trimmed is looked up behind the rows of a page",
         "publisher/reader.py",
-        """        self._refuse_beyond(horizon, place, wanted.stop)
-        pages =""",
-        """        self._refuse_beyond(horizon, place, wanted.stop)
-        early = self._history.mark(connection)
+        "        pages, here = [], start",
+        """        early = self._history.mark(connection)
         self._history.mark = lambda _: early
-        pages =""",
+        pages, here = [], start""",
         (_RETENTION, "-k", "between_any_two"),
     ),
     Planted(

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zeroeventhub import Event, Page
-from zeroeventhub.lines import SEPARATOR, Lines
+from zeroeventhub.lines import Lines
 from zeroeventhub.ndjson import encode_page
 
 json_texts = st.sampled_from([b"1", b'"a b"', b'{"n": 1}', b"[]", '"å\u2028"'.encode()])
@@ -14,7 +14,7 @@ many = st.lists(json_texts, max_size=6)
 
 def lines(raws):
     """Lines of JSON texts."""
-    return Lines(SEPARATOR.join(raws), len(raws))
+    return Lines.of(raws)
 
 
 @given(many, many)
@@ -32,6 +32,8 @@ def test_lines_are_a_sequence_of_events(raws, others):
 
 
 def test_event_is_sent_on_one_line():
-    """A newline within an event is white space, a separator is its own, and neither ends a line."""
-    page = encode_page(Page([Event(b'{"a":\n1}'), Event(b'"a\x1eb"'), Event(b"2")], "1-7"))
-    assert page == b'{"data":{"a": 1}}\n{"data":"a\x1eb"}\n{"data":2}\n{"cursor":"1-7"}\n'
+    """A newline within an event is white space, and ends no line."""
+    raws = [b'{"a":\n1}', b'"}{\\"data\\":"', b"[\r\n2]"]
+    body = b'{"data":{"a": 1}}\n{"data":"}{\\"data\\":"}\n{"data":[  2]}\n{"cursor":"1-7"}\n'
+    for events in (lines(raws), [*map(Event, raws)]):
+        assert encode_page(Page(events, "1-7")) == body

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pyarrow import parquet
 
 from zeroeventhub.archive.form import INDEX, GroupEntry, decode_index
-from zeroeventhub.lines import SEPARATOR, Lines, size_of
+from zeroeventhub.lines import BETWEEN_EVENTS, Lines, size_of
 from zeroeventhub.protocol import Event, TypeFilter
 
 __all__ = ["Footer", "Group", "Places"]
@@ -256,8 +256,8 @@ class _Part(RawIOBase):
 def _lines(data: Any) -> Lines:
     """Make lines of events that are all there."""
     lists = pa.ListArray.from_arrays(pa.array([0, len(data)], pa.int32()), data)
-    text = pc.binary_join(lists, SEPARATOR.decode())[0].as_buffer()
-    return Lines(b"" if text is None else text.to_pybytes(), len(data))
+    text = pc.binary_join(lists, BETWEEN_EVENTS.decode())[0].as_buffer()
+    return Lines(b'{"data":%b}\n' % text.to_pybytes() if len(data) else b"", len(data))
 
 
 def _whole(column: Any) -> Any:

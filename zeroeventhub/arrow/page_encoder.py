@@ -6,7 +6,8 @@ import pyarrow.ipc
 
 from zeroeventhub.arrow.arrow_page import ROWS
 from zeroeventhub.errors import FeedFailure
-from zeroeventhub.ndjson import BETWEEN_EVENTS, parts_of
+from zeroeventhub.lines import BETWEEN_EVENTS
+from zeroeventhub.ndjson import parts_of
 
 __all__ = ["encode_page"]
 
@@ -34,7 +35,7 @@ def encode_page(lines: bytes) -> bytes:
 
 def _split(events: bytes) -> pa.StringArray:
     try:
-        text = pa.array([events], pa.string())
+        text = pa.array([events[len(b'{"data":') : -len(b"}\n")]], pa.string())
     except pa.ArrowException as error:
         raise FeedFailure(f"A page cannot be sent as Arrow: {error}") from error
     lines = pc.split_pattern(text, BETWEEN_EVENTS.decode()).values

@@ -15,7 +15,6 @@ from zeroeventhub.ndjson.documents import (
 )
 from zeroeventhub.ndjson.page_decoder import PageDecoder
 from zeroeventhub.ndjson.page_encoder import (
-    BETWEEN_EVENTS,
     MEDIA_TYPE,
     encode_page,
     encode_page_v1,
@@ -23,7 +22,6 @@ from zeroeventhub.ndjson.page_encoder import (
 )
 
 __all__ = [
-    "BETWEEN_EVENTS",
     "MEDIA_TYPE",
     "PageDecoder",
     "decode_counted_cursor",

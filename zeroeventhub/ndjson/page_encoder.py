@@ -4,39 +4,29 @@ from collections.abc import Collection
 
 import msgspec
 
-from zeroeventhub.lines import one_line, text_of
+from zeroeventhub.lines import lines_of, one_line
 from zeroeventhub.protocol import Page
 
-__all__ = ["BETWEEN_EVENTS", "MEDIA_TYPE", "encode_page", "encode_page_v1", "parts_of"]
+__all__ = ["MEDIA_TYPE", "encode_page", "encode_page_v1", "parts_of"]
 
 MEDIA_TYPE = "application/x-ndjson"
-
-_BEFORE_EVENT = b'{"data":'
-_BEHIND_EVENT = b"}"
-
-BETWEEN_EVENTS = _BEHIND_EVENT + b"\n" + _BEFORE_EVENT
-"""What stands between the data of two events: nothing in the data has a newline."""
 
 _encode = msgspec.json.encode
 
 
 def encode_page(page: Page) -> bytes:
     """Encode a page as FeedAPI v2 has it (Events endpoint, Response)."""
-    checkpoint = b"{%b}\n" % _checkpoint(page)
-    if not page.events:
-        return checkpoint
-    lines = text_of(page.events, BETWEEN_EVENTS)
-    return b"".join((_BEFORE_EVENT, lines, _BEHIND_EVENT, b"\n", checkpoint))
+    return b"%b{%b}\n" % (lines_of(page.events), _checkpoint(page))
 
 
 def parts_of(body: bytes) -> tuple[bytes, bytes]:
-    """Return the data of a page's events, with what stands between them, and its checkpoint.
+    """Return the lines of a page's events, and its checkpoint.
 
     Args:
         body: what `encode_page` has made.
     """
     start = body.rfind(b"\n", 0, -1) + 1  # of the last line
-    return body[len(_BEFORE_EVENT) : max(start - len(_BEHIND_EVENT) - 1, 0)], body[start:-1]
+    return body[:start], body[start:-1]
 
 
 def _checkpoint(page: Page) -> bytes:

@@ -66,15 +66,19 @@ class Assembly:
     Args:
         defined: what the feed is.
         dialect: SQLAlchemy's name for the kind of database.
+        streams: whether rows can be read as a stream; see `RowQuery`.
         capacity: how much the feed takes of it.
 
     Raises:
         ConfigurationError: events of this database cannot be put in a safe order.
     """
 
-    def __init__(self, defined: Definition, dialect: str, capacity: Capacity) -> None:
+    def __init__(
+        self, defined: Definition, dialect: str, capacity: Capacity, *, streams: bool
+    ) -> None:
         self._defined = defined
         self._dialect = dialect
+        self._streams = streams
         self._capacity = capacity
         self._ordering = defined.ordering(dialect)
         self._source = self._ordering.source
@@ -134,7 +138,7 @@ class Assembly:
         """Return what is asked of the table, and of the archive if there is one."""
         near, all_near, tier = self._near, self._all_near, self._tier
         source, time, shown = self._source, self._defined.events.time, self._defined.info.partitions
-        rows = RowQuery(near, self._defined.mapper, self._dialect, joins=True)
+        rows = RowQuery(near, self._defined.mapper, self._dialect, streams=self._streams)
         within, page_bytes = self._defined.ids, self._capacity.page_bytes
         if tier is None:
             return Queries(

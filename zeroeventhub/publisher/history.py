@@ -66,7 +66,7 @@ class History:
         self._at = rows.select(lambda query: query.where(rows.source.position == here), _ONE)
         several = rows.source.position.in_(bindparam("positions", expanding=True))
         self._several = rows.select(
-            lambda query: query.where(several).order_by(rows.source.position), LIMIT, each=True
+            lambda query: query.where(several).order_by(rows.source.position), LIMIT
         )
         self._below = lru_cache(maxsize=2)(self._build_below)
 
@@ -181,8 +181,9 @@ class History:
         cursors = {position: str(Place(position)) for position in positions}
         values = {"positions": [*positions], "limit": len(positions)}
         rows = self._rows.read(connection, self._several, values)
-        for position, event in zip(rows.positions, rows.events, strict=True):
-            cursors[position] = self.cursor(position, event)
+        for index in range(len(rows.texts)):
+            position = rows.position(index)
+            cursors[position] = self.cursor(position, rows.event(index))
         return cursors
 
     def verify(
@@ -290,4 +291,4 @@ class History:
         return self._tier.row_below(min(position, boundary))
 
     def _row(self, connection: Connection, query: Any, position: int) -> Row | None:
-        return self._rows.read(connection, query, {"position": position}).last
+        return self._rows.row(connection, query, position)

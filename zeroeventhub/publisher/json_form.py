@@ -47,12 +47,14 @@ class JsonForm:
         convert: applied to a returned value that is not NULL; None to leave it as it is.
         is_json: whether what is selected is the JSON form itself, as text, if it is not NULL.
         text: the JSON form as PostgreSQL makes it; None if it does not.
+        stored: the value whose own output is that text; None if there is none.
     """
 
     select: ColumnElement[Any]
     convert: Callable[[Any], Any] | None = None
     is_json: bool = False
     text: ColumnElement[Any] | None = None
+    stored: ColumnElement[Any] | None = None
 
 
 def json_form(expression: ColumnElement[Any], name: str) -> JsonForm:
@@ -95,7 +97,7 @@ def _form(expression: ColumnElement[Any], kind: sql.TypeEngine[Any]) -> JsonForm
         case sql.JSON():
             # As text, so that numbers, key order and repeated keys stay as they were stored.
             stored = _StoredJson(expression, kind)
-            return JsonForm(stored, _as_stored, is_json=True, text=stored)
+            return JsonForm(stored, _as_stored, is_json=True, text=stored, stored=stored.declared)
         case sql.Float():
             # PostgreSQL writes floats with other digits, now and then.
             return JsonForm(type_coerce(expression, sql.Float()), _number)
@@ -155,8 +157,8 @@ class _StoredJson(FunctionElement[str]):
     def __init__(self, expression: ColumnElement[Any], kind: sql.JSON) -> None:
         dialect = postgresql.dialect()  # type: ignore[no-untyped-call] # it has no annotations
         is_binary = isinstance(kind.dialect_impl(dialect), postgresql.JSONB)
-        declared = postgresql.JSONB() if is_binary else postgresql.JSON()
-        super().__init__(cast(expression, Text), cast(cast(expression, declared), Text))
+        self.declared = cast(expression, postgresql.JSONB() if is_binary else postgresql.JSON())
+        super().__init__(cast(expression, Text), cast(self.declared, Text))
 
 
 @compiles(_StoredJson)

@@ -19,10 +19,10 @@ from sqlalchemy import (
 
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import Event, KeyPage
+from zeroeventhub.publisher.batch_size import BatchSize
 from zeroeventhub.publisher.id_query import same_as, value_of
 from zeroeventhub.publisher.mapping import Mapper
 from zeroeventhub.publisher.ordering import Events, Source
-from zeroeventhub.publisher.portions import Portions
 from zeroeventhub.publisher.rows import Rows
 
 __all__ = ["KeyQuery", "expect_unique"]
@@ -60,7 +60,7 @@ class KeyQuery:
         self._partition = published.partition
         self._mapper = mapper
         self._page_bytes = min(page_bytes, MOST_BYTES)
-        self._portions = Portions()
+        self._batch = BatchSize()
         # Without a column of ids, an event has its position for one.
         position = source.position if source.events is None else literal_column("NULL")
         query = select(position.label("c0"), *mapper.columns, version.label("version"))
@@ -90,13 +90,13 @@ class KeyQuery:
         versions: list[int] = []
         room = self._page_bytes
         while limit and room > 0:
-            portion = self._portions.rows(limit, room)
+            portion = self._batch.rows(limit, room)
             values = {"after": after_version, "limit": portion}
             rows = list(connection.execute(query, values).all())
             numbers = [row.version for row in rows]
-            found = Rows.of(rows, self._mapper.event)
-            self._portions.learn(found)
-            for event, number in zip(found.events, numbers, strict=True):
+            found = Rows.of_events(rows, self._mapper.event)
+            self._batch.learn(found)
+            for event, number in zip(found.events(0, len(numbers)), numbers, strict=True):
                 room -= len(event.raw)
                 if room < 0 and events:
                     return KeyPage(events, versions, more=True)

@@ -1,7 +1,8 @@
 """The query that reads a page, and the one that finds events which no page would show."""
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -18,13 +19,13 @@ from sqlalchemy import (
 )
 
 from zeroeventhub.errors import ConfigurationError, Unavailable
-from zeroeventhub.lines import joined, size_of
+from zeroeventhub.lines import Lines, joined
 from zeroeventhub.protocol import Event, Partition, TypeFilter
+from zeroeventhub.publisher.batch_size import BatchSize
 from zeroeventhub.publisher.near_rows import HIGHEST, LIMIT, given
 from zeroeventhub.publisher.partition_hash import outside
-from zeroeventhub.publisher.portions import Portions
 from zeroeventhub.publisher.row_query import RowQuery
-from zeroeventhub.publisher.rows import NO_ROWS, Row, Rows
+from zeroeventhub.publisher.rows import Row, Rows
 from zeroeventhub.publisher.type_condition import TypeCondition
 from zeroeventhub.publisher.way import Way
 
@@ -46,22 +47,25 @@ _BEFORE: ColumnElement[int] = bindparam("before", type_=Integer, literal_execute
 
 @dataclass
 class Stretch:
-    """Hold what was read behind a position.
+    """Hold the rows of one page.
 
     Attributes:
-        until: the position up to which it was read.
+        until: the position up to which they were read.
         parts: the events, as they were read.
+        texts: the JSON of those that were taken since, until the page ends.
         positions: where they are, if anybody asked.
-        last: the last position that was read and the event at it, which may be a deleted one;
-            None if there was none.
+        last: the last row, which may be a deleted event; None if there was none.
+        rows: how many there are, with the deleted ones.
         size: of the events, in bytes.
         full: whether it ended for its size, before `until`.
     """
 
     until: int
     parts: list[Sequence[Event]] = field(default_factory=list)
+    texts: list[bytes] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
     last: Row | None = None
+    rows: int = 0
     size: int = 0
     full: bool = False
 
@@ -70,13 +74,47 @@ class Stretch:
         """Return the events."""
         return joined(self.parts)
 
-    def add(self, rows: Rows) -> None:
-        """Take in rows that lie behind those that are there."""
-        if rows.events:
-            self.parts.append(rows.events)
-        self.positions += rows.positions
-        self.last = rows.last or self.last
-        self.size += size_of(rows.events)
+    def end(self) -> None:
+        """Make one text of the events that were taken; their own are let go."""
+        if self.texts:
+            self.parts.append(Lines.of(self.texts))
+            self.texts = []
+
+    def take(self, rows: Rows, start: int, limit: int, room: int, *, each: bool) -> int:
+        """Take rows, as many as the page has room for.
+
+        Args:
+            rows: lie behind those that are there.
+            start: the index of the first one to take.
+            limit: how many rows the page has, at most.
+            room: how many bytes, unless its first event alone has more.
+            each: whether their positions are wanted.
+
+        Returns:
+            The index of the first one that was not taken.
+        """
+        whole = len(rows.texts)
+        stop = min(whole, start + limit - self.rows)
+        size = rows.size if start == 0 and stop == whole else _size(rows, start, stop)
+        if self.size + size > room:
+            stop = rows.fitting(start, stop, room - self.size)
+            if stop == start and not self.size:
+                stop += 1
+            size, self.full = _size(rows, start, stop), True
+        if stop > start:
+            if rows.headers is not None:
+                self.parts.append(rows.events(start, stop))
+            else:
+                texts = rows.texts[start:stop]
+                self.texts += filter(None, texts) if None in texts else texts  # type: ignore[arg-type] # as just seen
+            if each:
+                there = (at for at in range(start, stop) if rows.texts[at] is not None)
+                self.positions += map(rows.position, there)
+            self.last = rows.position(stop - 1), rows.event(stop - 1)
+            self.rows += stop - start
+            self.size += size
+        self.full = self.full or self.rows == limit
+        return stop
 
 
 class PageQuery:
@@ -109,7 +147,7 @@ class PageQuery:
         self.ids = ids
         self._types = types
         self._page_bytes = page_bytes
-        self._portions = Portions()
+        self._batch = BatchSize()
         self._has_warned = False
         self.longest = 0
         self._statement = lru_cache(maxsize=100)(self._build)
@@ -128,89 +166,110 @@ class PageQuery:
         after: int,
         until: int,
         limit: int,
+        count: int = 1,
         types: TypeFilter | None = None,
         each: bool = False,
         begun: Stretch | None = None,
         looked_at: int = 0,
-    ) -> Stretch:
-        """Read events above one position and not above another, whole.
+    ) -> list[Stretch]:
+        """Read pages of events above one position and not above another, whole.
 
         Args:
             connection: to the database.
             partition: one of the feed's.
             after: a position.
             until: another.
-            limit: how many rows to look at, at most.
+            limit: how many rows of a page to look at, at most.
+            count: how many pages to read, at most; 1 with `types`.
             types: which events; None for all.
             each: whether the position of each event is wanted.
-            begun: what was read before these; None for nothing.
+            begun: the beginning of the first page; None for nothing.
             looked_at: how many rows were looked at for it.
+
+        Returns:
+            One page or more; each but the last is full.
         """
-        stretch = Stretch(until) if begun is None else begun
+        page = Stretch(until) if begun is None else begun
         if after >= until:
-            return stretch
-        way = self._rows.near.way(connection)
+            return [page]
         values = {"partition": partition, "after": after, "until": until}
         if types is not None:
             before = {"before": FILTERED_ROWS - looked_at - 1}
-            end = connection.scalar(self._window(way), values | before)
-            values["until"] = stretch.until = until = until if end is None else end
-        query = self._statement(way, types, each)
-        while True:
-            portion = self._portions.rows(limit, self._page_bytes - stretch.size)
-            rows = self._rows.read(connection, query, {**values, "limit": portion})
-            self._portions.learn(rows)
-            if rows.largest > self.longest:
-                self.longest = rows.largest
-                if self.longest > LONG and not self._has_warned:
-                    self._warn_of_long_line(connection, query, values, rows)
-            if (room := self._page_bytes - stretch.size) < size_of(rows.events):
-                stretch.full = True
-                fitting = rows.fitting(room)
-                if not stretch.parts and len(rows.events[0].raw) > room:
-                    fitting += 1  # The first event of a page always fits.
-                # What is read again is settled.
-                values["limit"] = fitting
-                rows = self._rows.read(connection, query, values) if fitting else NO_ROWS
-            stretch.add(rows)
-            if stretch.full or rows.count < portion or rows.last is None:
-                return stretch
-            limit -= portion
-            values["after"] = rows.last[0]
-            if limit == 0 or values["after"] == until:
-                stretch.full = values["after"] < until
-                return stretch
+            window = self._window(self._rows.near.way(connection))
+            end = connection.scalar(window, values | before)
+            values["until"] = until = page.until = until if end is None else end
+        pages, taken, wanted = [page], 0, limit * count - page.rows
+        with closing(self._chunks(connection, values, types, wanted)) as chunks:
+            for rows in chunks:
+                start, stop = 0, len(rows.texts)
+                taken += stop
+                while start < stop:
+                    start = page.take(rows, start, limit, self._page_bytes, each=each)
+                    if not page.full:
+                        continue
+                    page.end()
+                    page.full = page.last is None or page.last[0] < until
+                    if not page.full or len(pages) == count:
+                        return pages
+                    page = Stretch(until)
+                    pages.append(page)
+        page.end()
+        # Where a page ends is not known if it ends where the statement does.
+        return pages[:-1] if taken == wanted and len(pages) > 1 else pages
 
-    def _warn_of_long_line(
-        self, connection: Connection, query: Select[Any], values: Mapping[str, Any], rows: Rows
-    ) -> None:
-        """Tell the log, once, of an event whose line some consumers cannot take (SPEC 16)."""
-        for index, event in enumerate(rows.events):
-            if len(event.raw) > LONG:
-                count = index + 1
-                for gap in rows.gaps:
-                    count += gap < count
-                last = self._rows.read(connection, query, {**values, "limit": count}).last
-                _log.warning(
-                    "The event at position %s has %d bytes: consumers in Go end a page without an "
-                    "error at a line above 65,535 bytes, and stay there. Publish smaller events, "
-                    "such as a reference to what is large.",
-                    last and last[0],
-                    len(event.raw),
-                )
-                self._has_warned = True
+    def _chunks(
+        self, connection: Connection, values: Mapping[str, Any], types: TypeFilter | None, left: int
+    ) -> Generator[Rows]:
+        """Yield rows in order, as many at a time as there is memory for."""
+        way, streams = self._rows.near.way(connection), self._rows.may_stream(connection)
+        query = self._statement(way, types, streams)
+        after, batch = values["after"], self._batch
+        while left:
+            portion = batch.stream(left) if streams else batch.rows(left, self._page_bytes)
+            given = {**values, "after": after, "limit": portion}
+            found = 0
+            for rows in (
+                self._rows.stream(connection, query, given, batch.chunk)
+                if streams
+                else [self._rows.read(connection, query, given)]
+            ):
+                self._note(rows)
+                found += len(rows.texts)
+                if rows.texts:
+                    after = rows.position(len(rows.texts) - 1)
+                    yield rows
+            if found < portion:
                 return
+            left -= portion
 
-    def _build(self, way: Way, types: TypeFilter | None, each: bool) -> Select[Any]:
+    def _note(self, rows: Rows) -> None:
+        """Remember how large events are; tell the log, once, of one too long for some consumers."""
+        self._batch.learn(rows)
+        largest = rows.largest
+        if largest <= self.longest:
+            return
+        self.longest = largest
+        if largest > LONG and not self._has_warned:
+            self._has_warned = True
+            index = next(at for at in range(len(rows.texts)) if rows.size_of(at) > LONG)
+            _log.warning(
+                "The event at position %s has %d bytes: consumers in Go end a page without an "
+                "error at a line above 65,535 bytes, and stay there. Publish smaller events, "
+                "such as a reference to what is large.",
+                rows.position(index),
+                rows.size_of(index),
+            )
+
+    def _build(self, way: Way, types: TypeFilter | None, streams: bool) -> Select[Any]:
         chosen = None
         if types is not None and self._types is not None:
             chosen = self._types.condition(types)
         near = self._rows.near
         return self._rows.select(
             lambda query: near.above(query, way, given("after"), given("until")),
-            LIMIT,
+            # psycopg's own statements are planned with their parameters.
+            bindparam("limit", type_=Integer) if streams else LIMIT,
             chosen=chosen,
-            each=each,
         )
 
     def _build_window(self, way: Way) -> Select[Any]:
@@ -272,6 +331,10 @@ class PageQuery:
             raise Unavailable(
                 "The last events of a closed partition are not settled yet.", retry_after=1
             )
+
+
+def _size(rows: Rows, start: int, stop: int) -> int:
+    return sum(map(rows.size_of, range(start, stop)))
 
 
 def _listed(partitions: list[int]) -> str:

@@ -128,11 +128,20 @@ class Reader:
         place = Place.of(start)
         horizon = self._horizon(connection)
         self._refuse_beyond(horizon, place, wanted.stop)
-        pages = [self._page(connection, wanted, start, place, horizon)]
-        while pages[-1].full and len(pages) < count:
-            here = pages[-1].cursor
-            pages.append(self._page(connection, wanted, here, Place.of(here), horizon))
         until = wanted.until(horizon)
+        pages, here = [], start
+        for stretch in self._queries.pages.read(
+            connection,
+            wanted.partition,
+            after=place.position,
+            until=until,
+            limit=wanted.limit,
+            count=count,
+            types=wanted.types,
+            each=wanted.each,
+        ):
+            pages.append(self._page(connection, wanted, here, stretch, horizon))
+            here = pages[-1].cursor
         # Afterwards, so that no other history can come between the look at it and the pages, or
         # the pages and their checkpoints.
         mark = self._verify(connection, wanted.partition, place, wanted.stop, until)
@@ -145,24 +154,15 @@ class Reader:
         return pages
 
     def _page(
-        self, connection: Connection, wanted: Wanted, here: str, place: Place, horizon: Horizon
+        self, connection: Connection, wanted: Wanted, here: str, stretch: Stretch, horizon: Horizon
     ) -> Page:
-        stop = wanted.stop
-        stretch = self._queries.pages.read(
-            connection,
-            wanted.partition,
-            after=place.position,
-            until=wanted.until(horizon),
-            limit=wanted.limit,
-            types=wanted.types,
-            each=wanted.each,
-        )
+        after, stop = Place.of(here).position, wanted.stop
         filtered = wanted.types is not None
-        end = self._end(connection, here, place.position, stretch, filtered=filtered)
+        end = self._end(connection, here, after, stretch, filtered=filtered)
         reached = False
         if stop is not None and not stretch.full:
-            reached = max(stretch.until, place.position) >= stop.position
-            if reached and place.position < stop.position:
+            reached = max(stretch.until, after) >= stop.position
+            if reached and after < stop.position:
                 end = str(stop)
         events = stretch.events
         return Page(

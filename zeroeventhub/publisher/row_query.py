@@ -1,32 +1,46 @@
 """Statements that read rows of a feed: positions, in their order, and the events at them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache, partial
+from types import SimpleNamespace
 from typing import Any
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Select,
-    Subquery,
-    case,
-    func,
-    literal_column,
-    select,
-    true,
-)
-from sqlalchemy.dialects.postgresql import aggregate_order_by
+from sqlalchemy import ColumnElement, Connection, Select, Subquery, case, select, true
+from sqlalchemy.dialects.postgresql import dialect as postgresql
+from sqlalchemy.exc import DBAPIError
 
 from zeroeventhub.errors import FeedFailure
-from zeroeventhub.lines import SEPARATOR
 from zeroeventhub.protocol import Event
 from zeroeventhub.publisher.mapping import Mapper
 from zeroeventhub.publisher.near_rows import NearRows
-from zeroeventhub.publisher.rows import Rows
+from zeroeventhub.publisher.rows import (
+    NO_ROWS,
+    Row,
+    Rows,
+    refuse_lone_surrogates,
+    refuse_what_is_not_json,
+)
 
-__all__ = ["Choice", "RowQuery"]
+__all__ = ["Choice", "RowQuery", "can_stream"]
 
 Choice = Callable[[Select[Any]], Select[Any]]
 """Choose among positions that a query selects, and put them in order."""
+
+_NUMBERED: Any = postgresql(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call] # it has no annotations
+
+
+def can_stream(dialect: Any) -> bool:
+    """Tell whether a driver of SQLAlchemy's hands over rows while PostgreSQL still reads."""
+    if dialect.driver != "psycopg" or dialect.is_async:
+        return False
+    from psycopg import pq  # noqa: PLC0415 - of another extra
+
+    return pq.version() >= _CHUNKS
+
+
+_CHUNKS = 170_000
+"""The version of libpq that hands over many rows at a time."""
 
 
 class RowQuery:
@@ -37,7 +51,7 @@ class RowQuery:
         mapper: turns rows into events.
         dialect: the database, by SQLAlchemy's name for it. PostgreSQL makes the JSON of most events
             by itself.
-        joins: whether it joins them to one text, so that there is nothing to do for each of them.
+        streams: whether psycopg hands over rows while PostgreSQL still reads.
         also: what else is selected of an event, behind all else.
         placed: what else is selected of its position, behind that.
     """
@@ -48,7 +62,7 @@ class RowQuery:
         mapper: Mapper,
         dialect: str,
         *,
-        joins: bool = False,
+        streams: bool = False,
         also: Sequence[ColumnElement[Any]] = (),
         placed: Sequence[ColumnElement[Any]] = (),
     ) -> None:
@@ -58,12 +72,15 @@ class RowQuery:
         self.source = near.source
         self._mapper = mapper
         self._json = mapper.json
+        self._check: Callable[[list[bytes | None], Callable[[int], int]], None]
+        self._check = refuse_what_is_not_json
         if dialect == "postgresql":
             is_beside = near.source.events is None
-            self._json = mapper.text(near.source.position if is_beside else None)
-            self._joins = joins and self._json is not None
-        else:
-            self._joins = False
+            position = near.source.position if is_beside else None
+            self._json = mapper.text(position, streams=streams)
+            self._check = refuse_lone_surrogates if mapper.has_stored_json else _trust
+        self._streams = streams and self._json is not None
+        self._numbered = lru_cache(maxsize=100)(_numbered)
 
     def select(
         self,
@@ -72,7 +89,6 @@ class RowQuery:
         *,
         chosen: ColumnElement[bool] | None = None,
         backwards: bool = False,
-        each: bool = False,
     ) -> Select[Any]:
         """Build a statement for `read`.
 
@@ -81,21 +97,99 @@ class RowQuery:
             limit: how many rows.
             chosen: which events, by columns of theirs.
             backwards: whether the highest positions come first.
-            each: whether the position of each event is wanted.
         """
-        query = self._rows(choose, limit, chosen, backwards=backwards)
-        return self._together(query.subquery("row"), each=each) if self._joins else query
+        source = self.source
+        if source.events is None:
+            query = select(source.position.label("c0"), *self._columns, *self._also, *self._placed)
+            query = query.select_from(source.table)
+            return choose(query if chosen is None else query.where(chosen)).limit(limit)
+        # The positions first, so that no plan joins more than these.
+        references = [source.table.c[name] for name in source.key]
+        order = [source.position.label("position")]
+        if source.partition is not None:
+            order.insert(0, source.partition.label("partition"))
+        chosen_of = select(*order, *references, *self._placed)
+        positions = choose(chosen_of.select_from(source.table))
+        if chosen is None:
+            positions = positions.limit(limit)
+        page = positions.subquery("page")
+        # In the whole order of the positions, so that there is nothing to sort.
+        ordered = [page.c[each.name] for each in order]
+        query = self._joined(page, chosen)
+        query = query.order_by(*(each.desc() if backwards else each for each in ordered))
+        return query.limit(limit)
+
+    def may_stream(self, connection: Connection) -> bool:
+        """Tell whether `stream` can read from a connection."""
+        if not self._streams or connection.get_execution_options().get("schema_translate_map"):
+            return False
+        driver: Any = connection.connection.driver_connection
+        encoding: str = driver.info.encoding
+        return encoding == "utf-8"
+
+    def stream(
+        self, connection: Connection, query: Select[Any], values: Mapping[str, Any], size: int
+    ) -> Iterator[Rows]:
+        """Read rows by one statement, and yield them while PostgreSQL still reads the next.
+
+        libpq hands them over as PostgreSQL writes them, and no driver makes Python's values of
+        them: this takes half of the time of all other ways.
+
+        Args:
+            connection: of which `may_stream` holds.
+            query: made by `select`.
+            values: its parameters.
+            size: how many rows are in memory at once.
+        """
+        from psycopg.errors import error_from_result  # noqa: PLC0415 - of another extra
+        from psycopg.generators import fetch  # noqa: PLC0415
+
+        driver: Any = connection.connection.driver_connection
+        statement, names, more = self._numbered(query)
+        given = {**more, **values}
+        parameters = [given[name] for name in names]
+        with _as_of_sqlalchemy(connection, statement, parameters):
+            driver.pgconn.send_query_params(
+                statement.encode(), [str(value).encode() for value in parameters]
+            )
+            driver.pgconn.set_chunked_rows_mode(size)
+            is_answered = False
+            try:
+                while (result := driver.wait(fetch(driver.pgconn))) is not None:
+                    value, count = result.get_value, result.ntuples
+                    if count:
+                        texts = [value(index, 1) for index in range(count)]
+                        position = partial(_position, value)
+                        self._check(texts, position)
+                        yield Rows(position, texts)
+                    elif result.error_message:
+                        raise error_from_result(result, "utf-8")
+                is_answered = True
+            finally:
+                # The connection takes nothing else before it has answered this to its end.
+                while not is_answered and driver.wait(fetch(driver.pgconn)) is not None:
+                    pass
 
     def read(self, connection: Connection, query: Select[Any], values: Mapping[str, Any]) -> Rows:
-        """Read rows.
+        """Read rows by one statement.
 
         Raises:
             FeedFailure: a row holds what its declared type does not allow.
         """
         rows = self.fetch(connection, query, values)
-        if self._joins:
-            return Rows.of_joined(rows[0])
-        return Rows.of(rows, self.event) if self._json is None else Rows.of_json(rows)
+        if not rows:
+            return NO_ROWS
+        if self._json is None:
+            return Rows.of_events(rows, self.event)
+        positions = [row[0] for row in rows]
+        texts = [None if row[1] is None else row[1].encode() for row in rows]
+        self._check(texts, positions.__getitem__)
+        return Rows(positions.__getitem__, texts)
+
+    def row(self, connection: Connection, query: Select[Any], position: int) -> Row | None:
+        """Read the one row of a statement with the parameter `position`; None if there is none."""
+        rows = self.read(connection, query, {"position": position})
+        return (rows.position(0), rows.event(0)) if rows.texts else None
 
     @property
     def is_json(self) -> bool:
@@ -123,35 +217,6 @@ class RowQuery:
         if self.source.events is not None and row[-1] is None:
             return None
         return self._mapper.event(row)
-
-    def _rows(
-        self,
-        choose: Choice,
-        limit: ColumnElement[int],
-        chosen: ColumnElement[bool] | None,
-        *,
-        backwards: bool,
-    ) -> Select[Any]:
-        source = self.source
-        if source.events is None:
-            query = select(source.position.label("c0"), *self._columns, *self._also, *self._placed)
-            query = query.select_from(source.table)
-            return choose(query if chosen is None else query.where(chosen)).limit(limit)
-        # The positions first, so that no plan joins more than these.
-        references = [source.table.c[name] for name in source.key]
-        order = [source.position.label("position")]
-        if source.partition is not None:
-            order.insert(0, source.partition.label("partition"))
-        chosen_of = select(*order, *references, *self._placed)
-        positions = choose(chosen_of.select_from(source.table))
-        if chosen is None:
-            positions = positions.limit(limit)
-        page = positions.subquery("page")
-        # In the whole order of the positions, so that there is nothing to sort.
-        ordered = [page.c[each.name] for each in order]
-        query = self._joined(page, chosen)
-        query = query.order_by(*(each.desc() if backwards else each for each in ordered))
-        return query.limit(limit)
 
     @property
     def _columns(self) -> list[ColumnElement[Any]]:
@@ -186,18 +251,37 @@ class RowQuery:
         json, *also = columns
         return [case((presence.is_not(None), json)).label("c1"), *also, *placed]
 
-    @staticmethod
-    def _together(rows: Subquery, *, each: bool) -> Select[Any]:
-        """Join the JSON of rows to one text."""
-        position, json = rows.c
-        separator: ColumnElement[str] = literal_column(f"chr({ord(SEPARATOR)})")
-        line = func.coalesce(json, literal_column("''"))
-        positions = func.array_agg(aggregate_order_by(position, position))
-        return select(
-            func.count(),
-            func.max(position),
-            func.string_agg(line, aggregate_order_by(separator, position)),
-            func.coalesce(func.max(func.octet_length(json)), literal_column("0")),
-            func.count(json),
-            positions.filter(json.is_not(None)) if each else literal_column("NULL"),
-        ).select_from(rows)
+
+def _trust(texts: object, position: object) -> None:
+    """Take what PostgreSQL has made for JSON."""
+
+
+def _position(value: Callable[[int, int], Any], index: int) -> int:
+    return int(value(index, 0))
+
+
+def _numbered(query: Select[Any]) -> tuple[str, list[str], dict[str, Any]]:
+    """Return a statement as libpq takes it, the names of its parameters, and those with values."""
+    compiled = query.compile(dialect=_NUMBERED, compile_kwargs={"render_postcompile": True})
+    given = {name: value for name, value in compiled.params.items() if value is not None}
+    return str(compiled), list(compiled.positiontup or ()), given
+
+
+@contextmanager
+def _as_of_sqlalchemy(
+    connection: Connection, statement: str, parameters: list[Any]
+) -> Iterator[None]:
+    """Call the listeners of the host's engine, and raise the driver's errors as SQLAlchemy does."""
+    dialect: Any = connection.dialect
+    error_class = dialect.loaded_dbapi.Error
+    told = (connection, None, statement, parameters, SimpleNamespace(), False)
+    for listener in connection.dispatch.before_cursor_execute:
+        listener(*told)
+    try:
+        yield
+    except error_class as error:
+        raise DBAPIError.instance(
+            statement, None, error, error_class, dialect=connection.dialect
+        ) from error
+    for listener in connection.dispatch.after_cursor_execute:
+        listener(*told)

@@ -1,176 +1,140 @@
-"""Rows of a feed that were read at once: positions in their order, and the events at them."""
+"""Rows of a feed that were read together: their positions, and the JSON of their events."""
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, takewhile
+from functools import cached_property
 from typing import Any
 
 import msgspec
 
 from zeroeventhub.errors import FeedFailure
-from zeroeventhub.lines import SEPARATOR, Lines, one_line, text_of
+from zeroeventhub.lines import one_line
 from zeroeventhub.protocol import Event
 
-__all__ = ["NO_ROWS", "Row", "Rows"]
+__all__ = ["NO_ROWS", "Row", "Rows", "refuse_lone_surrogates", "refuse_what_is_not_json"]
 
 Row = tuple[int, Event | None]
 """A position and the event at it; None for an event that has been deleted."""
 
 _NOT_JSON = (msgspec.DecodeError, UnicodeError, RecursionError)
 
-_SURROGATE = re.compile(rb"\\u[dD]")
-
-_expect_lines = msgspec.json.Decoder(msgspec.Raw).decode_lines
-_expect_json = msgspec.json.Decoder(msgspec.Raw).decode
+_decode_lines = msgspec.json.Decoder(msgspec.Raw).decode_lines
+_decode = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Hold rows.
+    """Hold rows in the order of their positions.
 
     Attributes:
-        count: how many were looked at.
-        last: the last of them; None if there is none.
-        events: their events, without those that have been deleted.
-        largest: how many bytes the largest of the events has.
-        positions: of the events; empty where nobody asked.
-        gaps: which of the rows, counted from 0, have lost their events.
+        position: returns the position of a row by its index.
+        texts: the JSON of each row's event; None for an event that has been deleted.
+        headers: the headers of each row's event; None for a feed without headers.
     """
 
-    count: int
-    last: Row | None
-    events: Sequence[Event]
-    largest: int
-    positions: Sequence[int] = ()
-    gaps: Sequence[int] = ()
-
-    def fitting(self, room: int) -> int:
-        """Count the rows before the first event that no longer fits into some bytes."""
-        sizes = accumulate(len(event.raw) for event in self.events)
-        count = sum(1 for _ in takewhile(lambda size: size <= room, sizes))
-        for gap in self.gaps:
-            if gap > count:
-                break
-            count += 1
-        return count
+    position: Callable[[int], int]
+    texts: list[bytes | None]
+    headers: list[Mapping[str, str]] | None = None
 
     @classmethod
-    def of(cls, rows: list[Any], event: Callable[[Any], Event | None]) -> "Rows":
-        """Make events of rows, and let go of each row for its event.
+    def of_events(cls, rows: list[Any], event: Callable[[Any], Event | None]) -> "Rows":
+        """Make the events of rows, and free each row for its event.
 
         Args:
-            rows: begin with a position each; they are taken out of this list.
-            event: makes one of a row; None of one that has been deleted.
+            rows: each begins with a position; the list is emptied.
+            event: makes the event of a row; None of a deleted one.
         """
-        count, last = len(rows), None
-        found: list[Event] = []
-        positions: list[int] = []
-        gaps: list[int] = []
+        positions, texts, headers = [], [], []
         rows.reverse()
         while rows:
             row = rows.pop()
-            last = row[0], event(row)
-            if last[1] is not None:
-                found.append(last[1])
-                positions.append(last[0])
-            else:
-                gaps.append(count - len(rows) - 1)
-        largest = max((len(one.raw) for one in found), default=0)
-        return cls(count, last, found, largest, positions, gaps)
+            made = event(row)
+            positions.append(row[0])
+            texts.append(None if made is None else made.raw)
+            headers.append({} if made is None else made.headers)
+        return cls(positions.__getitem__, texts, headers if any(headers) else None)
 
-    @classmethod
-    def of_json(cls, rows: list[Any]) -> "Rows":
-        """Take rows whose events are JSON already.
+    @cached_property
+    def largest(self) -> int:
+        """Return how many bytes the largest event has."""
+        return max(map(len, self._there), default=0)
 
-        Args:
-            rows: a position and JSON text each, which is None for a deleted event; they are taken
-                out of this list.
+    @cached_property
+    def size(self) -> int:
+        """Return how many bytes the events have."""
+        return sum(map(len, self._there))
 
-        Raises:
-            FeedFailure: the text of one is not JSON.
-        """
-        if not rows:
-            return NO_ROWS
-        count, positions = len(rows), [row[0] for row in rows if row[1] is not None]
-        last = rows[-1][0]
-        texts = ["" if row[1] is None else row[1] for row in rows]
-        between = SEPARATOR.decode()
-        text = between.join(texts)
-        odd = "\n" in text or "\r" in text or text.count(between) >= count
-        if odd or texts.count("") > count - len(positions):
-            # In a string what ends a line would not be white space; a separator is nowhere, and
-            # no text is no JSON.
-            for position, one in rows:
-                _expect_value(position, one)
-        # A letter has four bytes at most.
-        largest = max(map(len, texts)) * (1 if text.isascii() else 4)
-        rows.clear()
-        texts.clear()
-        found = cls.of_joined((count, last, text, largest, len(positions), positions))
-        _check(found.events, last, positions)
-        return found
+    def size_of(self, index: int) -> int:
+        """Return how many bytes the event of a row has; 0 for a deleted one."""
+        return len(self.texts[index] or b"")
 
-    @classmethod
-    def of_joined(cls, row: Any) -> "Rows":
-        """Take rows that the database has joined to one, having checked their JSON.
+    @property
+    def _there(self) -> Iterable[bytes]:
+        return filter(None, self.texts) if None in self.texts else self.texts  # type: ignore[return-value] # as just seen
 
-        Args:
-            row: how many there were; the position of the last one; the JSON of each, empty for a
-                deleted event, with separators between them; the bytes of the largest; how many
-                have an event; the positions of those, or None.
-        """
-        count, last, text, largest, events, positions = row
-        if not count:
-            return NO_ROWS
-        raw = one_line(text.encode())
-        end = raw[raw.rfind(SEPARATOR) + 1 :]
-        row = last, Event(end) if end else None
-        gaps: list[int] = []
-        if events < count:
-            parts = raw.split(SEPARATOR)
-            gaps = [index for index, part in enumerate(parts) if not part]
-            raw = SEPARATOR.join(filter(None, parts))
-        lines = Lines(raw, events)
-        # Half of a pair of surrogates is nothing that PostgreSQL minds in a column of json.
-        if b"\\" in raw and _SURROGATE.search(raw):
-            _check(lines, last)
-        return cls(count, row, lines, largest, positions or (), gaps)
+    def event(self, index: int) -> Event | None:
+        """Return the event of a row; None for a deleted one."""
+        text = self.texts[index]
+        if text is None:
+            return None
+        return Event(one_line(text), {} if self.headers is None else self.headers[index])
+
+    def events(self, start: int, stop: int) -> list[Event]:
+        """Return the events of some of the rows, without the deleted ones."""
+        found = (self.event(index) for index in range(start, stop))
+        return [event for event in found if event is not None]
+
+    def fitting(self, start: int, stop: int, room: int) -> int:
+        """Return the index of the first row whose event no longer fits into `room` bytes."""
+        for index in range(start, stop):
+            room -= self.size_of(index)
+            if room < 0:
+                return index
+        return stop
 
 
-NO_ROWS = Rows(0, None, (), 0)
+NO_ROWS = Rows([].__getitem__, [])
 
 
-def _expect_value(position: int, text: str | None) -> None:
-    """Refuse text of a row that is not one value of JSON."""
-    try:
-        if text is not None:
-            _expect_json(text)
-    except _NOT_JSON as error:
-        raise _refused(f"The row at position {position}", error) from error
-
-
-def _check(events: Sequence[Event], last: int, positions: Sequence[int] = ()) -> None:
-    """Refuse text that is not JSON, or not all of it.
+def refuse_what_is_not_json(texts: Sequence[bytes | None], place: Callable[[int], object]) -> None:
+    """Refuse a text that is not exactly one JSON value.
 
     Args:
-        events: what there is of it.
-        last: the position of the last one.
-        positions: of all of them, if they are known.
+        texts: None for an event that has been deleted.
+        place: returns the position of a text by its index.
+
+    Raises:
+        FeedFailure: one of them is not.
     """
-    try:
-        if len(_expect_lines(text_of(events, b"\n"))) == len(events):
-            return
-    except _NOT_JSON:
-        pass
-    for index, event in enumerate(events):
+    there = [text for text in texts if text is not None]
+    joined = b"\n".join(there)
+    if joined.count(b"\n") == len(there) - 1:
         try:
-            _expect_json(event.raw)
+            if len(_decode_lines(joined)) == len(there):
+                return
+        except _NOT_JSON:
+            pass
+    for index, text in enumerate(texts):
+        try:
+            if text is not None:
+                _decode(text)
         except _NOT_JSON as error:
-            place = f"at position {positions[index]}" if positions else f"up to position {last}"
-            raise _refused(f"The row {place}", error) from error
-    raise _refused(f"A row up to position {last}", "it does not hold one value of JSON")
+            raise FeedFailure(
+                f"The row at position {place(index)} cannot be published: {error}"
+            ) from error
 
 
-def _refused(row: str, reason: object) -> FeedFailure:
-    return FeedFailure(f"{row} cannot be published: {reason}")
+def refuse_lone_surrogates(texts: Sequence[bytes | None], place: Callable[[int], object]) -> None:
+    """Refuse a document of PostgreSQL's type json that has half of a pair of surrogates.
+
+    All else that is wrong with JSON, PostgreSQL refuses itself; of jsonb, this as well.
+
+    Args:
+        texts: None for an event that has been deleted.
+        place: returns the position of a text by its index.
+
+    Raises:
+        FeedFailure: one of them has.
+    """
+    if any(text and (b"\\ud" in text or b"\\uD" in text) for text in texts):
+        refuse_what_is_not_json(texts, place)

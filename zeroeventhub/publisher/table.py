@@ -36,6 +36,7 @@ from zeroeventhub.publisher.ordering import Events, Ordering
 from zeroeventhub.publisher.partition_hash import hash_on_connect
 from zeroeventhub.publisher.progress import Progress
 from zeroeventhub.publisher.retention import Retention
+from zeroeventhub.publisher.row_query import can_stream
 
 if TYPE_CHECKING:
     from zeroeventhub.archive.archive import Archive
@@ -204,7 +205,8 @@ class TableFeed:
         """
         hash_on_connect(engine)
         capacity = capacity or Capacity()
-        roles = Assembly(self._defined, engine.dialect.name, capacity).roles()
+        streams = can_stream(engine.dialect)
+        roles = Assembly(self._defined, engine.dialect.name, capacity, streams=streams).roles()
         if isinstance(engine, AsyncEngine):
             return AsyncBoundFeed(engine, capacity, roles)
         return BoundFeed(engine, capacity, roles)

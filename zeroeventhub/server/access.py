@@ -15,10 +15,9 @@ from zeroeventhub.errors import FeedFailure, Forbidden, Unauthorized, Unavailabl
 from zeroeventhub.server.authorize import Authorize, checked, everybody, hook_of
 from zeroeventhub.server.principal import EVERYBODY, Principal, Quota
 from zeroeventhub.server.quotas import Counted, Quotas
+from zeroeventhub.server.request import FeedRequest
 
 __all__ = ["Access"]
-
-_KNOWN = "zeroeventhub.principal"
 
 THREADS = 4
 """How many threads of a feed run hooks that are not asynchronous."""
@@ -45,7 +44,7 @@ class Access:
         self._patience = patience
         self._threads = anyio.CapacityLimiter(THREADS)
 
-    async def admitted(self, request: Request) -> Counted:
+    async def admitted(self, request: FeedRequest) -> Counted:
         """Let a request in, and count it until what is returned is told its end.
 
         Raises:
@@ -55,14 +54,8 @@ class Access:
             Unavailable: nobody found out in time who asks.
             FeedFailure: the hook did not say who asks.
         """
-        principal = await self.identify(request)
-        request.scope[_KNOWN] = principal
-        return self._quotas.admitted(principal)
-
-    def known(self, request: Request) -> Principal:
-        """Return who asks, as far as that is known by now."""
-        principal: Principal = request.scope.get(_KNOWN, EVERYBODY)
-        return principal
+        request.principal = await self.identify(request)
+        return self._quotas.admitted(request.principal)
 
     def waiting(self, principal: Principal) -> AbstractContextManager[None]:
         """Count a request of a reader's for as long as it waits at the head."""
@@ -79,8 +72,11 @@ class Access:
 
     async def identify(self, request: Request) -> Principal:
         """Ask the hook who asks, and whether that one may read; what it does not say is a no."""
+        hook = self._hook(request)
+        if hook is everybody:
+            return EVERYBODY
         with anyio.move_on_after(self._patience) as waiting:
-            found = await self._ask(self._hook(request), request)
+            found = await self._ask(hook, request)
         # A hook in a thread is not stopped, and what it says too late does not count.
         if waiting.cancel_called:
             raise Unavailable("It cannot be found out just now who asks.", retry_after=1)

@@ -4,12 +4,11 @@ from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from functools import cached_property
 from time import perf_counter
-from typing import Any, Self
+from typing import Any
 from uuid import uuid4
 
 import anyio
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.status import HTTP_200_OK
 from starlette.types import Receive, Scope, Send
@@ -20,6 +19,7 @@ from zeroeventhub.server.log import Log
 from zeroeventhub.server.observer import Answered, Observer
 from zeroeventhub.server.principal import Principal
 from zeroeventhub.server.problem import problem
+from zeroeventhub.server.request import FeedRequest
 from zeroeventhub.server.sending import Sending
 
 __all__ = ["Answer", "Answering", "Desk"]
@@ -27,7 +27,7 @@ __all__ = ["Answer", "Answering", "Desk"]
 MOST_PARAMETERS = 1_000
 """Parameters of a request: reading each costs time, and a URL of 64 KiB has room for 30,000."""
 
-Answer = Callable[[Request, Principal], Awaitable[Response]]
+Answer = Callable[[FeedRequest, Principal], Awaitable[Response]]
 
 
 @dataclass(frozen=True)
@@ -68,12 +68,13 @@ class Answering:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request; a problem is an answer as well."""
-        request, started = Request(scope, receive, send), perf_counter()
-        request.state.events, request.state.waited, request.state.behind = 0, 0.0, None
-        with _Visit(self._desk.access) as visit:
+        request, started = FeedRequest(scope, receive, send), perf_counter()
+        counted = None
+        try:
             try:
                 _expect_few_parameters(scope)
-                response = await self._answer(request, await visit.begin(request))
+                counted = await self._desk.access.admitted(request)
+                response = await self._answer(request, request.principal)
                 self._desk.log.answered()
                 if isinstance(response, StreamingResponse):
                     response.body_iterator = self._stream(response.body_iterator, request)
@@ -86,16 +87,19 @@ class Answering:
             size = int(response.headers.get("content-length", 0))
             self._tell(request, response.status_code, size, started)
             await self._send(response, request, send)
+        finally:
+            if counted is not None:
+                counted.end()
 
-    async def _send(self, response: Response, request: Request, send: Send) -> None:
+    async def _send(self, response: Response, request: FeedRequest, send: Send) -> None:
         """Send an answer, and do meanwhile what is to be done behind it."""
-        sending, behind = self._desk.sending, request.state.behind
-        if behind is None:
+        sending, meanwhile = self._desk.sending, request.meanwhile
+        if meanwhile is None:
             await sending.send(response, request, send)
             return
         failure: Exception | None = None
         async with anyio.create_task_group() as group:
-            group.start_soon(behind)
+            group.start_soon(meanwhile)
             try:
                 await sending.send(response, request, send)
             except Exception as error:  # noqa: BLE001 - the server's own, and not one of a group
@@ -103,7 +107,7 @@ class Answering:
         if failure is not None:
             raise failure
 
-    async def _stream(self, pieces: AsyncIterable[Any], request: Request) -> AsyncIterator[Any]:
+    async def _stream(self, pieces: AsyncIterable[Any], request: FeedRequest) -> AsyncIterator[Any]:
         """End a stream when it fails: its status has been sent, and its client comes back."""
         try:
             async for piece in pieces:
@@ -111,7 +115,7 @@ class Answering:
         except Exception as error:  # noqa: BLE001 - whatever it is, its text is nobody's business
             self._problem(error, request)
 
-    def _problem(self, error: Exception, request: Request) -> Response:
+    def _problem(self, error: Exception, request: FeedRequest) -> Response:
         """Answer with an error, and tell the log of it."""
         if not isinstance(error, ZeroEventHubError):
             failure = FeedFailure("The feed failed in an unexpected way.")
@@ -122,51 +126,25 @@ class Answering:
             error,
             route=self._route,
             request=request,
-            principal=self._desk.access.known(request),
+            principal=request.principal,
             request_id=request_id,
         )
         return problem(error, request_id)
 
-    def _tell(self, request: Request, status: int, size: int, started: float) -> None:
+    def _tell(self, request: FeedRequest, status: int, size: int, started: float) -> None:
         has_body = request.method != "HEAD"
         self._desk.observer.answered(
             Answered(
                 feed=self._desk.feed,
                 route=self._route,
-                principal=self._desk.access.known(request).name,
+                principal=request.principal.name,
                 status=status,
-                events=request.state.events if has_body and status == HTTP_200_OK else 0,
+                events=request.events if has_body and status == HTTP_200_OK else 0,
                 size=size if has_body else 0,
                 seconds=perf_counter() - started,
-                waited=request.state.waited,
+                waited=request.waited,
             )
         )
-
-
-class _Visit:
-    """Be under way from when a request is let in until it is answered to its end.
-
-    Args:
-        access: lets it in.
-    """
-
-    __slots__ = ("_access", "_end")
-
-    def __init__(self, access: Access) -> None:
-        self._access = access
-        self._end: Callable[[], object] | None = None
-
-    async def begin(self, request: Request) -> Principal:
-        """Let the request in, and return who asks; see `Access.admitted`."""
-        self._end = (await self._access.admitted(request)).end
-        return self._access.known(request)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._end is not None:
-            self._end()
 
 
 def _expect_few_parameters(scope: Scope) -> None:

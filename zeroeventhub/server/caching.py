@@ -1,14 +1,11 @@
 """Which answers may be kept, by whom, and how they are asked for again (RFC 9111, RFC 9110)."""
 
 from hashlib import blake2b
-from zlib import crc32
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from zeroeventhub.protocol import FIRST, LAST, Page
-
-__all__ = ["FRESH", "edition_of", "is_held", "page_response", "tag_of", "tag_of_bytes"]
+__all__ = ["FRESH", "edition_of", "is_held", "page_response", "tag_of"]
 
 FRESH = {"Cache-Control": "no-store"}
 """Headers of what is true only now."""
@@ -37,30 +34,16 @@ def page_response(
     return Response(body, media_type=media_type, headers=headers)
 
 
-def tag_of(page: Page, cursor: str, body: bytes) -> str | None:
-    """Return the entity tag of a page's bytes; None if they may be others another time.
+def tag_of(cursor: str, body: bytes) -> str:
+    """Return the entity tag of a page's bytes, which can never be others.
 
-    Args:
-        page: the page.
-        cursor: where it was read from.
-        body: its bytes.
-    """
-    if not page.full or cursor in {FIRST, LAST}:
-        return None
-    return tag_of_bytes(page.cursor, body)
-
-
-def tag_of_bytes(cursor: str, body: bytes) -> str:
-    """Return the entity tag of bytes that can never be others.
-
-    The last cursor of a page vouches for the history before it, and so for the page; a checksum,
-    which costs little, for how its bytes are made.
+    The last cursor of a page vouches for the history before it, and so for the page.
 
     Args:
         cursor: the last one.
         body: the bytes.
     """
-    identity = f"{cursor} {len(body)} {crc32(body)}".encode()
+    identity = f"{cursor} {len(body)}".encode()
     return f'"{blake2b(identity, digest_size=16).hexdigest()}"'
 
 

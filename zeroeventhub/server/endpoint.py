@@ -7,7 +7,6 @@ from zlib import crc32
 
 import msgspec
 from starlette.datastructures import QueryParams
-from starlette.requests import Request
 from starlette.responses import Response
 
 from zeroeventhub.errors import Gone
@@ -32,8 +31,8 @@ from zeroeventhub.protocol import (
 )
 from zeroeventhub.server.access import Access
 from zeroeventhub.server.caching import FRESH
-from zeroeventhub.server.kept_pages import EncodedPage
 from zeroeventhub.server.page_forms import PageForms
+from zeroeventhub.server.pages import EncodedPage, Pages
 from zeroeventhub.server.parameters import (
     CountRequest,
     CursorRequest,
@@ -54,7 +53,7 @@ from zeroeventhub.server.parameters import (
     read_v1_request,
 )
 from zeroeventhub.server.principal import Principal
-from zeroeventhub.server.read_ahead import ReadAhead
+from zeroeventhub.server.request import FeedRequest
 from zeroeventhub.server.source import Source, expect_extension, expect_partition
 from zeroeventhub.server.view import View
 from zeroeventhub.server.waiting import Question
@@ -78,7 +77,7 @@ class Endpoint:
     Args:
         source: the feed.
         access: knows who may read it.
-        ahead: keeps pages, and reads the next ones.
+        pages: keeps pages, and reads them ahead.
         forms: sends pages.
         shared_cache: whether caches that serve several clients may keep its immutable pages, if
             everybody may read it.
@@ -88,7 +87,7 @@ class Endpoint:
         self,
         source: Source,
         access: Access,
-        ahead: ReadAhead,
+        pages: Pages,
         forms: PageForms,
         *,
         shared_cache: bool,
@@ -96,10 +95,10 @@ class Endpoint:
         self._source = source
         self._access = access
         self._shared_cache = shared_cache
-        self._ahead = ahead
+        self._pages = pages
         self._forms = forms
 
-    async def discover(self, request: Request, principal: Principal) -> Response:
+    async def discover(self, request: FeedRequest, principal: Principal) -> Response:
         """Answer with what the feed says of itself, or with pages of ZeroEventHub v1."""
         view = self._view(principal)
         if is_v1(request.query_params):
@@ -108,7 +107,7 @@ class Endpoint:
         info = replace(info, extensions=info.extensions | self._forms.extensions)
         return Response(encode_info(info), media_type="application/json", headers=FRESH)
 
-    async def events(self, request: Request, principal: Principal) -> Response:
+    async def events(self, request: FeedRequest, principal: Principal) -> Response:
         """Answer with a page (FeedAPI v2, Events endpoint)."""
         view = self._view(principal)
         info = await view.info()
@@ -123,18 +122,18 @@ class Endpoint:
             types=wanted.types,
             stop=wanted.stop,
         )
-        kept = None if question is None else await self._ahead.page(question)
+        kept = None if question is None else await self._pages.get(question)
         if kept is None:
             kept = await self._read(request, view, info, wanted, question)
-        request.state.events = kept.events
+        request.events = kept.events
         if question is not None and kept.full and request.method != "HEAD":
-            request.state.behind = self._ahead.behind(question, kept)
+            request.meanwhile = self._pages.ahead(question, kept)
         shared = self._shared_cache and self._access.is_public(request)
         return await self._forms.response(request, kept, shared=shared)
 
     async def _read(
         self,
-        request: Request,
+        request: FeedRequest,
         view: View,
         info: FeedInfo,
         wanted: EventsRequest,
@@ -154,18 +153,18 @@ class Endpoint:
                 stop=wanted.stop,
             )
         except Gone:
-            self._ahead.forget()
+            self._pages.clear()
             raise
-        return await self._ahead.encoded(question, page)
+        return await self._pages.encoded(page, question)
 
-    async def cursor(self, request: Request, principal: Principal) -> Response:
+    async def cursor(self, request: FeedRequest, principal: Principal) -> Response:
         """Answer with the cursor of a moment."""
         view = self._view(principal)
         wanted = await _asked(view, request, CURSOR_OF_TIME, read_cursor_request)
         cursor = await view.call("cursor_at", wanted.moment, wanted.partition)
         return _document({"cursor": cursor})
 
-    async def splits(self, request: Request, principal: Principal) -> Response:
+    async def splits(self, request: FeedRequest, principal: Principal) -> Response:
         """Answer with the cursors between pieces of a partition."""
         view = self._view(principal)
         wanted = await _asked(view, request, SPLITS, read_splits_request)
@@ -174,14 +173,14 @@ class Endpoint:
         )
         return _document({"cursors": cursors})
 
-    async def lag(self, request: Request, principal: Principal) -> Response:
+    async def lag(self, request: FeedRequest, principal: Principal) -> Response:
         """Answer with the number of events behind a cursor."""
         view = self._view(principal)
         wanted = await _asked(view, request, LAG, read_lag_request)
         found = await view.call("lag", wanted.partition, wanted.cursor)
         return Response(encode_lag(found), media_type="application/json", headers=FRESH)
 
-    async def cursor_of_count(self, request: Request, principal: Principal) -> Response:
+    async def cursor_of_count(self, request: FeedRequest, principal: Principal) -> Response:
         """Answer with the cursor behind so many events."""
         view = self._view(principal)
         wanted = await _asked(view, request, CURSOR_OF_COUNT, read_count_request)
@@ -190,24 +189,24 @@ class Endpoint:
         )
         return _document({"cursor": found.cursor, "events": found.events})
 
-    async def segments(self, request: Request, principal: Principal) -> Response:
+    async def segments(self, request: FeedRequest, principal: Principal) -> Response:
         """Answer with the files in which events lie."""
         view = self._view(principal)
         wanted = await _asked(view, request, SEGMENTS, read_segments_request)
         found = await view.call("segments", wanted.partition, wanted.cursor, stop=wanted.stop)
         return Response(encode_segments(found), media_type="application/json", headers=FRESH)
 
-    async def key_history(self, request: Request, principal: Principal) -> Response:
+    async def key_history(self, request: FeedRequest, principal: Principal) -> Response:
         """Answer with the events of a key."""
         view = self._view(principal)
         expect_extension(await view.info(), KEY_HISTORY)
         wanted = read_key_request(request.query_params)
         page = await view.read_key(wanted.key, wanted.after_version, wanted.limit)
-        request.state.events = len(page.events)
+        request.events = len(page.events)
         body = encode_key_page(page)
         return Response(body, media_type="application/json", headers=FRESH)
 
-    async def progress(self, request: Request, principal: Principal) -> Response:
+    async def progress(self, request: FeedRequest, principal: Principal) -> Response:
         """Note how far a consumer has come, and answer with its cursor."""
         view = self._view(principal)
         wanted = await _asked(view, request, PROGRESS, read_progress_request)
@@ -223,7 +222,7 @@ class Endpoint:
     def _view(self, principal: Principal) -> View:
         return View(self._source, self._access, principal)
 
-    async def _events_v1(self, request: Request, view: View) -> Response:
+    async def _events_v1(self, request: FeedRequest, view: View) -> Response:
         info, count = await view.counted()
         wanted = read_v1_request(request.query_params, info, count)
         # The hint is the number of events in the whole answer (ZeroEventHub v1, Parameters).
@@ -239,13 +238,13 @@ class Endpoint:
                     break
                 page = await view.read(info, partition, cursor, share)
                 parts[partition] = encode_page_v1(partition, page, wanted.headers)
-                request.state.events += len(page.events)
+                request.events += len(page.events)
         body = b"".join(part for _, part in sorted(parts.items()))
         return Response(body, media_type=MEDIA_TYPE, headers=FRESH)
 
 
 async def _asked(
-    view: View, request: Request, extension: str, read: Callable[[QueryParams], _Asked]
+    view: View, request: FeedRequest, extension: str, read: Callable[[QueryParams], _Asked]
 ) -> _Asked:
     """Read a request for something that a feed has beside its events.
 

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import msgspec
-from starlette.requests import Request
 from starlette.responses import Response
 
 from zeroeventhub.errors import FeedFailure
@@ -13,6 +12,7 @@ from zeroeventhub.server.access import Access
 from zeroeventhub.server.caching import FRESH
 from zeroeventhub.server.parameters import read_http_feed_request
 from zeroeventhub.server.principal import Principal
+from zeroeventhub.server.request import FeedRequest
 from zeroeventhub.server.source import Source
 from zeroeventhub.server.view import View
 
@@ -33,7 +33,7 @@ class HttpFeed:
         self._source = source
         self._access = access
 
-    async def answer(self, request: Request, principal: Principal) -> Response:
+    async def answer(self, request: FeedRequest, principal: Principal) -> Response:
         """Answer with the events behind the one that the client has (HTTP Feeds, Polling)."""
         wanted = read_http_feed_request(request.query_params)
         view = View(self._source, self._access, principal)
@@ -55,7 +55,7 @@ class HttpFeed:
                 break
             cursor = page.cursor
         _expect_cloudevents(page.events[:1])
-        request.state.events = len(page.events)
+        request.events = len(page.events)
         body = b"[%b]\n" % text_of(page.events, b",\n")
         return Response(body, media_type=MEDIA_TYPE, headers=FRESH)
 

@@ -10,10 +10,10 @@ from starlette.status import HTTP_200_OK
 from zeroeventhub.arrow import MEDIA_TYPE as ARROW_TYPE
 from zeroeventhub.ndjson import MEDIA_TYPE
 from zeroeventhub.protocol import ARROW
-from zeroeventhub.server.caching import edition_of, is_held, page_response, tag_of_bytes
+from zeroeventhub.server.caching import edition_of, is_held, page_response, tag_of
 from zeroeventhub.server.content_coding import ContentCoding, asked_for
-from zeroeventhub.server.kept_pages import EncodedPage
 from zeroeventhub.server.negotiation import prefers
+from zeroeventhub.server.pages import EncodedPage
 from zeroeventhub.server.source import Source
 
 __all__ = ["PageForms"]
@@ -58,7 +58,7 @@ class PageForms:
         if self._as_arrow is not None and prefers(request, ARROW_TYPE, MEDIA_TYPE):
             media_type = ARROW_TYPE
             body = await self._source.work(len(page.body), self._as_arrow, page.body)
-            tag = None if page.tag is None else tag_of_bytes(page.cursor, body)
+            tag = None if page.tag is None else tag_of(page.cursor, body)
             page = replace(page, body=body, tag=tag)
         coding = asked_for(request, len(page.body), self._codings) if self._codings else None
         if coding is not None:

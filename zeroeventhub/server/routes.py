@@ -15,11 +15,10 @@ from zeroeventhub.server.authorize import Authorize, everybody
 from zeroeventhub.server.content_coding import content_codings
 from zeroeventhub.server.endpoint import Endpoint
 from zeroeventhub.server.http_feed import HttpFeed
-from zeroeventhub.server.kept_pages import KeptPages
 from zeroeventhub.server.observer import Observer
 from zeroeventhub.server.page_forms import PageForms
+from zeroeventhub.server.pages import Pages
 from zeroeventhub.server.principal import Quota
-from zeroeventhub.server.read_ahead import ReadAhead
 from zeroeventhub.server.sending import Sending
 from zeroeventhub.server.server_sent_events import ServerSentEvents
 from zeroeventhub.server.source import Source
@@ -91,11 +90,11 @@ def feed_routes(
     observer = observer or Observer()
     sending = Sending(capacity)
     source = Source(feed, engine, capacity, sending, partial(observer.waiting, name))
-    ahead = ReadAhead(source, KeptPages(capacity))
+    pages = Pages(source, capacity)
     forms = PageForms(
         source, _arrow_encoder() if arrow else None, content_codings() if compressed else ()
     )
-    endpoint = Endpoint(source, access, ahead, forms, shared_cache=shared_cache)
+    endpoint = Endpoint(source, access, pages, forms, shared_cache=shared_cache)
     desk = Desk(name, access, sending, observer)
 
     def route(path: str, kind: str, answer: Answer, method: str = "GET") -> Route:

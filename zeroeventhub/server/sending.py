@@ -19,11 +19,8 @@ __all__ = ["Sending"]
 
 _log = logging.getLogger("zeroeventhub.server")
 
-PIECE = 64 * 1024
-"""How many bytes are given to the server at once: as many as it takes before it makes us wait."""
-
-TURN = 4
-"""How many pieces are sent before others have their turn: a tenth of a millisecond or two."""
+PIECE = 512 * 1024
+"""How many bytes are given to the server at once; a piece of a larger body is a copy."""
 
 
 class Sending:
@@ -87,15 +84,17 @@ class Sending:
 
     async def _send(self, message: Message, send: Send, patience: anyio.CancelScope) -> None:
         body = message.get("body", b"")
-        with self.held(len(body)):  # all of it, for as long as there is some of it left to send
+        self._room.take(len(body))  # all of it, for as long as there is some of it left to send
+        try:
             # Cut one by one: many readers may be slow to take the same page.
             last = max(len(body) - 1, 0) // PIECE
             for number in range(last):
                 piece = body[number * PIECE : (number + 1) * PIECE]
                 patience.deadline = anyio.current_time() + self._seconds
                 await send({"type": message["type"], "body": piece, "more_body": True})
-                if number % TURN == TURN - 1:  # others go on, whether or not it made us wait
-                    await anyio.lowlevel.checkpoint()
+                await anyio.lowlevel.checkpoint()  # others go on, whether or not it made us wait
             patience.deadline = anyio.current_time() + self._seconds
             await send({**message, "body": body[last * PIECE :]} if last else message)
+        finally:
+            self._room.take(-len(body))
         patience.deadline = math.inf  # the next may be long in coming

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import anyio
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from zeroeventhub.errors import Forbidden, Unauthorized
@@ -16,6 +15,7 @@ from zeroeventhub.server.access import Access
 from zeroeventhub.server.caching import FRESH
 from zeroeventhub.server.parameters import StreamRequest, read_stream_request
 from zeroeventhub.server.principal import Principal
+from zeroeventhub.server.request import FeedRequest
 from zeroeventhub.server.shutdown import is_ending
 from zeroeventhub.server.source import Source, expect_extension
 from zeroeventhub.server.view import View
@@ -46,7 +46,7 @@ class ServerSentEvents:
         self._source = source
         self._access = access
 
-    async def answer(self, request: Request, principal: Principal) -> Response:
+    async def answer(self, request: FeedRequest, principal: Principal) -> Response:
         """Answer with all events behind a cursor, and those to come (HTML, Server-sent events)."""
         view = View(self._source, self._access, principal)
         wanted = read_stream_request(
@@ -76,7 +76,7 @@ class _Watch:
         principal: who it was at first.
     """
 
-    def __init__(self, access: Access, request: Request, principal: Principal) -> None:
+    def __init__(self, access: Access, request: FeedRequest, principal: Principal) -> None:
         self.request = request
         self._access = access
         self._principal = principal

@@ -3,14 +3,12 @@
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
-from dataclasses import replace
 from functools import partial
 from inspect import isawaitable, iscoroutinefunction
 from typing import Any, TypeVar, cast
 
 import anyio
 import anyio.to_thread
-from starlette.requests import Request
 
 from zeroeventhub.at_hand import NotAtHand, Parts
 from zeroeventhub.capacity import Capacity
@@ -21,6 +19,7 @@ from zeroeventhub.protocol import EVENT_TYPES, WAIT, FeedInfo, Page, TypeFilter
 from zeroeventhub.server.gathering import Gathering
 from zeroeventhub.server.line import Line
 from zeroeventhub.server.news import News
+from zeroeventhub.server.request import FeedRequest
 from zeroeventhub.server.sending import Sending
 from zeroeventhub.server.waiting import Question, Waiting, is_idle
 
@@ -179,7 +178,7 @@ class Source:
         limit: int | None,
         *,
         seconds: float,
-        request: Request,
+        request: FeedRequest,
         waiting: Callable[[], AbstractContextManager[object]] = nullcontext,
         **options: Any,
     ) -> Page:
@@ -191,7 +190,7 @@ class Source:
             cursor: where to read from.
             limit: how many events were asked for.
             seconds: how long to wait, if the feed lets anybody wait so long.
-            request: whose it is; in its state `waited` is set to the seconds that it waited.
+            request: whose it is; its `waited` is set to the seconds that it waited.
             waiting: what to be in for as long as there is nothing to read.
             options: those of `read`.
         """
@@ -205,7 +204,7 @@ class Source:
             page, is_own = await self._waiting.page(
                 question, page, edition, deadline=deadline, receive=request.receive
             )
-        request.state.waited = anyio.current_time() - began
+        request.waited = anyio.current_time() - began
         return await self._with_room(page, is_own=is_own)
 
     async def work(
@@ -258,7 +257,7 @@ class Source:
         async def read() -> tuple[Page, bool]:
             begun()
             is_full = self._sending.is_full
-            return await self._read(replace(question, limit=1) if is_full else question), is_full
+            return await self._read(question._replace(limit=1) if is_full else question), is_full
 
         page, is_full = await self._in_line(read)
         if not is_full or not page.events:

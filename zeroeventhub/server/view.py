@@ -5,8 +5,6 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-from starlette.requests import Request
-
 from zeroeventhub.errors import BadRequest, FeedFailure
 from zeroeventhub.protocol import (
     CURSOR_OF_COUNT,
@@ -25,6 +23,7 @@ from zeroeventhub.protocol import (
 )
 from zeroeventhub.server.access import Access
 from zeroeventhub.server.principal import Principal
+from zeroeventhub.server.request import FeedRequest
 from zeroeventhub.server.source import NO_PARTITION, Source
 from zeroeventhub.server.waiting import Question
 
@@ -104,7 +103,7 @@ class View:
         limit: int | None,
         *,
         seconds: float,
-        request: Request,
+        request: FeedRequest,
         types: TypeFilter | None = None,
         **options: Any,
     ) -> Page:
@@ -161,6 +160,8 @@ class View:
         return self._access.waiting(self._principal)
 
     def _seen(self, info: FeedInfo) -> FeedInfo:
+        if not self._principal.is_restricted:
+            return info
         extensions = info.extensions
         if self._principal.is_restricted_to_types:
             if EVENT_TYPES not in extensions:
@@ -170,10 +171,9 @@ class View:
                     "TableFeed, or give principals without types."
                 )
             extensions -= _TELLING
-        if self._principal.is_restricted:
-            self._source.warn_of_guesses()
-            # A file holds events of all partitions and types.
-            extensions -= {SEGMENTS}
+        self._source.warn_of_guesses()
+        # A file holds events of all partitions and types.
+        extensions -= {SEGMENTS}
         may_read = self._principal.may_read
         partitions = tuple(
             _without(partition, may_read) for partition in info.partitions if may_read(partition.id)

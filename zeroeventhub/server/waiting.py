@@ -1,9 +1,8 @@
 """Requests that wait at the head of a feed: how many there are, and what they wait for together."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakValueDictionary
 
 import anyio
@@ -18,8 +17,7 @@ from zeroeventhub.server.shutdown import is_ending
 __all__ = ["Question", "Waiting", "is_idle"]
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(NamedTuple):
     """Say what a page is to be read of.
 
     Attributes:
@@ -33,6 +31,11 @@ class Question:
     cursor: str
     limit: int
     options: tuple[tuple[str, Any], ...]
+
+    @property
+    def is_filtered(self) -> bool:
+        """Tell whether only events of some types are wanted."""
+        return any(name == "types" for name, _ in self.options)
 
 
 _Found: TypeAlias = tuple[int, Page] | None
@@ -93,7 +96,7 @@ class Waiting:
         try:
             while is_idle(page, question.cursor):
                 if page.cursor != question.cursor:
-                    question = replace(question, cursor=page.cursor)
+                    question = question._replace(cursor=page.cursor)
                 gathering = self._gathering(question, edition)
                 found, is_own = await gathering.result(receive, deadline=deadline)
                 if found is None:

@@ -72,9 +72,9 @@ def limits(engine):
     found = []
 
     @event.listens_for(engine, "before_cursor_execute")
-    def note(connection, cursor, statement, *_):
-        if "data" in statement and (asked := re.search(r"LIMIT (\d\d*)", statement)):
-            found.append(int(asked[1]))
+    def note(connection, cursor, statement, parameters, *_):
+        if "data" in statement and (asked := re.search(r"LIMIT (\$?)(\d+)", statement)):
+            found.append(parameters[int(asked[2]) - 1] if asked[1] else int(asked[2]))
 
     return found
 

@@ -153,14 +153,21 @@ def nodes(plan):
 
 
 def plans_on_postgresql(engine, statement, parameters):
-    """Return how PostgreSQL carries a statement out: planned for its values, and for any."""
+    """Return how PostgreSQL carries a statement out: planned for its values, and for any.
+
+    A statement that has numbered parameters already is only ever planned for their values.
+    """
+    modes = ("force_custom_plan", "force_generic_plan")
+    if isinstance(parameters, list):
+        parameters = {str(number): value for number, value in enumerate(parameters, 1)}
+        statement, modes = re.sub(r"\$(\d+)", r"%(\1)s", statement), modes[:1]
     names = [*dict.fromkeys(re.findall(r"%\((\w+)\)s", statement))]
     for number, name in enumerate(names, 1):
         statement = statement.replace(f"%({name})s", f"${number}")
     values = ", ".join(sql.Literal(parameters[name]).as_string() for name in names)
     plans = {}
     with engine.connect() as connection:
-        for mode in ("force_custom_plan", "force_generic_plan"):
+        for mode in modes:
             settings = ("enable_sort = off", "enable_seqscan = off", f"plan_cache_mode = {mode}")
             for setting in settings:
                 connection.exec_driver_sql(f"SET LOCAL {setting}")

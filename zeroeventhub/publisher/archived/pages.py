@@ -53,29 +53,36 @@ class ArchivedPages(PageQuery):
         after: int,
         until: int,
         limit: int,
+        count: int = 1,
         types: TypeFilter | None = None,
         each: bool = False,
         begun: Stretch | None = None,
         looked_at: int = 0,
-    ) -> Stretch:
-        """Read events above one position and not above another, whole; see `PageQuery.read`.
+    ) -> list[Stretch]:
+        """Read pages of events above one position and not above another; see `PageQuery.read`.
 
         Raises:
             NotAtHand: some of them have to be fetched first.
         """
         boundary = self._tier.boundary(connection)
-        if begun is None and after < min(boundary, until):
+        pages: list[Stretch] = []
+        while begun is None and after < min(boundary, until):
             cold = _Cold(self._tier, partition, limit, self._room, each=each)
-            begun = cold.read(after, min(boundary, until), until, types)
-            if cold.is_done or begun.until <= boundary:
-                return begun
-            after, limit, looked_at = boundary, cold.limit, cold.looked_at
-        return super().read(
+            page = cold.read(after, min(boundary, until), until, types)
+            if not cold.is_done and page.until > boundary:
+                begun, after, looked_at = page, boundary, cold.looked_at
+                break
+            pages.append(page)
+            if not page.full or page.last is None or len(pages) == count:
+                return pages
+            after = page.last[0]
+        return pages + super().read(
             connection,
             partition,
             after=after,
             until=until,
             limit=limit,
+            count=count - len(pages),
             types=types,
             each=each,
             begun=begun,
@@ -99,8 +106,7 @@ class _Cold:
         self._partition = partition
         self._room = room
         self._each = each
-        self.limit = limit
-        """How many rows the page may still have."""
+        self._limit = limit
         self.looked_at = 0
         """How many rows were looked at, if only some were chosen."""
         self.is_done = False
@@ -142,7 +148,7 @@ class _Cold:
 
     def _take(self, stretch: Stretch, group: "Group", rows: "range | list[int]") -> None:
         """Take rows of a group, as many as the page has room for."""
-        taken = rows[: self.limit]
+        taken = rows[: self._limit - stretch.rows]
         fitting = group.fitting(taken, self._room - stretch.size)
         if fitting < len(taken):
             if not stretch.parts and not any(map(group.is_there, taken[:fitting])):
@@ -151,7 +157,7 @@ class _Cold:
             stretch.full = self.is_done = True
         if not taken:
             return
-        self.limit -= len(taken)
+        stretch.rows += len(taken)
         last = taken[-1]
         stretch.last = group.positions[last], group.event(last)
         events, size = group.events(taken)
@@ -161,5 +167,5 @@ class _Cold:
         if self._each:
             there = (row for row in taken if group.is_whole or group.is_there(row))
             stretch.positions += [group.positions[row] for row in there]
-        if not self.limit and not self.is_done:
+        if stretch.rows == self._limit and not self.is_done:
             stretch.full, self.is_done = stretch.last[0] < stretch.until, True

@@ -15,7 +15,7 @@ from zeroeventhub.publisher.json_form import json_form
 from zeroeventhub.publisher.mapping import Mapper, attribute_text, moment
 from zeroeventhub.publisher.near_rows import LIMIT, NearRows, given
 from zeroeventhub.publisher.row_query import RowQuery
-from zeroeventhub.publisher.rows import Row, Rows
+from zeroeventhub.publisher.rows import Row, refuse_what_is_not_json
 
 __all__ = ["SealQuery", "SealedRows"]
 
@@ -135,7 +135,8 @@ class SealQuery:
             data = [None if event is None else event.raw for event in events]
             return {"data": data, "headers": headers}
         texts = columns[1]
-        if any("\n" in text for text in texts if text is not None):
+        raw = [None if text is None else text.encode() for text in texts]
+        refuse_what_is_not_json(raw, columns[0].__getitem__)
+        if any("\n" in text or "\r" in text for text in texts if text is not None):
             texts = tuple(text and one_line(text.encode()).decode() for text in texts)
-        Rows.of_json(rows)  # which refuses what is no JSON
         return {"data": texts}
