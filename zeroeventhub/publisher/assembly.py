@@ -138,7 +138,9 @@ class Assembly:
         """Return what is asked of the table, and of the archive if there is one."""
         near, all_near, tier = self._near, self._all_near, self._tier
         source, time, shown = self._source, self._defined.events.time, self._defined.info.partitions
-        rows = RowQuery(near, self._defined.mapper, self._dialect, streams=self._streams)
+        rows = RowQuery(
+            near, self._defined.mapper, self._dialect, streams=self._streams, joins=True
+        )
         within, page_bytes = self._defined.ids, self._capacity.page_bytes
         if tier is None:
             return Queries(

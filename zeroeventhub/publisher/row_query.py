@@ -6,7 +6,17 @@ from functools import lru_cache, partial
 from types import SimpleNamespace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, Subquery, case, select, true
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Select,
+    Subquery,
+    case,
+    func,
+    literal_column,
+    select,
+    true,
+)
 from sqlalchemy.dialects.postgresql import dialect as postgresql
 from sqlalchemy.exc import DBAPIError
 
@@ -26,6 +36,9 @@ __all__ = ["Choice", "RowQuery", "can_stream"]
 
 Choice = Callable[[Select[Any]], Select[Any]]
 """Choose among positions that a query selects, and put them in order."""
+
+_SEPARATOR = b"\x1e"
+"""The record separator, which is never in JSON."""
 
 _NUMBERED: Any = postgresql(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call] # it has no annotations
 
@@ -52,6 +65,8 @@ class RowQuery:
         dialect: the database, by SQLAlchemy's name for it. PostgreSQL makes the JSON of most events
             by itself.
         streams: whether psycopg hands over rows while PostgreSQL still reads.
+        joins: whether SQLite joins them to one text: Python's driver takes and gives back the lock
+            of the interpreter for each row that it hands over.
         also: what else is selected of an event, behind all else.
         placed: what else is selected of its position, behind that.
     """
@@ -63,6 +78,7 @@ class RowQuery:
         dialect: str,
         *,
         streams: bool = False,
+        joins: bool = False,
         also: Sequence[ColumnElement[Any]] = (),
         placed: Sequence[ColumnElement[Any]] = (),
     ) -> None:
@@ -80,6 +96,7 @@ class RowQuery:
             self._json = mapper.text(position, streams=streams)
             self._check = refuse_lone_surrogates if mapper.has_stored_json else _trust
         self._streams = streams and self._json is not None
+        self._joins = joins and dialect == "sqlite" and self._json is not None
         self._numbered = lru_cache(maxsize=100)(_numbered)
 
     def select(
@@ -102,7 +119,8 @@ class RowQuery:
         if source.events is None:
             query = select(source.position.label("c0"), *self._columns, *self._also, *self._placed)
             query = query.select_from(source.table)
-            return choose(query if chosen is None else query.where(chosen)).limit(limit)
+            query = choose(query if chosen is None else query.where(chosen)).limit(limit)
+            return _one_row(query, gaps=False) if self._joins else query
         # The positions first, so that no plan joins more than these.
         references = [source.table.c[name] for name in source.key]
         order = [source.position.label("position")]
@@ -117,7 +135,8 @@ class RowQuery:
         ordered = [page.c[each.name] for each in order]
         query = self._joined(page, chosen)
         query = query.order_by(*(each.desc() if backwards else each for each in ordered))
-        return query.limit(limit)
+        query = query.limit(limit)
+        return _one_row(query, gaps=True) if self._joins else query
 
     def may_stream(self, connection: Connection) -> bool:
         """Tell whether `stream` can read from a connection."""
@@ -181,8 +200,11 @@ class RowQuery:
             return NO_ROWS
         if self._json is None:
             return Rows.of_events(rows, self.event)
-        positions = [row[0] for row in rows]
-        texts = [None if row[1] is None else row[1].encode() for row in rows]
+        if self._joins:
+            positions, texts = _parts(*rows[0])
+        else:
+            positions = [row[0] for row in rows]
+            texts = [None if row[1] is None else row[1].encode() for row in rows]
         self._check(texts, positions.__getitem__)
         return Rows(positions.__getitem__, texts)
 
@@ -250,6 +272,32 @@ class RowQuery:
             return [*columns, *placed, presence]
         json, *also = columns
         return [case((presence.is_not(None), json)).label("c1"), *also, *placed]
+
+
+def _one_row(rows: Select[Any], *, gaps: bool) -> Select[Any]:
+    """Join the positions of rows, and their events; with gaps, also tell which were deleted."""
+    position, text, *_ = rows.subquery("row").c
+    separator: ColumnElement[str] = literal_column(f"char({ord(_SEPARATOR)})")
+    joined = [func.group_concat(position), func.group_concat(func.coalesce(text, ""), separator)]
+    return select(*joined, *([func.group_concat(text.is_(None), "")] if gaps else []))
+
+
+def _parts(places: str | None, joined: str, gaps: str = "") -> tuple[list[int], list[bytes | None]]:
+    """Return the positions and the events that one row holds."""
+    if places is None:
+        return [], []
+    positions = [*map(int, places.split(","))]
+    texts: list[bytes | None] = [*joined.encode().split(_SEPARATOR)]
+    if len(texts) != len(positions):
+        raise FeedFailure(
+            f"A row at a position from {positions[0]} to {positions[-1]} cannot be published: it "
+            "holds a character that JSON does not have."
+        )
+    if "1" in gaps:
+        texts = [None if gap == "1" else text for gap, text in zip(gaps, texts, strict=True)]
+    if positions != sorted(positions):  # SQLite does not promise the order, though it keeps it
+        raise FeedFailure("SQLite returned rows in another order than it was asked for.")
+    return positions, texts
 
 
 def _trust(texts: object, position: object) -> None:
