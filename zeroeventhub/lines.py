@@ -28,15 +28,20 @@ class Lines(Sequence[Event]):
         self._count = count
 
     @classmethod
-    def of(cls, texts: list[bytes]) -> "Lines":
-        """Make lines of the JSON of events, each of which may have line ends in its white space."""
+    def of(cls, texts: list[bytes], *, on_one_line: bool = False) -> "Lines":
+        """Make lines of the JSON of events.
+
+        Args:
+            texts: each may have line ends in its white space.
+            on_one_line: whether none has.
+        """
         if not texts:
             return cls(b"", 0)
         # One copy of all that there is: pages are large, and memory for each is mapped anew.
         parts = [_BEFORE + texts[0], *texts[1:]]
         parts[-1] += _AFTER
         text = BETWEEN_EVENTS.join(parts)
-        if text.count(b"\n") != len(texts) or b"\r" in text:
+        if not on_one_line and (text.count(b"\n") != len(texts) or b"\r" in text):
             return cls.of([*map(one_line, texts)])
         return cls(text, len(texts))
 

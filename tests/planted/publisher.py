@@ -66,8 +66,8 @@ PLANTED = (
     Planted(
         "no page has more events than are wanted",
         "publisher/page_query.py",
-        "        stop = min(whole, start + limit - self.rows)",
-        "        stop = whole",
+        "        stop = min(len(rows.texts), start + limit - self.rows)",
+        "        stop = len(rows.texts)",
         (f"{_ROOM}/test_page_query.py", *_SQLITE),
     ),
     Planted(

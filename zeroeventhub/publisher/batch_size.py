@@ -62,5 +62,5 @@ class BatchSize:
         """Take in rows that were read at once; a large one is forgotten by and by."""
         if count := len(rows.texts):
             self._largest = max(rows.largest, self._largest // 2, 1)
-            self._usual = max(rows.size // count, 1)
+            self._usual = max(rows.size(0, count) // count, 1)
             self._most = max(self._most, count)

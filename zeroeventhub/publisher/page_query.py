@@ -55,6 +55,7 @@ class Stretch:
         texts: the JSON of those that were taken since, until the page ends.
         positions: where they are, if anybody asked.
         last: the last row, which may be a deleted event; None if there was none.
+        on_one_line: whether these have no line ends in their white space.
         rows: how many there are, with the deleted ones.
         size: of the events, in bytes.
         full: whether it ended for its size, before `until`.
@@ -65,6 +66,7 @@ class Stretch:
     texts: list[bytes] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
     last: Row | None = None
+    on_one_line: bool = False
     rows: int = 0
     size: int = 0
     full: bool = False
@@ -77,7 +79,7 @@ class Stretch:
     def end(self) -> None:
         """Make one text of the events that were taken; their own are let go."""
         if self.texts:
-            self.parts.append(Lines.of(self.texts))
+            self.parts.append(Lines.of(self.texts, on_one_line=self.on_one_line))
             self.texts = []
 
     def take(self, rows: Rows, start: int, limit: int, room: int, *, each: bool) -> int:
@@ -93,19 +95,19 @@ class Stretch:
         Returns:
             The index of the first one that was not taken.
         """
-        whole = len(rows.texts)
-        stop = min(whole, start + limit - self.rows)
-        size = rows.size if start == 0 and stop == whole else _size(rows, start, stop)
+        stop = min(len(rows.texts), start + limit - self.rows)
+        size = rows.size(start, stop)
         if self.size + size > room:
             stop = rows.fitting(start, stop, room - self.size)
             if stop == start and not self.size:
                 stop += 1
-            size, self.full = _size(rows, start, stop), True
+            size, self.full = rows.size(start, stop), True
         if stop > start:
             if rows.headers is not None:
                 self.parts.append(rows.events(start, stop))
             else:
                 texts = rows.texts[start:stop]
+                self.on_one_line = rows.on_one_line
                 self.texts += filter(None, texts) if None in texts else texts  # type: ignore[arg-type] # as just seen
             if each:
                 there = (at for at in range(start, stop) if rows.texts[at] is not None)
@@ -251,13 +253,14 @@ class PageQuery:
         self.longest = largest
         if largest > LONG and not self._has_warned:
             self._has_warned = True
-            index = next(at for at in range(len(rows.texts)) if rows.size_of(at) > LONG)
+            sizes = [len(text or b"") for text in rows.texts]
+            index = next(index for index, size in enumerate(sizes) if size > LONG)
             _log.warning(
                 "The event at position %s has %d bytes: consumers in Go end a page without an "
                 "error at a line above 65,535 bytes, and stay there. Publish smaller events, "
                 "such as a reference to what is large.",
                 rows.position(index),
-                rows.size_of(index),
+                sizes[index],
             )
 
     def _build(self, way: Way, types: TypeFilter | None, streams: bool) -> Select[Any]:
@@ -331,10 +334,6 @@ class PageQuery:
             raise Unavailable(
                 "The last events of a closed partition are not settled yet.", retry_after=1
             )
-
-
-def _size(rows: Rows, start: int, stop: int) -> int:
-    return sum(map(rows.size_of, range(start, stop)))
 
 
 def _listed(partitions: list[int]) -> str:

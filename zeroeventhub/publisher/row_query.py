@@ -180,7 +180,7 @@ class RowQuery:
                         texts = [value(index, 1) for index in range(count)]
                         position = partial(_position, value)
                         self._check(texts, position)
-                        yield Rows(position, texts)
+                        yield Rows(position, texts, on_one_line=self._check is _trust)
                     elif result.error_message:
                         raise error_from_result(result, "utf-8")
                 is_answered = True
@@ -301,7 +301,7 @@ def _parts(places: str | None, joined: str, gaps: str = "") -> tuple[list[int], 
 
 
 def _trust(texts: object, position: object) -> None:
-    """Take what PostgreSQL has made for JSON."""
+    """Take what PostgreSQL makes itself, of jsonb and other types, for JSON on one line."""
 
 
 def _position(value: Callable[[int, int], Any], index: int) -> int:

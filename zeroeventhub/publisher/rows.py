@@ -30,11 +30,13 @@ class Rows:
         position: returns the position of a row by its index.
         texts: the JSON of each row's event; None for an event that has been deleted.
         headers: the headers of each row's event; None for a feed without headers.
+        on_one_line: whether no text has line ends in its white space.
     """
 
     position: Callable[[int], int]
     texts: list[bytes | None]
     headers: list[Mapping[str, str]] | None = None
+    on_one_line: bool = False
 
     @classmethod
     def of_events(cls, rows: list[Any], event: Callable[[Any], Event | None]) -> "Rows":
@@ -57,20 +59,15 @@ class Rows:
     @cached_property
     def largest(self) -> int:
         """Return how many bytes the largest event has."""
-        return max(map(len, self._there), default=0)
+        return max(map(len, self._there(0, len(self.texts))), default=0)
 
-    @cached_property
-    def size(self) -> int:
-        """Return how many bytes the events have."""
-        return sum(map(len, self._there))
+    def size(self, start: int, stop: int) -> int:
+        """Return how many bytes the events of some of the rows have."""
+        return sum(map(len, self._there(start, stop)))
 
-    def size_of(self, index: int) -> int:
-        """Return how many bytes the event of a row has; 0 for a deleted one."""
-        return len(self.texts[index] or b"")
-
-    @property
-    def _there(self) -> Iterable[bytes]:
-        return filter(None, self.texts) if None in self.texts else self.texts  # type: ignore[return-value] # as just seen
+    def _there(self, start: int, stop: int) -> Iterable[bytes]:
+        texts = self.texts[start:stop]
+        return filter(None, texts) if None in texts else texts  # type: ignore[return-value] # as just seen
 
     def event(self, index: int) -> Event | None:
         """Return the event of a row; None for a deleted one."""
@@ -87,7 +84,7 @@ class Rows:
     def fitting(self, start: int, stop: int, room: int) -> int:
         """Return the index of the first row whose event no longer fits into `room` bytes."""
         for index in range(start, stop):
-            room -= self.size_of(index)
+            room -= len(self.texts[index] or b"")
             if room < 0:
                 return index
         return stop
