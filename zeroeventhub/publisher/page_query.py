@@ -99,8 +99,8 @@ class Stretch:
         size = rows.size(start, stop)
         if self.size + size > room:
             stop = rows.fitting(start, stop, room - self.size)
-            if stop == start and not self.size:
-                stop += 1
+            if not self.size and not rows.size(start, stop):
+                stop += 1  # whatever was deleted before it
             size, self.full = rows.size(start, stop), True
         if stop > start:
             if rows.headers is not None:
