@@ -30,9 +30,9 @@ from sqlalchemy import (
     text,
 )
 
-from zeroeventhub.publisher.near_rows import NearRows
+from zeroeventhub.publisher.keyset import NearRows
 from zeroeventhub.publisher.ordering import Events, Source
-from zeroeventhub.publisher.split_query import SplitQuery
+from zeroeventhub.publisher.splits import SplitQuery
 
 COUNTS = (8, 64, 512)
 CHUNK = 1_000_000

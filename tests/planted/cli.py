@@ -22,7 +22,7 @@ PLANTED = (
     ),
     Planted(
         "check --strict fails for warnings",
-        "cli/check.py",
+        "cli/maintaining.py",
         '{"error", "warning"} if strict else {"error"}',
         '{"error"} if strict else {"error", "warning"}',
         ("tests/integration/cli/test_check.py", "-k", "sqlite"),
@@ -36,7 +36,7 @@ PLANTED = (
     ),
     Planted(
         "sync does not begin in the middle of a feed",
-        "cli/sync.py",
+        "cli/reading.py",
         "store.cursors(connection, consumer) and not landing.exists(connection)",
         "store.cursors(connection, consumer) and landing is None",
         ("tests/integration/cli/test_sync.py", "-k", "sqlite or not (postgresql or mariadb)"),
@@ -50,7 +50,7 @@ PLANTED = (
     ),
     Planted(
         "an operator is asked before anything is changed",
-        "cli/store.py",
+        "cli/cursors.py",
         "    if not yes:\n",
         "    if yes:\n",
         _CURSORS,

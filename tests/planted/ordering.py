@@ -11,7 +11,7 @@ _ROUNDS = ("tests/unit/publisher/ordering/test_rounds.py",)
 PLANTED = (
     Planted(
         "a feed is read no further than what is settled",
-        "publisher/queries.py",
+        "publisher/reader.py",
         "        return horizon.settled if self.stop is None",
         "        return horizon.highest if self.stop is None",
         (f"{_FOLDER}/test_writers.py", "-k", "open_writer and postgresql"),
@@ -138,7 +138,7 @@ PLANTED = (
     ),
     Planted(
         "an age is that of the oldest number that is not settled",
-        "publisher/horizon_age.py",
+        "publisher/horizon.py",
         "            return now - self._seen[0][1] if self._seen else 0.0",
         "            return now - self._seen[-1][1] if self._seen else 0.0",
         ("tests/unit/publisher/test_horizon_age.py",),

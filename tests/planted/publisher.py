@@ -9,14 +9,14 @@ _SQLITE = ("-k", "sqlite")
 PLANTED = (
     Planted(
         "events of no partition are not trimmed",
-        "publisher/trimming/trimmer.py",
+        "publisher/trimming.py",
         "        self._reader.checks.refuse_unpublished(connection)\n",
         "",
         (f"{_ROOM}/test_partitions.py", *_SQLITE),
     ),
     Planted(
         "a feed grows with its table",
-        "publisher/checkup.py",
+        "publisher/checks.py",
         "            if count > before:",
         "            if count < before:",
         (f"{_ROOM}/test_partitions.py", *_SQLITE),
@@ -51,7 +51,7 @@ PLANTED = (
     ),
     Planted(
         "text that is not JSON is not passed on",
-        "publisher/row_query.py",
+        "publisher/rows.py",
         "        self._check(texts, positions.__getitem__)\n",
         "",
         (f"{_UNIT}/test_rows.py",),
@@ -89,21 +89,21 @@ PLANTED = (
     ),
     Planted(
         "an error of the database that no waiting mends is no reason to come back",
-        "publisher/database_error.py",
+        "publisher/read_only.py",
         "        if names & _CHANGED:",
         "        if names & _LATE:",
         (f"{_ROOM}/test_columns.py", *_SQLITE),
     ),
     Planted(
         "a connection is given back as it was after an error as well",
-        "publisher/guest_connection.py",
+        "publisher/read_only.py",
         "    except Exception:\n        _leave(connection, guest, kept)\n        raise\n",
         "    except Exception:\n        raise\n",
         (f"{_ROOM}/test_guest_connection.py", "-k", "as_it_was and sqlite"),
     ),
     Planted(
         "the deadline begins anew with each statement",
-        "publisher/guest_connection.py",
+        "publisher/read_only.py",
         "            deadline = monotonic() + self._seconds\n",
         "            deadline = min(deadline, monotonic() + self._seconds)\n",
         (f"{_ROOM}/test_guest_connection.py", "-k", "each_statement"),

@@ -15,7 +15,7 @@ _LOG = ("tests/integration/event_log/test_event_log.py", "-k", "sqlite")
 PLANTED = (
     Planted(
         "a reader registers a bounded number of consumers",
-        "publisher/progress/registry.py",
+        "publisher/progress.py",
         "            self._make_room(connection, consumer, principal)\n",
         "",
         _PROGRESS,
@@ -38,7 +38,7 @@ PLANTED = (
     ),
     Planted(
         "what is trimmed and the mark that tells of it are of one moment",
-        "publisher/trimming/batches.py",
+        "publisher/trimming.py",
         """        delete = delete_events""",
         """        connection.commit()
         delete = delete_events""",
@@ -46,49 +46,49 @@ PLANTED = (
     ),
     Planted(
         "a cursor at the mark is of the event that was trimmed there",
-        "publisher/retention/mark.py",
+        "publisher/retention.py",
         "if comparable and not",
         "if False and not",
         (_RETENTION, "-k", "goes_on and sqlite"),
     ),
     Planted(
         "a cursor below the mark that cannot be checked is refused",
-        "publisher/retention/mark.py",
+        "publisher/retention.py",
         "place.position > last.position and not place.check",
         "place.position > last.position",
         (_RETENTION, "-k", "its_partition and sqlite"),
     ),
     Planted(
         "a plan waits for every consumer that has registered",
-        "publisher/trimming/trimmer.py",
+        "publisher/trimming.py",
         "lowest = min(lowest, allowed)",
         "lowest = allowed",
         _PROGRESS,
     ),
     Planted(
         "a batch waits for every consumer that has registered since the plan",
-        "publisher/progress/registry.py",
+        "publisher/progress.py",
         "until = until if allowed is None else min(until, allowed)",
         "until = until if allowed is None else min(until, allowed)\n            break",
         _PROGRESS,
     ),
     Planted(
         "a place is taken between two batches of trimming",
-        "publisher/progress/registry.py",
+        "publisher/progress.py",
         "        if self._marks is not None:",
         "        if False:",
         _PROGRESS,
     ),
     Planted(
         "a principal moves its own consumers alone",
-        "server/endpoint.py",
+        "server/app.py",
         "principal=principal.name,",
         'principal="",',
         _PROGRESS,
     ),
     Planted(
         "a cursor at an event that was compacted stays good",
-        "publisher/compacting/compactor.py",
+        "publisher/compacting.py",
         "self._marks.thinning(int(found[-1].position))",
         "self._marks.thinning(int(found[0].position))",
         _COMPACTING,
@@ -109,7 +109,7 @@ PLANTED = (
     ),
     Planted(
         "the last segment is erased from as well",
-        "archive/erasing.py",
+        "archive/writing.py",
         "for segment in archive.look().segments]:",
         "for segment in archive.look().segments[:-1]]:",
         _ERASING,
@@ -123,7 +123,7 @@ PLANTED = (
     ),
     Planted(
         "a table is sealed behind its own history alone",
-        "publisher/archived/sealer.py",
+        "publisher/archived/sealing.py",
         "            self._reader.vouch_in_table(connection, last)\n",
         "            pass\n",
         _SEALING,

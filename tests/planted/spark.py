@@ -10,14 +10,14 @@ _CREDENTIALS = ("tests/integration/spark/test_credentials.py", "-k", "token_is_r
 PLANTED = (
     Planted(
         "the events of all rounds of a micro-batch are counted",
-        "spark/advance.py",
+        "spark/plan.py",
         "before.events + found.events, found.at_head",
         "found.events, found.at_head",
         _ADVANCE,
     ),
     Planted(
         "a partition waits until the one before it is read to its end",
-        "spark/advance.py",
+        "spark/plan.py",
         "parent is not None and not _is_read(parent, ends)",
         "parent is not None and parent not in ends",
         _ADVANCE,
@@ -31,14 +31,14 @@ PLANTED = (
     ),
     Planted(
         "a feed that cannot stop is read on behind a batch that is full",
-        "spark/stream_reader.py",
+        "spark/source.py",
         "self._is_over = read < (events or WALKED)",
         "self._is_over = read <= (events or WALKED)",
         ("tests/unit/spark/test_advance.py", "tests/unit/spark/test_stream_reader.py"),
     ),
     Planted(
         "what is there when a query begins is looked up once",
-        "spark/stream_reader.py",
+        "spark/source.py",
         "if self._stops_at_head and self._target is None:",
         "if self._stops_at_head:",
         ("tests/unit/spark/test_stream_reader.py",),
@@ -59,7 +59,7 @@ PLANTED = (
     ),
     Planted(
         "events of a file behind the end of a range are not read",
-        "spark/segment_file.py",
+        "spark/segment_reader.py",
         "at[0].as_py() > after and at[-1].as_py() <= upto",
         "at[0].as_py() > after",
         ("tests/integration/spark/test_shared_files.py",),
@@ -80,7 +80,7 @@ PLANTED = (
     ),
     Planted(
         "a range of a file is no longer than was asked for",
-        "spark/ranged_file.py",
+        "spark/segment_reader.py",
         "        if len(content) > length:",
         "        if len(content) > 99 * length:",
         _SEGMENTS,
@@ -94,7 +94,7 @@ PLANTED = (
     ),
     Planted(
         "a history that is another one ends a read that may lose nothing",
-        "spark/loss.py",
+        "spark/plan.py",
         "        except Diverged as error:\n"
         "            if self._fails:\n"
         "                raise _told(partition, error) from None\n",
@@ -103,7 +103,7 @@ PLANTED = (
     ),
     Planted(
         "a batch that is under way is not taken for committed",
-        "spark/checkpoint.py",
+        "spark/offsets.py",
         "if last not in committed:",
         "if not committed:",
         ("tests/unit/spark/test_checkpoint.py",),

@@ -13,19 +13,18 @@ from zlib import crc32
 import msgspec
 
 from zeroeventhub.archive.cache import DiskCache, Memory
-from zeroeventhub.archive.draft import Draft, Made
-from zeroeventhub.archive.erasing import erase
 from zeroeventhub.archive.group import Footer, Group, Places
-from zeroeventhub.archive.manifest import Erasure, Manifest, Removed, Segment
-from zeroeventhub.archive.manifests import Manifests
-from zeroeventhub.archive.objects import Objects
-from zeroeventhub.archive.sharing import SIGNED, Sharing
+from zeroeventhub.archive.manifest import Erasure, Manifest, Manifests, Removed, Segment
+from zeroeventhub.archive.objects import Objects, Sharing
+from zeroeventhub.archive.writing import Draft, Made, erase
 from zeroeventhub.errors import ConfigurationError, Unavailable
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
-__all__ = ["SIGNED", "Archive"]
+__all__ = [
+    "Archive",
+]
 
 _FOLDER = "segments"
 _FILE, _PLACES = ".parquet", ".places"

@@ -11,7 +11,11 @@ from typing import Protocol
 from weakref import WeakValueDictionary
 from zlib import crc32
 
-__all__ = ["DiskCache", "Memory", "open_private"]
+__all__ = [
+    "DiskCache",
+    "Memory",
+    "open_private",
+]
 
 _CHECK = 4
 """How many bytes a checksum has, with which a file of the cache begins."""

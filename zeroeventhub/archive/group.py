@@ -13,11 +13,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
-from zeroeventhub.archive.form import INDEX, GroupEntry, decode_index
+from zeroeventhub.archive.manifest import INDEX, GroupEntry, decode_index
 from zeroeventhub.lines import BETWEEN_EVENTS, Lines, size_of
 from zeroeventhub.protocol import Event, TypeFilter
 
-__all__ = ["Footer", "Group", "Places"]
+__all__ = [
+    "Footer",
+    "Group",
+    "Places",
+]
 
 _decode_headers = msgspec.json.Decoder(dict[str, str]).decode
 

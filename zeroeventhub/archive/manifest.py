@@ -1,13 +1,93 @@
-"""The manifest of an archive: which segments there are. Each generation is complete in itself."""
+"""The manifest of an archive: which segments it has, in which form, and how it is replaced."""
 
 from bisect import bisect_left
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 import msgspec
+import pyarrow as pa
 
-from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.archive.objects import Objects
+from zeroeventhub.errors import ConfigurationError, Unavailable
 
-__all__ = ["FORMAT", "Erasure", "Manifest", "Removed", "Segment"]
+__all__ = [
+    "INDEX",
+    "PLACES",
+    "SCHEMA",
+    "Erasure",
+    "GroupEntry",
+    "Manifest",
+    "Manifests",
+    "Removed",
+    "Segment",
+    "decode_index",
+    "encode_index",
+]
+
+SCHEMA = pa.schema(
+    [
+        pa.field("position", pa.int64(), nullable=False),
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("id", pa.string()),
+        pa.field("type", pa.string()),
+        pa.field("time", pa.timestamp("us", "UTC")),
+        pa.field("key", pa.string()),
+        pa.field("headers", pa.string()),
+        pa.field("data", pa.string()),
+    ]
+)
+"""The columns: `data` is the event's JSON, byte for byte; NULL where the event is no longer there.
+
+`headers` is a JSON object, and NULL where there are none.
+"""
+
+PLACES = pa.schema(
+    [
+        pa.field("position", pa.int64(), nullable=False),
+        pa.field("partition", pa.int32(), nullable=False),
+    ]
+)
+"""What lies beside a segment of several partitions: its positions in order, and where each is."""
+
+INDEX = b"zeroeventhub"
+"""The name under which a file's own metadata have its index."""
+
+
+class GroupEntry(msgspec.Struct, frozen=True, array_like=True):
+    """Describe a row group: events of one partition that follow each other.
+
+    Attributes:
+        partition: the partition.
+        first: the first position.
+        last: the last one.
+        places: how many positions there are.
+        events: how many of them have their event.
+        size: how many bytes the events have.
+        start: where the group begins in the file.
+        length: how many bytes it has there.
+        check: a checksum of them.
+        earliest: the earliest time of an event; None where none has a time.
+        latest: the latest one.
+        lowest: the lowest id; None where no event has one.
+        highest: the highest one.
+    """
+
+    partition: int
+    first: int
+    last: int
+    places: int
+    events: int
+    size: int
+    start: int
+    length: int
+    check: int
+    earliest: datetime | None
+    latest: datetime | None
+    lowest: str | None
+    highest: str | None
+
+
+encode_index = msgspec.json.Encoder().encode
+decode_index = msgspec.json.Decoder(tuple[GroupEntry, ...]).decode
 
 FORMAT = 1
 """The version of the form of manifests and segments."""
@@ -136,3 +216,75 @@ class _Format(msgspec.Struct):
 _encode = msgspec.json.Encoder().encode
 _peek = msgspec.json.Decoder(_Format).decode
 _decode = msgspec.json.Decoder(Manifest).decode
+
+_FOLDER = "manifest"
+
+_KEPT = 10
+"""How many generations stay, however old they are."""
+
+
+class Manifests:
+    """Read the newest manifest, and create the next one.
+
+    A generation is an object that is created if nobody else has created it: of two who add to the
+    archive at once, one has to look again. No clock and no lock of the store is relied on.
+
+    Args:
+        objects: where they are.
+    """
+
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+
+    def newest(self, known: Manifest) -> Manifest:
+        """Return the newest manifest.
+
+        Args:
+            known: an earlier one, behind which it is looked for.
+
+        Raises:
+            ConfigurationError: it cannot be read by this version.
+            Unavailable: the store did not answer.
+        """
+        names = self._objects.names(_FOLDER, _name(known.generation) if known.generation else "")
+        whole = [name for name in names if name.endswith(_ENDING)]
+        if not whole:
+            return known
+        try:
+            return Manifest.decode(self._objects.read(f"{_FOLDER}/{whole[-1]}"))
+        except FileNotFoundError:
+            raise Unavailable("The archive's manifest has just been replaced.") from None
+
+    def create(self, manifest: Manifest) -> bool:
+        """Create the next generation; return whether it is the newest now.
+
+        If not, somebody else was before, or has already gone on from this one, or the store was
+        asked twice because its answer was lost: look again.
+
+        Raises:
+            Unavailable: the store did not answer, and the manifest may be there or not.
+        """
+        name = _name(manifest.generation)
+        if not self._objects.create(f"{_FOLDER}/{name}", manifest.encode()):
+            return False
+        # Who slept for so long that later generations were made, and this number was tidied away,
+        # has created what nobody reads.
+        return not self._objects.names(_FOLDER, name)
+
+    def tidy(self, newest: Manifest, grace: timedelta) -> None:
+        """Remove manifests that are old and that nobody can still be looking at."""
+        before = datetime.now(UTC) - grace
+        highest = _name(max(newest.generation - _KEPT, 0))
+        old = [
+            name
+            for name, created in self._objects.ages(_FOLDER)
+            if name < highest and created < before
+        ]
+        self._objects.delete([f"{_FOLDER}/{name}" for name in sorted(old)])
+
+
+_ENDING = ".json"
+
+
+def _name(generation: int) -> str:
+    return f"{generation:012}{_ENDING}"

@@ -7,23 +7,14 @@ from typing import Any
 import click
 from sqlalchemy.exc import SQLAlchemyError
 
-from zeroeventhub.cli.check import check
-from zeroeventhub.cli.compact import compact
 from zeroeventhub.cli.conformance import conformance
 from zeroeventhub.cli.cursors import cursors
-from zeroeventhub.cli.ddl import ddl
 from zeroeventhub.cli.dead_letters import dead_letters
 from zeroeventhub.cli.demo import demo
-from zeroeventhub.cli.discover import discover
-from zeroeventhub.cli.erase import erase
-from zeroeventhub.cli.horizon import horizon
-from zeroeventhub.cli.lag import lag
-from zeroeventhub.cli.registered import progress
-from zeroeventhub.cli.seal import seal
+from zeroeventhub.cli.lag import lag, progress
+from zeroeventhub.cli.maintaining import check, compact, ddl, erase, horizon, seal, trim
+from zeroeventhub.cli.reading import discover, sync, tail
 from zeroeventhub.cli.serve import serve
-from zeroeventhub.cli.sync import sync
-from zeroeventhub.cli.tail import tail
-from zeroeventhub.cli.trim import trim
 from zeroeventhub.errors import (
     ConfigurationError,
     FeedError,

@@ -1,29 +1,170 @@
-"""`zeroeventhub cursors`: where consumers stand, and how an operator puts them elsewhere."""
+"""Cursors of consumers: show, set, move and forget them."""
 
 import json
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from itertools import groupby
+from typing import Any
 
 import click
-from sqlalchemy import Engine, delete
+from sqlalchemy import Connection, Engine, delete
 
-from zeroeventhub.cli.options import FeedAddress, as_json, feed_options, open_client, reflect
-from zeroeventhub.cli.putting import put, stream_cursors
-from zeroeventhub.cli.store import (
-    agreed,
-    consumer_option,
-    document,
-    expect_consumer,
-    go_ahead,
-    open_store,
-    store_option,
+from zeroeventhub.cli.options import (
+    FeedAddress,
+    as_json,
+    feed_options,
+    open_client,
+    open_database,
+    reflect,
 )
 from zeroeventhub.cursors import CursorStore, Standing
 from zeroeventhub.errors import ConfigurationError, printable
 from zeroeventhub.protocol import FIRST, LAST
+from zeroeventhub.spark.offsets import committed_offsets
 
-__all__ = ["cursors"]
+__all__ = [
+    "agreed",
+    "consumer_option",
+    "cursors",
+    "expect_consumer",
+    "go_ahead",
+    "open_store",
+    "store_option",
+]
+
+store_option = click.option(
+    "--store", "database", required=True, metavar="DATABASE_URL", help="Where the cursors are."
+)
+
+consumer_option = click.option("--consumer", required=True, help="The consumer's name.")
+
+agreed = click.option("--yes", is_flag=True, help="Do not ask before anything is changed.")
+
+
+@contextmanager
+def open_store(url: str) -> Iterator[tuple[Engine, CursorStore]]:
+    """Open a store, and its database, for as long as a command runs.
+
+    Raises:
+        ConfigurationError: there is none at this address, or one of another version.
+    """
+    engine = open_database(url, must_exist=True)
+    store = CursorStore(engine)
+    with engine.connect() as connection:
+        store.check_tables(connection)
+    yield engine, store
+
+
+def expect_consumer(connection: Connection, store: CursorStore, consumer: str) -> None:
+    """Refuse the name of a consumer that the store does not know.
+
+    Raises:
+        ConfigurationError: it has no cursor and no dead letter of this name; it says whose it has.
+    """
+    names = sorted({place.consumer for place in store.standings(connection)})
+    if consumer not in names and not store.dead_letters.count(connection, consumer):
+        others = f"it has {', '.join(map(printable, names))}" if names else "it has none at all"
+        raise ConfigurationError(f"This store has no consumer {printable(consumer)!r}; {others}.")
+
+
+def go_ahead(question: str, *, yes: bool) -> None:
+    """End the command unless its user agrees; what is asked is not part of the output."""
+    if not yes:
+        click.confirm(f"{question} Go on?", abort=True, err=True)
+
+
+def document(value: Any) -> str:
+    """Write a dataclass, or a list of them, as JSON."""
+    found = [asdict(one) for one in value] if isinstance(value, list) else asdict(value)
+    return json.dumps(found, default=_plain)
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return value.decode()
+    raise TypeError(type(value).__name__)
+
+
+def put(
+    engine: Engine,
+    store: CursorStore,
+    consumer: str,
+    cursors: Mapping[int, str],
+    *,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Ask, put cursors elsewhere, and say so.
+
+    Args:
+        engine: the store's database.
+        store: where the cursors are.
+        consumer: the consumer's name.
+        cursors: by partition.
+        yes: do not ask.
+        as_json: say it for machines.
+    """
+    before = _cursors(engine, store, consumer)
+    lines = [
+        f"  partition {number}: {printable(before.get(number, 'none'))} -> {printable(cursor)}"
+        for number, cursor in sorted(cursors.items())
+    ]
+    go_ahead(
+        f"Consumer {printable(consumer)} will go on elsewhere, so that events are repeated or left "
+        "out:\n" + "\n".join(lines) + "\n",
+        yes=yes,
+    )
+    with engine.begin() as connection:
+        for number, cursor in sorted(cursors.items()):
+            store.set(connection, consumer, number, cursor)
+    if as_json:
+        listed = [
+            {"partition": number, "before": before.get(number), "cursor": cursor}
+            for number, cursor in sorted(cursors.items())
+        ]
+        click.echo(json.dumps({"consumer": consumer, "partitions": listed}))
+    else:
+        click.echo("\n".join(line.strip() for line in lines))
+
+
+def stream_cursors(
+    engine: Engine, store: CursorStore, consumer: str, checkpoint: str, source: str | None
+) -> dict[int, str]:
+    """Return where a consumer goes on behind a stream of Spark, by partition.
+
+    Partitions that the stream has not begun are left out: a consumer starts them by itself.
+
+    Args:
+        engine: the store's database.
+        store: where the cursors are.
+        consumer: the consumer's name.
+        checkpoint: the folder of the stream's checkpoint.
+        source: the stream's source that is the feed; None if it has one.
+
+    Raises:
+        ConfigurationError: the checkpoint does not say it, or the consumer has been where the
+            stream has not.
+    """
+    offsets = committed_offsets(checkpoint, source)
+    passed = {*offsets.cursors, *(one for line in offsets.cursor_from.values() for one in line)}
+    before = _cursors(engine, store, consumer)
+    if further := [one for one in before if one not in passed and before[one] != FIRST]:
+        raise ConfigurationError(
+            f"Consumer {printable(consumer)} has a cursor in partition {min(further)}, which the "
+            "stream has not begun, and would leave out what is before that: let it start there "
+            "again by `zeroeventhub cursors reset`, or take another name."
+        )
+    return dict(offsets.cursors)
+
+
+def _cursors(engine: Engine, store: CursorStore, consumer: str) -> dict[int, str]:
+    with engine.connect() as connection:
+        return store.cursors(connection, consumer)
+
 
 _NAMES = {"first": FIRST, "last": LAST}
 

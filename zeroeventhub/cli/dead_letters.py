@@ -5,8 +5,7 @@ import json
 import click
 from sqlalchemy import Connection
 
-from zeroeventhub.cli.options import as_json
-from zeroeventhub.cli.store import (
+from zeroeventhub.cli.cursors import (
     agreed,
     consumer_option,
     expect_consumer,
@@ -14,6 +13,7 @@ from zeroeventhub.cli.store import (
     open_store,
     store_option,
 )
+from zeroeventhub.cli.options import as_json
 from zeroeventhub.cursors import CursorStore, DeadLetter
 from zeroeventhub.errors import ConfigurationError, printable
 

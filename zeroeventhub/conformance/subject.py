@@ -7,9 +7,8 @@ from typing import Any
 
 import msgspec
 
-from zeroeventhub.conformance.answer import Answer, Parameters, Probe
+from zeroeventhub.conformance.answer import Answer, PageText, Parameters, Probe, SentEvent
 from zeroeventhub.conformance.finding import Finding, Outcome, fail, skip
-from zeroeventhub.conformance.page_text import PageText, SentEvent
 from zeroeventhub.conformance.walk import HINT, Walk, walk
 from zeroeventhub.protocol import FIRST
 

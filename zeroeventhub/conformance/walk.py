@@ -4,9 +4,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from zeroeventhub.conformance.answer import Answer
+from zeroeventhub.conformance.answer import Answer, PageText, SentEvent
 from zeroeventhub.conformance.finding import Finding, fail
-from zeroeventhub.conformance.page_text import PageText, SentEvent
 from zeroeventhub.protocol import FIRST
 
 __all__ = ["HINT", "Walk", "WalkMark", "walk"]

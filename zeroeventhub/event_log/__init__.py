@@ -5,10 +5,11 @@ from zeroeventhub.errors import require
 for package in ("sqlalchemy", "greenlet"):
     require(package, extra="sql", user="A log of events")
 
-from zeroeventhub.event_log.expected_version import ExpectedVersion  # noqa: E402 - after it
-from zeroeventhub.event_log.kept_event import KeptEvent  # noqa: E402 - after it
-from zeroeventhub.event_log.keyed_table import KeyedTable  # noqa: E402 - after it
-from zeroeventhub.event_log.log import EventLog  # noqa: E402 - after it
-from zeroeventhub.event_log.new_event import NewEvent  # noqa: E402 - after it
+from zeroeventhub.event_log.keyed_table import (  # noqa: E402 - behind the extra's check
+    ExpectedVersion,
+    KeyedTable,
+)
+from zeroeventhub.event_log.log import EventLog  # noqa: E402
+from zeroeventhub.event_log.stored import KeptEvent, NewEvent  # noqa: E402
 
 __all__ = ["EventLog", "ExpectedVersion", "KeptEvent", "KeyedTable", "NewEvent"]

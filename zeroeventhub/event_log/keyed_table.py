@@ -1,12 +1,7 @@
-"""Keys whose events are numbered 1, 2, 3 …, and appended only to the version that was expected.
-
-The versions of a key have no gap and no double. Nobody inserts a version before the one below it
-can be seen, and a unique index lets one insert each. So who inserts the first row of a batch has
-the key for himself until his transaction ends: what follows it cannot be taken by anybody else.
-The first row goes alone, by a statement whose failure leaves the transaction as it was.
-"""
+"""A table of events by key and version, and appends that expect a version."""
 
 from collections.abc import Mapping, Sequence
+from enum import Enum, auto
 from typing import Any
 
 from sqlalchemy import BindParameter, Column, Connection, Select, Table, bindparam, func, select
@@ -16,8 +11,7 @@ from sqlalchemy.orm import Session
 
 from zeroeventhub.cursors.transience import reaching_store
 from zeroeventhub.errors import ConfigurationError, Conflict, IdReused, StoreUnavailable
-from zeroeventhub.event_log.expected_version import ExpectedVersion, check_expected, is_expected
-from zeroeventhub.event_log.row_insert import (
+from zeroeventhub.event_log.log_table import (
     RowInsert,
     Taken,
     connected,
@@ -30,7 +24,52 @@ from zeroeventhub.landing.table_form import table_form
 from zeroeventhub.publisher.key_query import expect_unique
 from zeroeventhub.publisher.mapping import resolve
 
-__all__ = ["KeyedTable"]
+__all__ = [
+    "ExpectedVersion",
+    "KeyedTable",
+]
+
+
+class ExpectedVersion(Enum):
+    """Say what has to be true of a key for events to be appended to it, where no number says it.
+
+    Attributes:
+        ANY: nothing; they come behind whatever is there.
+        NO_EVENTS: nothing was appended to it yet, as the number 0 says it too.
+        SOME_EVENTS: something was appended to it, whatever its version.
+    """
+
+    ANY = auto()
+    NO_EVENTS = auto()
+    SOME_EVENTS = auto()
+
+
+def check_expected(expected: Any) -> None:
+    """Refuse what no version can be.
+
+    Raises:
+        ConfigurationError: it is neither a number from 0 on nor an ExpectedVersion.
+    """
+    if isinstance(expected, ExpectedVersion):
+        return
+    if isinstance(expected, bool) or not isinstance(expected, int) or expected < 0:
+        raise ConfigurationError(
+            f"An expected version is that of the key's last event, 0 where there is none, or an "
+            f"ExpectedVersion; {expected!r} is neither."
+        )
+
+
+def is_expected(expected: int | ExpectedVersion, version: int) -> bool:
+    """Tell whether a key has a version that is expected."""
+    match expected:
+        case ExpectedVersion.ANY:
+            return True
+        case ExpectedVersion.NO_EVENTS:
+            return version == 0
+        case ExpectedVersion.SOME_EVENTS:
+            return version > 0
+    return version == expected
+
 
 _TRIES = 20
 """How often an append to any version is tried while others append to the same key."""

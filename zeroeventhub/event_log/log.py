@@ -8,19 +8,16 @@ from sqlalchemy.orm import Session
 
 from zeroeventhub.cursors.transience import reaching_store
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.event_log.batch import Batch
-from zeroeventhub.event_log.expected_version import ExpectedVersion
-from zeroeventhub.event_log.kept_event import KeptEvent, kept_events
-from zeroeventhub.event_log.keyed_table import KeyedTable
-from zeroeventhub.event_log.log_table import log_table
-from zeroeventhub.event_log.new_event import NewEvent, check_name
-from zeroeventhub.event_log.row_insert import connected, writing
-from zeroeventhub.event_log.stored import Stored
+from zeroeventhub.event_log.keyed_table import ExpectedVersion, KeyedTable
+from zeroeventhub.event_log.log_table import Batch, connected, log_table, writing
+from zeroeventhub.event_log.stored import KeptEvent, NewEvent, Stored, check_name, kept_events
 from zeroeventhub.layout import Layout
 from zeroeventhub.publisher import TableFeed
 from zeroeventhub.publisher.partition_hash import layout_expression
 
-__all__ = ["EventLog"]
+__all__ = [
+    "EventLog",
+]
 
 _STORE = "The database of the log"
 

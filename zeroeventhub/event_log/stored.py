@@ -1,15 +1,104 @@
-"""What is there already of events that are to be appended."""
+"""Events as they are given to a log, and as its table keeps them."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
 from typing import Any
+from uuid import uuid4
 
-from sqlalchemy import JSON, Column, ColumnElement, Connection, Table, select
+from sqlalchemy import JSON, Column, ColumnElement, Connection, RowMapping, Select, Table, select
 
-from zeroeventhub.errors import IdReused, StoreUnavailable
+from zeroeventhub.cursors.clock import as_utc
+from zeroeventhub.errors import ConfigurationError, IdReused, StoreUnavailable
+from zeroeventhub.protocol import Event
 from zeroeventhub.publisher.json_form import json_form
 
-__all__ = ["Stored", "newest", "same_value", "unseen"]
+__all__ = [
+    "LONGEST_NAME",
+    "KeptEvent",
+    "NewEvent",
+    "Stored",
+    "check_name",
+    "kept_events",
+    "newest",
+    "unseen",
+]
+
+LONGEST_NAME = 200
+"""The most characters that the id, the key or the type of an event has."""
+
+
+@dataclass(frozen=True)
+class NewEvent:
+    """Hold an event that is about to be appended.
+
+    Attributes:
+        type: what has happened.
+        data: a dict, a list or a string; what `json.dumps` takes, without NaN and infinities.
+        key: what it has happened to; events of one key keep their order. None where nothing is to
+            be in order with it.
+        id: tells it from all others. An event that is appended again under its id is there once, so
+            give it one that is the same when whatever makes it is tried again; by default it is
+            random, and the same for this object.
+
+    Raises:
+        ConfigurationError: an attribute cannot be stored on every database.
+    """
+
+    type: str
+    data: Any
+    key: str | None = None
+    id: str = field(default_factory=lambda: str(uuid4()))
+
+    def __post_init__(self) -> None:
+        """Refuse what some database would refuse, cut, or take for something else."""
+        check_name("type", self.type)
+        check_name("id", self.id)
+        if self.key is not None:
+            check_name("key", self.key)
+
+    @cached_property
+    def text(self) -> str:
+        """Return the JSON of the data.
+
+        Raises:
+            ConfigurationError: it has none, has U+0000 in it, which PostgreSQL does not store, or
+                is a bare number, of which SQLite would make another one.
+        """
+        text = Event.of(self.data).raw.decode()
+        if text.lstrip()[:1] in "-0123456789":
+            raise ConfigurationError(
+                f"The event's data is a bare number, {text[:40]}, which not every database keeps "
+                'as it is: put it into an object, such as {"amount": 12.5}.'
+            )
+        if "\\u0000" in text.replace("\\\\", ""):
+            raise ConfigurationError("The event's data holds U+0000, which PostgreSQL refuses.")
+        return text
+
+
+def check_name(attribute: str, value: Any) -> None:
+    """Refuse a name that not every database tells from all others.
+
+    Raises:
+        ConfigurationError: it is no text, is empty or too long, or ends with a space.
+    """
+    if not isinstance(value, str):
+        raise ConfigurationError(f"The {attribute} of an event is text; {value!r} is not.")
+    if not 0 < len(value) <= LONGEST_NAME:
+        raise ConfigurationError(
+            f"The {attribute} of an event has 1 to {LONGEST_NAME} characters; this one has "
+            f"{len(value)}."
+        )
+    if value.endswith(" ") or "\0" in value:
+        raise ConfigurationError(
+            f"The {attribute} {value!r} of an event ends with a space, which MariaDB and MySQL "
+            "overlook, or has U+0000 in it, which PostgreSQL refuses."
+        )
+    if any("\ud800" <= character <= "\udfff" for character in value):
+        raise ConfigurationError(f"The {attribute} {value!r} of an event has no UTF-8.")
+
 
 _Row = Mapping[str, Any]
 
@@ -124,3 +213,42 @@ def _real(digits: str) -> tuple[str, float]:
 def _whole(digits: str) -> tuple[str, float]:
     # What has 64 bits is kept to the last digit; of all else databases may keep a double.
     return "number", int(digits) if len(digits.lstrip("-")) < _EXACT else float(digits)
+
+
+@dataclass(frozen=True)
+class KeptEvent:
+    """Hold an event that a log has kept.
+
+    Attributes:
+        key: what it has happened to.
+        version: its number within the key.
+        id: tells it from all others.
+        type: what has happened.
+        time: when it was appended.
+        raw: the JSON of its data, as the database has it.
+    """
+
+    key: str
+    version: int
+    id: str
+    type: str
+    time: datetime
+    raw: bytes
+
+    @cached_property
+    def data(self) -> Any:
+        """Decode the event's data; done once."""
+        return Event(self.raw).data
+
+    @classmethod
+    def of(cls, row: RowMapping) -> "KeptEvent":
+        """Make one of a row of `kept_events`."""
+        values = dict(row)
+        return cls(raw=values.pop("text").encode(), time=as_utc(values.pop("time")), **values)
+
+
+def kept_events(table: Table) -> Select[Any]:
+    """Select what a KeptEvent is made of from the table of a log."""
+    columns = table.c
+    text = json_form(columns.data, "data").select.label("text")
+    return select(columns.key, columns.version, columns.id, columns.type, columns.time, text)

@@ -24,40 +24,39 @@ from zeroeventhub.protocol import (
     WAIT,
     FeedInfo,
 )
-from zeroeventhub.publisher.archived.counts import ArchivedCounts, ArchivedLags
 from zeroeventhub.publisher.archived.files import Files
-from zeroeventhub.publisher.archived.finding import ArchivedIds, ArchivedSplits, ArchivedTimes
+from zeroeventhub.publisher.archived.finding import (
+    ArchivedCounts,
+    ArchivedIds,
+    ArchivedLags,
+    ArchivedSplits,
+    ArchivedTimes,
+)
 from zeroeventhub.publisher.archived.pages import ArchivedPages
-from zeroeventhub.publisher.archived.seal_query import SealQuery
-from zeroeventhub.publisher.archived.sealer import Sealer
+from zeroeventhub.publisher.archived.sealing import Sealer, SealQuery
 from zeroeventhub.publisher.archived.tier import Tier
 from zeroeventhub.publisher.bound_feed import Roles
-from zeroeventhub.publisher.checkup import Checkup
-from zeroeventhub.publisher.columns import Columns
+from zeroeventhub.publisher.checks import Checkup, Columns
 from zeroeventhub.publisher.compacting import Compactor
-from zeroeventhub.publisher.count_query import CountQuery
 from zeroeventhub.publisher.cursor import digest
-from zeroeventhub.publisher.definition import Definition
 from zeroeventhub.publisher.history import History
-from zeroeventhub.publisher.id_query import IdQuery
 from zeroeventhub.publisher.key_query import KeyQuery
-from zeroeventhub.publisher.lag_query import LagQuery
+from zeroeventhub.publisher.keyset import NearRows, NeededIndex
+from zeroeventhub.publisher.lookups import CountQuery, IdQuery, LagQuery, TimeQuery
 from zeroeventhub.publisher.mapping import resolve
-from zeroeventhub.publisher.near_rows import NearRows
-from zeroeventhub.publisher.needed_index import NeededIndex
+from zeroeventhub.publisher.options import Definition
 from zeroeventhub.publisher.ordering import Source
-from zeroeventhub.publisher.page_query import PageQuery
+from zeroeventhub.publisher.page_query import PageQuery, TypeCondition
 from zeroeventhub.publisher.progress import Registry
-from zeroeventhub.publisher.queries import Queries
-from zeroeventhub.publisher.reader import Reader
+from zeroeventhub.publisher.reader import Queries, Reader
 from zeroeventhub.publisher.retention import Marks
-from zeroeventhub.publisher.row_query import RowQuery
-from zeroeventhub.publisher.split_query import SplitQuery
-from zeroeventhub.publisher.time_query import TimeQuery
+from zeroeventhub.publisher.rows import RowQuery
+from zeroeventhub.publisher.splits import SplitQuery
 from zeroeventhub.publisher.trimming import Batches, Trimmer
-from zeroeventhub.publisher.type_condition import TypeCondition
 
-__all__ = ["Assembly"]
+__all__ = [
+    "Assembly",
+]
 
 
 class Assembly:

@@ -12,7 +12,13 @@ from typing import Any
 
 from zeroeventhub.errors import BadCursor, ConfigurationError
 
-__all__ = ["HIGHEST_POSITION", "START", "Place", "Seal", "digest"]
+__all__ = [
+    "HIGHEST_POSITION",
+    "START",
+    "Place",
+    "Seal",
+    "digest",
+]
 
 HIGHEST_POSITION = 2**63 - 1
 

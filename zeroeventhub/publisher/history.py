@@ -11,13 +11,13 @@ from zeroeventhub.errors import Diverged, Trimmed, Unavailable
 from zeroeventhub.protocol import FIRST, Event
 from zeroeventhub.publisher.archived.tier import Tier
 from zeroeventhub.publisher.cursor import START, Place, Seal
-from zeroeventhub.publisher.near_rows import LIMIT, given
+from zeroeventhub.publisher.keyset import LIMIT, Way, given
 from zeroeventhub.publisher.retention import NOTHING_TRIMMED, Mark, Marks
-from zeroeventhub.publisher.row_query import RowQuery
-from zeroeventhub.publisher.rows import Row
-from zeroeventhub.publisher.way import Way
+from zeroeventhub.publisher.rows import Row, RowQuery
 
-__all__ = ["History"]
+__all__ = [
+    "History",
+]
 
 TRIES = 5
 """How often the first event is looked for while others are trimmed."""

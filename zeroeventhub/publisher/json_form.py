@@ -1,28 +1,93 @@
-"""The JSON form of every SQL type, or the refusal of a type that has none.
-
-A form has two halves: what the database is asked for, and what becomes of the value it
-returns. docs/json.md lists the forms for readers.
-"""
+"""The JSON form of every SQL type, made here, or to the same byte by PostgreSQL."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import ColumnElement, Text, cast, type_coerce
+from sqlalchemy import ColumnElement, Text, case, cast, func, literal_column, type_coerce
 from sqlalchemy import types as sql
 from sqlalchemy.dialects import postgresql
+from sqlalchemy.dialects.postgresql import JSON, TIMESTAMP
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.lines import one_line
-from zeroeventhub.publisher.json_text import date_text, moment_text, value_text
 
-__all__ = ["JsonForm", "json_form", "timestamp"]
+__all__ = [
+    "OWN_ATTRIBUTES",
+    "JsonForm",
+    "data_text",
+    "envelope_text",
+    "json_form",
+    "timestamp",
+]
+
+_AWARE: ColumnElement[Any] = literal_column("CAST('timestamp with time zone' AS regtype)")
+
+_EARLIEST: ColumnElement[Any] = literal_column("'0001-01-01'")
+_LATEST: ColumnElement[Any] = literal_column("'9999-12-31 23:59:59.999999'")
+
+_encode = msgspec.json.encode
+
+
+def value_text(expression: ColumnElement[Any]) -> ColumnElement[Any]:
+    """Return the JSON of a whole number, a truth, a text or a UUID."""
+    return cast(func.to_json(expression), Text)
+
+
+def date_text(expression: ColumnElement[Any]) -> ColumnElement[Any]:
+    """Return the JSON of a date."""
+    return case(
+        (expression.between(_EARLIEST, _LATEST), value_text(expression)), else_=_refused(expression)
+    )
+
+
+def moment_text(expression: ColumnElement[Any], *, aware: bool) -> ColumnElement[Any]:
+    """Return the JSON of a moment, in UTC if it knows its zone.
+
+    Args:
+        expression: as the table has it, which may know its zone or not, whatever was declared.
+        aware: whether one that knows none is taken to be UTC.
+    """
+    knows_zone = func.pg_typeof(expression) == _AWARE
+    utc = func.timezone("UTC", cast(expression, TIMESTAMP(timezone=True)))
+    moment: ColumnElement[Any] = case((knows_zone, utc), else_=cast(expression, TIMESTAMP()))
+    text = func.rtrim(value_text(moment), '"')
+    # With six decimals or none: as many characters as "2013-01-01T10:00:00.500000.
+    whole = case((func.strpos(text, ".") == 0, text), else_=func.rpad(text, 27, "0"))
+    end = 'Z"' if aware else case((knows_zone, 'Z"'), else_='"')
+    return case(
+        (moment.between(_EARLIEST, _LATEST), func.concat(whole, end)), else_=_refused(expression)
+    )
+
+
+def string_text(text: ColumnElement[Any]) -> ColumnElement[Any]:
+    """Return the JSON of a value as the JSON of a string, if it is not one already."""
+    return case((func.starts_with(text, '"'), text), else_=value_text(text))
+
+
+def object_text(members: Mapping[str, ColumnElement[Any] | str]) -> ColumnElement[Any]:
+    """Return a JSON object.
+
+    Args:
+        members: the JSON of each by its name; one that is NULL is left out.
+    """
+    parts: list[Any] = []
+    for name, text in members.items():
+        key = f"{',' if parts else '{'}{_encode(name).decode()}:"
+        parts.append(key + text if isinstance(text, ColumnElement) else f"{key}{text}")
+    return func.concat(*parts, "}")
+
+
+def _refused(expression: ColumnElement[Any]) -> ColumnElement[Any]:
+    """Let the database refuse a value: what it prints is no JSON."""
+    return cast(cast(cast(expression, Text), JSON), Text)
+
 
 _expect_json = msgspec.json.Decoder(msgspec.Raw).decode
 
@@ -202,3 +267,62 @@ def _utc(value: datetime) -> datetime:
 def timestamp(value: datetime) -> datetime:
     """Move a moment that knows its zone to UTC; leave one that does not alone."""
     return value if value.tzinfo is None else value.astimezone(UTC)
+
+
+OWN_ATTRIBUTES = ("id", "type", "key", "time")
+"""The attributes of an envelope that have a meaning of their own in a feed."""
+
+
+def data_text(forms: Sequence[JsonForm], names: Sequence[str] | None) -> ColumnElement[Any] | None:
+    """Return the JSON of an event's data; None if PostgreSQL does not make it.
+
+    Args:
+        forms: of its parts.
+        names: of its parts; None if its one part is the data itself.
+    """
+    texts = [func.coalesce(form.text, "null") for form in forms if form.text is not None]
+    if len(texts) < len(forms):
+        return None
+    return texts[0] if names is None else object_text(dict(zip(names, texts, strict=True)))
+
+
+def envelope_text(
+    source: str,
+    kind: str,
+    attributes: Mapping[str, JsonForm],
+    position: ColumnElement[int],
+    data: ColumnElement[Any],
+) -> ColumnElement[Any] | None:
+    """Return the JSON of a CloudEvent; None if PostgreSQL does not make it.
+
+    Args:
+        source: the event's `source`.
+        kind: the `type` of events that have none of their own.
+        attributes: the forms of `id`, `type`, `key`, `time` and others, those that there are.
+        position: the `id` of events that have none of their own.
+        data: the JSON of the event's data.
+    """
+    strings: dict[str, ColumnElement[Any]] = {}
+    for name, form in attributes.items():
+        if form.text is None or form.is_json:
+            return None
+        strings[name] = func.nullif(string_text(form.text), '""')
+    members: dict[str, ColumnElement[Any] | str] = {
+        "specversion": '"1.0"',
+        "id": _first(strings.get("id"), func.concat('"', position, '"')),
+        "source": msgspec.json.encode(source).decode(),
+        "type": _first(strings.get("type"), msgspec.json.encode(kind).decode()),
+    }
+    if (time := attributes.get("time")) is not None:
+        if not isinstance(time.select.type, sql.DateTime):
+            return None
+        members["time"] = moment_text(time.select, aware=True)
+    if "key" in strings:
+        members["partitionkey"] = strings["key"]
+    members |= {name: text for name, text in strings.items() if name not in OWN_ATTRIBUTES}
+    return object_text(members | {"datacontenttype": '"application/json"', "data": data})
+
+
+def _first(text: ColumnElement[Any] | None, other: Any) -> Any:
+    """Return text, or what is in its place where it is NULL."""
+    return other if text is None else func.coalesce(text, other)

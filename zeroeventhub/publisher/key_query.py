@@ -19,13 +19,15 @@ from sqlalchemy import (
 
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import Event, KeyPage
-from zeroeventhub.publisher.batch_size import BatchSize
-from zeroeventhub.publisher.id_query import same_as, value_of
+from zeroeventhub.publisher.lookups import same_as, value_of
 from zeroeventhub.publisher.mapping import Mapper
 from zeroeventhub.publisher.ordering import Events, Source
-from zeroeventhub.publisher.rows import Rows
+from zeroeventhub.publisher.rows import BatchSize, Rows
 
-__all__ = ["KeyQuery", "expect_unique"]
+__all__ = [
+    "KeyQuery",
+    "expect_unique",
+]
 
 MOST_BYTES = 4 * 1024 * 1024
 """How much data a page of a key has at most, unless a single event is larger."""

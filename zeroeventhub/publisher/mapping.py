@@ -14,10 +14,24 @@ from sqlalchemy.engine.default import StrCompileDialect
 from zeroeventhub.errors import ConfigurationError, FeedFailure
 from zeroeventhub.protocol import Event
 from zeroeventhub.publisher.cursor import digest
-from zeroeventhub.publisher.event_text import OWN_ATTRIBUTES, data_text, envelope_text
-from zeroeventhub.publisher.json_form import JsonForm, json_form, timestamp
+from zeroeventhub.publisher.json_form import (
+    OWN_ATTRIBUTES,
+    JsonForm,
+    data_text,
+    envelope_text,
+    json_form,
+    timestamp,
+)
 
-__all__ = ["CloudEvents", "Data", "Expression", "Mapper", "attribute_text", "moment", "resolve"]
+__all__ = [
+    "CloudEvents",
+    "Data",
+    "Expression",
+    "Mapper",
+    "attribute_text",
+    "moment",
+    "resolve",
+]
 
 Expression = ColumnElement[Any] | Any
 """A column by name, a Column, a mapped attribute of an ORM class, or a SQL expression."""

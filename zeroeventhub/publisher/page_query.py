@@ -1,4 +1,4 @@
-"""The query that reads a page, and the one that finds events which no page would show."""
+"""The query that reads pages, and the one that finds events which no page would show."""
 
 import logging
 from collections.abc import Collection, Generator, Mapping, Sequence
@@ -10,26 +10,91 @@ from typing import Any
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    Enum,
     Integer,
+    LargeBinary,
     Select,
+    String,
+    Text,
     bindparam,
+    cast,
+    false,
     func,
+    literal,
     literal_column,
     select,
 )
+from sqlalchemy.dialects.mysql import CHAR
 
 from zeroeventhub.errors import ConfigurationError, Unavailable
 from zeroeventhub.lines import Lines, joined
 from zeroeventhub.protocol import Event, Partition, TypeFilter
-from zeroeventhub.publisher.batch_size import BatchSize
-from zeroeventhub.publisher.near_rows import HIGHEST, LIMIT, given
+from zeroeventhub.publisher.keyset import HIGHEST, LIMIT, Way, given
 from zeroeventhub.publisher.partition_hash import outside
-from zeroeventhub.publisher.row_query import RowQuery
-from zeroeventhub.publisher.rows import Row, Rows
-from zeroeventhub.publisher.type_condition import TypeCondition
-from zeroeventhub.publisher.way import Way
+from zeroeventhub.publisher.rows import BatchSize, Row, RowQuery, Rows
 
-__all__ = ["PageQuery", "Stretch"]
+__all__ = [
+    "PageQuery",
+    "Stretch",
+    "TypeCondition",
+    "exact",
+]
+
+
+class TypeCondition:
+    """Compare the types of events, without regard to the case of ASCII letters.
+
+    Args:
+        column: the column of types; None if all events are of the default type.
+        default: the type of events whose column is NULL or empty; empty if they have none.
+        dialect: the database, as SQLAlchemy calls it.
+    """
+
+    def __init__(self, column: ColumnElement[Any] | None, default: str, dialect: str) -> None:
+        self._dialect = dialect
+        kind = self._text(default)
+        if column is not None:
+            kind = func.coalesce(func.nullif(exact(column, dialect), self._text("")), kind)
+        self._kind = _lower(kind, dialect)
+
+    @staticmethod
+    def understands(column: ColumnElement[Any]) -> bool:
+        """Tell whether a column holds types as text, as they are sent."""
+        return isinstance(column.type, String) and not isinstance(column.type, Enum)
+
+    def condition(self, types: TypeFilter) -> ColumnElement[bool]:
+        """Return what holds for the events that a filter lets through."""
+        if not types.names:
+            return false()
+        chosen = self._kind.in_([self._text(name) for name in sorted(types.names)])
+        return ~chosen if types.skip else chosen
+
+    def _text(self, text: str) -> ColumnElement[Any]:
+        return exact(literal(text, Text), self._dialect)
+
+
+def exact(text: ColumnElement[Any], dialect: str) -> ColumnElement[Any]:
+    """Return what is equal only to the same text, whatever a database takes for equal.
+
+    Args:
+        text: an expression of text.
+        dialect: the database, as SQLAlchemy calls it.
+    """
+    if dialect in _MYSQL:
+        # Of text and not of bytes from Python, which aiomysql cannot send.
+        return cast(cast(text, CHAR(charset="utf8mb4")), LargeBinary)
+    return text.collate({"postgresql": "C", "sqlite": "BINARY"}[dialect])
+
+
+def _lower(kind: ColumnElement[Any], dialect: str) -> ColumnElement[Any]:
+    """Return a type with its ASCII letters in lower case; no other letter becomes one of them."""
+    if dialect in _MYSQL:
+        # Byte by byte: in UTF-8, bytes of ASCII are never part of another letter.
+        return cast(func.lower(cast(kind, CHAR(charset="latin1"))), LargeBinary)
+    return func.lower(kind)
+
+
+_MYSQL = {"mariadb", "mysql"}
 
 FILTERED_ROWS = 50_000
 """How many rows a page looks at in search of events of certain types, at most."""

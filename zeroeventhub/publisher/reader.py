@@ -1,7 +1,7 @@
 """What the sync and the async feed do once there is a connection."""
 
 from collections.abc import Callable, Collection
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 
@@ -22,17 +22,68 @@ from zeroeventhub.protocol import (
     Page,
     TypeFilter,
 )
-from zeroeventhub.publisher.checks import Checks
-from zeroeventhub.publisher.checkup import Checkup
+from zeroeventhub.publisher.checks import Checks, Checkup
 from zeroeventhub.publisher.cursor import Place
 from zeroeventhub.publisher.history import History
-from zeroeventhub.publisher.horizon_watch import HorizonReport, HorizonWatch
+from zeroeventhub.publisher.horizon import HorizonReport, HorizonWatch
+from zeroeventhub.publisher.key_query import KeyQuery
+from zeroeventhub.publisher.lookups import CountQuery, IdQuery, LagQuery, TimeQuery
 from zeroeventhub.publisher.ordering import Horizon, Ordering
-from zeroeventhub.publisher.page_query import Stretch
-from zeroeventhub.publisher.queries import Queries, Wanted
+from zeroeventhub.publisher.page_query import PageQuery, Stretch
 from zeroeventhub.publisher.retention import Mark, begun_again
+from zeroeventhub.publisher.splits import SplitQuery
 
-__all__ = ["Reader"]
+__all__ = [
+    "Queries",
+    "Reader",
+]
+
+
+@dataclass(frozen=True)
+class Queries:
+    """Hold what is asked of a feed's table.
+
+    Attributes:
+        pages: reads events.
+        times: finds the place of a moment.
+        splits: cuts a partition into pieces.
+        ids: finds an event.
+        lags: counts the events behind a place.
+        counts: finds the place behind so many events.
+        keys: reads the events of a key; None where there are no versions.
+    """
+
+    pages: PageQuery
+    times: TimeQuery
+    splits: SplitQuery
+    ids: IdQuery
+    lags: LagQuery
+    counts: CountQuery
+    keys: KeyQuery | None = None
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Say what pages are to hold.
+
+    Attributes:
+        partition: the one to read.
+        limit: how many events a page may have.
+        types: which events; None for all.
+        stop: where to stop; None for the horizon.
+        each: whether the cursor behind each event is wanted.
+    """
+
+    partition: int
+    limit: int
+    types: TypeFilter | None
+    stop: Place | None
+    each: bool = field(kw_only=True)
+
+    def until(self, horizon: Horizon) -> int:
+        """Return the position behind which nothing is read."""
+        return horizon.settled if self.stop is None else min(horizon.settled, self.stop.position)
+
 
 QUIET = 1_000
 """How many positions of other partitions pass before a partition without news moves its

@@ -1,17 +1,41 @@
-"""Rows of a feed that were read together: their positions, and the JSON of their events."""
+"""Rows of a feed: the statements that read them, how many at once, and the JSON of their events."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Select,
+    Subquery,
+    case,
+    func,
+    literal_column,
+    select,
+    true,
+)
+from sqlalchemy.dialects.postgresql import dialect as postgresql
+from sqlalchemy.exc import DBAPIError
 
 from zeroeventhub.errors import FeedFailure
 from zeroeventhub.lines import one_line
 from zeroeventhub.protocol import Event
+from zeroeventhub.publisher.keyset import NearRows
+from zeroeventhub.publisher.mapping import Mapper
 
-__all__ = ["NO_ROWS", "Row", "Rows", "refuse_lone_surrogates", "refuse_what_is_not_json"]
+__all__ = [
+    "BatchSize",
+    "Row",
+    "RowQuery",
+    "Rows",
+    "can_stream",
+    "refuse_what_is_not_json",
+]
 
 Row = tuple[int, Event | None]
 """A position and the event at it; None for an event that has been deleted."""
@@ -135,3 +159,366 @@ def refuse_lone_surrogates(texts: Sequence[bytes | None], place: Callable[[int],
     """
     if any(text and (b"\\ud" in text or b"\\uD" in text) for text in texts):
         refuse_what_is_not_json(texts, place)
+
+
+FIRST = 8
+"""How many rows are read at once while nothing is known of their size."""
+
+GROWTH = 8
+"""How many times as many rows as were ever read at once may be read at the next time."""
+
+CHUNK = 250
+"""How many rows of a stream are in memory at once, at most: more are not read any faster."""
+
+LARGE = 1024 * 1024
+"""How many bytes are read at once, or nearly: memory for longer texts is mapped anew each time, by
+the database and here, which costs more than the statements that it saves."""
+
+STATEMENT = 32 * LARGE
+"""How many bytes one statement reads as a stream, about."""
+
+
+class BatchSize:
+    """Choose batch sizes by how large the rows of a feed were.
+
+    It never changes what is in a page, only by how many statements it is read. Threads may share
+    it: what one overwrites of another's is an estimate.
+    """
+
+    def __init__(self) -> None:
+        self._largest = 0
+        self._usual = 1
+        self._most = 1
+
+    def rows(self, left: int, room: int) -> int:
+        """Return how many rows to fetch: all that are wanted, or a quarter of those that fit.
+
+        For a moment rows are in memory several times, as the driver has them and as Python does.
+
+        Args:
+            left: how many are wanted at most.
+            room: how many bytes they may have; below 0 after an event that is larger than a page.
+        """
+        if not self._largest:
+            return min(left, FIRST)
+        fitting = max(0, room) // self._largest
+        if fitting < left:
+            fitting = fitting // 4 + 1
+        return min(left, fitting, self._most * GROWTH, LARGE // self._usual + 1)
+
+    @property
+    def chunk(self) -> int:
+        """Return how many rows of a stream are in memory at once."""
+        return min(CHUNK, LARGE // self._largest + 1) if self._largest else FIRST
+
+    def stream(self, left: int) -> int:
+        """Return how many rows one statement reads as a stream, of those that are wanted."""
+        return min(left, STATEMENT // self._usual + 1) if self._largest else min(left, 1_000)
+
+    def learn(self, rows: Rows) -> None:
+        """Take in rows that were read at once; a large one is forgotten by and by."""
+        if count := len(rows.texts):
+            self._largest = max(rows.largest, self._largest // 2, 1)
+            self._usual = max(rows.size(0, count) // count, 1)
+            self._most = max(self._most, count)
+
+
+Choice = Callable[[Select[Any]], Select[Any]]
+"""Choose among positions that a query selects, and put them in order."""
+
+_SEPARATOR = b"\x1e"
+"""The record separator, which is never in JSON."""
+
+_NUMBERED: Any = postgresql(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call] # it has no annotations
+
+
+def can_stream(dialect: Any) -> bool:
+    """Tell whether a driver of SQLAlchemy's hands over rows while PostgreSQL still reads."""
+    if dialect.driver != "psycopg" or dialect.is_async:
+        return False
+    from psycopg import pq  # noqa: PLC0415 - of another extra
+
+    return pq.version() >= _CHUNKS
+
+
+_CHUNKS = 170_000
+"""The version of libpq that hands over many rows at a time."""
+
+
+class RowQuery:
+    """Select positions and their events.
+
+    Args:
+        near: finds them.
+        mapper: turns rows into events.
+        dialect: the database, by SQLAlchemy's name for it. PostgreSQL makes the JSON of most events
+            by itself.
+        streams: whether psycopg hands over rows while PostgreSQL still reads.
+        joins: whether SQLite joins them to one text: Python's driver takes and gives back the lock
+            of the interpreter for each row that it hands over.
+        also: what else is selected of an event, behind all else.
+        placed: what else is selected of its position, behind that.
+    """
+
+    def __init__(
+        self,
+        near: NearRows,
+        mapper: Mapper,
+        dialect: str,
+        *,
+        streams: bool = False,
+        joins: bool = False,
+        also: Sequence[ColumnElement[Any]] = (),
+        placed: Sequence[ColumnElement[Any]] = (),
+    ) -> None:
+        self.near = near
+        self._also = [each.label(f"a{index}") for index, each in enumerate(also)]
+        self._placed = [each.label(f"p{index}") for index, each in enumerate(placed)]
+        self.source = near.source
+        self._mapper = mapper
+        self._json = mapper.json
+        self._check: Callable[[list[bytes | None], Callable[[int], int]], None]
+        self._check = refuse_what_is_not_json
+        if dialect == "postgresql":
+            is_beside = near.source.events is None
+            position = near.source.position if is_beside else None
+            self._json = mapper.text(position, streams=streams)
+            self._check = refuse_lone_surrogates if mapper.has_stored_json else _trust
+        self._streams = streams and self._json is not None
+        self._joins = joins and dialect == "sqlite" and self._json is not None
+        self._numbered = lru_cache(maxsize=100)(_numbered)
+
+    def select(
+        self,
+        choose: Choice,
+        limit: ColumnElement[int],
+        *,
+        chosen: ColumnElement[bool] | None = None,
+        backwards: bool = False,
+    ) -> Select[Any]:
+        """Build a statement for `read`.
+
+        Args:
+            choose: chooses the positions, all of one partition or one by one.
+            limit: how many rows.
+            chosen: which events, by columns of theirs.
+            backwards: whether the highest positions come first.
+        """
+        source = self.source
+        if source.events is None:
+            query = select(source.position.label("c0"), *self._columns, *self._also, *self._placed)
+            query = query.select_from(source.table)
+            query = choose(query if chosen is None else query.where(chosen)).limit(limit)
+            return _one_row(query, gaps=False) if self._joins else query
+        # The positions first, so that no plan joins more than these.
+        references = [source.table.c[name] for name in source.key]
+        order = [source.position.label("position")]
+        if source.partition is not None:
+            order.insert(0, source.partition.label("partition"))
+        chosen_of = select(*order, *references, *self._placed)
+        positions = choose(chosen_of.select_from(source.table))
+        if chosen is None:
+            positions = positions.limit(limit)
+        page = positions.subquery("page")
+        # In the whole order of the positions, so that there is nothing to sort.
+        ordered = [page.c[each.name] for each in order]
+        query = self._joined(page, chosen)
+        query = query.order_by(*(each.desc() if backwards else each for each in ordered))
+        query = query.limit(limit)
+        return _one_row(query, gaps=True) if self._joins else query
+
+    def may_stream(self, connection: Connection) -> bool:
+        """Tell whether `stream` can read from a connection."""
+        if not self._streams or connection.get_execution_options().get("schema_translate_map"):
+            return False
+        driver: Any = connection.connection.driver_connection
+        encoding: str = driver.info.encoding
+        return encoding == "utf-8"
+
+    def stream(
+        self, connection: Connection, query: Select[Any], values: Mapping[str, Any], size: int
+    ) -> Iterator[Rows]:
+        """Read rows by one statement, and yield them while PostgreSQL still reads the next.
+
+        libpq hands them over as PostgreSQL writes them, and no driver makes Python's values of
+        them: this takes half of the time of all other ways.
+
+        Args:
+            connection: of which `may_stream` holds.
+            query: made by `select`.
+            values: its parameters.
+            size: how many rows are in memory at once.
+        """
+        from psycopg.errors import error_from_result  # noqa: PLC0415 - of another extra
+        from psycopg.generators import fetch  # noqa: PLC0415
+
+        driver: Any = connection.connection.driver_connection
+        statement, names, more = self._numbered(query)
+        given = {**more, **values}
+        parameters = [given[name] for name in names]
+        with _as_of_sqlalchemy(connection, statement, parameters):
+            driver.pgconn.send_query_params(
+                statement.encode(), [str(value).encode() for value in parameters]
+            )
+            driver.pgconn.set_chunked_rows_mode(size)
+            is_answered = False
+            try:
+                while (result := driver.wait(fetch(driver.pgconn))) is not None:
+                    value, count = result.get_value, result.ntuples
+                    if count:
+                        texts = [value(index, 1) for index in range(count)]
+                        position = partial(_position, value)
+                        self._check(texts, position)
+                        yield Rows(position, texts, on_one_line=self._check is _trust)
+                    elif result.error_message:
+                        raise error_from_result(result, "utf-8")
+                is_answered = True
+            finally:
+                # The connection takes nothing else before it has answered this to its end.
+                while not is_answered and driver.wait(fetch(driver.pgconn)) is not None:
+                    pass
+
+    def read(self, connection: Connection, query: Select[Any], values: Mapping[str, Any]) -> Rows:
+        """Read rows by one statement.
+
+        Raises:
+            FeedFailure: a row holds what its declared type does not allow.
+        """
+        rows = self.fetch(connection, query, values)
+        if not rows:
+            return NO_ROWS
+        if self._json is None:
+            return Rows.of_events(rows, self.event)
+        if self._joins:
+            positions, texts = _parts(*rows[0])
+        else:
+            positions = [row[0] for row in rows]
+            texts = [None if row[1] is None else row[1].encode() for row in rows]
+        self._check(texts, positions.__getitem__)
+        return Rows(positions.__getitem__, texts)
+
+    def row(self, connection: Connection, query: Select[Any], position: int) -> Row | None:
+        """Read the one row of a statement with the parameter `position`; None if there is none."""
+        rows = self.read(connection, query, {"position": position})
+        return (rows.position(0), rows.event(0)) if rows.texts else None
+
+    @property
+    def is_json(self) -> bool:
+        """Tell whether the database makes the JSON of events by itself."""
+        return self._json is not None
+
+    @staticmethod
+    def fetch(connection: Connection, query: Select[Any], values: Mapping[str, Any]) -> list[Any]:
+        """Read rows as the database has them.
+
+        Raises:
+            FeedFailure: a row holds what its declared type does not allow.
+        """
+        try:
+            return list(connection.execute(query, values).all())
+        except (TypeError, ValueError, LookupError) as error:
+            place = values.get("after", values.get("position"))
+            raise FeedFailure(
+                f"A row at position {place} or behind it does not hold what its column declares: "
+                f"{error}"
+            ) from error
+
+    def event(self, row: Any) -> Event | None:
+        """Make the event of a row; None of one that has been deleted."""
+        if self.source.events is not None and row[-1] is None:
+            return None
+        return self._mapper.event(row)
+
+    @property
+    def _columns(self) -> list[ColumnElement[Any]]:
+        """List what is selected of an event."""
+        return self._mapper.columns if self._json is None else [self._json.label("c1")]
+
+    def _joined(self, page: Subquery, chosen: ColumnElement[bool] | None) -> Select[Any]:
+        """Join events to positions; what has been deleted leaves NULLs."""
+        position = page.c.position.label("c0")
+        presence = next(iter(self.source.key.values())).label("presence")
+        columns = [*self._columns, *self._also, presence]
+        placed = [page.c[each.name] for each in self._placed]
+        if not self.source.lateral:
+            query = select(position, *self._read(columns, placed))
+            query = query.select_from(self.source.join(page))
+            # The types of deleted events are NULL, as those of others are. In a CASE, so that the
+            # join stays one that begins with the positions.
+            is_there = presence.element.is_not(None)
+            return query if chosen is None else query.where(case((is_there, chosen)))
+        found = select(*columns).where(self.source.same(page)).limit(1)
+        event = (found if chosen is None else found.where(chosen)).lateral("event")
+        joined = page.join(event, true(), isouter=chosen is None)
+        return select(position, *self._read([*event.c], placed)).select_from(joined)
+
+    def _read(
+        self, columns: Sequence[ColumnElement[Any]], placed: Sequence[ColumnElement[Any]]
+    ) -> list[ColumnElement[Any]]:
+        """Choose what is read of an event, whose last column tells whether it is there."""
+        *columns, presence = columns
+        if self._json is None:
+            return [*columns, *placed, presence]
+        json, *also = columns
+        return [case((presence.is_not(None), json)).label("c1"), *also, *placed]
+
+
+def _one_row(rows: Select[Any], *, gaps: bool) -> Select[Any]:
+    """Join the positions of rows, and their events; with gaps, also tell which were deleted."""
+    position, text, *_ = rows.subquery("row").c
+    separator: ColumnElement[str] = literal_column(f"char({ord(_SEPARATOR)})")
+    joined = [func.group_concat(position), func.group_concat(func.coalesce(text, ""), separator)]
+    return select(*joined, *([func.group_concat(text.is_(None), "")] if gaps else []))
+
+
+def _parts(places: str | None, joined: str, gaps: str = "") -> tuple[list[int], list[bytes | None]]:
+    """Return the positions and the events that one row holds."""
+    if places is None:
+        return [], []
+    positions = [*map(int, places.split(","))]
+    texts: list[bytes | None] = [*joined.encode().split(_SEPARATOR)]
+    if len(texts) != len(positions):
+        raise FeedFailure(
+            f"A row at a position from {positions[0]} to {positions[-1]} cannot be published: it "
+            "holds a character that JSON does not have."
+        )
+    if "1" in gaps:
+        texts = [None if gap == "1" else text for gap, text in zip(gaps, texts, strict=True)]
+    if positions != sorted(positions):  # SQLite does not promise the order, though it keeps it
+        raise FeedFailure("SQLite returned rows in another order than it was asked for.")
+    return positions, texts
+
+
+def _trust(texts: object, position: object) -> None:
+    """Take what PostgreSQL makes itself, of jsonb and other types, for JSON on one line."""
+
+
+def _position(value: Callable[[int, int], Any], index: int) -> int:
+    return int(value(index, 0))
+
+
+def _numbered(query: Select[Any]) -> tuple[str, list[str], dict[str, Any]]:
+    """Return a statement as libpq takes it, the names of its parameters, and those with values."""
+    compiled = query.compile(dialect=_NUMBERED, compile_kwargs={"render_postcompile": True})
+    given = {name: value for name, value in compiled.params.items() if value is not None}
+    return str(compiled), list(compiled.positiontup or ()), given
+
+
+@contextmanager
+def _as_of_sqlalchemy(
+    connection: Connection, statement: str, parameters: list[Any]
+) -> Iterator[None]:
+    """Call the listeners of the host's engine, and raise the driver's errors as SQLAlchemy does."""
+    dialect: Any = connection.dialect
+    error_class = dialect.loaded_dbapi.Error
+    told = (connection, None, statement, parameters, SimpleNamespace(), False)
+    for listener in connection.dispatch.before_cursor_execute:
+        listener(*told)
+    try:
+        yield
+    except error_class as error:
+        raise DBAPIError.instance(
+            statement, None, error, error_class, dialect=connection.dialect
+        ) from error
+    for listener in connection.dispatch.after_cursor_execute:
+        listener(*told)

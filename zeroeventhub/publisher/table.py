@@ -16,11 +16,13 @@ from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.layout import Layout
 from zeroeventhub.protocol import FeedInfo
 from zeroeventhub.publisher.assembly import Assembly
-from zeroeventhub.publisher.bound_feed import AsyncBoundFeed, BoundFeed
+from zeroeventhub.publisher.async_bound_feed import AsyncBoundFeed
+from zeroeventhub.publisher.bound_feed import BoundFeed
 from zeroeventhub.publisher.compacting import Compaction
 from zeroeventhub.publisher.cursor import Seal
-from zeroeventhub.publisher.definition import Definition
-from zeroeventhub.publisher.given_options import (
+from zeroeventhub.publisher.mapping import Data, Expression, Mapper, resolve
+from zeroeventhub.publisher.options import (
+    Definition,
     attributes_of,
     beside,
     compacted_by,
@@ -31,17 +33,18 @@ from zeroeventhub.publisher.given_options import (
     table_of,
     versions_of,
 )
-from zeroeventhub.publisher.mapping import Data, Expression, Mapper, resolve
 from zeroeventhub.publisher.ordering import Events, Ordering
 from zeroeventhub.publisher.partition_hash import hash_on_connect
 from zeroeventhub.publisher.progress import Progress
 from zeroeventhub.publisher.retention import Retention
-from zeroeventhub.publisher.row_query import can_stream
+from zeroeventhub.publisher.rows import can_stream
 
 if TYPE_CHECKING:
     from zeroeventhub.archive.archive import Archive
 
-__all__ = ["TableFeed"]
+__all__ = [
+    "TableFeed",
+]
 
 
 class TableFeed:

@@ -5,17 +5,18 @@ from zeroeventhub.errors import require
 require("starlette", extra="server", user="Serving a feed")
 
 # After it:
-from zeroeventhub.server.authorize import (  # noqa: E402
+from zeroeventhub.server.app import Answered, Observer  # noqa: E402
+from zeroeventhub.server.auth import (  # noqa: E402  # noqa: E402
     Authorize,
     FeedAuthorization,
+    Principal,
+    Quota,
+    bearer_tokens,
     deny,
     everybody,
 )
-from zeroeventhub.server.observer import Answered, Observer  # noqa: E402
-from zeroeventhub.server.principal import Principal, Quota  # noqa: E402
 from zeroeventhub.server.routes import feed_routes  # noqa: E402
-from zeroeventhub.server.shutdown import end_waits  # noqa: E402
-from zeroeventhub.server.tokens import bearer_tokens  # noqa: E402
+from zeroeventhub.server.sending import end_waits  # noqa: E402
 
 __all__ = [
     "Answered",

@@ -8,11 +8,9 @@ from starlette.responses import Response
 from zeroeventhub.errors import FeedFailure
 from zeroeventhub.lines import text_of
 from zeroeventhub.protocol import FIRST, Event
-from zeroeventhub.server.access import Access
-from zeroeventhub.server.caching import FRESH
-from zeroeventhub.server.parameters import read_http_feed_request
-from zeroeventhub.server.principal import Principal
-from zeroeventhub.server.request import FeedRequest
+from zeroeventhub.server.auth import Access, Principal
+from zeroeventhub.server.request import FeedRequest, read_http_feed_request
+from zeroeventhub.server.responses import FRESH
 from zeroeventhub.server.source import Source
 from zeroeventhub.server.view import View
 

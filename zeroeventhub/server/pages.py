@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from hashlib import blake2b
 from time import monotonic
 from typing import Any
 
@@ -25,11 +26,14 @@ from zeroeventhub.errors import Gone, ZeroEventHubError
 from zeroeventhub.lines import size_of
 from zeroeventhub.ndjson import encode_page
 from zeroeventhub.protocol import FIRST, LAST, Page
-from zeroeventhub.server.caching import tag_of
+from zeroeventhub.server.long_poll import Question
 from zeroeventhub.server.source import Source
-from zeroeventhub.server.waiting import Question
 
-__all__ = ["EncodedPage", "Pages"]
+__all__ = [
+    "EncodedPage",
+    "Pages",
+    "tag_of",
+]
 
 BATCH = 16
 """How many pages are read ahead by one statement: what is done once for all of them costs less."""
@@ -246,6 +250,19 @@ class Pages:
                     self._expected[question] = following
                     return
                 question = following
+
+
+def tag_of(cursor: str, body: bytes) -> str:
+    """Return the entity tag of a page's bytes, which can never be others.
+
+    The last cursor of a page vouches for the history before it, and so for the page.
+
+    Args:
+        cursor: the last one.
+        body: the bytes.
+    """
+    identity = f"{cursor} {len(body)}".encode()
+    return f'"{blake2b(identity, digest_size=16).hexdigest()}"'
 
 
 def _weight(question: Question, page: EncodedPage) -> int:

@@ -9,16 +9,11 @@ from starlette.routing import Route
 from zeroeventhub.capacity import Capacity
 from zeroeventhub.errors import ConfigurationError, require
 from zeroeventhub.feed import AsyncFeed, Feed, FeedSource
-from zeroeventhub.server.access import Access
-from zeroeventhub.server.answering import Answer, Answering, Desk
-from zeroeventhub.server.authorize import Authorize, everybody
-from zeroeventhub.server.content_coding import content_codings
-from zeroeventhub.server.endpoint import Endpoint
+from zeroeventhub.server.app import Answer, Answering, Desk, Endpoint, Observer
+from zeroeventhub.server.auth import Access, Authorize, Quota, everybody
 from zeroeventhub.server.http_feed import HttpFeed
-from zeroeventhub.server.observer import Observer
-from zeroeventhub.server.page_forms import PageForms
 from zeroeventhub.server.pages import Pages
-from zeroeventhub.server.principal import Quota
+from zeroeventhub.server.responses import PageForms, content_codings
 from zeroeventhub.server.sending import Sending
 from zeroeventhub.server.server_sent_events import ServerSentEvents
 from zeroeventhub.server.source import Source

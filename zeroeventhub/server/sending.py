@@ -1,9 +1,12 @@
-"""Send an answer to its reader, as fast as the reader takes it."""
+"""Send answers to their readers, as fast as these take them, within the capacity of a feed."""
 
 import logging
 import math
-from collections.abc import Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -12,12 +15,140 @@ from starlette.responses import Response
 from starlette.types import Message, Send
 
 from zeroeventhub.capacity import Capacity
-from zeroeventhub.server.line import Line
-from zeroeventhub.server.shutdown import remark
+from zeroeventhub.errors import Unavailable
 
-__all__ = ["Sending"]
+__all__ = [
+    "Line",
+    "Sending",
+    "end_waits",
+    "is_ending",
+]
 
 _log = logging.getLogger("zeroeventhub.server")
+
+
+@dataclass
+class _Process:
+    """Hold what is known of this process."""
+
+    ending: bool = False
+    remarked: bool = False
+
+
+PROCESS = _Process()
+
+
+def end_waits() -> None:
+    """Answer all who wait in this process at once, and let nobody wait any more.
+
+    Needed with servers other than uvicorn, whose end a feed does not notice by itself: call it
+    when the server has been told to end, such as in a handler of SIGTERM.
+    """
+    PROCESS.ending = True
+
+
+def is_ending() -> bool:
+    """Tell whether the server has been told to end."""
+    return PROCESS.ending or bool(getattr(_server(), "should_exit", False))
+
+
+def remark() -> None:
+    """Warn, once, of a server that waits without an end for readers who do not read."""
+    if PROCESS.remarked:
+        return
+    PROCESS.remarked = True
+    config = getattr(_server(), "config", None)
+    if config is not None and getattr(config, "timeout_graceful_shutdown", 0) is None:
+        _log.warning(
+            "This server does not end while a reader takes nothing of its answer: give uvicorn "
+            "--timeout-graceful-shutdown, such as 10."
+        )
+
+
+def _server() -> Any:
+    """Return the server of uvicorn's that ends at SIGTERM, if there is one: the signal tells it.
+
+    uvicorn tells an application nothing until all of its requests are done.
+    """
+    server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
+    return server if hasattr(server, "should_exit") else None
+
+
+class Line:
+    """Share out what there is only so much of, in the order of asking.
+
+    Who takes more than there is gets it when nobody else has any.
+
+    Args:
+        room: how much there is.
+        capacity: how many may stand in line, and for how long.
+        refusal: what is said to those for whom the line is too long, or too slow.
+    """
+
+    def __init__(self, room: int, capacity: Capacity, refusal: str) -> None:
+        self._room = room
+        self._longest = capacity.queue
+        self._patience = capacity.patience
+        self._refusal = refusal
+        self._queue: dict[anyio.Event, int] = {}
+        self.taken = 0
+        """How much is taken now."""
+
+    @asynccontextmanager
+    async def place(self, size: int = 1) -> AsyncIterator[None]:
+        """Have some of the room for a while.
+
+        Raises:
+            Unavailable: the line is too long or too slow.
+        """
+        if self.fits(size):
+            self.taken += size
+        else:
+            await self._stand(size)
+        try:
+            yield
+        finally:
+            self.take(-size)
+
+    def fits(self, size: int) -> bool:
+        """Tell whether there is room at once."""
+        return not self._queue and self._has(size)
+
+    def take(self, size: int) -> None:
+        """Take some at once, whatever there is; give it back as what is less than nothing."""
+        self.taken += size
+        self._call()
+
+    async def _stand(self, size: int) -> None:
+        if len(self._queue) >= self._longest:
+            raise Unavailable(self._refusal, retry_after=1)
+        called = anyio.Event()
+        self._queue[called] = size
+        try:
+            with anyio.move_on_after(self._patience):
+                await called.wait()
+        except BaseException:
+            if called.is_set():  # it was its turn, and it is gone at the same moment
+                self.take(-size)
+            raise
+        finally:
+            self._queue.pop(called, None)
+            self._call()  # the next may be content with less
+        if not called.is_set():
+            raise Unavailable(self._refusal, retry_after=1)
+
+    def _call(self) -> None:
+        while self._queue:
+            called, size = next(iter(self._queue.items()))
+            if not self._has(size):
+                return
+            del self._queue[called]
+            self.taken += size
+            called.set()
+
+    def _has(self, size: int) -> bool:
+        return not self.taken or self.taken + size <= self._room
+
 
 PIECE = 512 * 1024
 """How many bytes are given to the server at once; a piece of a larger body is a copy."""

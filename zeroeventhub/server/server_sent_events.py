@@ -11,12 +11,10 @@ from starlette.responses import Response, StreamingResponse
 from zeroeventhub.errors import Forbidden, Unauthorized
 from zeroeventhub.lines import one_line
 from zeroeventhub.protocol import WAIT, FeedInfo, Page
-from zeroeventhub.server.access import Access
-from zeroeventhub.server.caching import FRESH
-from zeroeventhub.server.parameters import StreamRequest, read_stream_request
-from zeroeventhub.server.principal import Principal
-from zeroeventhub.server.request import FeedRequest
-from zeroeventhub.server.shutdown import is_ending
+from zeroeventhub.server.auth import Access, Principal
+from zeroeventhub.server.request import FeedRequest, StreamRequest, read_stream_request
+from zeroeventhub.server.responses import FRESH
+from zeroeventhub.server.sending import is_ending
 from zeroeventhub.server.source import Source, expect_extension
 from zeroeventhub.server.view import View
 

@@ -16,12 +16,9 @@ from zeroeventhub.errors import BadRequest, ConfigurationError, NotFound, TokenC
 from zeroeventhub.feed import AsyncFeed, Feed, FeedSource
 from zeroeventhub.lines import size_of
 from zeroeventhub.protocol import EVENT_TYPES, WAIT, FeedInfo, Page, TypeFilter
-from zeroeventhub.server.gathering import Gathering
-from zeroeventhub.server.line import Line
-from zeroeventhub.server.news import News
+from zeroeventhub.server.long_poll import Gathering, News, Question, Waiting, is_idle
 from zeroeventhub.server.request import FeedRequest
-from zeroeventhub.server.sending import Sending
-from zeroeventhub.server.waiting import Question, Waiting, is_idle
+from zeroeventhub.server.sending import Line, Sending
 
 __all__ = ["NO_PARTITION", "Source", "expect_extension", "expect_partition"]
 

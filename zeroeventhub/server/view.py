@@ -21,11 +21,10 @@ from zeroeventhub.protocol import (
     Partition,
     TypeFilter,
 )
-from zeroeventhub.server.access import Access
-from zeroeventhub.server.principal import Principal
+from zeroeventhub.server.auth import Access, Principal
+from zeroeventhub.server.long_poll import Question
 from zeroeventhub.server.request import FeedRequest
 from zeroeventhub.server.source import NO_PARTITION, Source
-from zeroeventhub.server.waiting import Question
 
 __all__ = ["View"]
 

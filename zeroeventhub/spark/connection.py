@@ -1,5 +1,6 @@
-"""The feed as the driver or a task asks it: again where that may help, with fresh secrets."""
+"""How the source reaches a feed, and what it logs of that."""
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,10 +20,25 @@ from zeroeventhub.errors import (
     printable,
 )
 from zeroeventhub.limits import Limits
-from zeroeventhub.spark.log import log
 from zeroeventhub.spark.options import Options, origin_of
 
-__all__ = ["Connection"]
+__all__ = [
+    "Connection",
+    "log",
+    "speak",
+]
+
+log = logging.getLogger("zeroeventhub.spark")
+
+
+def speak() -> None:
+    """Log to standard error, which Spark keeps, unless somebody has said otherwise."""
+    if not log.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        log.addHandler(handler)
+        log.setLevel(logging.INFO)
+
 
 _Answer = TypeVar("_Answer")
 

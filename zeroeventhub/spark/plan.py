@@ -1,20 +1,175 @@
-"""What the driver plans: where a read starts, where it ends, and how it falls into tasks."""
+"""What the next tasks read: where a batch ends, its cut into ranges, and what of lost data."""
 
-from collections.abc import Callable, Sized
+import math
+from collections.abc import Callable, Iterable, Mapping, Sized
+from functools import partial
 from itertools import pairwise
 from typing import TypeVar
 
 from zeroeventhub._follow.layout_order import ready
-from zeroeventhub.errors import ConfigurationError, TokenChanged
-from zeroeventhub.protocol import MOST_SPLITS, FeedInfo
-from zeroeventhub.spark.advance import advance
-from zeroeventhub.spark.connection import Connection
-from zeroeventhub.spark.loss import Loss
+from zeroeventhub.errors import ConfigurationError, Diverged, Gone, TokenChanged, Trimmed
+from zeroeventhub.protocol import FIRST, MOST_SPLITS, FeedInfo, Partition
+from zeroeventhub.spark.connection import Connection, log
 from zeroeventhub.spark.offsets import Offsets, Range, chains
 from zeroeventhub.spark.options import EARLIEST, LATEST, Options
-from zeroeventhub.spark.places import Places
+from zeroeventhub.spark.places import Places, Reach
 
-__all__ = ["WALKED", "Plan"]
+__all__ = [
+    "WALKED",
+    "Loss",
+    "Plan",
+]
+
+_Found = TypeVar("_Found")
+_Lost = TypeVar("_Lost", Trimmed, Diverged)
+
+_ADVICE = (
+    "Set failOnDataLoss to false to go on with what there is, or start again with a new checkpoint."
+)
+
+
+class Loss:
+    """Stop where events are gone that were not read, or report it and go on.
+
+    Args:
+        fails: whether to stop.
+    """
+
+    def __init__(self, *, fails: bool) -> None:
+        self._fails = fails
+
+    def survive(
+        self, partition: int, cursor: str, question: Callable[[str], _Found]
+    ) -> _Found | None:
+        """Ask something of a feed that starts at a cursor.
+
+        Args:
+            partition: the partition.
+            cursor: the cursor.
+            question: asks it of a cursor; of the earliest one where the other was trimmed.
+
+        Returns:
+            The answer; None if the cursor is of another history, in which there is no such place.
+
+        Raises:
+            Trimmed: events behind the cursor are gone, and that is to stop the read; or so is the
+                place at which it was to end.
+            Diverged: the feed has another history by now, and that is to stop the read.
+        """
+        try:
+            return question(cursor)
+        except Trimmed as error:
+            if self._fails:
+                raise _told(partition, error) from None
+            earliest = error.earliest or FIRST
+            log.warning(
+                "Events of partition %d behind the cursor %s are gone, and were not read: the "
+                "feed no longer has them. Going on at the earliest one, %s.",
+                partition,
+                cursor,
+                earliest,
+            )
+        except Diverged as error:
+            if self._fails:
+                raise _told(partition, error) from None
+            log.warning(
+                "The cursor %s of partition %d is of a history that the feed no longer has. Going "
+                "on at its head: events before that may be missing.",
+                cursor,
+                partition,
+            )
+            return None
+        try:
+            return question(earliest)
+        except Trimmed as error:
+            # Where the read was to end is gone as well.
+            raise _told(partition, error) from None
+
+    def pass_over(self, partition: int) -> None:
+        """Pass over what was planned to be read from a partition that is gone.
+
+        Raises:
+            Gone: that is to stop the read.
+        """
+        error = Gone(
+            f"Partition {partition} of the feed is gone, and the rest of what was planned to be "
+            "read from it cannot be found in others."
+        )
+        if self._fails:
+            raise Gone(f"{error} {_ADVICE}")
+        log.warning("%s It was not read.", error)
+
+
+def _told(partition: int, error: _Lost) -> _Lost:
+    message = f"Partition {partition} cannot be read on. {error} {_ADVICE}"
+    if isinstance(error, Trimmed):
+        return type(error)(message, earliest=error.earliest)
+    return type(error)(message)
+
+
+def advance(
+    places: Places, loss: Loss, start: Offsets, limit: int | None, target: Offsets | None
+) -> dict[int, Reach]:
+    """Find the end of a micro-batch in every partition that has been begun, or is begun now.
+
+    What some partitions do not have is shared out among the others. A partition that starts after
+    another one is read on when that is closed and read to its end (SPEC 8.3).
+
+    Args:
+        places: of the feed.
+        loss: what becomes of a place that is gone.
+        start: where the micro-batch begins.
+        limit: how many events it may have, though one of each partition is always allowed; None
+            for no limit.
+        target: offsets beyond which nothing is read; None for none.
+    """
+    ends: dict[int, Reach] = {}
+    for one in places.partitions:
+        if (cursor := start.place(one.id, one.cursor_from)) is not None:
+            ends[one.id] = Reach(cursor, 0, at_head=False)
+    left = math.inf if limit is None else limit
+    rest, is_first = _within(places.partitions, target), True
+    while rest and (is_first or left > 0):
+        share = None if limit is None else max(1, int(left) // len(rest))
+        for one in rest:
+            # A busy partition leaves something to one that it stands before.
+            if _waits(one, rest, ends) or not (is_first or left > 0):
+                continue
+            before = ends.get(one.id) or Reach(places.first(one.id), 0, at_head=False)
+            stop = None if target is None else target.place(one.id, one.cursor_from)
+            found = loss.survive(
+                one.id,
+                before.cursor,
+                partial(places.reach, one.id, events=share, stop=stop),
+            )
+            if found is None:
+                found = Reach(places.head(one.id), 0, at_head=True)
+            left -= found.events
+            ends[one.id] = Reach(found.cursor, before.events + found.events, found.at_head)
+        rest = [one for one in rest if not _is_read(one.id, ends)]
+        is_first = False
+    return ends
+
+
+def _within(partitions: Iterable[Partition], target: Offsets | None) -> list[Partition]:
+    """Leave what is younger than the target for another time."""
+    return [
+        one
+        for one in partitions
+        if target is None or target.place(one.id, one.cursor_from) not in {None, FIRST}
+    ]
+
+
+def _waits(one: Partition, rest: Iterable[Partition], ends: Mapping[int, Reach]) -> bool:
+    """Tell whether a partition has to wait for one that is not read to its end."""
+    parent = one.starts_after
+    is_there = any(parent == other.id for other in rest)
+    return is_there and parent is not None and not _is_read(parent, ends)
+
+
+def _is_read(partition: int, ends: Mapping[int, Reach]) -> bool:
+    return partition in ends and ends[partition].at_head
+
 
 _Planned = TypeVar("_Planned")
 

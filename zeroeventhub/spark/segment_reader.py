@@ -1,19 +1,286 @@
-"""The events of a range that lie in files, which are read past the feed's publisher."""
+"""Read files of an archive, a range at a time, within bounds."""
 
-from collections.abc import Generator
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
+from io import RawIOBase, UnsupportedOperation
+from os import SEEK_CUR, SEEK_END, SEEK_SET
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
+import httpx
 import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import parquet
 
+from zeroeventhub._http.redaction import Redaction
 from zeroeventhub.arrow.arrow_page import ArrowPage, batch_of
-from zeroeventhub.errors import Gone, ProtocolError, TokenChanged, TransientError, Unavailable
+from zeroeventhub.errors import (
+    Gone,
+    ProtocolError,
+    TokenChanged,
+    TransientError,
+    Unavailable,
+    Unreachable,
+)
 from zeroeventhub.protocol import SegmentPart, Segments
+from zeroeventhub.spark.columns import RangePage, events_of
 from zeroeventhub.spark.connection import Connection
 from zeroeventhub.spark.offsets import Range
-from zeroeventhub.spark.range_page import RangePage, events_of
-from zeroeventhub.spark.segment_file import read_part
 
-__all__ = ["SegmentReader"]
+__all__ = [
+    "SegmentReader",
+]
+
+Read = Callable[[int, int], bytes]
+"""Read some bytes: from where, and how many."""
+
+_PATIENCE = 30.0
+"""Seconds that a range may take to come, however short it is."""
+
+_SLOWEST = 64 * 1024
+"""Bytes a second that a longer range has to come at."""
+
+_MOVED_ON = {
+    httpx.codes.UNAUTHORIZED,
+    httpx.codes.FORBIDDEN,
+    httpx.codes.NOT_FOUND,
+    httpx.codes.GONE,
+}
+"""What a store answers to an address whose time is over, or whose file was replaced."""
+
+
+class RangedFile(RawIOBase):
+    """Read a file by ranges, as pyarrow reads Parquet.
+
+    Args:
+        read: reads some bytes.
+        size: of the file.
+    """
+
+    def __init__(self, read: Read, size: int) -> None:
+        self._read = read
+        self._size = size
+        self._at = 0
+
+    def readable(self) -> bool:
+        """Tell that it can be read."""
+        return True
+
+    def seekable(self) -> bool:
+        """Tell that it can be read from anywhere."""
+        return True
+
+    def tell(self) -> int:
+        """Return the place that is read from next."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = SEEK_SET) -> int:
+        """Choose the place that is read from next."""
+        start = {SEEK_SET: 0, SEEK_CUR: self._at, SEEK_END: self._size}
+        if whence not in start:
+            raise UnsupportedOperation("A file is read from its start, its end, or here.")
+        self._at = min(max(start[whence] + offset, 0), self._size)
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        """Read as many bytes as there is room for, and there are."""
+        length = min(len(buffer), self._size - self._at)
+        if length:
+            buffer[:length] = self._read(self._at, length)
+            self._at += length
+        return length
+
+
+def opened(url: str, http: httpx.Client) -> Read:
+    """Return what reads the file of a URL.
+
+    Args:
+        url: of a file in a folder that is shared, or of an object that HTTP gives in ranges.
+        http: sends requests, without the feed's credentials.
+    """
+    parts = urlsplit(url)
+    if parts.scheme == "file":
+        return _of_folder(url2pathname(parts.path))
+    return _over_http(url, http)
+
+
+def _of_folder(path: str) -> Read:
+    def read(start: int, length: int) -> bytes:
+        try:
+            with open(path, "rb") as file:  # noqa: PTH123 - the path is what it was given as
+                file.seek(start)
+                content = file.read(length)
+        except FileNotFoundError:
+            raise Unreachable(
+                "A file that the feed names is not here: its folder has to be shared with all who "
+                "read, or the option readSegments be false."
+            ) from None
+        return _whole(content, length)
+
+    return read
+
+
+def _over_http(url: str, http: httpx.Client) -> Read:
+    address = httpx.URL(url)
+    redaction = Redaction(address, http)
+
+    def read(start: int, length: int) -> bytes:
+        wanted = {"Range": f"bytes={start}-{start + length - 1}", "Accept-Encoding": "identity"}
+        try:
+            with redaction.asking(address), http.stream("GET", address, headers=wanted) as answer:
+                _expect_range(answer)
+                return _whole(_taken(answer, length), length)
+        except httpx.RequestError as error:
+            # Not its text: the URL may be in it, which lets everybody in.
+            raise Unreachable(
+                f"A file that the feed names cannot be reached: {type(error).__name__}."
+            ) from None
+
+    return read
+
+
+def _expect_range(answer: httpx.Response) -> None:
+    """Refuse an answer that is not a range of a file's bytes as they are."""
+    status = answer.status_code
+    if status in _MOVED_ON or status >= httpx.codes.INTERNAL_SERVER_ERROR:
+        raise Unreachable(f"A file that the feed names was not given: status {status}.")
+    if status != httpx.codes.PARTIAL_CONTENT:
+        raise ProtocolError(
+            f"A file that the feed names was answered for with status {status} where a range of "
+            "its bytes was asked for."
+        )
+    if answer.headers.get("content-encoding", "identity") != "identity":
+        raise ProtocolError("A file that the feed names came in a content coding.")
+
+
+def _taken(answer: httpx.Response, length: int) -> bytes:
+    """Take the bytes of a range, and no more: what is longer or comes too slowly is given up."""
+    content = bytearray()
+    deadline = time.monotonic() + max(_PATIENCE, length / _SLOWEST)
+    for piece in answer.iter_raw():
+        content += piece
+        if len(content) > length:
+            raise ProtocolError("A file that the feed names was answered for with too many bytes.")
+        if time.monotonic() > deadline:
+            raise Unreachable("A file that the feed names comes too slowly.")
+    return bytes(content)
+
+
+def _whole(content: bytes, length: int) -> bytes:
+    if len(content) != length:
+        raise Unreachable("A file that the feed names is shorter than it says.")
+    return content
+
+
+_COLUMNS = {"position": pa.int64(), "partition": pa.int32(), "data": pa.string()}
+_READ = ["position", "data"]
+_REFUSED = (pa.ArrowException, OSError)
+
+_LARGEST_GROUP = 256 * 1024 * 1024
+"""Bytes of a row group, unpacked, that are read: a publisher's own have some mebibytes."""
+
+_PIECE = 4 * 1024 * 1024
+"""Bytes of rows that are handed on at once."""
+
+_ROWS = 10_000
+"""How many rows are unpacked at a time."""
+
+
+def read_part(
+    part: SegmentPart, partition: int, after: int, http: httpx.Client
+) -> Iterator[tuple[int, pa.StringArray]]:
+    """Yield the events of a part, some rows at a time.
+
+    Args:
+        part: says where they are.
+        partition: whose events are wanted.
+        after: the position behind which they have not been read yet.
+        http: sends requests to whoever has the file.
+
+    Yields:
+        The position of the last event, and the JSON of each.
+
+    Raises:
+        ProtocolError: the file is not of the form that a segment has.
+        Unreachable: it cannot be read just now, or no longer by its URL.
+    """
+    after = max(after, part.after)
+    source = RangedFile(opened(part.url, http), part.size)
+    try:
+        with parquet.ParquetFile(source, pre_buffer=True) as file:
+            _expect_columns(file.schema_arrow)
+            for number in _groups(file.metadata, partition, after, part.upto):
+                for some in _pieces(file.iter_batches(_ROWS, row_groups=[number], columns=_READ)):
+                    rows = _between(some, after, part.upto)
+                    if len(rows):
+                        data = rows.column("data").drop_null().combine_chunks()
+                        yield rows.column("position")[-1].as_py(), data
+    except _REFUSED as error:
+        raise ProtocolError(f"A file that the feed names is no segment: {error}") from error
+
+
+def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Put batches together, up to some mebibytes."""
+    held: list[pa.RecordBatch] = []
+    for batch in batches:
+        held.append(batch)
+        if sum(one.nbytes for one in held) >= _PIECE:
+            yield pa.Table.from_batches(held)
+            held.clear()
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+def _expect_columns(schema: pa.Schema) -> None:
+    for name, kind in _COLUMNS.items():
+        if name not in schema.names or schema.field(name).type != kind:
+            raise ProtocolError(f"A file that the feed names has no column {name} of {kind}.")
+
+
+def _groups(metadata: parquet.FileMetaData, partition: int, after: int, upto: int) -> Sequence[int]:
+    """Return the numbers of the row groups that have such events.
+
+    Raises:
+        ProtocolError: one of them is too large to be read.
+    """
+    found = [
+        number
+        for number in range(metadata.num_row_groups)
+        if _holds(_bounds(metadata, number, "partition"), partition, partition)
+        and _holds(_bounds(metadata, number, "position"), after + 1, upto)
+    ]
+    data = metadata.schema.names.index("data")
+    for number in found:
+        group = metadata.row_group(number)
+        # A value of a dictionary takes its bytes once in the file, and once for each row when read.
+        is_packed = any("DICTIONARY" in one for one in group.column(data).encodings)
+        if is_packed or group.total_byte_size > _LARGEST_GROUP:
+            raise ProtocolError("A file that the feed names has a row group that is too large.")
+    return found
+
+
+def _holds(bounds: tuple[int, int], low: int, high: int) -> bool:
+    return bounds[0] <= high and low <= bounds[1]
+
+
+def _bounds(metadata: parquet.FileMetaData, number: int, name: str) -> tuple[int, int]:
+    """Return the lowest and the highest value of a column in a row group."""
+    group = metadata.row_group(number)
+    column = group.column(metadata.schema.names.index(name))
+    found = column.statistics if column.is_stats_set else None
+    if found is None or not found.has_min_max:
+        raise ProtocolError(f"A file that the feed names does not say where its {name} is.")
+    return found.min, found.max
+
+
+def _between(rows: pa.Table, after: int, upto: int) -> pa.Table:
+    """Return the rows above one position and not above another."""
+    at = rows.column("position")
+    if len(at) and at[0].as_py() > after and at[-1].as_py() <= upto:
+        return rows
+    return rows.filter(pc.and_(pc.greater(at, after), pc.less_equal(at, upto)))
 
 
 class SegmentReader:

@@ -2,16 +2,16 @@
 
 from functools import partial
 
-from zeroeventhub.errors import require
-from zeroeventhub.server.observer import Answered
-from zeroeventhub.telemetry.metric import Metric
-from zeroeventhub.telemetry.open_telemetry_metrics import SYSTEM, Meter
-from zeroeventhub.telemetry.publisher_measuring import PublisherMeasuring
-from zeroeventhub.telemetry.publisher_metric import HORIZON_METRICS, PUBLISHER_METRICS
+from opentelemetry import metrics, trace
 
-require("opentelemetry", extra="opentelemetry", user="Telemetry for OpenTelemetry")
-
-from opentelemetry import metrics, trace  # noqa: E402 - after it
+from zeroeventhub.server.app import Answered
+from zeroeventhub.telemetry.consumer_metrics import Metric
+from zeroeventhub.telemetry.open_telemetry import SYSTEM, Meter
+from zeroeventhub.telemetry.publisher_metrics import (
+    HORIZON_METRICS,
+    PUBLISHER_METRICS,
+    PublisherMeasuring,
+)
 
 __all__ = ["OpenTelemetryPublisher"]
 

@@ -1,21 +1,99 @@
-"""Metrics of a consumer for Prometheus."""
+"""Tell Prometheus what consumers do."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+
+from prometheus_client import (
+    REGISTRY,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+)
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from zeroeventhub.client import Client
 from zeroeventhub.cursors import CursorStore
-from zeroeventhub.telemetry.lag_reading import LagReading, LettersReading
-from zeroeventhub.telemetry.measuring import Measuring
-from zeroeventhub.telemetry.metric import LAG_EVENTS, LAG_TIME, METRICS, OPEN_LETTERS, Metric
-from zeroeventhub.telemetry.prometheus_metrics import (
-    Collector,
-    CollectorRegistry,
-    GaugeMetricFamily,
-    Instruments,
-    gauge_family,
+from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.telemetry.consumer_metrics import (
+    LAG_EVENTS,
+    LAG_TIME,
+    METRICS,
+    OPEN_LETTERS,
+    SECONDS,
+    Kind,
+    LagReading,
+    LettersReading,
+    Measuring,
+    Metric,
 )
 
-__all__ = ["Prometheus", "lag_collector"]
+__all__ = [
+    "CollectorRegistry",
+    "GaugeMetricFamily",
+    "Instruments",
+    "Prometheus",
+    "gauge_family",
+    "lag_collector",
+]
+
+_UNITS = {"s": "_seconds", "By": "_bytes"}
+
+
+class Instruments:
+    """Keep the measurements of some metrics.
+
+    Args:
+        metrics: those.
+        registry: where they are registered; None for the client library's own registry.
+        instead: what to do where they are registered already.
+
+    Raises:
+        ConfigurationError: the registry has these metrics already.
+    """
+
+    def __init__(
+        self, metrics: Iterable[Metric], registry: CollectorRegistry | None, *, instead: str
+    ) -> None:
+        self.registry = REGISTRY if registry is None else registry
+        try:
+            self._of = {metric: _instrument(metric, self.registry) for metric in metrics}
+        except ValueError as error:
+            raise ConfigurationError(
+                f"The registry has these metrics already: {instead}"
+            ) from error
+
+    def record(self, metric: Metric, value: float, *labels: str | int) -> None:
+        """Keep a measurement, with a value for each of the metric's labels."""
+        match self._of[metric].labels(*labels):
+            case Counter() as counter:
+                counter.inc(value)
+            case Gauge() as gauge:
+                gauge.set(value)
+            case Histogram() as histogram:
+                histogram.observe(value)
+
+
+def gauge_family(metric: Metric) -> GaugeMetricFamily:
+    """Return a gauge for what is looked up when Prometheus asks, without measurements yet."""
+    return GaugeMetricFamily(_name(metric), metric.description, labels=metric.labels)
+
+
+def _instrument(metric: Metric, registry: CollectorRegistry) -> Counter | Gauge | Histogram:
+    name, description = _name(metric), metric.description
+    match metric.kind:
+        case Kind.COUNTER:
+            return Counter(name, description, metric.labels, registry=registry)
+        case Kind.GAUGE:
+            return Gauge(name, description, metric.labels, registry=registry)
+        case Kind.HISTOGRAM:
+            return Histogram(name, description, metric.labels, registry=registry, buckets=SECONDS)
+
+
+def _name(metric: Metric) -> str:
+    """Name a metric as Prometheus has it, with its unit."""
+    name = metric.name.replace(".", "_")
+    return f"zeroeventhub_{metric.side}_{name}{_UNITS.get(metric.unit, '')}"
 
 
 class Prometheus(Measuring):

@@ -2,15 +2,18 @@
 
 from collections.abc import Iterator
 
-from zeroeventhub.telemetry.metric import Metric
-from zeroeventhub.telemetry.prometheus_metrics import (
+from zeroeventhub.telemetry.consumer_metrics import Metric
+from zeroeventhub.telemetry.prometheus import (
     CollectorRegistry,
     GaugeMetricFamily,
     Instruments,
     gauge_family,
 )
-from zeroeventhub.telemetry.publisher_measuring import PublisherMeasuring
-from zeroeventhub.telemetry.publisher_metric import HORIZON_METRICS, PUBLISHER_METRICS
+from zeroeventhub.telemetry.publisher_metrics import (
+    HORIZON_METRICS,
+    PUBLISHER_METRICS,
+    PublisherMeasuring,
+)
 
 __all__ = ["PrometheusPublisher"]
 

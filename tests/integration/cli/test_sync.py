@@ -9,7 +9,7 @@ from harness.stores import call, new_store
 from sqlalchemy import MetaData, Table, insert, inspect, select, text
 
 from zeroeventhub import CursorStore
-from zeroeventhub.cli import sync as module
+from zeroeventhub.cli import reading as module
 
 
 def sync(feed, url, *options):

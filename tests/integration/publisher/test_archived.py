@@ -23,13 +23,13 @@ from hypothesis import strategies as st
 from sqlalchemy import delete
 
 from zeroeventhub import FIRST, LAST, TypeFilter
-from zeroeventhub.archive import Archive, draft
+from zeroeventhub.archive import Archive, writing
 from zeroeventhub.archive.objects import Objects
 from zeroeventhub.capacity import Capacity
 from zeroeventhub.conformance import check_feed
 from zeroeventhub.errors import Trimmed, Unavailable, ZeroEventHubError
 from zeroeventhub.protocol import Page
-from zeroeventhub.publisher import lag_query, page_query
+from zeroeventhub.publisher import lookups, page_query
 from zeroeventhub.publisher.archived import files, finding, pages
 
 FILTERS = [
@@ -43,9 +43,9 @@ FILTERS = [
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Let a few events be many."""
-    monkeypatch.setattr(draft, "GROUP_EVENTS", 5)
-    monkeypatch.setattr(lag_query, "MOST", 9)
-    monkeypatch.setattr(lag_query, "MOST_LOOKED_UP", 9)
+    monkeypatch.setattr(writing, "GROUP_EVENTS", 5)
+    monkeypatch.setattr(lookups, "MOST", 9)
+    monkeypatch.setattr(lookups, "MOST_LOOKED_UP", 9)
     monkeypatch.setattr(page_query, "FILTERED_ROWS", 9)
     monkeypatch.setattr(pages, "FILTERED_ROWS", 9)
 

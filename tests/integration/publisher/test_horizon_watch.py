@@ -9,7 +9,7 @@ from harness.ordering_table import GATED, OBSERVED, OBSERVED_MARIADB, WATCHING, 
 from harness.waiting import until
 
 from zeroeventhub.errors import Unavailable
-from zeroeventhub.publisher import horizon_watch
+from zeroeventhub.publisher import horizon
 
 TOO_LATE = 0.1
 
@@ -27,8 +27,8 @@ def log(request, case):
 @pytest.fixture
 def late(monkeypatch):
     """What is late, and what is too late, after a moment already."""
-    monkeypatch.setattr(horizon_watch, "LATE", TOO_LATE / 2)
-    monkeypatch.setattr(horizon_watch, "TOO_LATE", TOO_LATE)
+    monkeypatch.setattr(horizon, "LATE", TOO_LATE / 2)
+    monkeypatch.setattr(horizon, "TOO_LATE", TOO_LATE)
 
 
 @pytest.fixture

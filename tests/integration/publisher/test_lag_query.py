@@ -10,13 +10,13 @@ from sqlalchemy import insert
 
 from zeroeventhub import FIRST, Lag, TableFeed
 from zeroeventhub.errors import FeedFailure
-from zeroeventhub.publisher import lag_query
+from zeroeventhub.publisher import lookups
 
 
 def test_count_ends_somewhere(publishing, monkeypatch):
     """Beyond what is counted at most there are more, and that is said."""
-    monkeypatch.setattr(lag_query, "MOST", 5)
-    monkeypatch.setattr(lag_query, "MOST_LOOKED_UP", 4)
+    monkeypatch.setattr(lookups, "MOST", 5)
+    monkeypatch.setattr(lookups, "MOST_LOOKED_UP", 4)
     make, engine = publishing
     feed = make(**TWO)
     # Where positions lie beside the events, they know when they were given.
@@ -30,7 +30,7 @@ def test_count_ends_somewhere(publishing, monkeypatch):
 
 def test_deleted_events_may_hide_others(engine, monkeypatch):
     """Where nothing but deleted events was looked at, what lies behind them is not known."""
-    monkeypatch.setattr(lag_query, "MOST_LOOKED_UP", 5)
+    monkeypatch.setattr(lookups, "MOST_LOOKED_UP", 5)
     feed = published(engine, ordering="sequenced", mutable=True)
     write(engine, 9)
     assert feed.lag(0, FIRST).events == 5

@@ -41,8 +41,8 @@ from zeroeventhub.errors import (
     TokenChanged,
     Trimmed,
 )
-from zeroeventhub.publisher import reader
-from zeroeventhub.publisher.progress import Progress, registry
+from zeroeventhub.publisher import progress, reader
+from zeroeventhub.publisher.progress import Progress
 from zeroeventhub.publisher.retention import Retention
 
 TOKENS = {name: f"{name}-0123456789abcdef" for name in ("ada", "bob", "half")}
@@ -404,7 +404,7 @@ def test_publisher_that_does_not_hear_keeps_no_consumer_from_consuming(any_shop,
 
 def test_names_of_a_reader_are_bounded(shop, monkeypatch):
     """A reader registers so many consumers, others as many; one silent for a week makes room."""
-    monkeypatch.setattr(registry, "MOST_NAMES", 3)
+    monkeypatch.setattr(progress, "MOST_NAMES", 3)
     feed = source().bind(shop)
     cursor = feed.read(0, FIRST, 3).cursor
 

@@ -18,7 +18,7 @@ from sqlalchemy.pool import StaticPool
 
 from zeroeventhub import FIRST, LAST, CountedCursor, TypeFilter
 from zeroeventhub.errors import BadCursor, Diverged, Trimmed, Unavailable
-from zeroeventhub.publisher import count_query, page_query
+from zeroeventhub.publisher import lookups, page_query
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 KNOWN = {"type": "kind", "time": "placed", "id": "customer", "mutable": True}
@@ -111,7 +111,7 @@ def some_orders(dice, count):
 
 def test_every_answer_is_that_of_a_list(publishing, monkeypatch):
     """In every ordering all questions know of the same events, and of none that was deleted."""
-    monkeypatch.setattr(count_query, "AT_ONCE", 3)
+    monkeypatch.setattr(lookups, "AT_ONCE", 3)
     monkeypatch.setattr(page_query, "FILTERED_ROWS", 7)
     make, engine = publishing
     feed, rows = make(**KNOWN, **TWO), some_orders(Random(0), 40)
@@ -152,7 +152,7 @@ def test_any_answer_is_that_of_a_list(*, ordering, seed, count, gone, places, at
     execute(engine, delete(orders).where(orders.c.id.in_(gone)))
     left = [one for one in rows if one["data"]["n"] not in gone]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(count_query, "AT_ONCE", at_once)
+        patch.setattr(lookups, "AT_ONCE", at_once)
         patch.setattr(page_query, "FILTERED_ROWS", at_once)
         assert_like_a_list(feed, left, sorted({min(place, count) for place in places}))
     engine.dispose()

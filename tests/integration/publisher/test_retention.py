@@ -257,8 +257,8 @@ def test_every_ordering_goes_on_behind_the_mark(log, case):
 @pytest.mark.parametrize("cursor", ["1-5", pytest.param(FIRST, marks=pytest.mark.test_all)])
 def test_trimmed_between_any_two_statements(any_engine, cursor, limit, monkeypatch):
     """Whenever events are trimmed in a read, its page has all behind its cursor, or is none."""
-    monkeypatch.setattr("zeroeventhub.publisher.batch_size.FIRST", 2)
-    monkeypatch.setattr("zeroeventhub.publisher.batch_size.GROWTH", 1)
+    monkeypatch.setattr("zeroeventhub.publisher.rows.FIRST", 2)
+    monkeypatch.setattr("zeroeventhub.publisher.rows.GROWTH", 1)
     published(any_engine, retention=Retention())
     first, step, trimmed = 0, 0, True
     with connected(any_engine.url) as own:

@@ -20,8 +20,8 @@ from harness.tables import event_table
 from sqlalchemy import text
 
 from zeroeventhub import Event, FeedInfo, Page, Principal, TableFeed, errors
-from zeroeventhub.publisher import horizon_watch
-from zeroeventhub.server import incidents
+from zeroeventhub.publisher import horizon
+from zeroeventhub.server import problems
 
 CANARY = "kanarek"
 ROUTES = ["", "/events", "/cursor", "/splits", "/lag", "/cursor-of-count", "/http-feed"]
@@ -172,7 +172,7 @@ def test_id_of_a_proxy_is_logged(feed, url, records):
 
 def test_refusals_are_logged_once_for_each_reader(feed, url, records, monkeypatch):
     """A reader that is refused again and again is one record, however well others are answered."""
-    monkeypatch.setattr(incidents, "PAUSE", 0.0)
+    monkeypatch.setattr(problems, "PAUSE", 0.0)
     for name in ("alice", "bob", "alice", "bob"):
         feed.error = errors.Forbidden("why")
         get(url, headers={"name": name})
@@ -189,7 +189,7 @@ def test_failure_that_goes_on_is_logged_now_and_then(feed, url, records, monkeyp
     for _ in range(3):
         get(url)
     assert [one.times for one in records()] == [1]
-    monkeypatch.setattr(incidents, "AGAIN", 0.0)
+    monkeypatch.setattr(problems, "AGAIN", 0.0)
     get(url)
     monkeypatch.undo()
     assert [one.times for one in records()] == [3]
@@ -398,7 +398,7 @@ def test_failure_is_logged_by_kinds_codes_and_places(said, records):
 
 def test_good_answers_are_silent(sqlite, said, monkeypatch):
     """What goes well says nothing at all, and a payload is in the answer alone."""
-    monkeypatch.setattr(horizon_watch, "TOO_LATE", 0.0)
+    monkeypatch.setattr(horizon, "TOO_LATE", 0.0)
     events.metadata.create_all(sqlite)
     add(sqlite, events, {"data": CANARY})
     with asking(TableFeed(events, data="data"), sqlite) as ask:

@@ -8,7 +8,7 @@ from harness.readers import Numbers, get, head_of, mounted, open_stream, page_ur
 from harness.stalled import answer, ask, asking, everything
 from harness.uvicorn_process import uvicorn
 
-from zeroeventhub.server import end_waits, shutdown
+from zeroeventhub.server import end_waits, sending
 
 SOON = 10.0  # seconds in which a server has to be gone
 
@@ -74,7 +74,7 @@ def test_other_servers_say_it_themselves(monkeypatch, watcher, pool):
         stream = pool.submit(open_stream, url, lambda _: False)
         watcher.until_waiting(21)
         began = time.monotonic()
-        monkeypatch.setattr(shutdown.PROCESS, "ending", False)  # and set back behind it
+        monkeypatch.setattr(sending.PROCESS, "ending", False)  # and set back behind it
         end_waits()
         assert {answer(connection)[0] for connection in waiting} == {200}
         assert time.monotonic() - began < SOON / 2

@@ -9,7 +9,7 @@ from harness.readers import HEADERS, TOKEN, served
 
 from zeroeventhub import Principal, bearer_tokens
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.server import tokens
+from zeroeventhub.server import auth
 
 
 def test_bearer_token_lets_in(shop):
@@ -57,7 +57,7 @@ def test_every_token_stands_for_its_reader_and_is_compared_in_constant_time(shop
         compared.append((len(one), len(other)))
         return hmac.compare_digest(one, other)
 
-    monkeypatch.setattr(tokens, "compare_digest", compare)
+    monkeypatch.setattr(auth, "compare_digest", compare)
     names = [f"{letter}-0123456789abcdef" for letter in "abcde"]
     known = {name: Principal(name=name, partitions={0} if name[0] < "c" else ()) for name in names}
     with served(shop, bearer_tokens(known)) as url:

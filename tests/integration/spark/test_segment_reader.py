@@ -18,10 +18,10 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from zeroeventhub import FIRST, Principal, feed_routes
-from zeroeventhub.archive.draft import Draft
+from zeroeventhub.archive.writing import Draft
 from zeroeventhub.errors import ConfigurationError, ProtocolError, Unavailable, Unreachable
 from zeroeventhub.protocol import EVENT_TYPES, SEGMENTS, STOP, SegmentPart, Segments
-from zeroeventhub.spark import ranged_file, segment_file
+from zeroeventhub.spark import segment_reader
 from zeroeventhub.spark.connection import Connection
 from zeroeventhub.spark.options import read_options
 
@@ -175,7 +175,7 @@ def test_publisher_reads_nothing_that_lies_in_files(feed, url):
 @pytest.fixture
 def rest(feed, url, monkeypatch):
     """A reader and a task of a file of which an executor gets two events at a time."""
-    monkeypatch.setattr("zeroeventhub.archive.draft.GROUP_EVENTS", 2)
+    monkeypatch.setattr("zeroeventhub.archive.writing.GROUP_EVENTS", 2)
     publish(feed, 20)
     feed.seal()
     return planned(url, **of_range(0, 30, 60))
@@ -243,8 +243,8 @@ def test_what_is_no_whole_segment_is_refused(feed, url, content):
 )
 def test_range_of_a_file_is_bounded(store, url, monkeypatch, hostile, error):
     """A store that sends more than was asked for, packs it, or drips, is given up."""
-    monkeypatch.setattr(ranged_file, "_PATIENCE", 0.3)
-    monkeypatch.setattr(ranged_file, "_SLOWEST", 2**30)
+    monkeypatch.setattr(segment_reader, "_PATIENCE", 0.3)
+    monkeypatch.setattr(segment_reader, "_SLOWEST", 2**30)
     store.hostile = hostile
     with pytest.raises(error):
         found(url, 0, attempts=1)
@@ -254,7 +254,7 @@ def test_range_of_a_file_is_bounded(store, url, monkeypatch, hostile, error):
 @pytest.mark.parametrize("packed", [True, False], ids=["dictionary", "large"])
 def test_file_that_unpacks_to_much_more_is_refused(feed, url, monkeypatch, packed):
     """A small file whose rows would take much memory is refused by what its footer says."""
-    monkeypatch.setattr(segment_file, "_LARGEST_GROUP", 2**22)
+    monkeypatch.setattr(segment_reader, "_LARGEST_GROUP", 2**22)
     position = range(1, 2**10 + 1)
     rows = {"position": position, "partition": [0] * 2**10, "data": ["x" * 2**14] * 2**10}
     kinds = {"position": pa.int64(), "partition": pa.int32(), "data": pa.string()}

@@ -8,11 +8,9 @@ import httpx
 import pytest
 
 from zeroeventhub.conformance import Outcome, Result, all_checks
-from zeroeventhub.conformance.answer import Answer
-from zeroeventhub.conformance.junit import as_junit
+from zeroeventhub.conformance.answer import Answer, PageText
 from zeroeventhub.conformance.misbehaving import all_scenarios
-from zeroeventhub.conformance.page_text import PageText
-from zeroeventhub.conformance.report import first_bytes
+from zeroeventhub.conformance.report import as_junit, first_bytes
 
 ROOT = Path(__file__).parents[3]
 NASTY = bytes(range(256)) + "\ufffe\U0001f600".encode()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from zeroeventhub.publisher.split_plan import OPENED, OPENED_A_PIECE, ROWS, Window, places
+from zeroeventhub.publisher.splits import OPENED, OPENED_A_PIECE, ROWS, Window, places
 
 BALANCED = 1.5
 """How much larger than the mean the largest piece may be, if a piece has 1,000 rows in the mean."""

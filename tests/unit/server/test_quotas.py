@@ -1,7 +1,7 @@
 """How long a feed remembers its readers' shares."""
 
 from zeroeventhub import Principal, Quota
-from zeroeventhub.server.quotas import Quotas
+from zeroeventhub.server.auth import Quotas
 
 
 def test_readers_who_owe_nothing_are_forgotten():

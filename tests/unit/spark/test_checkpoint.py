@@ -8,8 +8,7 @@ import pytest
 from harness.spark_checkpoint import write_checkpoint
 
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.spark.checkpoint import committed_offsets
-from zeroeventhub.spark.offsets import Offsets
+from zeroeventhub.spark.offsets import Offsets, committed_offsets
 
 ORDERS = {"cursors": {"0": "a", "1": "b"}, "token": "7"}
 CLICKS = {"cursors": {"0": "c"}}
@@ -82,7 +81,7 @@ def test_checkpoint_is_read_without_spark(tmp_path):
     code = f"""
 import sys
 sys.modules |= {{"pyspark": None, "pyarrow": None}}
-from zeroeventhub.spark.checkpoint import committed_offsets
+from zeroeventhub.spark.offsets import committed_offsets
 print(committed_offsets({checkpoint!r}).cursors)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

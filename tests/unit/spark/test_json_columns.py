@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from pyspark.sql import types
 
 from zeroeventhub.errors import ProtocolError
-from zeroeventhub.spark.json_columns import JsonColumns
-from zeroeventhub.spark.versions import arrow_schema
+from zeroeventhub.spark.columns import JsonColumns, arrow_schema
 
 CORRUPT = "_corrupt_record"
 TEXT, NUMBER = types.StringType(), types.IntegerType()

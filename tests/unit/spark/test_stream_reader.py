@@ -221,7 +221,7 @@ def test_driver_pauses_where_nothing_has_come():
 def test_stream_of_a_layout_that_changes(monkeypatch, examples):
     """Every event is in one committed batch, and those of a key in order, whatever happens."""
     # A driver that has nothing to do lets some time pass, and here it often has nothing to do.
-    monkeypatch.setattr("zeroeventhub.spark.stream_reader._QUIET", 0.0)
+    monkeypatch.setattr("zeroeventhub.spark.source._QUIET", 0.0)
     run_state_machine_as_test(
         Streamed,
         settings=settings(

@@ -12,7 +12,7 @@ from prometheus_client import generate_latest
 from zeroeventhub import Event
 from zeroeventhub.errors import Diverged, Fenced
 from zeroeventhub.telemetry import OpenTelemetry, Prometheus
-from zeroeventhub.telemetry.metric import METRICS
+from zeroeventhub.telemetry.consumer_metrics import METRICS
 
 CONSUMER = "billing"
 ONE, TWO = "1" * 32, "2" * 32

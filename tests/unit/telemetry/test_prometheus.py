@@ -6,8 +6,8 @@ import pytest
 
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.telemetry import Prometheus, PrometheusPublisher
-from zeroeventhub.telemetry.metric import LAG_EVENTS, LAG_TIME, METRICS
-from zeroeventhub.telemetry.publisher_metric import HORIZON_METRICS, PUBLISHER_METRICS
+from zeroeventhub.telemetry.consumer_metrics import LAG_EVENTS, LAG_TIME, METRICS
+from zeroeventhub.telemetry.publisher_metrics import HORIZON_METRICS, PUBLISHER_METRICS
 
 CONSUMER = "billing"
 

@@ -10,11 +10,11 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from prometheus_client import generate_latest
 
 from zeroeventhub.errors import Unavailable
-from zeroeventhub.publisher.horizon_watch import HorizonReport
+from zeroeventhub.publisher.horizon import HorizonReport
 from zeroeventhub.publisher.ordering import Blocker
 from zeroeventhub.server import Answered
 from zeroeventhub.telemetry import OpenTelemetryPublisher, PrometheusPublisher
-from zeroeventhub.telemetry.publisher_metric import HORIZON_METRICS, PUBLISHER_METRICS
+from zeroeventhub.telemetry.publisher_metrics import HORIZON_METRICS, PUBLISHER_METRICS
 
 ROUTE = {"feed": "orders", "route": "events"}
 PAGE = Answered(

@@ -20,8 +20,7 @@ from sqlalchemy import create_engine, func, inspect, select
 from zeroeventhub.cli.demo.consumer import consume, consumed, departures_by_carrier
 from zeroeventhub.cli.demo.flights import FLIGHTS, true_totals
 from zeroeventhub.cli.demo.publisher import departures, open_departures, publish
-from zeroeventhub.cli.options import as_json
-from zeroeventhub.cli.progress import Meters
+from zeroeventhub.cli.options import Meters, as_json
 from zeroeventhub.cursors import CursorStore
 from zeroeventhub.errors import ConfigurationError, Unreachable
 

@@ -28,7 +28,7 @@ from starlette.applications import Starlette
 
 from zeroeventhub.cli.demo.flights import PARTITIONS, read_flights
 from zeroeventhub.cli.options import open_database
-from zeroeventhub.cli.web import run_web
+from zeroeventhub.cli.serve import run_web
 from zeroeventhub.publisher import TableFeed
 from zeroeventhub.server import feed_routes
 

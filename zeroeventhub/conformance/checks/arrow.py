@@ -3,9 +3,8 @@
 from importlib.util import find_spec
 
 from zeroeventhub.arrow import MEDIA_TYPE
-from zeroeventhub.conformance.answer import Answer
+from zeroeventhub.conformance.answer import Answer, PageText
 from zeroeventhub.conformance.finding import fail, skip
-from zeroeventhub.conformance.page_text import PageText
 from zeroeventhub.conformance.registry import check
 from zeroeventhub.conformance.sections import ARROW as SECTION
 from zeroeventhub.conformance.subject import Subject

@@ -1,8 +1,7 @@
 """Checks of what caches are told, and of HEAD."""
 
-from zeroeventhub.conformance.answer import Answer
+from zeroeventhub.conformance.answer import Answer, PageText
 from zeroeventhub.conformance.finding import fail, skip
-from zeroeventhub.conformance.page_text import PageText
 from zeroeventhub.conformance.registry import check
 from zeroeventhub.conformance.sections import CACHING, DISCOVERY, REQUESTS, V1
 from zeroeventhub.conformance.subject import Subject

@@ -4,9 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
+from zeroeventhub.conformance.answer import SentEvent
 from zeroeventhub.conformance.checks.parameters import refused
 from zeroeventhub.conformance.finding import fail, skip
-from zeroeventhub.conformance.page_text import SentEvent
 from zeroeventhub.conformance.registry import check
 from zeroeventhub.conformance.sections import CURSOR_OF_TIME as SECTION
 from zeroeventhub.conformance.subject import Subject

@@ -2,9 +2,9 @@
 
 from collections import Counter
 
+from zeroeventhub.conformance.answer import SentEvent
 from zeroeventhub.conformance.checks.parameters import BAD_REQUEST, refused
 from zeroeventhub.conformance.finding import fail, skip
-from zeroeventhub.conformance.page_text import SentEvent
 from zeroeventhub.conformance.registry import check
 from zeroeventhub.conformance.sections import EVENT_TYPES as SECTION
 from zeroeventhub.conformance.sections import EXTENSIONS

@@ -2,9 +2,8 @@
 
 from contextlib import suppress
 
-from zeroeventhub.conformance.answer import Answer
+from zeroeventhub.conformance.answer import Answer, PageText
 from zeroeventhub.conformance.finding import Finding, fail, note, skip
-from zeroeventhub.conformance.page_text import PageText
 from zeroeventhub.conformance.registry import check
 from zeroeventhub.conformance.sections import (
     CAUGHT_UP,

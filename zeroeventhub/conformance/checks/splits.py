@@ -14,7 +14,7 @@ from zeroeventhub.conformance.subject import Subject
 from zeroeventhub.protocol import FIRST, LAST, SPLITS
 
 if TYPE_CHECKING:
-    from zeroeventhub.conformance.page_text import SentEvent
+    from zeroeventhub.conformance.answer import SentEvent
 
 _SUFFIX = "/splits"
 _COUNT = 4

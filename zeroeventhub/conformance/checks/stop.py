@@ -1,8 +1,8 @@
 """Checks of the extension stop."""
 
+from zeroeventhub.conformance.answer import SentEvent
 from zeroeventhub.conformance.checks.parameters import refused
 from zeroeventhub.conformance.finding import Finding, Outcome, fail, skip
-from zeroeventhub.conformance.page_text import SentEvent
 from zeroeventhub.conformance.registry import check
 from zeroeventhub.conformance.sections import STOP as SECTION
 from zeroeventhub.conformance.subject import Subject

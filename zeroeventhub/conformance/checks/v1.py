@@ -2,9 +2,9 @@
 
 import json
 
+from zeroeventhub.conformance.answer import PageText
 from zeroeventhub.conformance.checks.parameters import refused
 from zeroeventhub.conformance.finding import fail, note, skip
-from zeroeventhub.conformance.page_text import PageText
 from zeroeventhub.conformance.registry import check
 from zeroeventhub.conformance.sections import V1
 from zeroeventhub.conformance.subject import Subject

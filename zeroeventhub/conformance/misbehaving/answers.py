@@ -2,11 +2,14 @@
 
 import gzip
 
-from zeroeventhub.conformance.misbehaving.reply import Reply
-from zeroeventhub.conformance.misbehaving.scenario import Request, Run, Scenario, add
-from zeroeventhub.conformance.misbehaving.script import (
+from zeroeventhub.conformance.misbehaving.scenario import (
     EVENTS,
     MIDDLE,
+    Reply,
+    Request,
+    Run,
+    Scenario,
+    add,
     checkpoint,
     discovery,
     event,

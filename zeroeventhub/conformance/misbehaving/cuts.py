@@ -2,11 +2,12 @@
 
 from typing import Literal
 
-from zeroeventhub.conformance.misbehaving.reply import Reply
-from zeroeventhub.conformance.misbehaving.scenario import Scenario, add
-from zeroeventhub.conformance.misbehaving.script import (
+from zeroeventhub.conformance.misbehaving.scenario import (
     EVENTS,
     MIDDLE,
+    Reply,
+    Scenario,
+    add,
     checkpoint,
     event,
     serve_feed,

@@ -1,9 +1,9 @@
 """Scenarios of lines: what is tolerated, and what is not of the protocol."""
 
-from zeroeventhub.conformance.misbehaving.reply import Reply
-from zeroeventhub.conformance.misbehaving.script import (
+from zeroeventhub.conformance.misbehaving.scenario import (
     EVENTS,
     PAGE,
+    Reply,
     checkpoint,
     event,
     numbered,

@@ -4,9 +4,18 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from zeroeventhub.conformance.misbehaving.reply import Reply
-from zeroeventhub.conformance.misbehaving.scenario import Request, Run, Scenario, add, text
-from zeroeventhub.conformance.misbehaving.script import EVENTS, MIDDLE, PAGE, place_of
+from zeroeventhub.conformance.misbehaving.scenario import (
+    EVENTS,
+    MIDDLE,
+    PAGE,
+    Reply,
+    Request,
+    Run,
+    Scenario,
+    add,
+    place_of,
+    text,
+)
 from zeroeventhub.conformance.sections import V1
 
 _ALL = "Every event is applied once."

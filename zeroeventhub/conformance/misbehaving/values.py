@@ -2,9 +2,14 @@
 
 from collections.abc import Sequence
 
-from zeroeventhub.conformance.misbehaving.reply import Reply
-from zeroeventhub.conformance.misbehaving.scenario import text
-from zeroeventhub.conformance.misbehaving.script import EVENTS, discovery, numbered, script
+from zeroeventhub.conformance.misbehaving.scenario import (
+    EVENTS,
+    Reply,
+    discovery,
+    numbered,
+    script,
+    text,
+)
 from zeroeventhub.conformance.sections import DISCOVERY, LIMITS, LINES, SPLITTING
 
 FIDELITY = "5.3"

@@ -9,9 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qsl, urlsplit
 
 from zeroeventhub.conformance.misbehaving.catalogue import all_scenarios, expand
-from zeroeventhub.conformance.misbehaving.reply import Reply
-from zeroeventhub.conformance.misbehaving.scenario import Request, Run
-from zeroeventhub.conformance.misbehaving.verdict import judge
+from zeroeventhub.conformance.misbehaving.scenario import Reply, Request, Run, judge
 from zeroeventhub.errors import ConfigurationError
 
 __all__ = ["misbehave", "misbehaving"]

@@ -7,14 +7,15 @@ from sqlalchemy import Connection
 
 from zeroeventhub.protocol import Partition, TypeFilter
 from zeroeventhub.publisher.archived.tier import Tier
-from zeroeventhub.publisher.page_query import FILTERED_ROWS, PageQuery, Stretch
-from zeroeventhub.publisher.row_query import RowQuery
-from zeroeventhub.publisher.type_condition import TypeCondition
+from zeroeventhub.publisher.page_query import FILTERED_ROWS, PageQuery, Stretch, TypeCondition
+from zeroeventhub.publisher.rows import RowQuery
 
 if TYPE_CHECKING:
     from zeroeventhub.archive.group import Group
 
-__all__ = ["ArchivedPages"]
+__all__ = [
+    "ArchivedPages",
+]
 
 
 class ArchivedPages(PageQuery):
@@ -167,5 +168,5 @@ class _Cold:
         if self._each:
             there = (row for row in taken if group.is_whole or group.is_there(row))
             stretch.positions += [group.positions[row] for row in there]
-        if stretch.rows == self._limit and not self.is_done:
+        if self.is_done or stretch.rows == self._limit:
             stretch.full, self.is_done = stretch.last[0] < stretch.until, True

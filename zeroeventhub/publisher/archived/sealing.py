@@ -1,28 +1,169 @@
-"""How a feed's table is sealed into its archive: what is asked of which, in which order; no I/O."""
+"""Seal what is settled into an archive: its rows, its segments, and the steps."""
 
-from collections.abc import Callable, Generator
+from asyncio import Task, create_task, to_thread
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.publisher.archived.seal_query import SealedRows
+import msgspec
+from sqlalchemy import ColumnElement, Connection
+
+from zeroeventhub.errors import ConfigurationError, FeedFailure
+from zeroeventhub.lines import one_line
+from zeroeventhub.protocol import Event
+from zeroeventhub.publisher.cursor import Place
+from zeroeventhub.publisher.history import History
+from zeroeventhub.publisher.json_form import json_form
+from zeroeventhub.publisher.keyset import LIMIT, NearRows, given
+from zeroeventhub.publisher.lookups import TimeQuery
+from zeroeventhub.publisher.mapping import Mapper, attribute_text, moment
+from zeroeventhub.publisher.reader import Reader
+from zeroeventhub.publisher.retention import begun_again
+from zeroeventhub.publisher.rows import Row, RowQuery, refuse_what_is_not_json
 
 if TYPE_CHECKING:
     from zeroeventhub.archive.archive import Archive
-    from zeroeventhub.archive.draft import Draft
+    from zeroeventhub.archive.manifest import Manifest
+    from zeroeventhub.archive.writing import Draft
 
 __all__ = [
     "SEGMENT_BYTES",
     "SEGMENT_EVENTS",
-    "Ask",
     "SealOptions",
+    "SealQuery",
     "Sealed",
-    "Work",
-    "sealing",
+    "Sealer",
+    "async_drive",
+    "drive",
     "unheard",
 ]
+
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True)
+class SealedRows:
+    """Hold rows as they go into a segment.
+
+    Attributes:
+        columns: by name, as segments have them.
+        last: the last row; None if there is none.
+    """
+
+    columns: Mapping[str, Sequence[Any]]
+    last: Row | None
+
+    @property
+    def count(self) -> int:
+        """Return how many rows there are."""
+        return len(self.columns["position"])
+
+
+class SealQuery:
+    """Select what segments hold, in the order of positions.
+
+    Args:
+        near: finds the rows of all partitions alike.
+        mapper: turns rows into events.
+        dialect: the database, by SQLAlchemy's name for it.
+        partition: the column of partitions, where positions are; None for the one partition 0.
+        attributes: the columns of `id`, `type`, `key` and `time`, those that there are.
+        kind: the type of events that have none of their own; empty if they have none.
+    """
+
+    def __init__(
+        self,
+        near: NearRows,
+        mapper: Mapper,
+        dialect: str,
+        *,
+        partition: ColumnElement[Any] | None,
+        attributes: Mapping[str, ColumnElement[Any]],
+        kind: str,
+    ) -> None:
+        self._forms = {name: json_form(column, name) for name, column in attributes.items()}
+        self._kind = kind or None
+        self._placed = {} if partition is None else {"partition": partition}
+        if "time" not in attributes and near.source.given_at is not None:
+            self._placed["time"] = near.source.given_at
+        also, placed = [form.select for form in self._forms.values()], self._placed.values()
+        self._rows = RowQuery(near, mapper, dialect, also=also, placed=[*placed])
+        self._near = near
+        self._columns = 1 if self._rows.is_json else len(mapper.columns)
+
+    def read(self, connection: Connection, after: int, until: int, limit: int) -> SealedRows:
+        """Read rows.
+
+        Args:
+            connection: to the feed's database.
+            after: the position behind which they lie.
+            until: the one up to which they do.
+            limit: how many, at most.
+
+        Raises:
+            FeedFailure: a row cannot be published, or not be kept.
+        """
+        way = self._near.way(connection)
+        query = self._rows.select(
+            lambda chosen: self._near.above(chosen, way, given("after"), given("until")), LIMIT
+        )
+        values = {"after": after, "until": until, "limit": limit}
+        rows = self._rows.fetch(connection, query, values)
+        if not rows:
+            return SealedRows({"position": ()}, None)
+        columns = list(zip(*rows, strict=True))
+        found: dict[str, Sequence[Any]] = {"position": columns[0]}
+        names = [*self._forms, *self._placed]
+        # Behind them there may be a column that only tells whether the event is there.
+        told = dict(zip(names, columns[1 + self._columns :], strict=False))
+        if self._kind is not None:
+            told.setdefault("type", (None,) * len(rows))
+        try:
+            found |= {name: self._values(name, values) for name, values in told.items()}
+        except (TypeError, ValueError, LookupError, msgspec.MsgspecError) as error:
+            raise FeedFailure(
+                f"A row behind position {after} has an attribute that cannot be kept: {error}"
+            ) from error
+        found |= self._events(rows, columns)
+        raw = found["data"][-1]
+        last = None if raw is None else Event(raw if isinstance(raw, bytes) else raw.encode())
+        return SealedRows(found, (columns[0][-1], last))
+
+    def _values(self, name: str, values: Sequence[Any]) -> Sequence[Any]:
+        """Give attributes the form that they have in segments."""
+        form = self._forms.get(name)
+        if form is not None and form.convert is not None:
+            values = [None if value is None else form.convert(value) for value in values]
+        if name == "partition":
+            return values
+        if name == "time":
+            return [None if value is None else moment(value) for value in values]
+        if not {*map(type, values)} <= {str, NoneType}:
+            values = [None if value is None else attribute_text(value) for value in values]
+        if name == "type" and self._kind is not None:
+            values = [value or self._kind for value in values]
+        return values
+
+    def _events(self, rows: list[Any], columns: list[tuple[Any, ...]]) -> dict[str, Sequence[Any]]:
+        """Return the JSON of events, None for those that were deleted, and headers if any."""
+        if not self._rows.is_json:
+            events = [self._rows.event(row) for row in rows]
+            headers = [
+                _encode(event.headers) if event and event.headers else None for event in events
+            ]
+            data = [None if event is None else event.raw for event in events]
+            return {"data": data, "headers": headers}
+        texts = columns[1]
+        raw = [None if text is None else text.encode() for text in texts]
+        refuse_what_is_not_json(raw, columns[0].__getitem__)
+        if any("\n" in text or "\r" in text for text in texts if text is not None):
+            texts = tuple(text and one_line(text.encode()).decode() for text in texts)
+        return {"data": texts}
+
 
 AT_ONCE = 10_000
 """How many rows one statement reads."""
@@ -182,3 +323,174 @@ def _collected(
             break
     yield Work(lambda: None)
     return last
+
+
+_Steps = Generator[Ask | Work, Any, Sealed]
+
+
+def drive(steps: _Steps, ask: Callable[..., Any]) -> Sealed:
+    """Take steps to their end, working in one thread beside this one.
+
+    Args:
+        steps: of sealing.
+        ask: asks a question through a connection, given it and its arguments.
+    """
+    begun: Future[Any] | None = None
+    with ThreadPoolExecutor(1) as worker:
+        try:
+            step = next(steps)
+            while True:
+                answer = None
+                if isinstance(step, Ask):
+                    answer = ask(step.question, *step.arguments)
+                else:
+                    if begun is not None:
+                        begun.result()
+                    begun = worker.submit(step.function)
+                    answer = begun.result() if step.is_awaited else None
+                step = steps.send(answer)
+        except StopIteration as end:
+            sealed: Sealed = end.value
+            return sealed
+
+
+async def async_drive(steps: _Steps, ask: Callable[..., Awaitable[Any]]) -> Sealed:
+    """Take steps to their end, working in threads; see `drive`."""
+    begun: Task[Any] | None = None
+    try:
+        step = next(steps)
+        while True:
+            answer = None
+            if isinstance(step, Ask):
+                answer = await ask(step.question, *step.arguments)
+            else:
+                if begun is not None:
+                    await begun
+                begun = create_task(to_thread(step.function))
+                answer = await begun if step.is_awaited else None
+            step = steps.send(answer)
+    except StopIteration as end:
+        sealed: Sealed = end.value
+        return sealed
+
+
+class Sealer:
+    """Seal a feed's table into its archive.
+
+    Args:
+        archive: the archive.
+        feed: the digest by which the archive knows the feed.
+        query: reads what segments hold.
+        reader: knows how far the table may be read.
+        history: makes cursors, and knows what was trimmed.
+        times: finds the place of a moment.
+        partitions: those that events may be in.
+        attributes: the names of those of which the feed has a column.
+    """
+
+    def __init__(
+        self,
+        archive: "Archive",
+        feed: str,
+        query: SealQuery,
+        *,
+        reader: Reader,
+        history: History,
+        times: TimeQuery,
+        partitions: Collection[int],
+        attributes: Collection[str],
+    ) -> None:
+        self.archive = archive
+        self._feed = feed
+        self._reader = reader
+        self._history = history
+        self._query = query
+        self._times = times
+        self._partitions = partitions
+        self._attributes = attributes
+
+    def sealing(self, options: SealOptions) -> Generator[Ask | Work, Any, Sealed]:
+        """Return the steps of sealing; see `sealing`."""
+        return sealing(self.archive, self._feed, self, options)
+
+    def erase(self, ids: Collection[str], keys: Collection[str]) -> int:
+        """Erase events of the archive; see `BoundFeed.erase`."""
+        if isinstance(ids, str) or isinstance(keys, str):
+            raise ConfigurationError("Give ids and keys of events as lists of text.")
+        if not self.archive.erasable:
+            raise ConfigurationError(
+                "Pages of this feed are marked as ones that never change, and caches keep them for "
+                "a year: stop that by Archive(…, erasable=True) in all its processes, then erase."
+            )
+        for name, values in (("id", ids), ("key", keys)):
+            # The archive has what columns hold: not the position that stands in for an id.
+            if values and name not in self._attributes:
+                raise ConfigurationError(
+                    f"This feed has no column of {name}s by which its archive could find events: "
+                    f"give it one, by {name}=…, before events are sealed."
+                )
+        self.kept()
+        return self.archive.erase(ids, keys, lambda position: str(Place(position)))
+
+    def kept(self) -> "Manifest":
+        """Return what the archive has, as it is now.
+
+        Raises:
+            ConfigurationError: it is the archive of another feed.
+            Unavailable: its store did not answer.
+        """
+        manifest = self.archive.look()
+        self.archive.expect(self._feed)
+        return manifest
+
+    def sealable(
+        self, connection: Connection, last: str | None, sealed: int, older_than: timedelta | None
+    ) -> int:
+        """Return the position up to which the table can be sealed.
+
+        Args:
+            connection: to the feed's database.
+            last: the cursor at which the archive ends; None for an empty one.
+            sealed: its position.
+            older_than: leave what happened later than so long ago; None for nothing.
+
+        Raises:
+            Gone: the archive has another history than the table.
+            FeedFailure: the table has events at numbers at which it was trimmed.
+            ConfigurationError: events were trimmed before they were sealed, or the feed does not
+                know times.
+        """
+        # What no reader can have seen is not to be lost.
+        self._reader.checks.refuse_unpublished(connection)
+        settled = self._reader.head(connection)
+        trimmed = self._history.mark(connection).trimmed
+        if self._query.read(connection, 0, trimmed, 1).last is not None:
+            raise begun_again(trimmed)
+        self._refuse_gap(connection, sealed)
+        if last is not None:
+            self._reader.vouch_in_table(connection, last)
+        if older_than is None:
+            return settled
+        moment = datetime.now(UTC) - older_than
+        return min(
+            self._times.position(connection, partition, moment, settled=settled)
+            for partition in self._partitions
+        )
+
+    def rows(
+        self, connection: Connection, after: int, until: int, limit: int
+    ) -> tuple[SealedRows, str]:
+        """Read rows as segments hold them; return them and the cursor behind the last one."""
+        rows = self._query.read(connection, after, until, limit)
+        # Behind them, so that it tells of what was missing.
+        self._refuse_gap(connection, after)
+        return rows, "" if rows.last is None else self._history.cursor(*rows.last)
+
+    def _refuse_gap(self, connection: Connection, sealed: int) -> None:
+        trimmed = self._history.mark(connection).trimmed
+        if trimmed > sealed:
+            raise ConfigurationError(
+                f"The table was trimmed up to {trimmed}, and the archive ends at {sealed}: what "
+                "lies between is in neither. Trim only what is sealed, as a feed with an archive "
+                "does by itself; an archive has to begin with the first event."
+            )

@@ -13,9 +13,8 @@ from zeroeventhub.publisher.rows import Row
 
 if TYPE_CHECKING:
     from zeroeventhub.archive.archive import Archive
-    from zeroeventhub.archive.form import GroupEntry
     from zeroeventhub.archive.group import Footer, Group
-    from zeroeventhub.archive.manifest import Manifest, Segment
+    from zeroeventhub.archive.manifest import GroupEntry, Manifest, Segment
 
 __all__ = ["GroupPlace", "Tier"]
 

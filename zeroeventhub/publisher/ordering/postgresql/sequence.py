@@ -20,7 +20,7 @@ from sqlalchemy import (
 
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.ordering.port import Events
-from zeroeventhub.publisher.time_bound import time_bound
+from zeroeventhub.publisher.read_only import time_bound
 
 __all__ = ["Sequence", "find_sequence", "quoted", "quoted_name", "refuse_heirs"]
 

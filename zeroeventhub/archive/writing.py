@@ -1,0 +1,321 @@
+"""Write segments, and write them anew without what is erased."""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from io import BytesIO
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import parquet
+
+from zeroeventhub.archive.manifest import INDEX, PLACES, SCHEMA, GroupEntry, Segment, encode_index
+
+if TYPE_CHECKING:
+    from zeroeventhub.archive.archive import Archive
+
+__all__ = [
+    "Draft",
+    "Made",
+    "erase",
+]
+
+GROUP_EVENTS = 10_000
+"""How many positions a row group has at most: what is fetched to read a page of it."""
+
+GROUP_BYTES = 4 * 1024 * 1024
+"""How many bytes of JSON a row group has, unless a single event is larger."""
+
+_BY_PARTITION = [("partition", "ascending"), ("position", "ascending")]
+
+
+@dataclass(frozen=True)
+class Made:
+    """Hold a segment that has been made.
+
+    Attributes:
+        segment: describes it.
+        content: the file.
+        places: the file beside it; None for one partition.
+    """
+
+    segment: Segment
+    content: bytes
+    places: bytes | None
+
+
+class Draft:
+    """Make a segment of events that come in the order of positions.
+
+    Those of each partition wait until they fill a row group; what has been written is packed.
+    """
+
+    def __init__(self) -> None:
+        self._sink = BytesIO()
+        self._writer = parquet.ParquetWriter(
+            self._sink,
+            SCHEMA,
+            compression="zstd",
+            compression_level=3,
+            use_dictionary=["type", "key", "headers"],
+            column_encoding=dict.fromkeys(["position", "time"], "DELTA_BINARY_PACKED"),
+            write_statistics=["position", "partition", "type", "time"],
+        )
+        self._groups: list[GroupEntry] = []
+        self._waiting: dict[int, _Waiting] = {}
+        self._seen: list[pa.RecordBatch] = []
+        self.size = 0
+        """How many bytes of JSON there are."""
+        self.places = 0
+        """How many positions there are."""
+
+    def add(self, columns: Mapping[str, Sequence[Any]]) -> None:
+        """Take in what follows, in the order of positions.
+
+        Args:
+            columns: by the names of `SCHEMA`; without a partition it is 0, and what else is missing
+                is NULL.
+        """
+        rows = len(columns["position"])
+        arrays = [
+            pa.array(columns[field.name], field.type)
+            if field.name in columns
+            else _repeated(field, rows)
+            for field in SCHEMA
+        ]
+        self.take(pa.record_batch(arrays, schema=SCHEMA))
+
+    def take(self, batch: pa.RecordBatch) -> None:
+        """Take in what follows, by `SCHEMA`; positions of a partition rise."""
+        self._seen.append(batch.select(PLACES.names))
+        self.places += len(batch)
+        self.size += _size(batch.column("data"))
+        for part in _by_partition(batch):
+            waiting = self._waiting.setdefault(part.column("partition")[0].as_py(), _Waiting())
+            waiting.add(part)
+            if waiting.is_full:
+                self._write(waiting.groups(all_of_them=False))
+
+    def make(self, after: int, upto: int, last: str) -> Made:
+        """Make the segment.
+
+        Args:
+            after: the position behind which it begins.
+            upto: the one at which it ends.
+            last: the cursor behind the last event.
+        """
+        for partition in sorted(self._waiting):
+            self._write(self._waiting[partition].groups(all_of_them=True))
+        end, groups = self._sink.tell(), self._groups
+        self._writer.add_key_value_metadata({INDEX: encode_index(groups)})
+        self._writer.close()
+        content = self._sink.getvalue()
+        times = [time for one in groups for time in (one.earliest, one.latest) if time]
+        segment = Segment(
+            name=f"{after:019}-{upto:019}-{token_hex(8)}",
+            after=after,
+            upto=upto,
+            places=self.places,
+            events=sum(group.events for group in groups),
+            size=len(content),
+            sha256=sha256(content).hexdigest(),
+            footer=len(content) - end,
+            footer_check=crc32(content[end:]),
+            last=last,
+            earliest=min(times, default=None),
+            latest=max(times, default=None),
+        )
+        alone = len(self._waiting) == 1
+        return Made(segment, content, None if alone else _places(self._seen))
+
+    def _write(self, groups: Iterable[pa.Table]) -> None:
+        for group in groups:
+            start = self._sink.tell()
+            self._writer.write_table(group)
+            with self._sink.getbuffer() as written:
+                self._groups.append(_entry(group, start, written[start:]))
+
+
+class _Waiting:
+    """Hold events of a partition that fill no row group yet."""
+
+    def __init__(self) -> None:
+        self._batches: list[pa.RecordBatch] = []
+        self._rows = self._size = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Tell whether there are enough for a row group."""
+        return self._rows >= GROUP_EVENTS or self._size >= GROUP_BYTES
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take in what follows."""
+        self._batches.append(batch)
+        self._rows += len(batch)
+        self._size += _size(batch.column("data"))
+
+    def groups(self, *, all_of_them: bool) -> Iterator[pa.Table]:
+        """Yield row groups, and keep what does not fill one unless all are wanted."""
+        table = pa.Table.from_batches(self._batches, SCHEMA)
+        self._batches.clear()
+        self._rows = self._size = start = 0
+        while start < len(table):
+            part = table.slice(start, GROUP_EVENTS).combine_chunks()
+            fitting = _fitting(part)
+            if not all_of_them and fitting == len(part) < GROUP_EVENTS:
+                self.add(part.to_batches()[0])
+                return
+            yield part.slice(0, fitting)
+            start += fitting
+
+
+def _by_partition(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Cut a batch into the events of each partition, in their order."""
+    bounds = pc.min_max(batch.column("partition")).as_py()
+    if bounds["min"] == bounds["max"]:
+        if len(batch):
+            yield batch
+        return
+    batch = batch.sort_by(_BY_PARTITION)
+    start = 0
+    for end in pc.run_end_encode(batch.column("partition")).run_ends.to_pylist():
+        yield batch.slice(start, end - start)
+        start = end
+
+
+def _places(seen: Sequence[pa.RecordBatch]) -> bytes:
+    sink = BytesIO()
+    places = pa.Table.from_batches(seen).sort_by("position")
+    parquet.write_table(
+        places.cast(PLACES),
+        sink,
+        compression="zstd",
+        use_dictionary=["partition"],
+        column_encoding={"position": "DELTA_BINARY_PACKED"},
+    )
+    return sink.getvalue()
+
+
+def _fitting(part: pa.Table) -> int:
+    """Count the events that fit into a row group."""
+    sizes = pc.cast(pc.fill_null(pc.binary_length(part.column("data")), 0), pa.int64())
+    within = pc.sum(pc.less_equal(pc.cumulative_sum(sizes), GROUP_BYTES)).as_py()
+    return max(int(within), 1)
+
+
+def _entry(part: pa.Table, start: int, content: memoryview) -> GroupEntry:
+    data = part.column("data")
+    times, ids = pc.min_max(part.column("time")).as_py(), pc.min_max(part.column("id")).as_py()
+    return GroupEntry(
+        partition=part.column("partition")[0].as_py(),
+        first=part.column("position")[0].as_py(),
+        last=part.column("position")[-1].as_py(),
+        places=len(part),
+        events=len(data) - data.null_count,
+        size=_size(data),
+        start=start,
+        length=len(content),
+        check=crc32(content),
+        earliest=times["min"],
+        latest=times["max"],
+        lowest=ids["min"],
+        highest=ids["max"],
+    )
+
+
+def _repeated(field: Any, rows: int) -> Any:
+    """Return a column of which nothing was said."""
+    return (
+        pa.nulls(rows, field.type) if field.nullable else pa.repeat(pa.scalar(0, field.type), rows)
+    )
+
+
+def _size(data: Any) -> int:
+    return int(pc.sum(pc.binary_length(data)).as_py() or 0)
+
+
+_TELLING = ("id", "key", "headers", "data")
+"""The columns that may tell of somebody; when an event of what type was there stays known."""
+
+
+def erase(
+    archive: "Archive", ids: Collection[str], keys: Collection[str], bare: Callable[[int], str]
+) -> int:
+    """Put segments without some events in the place of those that have them.
+
+    Stopped anywhere, it can be done again: what is erased is erased.
+
+    Args:
+        archive: has the segments.
+        ids: of the events.
+        keys: of more of them.
+        bare: makes the cursor behind an event that is no longer there, of its position.
+
+    Returns:
+        How many events were erased.
+
+    Raises:
+        Unavailable: the store did not answer; do it again.
+    """
+    erased = 0
+    for name in [segment.name for segment in archive.look().segments]:
+        # Until it is done, or nothing is left to do; somebody else may be sealing.
+        while (segment := _named(archive, name)) is not None:
+            if not keys and not _may_have(archive, segment, ids):
+                break
+            made, events = _without(archive.content(segment), segment, ids, keys, bare)
+            if made is None:
+                break
+            if archive.replace(made, name, events):
+                erased += events
+    return erased
+
+
+def _named(archive: "Archive", name: str) -> "Segment | None":
+    found = (segment for segment in archive.manifest.segments if segment.name == name)
+    return next(found, None)
+
+
+def _may_have(archive: "Archive", segment: "Segment", ids: Collection[str]) -> bool:
+    """Tell whether an id lies between the lowest and the highest of a row group."""
+    entries = archive.load_footer(segment).entries
+    return any(
+        one.lowest <= identity <= one.highest
+        for one in entries
+        if one.lowest is not None and one.highest is not None
+        for identity in ids
+    )
+
+
+def _without(
+    content: bytes,
+    segment: "Segment",
+    ids: Collection[str],
+    keys: Collection[str],
+    bare: Callable[[int], str],
+) -> tuple[Made | None, int]:
+    """Make a segment without some events; None if it has none of them."""
+    table = parquet.read_table(BytesIO(content)).cast(SCHEMA)
+    gone = pc.or_(_among(table.column("id"), ids), _among(table.column("key"), keys))
+    events = pc.sum(pc.and_(gone, pc.is_valid(table.column("data")))).as_py() or 0
+    if not events:
+        return None, 0
+    for name in _TELLING:
+        field = SCHEMA.field(name)
+        left = pc.if_else(gone, pa.scalar(None, field.type), table.column(name))
+        table = table.set_column(SCHEMA.get_field_index(name), field, left)
+    last = segment.last
+    at_end = pc.equal(table.column("position"), segment.upto)
+    if pc.any(pc.and_(gone, at_end)).as_py():
+        last = bare(segment.upto)
+    draft = Draft()
+    for batch in table.to_batches():
+        draft.take(batch)
+    return draft.make(segment.after, segment.upto, last), events
+
+
+def _among(column: Any, values: Collection[str]) -> Any:
+    return pc.is_in(column, pa.array([*values], pa.string()))

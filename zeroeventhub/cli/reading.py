@@ -1,0 +1,363 @@
+"""Read a feed: what it says of itself, its events as they come, and into a table."""
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import click
+from sqlalchemy import Connection
+
+from zeroeventhub.cli.options import (
+    FeedAddress,
+    Meters,
+    as_json,
+    feed_options,
+    open_client,
+    open_database,
+)
+from zeroeventhub.client import Client
+from zeroeventhub.consumer import Consumer, Failures, Observer, PendingPage
+from zeroeventhub.cursors import CursorStore
+from zeroeventhub.errors import ConfigurationError, printable
+from zeroeventhub.landing import LandingTable
+from zeroeventhub.ndjson import encode_info
+from zeroeventhub.protocol import EVENT_TYPES, FIRST, LAST, TypeFilter
+
+__all__ = [
+    "discover",
+    "sync",
+    "tail",
+]
+
+
+def type_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that choose events by their type."""
+    for option in (
+        click.option(
+            "--skip-event-type",
+            "skipped_types",
+            multiple=True,
+            metavar="NAME",
+            help="Pass over events of this type; can be given several times.",
+        ),
+        click.option(
+            "--event-type",
+            "only_types",
+            multiple=True,
+            metavar="NAME",
+            help="Read only events of this type; can be given several times.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def chosen_types(
+    client: Client, only: tuple[str, ...], skipped: tuple[str, ...]
+) -> TypeFilter | None:
+    """Return what to ask a feed for; None for all its events.
+
+    Args:
+        client: of the feed, which has to be one that filters.
+        only: the types to read.
+        skipped: the types to pass over.
+
+    Raises:
+        ConfigurationError: both were given, a name cannot be a type's, or the feed does not
+            announce that it filters.
+    """
+    if only and skipped:
+        raise ConfigurationError(
+            "Say which types of events to read or which to skip: --event-type or "
+            "--skip-event-type, not both."
+        )
+    names = only or skipped
+    if not names:
+        return None
+    types = TypeFilter(frozenset(names), skip=bool(skipped))
+    # One that ignores the filter would send events of other types as if they had been asked for.
+    if EVENT_TYPES not in client.discover().extensions:
+        raise ConfigurationError(
+            "This feed does not announce that it filters events by their type: read all of them."
+        )
+    return types
+
+
+@click.command()
+@feed_options
+@as_json
+def discover(*, feed: FeedAddress, as_json: bool) -> None:
+    """Show the partitions of the feed at URL, and its extensions."""
+    with open_client(feed) as client:
+        info = client.discover()
+    if as_json:
+        click.echo(encode_info(info), nl=False)
+        return
+    version = (
+        "ZeroEventHub v1" if info.token is None else f"FeedAPI v2, token {printable(info.token)}"
+    )
+    promise = "each event once" if info.exactly_once else "no promise that an event comes once"
+    click.echo(f"{version}; {promise}")
+    if info.extensions:
+        click.echo(f"extensions: {', '.join(map(printable, sorted(info.extensions)))}")
+    for partition in info.partitions:
+        notes = ["closed"] if partition.closed else []
+        if partition.starts_after is not None:
+            notes.append(f"starts after partition {partition.starts_after}")
+        if partition.cursor_from:
+            parents = ", ".join(map(str, partition.cursor_from))
+            notes.append(f"takes the cursor of partition {parents}")
+        click.echo(f"partition {partition.id}" + (f": {'; '.join(notes)}" if notes else ""))
+
+
+ATTEMPTS = 3
+NAME = "tail"
+
+
+@click.command()
+@feed_options
+@click.option("--partition", type=click.IntRange(0), help="Read this partition only.")
+@click.option(
+    "--from",
+    "start",
+    metavar="first|last|CURSOR",
+    help="Where to start, by default at the first event; a cursor goes with --partition.",
+)
+@click.option(
+    "--since",
+    metavar="TIME",
+    help="Start before the events of this moment, such as 2026-01-31T12:00:00Z.",
+)
+@click.option("--limit", type=click.IntRange(1), help="Stop after this many events.")
+@click.option("--follow", is_flag=True, help="Wait for more events at the head.")
+@type_options
+def tail(
+    *,
+    feed: FeedAddress,
+    partition: int | None,
+    start: str | None,
+    since: str | None,
+    limit: int | None,
+    follow: bool,
+    only_types: tuple[str, ...],
+    skipped_types: tuple[str, ...],
+) -> None:
+    """Print the events of the feed at URL as NDJSON.
+
+    Without --follow it ends when everything that could be read has been printed.
+    """
+    if start is not None and since is not None:
+        raise ConfigurationError("Say where to start by --from or by --since, not both.")
+    moment = None if since is None else _moment(since)
+    names = {"first": FIRST, "last": LAST}
+    cursor = FIRST if start is None else names.get(start, start)
+    chosen = None if partition is None else [partition]
+    with open_client(feed) as client:
+        if start not in {None, *names} and not chosen and len(client.discover().partitions) > 1:
+            raise ConfigurationError("A cursor belongs to one partition: say --partition as well.")
+        types = chosen_types(client, only_types, skipped_types)
+        begin = {} if moment is None else _cursors_at(client, moment, chosen)
+        # Nothing is kept, so the cursors live in memory.
+        memory = open_database("sqlite://")
+        store = CursorStore(memory)
+        with memory.begin() as connection:
+            store.create_tables(connection)
+            for number, place in begin.items():
+                store.load(connection, NAME, number, start=place)
+        left = limit
+        for page in Consumer(
+            client,
+            store,
+            NAME,
+            start=cursor,
+            partitions=chosen,
+            follow=follow,
+            limit=limit,
+            types=types,
+            attempts=None if follow else ATTEMPTS,
+        ):
+            events = page.events[:left]
+            lines = b"".join(event.raw + b"\n" for event in events)
+            sys.stdout.buffer.write(_for_terminal(lines) if sys.stdout.isatty() else lines)
+            sys.stdout.buffer.flush()
+            with memory.begin() as connection:
+                page.commit(connection)
+            if left is not None and (left := left - len(events)) == 0:
+                break
+
+
+def _for_terminal(lines: bytes) -> bytes:
+    """Escape as JSON does what would move a terminal's cursor or turn the direction of writing."""
+    return "".join(
+        one if one.isprintable() or one == "\n" else json.dumps(one)[1:-1] for one in lines.decode()
+    ).encode()
+
+
+def _moment(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigurationError(
+            "--since takes a moment with its time zone, such as 2026-01-31T12:00:00Z."
+        ) from None
+
+
+def _cursors_at(client: Client, moment: datetime, chosen: list[int] | None) -> dict[int, str]:
+    """Ask for the cursors of a moment, by partition."""
+    numbers = chosen or [partition.id for partition in client.discover().partitions]
+    return {number: client.cursor_at(moment, number) for number in numbers}
+
+
+ATTEMPTS = 5
+
+LEASE = 10.0
+"""Seconds for which a process that was killed keeps its partitions."""
+
+PATIENCE = 1.0
+"""Seconds without a partition after which it is said why; at the end there are some as well."""
+
+
+@click.command()
+@feed_options
+@click.option("--into", "database", required=True, metavar="DATABASE_URL", help="Where to.")
+@click.option("--table", required=True, help="The table, created if it is not there.")
+@click.option(
+    "--consumer",
+    required=True,
+    help="The consumer's name, under which its place is kept: one name for one feed and table.",
+)
+@click.option("--follow", is_flag=True, help="Wait for more events at the head.")
+@click.option("--page", type=click.IntRange(1), help="How many events to ask for at once.")
+@click.option(
+    "--tries",
+    type=click.IntRange(1),
+    default=3,
+    show_default=True,
+    help="How often to try to land an event that the database refuses.",
+)
+@click.option(
+    "--set-aside",
+    is_flag=True,
+    help="Put events that cannot be landed aside as dead letters; else their partition halts.",
+)
+@click.option(
+    "--lease",
+    type=click.FloatRange(0, min_open=True),
+    default=LEASE,
+    show_default=True,
+    help="Seconds after which others take over from a process that was killed.",
+)
+@click.option(
+    "--register-progress",
+    is_flag=True,
+    help="Tell the publisher how far this has come, so that it keeps what has not landed.",
+)
+@type_options
+@as_json
+def sync(
+    *,
+    feed: FeedAddress,
+    database: str,
+    table: str,
+    consumer: str,
+    follow: bool,
+    page: int | None,
+    tries: int,
+    set_aside: bool,
+    lease: float,
+    register_progress: bool,
+    only_types: tuple[str, ...],
+    skipped_types: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Land the events of the feed at URL in a table, each exactly once.
+
+    Stopped or killed at any point, the same command goes on where it was. Several processes
+    with one consumer name share the work. Without --follow it ends when everything that could be
+    read has landed. Events of types that were not asked for are passed over for good.
+    """
+    engine = open_database(database)
+    landing = LandingTable(table)
+    store = CursorStore(engine)
+    with open_client(feed) as client, Meters({"landed": None}) as meters:
+        watch = _Watch(meters, lease)
+        following = Consumer(
+            client,
+            store,
+            consumer,
+            follow=follow,
+            limit=page,
+            types=chosen_types(client, only_types, skipped_types),
+            attempts=None if follow else ATTEMPTS,
+            lease=lease,
+            failures=Failures(tries, "set-aside" if set_aside else "halt"),
+            observer=watch,
+            register_progress=register_progress,
+        )
+        if not follow and (info := client.discover()).token is None and not info.exactly_once:
+            meters.say("The feed does not promise that it publishes an event only once.")
+        with engine.begin() as connection:
+            store.create_tables(connection)
+            if store.cursors(connection, consumer) and not landing.exists(connection):
+                raise ConfigurationError(
+                    f"Consumer {consumer!r} has read before, but not into {table!r}: "
+                    "choose another --consumer, or the table that it has filled."
+                )
+            landing.create(connection)
+
+        def apply(connection: Connection, page: PendingPage) -> None:
+            landing.land(connection, page.partition, page.events)
+
+        following.run(apply, handle_signals=True)
+    if as_json:
+        counts = {"landed": watch.landed, "set_aside": watch.aside}
+        click.echo(json.dumps({**counts, "table": table, "consumer": consumer}))
+    else:
+        click.echo(f"Events landed in {table}: {watch.landed:,}", err=True)
+    if watch.aside:
+        click.echo(f"Events set aside as dead letters: {watch.aside:,}", err=True)
+
+
+class _Watch(Observer):
+    """Count what has landed, and say what is waited for."""
+
+    def __init__(self, meters: Meters, lease: float) -> None:
+        self.landed = 0
+        self.aside = 0
+        self._meters = meters
+        self._lease = lease
+        self._lock = threading.Lock()
+        self._idle_since: float | None = None
+        self._has_said = False
+
+    def committed(self, consumer: str, partition: int, events: int) -> None:  # noqa: ARG002
+        self._count(events)
+
+    def duplicate(self, consumer: str, partition: int, events: int) -> None:  # noqa: ARG002
+        self._count(-events)
+
+    def set_aside(self, consumer: str, partition: int, events: int, held: int) -> None:  # noqa: ARG002
+        self._count(-events - held, events + held)
+
+    def _count(self, landed: int, aside: int = 0) -> None:
+        with self._lock:
+            self.landed += landed
+            self.aside += aside
+            self._meters.show("landed", self.landed)
+
+    def held(self, consumer: str, partitions: frozenset[int]) -> None:
+        now = time.monotonic()
+        if partitions:
+            self._idle_since = None
+        elif self._idle_since is None:
+            self._idle_since = now
+        elif not self._has_said and now - self._idle_since > PATIENCE:
+            self._has_said = True
+            self._meters.say(
+                f"Other processes of consumer {consumer!r} hold its partitions; those of one that "
+                f"was killed are free {self._lease:g} s after its last sign of life."
+            )

@@ -1,0 +1,295 @@
+"""Keep the last event of each key only, where a feed says that it does."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    Engine,
+    Select,
+    and_,
+    delete,
+    exists,
+    false,
+    literal_column,
+    or_,
+    select,
+)
+from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.sql.visitors import replacement_traverse
+
+from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.publisher.deleting import (
+    Deleted,
+    Step,
+    async_delete_all,
+    delete_all,
+    delete_beside,
+    unheard,
+)
+from zeroeventhub.publisher.keyset import LIMIT, NearRows, Way, given
+from zeroeventhub.publisher.mapping import Expression
+from zeroeventhub.publisher.ordering import Source
+from zeroeventhub.publisher.reader import Reader
+from zeroeventhub.publisher.retention import Marks
+
+__all__ = [
+    "AsyncCompacting",
+    "Compacting",
+    "Compaction",
+    "Compactor",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compaction:
+    """Keep the last event of each key, and let those before it go.
+
+    Attributes:
+        tombstone: a column or an expression that is true for an event which says that its key is
+            no more; None where no event does.
+        keep_tombstones: how long such an event stays, by the feed's `time`: whoever has been away
+            for longer does not hear that the key is no more.
+
+    Raises:
+        ConfigurationError: the time is below zero.
+    """
+
+    tombstone: Expression | None = None
+    keep_tombstones: timedelta = timedelta(days=7)
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be."""
+        if self.keep_tombstones < timedelta(0):
+            raise ConfigurationError("Tombstones are kept for some time, and not for less than 0.")
+
+
+_ONE: ColumnElement[int] = literal_column("1")
+
+Before = Callable[[Connection, datetime, int], int]
+"""Return the position at and below which all events happened before a moment."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """Say which events are looked at.
+
+    Attributes:
+        after: the position behind which they lie.
+        until: the highest of their positions.
+        settled: the horizon, up to which later events of a key count.
+        tombstones: the position up to which tombstones go.
+    """
+
+    after: int
+    until: int
+    settled: int
+    tombstones: int
+
+
+class Compactor:
+    """Compact a feed.
+
+    Args:
+        reader: knows its horizon.
+        source: where its positions are read.
+        marks: the feed's.
+        before: finds where events of a moment begin.
+        key: the column of keys.
+        tombstone: tells whether an event says that its key is no more; None where none does.
+        keep: how long such events stay.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        source: Source,
+        marks: Marks,
+        before: Before,
+        *,
+        key: Column[Any],
+        tombstone: ColumnElement[bool] | None,
+        keep: timedelta,
+    ) -> None:
+        self._reader = reader
+        self._source = source
+        self._marks = marks
+        self._before = before
+        self._key = key
+        self._tombstone = tombstone
+        self._keep = keep
+        self._near = NearRows(replace(source, partition=None))
+        self._some = lru_cache(maxsize=2)(self._build)
+
+    def span(self, connection: Connection, older_than: timedelta | None) -> Span:
+        """Say which events are looked at: those that are settled, and old enough."""
+        # What no reader can have seen is not to be lost.
+        self._reader.checks.refuse_unpublished(connection)
+        settled, now = self._reader.head(connection), datetime.now(UTC)
+        until, tombstones = settled, 0
+        if older_than is not None:
+            until = min(settled, self._before(connection, now - older_than, settled))
+        if self._tombstone is not None:
+            # The last event of all stays: some databases would give its number again.
+            before = self._before(connection, now - self._keep, settled)
+            tombstones = min(before, until, settled - 1)
+        return Span(self._marks.read(connection).trimmed, until, settled, tombstones)
+
+    def step(self, span: Span, rows: int) -> Step:
+        """Return what looks at some events, and deletes those that are not needed.
+
+        Args:
+            span: what is looked at in all.
+            rows: how many events to look at, at most.
+        """
+
+        def deleted(connection: Connection, after: int) -> Deleted:
+            events, reached = self._compact(connection, span, after, rows)
+            return Deleted(events, reached, is_last=reached >= span.until)
+
+        return deleted
+
+    def _compact(
+        self, connection: Connection, span: Span, after: int, rows: int
+    ) -> tuple[int, int]:
+        """Look at some events; return how many were deleted, and up to where it was looked."""
+        self._marks.locked(connection)
+        values = {
+            "after": after,
+            "until": span.until,
+            "settled": span.settled,
+            "tombstones": span.tombstones,
+            "limit": rows,
+        }
+        seen = connection.execute(self._some(self._near.way(connection)), values).all()
+        found = [row for row in seen if row.is_gone]
+        deleted = 0
+        if found:
+            connection.execute(self._marks.thinning(int(found[-1].position)))
+            if self._source.events is None:
+                table: Any = self._source.table
+                numbers = [row.position for row in found]
+                connection.execute(delete(table).where(self._source.position.in_(numbers)))
+                deleted = len(found)
+            else:
+                deleted = delete_beside(connection, self._source, found)
+        reached = int(seen[-1].position) if len(seen) == rows else span.until
+        return deleted, reached
+
+    def _build(self, way: Way) -> Select[Any]:
+        """Select events, and whether they are not needed any more."""
+        source = self._source
+        gone = or_(self._is_superseded(), self._is_old_tombstone())
+        columns = [source.position.label("position"), gone.label("is_gone")]
+        columns += [source.table.c[name].label(name) for name in source.key]
+        query = select(*columns).select_from(source.join(source.table))
+        return self._near.above(query, way, given("after"), given("until")).limit(LIMIT)
+
+    def _is_superseded(self) -> ColumnElement[bool]:
+        """Tell whether there is a later event of the same key; of no key there is none."""
+        source = self._source
+        positions: Any = source.table
+        later: Any = positions.alias("later")
+        position = later.c[str(source.position.key)]
+        if source.events is None:
+            rows, key = later, later.c[self._key.key]
+        else:
+            events = source.events.alias("later_event")
+            key = events.c[self._key.key]
+            pairs = [(later.c[name], str(one.key)) for name, one in source.key.items()]
+            rows = later.join(events, and_(*(one == events.c[name] for one, name in pairs)))
+        is_later = and_(position > source.position, position <= given("settled"))
+        query = select(_ONE).select_from(rows).where(key == self._key, is_later)
+        if source.partition is not None:
+            query = query.where(_of(later, source.partition, positions) == source.partition)
+        outer = [positions] if source.events is None else [positions, source.events]
+        return exists(query.correlate(*outer))
+
+    def _is_old_tombstone(self) -> ColumnElement[bool]:
+        if self._tombstone is None:
+            return false()
+        is_old = self._source.position <= given("tombstones")
+        return and_(self._tombstone, self._key.is_not(None), is_old)
+
+
+def _of(alias: Any, expression: ColumnElement[int], table: Any) -> ColumnElement[int]:
+    """Return what an expression over a table is over an alias of it."""
+
+    def replaced(element: Any, **_: Any) -> Any:
+        is_own = isinstance(element, Column) and element.table is table
+        return alias.c[element.key] if is_own else None
+
+    found: ColumnElement[int] = replacement_traverse(expression, {}, replaced)
+    return found
+
+
+ROWS = 1_000
+"""How many events a batch looks at, at most."""
+
+
+class Compacting:
+    """Compact a feed through a sync engine."""
+
+    _engine: Engine
+    _compactor: Compactor | None
+    _ask: Callable[..., Any]
+
+    def compact(
+        self,
+        *,
+        older_than: timedelta | None = None,
+        rows: int = ROWS,
+        told: Callable[[int, int], None] = unheard,
+    ) -> int:
+        """Delete events behind which there is a later one of their key; return how many.
+
+        Each batch is a transaction with the mark that tells of it: stop anywhere, and begin anew.
+
+        Args:
+            older_than: leave what happened later than so long ago; None to go up to the horizon.
+            rows: how many events a batch looks at, at most.
+            told: is called behind each batch with how many events are gone, and up to where it
+                looked.
+
+        Raises:
+            ConfigurationError: the feed does not say that it is compacted.
+            Unavailable: others have kept what is to be deleted locked, however often it was tried.
+        """
+        compactor = _known(self._compactor)
+        span: Span = self._ask(compactor.span, older_than)
+        return delete_all(self._engine, compactor.step(span, rows), span.after, told)
+
+
+class AsyncCompacting:
+    """Compact a feed through an async engine."""
+
+    _engine: AsyncEngine
+    _compactor: Compactor | None
+    _ask: Callable[..., Any]
+
+    async def compact(
+        self,
+        *,
+        older_than: timedelta | None = None,
+        rows: int = ROWS,
+        told: Callable[[int, int], None] = unheard,
+    ) -> int:
+        """Delete events behind which there is a later one; see `Compacting.compact`."""
+        compactor = _known(self._compactor)
+        span: Span = await self._ask(compactor.span, older_than)
+        step = compactor.step(span, rows)
+        return await async_delete_all(self._engine, step, span.after, told)
+
+
+def _known(compactor: Compactor | None) -> Compactor:
+    if compactor is None:
+        raise ConfigurationError(
+            "This feed does not say that it keeps the last event of each key alone: "
+            "TableFeed(…, key=…, compaction=Compaction(), retention=Retention())."
+        )
+    return compactor

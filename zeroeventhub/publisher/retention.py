@@ -1,0 +1,358 @@
+"""How much of its history a feed keeps, and what tells that some was trimmed."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from hmac import compare_digest
+from typing import Any
+
+import msgspec
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Dialect,
+    Insert,
+    MetaData,
+    String,
+    Table,
+    Text,
+    Update,
+    exists,
+    func,
+    insert,
+    inspect,
+    literal,
+    select,
+    update,
+)
+from sqlalchemy.dialects import mysql
+from sqlalchemy.engine.default import StrCompileDialect
+from sqlalchemy.schema import CreateTable
+from sqlalchemy.types import TypeEngine
+
+from zeroeventhub.errors import ConfigurationError, Diverged, FeedFailure
+from zeroeventhub.publisher.cursor import START, Place, digest
+from zeroeventhub.publisher.ordering import Source
+
+__all__ = [
+    "NOTHING_TRIMMED",
+    "Mark",
+    "Marks",
+    "Retention",
+    "begun_again",
+    "create_unless_there",
+    "creation",
+    "exact",
+    "key_of",
+    "schema_of",
+]
+
+NAME = "zeroeventhub_retention"
+
+_COLLATION = "utf8mb4_bin"
+_NAME_LENGTH = 250
+_CURSOR_LENGTH = 250
+_CREATION = 0x7A65726F  # names the lock; "zero" in ASCII
+
+
+class Retention:
+    """Keep in a table what has been trimmed of the feeds over the tables beside it.
+
+    Args:
+        metadata: what the table joins, so that migrations find it; None for one of its own.
+        schema: the database schema, which is that of the feeds' tables.
+
+    Attributes:
+        table: has one row a feed.
+    """
+
+    def __init__(self, metadata: MetaData | None = None, *, schema: str | None = None) -> None:
+        metadata = MetaData() if metadata is None else metadata
+        known = metadata.tables.get(NAME if schema is None else f"{schema}.{NAME}")
+        self.table = _table(metadata, schema) if known is None else known
+
+    def create_tables(self, connection: Connection) -> None:
+        """Create the table unless it exists; `TableFeed.install` does, and adds the feed's row.
+
+        Args:
+            connection: in a transaction of yours, to the feeds' database.
+        """
+        create_unless_there(connection, self.table)
+
+
+def create_unless_there(connection: Connection, table: Table) -> None:
+    """Create a table unless it exists, also beside others who do."""
+    if connection.dialect.name == "postgresql":
+        # There, two processes that create one table at the same moment get an error.
+        connection.execute(select(func.pg_advisory_xact_lock(_CREATION)))
+    if not inspect(connection).has_table(table.name, schema=table.schema):
+        connection.execute(CreateTable(table, if_not_exists=True))
+
+
+def creation(dialect: Dialect, table: Table) -> str:
+    """Return the statement that creates a table."""
+    # A dialect of its own, which leaves percent signs as they are.
+    make: Any = type(dialect)
+    plain: Dialect = make(paramstyle="named")
+    return str(CreateTable(table, if_not_exists=True).compile(dialect=plain)).strip()
+
+
+def schema_of(source: Source) -> str | None:
+    """Return the schema of the feed's table."""
+    table: Any = source.table if source.events is None else source.events
+    schema: str | None = table.schema
+    return schema
+
+
+def _table(metadata: MetaData, schema: str | None) -> Table:
+    return Table(
+        NAME,
+        metadata,
+        Column("feed", exact(_NAME_LENGTH), primary_key=True),
+        Column("trimmed", BigInteger, nullable=False, server_default="0"),
+        Column("earliest", exact(_CURSOR_LENGTH), nullable=False),
+        Column("compacted", BigInteger, nullable=False, server_default="0"),
+        Column("partitions", Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")),
+        schema=schema,
+        mysql_engine="InnoDB",
+        mariadb_engine="InnoDB",
+    )
+
+
+def exact(length: int) -> TypeEngine[str]:
+    """Compare every character as it is, which MariaDB and MySQL do if a column says so."""
+    kind = String(length, collation=_COLLATION)
+    return String(length).with_variant(kind, "mysql", "mariadb")
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Say what is gone from a feed's table.
+
+    Attributes:
+        trimmed: the position of the last event that was trimmed: there and below, none is left.
+        earliest: the cursor behind that event, which stands before the first one that is left.
+        compacted: the position up to which events may be missing one by one.
+        moved: the position up to which events are in the feed's archive alone.
+        partitions: by partition, the cursor behind the last of its events that was trimmed; one
+            that is not named may have lost any up to the mark.
+    """
+
+    trimmed: int = 0
+    earliest: str = START
+    compacted: int = 0
+    moved: int = 0
+    partitions: Mapping[int, str] = field(default_factory=dict)
+
+    def spares(self, place: Place, partition: int | None) -> bool:
+        """Tell whether all that lies behind a place at the mark or below it is still there.
+
+        A place with a digest counts only where that can be compared: what another history has had
+        behind such a place, nobody knows any more.
+
+        Args:
+            place: at the mark or below it.
+            partition: the one that is read; None for all of them.
+
+        Raises:
+            Diverged: another event stood at this place.
+        """
+        known = self.partitions.get(-1 if partition is None else partition)
+        if place.position == self.trimmed:
+            last = Place.of(self.earliest)
+        elif known is None:
+            return False
+        else:
+            last = Place.of(known)
+        if place.position != last.position:
+            is_behind = place.position > last.position and not place.check
+            return is_behind or last.position == 0
+        comparable = place.check and place.recipe == last.recipe
+        if comparable and not compare_digest(place.check, last.check):
+            raise Diverged(
+                "The event at this cursor, which has been trimmed, was not the one that it was "
+                "given for: the feed's history is another one."
+            )
+        return True
+
+
+NOTHING_TRIMMED = Mark()
+
+
+def begun_again(mark: int) -> FeedFailure:
+    """Say that a table has events at numbers at which it was trimmed.
+
+    Args:
+        mark: the position up to which it was.
+    """
+    return FeedFailure(f"The table's numbers start again below {mark}, up to which it was trimmed.")
+
+
+class _Partitions(msgspec.Struct):
+    """What is known of partitions, as long as it is of these partitions and this mark."""
+
+    scheme: str
+    trimmed: int
+    cursors: dict[int, str]
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(_Partitions).decode
+
+
+class Marks:
+    """Read and raise the mark of a feed.
+
+    Args:
+        retention: holds the table.
+        source: where the feed's positions are read.
+        partitions: those that events may be in.
+
+    Attributes:
+        table: of all feeds over tables beside it.
+        feed: the key of this feed's row.
+        partitions: those that events may be in.
+    """
+
+    def __init__(self, retention: Retention, source: Source, partitions: Collection[int]) -> None:
+        self._retention = retention
+        self.partitions = partitions
+        self._scheme = _scheme(source)
+        self.feed = key_of(source)
+        columns = retention.table.c
+        self.table = retention.table
+        self._query = select(
+            columns.trimmed, columns.earliest, columns.compacted, columns.partitions
+        ).where(columns.feed == self.feed)
+
+    @classmethod
+    def of(cls, source: Source) -> "Marks":
+        """Take what the feed over a table needs, for its statements alone."""
+        return cls(Retention(schema=schema_of(source)), source, ())
+
+    def statements(self, dialect: Dialect) -> tuple[str, ...]:
+        """Return the statements that create the table and the feed's row."""
+        make: Any = type(dialect)
+        plain: Dialect = make(paramstyle="named")
+        row = self.row.compile(dialect=plain, compile_kwargs={"literal_binds": True})
+        return creation(dialect, self.table), str(row)
+
+    def read(self, connection: Connection) -> Mark:
+        """Return the mark.
+
+        Raises:
+            ConfigurationError: the feed has no row.
+        """
+        row = connection.execute(self._query).first()
+        if row is None:
+            raise ConfigurationError(self.missing)
+        return Mark(row.trimmed, row.earliest, row.compacted, partitions=self._of(row))
+
+    def locked(self, connection: Connection) -> Mark:
+        """Return the mark, which nobody else raises before the transaction ends.
+
+        It begins by a write, which is what SQLite asks for at first.
+
+        Raises:
+            ConfigurationError: the feed has no row.
+        """
+        same = update(self.table).where(self.table.c.feed == self.feed)
+        if connection.execute(same.values(trimmed=self.table.c.trimmed)).rowcount == 0:
+            raise ConfigurationError(self.missing)
+        return self.read(connection)
+
+    def check(self, connection: Connection) -> None:
+        """Refuse a database without the feed's row.
+
+        Raises:
+            ConfigurationError: there is none.
+        """
+        if not self.are_there(connection):
+            raise ConfigurationError(self.missing)
+
+    def are_there(self, connection: Connection) -> bool:
+        """Tell whether the feed has a row."""
+        schema = connection.schema_for_object(self.table)
+        if not inspect(connection).has_table(self.table.name, schema=schema):
+            return False
+        return connection.execute(self._query).first() is not None
+
+    def install(self, connection: Connection) -> None:
+        """Create the table and the feed's row unless they exist.
+
+        Args:
+            connection: in a transaction of yours.
+        """
+        self._retention.create_tables(connection)
+        connection.execute(self.row)
+
+    @property
+    def row(self) -> Insert:
+        """Return the statement that adds the feed's row unless it is there."""
+        table = self.table
+        row = select(
+            literal(self.feed, String),
+            literal(0, BigInteger),
+            literal(START, String),
+            literal(0, BigInteger),
+        ).where(~exists().where(table.c.feed == self.feed))
+        return insert(table).from_select(["feed", "trimmed", "earliest", "compacted"], row)
+
+    def raising(self, mark: Mark, trimmed: int, earliest: str, last: Mapping[int, str]) -> Update:
+        """Build the statement that raises the mark, in the transaction of what it tells.
+
+        Args:
+            mark: as it is, locked.
+            trimmed: as in `Mark`; so is the next one.
+            earliest: see there.
+            last: as `Mark.partitions`, of those that lose events.
+        """
+        cursors = dict.fromkeys(self.partitions, mark.earliest) | dict(mark.partitions)
+        known = _Partitions(self._scheme, trimmed, cursors | dict(last))
+        table = self.table
+        return (
+            update(table)
+            .where(table.c.feed == self.feed)
+            .values(trimmed=trimmed, earliest=earliest, partitions=_encode(known).decode())
+        )
+
+    def thinning(self, until: int) -> Update:
+        """Build the statement that says up to where events may be missing one by one."""
+        column = self.table.c.compacted
+        return (
+            update(self.table)
+            .where(self.table.c.feed == self.feed, column < until)
+            .values(compacted=until)
+        )
+
+    def _of(self, row: Any) -> dict[int, str]:
+        """Return what a row knows of the feed's partitions; nothing if it is of others."""
+        if row.partitions is None:
+            return {}
+        known = _decode(row.partitions)
+        is_known = known.scheme == self._scheme and known.trimmed == row.trimmed
+        return known.cursors if is_known else {}
+
+    @property
+    def missing(self) -> str:
+        """Say that the feed has no row."""
+        return (
+            f"Table {self.table.fullname!r} has no row of feed {self.feed!r}, which "
+            "says what has been trimmed of it: TableFeed.install adds it, and so do the "
+            "statements that `zeroeventhub ddl --retention` prints."
+        )
+
+
+def key_of(source: Source) -> str:
+    """Name a feed among those over tables beside each other."""
+    positions: Any = source.table
+    # Without a schema, which is that of what is kept of the feed, however both are found.
+    return f"{positions.name}.{source.position.name}"
+
+
+def _scheme(source: Source) -> str:
+    """Return a digest that is another where events are divided into partitions otherwise."""
+    if source.partition is None:
+        return ""
+    statement = source.partition.compile(dialect=StrCompileDialect())
+    return digest(f"{statement} {statement.params}".encode(), digits=8)

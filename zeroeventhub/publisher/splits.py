@@ -1,0 +1,370 @@
+"""Cut a partition into pieces of about the same size, for readers that read side by side."""
+
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from functools import lru_cache
+from heapq import nlargest
+from itertools import count as count_from
+from typing import Any, NamedTuple
+
+from sqlalchemy import (
+    ColumnElement,
+    CompoundSelect,
+    Connection,
+    Subquery,
+    func,
+    literal_column,
+    select,
+    union_all,
+)
+
+from zeroeventhub.publisher.keyset import HIGHEST, NearRows, Way, given
+
+__all__ = [
+    "FEW",
+    "OPENED",
+    "OPENED_A_PIECE",
+    "ROWS",
+    "Part",
+    "SplitQuery",
+    "Window",
+    "cut",
+    "places",
+]
+
+ROWS = 100
+"""How many rows a look shows on each side: about as many as a leaf of an index holds."""
+
+OPENED, OPENED_A_PIECE = 512, 6
+"""How many intervals are opened, each by two looks: so many, and so many more for each piece."""
+
+OPENED_AT_ONCE = 32
+"""How many of them are chosen at once, at most."""
+
+FEW = 1_000
+"""How many positions are simply read, if there are no more."""
+
+GOLDEN = 0.6180339887498949
+"""Its multiples fall in step with no pattern in the numbers."""
+
+
+class Look(NamedTuple):
+    """Ask what is next to a place: from `low` up to it, and above it up to `high`."""
+
+    low: int
+    place: int
+    high: int
+
+
+class Window(NamedTuple):
+    """Hold how many rows were seen on one side of a place, the nearest one and the farthest."""
+
+    rows: int
+    near: int
+    far: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Tell whether there are no others on this side."""
+        return self.rows < ROWS
+
+    @property
+    def density(self) -> float:
+        """Return how many rows there are for each position."""
+        return 0.0 if self.is_whole else (self.rows - 1) / abs(self.far - self.near)
+
+
+class Part(NamedTuple):
+    """Say how many rows there are, probably, between two positions."""
+
+    low: int
+    high: int
+    rows: float
+
+
+class _Interval:
+    """Hold what a look has shown of the rows from one to another."""
+
+    def __init__(
+        self, look: Look, below: Window, above: Window, *, left: float, right: float
+    ) -> None:
+        self.look, self.below, self.above = look, below, above
+        self.left, self.right = left, right
+        self.unseen_below = 0 if below.is_whole else below.far - look.low
+        self.unseen_above = 0 if above.is_whole else look.high - above.far
+        densest = max(left, right, below.density, above.density)
+        self.potential = densest * (self.unseen_below + self.unseen_above)
+
+    def opened(self) -> Iterator[tuple[int, int, float, float]]:
+        """Yield the intervals on the sides of the place, with the densities at their ends."""
+        if self.unseen_below:
+            yield self.look.low, self.below.near, self.left, self.below.density
+        if self.unseen_above:
+            yield self.above.near, self.look.high, self.above.density, self.right
+
+    def parts(self, *, opened: bool = False) -> Iterator[Part]:
+        """Yield what is in it, except for what has been opened."""
+        below, above = self.below, self.above
+        # With the hole that the place is in: a place anywhere is as likely in a hole as there are
+        # holes, and so this is right in the mean.
+        density = (below.rows + above.rows - 1) / max(1, above.far - below.far)
+        if not (opened and self.unseen_below):
+            yield Part(self.look.low, below.far, self.unseen_below * density)
+            yield Part(below.far, below.near, below.rows)
+        if not (opened and self.unseen_above):
+            yield Part(above.near, above.far, above.rows)
+            yield Part(above.far, self.look.high, self.unseen_above * density)
+
+
+def places(
+    low: int, high: int, count: int, before: Sequence[Part] = ()
+) -> Generator[list[Look], list[tuple[Window, Window]], list[int]]:
+    """Find places that cut rows into pieces of nearly equal numbers of rows.
+
+    Args:
+        low: the position of the first row.
+        high: the position of the last one.
+        count: how many pieces.
+        before: what is known of rows below the first one, which are cut as well.
+
+    Yields:
+        Looks, for what is below and above their places.
+
+    Returns:
+        The places between the pieces, in order; there need not be rows at them.
+    """
+    parts = yield from _parts(low, high, count)
+    return cut([*before, *parts], count)
+
+
+def cut(parts: Iterable[Part], count: int) -> list[int]:
+    """Return the places between pieces of nearly equal numbers of rows."""
+    return [*_cut(sorted(part for part in parts if part.rows > 0), count)]
+
+
+def _parts(
+    low: int, high: int, count: int
+) -> Generator[list[Look], list[tuple[Window, Window]], list[Part]]:
+    """Estimate how many rows there are, and where."""
+    numbers = count_from(1)
+    wanted = [(low, high, 0.0, 0.0)]
+    parts: list[Part] = []
+    intervals: list[_Interval] = []
+    budget = OPENED + OPENED_A_PIECE * count
+    while wanted:
+        looks = [_look(low, high, next(numbers)) for low, high, *_ in wanted]
+        windows = yield looks
+        for look, (below, above), (*_, left, right) in zip(looks, windows, wanted, strict=True):
+            interval = _Interval(look, below, above, left=left, right=right)
+            if interval.potential:
+                intervals.append(interval)
+            else:
+                parts += interval.parts()
+        chosen = _choose(intervals, min(budget, max(2, len(intervals) // 4), OPENED_AT_ONCE))
+        budget -= len(chosen)
+        for interval in chosen:
+            intervals.remove(interval)
+            parts += interval.parts(opened=True)
+        wanted = [side for interval in chosen for side in interval.opened()]
+    for interval in intervals:
+        parts += interval.parts()
+    return parts
+
+
+def _choose(intervals: list[_Interval], most: int) -> list[_Interval]:
+    """Choose where most rows may be, and where there is most room for what no look has met."""
+    wide = nlargest(most // 2, intervals, key=lambda each: each.look.high - each.look.low)
+    others = [interval for interval in intervals if interval not in wide]
+    return wide + nlargest(most - most // 2, others, key=lambda each: each.potential)
+
+
+def _look(low: int, high: int, number: int) -> Look:
+    """Choose a place in the middle half of an interval of two rows or more."""
+    share = 0.25 + number * GOLDEN % 1 / 2
+    return Look(low, min(low + int((high - low) * share), high - 1), high)
+
+
+def _cut(parts: list[Part], count: int) -> Iterator[int]:
+    """Yield the places between pieces of equal numbers of rows."""
+    share = sum(part.rows for part in parts) / count
+    passed, number = 0.0, 1
+    for part in parts:
+        while number < count and number * share <= passed + part.rows:
+            within = (number * share - passed) / part.rows
+            yield part.low + int((part.high - part.low) * within)
+            number += 1
+        passed += part.rows
+
+
+BATCH = 32
+"""How many lookups one statement makes, at most."""
+
+
+class _Probe(NamedTuple):
+    """Ask for the rows next to a place, on one side of it and no farther than an end."""
+
+    place: int
+    end: int
+    above: bool
+
+
+class SplitQuery:
+    """Cut a partition's events into pieces that can be read side by side.
+
+    It looks into an index 2,053 times at most, and 25 times more for each piece, and sees no more
+    than 100 of its entries each time, but once 1,000.
+
+    Args:
+        rows: finds the rows next to a place.
+    """
+
+    def __init__(self, rows: NearRows) -> None:
+        self._rows = rows
+        self._statement = lru_cache(maxsize=100)(self._build)
+
+    def positions(
+        self, connection: Connection, partition: int, *, count: int, after: int, until: int
+    ) -> list[int]:
+        """Return the boundaries of pieces, each of the events above one and up to the next.
+
+        Args:
+            connection: to the feed's database.
+            partition: one of the feed's.
+            count: how many pieces; there are fewer if there are fewer events.
+            after: the first boundary.
+            until: the last one, a position at or below the horizon.
+
+        Returns:
+            Rising positions, those of rows but for the first and the last; the first twice if
+            nothing can lie between.
+        """
+        if after >= until:
+            return [after, after]
+        boundaries = [after]
+        if count > 1:
+            for position in self._between(connection, partition, count, after, until):
+                if position > boundaries[-1]:
+                    boundaries.append(position)
+        return [*boundaries, until]
+
+    def _between(
+        self, connection: Connection, partition: int, count: int, after: int, until: int
+    ) -> list[int]:
+        few = self._few(connection, partition, after, until)
+        if len(few) < FEW:
+            count = min(count, len(few))
+            return [few[number * len(few) // count - 1] for number in range(1, count)]
+        return self._last(
+            connection,
+            partition,
+            self._search(connection, partition, count, low=few[0], until=until),
+        )
+
+    def _search(
+        self,
+        connection: Connection,
+        partition: int,
+        count: int,
+        *,
+        low: int,
+        until: int,
+        before: Sequence[Part] = (),
+    ) -> list[int]:
+        """Return places between pieces, at which there need not be rows.
+
+        Args:
+            connection: to the feed's database.
+            partition: one of the feed's.
+            count: how many pieces.
+            low: the position of the first row.
+            until: the last boundary.
+            before: what is known of rows below the first one.
+        """
+        high = max(self._last(connection, partition, [until]), default=0)
+        if low >= high:  # somebody is deleting them
+            return cut(before, count) if before else []
+        search = places(low, high, count, before)
+        try:
+            looks = next(search)
+            while True:
+                looks = search.send(self._look(connection, partition, looks))
+        except StopIteration as end:
+            found: list[int] = end.value
+            return found
+
+    def _few(self, connection: Connection, partition: int, after: int, until: int) -> list[int]:
+        """Read the first positions."""
+        near = self._near(0, FEW, self._rows.way(connection), above=True)
+        query = select(near.c.position).order_by(near.c.position)
+        positions = connection.scalars(query, {"partition": partition, "place_0": after})
+        return [position for position in positions if position <= until]
+
+    def _last(self, connection: Connection, partition: int, at: Sequence[int]) -> list[int]:
+        """Find the last rows at or below some places."""
+        probes = [_Probe(place, 0, above=False) for place in at]
+        return [
+            window.near for window in self._probe(connection, partition, probes, 1) if window.rows
+        ]
+
+    def _look(
+        self, connection: Connection, partition: int, looks: list[Look]
+    ) -> list[tuple[Window, Window]]:
+        probes = [
+            probe
+            for low, place, high in looks
+            for probe in (_Probe(place, low, above=False), _Probe(place, high, above=True))
+        ]
+        windows = self._probe(connection, partition, probes, ROWS)
+        return list(zip(windows[::2], windows[1::2], strict=True))
+
+    def _probe(
+        self, connection: Connection, partition: int, probes: Sequence[_Probe], rows: int
+    ) -> list[Window]:
+        windows = []
+        way = self._rows.way(connection)
+        for batch in _batches(probes):
+            values = {"partition": partition}
+            for number, probe in enumerate(batch):
+                values |= {f"place_{number}": probe.place, f"end_{number}": probe.end}
+            sides = tuple(probe.above for probe in batch)
+            found = connection.execute(self._statement(sides, rows, way), values).all()
+            for probe, (_, seen, low, high) in zip(batch, sorted(found), strict=True):
+                near, far = (low, high) if probe.above else (high, low)
+                windows.append(
+                    Window(seen, near, far) if seen else Window(0, probe.place, probe.place)
+                )
+        return windows
+
+    def _build(self, sides: Sequence[bool], rows: int, way: Way) -> CompoundSelect[Any]:
+        """Put as many lookups as there are sides into one statement."""
+        lookups = []
+        for number, above in enumerate(sides):
+            near = self._near(number, rows, way, above=above)
+            position, end = near.c.position, given(f"end_{number}")
+            columns: tuple[ColumnElement[Any], ...] = (
+                literal_column(str(number)),
+                func.count(),
+                func.min(position),
+                func.max(position),
+            )
+            # The end comes after the limit, so that it cannot change how rows are found.
+            within = position <= end if above else position >= end
+            lookups.append(select(*columns).select_from(near).where(within))
+        return union_all(*lookups)
+
+    def _near(self, number: int, rows: int, way: Way, *, above: bool) -> Subquery:
+        """Select the positions next to the parameter `place_<number>`, on one side of it."""
+        source, here = self._rows.source, given(f"place_{number}")
+        query = select(source.position.label("position")).select_from(source.table)
+        if above:
+            query = self._rows.above(query, way, here, HIGHEST)
+        else:
+            query = self._rows.below(query, way, here)
+        return query.limit(literal_column(str(rows))).subquery(f"near_{number}")
+
+
+def _batches(probes: Sequence[_Probe]) -> Iterator[Sequence[_Probe]]:
+    """Cut probes into batches whose sizes are powers of two, so that statements are few."""
+    while probes:
+        size = min(BATCH, 1 << len(probes).bit_length() - 1)
+        yield probes[:size]
+        probes = probes[size:]

@@ -1,0 +1,529 @@
+"""Readers: who may read what of a feed, and how much at once."""
+
+import math
+import re
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from hashlib import blake2b
+from hmac import compare_digest
+from inspect import isawaitable, iscoroutinefunction
+from secrets import token_bytes
+from time import monotonic
+from typing import Any, Literal, NoReturn, cast
+
+import anyio
+import anyio.to_thread
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from zeroeventhub.errors import (
+    ConfigurationError,
+    FeedFailure,
+    Forbidden,
+    TooManyRequests,
+    Unauthorized,
+    Unavailable,
+)
+from zeroeventhub.protocol import HIGHEST_PARTITION, NOTHING, TypeFilter
+
+__all__ = [
+    "EVERYBODY",
+    "Access",
+    "Authorize",
+    "FeedAuthorization",
+    "Principal",
+    "Quota",
+    "Quotas",
+    "bearer_tokens",
+    "deny",
+    "everybody",
+]
+
+_LONGEST_NAME = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quota:
+    """Bound what one reader takes of one feed, in each process; None bounds nothing.
+
+    Attributes:
+        in_flight: how many of its requests may be under way at once; a stream is one for as long
+            as it is open.
+        waiters: how many of these may wait at the head.
+        rate: how many requests a second it may make in the long run.
+        burst: how many it may make at once where it made none before; as many as in a second,
+            where only the rate is said.
+    """
+
+    in_flight: int | None = None
+    waiters: int | None = None
+    rate: float | None = None
+    burst: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse bounds that nothing could keep.
+
+        Raises:
+            ConfigurationError: a bound is no number above zero, or a burst has no rate.
+        """
+        for name in ("in_flight", "waiters", "burst"):
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or value < 1):
+                raise ConfigurationError(f"Quota.{name} has to be a whole number above zero.")
+        if self.rate is None:
+            if self.burst is not None:
+                raise ConfigurationError("A Quota with a burst needs a rate as well.")
+        elif type(self.rate) not in {int, float} or not 0 < self.rate < math.inf:
+            raise ConfigurationError("Quota.rate has to be a number above zero.")
+        elif self.burst is None:
+            object.__setattr__(self, "burst", max(1, math.ceil(self.rate)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Principal:
+    """Name a reader, and say what it may see.
+
+    Attributes:
+        name: who it is, in logs and metrics and for its quota; empty for readers who are not told
+            apart.
+        partitions: those that it may read; None for all, and none at all for an empty collection.
+        types: the types of events that it may see, by name, or a TypeFilter, which may leave out
+            some; None for all. Events without a type are seen by those who see all and by those
+            who leave out some.
+        quota: how much it may take; None for the quota of the feed's routes.
+    """
+
+    name: str
+    partitions: Collection[int] | None = None
+    types: Collection[str] | TypeFilter | None = None
+    quota: Quota | None = None
+
+    def __post_init__(self) -> None:
+        """Keep collections as sets; refuse what would not mean what it says.
+
+        Raises:
+            ConfigurationError: the name is not one line of text, a partition is no number that a
+                partition may have, a type is none that can be filtered by, or the quota is none.
+        """
+        _refuse_name(self.name)
+        object.__setattr__(self, "partitions", _partitions(self.partitions))
+        object.__setattr__(self, "types", _types(self.types))
+        if self.quota is not None and not isinstance(self.quota, Quota):
+            raise ConfigurationError("The quota of a Principal is a Quota.")
+
+    @property
+    def is_restricted(self) -> bool:
+        """Tell whether there may be anything in the feed that it may not see."""
+        return self.partitions is not None or self.types is not None
+
+    @property
+    def is_restricted_to_types(self) -> bool:
+        """Tell whether there are types of events that it may not see."""
+        return self.types is not None
+
+    def may_read(self, partition: int) -> bool:
+        """Tell whether it may read a partition."""
+        return self.partitions is None or partition in self.partitions
+
+    def narrowed(self, types: TypeFilter | None) -> TypeFilter | None:
+        """Return the filter of what it may see of what a request asks for; None for all."""
+        own = cast("TypeFilter | None", self.types)
+        if own is None:
+            return types
+        return own if types is None else own.joined(types)
+
+
+def _refuse_name(name: object) -> None:
+    if not isinstance(name, str) or len(name) > _LONGEST_NAME or not name.isprintable():
+        raise ConfigurationError(
+            f"The name of a Principal is one line of text of at most {_LONGEST_NAME} characters."
+        )
+
+
+def _partitions(partitions: object) -> frozenset[int] | None:
+    if partitions is None:
+        return None
+    if not isinstance(partitions, Collection) or not all(
+        type(number) is int and 0 <= number <= HIGHEST_PARTITION for number in partitions
+    ):
+        raise ConfigurationError(
+            f"The partitions of a Principal are a collection of whole numbers from 0 to "
+            f"{HIGHEST_PARTITION}, or None for all."
+        )
+    return frozenset(partitions)
+
+
+def _types(types: object) -> TypeFilter | None:
+    if types is None or isinstance(types, TypeFilter):
+        return types
+    # A string is a collection of its letters.
+    if isinstance(types, str) or not isinstance(types, Collection) or not _are_text(types):
+        raise ConfigurationError(
+            "The types of a Principal are a collection of names, a TypeFilter, or None for all."
+        )
+    return TypeFilter(frozenset(types)) if types else NOTHING
+
+
+def _are_text(names: Collection[object]) -> bool:
+    return all(isinstance(name, str) for name in names)
+
+
+EVERYBODY = Principal(name="")
+"""Whoever asks, where nobody is told apart."""
+
+Authorize = Callable[[Request], Principal | Awaitable[Principal]]
+"""Return who asks, or raise `Unauthorized`, `Forbidden` or an HTTPException of Starlette's."""
+
+_KEY = "zeroeventhub.authorize"
+
+
+async def everybody(request: Request) -> Principal:  # noqa: ARG001 - whatever it is
+    """Let everybody read everything: a feed says so in an application that denies by default."""
+    return EVERYBODY
+
+
+async def deny(request: Request) -> NoReturn:  # noqa: ARG001 - whatever it is
+    """Let nobody in."""
+    raise Unauthorized("Nobody may read this feed: it does not say yet who may.")
+
+
+class FeedAuthorization:
+    """Authorize the readers of all feeds below, unless a feed has a hook of its own.
+
+    A middleware for applications of Starlette and FastAPI, and for parts of them:
+    `Starlette(routes=…, middleware=[Middleware(FeedAuthorization)])`. Without a hook it lets
+    nobody in, so that no feed can be read by everybody because somebody forgot to say who may.
+
+    Args:
+        app: what lies below; anything in it but feeds takes no notice.
+        authorize: the hook; see `feed_routes`.
+
+    Raises:
+        ConfigurationError: the hook cannot be called.
+    """
+
+    def __init__(self, app: ASGIApp, authorize: Authorize = deny) -> None:
+        self._app = app
+        self._authorize = checked(authorize)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hand the hook down to the feeds."""
+        # In place, so that those above see what those below write into it, such as the route.
+        scope[_KEY] = self._authorize
+        await self._app(scope, receive, send)
+
+
+def checked(authorize: Any) -> Authorize:
+    """Return a hook, if it is one.
+
+    Raises:
+        ConfigurationError: it cannot be called.
+    """
+    if not callable(authorize):
+        raise ConfigurationError("authorize is a function that takes a request.")
+    hook: Authorize = authorize
+    return hook
+
+
+def hook_of(request: Request) -> Authorize | None:
+    """Return the hook of the application around a feed, if it has one."""
+    hook: Authorize | None = request.scope.get(_KEY)
+    return hook
+
+
+_SHORTEST = 16
+
+_FORM = re.compile(rf"[A-Za-z0-9._~+/-]{{{_SHORTEST},}}=*", re.ASCII)
+
+_UNKNOWN = 'Bearer error="invalid_token"'
+
+
+def bearer_tokens(tokens: Mapping[str, str | Principal]) -> "BearerTokens":
+    """Let in who shows one of these tokens in the header Authorization (RFC 6750).
+
+    A hook for `authorize`. Take tokens that nobody guesses, such as `secrets.token_urlsafe()`
+    gives, and keep them out of the source. While a token is replaced, the old and the new one may
+    have one name.
+
+    Args:
+        tokens: what each stands for: the name of a reader who may see everything, or a Principal.
+
+    Raises:
+        ConfigurationError: a token is short, or of characters that such a token cannot have.
+    """
+    return BearerTokens(tokens)
+
+
+class BearerTokens:
+    """Know readers by their tokens, of which it keeps digests only; see `bearer_tokens`."""
+
+    def __init__(self, tokens: Mapping[str, str | Principal]) -> None:
+        self._key = token_bytes(32)
+        self._readers = [
+            (self._digest(_checked(token)), _principal(reader)) for token, reader in tokens.items()
+        ]
+
+    async def __call__(self, request: Request) -> Principal:
+        """Return who shows a known token.
+
+        Raises:
+            Unauthorized: nobody does.
+        """
+        shown = request.headers.getlist("authorization")
+        scheme, _, token = shown[0].partition(" ") if len(shown) == 1 else ("", "", "")
+        if scheme.lower() != "bearer":
+            raise Unauthorized("Show one bearer token, in one header Authorization.")
+        found, digest = None, self._digest(token.strip(" "))
+        for known, principal in self._readers:  # all of them, however early one is found
+            if compare_digest(known, digest):
+                found = principal
+        if found is None:
+            raise Unauthorized("The bearer token is not one of this feed.", challenge=_UNKNOWN)
+        return found
+
+    def _digest(self, token: str) -> bytes:
+        return blake2b(token.encode(), key=self._key).digest()
+
+
+def _checked(token: object) -> str:
+    if not isinstance(token, str) or not _FORM.fullmatch(token):
+        # The token is not repeated: it may be a real one with a blank behind it.
+        raise ConfigurationError(
+            f"A bearer token has at least {_SHORTEST} letters, digits and characters of ._~+/- in "
+            "front of any =, such as secrets.token_urlsafe() gives."
+        )
+    return token
+
+
+def _principal(reader: str | Principal) -> Principal:
+    return reader if isinstance(reader, Principal) else Principal(name=reader)
+
+
+_FEW = 64
+"""How many readers are kept before any is forgotten."""
+
+_SOON = 1.0
+"""Seconds after which to come again, where nobody knows when there will be room."""
+
+
+@dataclass(slots=True)
+class _Account:
+    """Hold what a reader takes.
+
+    Attributes:
+        in_flight: its requests that are under way.
+        waiting: those of them that wait at the head.
+        due: when the next request would be due, if all came at the rate: what is allowed lies no
+            further ahead of the clock than a burst.
+    """
+
+    in_flight: int = 0
+    waiting: int = 0
+    due: float = 0.0
+
+    def is_settled(self, now: float) -> bool:
+        """Tell whether it makes no difference to forget it."""
+        return not self.in_flight and self.due <= now
+
+
+class Counted:
+    """Count a request until its end, or until this context is left.
+
+    Thousands wait at once: generators would take ten times the room.
+
+    Args:
+        account: the reader's.
+        among: the name of the requests that it is one of.
+    """
+
+    __slots__ = ("_account", "_among")
+
+    def __init__(self, account: _Account, among: Literal["in_flight", "waiting"]) -> None:
+        self._account = account
+        self._among = among
+        self._add(1)
+
+    def __enter__(self) -> None:
+        """Go on; it is counted already."""
+
+    def __exit__(self, *_: object) -> None:
+        """Count it no longer."""
+        self.end()
+
+    def end(self) -> None:
+        """Count it no longer."""
+        self._add(-1)
+
+    def _add(self, number: int) -> None:
+        setattr(self._account, self._among, getattr(self._account, self._among) + number)
+
+
+class Quotas:
+    """Keep each reader of a feed to its quota; one instance a feed and process.
+
+    Args:
+        default: of readers who have none of their own.
+        clock: tells the time; it never goes back.
+    """
+
+    def __init__(self, default: Quota | None, clock: Callable[[], float] = monotonic) -> None:
+        self._default = default or Quota()
+        self._clock = clock
+        self._accounts: dict[str, _Account] = {}
+        self._crowd = _FEW
+
+    def __len__(self) -> int:
+        """Return how many readers are remembered."""
+        return len(self._accounts)
+
+    def admitted(self, principal: Principal) -> Counted:
+        """Count a request for as long as it is under way.
+
+        Raises:
+            TooManyRequests: it would be one too many.
+        """
+        quota, account = principal.quota or self._default, self._account(principal)
+        if quota.in_flight is not None and account.in_flight >= quota.in_flight:
+            raise TooManyRequests(
+                "Too many of your requests are under way: wait for their answers.",
+                retry_after=_SOON,
+            )
+        if quota.rate is not None and quota.burst is not None:
+            self._take_turn(account, quota.rate, quota.burst)
+        return Counted(account, "in_flight")
+
+    def waiting(self, principal: Principal) -> Counted:
+        """Count a request that is under way for as long as it waits at the head.
+
+        Raises:
+            TooManyRequests: it would be one too many.
+        """
+        quota, account = principal.quota or self._default, self._account(principal)
+        if quota.waiters is not None and account.waiting >= quota.waiters:
+            raise TooManyRequests(
+                "Too many of your requests wait for something to read: ask without waiting.",
+                retry_after=_SOON,
+            )
+        return Counted(account, "waiting")
+
+    def _take_turn(self, account: _Account, rate: float, burst: int) -> None:
+        """Let a request through that comes no earlier than the rate and the burst allow."""
+        # The generic cell rate algorithm: a bucket of tokens that is one number.
+        now, interval = self._clock(), 1 / rate
+        due = max(account.due, now)
+        early = due - now - (burst - 1) * interval
+        # No more than the clock's own noise: the burst-th request of a burst is let through.
+        if early > interval * 1e-6:
+            raise TooManyRequests("You ask more often than you may: slow down.", retry_after=early)
+        account.due = due + interval
+
+    def _account(self, principal: Principal) -> _Account:
+        account = self._accounts.get(principal.name)
+        if account is None:
+            if len(self._accounts) >= self._crowd:
+                self._forget()
+            account = self._accounts[principal.name] = _Account()
+        return account
+
+    def _forget(self) -> None:
+        """Forget those of whom nothing is left; it costs little, for the crowd has to double."""
+        now = self._clock()
+        self._accounts = {
+            name: account for name, account in self._accounts.items() if not account.is_settled(now)
+        }
+        self._crowd = max(_FEW, 2 * len(self._accounts))
+
+
+THREADS = 4
+"""How many threads of a feed run hooks that are not asynchronous."""
+
+
+class Access:
+    """Let in who may read the feed.
+
+    Args:
+        authorize: says who asks; None to ask the hook of the application around the feed, and to
+            let everybody in where there is none.
+        quota: of readers who have none of their own.
+        patience: seconds for which a hook may take.
+
+    Raises:
+        ConfigurationError: the hook cannot be called.
+    """
+
+    def __init__(
+        self, authorize: Authorize | None, quota: Quota | None, *, patience: float
+    ) -> None:
+        self._authorize = None if authorize is None else checked(authorize)
+        self._quotas = Quotas(quota)
+        self._patience = patience
+        self._threads = anyio.CapacityLimiter(THREADS)
+
+    def count(self, principal: Principal) -> Counted:
+        """Count a request of a reader's until what is returned is told its end.
+
+        Raises:
+            TooManyRequests: the reader takes too much.
+        """
+        return self._quotas.admitted(principal)
+
+    def waiting(self, principal: Principal) -> AbstractContextManager[None]:
+        """Count a request of a reader's for as long as it waits at the head."""
+        return self._quotas.waiting(principal)
+
+    def is_public(self, request: Request) -> bool:
+        """Tell whether everybody may read the feed, whoever asks."""
+        return self._hook(request) is everybody
+
+    def mark(self, request: Request, response: Response) -> None:
+        """Say of an answer that it is only for who asked."""
+        if not self.is_public(request):
+            MutableHeaders(raw=response.raw_headers).add_vary_header("Authorization")
+
+    async def identify(self, request: Request) -> Principal:
+        """Ask the hook who asks, and whether that one may read; what it does not say is a no."""
+        hook = self._hook(request)
+        if hook is everybody:
+            return EVERYBODY
+        with anyio.move_on_after(self._patience) as waiting:
+            found = await self._ask(hook, request)
+        # A hook in a thread is not stopped, and what it says too late does not count.
+        if waiting.cancel_called:
+            raise Unavailable("It cannot be found out just now who asks.", retry_after=1)
+        if not isinstance(found, Principal):
+            raise FeedFailure(
+                f"The hook authorize returned {type(found).__name__}, so nobody is let in: it has "
+                "to return a Principal, or raise Unauthorized or Forbidden."
+            )
+        return found
+
+    def _hook(self, request: Request) -> Authorize:
+        # By what they are and not by what they hold: a hook of no readers is a hook.
+        for hook in (self._authorize, hook_of(request)):
+            if hook is not None:
+                return hook
+        return everybody
+
+    async def _ask(self, hook: Authorize, request: Request) -> Any:
+        try:
+            if _is_async(hook):
+                found = hook(request)
+            else:
+                # It may wait for a database or another service.
+                found = await anyio.to_thread.run_sync(
+                    hook, request, limiter=self._threads, abandon_on_cancel=True
+                )
+            return await found if isawaitable(found) else found
+        except (HTTPException, Unauthorized, Forbidden, Unavailable):
+            raise
+        except Exception as error:
+            raise FeedFailure("The hook authorize failed, so nobody is let in.") from error
+
+
+def _is_async(hook: Authorize) -> bool:
+    """Tell whether a function, or what can be called like one, is asynchronous."""
+    return iscoroutinefunction(hook) or iscoroutinefunction(type(hook).__call__)

@@ -1,0 +1,313 @@
+"""Problems of a feed: the answer to the reader, and the record in the log, neither with secrets."""
+
+import errno
+import logging
+import math
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+from traceback import walk_tb
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from zeroeventhub.errors import Trimmed, ZeroEventHubError
+from zeroeventhub.protocol import FIRST
+from zeroeventhub.server.auth import Principal
+
+__all__ = [
+    "Log",
+    "problem",
+]
+
+FAILED = 500
+"""The status of what is the publisher's own fault, whose reason is nobody's business."""
+
+_TITLES = {
+    400: "The request is not one that this feed understands.",
+    401: "The feed does not know who asks.",
+    403: "This feed may not be read.",
+    404: "There is no such feed.",
+    409: "The token is not the feed's.",
+    410: "What the cursor points at is no longer there.",
+    429: "These are too many requests.",
+    500: "The feed failed.",
+    503: "The feed cannot answer just now.",
+}
+_OTHER = "The feed refused the request."
+
+
+def problem(error: ZeroEventHubError, request_id: str) -> Response:
+    """Turn an error into an answer.
+
+    An error tells by its attributes what is to be answered: `status` and `problem`, and where it
+    has them, `retry_after` and `challenge`. What has no status is a failure of the publisher's.
+
+    Args:
+        error: the error.
+        request_id: the id by which the answer is found in the log.
+    """
+    status = getattr(error, "status", FAILED)
+    kind, detail = getattr(error, "problem", "failed"), str(error)
+    if status == FAILED:
+        detail = "The reason is in the publisher's log."
+    document: dict[str, Any] = {
+        "type": f"urn:zeroeventhub:problem/{kind}",
+        "title": _TITLES.get(status, _OTHER),
+        "status": status,
+        "detail": detail,
+        "instance": f"urn:uuid:{request_id}",
+    }
+    if isinstance(error, Trimmed):
+        document["earliestCursor"] = error.earliest or FIRST
+    return Response(
+        msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n",
+        status_code=status,
+        media_type="application/problem+json",
+        headers=_headers(error),
+    )
+
+
+def _headers(error: ZeroEventHubError) -> dict[str, str]:
+    headers = {"Cache-Control": "no-store"}
+    if hasattr(error, "status") and hasattr(error, "retry_after"):
+        # Whole seconds, of which 0 would be an invitation to ask at once.
+        headers["Retry-After"] = str(max(1, math.ceil(error.retry_after or 1)))
+    if hasattr(error, "challenge"):
+        headers["WWW-Authenticate"] = error.challenge
+    return headers
+
+
+MOST_LINKS = 10
+"""How many errors of a chain are told."""
+
+MOST_PLACES = 20
+"""How many places of an error are told, the innermost ones."""
+
+_CODE = re.compile(r"[0-9A-Z_]{1,40}")
+_DRIVERS_OF_MYSQL = {"MySQLdb", "mysql", "pymysql"}
+
+
+def describe(error: BaseException) -> str:
+    """Tell an error and what it was raised from, with their places, in lines of text."""
+    lines: list[str] = []
+    for link in _chain(error):
+        # What is behind the first one is read from the top, as a reason of what is above it.
+        lines.append(f"{'because of ' if lines else ''}{_name(link)}{_sentence(link)}")
+        lines += [f"    {file}:{line} in {name}" for file, line, name in _places(link)]
+    return "\n".join(lines)
+
+
+def cause_of(error: BaseException) -> Hashable:
+    """Return what an error has in common with others of its kind, whatever they are about."""
+    return tuple((_name(link), *_places(link)[-1:]) for link in _chain(error))
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """Follow an error to what it was raised from, through groups as well."""
+    found: list[BaseException] = []
+    ahead = [error]
+    while ahead and len(found) < MOST_LINKS:
+        link = ahead.pop()
+        if any(link is known for known in found):
+            continue
+        found.append(link)
+        ahead += reversed([*_members(link), *_origin(link)])
+    return found
+
+
+def _members(error: BaseException) -> tuple[BaseException, ...]:
+    return error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+
+
+def _origin(error: BaseException) -> Iterator[BaseException]:
+    origin = error.__cause__
+    if origin is None and not error.__suppress_context__:
+        origin = error.__context__
+    if origin is not None:
+        yield origin
+
+
+def _name(error: BaseException) -> str:
+    kind = type(error)
+    code = _code(error)
+    return f"{kind.__module__}.{kind.__qualname__}" + (f" ({code})" if code else "")
+
+
+def _code(error: BaseException) -> str:
+    """Return the code that a driver or the system gives an error, if it has one."""
+    if isinstance(error, OSError):
+        return errno.errorcode.get(error.errno or 0, "")
+    if type(error).__module__.partition(".")[0] in _DRIVERS_OF_MYSQL:
+        (number,) = error.args[:1] or ("",)
+        return str(number) if isinstance(number, int) else ""
+    code = getattr(error, "sqlstate", None) or getattr(error, "sqlite_errorname", None)
+    return code if isinstance(code, str) and _CODE.fullmatch(code) else ""
+
+
+def _sentence(error: BaseException) -> str:
+    """Return what this library says, without what it repeats of other people's texts."""
+    if not isinstance(error, ZeroEventHubError):
+        return ""
+    text = str(error)
+    for link in _chain(error)[1:]:
+        foreign = str(link)
+        if foreign and not isinstance(link, ZeroEventHubError):
+            text = text.replace(foreign, type(link).__name__)
+    return f": {text}"
+
+
+def _places(error: BaseException) -> list[tuple[str, int, str]]:
+    return [
+        (frame.f_code.co_filename, line, frame.f_code.co_qualname)
+        for frame, line in walk_tb(error.__traceback__)
+    ][-MOST_PLACES:]
+
+
+MOST = 100
+"""How many causes are told apart; the one that has been silent for the longest is forgotten."""
+
+AGAIN = 300.0
+"""Seconds after which a cause that goes on is told again."""
+
+PAUSE = 10.0
+"""Seconds between two tellings of a cause at least, where some requests fail and others do not."""
+
+
+@dataclass
+class _Incident:
+    told_at: float
+    ended: bool = False
+    untold: int = 0
+
+
+class Incidents:
+    """Count what happens by its cause, and decide when to tell.
+
+    Args:
+        clock: tells seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._known: OrderedDict[Hashable, _Incident] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Return how many causes are remembered."""
+        return len(self._known)
+
+    def happened(self, cause: Hashable) -> int | None:
+        """Count one more of a cause.
+
+        It is told when it first happens; after that once it has been over and comes back, or has
+        gone on for `AGAIN`.
+
+        Args:
+            cause: what it has in common with others of its kind.
+
+        Returns:
+            How many times it has happened since it was told, if it should be told now.
+        """
+        now = self._clock()
+        incident = self._known.get(cause)
+        if incident is None:
+            self._known[cause] = _Incident(now)
+            if len(self._known) > MOST:
+                self._known.popitem(last=False)
+            return 1
+        self._known.move_to_end(cause)
+        incident.untold += 1
+        if now - incident.told_at < (PAUSE if incident.ended else AGAIN):
+            return None
+        self._known[cause] = _Incident(now)
+        return incident.untold
+
+    def over(self) -> None:
+        """Note that what failed works again."""
+        for incident in self._known.values():
+            incident.ended = True
+
+
+_log = logging.getLogger("zeroeventhub.server")
+
+_LEVELS = {
+    401: logging.INFO,
+    403: logging.INFO,
+    410: logging.INFO,
+    429: logging.INFO,
+    503: logging.WARNING,
+}
+"""How loud a problem is by its status; what a reader can mend alone is for debugging."""
+
+_SAFE = re.compile(r"[A-Za-z0-9._-]{1,128}")
+
+
+class Log:
+    """Tell of the problems of one feed.
+
+    Args:
+        feed: the name of the feed's routes.
+    """
+
+    def __init__(self, feed: str) -> None:
+        self._feed = feed
+        self._failures = Incidents()
+        self._refusals = Incidents()
+
+    def answered(self) -> None:
+        """Note that the feed works: a failure that comes from now on is another one."""
+        self._failures.over()
+
+    def failed(
+        self,
+        error: ZeroEventHubError,
+        *,
+        route: str,
+        request: Request,
+        principal: Principal,
+        request_id: str,
+    ) -> None:
+        """Tell of a problem, unless it is one of many.
+
+        Args:
+            error: what it is.
+            route: which route answers.
+            request: what was asked.
+            principal: who asked.
+            request_id: the id that the answer has.
+        """
+        status = getattr(error, "status", FAILED)
+        kind = getattr(error, "problem", "failed")
+        level = _LEVELS.get(status, logging.ERROR if status >= FAILED else logging.DEBUG)
+        times: int | None = 1
+        if status >= FAILED:
+            times = self._failures.happened((status, cause_of(error)))
+        elif level > logging.DEBUG:
+            times = self._refusals.happened((status, kind, principal.name))
+        if times is None or not _log.isEnabledFor(level):
+            return
+        theirs = request.headers.get("x-request-id", "")
+        told = {
+            "feed": self._feed,
+            "route": route,
+            "request_id": request_id,
+            "x_request_id": theirs if _SAFE.fullmatch(theirs) else None,
+            "principal": principal.name,
+            "status": status,
+            "problem": kind,
+            "times": times,
+        }
+        words = [f"{name}={value}" for name, value in told.items() if value not in {None, ""}]
+        # What a reader did wrong is said to the reader; a hook's words may repeat a token.
+        reason = f"\n{describe(error)}" if status >= FAILED else ""
+        _log.log(
+            level,
+            "A request was answered with a problem: %s%s",
+            " ".join(words),
+            reason,
+            extra=told,
+        )

@@ -1,0 +1,238 @@
+"""The response with a page: its media type, content coding, and the headers for caches."""
+
+import math
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.status import HTTP_200_OK
+
+from zeroeventhub.arrow import MEDIA_TYPE as ARROW_TYPE
+from zeroeventhub.ndjson import MEDIA_TYPE
+from zeroeventhub.protocol import ARROW
+from zeroeventhub.server.pages import EncodedPage, tag_of
+from zeroeventhub.server.source import Source
+
+__all__ = [
+    "FRESH",
+    "PageForms",
+    "content_codings",
+]
+
+
+def prefers(request: Request, wanted: str, usual: str) -> bool:
+    """Tell whether a client names a media type, and does not name the usual one as the better.
+
+    Who takes everything gets what everybody gets.
+
+    Args:
+        request: the client's.
+        wanted: the media type in question.
+        usual: what is sent otherwise.
+    """
+    accepted = qualities(request.headers.getlist("accept"))
+    return accepted.get(wanted, 0.0) > 0 and accepted[wanted] >= _of_type(accepted, usual)
+
+
+def _of_type(accepted: Mapping[str, float], media_type: str) -> float:
+    kinds = (media_type, media_type.partition("/")[0] + "/*", "*/*")
+    return next((accepted[kind] for kind in kinds if kind in accepted), 0.0)
+
+
+def qualities(headers: Iterable[str]) -> dict[str, float]:
+    """Read how much a client likes each of what a header of preferences lists, from 0 to 1.
+
+    What does not say it in a number is not wanted.
+    """
+    found = {}
+    for item in ",".join(headers).lower().split(","):
+        name, *parameters = (part.strip() for part in item.split(";"))
+        weights = [one[2:] for one in parameters if one.startswith("q=")]
+        if name:
+            found[name] = _number(weights[0]) if weights else 1.0
+    return found
+
+
+def _number(text: str) -> float:
+    try:
+        weight = float(text)
+    except ValueError:
+        return 0.0
+    return weight if 0 <= weight <= 1 and math.isfinite(weight) else 0.0
+
+
+LEAST = 1_400
+"""How many bytes are worth packing: fewer travel in one piece anyway."""
+
+# What a higher level saves of bytes it costs several times in work.
+_ZSTD_LEVEL = 1
+_GZIP_LEVEL = 1
+
+
+@dataclass(frozen=True)
+class ContentCoding:
+    """Pack bodies in one way.
+
+    Attributes:
+        name: what it is called in HTTP.
+        edition: another one if the same bytes may be packed to others.
+        pack: packs a body.
+    """
+
+    name: str
+    edition: str
+    pack: Callable[[bytes], bytes]
+
+
+def content_codings() -> Sequence[ContentCoding]:
+    """Return the codings that there are, the better ones first; zstd only where it is installed."""
+    gzip = ContentCoding("gzip", f"gzip-{zlib.ZLIB_RUNTIME_VERSION}-{_GZIP_LEVEL}", _gzip)
+    return [gzip] if find_spec("zstandard") is None else [_zstd(), gzip]
+
+
+def asked_for(
+    request: Request, size: int, codings: Sequence[ContentCoding]
+) -> ContentCoding | None:
+    """Return the coding that a client would rather have than none.
+
+    It has to name the coding, unless it takes nothing that is not packed.
+
+    Args:
+        request: the client's.
+        size: how many bytes there are to pack.
+        codings: those to choose from, the better ones first.
+    """
+    accepted = qualities(request.headers.getlist("accept-encoding"))
+    if _takes_only_packed(accepted):
+        accepted = {coding.name: accepted.get("*", 0.0) for coding in codings} | accepted
+    elif size < LEAST:
+        return None
+    best = max(codings, key=lambda coding: accepted.get(coding.name, 0.0))
+    liking = accepted.get(best.name, 0.0)
+    return best if liking > 0 and liking >= accepted.get("identity", 0.0) else None
+
+
+def _takes_only_packed(accepted: Mapping[str, float]) -> bool:
+    """Tell whether a client refuses what is not packed."""
+    return accepted.get("identity", accepted.get("*", 1.0)) == 0
+
+
+def _gzip(body: bytes) -> bytes:
+    return zlib.compress(body, _GZIP_LEVEL, wbits=16 + zlib.MAX_WBITS)
+
+
+def _zstd() -> ContentCoding:
+    import zstandard  # noqa: PLC0415 - of another extra
+
+    def pack(body: bytes) -> bytes:
+        # Not for use by several threads at once.
+        return zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_checksum=True).compress(body)
+
+    edition = ".".join(map(str, zstandard.ZSTD_VERSION))
+    return ContentCoding("zstd", f"zstd-{edition}-{_ZSTD_LEVEL}", pack)
+
+
+FRESH = {"Cache-Control": "no-store"}
+"""Headers of what is true only now."""
+
+YEAR = 31_536_000
+
+
+def page_response(
+    request: Request, body: bytes, tag: str | None, *, media_type: str, shared: bool
+) -> Response:
+    """Answer with a page, which may be kept for ever if it can never be another.
+
+    Args:
+        request: what was asked.
+        body: the page's bytes.
+        tag: their entity tag; None if they may be others another time.
+        media_type: of the body.
+        shared: whether caches that serve several clients may keep it.
+    """
+    if tag is None:
+        return Response(body, media_type=media_type, headers=FRESH)
+    scope = "public" if shared else "private"
+    headers = {"Cache-Control": f"{scope}, max-age={YEAR}, immutable", "ETag": tag}
+    if is_held(request, tag):
+        return Response(status_code=304, headers=headers)
+    return Response(body, media_type=media_type, headers=headers)
+
+
+def edition_of(tag: str, edition: str) -> str:
+    """Return the entity tag of what has been made of bytes that have a tag."""
+    return f'{tag[:-1]}-{edition}"'
+
+
+def is_held(request: Request, tag: str) -> bool:
+    """Tell whether the client holds what has this tag (RFC 9110, If-None-Match)."""
+    held = ",".join(request.headers.getlist("if-none-match")).split(",")
+    return any(one.strip().removeprefix("W/") in {tag, "*"} for one in held)
+
+
+LARGE = 32 * 1024
+"""How many bytes are packed for as long as the event loop may be kept."""
+
+
+class PageForms:
+    """Send pages in the form that a client would rather have.
+
+    Args:
+        source: works on pages.
+        as_arrow: makes an Arrow stream of a page's lines; None if the feed sends lines only.
+        codings: in which pages are packed for those who ask for it, the better ones first.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        as_arrow: Callable[[bytes], bytes] | None = None,
+        codings: Sequence[ContentCoding] = (),
+    ) -> None:
+        self._source = source
+        self._as_arrow = as_arrow
+        self._codings = codings
+
+    @property
+    def extensions(self) -> frozenset[str]:
+        """What discovery says of them."""
+        return frozenset() if self._as_arrow is None else frozenset({ARROW})
+
+    async def response(self, request: Request, page: EncodedPage, *, shared: bool) -> Response:
+        """Answer with a page.
+
+        Args:
+            request: what was asked.
+            page: the page in lines.
+            shared: whether caches that serve several clients may keep it.
+        """
+        media_type = MEDIA_TYPE
+        if self._as_arrow is not None and prefers(request, ARROW_TYPE, MEDIA_TYPE):
+            media_type = ARROW_TYPE
+            body = await self._source.work(len(page.body), self._as_arrow, page.body)
+            tag = None if page.tag is None else tag_of(page.cursor, body)
+            page = replace(page, body=body, tag=tag)
+        coding = asked_for(request, len(page.body), self._codings) if self._codings else None
+        if coding is not None:
+            page = await self._packed(request, page, coding)
+        response = page_response(request, page.body, page.tag, media_type=media_type, shared=shared)
+        if coding is not None and response.status_code == HTTP_200_OK:
+            response.headers["Content-Encoding"] = coding.name
+        if self._as_arrow is not None:
+            response.headers.add_vary_header("Accept")
+        if self._codings:
+            response.headers.add_vary_header("Accept-Encoding")
+        return response
+
+    async def _packed(
+        self, request: Request, page: EncodedPage, coding: ContentCoding
+    ) -> EncodedPage:
+        """Pack a page, unless the client has it."""
+        tag = None if page.tag is None else edition_of(page.tag, coding.edition)
+        if tag is not None and is_held(request, tag):
+            return replace(page, tag=tag)
+        body = await self._source.work(len(page.body), coding.pack, page.body, large=LARGE)
+        return replace(page, body=body, tag=tag)
