@@ -153,6 +153,9 @@ class Line:
 PIECE = 512 * 1024
 """How many bytes are given to the server at once; a piece of a larger body is a copy."""
 
+BUFFERED = 64 * 1024
+"""How many bytes servers hold for a reader before they let the next ones wait."""
+
 
 class Sending:
     """Send answers, within the capacity of a feed.
@@ -217,15 +220,15 @@ class Sending:
         body = message.get("body", b"")
         self._room.take(len(body))  # all of it, for as long as there is some of it left to send
         try:
-            # Cut one by one: many readers may be slow to take the same page.
-            last = max(len(body) - 1, 0) // PIECE
-            for number in range(last):
-                piece = body[number * PIECE : (number + 1) * PIECE]
-                patience.deadline = anyio.current_time() + self._seconds
-                await send({"type": message["type"], "body": piece, "more_body": True})
-                await anyio.lowlevel.checkpoint()  # others go on, whether or not it made us wait
+            if len(body) > BUFFERED:
+                # Cut one by one: many readers may be slow to take the same page.
+                for start in range(0, len(body), PIECE):
+                    piece = body if len(body) <= PIECE else body[start : start + PIECE]
+                    patience.deadline = anyio.current_time() + self._seconds
+                    await send({"type": message["type"], "body": piece, "more_body": True})
+                message = {**message, "body": b""}  # it waits until the reader has taken the last
             patience.deadline = anyio.current_time() + self._seconds
-            await send({**message, "body": body[last * PIECE :]} if last else message)
+            await send(message)
         finally:
             self._room.take(-len(body))
         patience.deadline = math.inf  # the next may be long in coming
