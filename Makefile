@@ -79,7 +79,7 @@ clean:
 	.venv-sqlalchemy-2.0/bin/python $(PIP) install --editable '.[demo]' --group test 'sqlalchemy<2.1'
 	touch $@
 
-# An environment of its own: uvicorn takes another event loop where uvloop is installed.
+# An environment of its own, for what is compared with.
 .venv-bench/bench: pyproject.toml
 	$(PYTHON) -m venv .venv-bench
 	.venv-bench/bin/python $(PIP) install 'pip>=25.1'

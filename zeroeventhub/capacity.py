@@ -25,7 +25,7 @@ class Capacity:
         page_bytes: how much data a page holds, unless a single event is larger.
         waiters: how many requests may wait at the head for something to read.
         wait_seconds: how long one of them waits at most; proxies give up after sixty.
-        look_seconds: between two looks at the head while somebody waits; up to four times as much
+        look_seconds: between two looks at the head while somebody waits; up to ten times as much
             where nothing comes, and more where looks take long or many feeds are waited for.
         sending_bytes: how much data of all answers together may be on its way to readers.
         sending_seconds: for a piece of an answer to be taken by its reader.
@@ -41,7 +41,7 @@ class Capacity:
     page_bytes: int = 8 * _MEBIBYTE
     waiters: int = 10_000
     wait_seconds: float = 30.0
-    look_seconds: float = 0.005
+    look_seconds: float = 0.002
     sending_bytes: int = 64 * _MEBIBYTE
     sending_seconds: float = 30.0
     kept_bytes: int = 16 * _MEBIBYTE

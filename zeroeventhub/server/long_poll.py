@@ -193,7 +193,7 @@ LEISURE = 4
 QUIET = 0.01
 """The part of the time since the last news that passes between two looks, within bounds."""
 
-RAREST = 4
+RAREST = 10
 """So many times as long as at first it is between two looks where nothing has come for long."""
 
 LONGEST = 0.005

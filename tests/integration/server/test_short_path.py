@@ -1,0 +1,51 @@
+"""How much of the package a page passes through at a publisher, once a reader is under way."""
+
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+
+import httpx
+from harness.readers import cursor_of, mounted, page_url
+from harness.shop import fill, orders
+from sqlalchemy import event
+
+import zeroeventhub
+from zeroeventhub import FIRST, TableFeed
+
+PACKAGE = str(Path(zeroeventhub.__file__).parent)
+FUNCTIONS, FILES, CALLS, STATEMENTS = 205, 31, 160, 1.2
+BEFORE, PAGES = 20, 32
+
+
+def test_page_passes_through_few_functions_and_statements(postgresql):
+    """From the table to the answer, a page takes few calls into few files, and few statements."""
+    calls, statements, read = Counter(), [], 0
+
+    def note(frame, kind, _):
+        code = frame.f_code
+        if kind == "call" and read > BEFORE and code.co_filename.startswith(PACKAGE):
+            calls[code.co_filename, code.co_qualname] += 1
+
+    @event.listens_for(postgresql, "before_cursor_execute")
+    def tell(connection, cursor, statement, *_):
+        if read > BEFORE:
+            statements.append(statement)
+
+    fill(postgresql, (BEFORE + PAGES) * 10)
+    before, cursor = threading.getprofile(), FIRST
+    threading.setprofile(note)
+    try:
+        feed = TableFeed(orders, data="data")
+        with mounted(feed, postgresql) as url, httpx.Client() as session:
+            while read < BEFORE + PAGES:
+                cursor = cursor_of(session.get(page_url(url, cursor=cursor, pagesizehint=10)))
+                read += 1
+    finally:
+        threading.setprofile(before)
+        sys.setprofile(None)
+    found = f"{len(calls)} functions, {calls.total() / PAGES} calls, {len(statements)} statements"
+    assert len(calls) <= FUNCTIONS, found
+    assert len({file for file, _ in calls}) <= FILES, found
+    assert calls.total() <= CALLS * PAGES, found
+    assert len(statements) <= STATEMENTS * PAGES, found
