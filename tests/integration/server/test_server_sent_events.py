@@ -247,7 +247,7 @@ def test_open_stream_ends_with_the_rights_of_its_reader(
     write(empty_shop, 10)
     directory = Directory()
     with streaming(FEED, empty_shop, authorize=directory) as url:
-        received = pool.submit(open_stream, url, lambda so_far: so_far.count(b":\n\n") > 50)
+        received = pool.submit(open_stream, url, lambda so_far: so_far.count(b":\n\n") > 90)
         until(lambda: directory.asked >= 3 or received.done(), "it is asked again who reads")
         assert not received.done()
         directory.answer = change
