@@ -1,6 +1,7 @@
 """Who is let in: what hooks of the host's may say of a request."""
 
 import threading
+from contextlib import suppress
 
 import anyio
 import httpx
@@ -120,7 +121,7 @@ def test_exceptions_of_the_host_are_for_its_own_handlers(shop):
         assert (answer.status_code, answer.json()) == (418, {"own": "the host's own"})
 
 
-@pytest.mark.parametrize("kind_of_hook", ["async", "in a thread"])
+@pytest.mark.parametrize("kind_of_hook", ["async", "in a thread", "not cancelled"])
 def test_hook_that_takes_too_long_is_given_up(shop, kind_of_hook):
     """A hook that does not answer in time lets nobody in, whatever it says later."""
     given_up = threading.Event()
@@ -133,8 +134,13 @@ def test_hook_that_takes_too_long_is_given_up(shop, kind_of_hook):
         given_up.wait(PATIENCE)
         return READER
 
-    hook = slow if kind_of_hook == "async" else slow_in_a_thread
-    with served(shop, hook, capacity=Capacity(patience=0.1)) as url:
+    async def not_cancelled(request):
+        with suppress(anyio.get_cancelled_exc_class()):
+            await anyio.sleep(PATIENCE)
+        return READER
+
+    hooks = {"async": slow, "in a thread": slow_in_a_thread, "not cancelled": not_cancelled}
+    with served(shop, hooks[kind_of_hook], capacity=Capacity(patience=0.1)) as url:
         try:
             answer = get(url)
         finally:
