@@ -13,7 +13,7 @@ from zeroeventhub.ndjson.documents import (
     encode_lag,
     encode_segments,
 )
-from zeroeventhub.ndjson.page_decoder import PageDecoder
+from zeroeventhub.ndjson.page_decoder import PageDecoder, PageEvents
 from zeroeventhub.ndjson.page_encoder import (
     BETWEEN_EVENTS,
     MEDIA_TYPE,
@@ -26,6 +26,7 @@ __all__ = [
     "BETWEEN_EVENTS",
     "MEDIA_TYPE",
     "PageDecoder",
+    "PageEvents",
     "decode_counted_cursor",
     "decode_cursor",
     "decode_info",
