@@ -1,30 +1,50 @@
-"""A page between its arrival and its commit."""
+"""A page between its arrival and its commit, and the transactions that it may be committed in."""
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine, NullPool
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
+from sqlalchemy.orm import Session
 
-from zeroeventhub.consumer.applying.duplicates import without_duplicates
-from zeroeventhub.consumer.applying.lending import lent, lent_async
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.landing import insert_events
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 
     import psycopg
-    from sqlalchemy import Connection, Table
-    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
-    from sqlalchemy.orm import Session
+    from sqlalchemy import Table
 
-    from zeroeventhub._follow import Deliver, Place
-    from zeroeventhub.consumer.options import Options
+    from zeroeventhub._follow import Place
+    from zeroeventhub.consumer.config import Config
     from zeroeventhub.protocol import Event
 
-__all__ = ["AsyncPendingPage", "PendingPage"]
+__all__ = ["AsyncPendingPage", "PendingPage", "without_duplicates"]
+
+
+def without_duplicates(
+    events: Sequence[Event], ids: Sequence[str | None], unseen: Collection[str]
+) -> list[Event]:
+    """Return the first event of each id that was not seen before, and those without an id.
+
+    Args:
+        events: the events, in their order.
+        ids: the id of each; None where it has none.
+        unseen: the ids that were not seen before.
+    """
+    left = set(unseen)
+    fresh = []
+    for event, one in zip(events, ids, strict=True):
+        if one is None:
+            fresh.append(event)
+        elif one in left:
+            left.remove(one)
+            fresh.append(event)
+    return fresh
 
 
 @dataclass(frozen=True)
@@ -33,12 +53,7 @@ class _Pending:
     events: Sequence[Event]
     cursor: str
     _place: Place
-    _options: Options
-
-    @classmethod
-    def of(cls, options: Options, step: Deliver) -> Self:
-        """Make one of a step that delivers."""
-        return cls(step.partition, step.page.events, step.page.cursor, step.place, options)
+    _config: Config
 
     @property
     def previous_cursor(self) -> str:
@@ -47,11 +62,11 @@ class _Pending:
 
     @property
     def _engine(self) -> Engine:
-        engine = self._options.store.engine
+        engine = self._config.store.engine
         return engine if isinstance(engine, Engine) else engine.sync_engine
 
     def _move(self, connection: Connection) -> None:
-        store, name = self._options.store, self._options.name
+        store, name = self._config.store, self._config.name
         store.advance(connection, name, self.partition, self._place, self.cursor)
         if store.lanes.has_begun(connection, name, self.partition, self._place):
             raise ConfigurationError(
@@ -61,8 +76,8 @@ class _Pending:
             )
 
     def _unseen(self, connection: Connection) -> Sequence[Event]:
-        store, name = self._options.store, self._options.name
-        ids = [self._options.identity(event) for event in self.events]
+        store, name = self._config.store, self._config.name
+        ids = [self._config.identity(event) for event in self.events]
         if None in ids:
             raise ConfigurationError(
                 "An event has no id, so the inbox cannot tell whether it comes twice: give the "
@@ -171,3 +186,92 @@ class AsyncPendingPage(_Pending):
         async with lent_async(transaction, self._engine) as connection:
             chosen = self.events if events is None else events
             await connection.run_sync(insert_events, table, chosen, row)
+
+
+@contextmanager
+def lent(
+    transaction: Connection | Session | psycopg.Connection[Any], engine: Engine
+) -> Iterator[Connection]:
+    """Give the connection that a transaction runs on; the transaction goes on behind it.
+
+    Args:
+        transaction: a Connection, a Session or a psycopg.Connection.
+        engine: the store's.
+
+    Raises:
+        ConfigurationError: it is none of these.
+    """
+    match transaction:
+        case Connection():
+            yield transaction
+        case Session():
+            yield transaction.connection()
+        case _:
+            _check(transaction, "Connection", engine)
+            with _engine_of(lambda: _Lent(transaction), engine).connect() as connection:
+                yield connection
+
+
+@asynccontextmanager
+async def lent_async(
+    transaction: AsyncConnection | AsyncSession | psycopg.AsyncConnection[Any], engine: Engine
+) -> AsyncIterator[AsyncConnection]:
+    """Give the connection that a transaction runs on; see `lent`."""
+    match transaction:
+        case AsyncConnection():
+            yield transaction
+        case AsyncSession():
+            yield await transaction.connection()
+        case _:
+            _check(transaction, "AsyncConnection", engine)
+
+            async def lend() -> _AsyncLent:
+                return _AsyncLent(transaction)
+
+            def adapt() -> Any:
+                return engine.dialect.loaded_dbapi.connect(async_creator_fn=lend)
+
+            async with AsyncEngine(_engine_of(adapt, engine)).connect() as connection:
+                yield connection
+
+
+class _Lent:
+    """A psycopg.Connection that its borrower neither commits, rolls back nor closes."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    def commit(self) -> None:
+        """Leave it to who lends."""
+
+    rollback = close = commit
+
+
+class _AsyncLent(_Lent):
+    """A psycopg.AsyncConnection that its borrower neither commits, rolls back nor closes."""
+
+    async def commit(self) -> None:  # type: ignore[override] # as the asynchronous one has it
+        """Leave it to who lends."""
+
+    rollback = close = commit  # type: ignore[assignment] # the same
+
+
+def _check(transaction: object, kind: str, engine: Engine) -> None:
+    """Refuse what is no connection of psycopg, or goes to another kind of store."""
+    dialect = engine.dialect
+    if dialect.driver != "psycopg" or not isinstance(
+        transaction, getattr(dialect.loaded_dbapi, kind)
+    ):
+        raise ConfigurationError(
+            f"A page is committed through SQLAlchemy's {kind} or its session, or, where the "
+            f"store's engine is postgresql+psycopg, through a psycopg.{kind}; not through "
+            f"{type(transaction).__module__}.{type(transaction).__qualname__}."
+        )
+
+
+def _engine_of(creator: Callable[[], Any], engine: Engine) -> Engine:
+    # With the store's own dialect, which knows the server and asks the connection nothing.
+    return Engine(NullPool(creator, dialect=engine.dialect), engine.dialect, engine.url)
