@@ -10,7 +10,7 @@ from zeroeventhub._follow import Deliver, Discover, Fetch, Pause, Step
 from zeroeventhub.client import AsyncClient
 from zeroeventhub.consumer.base import BaseConsumer
 from zeroeventhub.consumer.driving import next_step
-from zeroeventhub.consumer.page import AsyncPendingPage
+from zeroeventhub.consumer.page import AsyncPendingPage, Wish
 from zeroeventhub.consumer.page_transactions import PageTransactions
 from zeroeventhub.consumer.progress import AsyncProgressReporter
 from zeroeventhub.consumer.run import Run
@@ -33,7 +33,8 @@ class AsyncConsumer(BaseConsumer[AsyncClient]):
     async def __aiter__(self) -> AsyncIterator[AsyncPendingPage]:
         """Yield pages that have events, one partition after the other, without leases."""
         reporter = AsyncProgressReporter(self.client, self._config, self._log)
-        prefetcher = AsyncPrefetcher(self.client, self._config)
+        wish = Wish()
+        prefetcher = AsyncPrefetcher(self.client, self._config, wish)
         steps = self._follower().steps()
         bell = asyncio.Event()
         go_on: Callable[[], Step] = partial(next, steps)
@@ -47,7 +48,7 @@ class AsyncConsumer(BaseConsumer[AsyncClient]):
                             await prefetcher.start(step.ahead)
                         page = step.page
                         yield AsyncPendingPage(
-                            step.partition, page.events, page.cursor, step.place, self._config
+                            step.partition, page.events, page.cursor, step.place, self._config, wish
                         )
                         go_on = partial(steps.send, None)
                         continue

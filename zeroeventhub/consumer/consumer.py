@@ -10,7 +10,7 @@ from zeroeventhub._follow import Deliver, Discover, Fetch, Pause, Step
 from zeroeventhub.client import Client
 from zeroeventhub.consumer.base import BaseConsumer
 from zeroeventhub.consumer.driving import next_step
-from zeroeventhub.consumer.page import PendingPage
+from zeroeventhub.consumer.page import PendingPage, Wish
 from zeroeventhub.consumer.page_transactions import PageTransactions
 from zeroeventhub.consumer.progress import ProgressReporter
 from zeroeventhub.consumer.run import Run
@@ -71,7 +71,8 @@ class Consumer(BaseConsumer[Client]):
     def __iter__(self) -> Iterator[PendingPage]:
         """Yield pages that have events, one partition after the other, without leases."""
         reporter = ProgressReporter(self.client, self._config, self._log)
-        prefetcher = Prefetcher(self.client, self._config)
+        wish = Wish()
+        prefetcher = Prefetcher(self.client, self._config, wish)
         steps = self._follower().steps()
         bell: SimpleQueue[None] = SimpleQueue()
         go_on: Callable[[], Step] = partial(next, steps)
@@ -84,7 +85,7 @@ class Consumer(BaseConsumer[Client]):
                         prefetcher.start(step.ahead)
                     page = step.page
                     yield PendingPage(
-                        step.partition, page.events, page.cursor, step.place, self._config
+                        step.partition, page.events, page.cursor, step.place, self._config, wish
                     )
                     go_on = partial(steps.send, None)
                     continue

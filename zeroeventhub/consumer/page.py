@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.landing import insert_events
+from zeroeventhub.landing import TableForm, insert_events, table_form
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from zeroeventhub.consumer.config import Config
     from zeroeventhub.protocol import Event
 
-__all__ = ["AsyncPendingPage", "PendingPage", "without_duplicates"]
+__all__ = ["AsyncPendingPage", "PendingPage", "Wish", "without_duplicates"]
 
 
 def without_duplicates(
@@ -47,6 +47,24 @@ def without_duplicates(
     return fresh
 
 
+@dataclass
+class Wish:
+    """Remember what pages are made into, so that it can be done before they are asked for.
+
+    Attributes:
+        data_type: what the data of their events is decoded as; None where that is not known.
+        form: of the table that their events are inserted into.
+    """
+
+    data_type: Any = None
+    form: TableForm | None = None
+
+    def insert_into(self, form: TableForm) -> None:
+        """Take note of a table; the first one counts."""
+        if self.data_type is None:
+            self.data_type, self.form = form.model, form
+
+
 @dataclass(frozen=True)
 class _Pending:
     partition: int
@@ -54,6 +72,18 @@ class _Pending:
     cursor: str
     _place: Place
     _config: Config
+    _wish: Wish
+
+    def _insert_into(
+        self,
+        connection: Connection,
+        table: Table,
+        row: Callable[[Event], Mapping[str, Any]] | None,
+        events: Sequence[Event] | None,
+    ) -> None:
+        if row is None and events is None:
+            self._wish.insert_into(table_form(table, connection.dialect))
+        insert_events(connection, table, self.events if events is None else events, row)
 
     @property
     def previous_cursor(self) -> str:
@@ -154,7 +184,7 @@ class PendingPage(_Pending):
             ConfigurationError: the same of what `row` has made.
         """
         with lent(transaction, self._engine) as connection:
-            insert_events(connection, table, self.events if events is None else events, row)
+            self._insert_into(connection, table, row, events)
 
 
 class AsyncPendingPage(_Pending):
@@ -184,8 +214,7 @@ class AsyncPendingPage(_Pending):
     ) -> None:
         """Insert a row for each event into a table; see `PendingPage.insert_into`."""
         async with lent_async(transaction, self._engine) as connection:
-            chosen = self.events if events is None else events
-            await connection.run_sync(insert_events, table, chosen, row)
+            await connection.run_sync(self._insert_into, table, row, events)
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from zeroeventhub.cloud_event import event_id
 from zeroeventhub.consumer.application import Application
 from zeroeventhub.consumer.config import Config
 from zeroeventhub.consumer.log import Log
-from zeroeventhub.consumer.page import AsyncPendingPage, PendingPage, without_duplicates
+from zeroeventhub.consumer.page import AsyncPendingPage, PendingPage, Wish, without_duplicates
 from zeroeventhub.consumer.store_session import async_engine, sync_engine
 from zeroeventhub.consumer.transaction import (
     Transaction,
@@ -116,7 +116,7 @@ class PageTransactions:
         marked: the partitions that have dead letters which were marked to be applied again.
 
     Attributes:
-        data_type: what the data of events is wanted as, if that is known before.
+        wish: what pages are made into, as far as that is known.
         inbox: whether events are remembered, to drop those that come twice. Where the caller has
             left that to what the feed promises, it is to be set when the feed has said so.
         at_once: how many works are done beside each other.
@@ -142,7 +142,7 @@ class PageTransactions:
         engine = config.store.engine
         watch_commits(engine if isinstance(engine, Engine) else engine.sync_engine)
         self._application = Application.of(apply, config.store.engine, sessions)
-        self.data_type = self._application.data_type
+        self.wish = Wish(self._application.data_type)
         self.inbox = bool(config.inbox)
         # In SQLite one writes at a time anyway.
         alone = config.store.engine.dialect.name == "sqlite"
@@ -364,7 +364,7 @@ class PageTransactions:
     ) -> None:
         """Call `apply`."""
         cursor = step.page.cursor if isinstance(step, Deliver) else step.place.cursor
-        described = (step.partition, events, cursor, step.place, self._config)
+        described = (step.partition, events, cursor, step.place, self._config, self.wish)
         application = self._application
         if application.is_async:
             given, page = transaction.given, AsyncPendingPage(*described)

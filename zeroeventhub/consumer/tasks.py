@@ -23,10 +23,13 @@ from zeroeventhub._follow import (
 from zeroeventhub.client import AsyncClient
 from zeroeventhub.consumer.config import Config
 from zeroeventhub.consumer.driving import drive_async, drop_traceback
+from zeroeventhub.consumer.page import Wish
 from zeroeventhub.consumer.page_transactions import PageTransactions, Result, Transact, Work
 from zeroeventhub.consumer.run import Leave, Run, Turn
 from zeroeventhub.consumer.store_session import in_store_async
 from zeroeventhub.errors import Fenced
+from zeroeventhub.landing import prepare_rows
+from zeroeventhub.ndjson import PageEvents
 from zeroeventhub.protocol import Page
 
 __all__ = ["AsyncPrefetcher", "Tasks"]
@@ -38,13 +41,13 @@ class AsyncPrefetcher:
     Args:
         client: reads the feed.
         config: the consumer's.
-        data_type: what the data of the events will be asked for as; None where it may be anything.
+        wish: what the pages will be made into.
     """
 
-    def __init__(self, client: AsyncClient, config: Config, data_type: Any = None) -> None:
+    def __init__(self, client: AsyncClient, config: Config, wish: Wish) -> None:
         self._client = client
         self._config = config
-        self._data_type = data_type
+        self._wish = wish
         self._step: Fetch | None = None
         self._page: asyncio.Future[Page] | None = None
 
@@ -82,17 +85,19 @@ class AsyncPrefetcher:
             await asyncio.gather(page, return_exceptions=True)
 
     async def _ask(self, step: Fetch) -> Page:
-        config, started = self._config, time.monotonic()
+        config, wish, started = self._config, self._wish, time.monotonic()
         page = await self._client.fetch(
             step.partition,
             step.cursor,
             limit=config.limit,
             types=config.types,
             wait=step.wait,
-            data_type=self._data_type,
+            data_type=wish.data_type,
         )
         seconds = time.monotonic() - started
         config.observer.fetched(config.name, step.partition, len(page.events), seconds)
+        if wish.form is not None and isinstance(page.events, PageEvents):
+            prepare_rows(wish.form, page.events)
         return page
 
 
@@ -114,7 +119,7 @@ class PartitionTask:
         self._stopping = asyncio.Event()
         self._follower = run.follower(start, transactions, self._stopping.is_set)
         self._turn = Turn(run.workers)
-        self._prefetcher = AsyncPrefetcher(client, run.config, transactions.data_type)
+        self._prefetcher = AsyncPrefetcher(client, run.config, transactions.wish)
         self._has_page = False
         self._has_read = False
         self._task: asyncio.Task[None] | None = None

@@ -25,10 +25,13 @@ from zeroeventhub._follow import (
 from zeroeventhub.client import Client
 from zeroeventhub.consumer.config import Config
 from zeroeventhub.consumer.driving import drive, drop_traceback
+from zeroeventhub.consumer.page import Wish
 from zeroeventhub.consumer.page_transactions import PageTransactions, Result, Transact
 from zeroeventhub.consumer.run import Leave, Run, Turn
 from zeroeventhub.consumer.store_session import in_store
 from zeroeventhub.errors import Fenced
+from zeroeventhub.landing import prepare_rows
+from zeroeventhub.ndjson import PageEvents
 from zeroeventhub.protocol import Page
 
 __all__ = ["Prefetcher", "Threads"]
@@ -40,13 +43,13 @@ class Prefetcher:
     Args:
         client: reads the feed.
         config: the consumer's.
-        data_type: what the data of the events will be asked for as; None where it may be anything.
+        wish: what the pages will be made into.
     """
 
-    def __init__(self, client: Client, config: Config, data_type: Any = None) -> None:
+    def __init__(self, client: Client, config: Config, wish: Wish) -> None:
         self._client = client
         self._config = config
-        self._data_type = data_type
+        self._wish = wish
         self._step: Fetch | None = None
         self._orders: SimpleQueue[tuple[Fetch, Context] | None] = SimpleQueue()
         self._answers: SimpleQueue[Page | BaseException] = SimpleQueue()
@@ -100,17 +103,19 @@ class Prefetcher:
         self._orders.put(None)
 
     def _ask(self, step: Fetch) -> Page:
-        config, started = self._config, time.monotonic()
+        config, wish, started = self._config, self._wish, time.monotonic()
         page = self._client.fetch(
             step.partition,
             step.cursor,
             limit=config.limit,
             types=config.types,
             wait=step.wait,
-            data_type=self._data_type,
+            data_type=wish.data_type,
         )
         seconds = time.monotonic() - started
         config.observer.fetched(config.name, step.partition, len(page.events), seconds)
+        if wish.form is not None and isinstance(page.events, PageEvents):
+            prepare_rows(wish.form, page.events)
         return page
 
     def _work(self) -> None:
@@ -148,7 +153,7 @@ class PartitionThread:
         self._stopping = threading.Event()
         self._follower = run.follower(start, transactions, self._stopping.is_set)
         self._turn = Turn(run.workers)
-        self._prefetcher = Prefetcher(client, run.config, transactions.data_type)
+        self._prefetcher = Prefetcher(client, run.config, transactions.wish)
         self._has_page = False
         self._has_read = False
         # A daemon, so that a second signal ends the process as always: nothing of it stays.

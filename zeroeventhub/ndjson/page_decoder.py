@@ -8,8 +8,10 @@ call cannot vouch for every line, each is decoded by itself, to say which one is
 """
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias, overload
 
 import msgspec
@@ -44,6 +46,11 @@ _UNSET = msgspec.UNSET
 _decode_line = msgspec.json.Decoder(_Line).decode
 _decode_lines = msgspec.json.Decoder(_Line).decode_lines
 
+_TWO_ON_A_LINE = re.compile(rb"\}[ \t\r]*\{")
+_cursor_of = attrgetter("cursor")
+_data_of = attrgetter("data")
+_partition_of = attrgetter("partition")
+
 _Lines: TypeAlias = list[Any]
 """Lines of the form of `_Line`, with the data as Raw or as a type that was asked for."""
 
@@ -66,6 +73,9 @@ class PageEvents(Sequence[Event]):
         lines: the lines that have events.
         text: these lines as they came; other lines may stand between them.
         data_type: what their data was decoded as; None where it was not.
+
+    Attributes:
+        prepared: what was made of them before it was asked for, by what it was made for.
     """
 
     def __init__(self, lines: _Lines, text: bytes, data_type: Any) -> None:
@@ -74,6 +84,7 @@ class PageEvents(Sequence[Event]):
         self._data_type = data_type
         self._lines: _Lines | None = lines
         self._events: list[Event] | None = None
+        self.prepared: dict[Any, Any] = {}
 
     def __len__(self) -> int:
         """Return how many they are, without making them."""
@@ -185,13 +196,22 @@ class PageDecoder:
         if is_whole and not body.endswith(b"\n") and _is_object(body[body.rfind(b"\n") + 1 :]):
             body += b"\n"
         lines = self._at_once(body)
-        found = self._settle(self._one_by_one(body) if lines is None else lines)
+        if lines is None:
+            found = self._settle(self._one_by_one(body))
+        elif _is_plain(lines):
+            checkpoint = lines.pop()
+            expect_cursor(checkpoint.cursor)
+            found = _Settled(lines, [], checkpoint, 0, None)
+        else:
+            found = self._settle(lines)
         checkpoint = found.checkpoint
         if checkpoint is None:
             raise found.error or CutPage(
                 "The page ended before its checkpoint; it has to be read again."
             )
-        text = body if lines is not None else b"\n".join(body.split(b"\n", found.upto)[:-1])
+        text = body
+        if lines is None or found.tail:
+            text = b"\n".join(body.split(b"\n", found.upto)[:-1])
         typed = lines is not None and type(checkpoint) is not _Line
         return Page(
             PageEvents(found.lines, text, self._data_type if typed else None),
@@ -215,19 +235,13 @@ class PageDecoder:
             lines = lines or _decode_lines(text)
         except _UNDECODABLE:
             return None
-        count = len(lines)
-        # No newline stands inside of a value, and none is missing between two: within a value, a
-        # comma would stand between these brackets.
-        if (
-            count <= self._page_events
-            and text.startswith(b"{")
-            and text.endswith(b"}\n")
-            and text.count(b"}\n{") == count - 1
-            and text.count(b"\n") == count
-            and lines[-1].cursor
-        ):
-            return lines
-        return None
+        # As many values as lines, and no two on a line: each line is one, from end to end.
+        are_lines = (
+            len(lines) == text.count(b"\n")
+            and text.endswith(b"\n")
+            and _TWO_ON_A_LINE.search(text) is None
+        )
+        return lines if are_lines and 0 < len(lines) <= self._page_events else None
 
     def _one_by_one(self, text: bytes) -> Iterator[_Line]:
         """Decode line by line, until one is too long or brings an event too many."""
@@ -285,6 +299,18 @@ class PageDecoder:
         except PageTooLarge as too_large:
             error = too_large
         return _Settled(settled, tail, checkpoint, count, error)
+
+
+def _is_plain(lines: _Lines) -> bool:
+    """Tell whether lines are events that say nothing else, and a checkpoint at their end."""
+    last = len(lines) - 1
+    return (
+        bool(lines[last].cursor)
+        and list(map(_cursor_of, lines)).count(None) == last
+        and list(map(_partition_of, lines)).count(None) == last + 1
+        and lines[last].data is _UNSET
+        and list(map(_data_of, lines)).count(_UNSET) == 1
+    )
 
 
 class _Settled(NamedTuple):
