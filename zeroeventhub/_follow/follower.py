@@ -11,12 +11,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from zeroeventhub._follow.backoff import Patience, Stopped, persist
 from zeroeventhub._follow.layout_order import choose, inheritance, ready
-from zeroeventhub._follow.page_reading import (
+from zeroeventhub._follow.pages import (
     LONGEST_WAIT,
     Passed,
+    Patience,
+    Stopped,
     pause_at_head,
+    persist,
     reaches_head,
 )
 from zeroeventhub._follow.steps import Advance, Deliver, Discover, Fetch, Load, Pause, Place, Step

@@ -4,12 +4,15 @@ from collections.abc import Callable, Container, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from zeroeventhub._follow.backoff import Patience, Stopped, backoff, persist
 from zeroeventhub._follow.failures import Failures
-from zeroeventhub._follow.page_reading import (
+from zeroeventhub._follow.pages import (
     LONGEST_WAIT,
     Passed,
+    Patience,
+    Stopped,
+    backoff,
     pause_at_head,
+    persist,
     reaches_head,
 )
 from zeroeventhub._follow.steps import (
@@ -106,7 +109,7 @@ class PartitionFollower:
         """Read until the partition is drained."""
         number, lingers = self.partition.id, self.forever and not self.partition.closed
         yield from self._load()
-        while lingers or not (yield from self._end()):
+        while lingers or self._head != self._place.cursor or not (yield from self._end()):
             if self.stopped():
                 raise Stopped
             if self.epochs.get(number, 0) > self._place.epoch:

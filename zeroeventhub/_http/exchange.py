@@ -129,6 +129,8 @@ class Exchange:
         status: of the answer; 0 before it has come.
         is_refusal: whether the answer is none to what was asked.
         is_web_page: whether the answer is somebody else's: a proxy's or a login form's.
+        timeouts: for httpx, in seconds.
+        socket_timeouts: the same for sockets that block: httpx hands them down as they are.
         broken: what ended the answer too early, behind which a page may stand nevertheless.
     """
 
@@ -167,14 +169,10 @@ class Exchange:
             "pool": third if patience.pool is None else min(patience.pool, third),
         }
         self._reading = SocketTimeout(self.deadline, patience.read)
-
-    @property
-    def socket_timeouts(self) -> dict[str, Any]:
-        """The timeouts for sockets that block: httpx hands them down as they are."""
-        return {
+        self.socket_timeouts: dict[str, Any] = {
             "connect": SocketTimeout(self.deadline, self.timeouts["connect"]),
             "read": self._reading,
-            "write": SocketTimeout(self.deadline, self.timeouts["write"]),
+            "write": SocketTimeout(self.deadline, patience.write),
             "pool": self.timeouts["pool"],
         }
 

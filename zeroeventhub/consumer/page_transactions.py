@@ -12,7 +12,7 @@ one is the same for both, since SQLAlchemy's connections of asyncio give way to 
 
 import logging
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
@@ -26,7 +26,6 @@ from zeroeventhub.consumer.application import Application
 from zeroeventhub.consumer.config import Config
 from zeroeventhub.consumer.log import Log
 from zeroeventhub.consumer.page import AsyncPendingPage, PendingPage, Wish, without_duplicates
-from zeroeventhub.consumer.store_session import async_engine, sync_engine
 from zeroeventhub.consumer.transaction import (
     Transaction,
     TransactionEnded,
@@ -74,14 +73,9 @@ Result: TypeAlias = Any
 
 @dataclass(frozen=True)
 class Transact:
-    """Do works, which may be done beside each other; the result is a list of Results."""
+    """Do works of a step, which may be done beside each other; the result is a list of Results."""
 
     works: Sequence[Work]
-
-    @property
-    def step(self) -> Deliver | Advance | Redeliver:
-        """What they belong to."""
-        return self.works[0].step
 
 
 _Transactions: TypeAlias = Generator[Transact, Sequence[Result], None]
@@ -139,7 +133,8 @@ class PageTransactions:
         self._name = config.name
         self._store = config.store
         self._letters = config.store.dead_letters
-        engine = config.store.engine
+        engine: Any = config.store.engine
+        self._engine = engine
         watch_commits(engine if isinstance(engine, Engine) else engine.sync_engine)
         self._application = Application.of(apply, config.store.engine, sessions)
         self.wish = Wish(self._application.data_type)
@@ -321,9 +316,10 @@ class PageTransactions:
     def do(self, work: Work) -> Result:
         """Do a work in a transaction."""
         try:
-            with self._applying(work):
+            where = (self._name, work.step.partition, work.events)
+            with self._config.observer.applying(*where) if work.events else nullcontext():
                 try:
-                    with opened(sync_engine(self._store), self._application) as transaction:
+                    with opened(self._engine, self._application) as transaction:
                         return work.act(transaction)
                 except Exception as error:  # noqa: BLE001 - judged, and raised
                     raise store_error(error)  # noqa: B904 - it has its cause
@@ -341,20 +337,16 @@ class PageTransactions:
             )
 
         try:
-            with self._applying(work):
+            where = (self._name, work.step.partition, work.events)
+            with self._config.observer.applying(*where) if work.events else nullcontext():
                 try:
-                    async with opened_async(async_engine(self._store), application) as opened:
+                    async with opened_async(self._engine, application) as opened:
                         handle, given = opened
                         return await handle.run_sync(act)
                 except Exception as error:  # noqa: BLE001 - judged, and raised
                     raise store_error(error)  # noqa: B904 - it has its cause
         except Exception as error:  # noqa: BLE001 - judged where the others are known
             return error
-
-    def _applying(self, work: Work) -> AbstractContextManager[None]:
-        if not work.events:
-            return nullcontext()
-        return self._config.observer.applying(self._name, work.step.partition, work.events)
 
     def _call(
         self,

@@ -154,17 +154,15 @@ class Limiter:
 
     Args:
         number: how many.
+
+    Attributes:
+        queue: who waits.
     """
 
     def __init__(self, number: int) -> None:
         self._lock = threading.Lock()
         self._free = number
-        self._queue: deque[Future[None]] = deque()
-
-    @property
-    def is_wanted(self) -> bool:
-        """Whether somebody waits."""
-        return bool(self._queue)
+        self.queue: deque[Future[None]] = deque()
 
     def acquire(self, *, first: bool = False) -> Future[None] | None:
         """Take a slot, or queue for one.
@@ -181,16 +179,16 @@ class Limiter:
                 return None
             waiting: Future[None] = Future()
             if first:
-                self._queue.appendleft(waiting)
+                self.queue.appendleft(waiting)
             else:
-                self._queue.append(waiting)
+                self.queue.append(waiting)
         return waiting
 
     def release(self) -> None:
         """Give a slot back: the next one works."""
         with self._lock:
-            while self._queue:
-                waiting = self._queue.popleft()
+            while self.queue:
+                waiting = self.queue.popleft()
                 # Who was cancelled while waiting does not work any more.
                 if waiting.set_running_or_notify_cancel():
                     break
@@ -248,7 +246,7 @@ class Turn:
     def is_long(self) -> bool:
         """Whether it is time to let somebody else work who waits for it."""
         since = self.since
-        return since is not None and self._limiter.is_wanted and time.monotonic() - since > LONG
+        return since is not None and bool(self._limiter.queue) and time.monotonic() - since > LONG
 
     def end(self) -> None:
         """Give the slot back, if it is held."""

@@ -200,7 +200,8 @@ class PartitionTask:
             return await self._keep(step)
 
     async def _transact(self, transact: Transact) -> list[Result]:
-        step, transactions, works = transact.step, self._transactions, transact.works
+        transactions, works = self._transactions, transact.works
+        step = works[0].step
         self._has_page = isinstance(step, Deliver)
         if isinstance(step, Deliver) and step.ahead is not None:
             await self._prefetcher.start(step.ahead)

@@ -217,18 +217,21 @@ class PartitionThread:
             self._has_page = bool(page.events)
             self._has_read = True
             return page
-        with self._run.writers.slot():
-            if isinstance(step, Transact):
-                return self._transact(step)
-            return self._keep(step)
+        if waiting := self._run.writers.acquire():
+            waiting.result()
+        try:
+            return self._transact(step) if isinstance(step, Transact) else self._keep(step)
+        finally:
+            self._run.writers.release()
 
     def _transact(self, transact: Transact) -> list[Result]:
-        step, transactions, works = transact.step, self._transactions, transact.works
+        transactions, works = self._transactions, transact.works
+        step = works[0].step
         self._has_page = isinstance(step, Deliver)
         if isinstance(step, Deliver) and step.ahead is not None:
             self._prefetcher.start(step.ahead)
-        if len(works) == 1 or transactions.at_once == 1:
-            return [transactions.do(work) for work in works]
+        if len(works) == 1:
+            return [transactions.do(works[0])]
         with ThreadPoolExecutor(transactions.at_once, "zeroeventhub-lane") as lanes:
             # Each in a context of its own, as it was here: traces are kept in it.
             futures = [lanes.submit(copy_context().run, transactions.do, work) for work in works]

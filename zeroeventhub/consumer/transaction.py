@@ -151,7 +151,8 @@ class Transaction:
 
     def _check_whole(self) -> None:
         """Raise ConfigurationError where nothing can be kept of what `apply` has written."""
-        self._check_stands()
+        if self._was_refused or not self.handle.in_transaction():
+            self._check_stands()
         if isinstance(self.handle, Session):
             self.handle.flush()
         driver = self.connection.connection.driver_connection

@@ -17,10 +17,9 @@ from typing import Any, NamedTuple, TypeAlias, overload
 import msgspec
 
 from zeroeventhub.errors import CutPage, PageTooLarge, ProtocolError
-from zeroeventhub.ndjson.expecting import expect_cursor
-from zeroeventhub.protocol import Event, Page
+from zeroeventhub.protocol import FIRST, LAST, Event, Page, is_cursor
 
-__all__ = ["PageDecoder", "PageEvents"]
+__all__ = ["PageDecoder", "PageEvents", "expect_cursor"]
 
 _WHITE_SPACE = b" \t\r"
 """What JSON allows between its parts and no line ends with."""
@@ -329,6 +328,13 @@ class _Settled(NamedTuple):
     checkpoint: Any
     upto: int
     error: PageTooLarge | None
+
+
+def expect_cursor(cursor: str) -> str:
+    """Refuse a cursor that could not be read from."""
+    if cursor in {FIRST, LAST} or not is_cursor(cursor):
+        raise ProtocolError("The feed gave a cursor that cannot be read from.")
+    return cursor
 
 
 def _page_too_large(bound: str, name: str) -> PageTooLarge:

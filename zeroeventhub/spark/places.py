@@ -1,7 +1,7 @@
 """Where the driver's cursors come from: beginnings, heads, moments, and places further on."""
 
 from zeroeventhub._follow.layout_order import choose, ready
-from zeroeventhub._follow.page_reading import reaches_head
+from zeroeventhub._follow.pages import reaches_head
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import (
     CURSOR_OF_COUNT,

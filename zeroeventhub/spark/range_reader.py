@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from zeroeventhub._follow.page_reading import moves_cursor
+from zeroeventhub._follow.pages import moves_cursor
 from zeroeventhub.client import Client
 from zeroeventhub.errors import ProtocolError, TokenChanged, Trimmed, Unavailable
 from zeroeventhub.protocol import EVENT_TYPES, SEGMENTS, FeedInfo

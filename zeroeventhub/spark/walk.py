@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from zeroeventhub._follow.page_reading import Passed, reaches_head
+from zeroeventhub._follow.pages import Passed, reaches_head
 from zeroeventhub.client import Client
 from zeroeventhub.errors import CutPage
 from zeroeventhub.protocol import LAST, Page
