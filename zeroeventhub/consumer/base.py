@@ -48,6 +48,7 @@ class BaseConsumer(Generic[_AnyClient]):
         inbox_days: float = 7.0,
         observer: Observer = Observer(),  # noqa: B008 - it holds nothing
         register_progress: bool = False,
+        synchronous_commit: bool = True,
     ) -> None:
         given: object = client
         if isinstance(given, Client | AsyncClient) and not isinstance(given, self._client_type):
@@ -78,6 +79,7 @@ class BaseConsumer(Generic[_AnyClient]):
             inbox_days=inbox_days,
             observer=observer,
             register_progress=register_progress,
+            synchronous_commit=synchronous_commit,
         )
         self._log = Log(self._config)
         self._was_stopped = False

@@ -36,7 +36,8 @@ class Config:
     inbox: bool | None
     inbox_days: float
     observer: Observer
-    register_progress: bool = False
+    register_progress: bool
+    synchronous_commit: bool
 
     def __post_init__(self) -> None:
         """Refuse what cannot work.
@@ -61,6 +62,8 @@ class Config:
             raise ConfigurationError("A lease is a number of seconds above 0.")
         if not 0 < self.inbox_days < math.inf:
             raise ConfigurationError("An inbox keeps events for a number of days above 0.")
+        if not self.synchronous_commit and self.store.engine.dialect.name != "postgresql":
+            raise ConfigurationError("synchronous_commit=False is for a store in PostgreSQL.")
         if not callable(self.key):
             raise ConfigurationError(
                 "key is a function that returns the key of an event, or None: lanes, and what is "

@@ -61,6 +61,9 @@ class Consumer(BaseConsumer[Client]):
         observer: is told of the work.
         register_progress: tell the publisher what has been committed, every ten seconds and at the
             end, so that trimming waits for it; see docs/retention.md.
+        synchronous_commit: whether PostgreSQL has a page of `run` on disk before the next one is
+            applied. Without, effects and cursor of the last pages may be lost, together, where the
+            database's server crashes, and these pages are read again.
 
     Raises:
         ConfigurationError: an option is out of its range.

@@ -384,6 +384,8 @@ class PageTransactions:
         """
         tally = Tally(len(events))
         connection = transaction.connection
+        if not self._config.synchronous_commit:
+            connection.exec_driver_sql("SET LOCAL synchronous_commit TO off")
         fence(connection)
         if not events:
             return tally

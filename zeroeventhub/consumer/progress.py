@@ -43,6 +43,7 @@ class _Reporter:
         self._name = config.name
         self._log = log
         self._is_on = config.register_progress
+        self._is_synchronous = config.synchronous_commit
         self._last = -math.inf
         self._reported: dict[int, tuple[str, float]] = {}
 
@@ -65,7 +66,13 @@ class _Reporter:
         return known == cursor and now - at < UNCHANGED
 
     def _cursors(self, connection: Connection) -> dict[int, str]:
-        return self._store.cursors(connection, self._name)
+        """Return the cursors that no crash of the database will take back, once this commits."""
+        cursors = self._store.cursors(connection, self._name)
+        if not self._is_synchronous:
+            # A commit that waits for the disk waits for all before it, if it has a number at all.
+            connection.exec_driver_sql("SET LOCAL synchronous_commit TO on")
+            connection.exec_driver_sql("SELECT txid_current()")
+        return cursors
 
     def _note(self, partition: int, cursor: str) -> None:
         self._reported[partition] = cursor, monotonic()
