@@ -5,8 +5,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from zeroeventhub import Event
+from zeroeventhub import Event, Page
 from zeroeventhub.landing import insert_events
+from zeroeventhub.ndjson import PageDecoder, encode_page
 
 
 class Reversed(sa.TypeDecorator):
@@ -85,9 +86,11 @@ stamped = sa.Table(
 def inserted(
     engine: sa.Engine, table: sa.Table, events: Sequence[Event], row: Callable | None = None
 ) -> list[dict[str, Any]]:
-    """Insert events in a transaction, and read all rows."""
+    """Insert events in a transaction, as those of a page that has come, and read all rows."""
+    page = PageDecoder(0)
+    page.feed(encode_page(Page(events, "1")))
     with engine.begin() as connection:
-        insert_events(connection, table, events, row)
+        insert_events(connection, table, page.page().events, row)
     return stored(engine, table)
 
 

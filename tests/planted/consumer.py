@@ -11,7 +11,7 @@ _ROUNDS = f"{_CONSUMER}/test_rounds.py"
 _RUNNING = f"{_CONSUMER}/test_running.py"
 _SQLITE = ("-k", "not postgresql and not mariadb")
 
-_COMMIT = "yield Do(lambda connection: connection.connection.commit())"
+_COMMIT = "connection.connection.commit()"
 """Ends the transaction that the page is applied in."""
 
 PLANTED = (
@@ -26,11 +26,11 @@ PLANTED = (
         "an unknown outcome: the cursor is read again before anything is tried again",
         "_follow/partition_follower.py",
         "            except (Fenced, StoreUnavailable) as error:\n"
-        "                yield from self.find_out(error)\n",
+        "                yield from self._find_out(error)\n",
         "            except StoreUnavailable:\n"
         "                continue\n"
         "            except Fenced as error:\n"
-        "                yield from self.find_out(error)\n",
+        "                yield from self._find_out(error)\n",
         (_READING,),
     ),
     Planted(
@@ -62,77 +62,77 @@ PLANTED = (
     ),
     Planted(
         "events are applied in the transaction that moves the cursor",
-        "consumer/applying/decisions.py",
-        "        yield Do(fence)\n",
-        f"        yield Do(fence)\n        {_COMMIT}\n",
+        "consumer/page_transactions.py",
+        "        fence(connection)\n",
+        f"        fence(connection)\n        {_COMMIT}\n",
         (_APPLYING, *_SQLITE),
     ),
     Planted(
         "a dead letter is written in the transaction that moves the cursor",
-        "consumer/applying/decisions.py",
+        "consumer/page_transactions.py",
         "            tally.letters.append((event, error))\n",
         f"            {_COMMIT}\n            tally.letters.append((event, error))\n",
         (_DECISIONS, "-k", "key_is_held_back_on and sqlite"),
     ),
     Planted(
         "what a failed event wrote is undone",
-        "consumer/applying/savepoint.py",
-        "            self._savepoint.rollback()",
-        "            self._savepoint.commit()",
+        "consumer/transaction.py",
+        "            self._check_stands()\n            self._end(undo)",
+        "            self._check_stands()\n            self._end(keep)",
         (_DECISIONS, "-k", "set_aside and sqlite"),
     ),
     Planted(
         "later events of a key wait behind its dead letter",
-        "consumer/applying/decisions.py",
+        "consumer/page_transactions.py",
         "                    held_keys.add(key)",
         "                    held_keys.discard(key)",
         (_DECISIONS, "-k", "later_events and sqlite"),
     ),
     Planted(
         "later pages wait behind a dead letter too",
-        "consumer/applying/decisions.py",
-        "            held_keys |= yield Do(",
-        "            yield Do(",
+        "consumer/page_transactions.py",
+        "            held_keys |= self._letters",
+        "            self._letters",
         (_DECISIONS, "-k", "later_events and sqlite"),
     ),
     Planted(
         "a lane goes on where it was",
-        "consumer/applying/rounds.py",
-        "            done={} if progress is None else progress.done,",
-        "            done={},",
+        "consumer/page_transactions.py",
+        "        done = {} if progress is None else progress.done\n",
+        "        done = {}\n",
         (_ROUNDS, "-k", "lane_that_fails and sqlite"),
     ),
     Planted(
         "no more lanes write at a time than the consumer has",
-        "consumer/applying/delivery.py",
-        "ThreadPoolExecutor(self._beside,",
+        "consumer/threads.py",
+        "ThreadPoolExecutor(transactions.at_once,",
         "ThreadPoolExecutor(len(works),",
         (_ROUNDS, "-k", "no_more_lanes"),
     ),
     Planted(
         "the renewal of a lease goes before all others who write",
-        "consumer/running/turns.py",
-        "            elif first:",
-        "            elif not first:",
+        "consumer/run.py",
+        "            if first:",
+        "            if not first:",
         (_RUNNING, "-k", "renewed"),
     ),
     Planted(
         "what was fetched ahead is for one cursor",
-        "consumer/running/ahead.py",
-        "page = self._page if self.has(step) else None",
-        "page = self._page",
+        "consumer/threads.py",
+        "            if known == step:",
+        "            if known is not None:",
         (_RUNNING, "-k", "ahead and not async"),
     ),
     Planted(
         "a run at the head sees that an operator has put the cursor elsewhere",
-        "consumer/running/run.py",
-        "overtaken=lambda epoch: self._epochs.get(start.partition.id, 0) > epoch,",
-        "overtaken=lambda epoch: False,",
+        "consumer/run.py",
+        "            epochs=self._epochs,",
+        "            epochs={},",
         (_RUNNING, "-k", "put_back"),
     ),
     Planted(
         "a partition has no more dead letters than it may",
-        "consumer/applying/decisions.py",
+        "consumer/page_transactions.py",
         "            if len(tally.letters) >= room:",
         "            if len(tally.letters) >= room + 999:",
         ("tests/integration/consumer/test_failures.py", "-k", "too_many"),

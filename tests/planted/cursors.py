@@ -46,7 +46,7 @@ PLANTED = (
     ),
     Planted(
         "a child waits for its parent where a reset comes between its lease and its first page",
-        "consumer/bookkeeping.py",
+        "consumer/store_session.py",
         ", self._owner, after=step.after\n",
         ", self._owner\n",
         ("tests/integration/consumer/test_consumer.py", "-k", "child_waits"),

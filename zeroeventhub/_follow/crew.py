@@ -6,8 +6,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from zeroeventhub._follow.backoff import Patience, Stopped, persist
 from zeroeventhub._follow.layout_order import inheritance
+from zeroeventhub._follow.pages import Patience, Stopped, persist
 from zeroeventhub._follow.roster import Roster
 from zeroeventhub._follow.steps import (
     Await,

@@ -8,15 +8,17 @@ such drivers and share every decision made here.
 from collections import defaultdict
 from collections.abc import Callable, Collection, Generator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from zeroeventhub._follow.backoff import Patience, Stopped, persist
 from zeroeventhub._follow.layout_order import choose, inheritance, ready
-from zeroeventhub._follow.page_reading import (
+from zeroeventhub._follow.pages import (
     LONGEST_WAIT,
     Passed,
+    Patience,
+    Stopped,
     pause_at_head,
+    persist,
     reaches_head,
 )
 from zeroeventhub._follow.steps import Advance, Deliver, Discover, Fetch, Load, Pause, Place, Step
@@ -79,21 +81,20 @@ class Follower:
             yield from self._persist(inherit)
         among = tuple(partition.id for partition in chosen)
         drained: set[int] = set()
-        heads: dict[int, str] = {}
-        passed: dict[int, Passed] = defaultdict(Passed)
+        known: dict[int, _Known] = defaultdict(_Known)
         epochs: dict[int, int] = {}
         confirmed = False
         while in_turn := ready(chosen, drained):
             moved = False
             # The feed waits in place of the consumer, unless that would keep others from it.
             waits = self.forever and WAIT in info.extensions and len(in_turn) == 1
-            for partition in in_turn:
+            for partition, following in zip(in_turn, in_turn[1:] + in_turn[:1], strict=True):
                 if self.stopped():
                     return False
                 try:
                     place = yield from self._load(partition, among, epochs)
                     found, at_head = yield from self._read_page(
-                        partition, place, heads, passed, waits=waits
+                        partition, place, known, waits=waits, following=following
                     )
                 except _PutElsewhere:
                     # What was read to its end may have to be read again, and first.
@@ -138,37 +139,56 @@ class Follower:
         self,
         partition: Partition,
         place: Place,
-        heads: dict[int, str],
-        passed: dict[int, Passed],
+        known: dict[int, "_Known"],
         *,
         waits: bool,
+        following: Partition,
     ) -> _Steps:
         """Read one page of a partition; return whether it brought anything, and reached the head.
 
         Args:
             partition: the one to read.
             place: where it is read from.
-            heads: where the head of each partition was seen.
-            passed: where pages without events led in each partition.
+            known: what is known of each partition.
             waits: whether the feed may wait at its head.
+            following: the one that is read next.
         """
-        cursor = place.cursor
-        at_head = heads.get(partition.id) == cursor
+        cursor, mine, other = place.cursor, known[partition.id], known[following.id]
+        at_head = mine.head == cursor
         if at_head and (partition.closed or not self.forever):
             return False, True
         wait = LONGEST_WAIT if waits and at_head else 0.0
         page: Page = yield from self._persist(Fetch(partition.id, cursor, wait))
-        found = passed[partition.id].brings_news(page, partition.id, cursor)
+        found = mine.passed.brings_news(page, partition.id, cursor)
+        at_head = reaches_head(page, cursor)
+        mine.cursor = page.cursor
+        if at_head:
+            mine.head = page.cursor
         if page.events:
-            yield Deliver(partition.id, place, page)
+            ahead = None
+            if other.cursor is not None and other.cursor != other.head:
+                ahead = Fetch(following.id, other.cursor)
+            yield Deliver(partition.id, place, page, ahead)
         elif found:
             # Fenced: another process of this consumer moved it, and Load will say where to.
             with suppress(Fenced):
                 yield from self._persist(Advance(partition.id, place, page.cursor))
-        at_head = reaches_head(page, cursor)
-        if at_head:
-            heads[partition.id] = page.cursor
         return found, at_head
 
     def _persist(self, step: Step) -> _Steps:
         return persist(step, Patience(self.attempts, self.stopped))
+
+
+@dataclass
+class _Known:
+    """Know what was seen of a partition.
+
+    Attributes:
+        cursor: where it is read from next, unless its last page is not committed.
+        head: where its head was seen.
+        passed: where pages without events led.
+    """
+
+    cursor: str | None = None
+    head: str | None = None
+    passed: Passed = field(default_factory=Passed)

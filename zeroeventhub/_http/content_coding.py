@@ -35,13 +35,6 @@ class ContentCoding(Protocol):
         """
 
 
-class _Identity:
-    whole = True
-
-    def pieces(self, chunk: bytes) -> Iterator[bytes]:
-        yield chunk
-
-
 class _Gzip:
     """Unpack gzip (RFC 1952): one member or several, each with its checksum."""
 
@@ -119,8 +112,8 @@ class _Unknown:
         raise ProtocolError("The answer is in a content coding that was not asked for.")
 
 
-def content_coding(header: str, *, zstd: bool = False) -> ContentCoding:
-    """Choose how a body is unpacked.
+def content_coding(header: str, *, zstd: bool = False) -> ContentCoding | None:
+    """Choose how a body is unpacked; None where it is not packed.
 
     Args:
         header: its Content-Encoding.
@@ -129,7 +122,7 @@ def content_coding(header: str, *, zstd: bool = False) -> ContentCoding:
     names = [name.strip().lower() for name in header.split(",")]
     match [name for name in names if name not in {"", "identity"}]:
         case []:
-            return _Identity()
+            return None
         case ["gzip" | "x-gzip"]:
             return _Gzip()
         case ["zstd"] if zstd:

@@ -1,6 +1,6 @@
 """Requests to send to a feed, and answers to understand; no I/O."""
 
-from zeroeventhub._wire.wire import Wire
+from zeroeventhub._wire.wire import UNREACHED, Wire
 from zeroeventhub._wire.writing import rfc3339
 
-__all__ = ["Wire", "rfc3339"]
+__all__ = ["UNREACHED", "Wire", "rfc3339"]

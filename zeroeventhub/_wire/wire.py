@@ -3,8 +3,7 @@
 What the sync and the async client share: everything but the waiting.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NoReturn, TypeAlias, TypeVar
 
 import httpx
@@ -18,7 +17,6 @@ from zeroeventhub.errors import (
     ConfigurationError,
     CutPage,
     NotFound,
-    PageTooLarge,
     ProtocolError,
     TooManyRequests,
     Unavailable,
@@ -45,9 +43,11 @@ from zeroeventhub.protocol import (
 
 if TYPE_CHECKING:
     from zeroeventhub.arrow.arrow_page import ArrowPage
-    from zeroeventhub.arrow.page_decoder import ArrowDecoder
 
-__all__ = ["Wire"]
+__all__ = ["UNREACHED", "Wire"]
+
+UNREACHED = (httpx.RequestError, httpx.InvalidURL, TimeoutError, UnicodeError)
+"""What an exchange may end in where there is no answer, or no whole one."""
 
 _V1_ANSWERS = {400, 422}
 """What a v1 feed answers to a request without parameters (FeedAPI v2, Protocol negotiation)."""
@@ -171,53 +171,53 @@ class Wire(Generic[_Http]):
         stop: str | None,
         wait: float | None,
         as_arrow: bool = False,
+        data_type: Any = None,
     ) -> Exchange:
         """Make a request for a page."""
         parameters: dict[str, str | int] = {} if limit is None else {"pagesizehint": limit}
+        waits = 0.0
         if info.token is None:
             if types is not None:
                 raise ConfigurationError("A feed of ZeroEventHub v1 does not filter by types.")
-            self._expect_extension(info, STOP if stop else None)
+            if stop:
+                self._expect_extension(info, STOP)
             parameters |= {"n": len(info.partitions), f"cursor{partition}": cursor}
             if headers:
                 parameters["headers"] = ",".join(headers)
-            return self._paging(self._url.copy_merge_params(parameters), partition, 0.0)
-        if types is not None:
-            name = "skip-event-types" if types.skip else "event-types"
-            parameters[name] = ";".join(sorted(types.names))
-        if stop is not None:
-            self._expect_extension(info, STOP)
-            parameters["stop"] = stop
-        waits = wait if wait and WAIT in info.extensions else 0.0
-        if waits:
-            parameters["wait"] = decimal(waits)
-        parameters["cursor"] = cursor
-        return self._paging(
-            self._url_below(info, "events", partition, parameters),
-            partition,
-            waits,
-            as_arrow=as_arrow and ARROW in info.extensions,
-        )
-
-    def _paging(
-        self, url: httpx.URL, partition: int, wait: float, *, as_arrow: bool = False
-    ) -> Exchange:
-        """Say how a page is asked for, and how much it may be."""
+            url = self._url.copy_merge_params(parameters)
+        else:
+            if types is not None:
+                name = "skip-event-types" if types.skip else "event-types"
+                parameters[name] = ";".join(sorted(types.names))
+            if stop is not None:
+                self._expect_extension(info, STOP)
+                parameters["stop"] = stop
+            if wait and WAIT in info.extensions:
+                waits = wait
+                parameters["wait"] = decimal(wait)
+            parameters["cursor"] = cursor
+            place: dict[str, str | int] = {"token": info.token, "partition": partition}
+            url = self._url_below("events", place | parameters)
+        limits, arrow_page, accepted = self._limits, None, MEDIA_TYPE
         bounds = {
-            "page_bytes": self._limits.page_bytes,
-            "page_events": self._limits.page_events,
-            "line_bytes": self._limits.line_bytes,
+            "page_bytes": limits.page_bytes,
+            "page_events": limits.page_events,
+            "line_bytes": limits.line_bytes,
         }
-        # Another process of the same feed may have lines only.
-        accepted = f"{ARROW_TYPE}, {MEDIA_TYPE};q=0.5" if as_arrow else MEDIA_TYPE
+        if as_arrow and info.token is not None and ARROW in info.extensions:
+            from zeroeventhub.arrow.page_decoder import ArrowDecoder  # noqa: PLC0415 - an extra's
+
+            # Another process of the same feed may have lines only.
+            accepted = f"{ARROW_TYPE}, {MEDIA_TYPE};q=0.5"
+            arrow_page = ArrowDecoder(partition, **bounds)
         return Exchange(
             url,
             {"Accept-Encoding": self._coding, "Accept": accepted},
-            longer(self._http.timeout, wait),
-            self._limits,
-            wait=wait,
-            page=PageDecoder(partition, **bounds),
-            arrow_page=_arrow_decoder()(partition, **bounds) if as_arrow else None,
+            longer(self._http.timeout, waits) if waits else self._http.timeout,
+            limits,
+            wait=waits,
+            page=PageDecoder(partition, **bounds, data_type=data_type),
+            arrow_page=arrow_page,
         )
 
     def _extension_url(
@@ -234,7 +234,8 @@ class Wire(Generic[_Http]):
         """
         self._expect_extension(info, extension)
         given = {name: value for name, value in parameters.items() if value is not None}
-        return self._url_below(info, _PATHS[extension], partition, given)
+        place: dict[str, str | int] = {"token": str(info.token), "partition": partition}
+        return self._url_below(_PATHS[extension], place | given)
 
     def _key_url(
         self, info: FeedInfo, key: str, after_version: int, limit: int | None
@@ -248,22 +249,17 @@ class Wire(Generic[_Http]):
         if after_version < 0:
             raise ConfigurationError("Versions are numbers from 1 on, and 0 is before all of them.")
         parameters: dict[str, str | int] = {"key": key, "after-version": after_version}
-        return self._below(
+        return self._url_below(
             _PATHS[KEY_HISTORY], parameters | ({} if limit is None else {"pagesizehint": limit})
         )
 
-    def _url_below(
-        self, info: FeedInfo, name: str, partition: int, parameters: dict[str, str | int]
-    ) -> httpx.URL:
-        return self._below(name, {"token": str(info.token), "partition": partition, **parameters})
-
-    def _below(self, name: str, parameters: dict[str, str | int]) -> httpx.URL:
+    def _url_below(self, name: str, parameters: Mapping[str, str | int]) -> httpx.URL:
         path = self._url.raw_path.partition(b"?")[0].rstrip(b"/")
         query = self._url.params.merge(parameters)
         return self._url.copy_with(raw_path=path + f"/{name}?{query}".encode())
 
-    def _expect_extension(self, info: FeedInfo, extension: str | None) -> None:
-        if extension is not None and extension not in info.extensions:
+    def _expect_extension(self, info: FeedInfo, extension: str) -> None:
+        if extension not in info.extensions:
             raise ConfigurationError(
                 f"{self._address} does not have the extension {extension}: its discovery document "
                 "does not name it."
@@ -343,25 +339,19 @@ class Wire(Generic[_Http]):
         except (httpx.InvalidURL, ValueError):
             return ""
 
-    @contextmanager
-    def _reaching(self, request: Exchange) -> Iterator[None]:
+    def _break_off(self, request: Exchange, error: Exception) -> None:
         """Turn httpx's exceptions into ours; theirs carry the URL with its secrets.
 
-        A page that broke off, or was more than is taken, stands up to its last checkpoint.
+        A page that broke off stands up to its last checkpoint, if it has one.
         """
-        try:
-            with self._redaction.asking(request.url):
-                yield
-        except PageTooLarge:
-            if not request.has_checkpoint:
-                raise
-        except (httpx.RequestError, TimeoutError) as error:
-            if not request.has_checkpoint:
-                raise self._failure(request, error) from None
-        except (httpx.InvalidURL, UnicodeError):
+        if isinstance(error, httpx.InvalidURL | UnicodeError):
             raise ConfigurationError(
                 f"{self._address} cannot be asked: its address or a header is not of HTTP's form."
             ) from None
+        failure = self._failure(request, error)
+        if not request.is_in_page:
+            raise failure from None
+        request.broken = failure
 
     def _failure(self, request: Exchange, error: Exception) -> CutPage | Unreachable:
         """Say why there is no answer, or no whole one."""
@@ -385,12 +375,6 @@ def _coding(compressed: Compressed) -> str:
     if compressed == "zstd":
         require("zstandard", extra="zstd", user="A client that asks for zstd")
     return _CODINGS[compressed]
-
-
-def _arrow_decoder() -> "type[ArrowDecoder]":
-    from zeroeventhub.arrow.page_decoder import ArrowDecoder  # noqa: PLC0415 - of another extra
-
-    return ArrowDecoder
 
 
 def _arrow_page_of(page: Page) -> "ArrowPage":

@@ -60,11 +60,6 @@ class ArrowDecoder:
         while message := self._next_message():
             self._take(message)
 
-    @property
-    def has_checkpoint(self) -> bool:
-        """Tell whether there is a page in what came so far."""
-        return self._checkpoint is not None
-
     def page(self) -> ArrowPage:
         """Return the events up to the last checkpoint.
 
@@ -143,7 +138,11 @@ class ArrowDecoder:
         """Read a checkpoint, which is a line of its own."""
         decoder = PageDecoder(self._partition)
         decoder.feed(line.encode() + b"\n")
-        if not decoder.has_checkpoint or (page := decoder.page()).events:
+        try:
+            page = decoder.page()
+        except CutPage:
+            page = None
+        if page is None or page.events:
             raise ProtocolError("A checkpoint of the page is none.")
         return page
 

@@ -3,12 +3,12 @@
 import asyncio
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 
 from zeroeventhub._http.exchange import Exchange
-from zeroeventhub._wire import Wire, rfc3339
+from zeroeventhub._wire import UNREACHED, Wire, rfc3339
 from zeroeventhub.ndjson import (
     decode_counted_cursor,
     decode_cursor,
@@ -69,6 +69,7 @@ class AsyncClient(Wire[httpx.AsyncClient]):
         types: TypeFilter | None = None,
         stop: str | None = None,
         wait: float | None = None,
+        data_type: Any = None,
     ) -> Page:
         """Fetch the page that follows a cursor; see `Client.fetch`."""
         info = self._info or await self.discover()
@@ -81,6 +82,7 @@ class AsyncClient(Wire[httpx.AsyncClient]):
             types=types,
             stop=stop,
             wait=wait,
+            data_type=data_type,
         )
         return self._understand_page(await self._ask(request))
 
@@ -160,24 +162,27 @@ class AsyncClient(Wire[httpx.AsyncClient]):
     async def _ask(self, request: Exchange) -> Exchange:
         """Send a request and take in its answer."""
         # The alarm inside: what came before it rings may hold a checkpoint.
-        with self._reaching(request):
-            async with (
-                asyncio.timeout(request.deadline.left) as alarm,
-                self._http.stream(
-                    request.method,
-                    request.url,
-                    headers=request.headers,
-                    extensions={"timeout": request.timeouts},
-                    **self._options,
-                ) as answer,
-            ):
-                request.begin(answer)
-                _wind(alarm, request.deadline.left)
-                consumed = answer.is_stream_consumed
-                async for chunk in answer.aiter_bytes() if consumed else answer.aiter_raw():
-                    if not request.take(chunk):
-                        break
+        try:
+            with self._redaction.asking(request.url):
+                async with (
+                    asyncio.timeout(request.deadline.left) as alarm,
+                    self._http.stream(
+                        request.method,
+                        request.url,
+                        headers=request.headers,
+                        extensions={"timeout": request.timeouts},
+                        **self._options,
+                    ) as answer,
+                ):
+                    request.begin(answer)
                     _wind(alarm, request.deadline.left)
+                    consumed = answer.is_stream_consumed
+                    async for chunk in answer.aiter_bytes() if consumed else answer.aiter_raw():
+                        if not request.take(chunk):
+                            break
+                        _wind(alarm, request.deadline.left)
+        except UNREACHED as error:
+            self._break_off(request, error)
         return request
 
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 
 from zeroeventhub._http.exchange import Exchange
-from zeroeventhub._wire import Wire, rfc3339
+from zeroeventhub._wire import UNREACHED, Wire, rfc3339
 from zeroeventhub.ndjson import (
     decode_counted_cursor,
     decode_cursor,
@@ -74,6 +74,7 @@ class Client(Wire[httpx.Client]):
         types: TypeFilter | None = None,
         stop: str | None = None,
         wait: float | None = None,
+        data_type: Any = None,
     ) -> Page:
         """Fetch the page that follows a cursor, discovering the feed first if need be.
 
@@ -87,6 +88,8 @@ class Client(Wire[httpx.Client]):
             stop: a cursor to read up to and no further; for feeds with the extension "stop".
             wait: seconds that the feed may wait at the head for something to read; without the
                 extension "wait" it answers at once.
+            data_type: the type that the data of the events is wanted as, such as a msgspec.Struct
+                or a dataclass, for `page.events.decoded`: the page is decoded as it at once.
 
         Raises:
             ConfigurationError: the feed cannot do what was asked for.
@@ -106,6 +109,7 @@ class Client(Wire[httpx.Client]):
             types=types,
             stop=stop,
             wait=wait,
+            data_type=data_type,
         )
         return self._understand_page(self._ask(request))
 
@@ -280,18 +284,22 @@ class Client(Wire[httpx.Client]):
 
     def _ask(self, request: Exchange) -> Exchange:
         """Send a request and take in its answer."""
-        with (
-            self._reaching(request),
-            self._http.stream(
-                request.method,
-                request.url,
-                headers=request.headers,
-                extensions={"timeout": request.socket_timeouts},
-                **self._options,
-            ) as answer,
-        ):
-            request.begin(answer)
-            for chunk in answer.iter_bytes() if answer.is_stream_consumed else answer.iter_raw():
-                if not request.take(chunk):
-                    break
+        try:
+            with (
+                self._redaction.asking(request.url),
+                self._http.stream(
+                    request.method,
+                    request.url,
+                    headers=request.headers,
+                    extensions={"timeout": request.socket_timeouts},
+                    **self._options,
+                ) as answer,
+            ):
+                request.begin(answer)
+                read = answer.is_stream_consumed
+                for chunk in answer.iter_bytes() if read else answer.iter_raw():
+                    if not request.take(chunk):
+                        break
+        except UNREACHED as error:
+            self._break_off(request, error)
         return request

@@ -6,14 +6,11 @@ for package in ("sqlalchemy", "greenlet"):
     require(package, extra="sql", user="A consumer that keeps its place in a database")
 
 from zeroeventhub._follow.failures import Failures  # noqa: E402 - after it
-from zeroeventhub.consumer.applying.pending_page import (  # noqa: E402 - after it
-    AsyncPendingPage,
-    PendingPage,
-)
 from zeroeventhub.consumer.async_consumer import AsyncConsumer  # noqa: E402 - after it
 from zeroeventhub.consumer.consumer import Consumer  # noqa: E402 - after it
 from zeroeventhub.consumer.lag import async_lag, lag  # noqa: E402 - after it
 from zeroeventhub.consumer.observer import Observer  # noqa: E402 - after it
+from zeroeventhub.consumer.page import AsyncPendingPage, PendingPage  # noqa: E402 - after it
 
 __all__ = [
     "AsyncConsumer",

@@ -8,20 +8,21 @@ from typing import Any
 
 from zeroeventhub._follow import Deliver, Discover, Fetch, Pause, Step
 from zeroeventhub.client import AsyncClient
-from zeroeventhub.consumer.access import AsyncAccess
-from zeroeventhub.consumer.applying.pending_page import AsyncPendingPage
+from zeroeventhub.consumer.base import BaseConsumer
 from zeroeventhub.consumer.driving import next_step
-from zeroeventhub.consumer.following import Following
-from zeroeventhub.consumer.running.run import Run
-from zeroeventhub.consumer.running.stopping import stop_on_signals
-from zeroeventhub.consumer.running.tasks import Tasks
-from zeroeventhub.consumer.telling import AsyncTeller
+from zeroeventhub.consumer.page import AsyncPendingPage, Wish
+from zeroeventhub.consumer.page_transactions import PageTransactions
+from zeroeventhub.consumer.progress import AsyncProgressReporter
+from zeroeventhub.consumer.run import Run
+from zeroeventhub.consumer.signals import stop_on_signals
+from zeroeventhub.consumer.store_session import StoreSteps, async_engine, in_store_async
+from zeroeventhub.consumer.tasks import AsyncPrefetcher, Tasks
 from zeroeventhub.errors import ZeroEventHubError
 
 __all__ = ["AsyncConsumer"]
 
 
-class AsyncConsumer(Following[AsyncClient]):
+class AsyncConsumer(BaseConsumer[AsyncClient]):
     """Follow a feed and keep the cursors in a database, asynchronously.
 
     The arguments are those of Consumer, with an AsyncClient and a store made with an AsyncEngine.
@@ -31,24 +32,34 @@ class AsyncConsumer(Following[AsyncClient]):
 
     async def __aiter__(self) -> AsyncIterator[AsyncPendingPage]:
         """Yield pages that have events, one partition after the other, without leases."""
-        access = AsyncAccess(self.client, self._options, self._reading)
-        teller = AsyncTeller(self.client, access, self._options, self._log)
+        reporter = AsyncProgressReporter(self.client, self._config, self._log)
+        wish = Wish()
+        prefetcher = AsyncPrefetcher(self.client, self._config, wish)
         steps = self._follower().steps()
         bell = asyncio.Event()
         go_on: Callable[[], Step] = partial(next, steps)
-        with self._woken_by(bell.set):
-            while (step := next_step(go_on)) is not None:
-                if teller.is_due:
-                    await teller.tell()
-                if isinstance(step, Deliver):
-                    yield AsyncPendingPage.of(self._options, step)
-                    go_on = partial(steps.send, None)
-                    continue
-                try:
-                    go_on = partial(steps.send, await self._carry_out(access, step, bell))
-                except ZeroEventHubError as error:
-                    go_on = partial(steps.throw, error)
-            await teller.tell()
+        try:
+            with self._woken_by(bell.set):
+                while (step := next_step(go_on)) is not None:
+                    if reporter.is_due:
+                        await reporter.report()
+                    if isinstance(step, Deliver):
+                        if step.ahead is not None:
+                            await prefetcher.start(step.ahead)
+                        page = step.page
+                        yield AsyncPendingPage(
+                            step.partition, page.events, page.cursor, step.place, self._config, wish
+                        )
+                        go_on = partial(steps.send, None)
+                        continue
+                    try:
+                        result = await self._carry_out(prefetcher, step, bell)
+                        go_on = partial(steps.send, result)
+                    except ZeroEventHubError as error:
+                        go_on = partial(steps.throw, error)
+                await reporter.report()
+        finally:
+            await prefetcher.drop()
 
     async def run(
         self,
@@ -63,27 +74,28 @@ class AsyncConsumer(Following[AsyncClient]):
         stopped is not waited for. `apply` is a coroutine function, or an ordinary one that is given
         a sync connection or session.
         """
-        access = AsyncAccess(self.client, self._options, self._reading)
-        engine = access.engine.sync_engine
-        run = Run(self._options, self._reading, engine, self._is_stopped)
-        tasks = Tasks(run, access, apply, sessions)
+        log, engine = self._log, async_engine(self.store).sync_engine
+        run = Run(self._config, engine, log, self._is_stopped)
+        transactions = PageTransactions(self._config, apply, sessions, log, run.letters)
+        tasks = Tasks(run, self.client, transactions)
         loop = asyncio.get_running_loop()
         stop = partial(loop.call_soon_threadsafe, self.stop)
-        teller = AsyncTeller(self.client, access, self._options, self._log)
+        reporter = AsyncProgressReporter(self.client, self._config, log)
         signals = stop_on_signals(stop) if handle_signals else nullcontext()
         with signals, self._woken_by(tasks.wake):
-            async with teller.beside():
+            async with reporter.beside():
                 await tasks.drive()
 
-    async def _carry_out(self, access: AsyncAccess, step: Step, bell: asyncio.Event) -> Any:
+    async def _carry_out(self, prefetcher: AsyncPrefetcher, step: Step, bell: asyncio.Event) -> Any:
         match step:
             case Discover():
-                return await access.discover()
+                return await self.client.discover()
             case Fetch():
-                return await access.fetch(step)
+                return await prefetcher.fetch(step)
             case Pause():
                 self._log.waits(step)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(bell.wait(), step.seconds)
                 return None
-        return await access.keep(self._book.carry_out, step)
+        carry_out = partial(StoreSteps(self._config).carry_out, step)
+        return await in_store_async(self.store, carry_out)

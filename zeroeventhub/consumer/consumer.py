@@ -1,27 +1,28 @@
 """The consumer: pages in, effects and cursor committed in one transaction."""
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext, suppress
+from contextlib import closing, nullcontext, suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from zeroeventhub._follow import Deliver, Discover, Fetch, Pause, Step
 from zeroeventhub.client import Client
-from zeroeventhub.consumer.access import Access
-from zeroeventhub.consumer.applying.pending_page import PendingPage
+from zeroeventhub.consumer.base import BaseConsumer
 from zeroeventhub.consumer.driving import next_step
-from zeroeventhub.consumer.following import Following
-from zeroeventhub.consumer.running.run import Run
-from zeroeventhub.consumer.running.stopping import stop_on_signals
-from zeroeventhub.consumer.running.threads import Threads
-from zeroeventhub.consumer.telling import Teller
+from zeroeventhub.consumer.page import PendingPage, Wish
+from zeroeventhub.consumer.page_transactions import PageTransactions
+from zeroeventhub.consumer.progress import ProgressReporter
+from zeroeventhub.consumer.run import Run
+from zeroeventhub.consumer.signals import stop_on_signals
+from zeroeventhub.consumer.store_session import StoreSteps, in_store, sync_engine
+from zeroeventhub.consumer.threads import Prefetcher, Threads
 from zeroeventhub.errors import ZeroEventHubError
 
 __all__ = ["Consumer"]
 
 
-class Consumer(Following[Client]):
+class Consumer(BaseConsumer[Client]):
     """Follow a feed and keep the cursors in a database.
 
     Run it with a function that applies events: partitions are read side by side, and shared with
@@ -60,6 +61,9 @@ class Consumer(Following[Client]):
         observer: is told of the work.
         register_progress: tell the publisher what has been committed, every ten seconds and at the
             end, so that trimming waits for it; see docs/retention.md.
+        synchronous_commit: whether PostgreSQL has a page of `run` on disk before the next one is
+            applied. Without, effects and cursor of the last pages may be lost, together, where the
+            database's server crashes, and these pages are read again.
 
     Raises:
         ConfigurationError: an option is out of its range.
@@ -69,24 +73,30 @@ class Consumer(Following[Client]):
 
     def __iter__(self) -> Iterator[PendingPage]:
         """Yield pages that have events, one partition after the other, without leases."""
-        access = Access(self.client, self._options, self._reading)
-        teller = Teller(self.client, access, self._options, self._log)
+        reporter = ProgressReporter(self.client, self._config, self._log)
+        wish = Wish()
+        prefetcher = Prefetcher(self.client, self._config, wish)
         steps = self._follower().steps()
         bell: SimpleQueue[None] = SimpleQueue()
         go_on: Callable[[], Step] = partial(next, steps)
-        with self._woken_by(partial(bell.put, None)):
+        with self._woken_by(partial(bell.put, None)), closing(prefetcher):
             while (step := next_step(go_on)) is not None:
-                if teller.is_due:
-                    teller.tell()
+                if reporter.is_due:
+                    reporter.report()
                 if isinstance(step, Deliver):
-                    yield PendingPage.of(self._options, step)
+                    if step.ahead is not None:
+                        prefetcher.start(step.ahead)
+                    page = step.page
+                    yield PendingPage(
+                        step.partition, page.events, page.cursor, step.place, self._config, wish
+                    )
                     go_on = partial(steps.send, None)
                     continue
                 try:
-                    go_on = partial(steps.send, self._carry_out(access, step, bell))
+                    go_on = partial(steps.send, self._carry_out(prefetcher, step, bell))
                 except ZeroEventHubError as error:
                     go_on = partial(steps.throw, error)
-            teller.tell()
+            reporter.report()
 
     def run(
         self,
@@ -112,23 +122,24 @@ class Consumer(Following[Client]):
             ConfigurationError: the store's engine cannot be used by several threads, or signals
                 are to be handled and this is not the main thread.
         """
-        access = Access(self.client, self._options, self._reading)
-        run = Run(self._options, self._reading, access.engine, self._is_stopped)
-        threads = Threads(run, access, apply, sessions)
-        teller = Teller(self.client, access, self._options, self._log)
+        log, stopped = self._log, self._is_stopped
+        run = Run(self._config, sync_engine(self.store), log, stopped)
+        transactions = PageTransactions(self._config, apply, sessions, log, run.letters)
+        threads = Threads(run, self.client, transactions)
+        reporter = ProgressReporter(self.client, self._config, log)
         signals = stop_on_signals(self.stop) if handle_signals else nullcontext()
-        with signals, self._woken_by(threads.wake), teller.beside():
+        with signals, self._woken_by(threads.wake), reporter.beside():
             threads.drive()
 
-    def _carry_out(self, access: Access, step: Step, bell: SimpleQueue[None]) -> Any:
+    def _carry_out(self, prefetcher: Prefetcher, step: Step, bell: SimpleQueue[None]) -> Any:
         match step:
             case Discover():
-                return access.discover()
+                return self.client.discover()
             case Fetch():
-                return access.fetch(step)
+                return prefetcher.fetch(step)
             case Pause():
                 self._log.waits(step)
                 with suppress(Empty):
                     bell.get(timeout=step.seconds)
                 return None
-        return access.keep(self._book.carry_out, step)
+        return in_store(self.store, partial(StoreSteps(self._config).carry_out, step))

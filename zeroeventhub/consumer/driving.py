@@ -4,13 +4,13 @@ from collections.abc import Awaitable, Callable, Generator
 from functools import partial
 from typing import Any, TypeVar
 
-__all__ = ["drive", "drive_async", "let_go", "next_step"]
+__all__ = ["drive", "drive_async", "drop_traceback", "next_step"]
 
 _Step = TypeVar("_Step")
 _Result = TypeVar("_Result")
 
 
-def let_go(error: BaseException | None) -> None:
+def drop_traceback(error: BaseException | None) -> None:
     """Forget where an error came from that was told, and is waited out.
 
     The frames that it came through know the page that it is about; some may know it as well, and

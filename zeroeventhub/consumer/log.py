@@ -4,7 +4,7 @@ import logging
 from typing import Any
 
 from zeroeventhub._follow import Pause
-from zeroeventhub.consumer.options import Options
+from zeroeventhub.consumer.config import Config
 from zeroeventhub.errors import Halted, LeaseLost, TokenChanged, ZeroEventHubError
 
 __all__ = ["Log"]
@@ -16,12 +16,12 @@ class Log:
     """Tell what happens, without data of events and without texts that may hold them.
 
     Args:
-        options: names the consumer, and who observes it.
+        config: names the consumer, and who observes it.
     """
 
-    def __init__(self, options: Options) -> None:
-        self._name = options.name
-        self._observer = options.observer
+    def __init__(self, config: Config) -> None:
+        self._name = config.name
+        self._observer = config.observer
 
     def waits(self, pause: Pause, partition: int | None = None) -> None:
         """Tell of a pause, if it is for an error; what a handler raised is named by its kind."""

@@ -12,7 +12,7 @@ from sqlalchemy import exc
 
 from zeroeventhub.errors import StoreUnavailable
 
-__all__ = ["is_transient", "reaching_store"]
+__all__ = ["is_transient", "reaching_store", "store_error"]
 
 _STATES = frozenset(
     {
@@ -105,16 +105,22 @@ def reaching_store(store: str = "The consumer's database") -> Iterator[None]:
     """
     try:
         yield
-    except StoreUnavailable:
-        raise
     except Exception as error:
-        if not is_transient(error):
+        judged = store_error(error, store)
+        if judged is error:
             raise
-        # The error's own text may hold statements, values, or an address.
-        kind = type(error.orig if isinstance(error, exc.DBAPIError) else error).__name__
-        raise StoreUnavailable(
-            f"{store} did not answer, or asked to try again ({kind})."
-        ) from error
+        raise judged from error
+
+
+def store_error(error: Exception, store: str = "The consumer's database") -> Exception:
+    """Return StoreUnavailable in place of what is transient, and all other errors as they are."""
+    if isinstance(error, StoreUnavailable) or not is_transient(error):
+        return error
+    # The error's own text may hold statements, values, or an address.
+    kind = type(error.orig if isinstance(error, exc.DBAPIError) else error).__name__
+    unavailable = StoreUnavailable(f"{store} did not answer, or asked to try again ({kind}).")
+    unavailable.__cause__ = error
+    return unavailable
 
 
 def _passes(error: BaseException | None) -> bool:

@@ -1,8 +1,9 @@
 """Insert many rows at once, the quickest way that a database's driver has."""
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from sqlalchemy import (
@@ -19,19 +20,31 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError
 
 from zeroeventhub.landing.column_form import ColumnForm, converted
-from zeroeventhub.landing.table_form import table_form
+from zeroeventhub.landing.table_form import TableForm, table_form
 
-__all__ = ["insert_columns"]
+__all__ = ["Batch", "bind", "insert_batch", "insert_columns"]
 
 _Rows = list[tuple[Any, ...]]
 
 
+class Batch(NamedTuple):
+    """Hold rows that have values for the same columns.
+
+    Attributes:
+        forms: of these columns.
+        values: rows of values as SQLAlchemy takes them; JSON as text.
+        rows: the same as the database's driver takes them.
+        csv: the same as PostgreSQL's COPY takes them, where they could be written so.
+    """
+
+    forms: tuple[ColumnForm, ...]
+    values: _Rows
+    rows: _Rows
+    csv: bytes | None
+
+
 def insert_columns(
-    connection: Connection,
-    table: Table,
-    columns: Mapping[str, Sequence[Any]],
-    *,
-    are_exact: bool = False,
+    connection: Connection, table: Table, columns: Mapping[str, Sequence[Any]]
 ) -> None:
     """Insert rows that are given column by column.
 
@@ -39,33 +52,62 @@ def insert_columns(
         connection: in the transaction that the rows are to be part of.
         table: where to.
         columns: by name, the values of all rows, as SQLAlchemy takes them; JSON as text.
-        are_exact: whether each is of the form of its column, as if it was read from JSON.
 
     Raises:
         Unfit: a column does not take a value.
         DBAPIError: the database does not take a row.
     """
-    dialect = connection.dialect
-    forms = table_form(table, dialect).columns
-    chosen = tuple(form for name, form in forms.items() if name in columns)
-    left_out = [form for name, form in forms.items() if name not in columns]
-    bound = [converted(form, form.bind, columns[form.column.name]) for form in chosen]
-    rows: _Rows = list(zip(*bound, strict=True))
-    if not rows:
+    form = table_form(table, connection.dialect)
+    forms = tuple(form.columns[name] for name in columns)
+    values = list(zip(*columns.values(), strict=True))
+    insert_batch(connection, form, bind(form, forms, values, are_exact=False))
+
+
+def bind(
+    form: TableForm, forms: tuple[ColumnForm, ...], values: _Rows, *, are_exact: bool
+) -> Batch:
+    """Make of values what the database's driver takes.
+
+    Args:
+        form: of the table.
+        forms: of the columns that there are values for.
+        values: rows of values as SQLAlchemy takes them; JSON as text.
+        are_exact: whether each is of the form of its column, as if it was read from JSON.
+
+    Raises:
+        Unfit: a column does not take a value.
+    """
+    rows = converted(forms, [one.bind for one in forms], values)
+    copies = are_exact and form.is_copied and all(one.is_text for one in forms)
+    return Batch(forms, values, rows, _csv(rows) if copies and rows else None)
+
+
+def insert_batch(connection: Connection, form: TableForm, batch: Batch) -> None:
+    """Insert rows.
+
+    Args:
+        connection: in the transaction that they are to be part of.
+        form: of the table.
+        batch: the rows.
+
+    Raises:
+        DBAPIError: the database does not take a row.
+    """
+    if not batch.rows:
         return
-    is_complete = all(form.column.default is None for form in left_out)
-    plain = all(form.is_plain for form in chosen)
+    dialect, chosen = connection.dialect, batch.forms
+    left_out = [one for one in form.columns.values() if one not in chosen]
+    is_complete = all(one.column.default is None for one in left_out)
     # Statements that are written out name the table as it was declared.
     is_complete &= not connection.get_execution_options().get("schema_translate_map")
-    if is_complete and plain and dialect.name == "postgresql" and dialect.driver == "psycopg":
-        as_text = are_exact and all(form.is_text for form in chosen)
-        _copy(connection, chosen, rows, _csv(rows) if as_text else None)
+    if is_complete and form.is_copied and all(one.is_plain for one in chosen):
+        _copy(connection, batch)
     elif is_complete and dialect.positional:
-        connection.exec_driver_sql(_text(chosen, dialect), rows)
+        connection.exec_driver_sql(_text(chosen, dialect), batch.rows)
     else:
         # Parameters by their names, or defaults that SQLAlchemy knows.
-        named = {form.column.key: columns[form.column.name] for form in chosen}
-        each = [dict(zip(named, row, strict=True)) for row in zip(*named.values(), strict=True)]
+        names = [one.column.key for one in chosen]
+        each = [dict(zip(names, row, strict=True)) for row in batch.values]
         connection.execute(_statement(chosen, dialect), each)
 
 
@@ -88,39 +130,43 @@ def _text(chosen: tuple[ColumnForm, ...], dialect: Dialect) -> str:
     return str(_statement(chosen, dialect).compile(dialect=dialect))
 
 
-def _csv(rows: _Rows) -> bytes | None:
-    """Write rows as CSV; None where that takes more than to write them as JSON.
+def _csv(rows: _Rows) -> bytes:
+    """Write rows as CSV, all in one call.
 
     Without its brackets, a row of JSON is one of CSV, in which a backslash stands before quotes and
-    before itself; as long as nothing else had to be escaped.
+    before itself. What else JSON escapes is put in its place.
     """
-    lines: bytes = _encode_lines(rows)
+    lines: bytes = _encode_lines(rows)[1:-2].replace(b"]\n[", b"\n")
     if b"\\" in lines and b"\\" in lines.replace(rb"\\", b"").replace(rb"\"", b""):
-        return None
-    return lines[1:-2].replace(b"]\n[", b"\n")
+        return _ESCAPED.sub(_unescaped, lines)
+    return lines
 
 
 _encode_lines = msgspec.json.Encoder().encode_lines
 
+_ESCAPED = re.compile(rb"\\(?:[bfnrt\"\\]|u00[0-9a-f]{2})")
+
+
+def _unescaped(found: re.Match[bytes]) -> bytes:
+    text = found[0]
+    if text in {rb"\"", rb"\\"}:
+        return text
+    character: str = msgspec.json.decode(b'"%b"' % text)
+    return character.encode()
+
+
 _CSV = r" (FORMAT csv, NULL 'null', ESCAPE E'\\', ENCODING 'UTF8')"
 
 
-def _copy(
-    connection: Connection, chosen: Sequence[ColumnForm], rows: _Rows, csv: bytes | None
-) -> None:
+def _copy(connection: Connection, batch: Batch) -> None:
     """Insert rows by PostgreSQL's COPY, through psycopg.
 
     Args:
         connection: in the transaction that the rows are to be part of.
-        chosen: the columns.
-        rows: of values as psycopg takes them.
-        csv: the same rows as CSV, where they have been written so.
+        batch: the rows.
     """
-    dialect = connection.dialect
-    quoted = dialect.identifier_preparer
-    names = ", ".join(quoted.format_column(form.column) for form in chosen)
-    table = quoted.format_table(chosen[0].column.table)
-    statement = f"COPY {table} ({names}) FROM STDIN{'' if csv is None else _CSV}"
+    dialect, (_, _, rows, csv) = connection.dialect, batch
+    statement = _copy_statement(batch.forms, dialect) + ("" if csv is None else _CSV)
     if not connection.in_transaction():
         connection.begin()  # what goes around SQLAlchemy would not begin it
     try:
@@ -133,6 +179,13 @@ def _copy(
         raise DBAPIError.instance(
             statement, None, error, dialect.loaded_dbapi.Error, dialect=dialect
         ) from error
+
+
+@lru_cache(maxsize=64)
+def _copy_statement(chosen: tuple[ColumnForm, ...], dialect: Dialect) -> str:
+    quoted = dialect.identifier_preparer
+    names = ", ".join(quoted.format_column(form.column) for form in chosen)
+    return f"COPY {quoted.format_table(chosen[0].column.table)} ({names}) FROM STDIN"
 
 
 def _copy_sync(driver: Any, statement: str, rows: _Rows, csv: bytes | None) -> None:

@@ -38,7 +38,7 @@ class Presence(Enum):
     DEFAULT = auto()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ColumnForm:
     """Hold what is known of a column.
 
@@ -50,8 +50,7 @@ class ColumnForm:
         from_python: the same of a value of Python's.
         bind: makes of a value what the driver takes; None where they are the same.
         is_plain: whether the driver's value is what the database stores, without an expression.
-        is_text: whether PostgreSQL reads values that were read from JSON as JSON writes them; not
-            so where the column holds JSON itself, which would be full of escapes.
+        is_text: whether PostgreSQL reads values that were read from JSON as JSON writes them.
     """
 
     column: Column[Any]
@@ -77,7 +76,9 @@ class ColumnForm:
             # What the engine was made with, if it was made with one.
             dumps = getattr(dialect, "_json_serializer", None) or json.dumps
             read, write = _json_read(kind), _json_written(kind, dumps)
-            return cls(column, presence, msgspec.Raw, read, write, None, is_plain=True)
+            return cls(
+                column, presence, msgspec.Raw, read, write, None, is_plain=True, is_text=True
+            )
         moment = isinstance(kind, DateTime) and not (kind.timezone and dialect.name == "postgresql")
         convert = _in_utc if moment else None
         plain = not kind._has_bind_expression  # noqa: SLF001 - nothing public tells
@@ -85,8 +86,9 @@ class ColumnForm:
         if bind is None and form in _SHOWN and dialect.driver == "psycopg":
             bind = _shown
         from_python = convert
-        if form is bool and dialect.supports_native_boolean:
-            # It lets pass what is true or false, and nothing else; what was read is that.
+        native = dialect.supports_native_boolean or dialect.name == "sqlite"
+        if form is float or (form is bool and native):
+            # It lets pass what is of this form, and nothing else; what was read is that.
             from_python, bind = bind, None
         text = bind is _shown or (bind is None and form in _WRITTEN)
         return cls(column, presence, form, convert, from_python, bind, is_plain=plain, is_text=text)
@@ -122,14 +124,25 @@ class Unfit(Exception):  # noqa: N818 - named for what happened
         self.place = place
 
 
-def converted(column: ColumnForm, convert: Convert | None, values: Sequence[Any]) -> Sequence[Any]:
-    """Convert all values of a column.
+def converted(
+    columns: Sequence[ColumnForm],
+    converts: Sequence[Convert | None],
+    rows: list[tuple[Any, ...]],
+) -> list[tuple[Any, ...]]:
+    """Convert the values of rows, column by column.
 
     Raises:
         Unfit: one cannot be converted.
     """
-    if convert is None:
-        return values
+    if not any(converts):
+        return rows
+    done: list[Any] = []
+    for column, convert, values in zip(columns, converts, zip(*rows, strict=True), strict=False):
+        done.append(values if convert is None else _all_converted(column, convert, values))
+    return list(zip(*done, strict=True))
+
+
+def _all_converted(column: ColumnForm, convert: Convert, values: Sequence[Any]) -> list[Any]:
     done: list[Any] = []
     try:
         done.extend(map(convert, values))

@@ -1,18 +1,20 @@
 """Rows of events, for any table."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import groupby
 from typing import Any
 
 from sqlalchemy import Connection, Table
 
 from zeroeventhub.errors import ConfigurationError, ProtocolError
-from zeroeventhub.landing.bulk_insert import insert_columns
-from zeroeventhub.landing.column_form import ABSENT, Unfit, converted
+from zeroeventhub.landing.bulk_insert import Batch, bind, insert_batch
+from zeroeventhub.landing.column_form import ABSENT, ColumnForm, Unfit, converted
 from zeroeventhub.landing.table_form import TableForm, table_form
+from zeroeventhub.ndjson import PageEvents
 from zeroeventhub.protocol import Event
 
-__all__ = ["insert_events"]
+__all__ = ["insert_events", "prepare_rows"]
 
 _Rows = list[tuple[Any, ...]]
 
@@ -37,15 +39,30 @@ def insert_events(
         ConfigurationError: a row that `row` has made does not.
     """
     form = table_form(table, connection.dialect)
+    batches = events.prepared.get(form) if isinstance(events, PageEvents) and not row else None
+    for batch in batches or _batches(form, table, events, row):
+        insert_batch(connection, form, batch)
+
+
+def prepare_rows(form: TableForm, events: PageEvents) -> None:
+    """Make the rows of a page before they are asked for; where one does not fit, nothing."""
+    with suppress(ProtocolError):
+        events.prepared[form] = list(_batches(form, form.table, events, None))
+
+
+def _batches(
+    form: TableForm,
+    table: Table,
+    events: Sequence[Event],
+    row: Callable[[Event], Mapping[str, Any]] | None,
+) -> Iterator[Batch]:
+    """Yield rows as the database's driver takes them, in runs that leave out the same columns."""
     rows = _read(form, table, events) if row is None else _made(form, table, events, row)
-    for first, columns in _alike(form, rows):
+    for first, forms, run in _alike(form, rows):
         try:
-            for name, values in columns.items():
-                column = form.columns[name]
-                columns[name] = converted(
-                    column, column.from_json if row is None else column.from_python, values
-                )
-            insert_columns(connection, table, columns, are_exact=row is None)
+            converts = [one.from_json if row is None else one.from_python for one in forms]
+            values = converted(forms, converts, run)
+            yield bind(form, forms, values, are_exact=row is None)
         except Unfit as error:
             number = first + error.place
             raise _refusal(table, number, str(error), is_made=row is not None) from None
@@ -53,6 +70,8 @@ def insert_events(
 
 def _read(form: TableForm, table: Table, events: Sequence[Event]) -> _Rows:
     """Read the rows that the data of events has."""
+    if isinstance(events, PageEvents) and (found := form.read_all(events)) is not None:
+        return found
     rows: _Rows = []
     read, append = form.read, rows.append
     try:
@@ -94,15 +113,17 @@ def _refusal(
     )
 
 
-def _alike(form: TableForm, rows: _Rows) -> Iterator[tuple[int, dict[str, Sequence[Any]]]]:
-    """Yield runs of rows that leave out the same columns: where they begin, and their columns."""
-    names, optional, first = tuple(form.columns), form.optional, 1
+def _alike(form: TableForm, rows: _Rows) -> Iterator[tuple[int, tuple[ColumnForm, ...], _Rows]]:
+    """Yield runs of rows that leave out the same columns: their number, columns and values."""
+    every, optional, first = tuple(form.columns.values()), form.optional, 1
     for run in _runs(rows, optional):
-        columns: dict[str, Sequence[Any]] = dict(zip(names, zip(*run, strict=True), strict=True))
-        for place in optional:
-            if run[0][place] is ABSENT:
-                del columns[names[place]]
-        yield first, columns
+        absent = {place for place in optional if run[0][place] is ABSENT}
+        if absent:
+            present = [place for place in range(len(every)) if place not in absent]
+            forms = tuple(every[place] for place in present)
+            yield first, forms, [tuple(row[place] for place in present) for row in run]
+        else:
+            yield first, every, run
         first += len(run)
 
 

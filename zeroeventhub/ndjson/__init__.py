@@ -13,7 +13,7 @@ from zeroeventhub.ndjson.documents import (
     encode_lag,
     encode_segments,
 )
-from zeroeventhub.ndjson.page_decoder import PageDecoder
+from zeroeventhub.ndjson.page_decoder import PageDecoder, PageEvents
 from zeroeventhub.ndjson.page_encoder import (
     MEDIA_TYPE,
     encode_page,
@@ -24,6 +24,7 @@ from zeroeventhub.ndjson.page_encoder import (
 __all__ = [
     "MEDIA_TYPE",
     "PageDecoder",
+    "PageEvents",
     "decode_counted_cursor",
     "decode_cursor",
     "decode_info",

@@ -7,7 +7,7 @@ import msgspec
 
 from zeroeventhub.errors import ConfigurationError, ProtocolError
 from zeroeventhub.lines import one_line
-from zeroeventhub.ndjson.expecting import expect_cursor
+from zeroeventhub.ndjson.page_decoder import expect_cursor
 from zeroeventhub.protocol import (
     CountedCursor,
     Event,

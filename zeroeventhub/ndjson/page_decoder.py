@@ -1,44 +1,30 @@
-"""Bytes to pages, as they come: the line format of ZeroEventHub v1 and FeedAPI v2.
+"""Bytes to pages: the line format of ZeroEventHub v1 and FeedAPI v2.
 
 A line is an event (`data`), a checkpoint (`cursor`), both, or something newer that is passed
 over. Lines end in byte 0x0A and in nothing else: U+2028 and U+0085 are data.
+
+A page is decoded in one call, which is several times as quick as a call for each line. Where that
+call cannot vouch for every line, each is decoded by itself, to say which one is wrong.
 """
 
 import math
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
-from typing import NoReturn
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeAlias, overload
 
 import msgspec
 
 from zeroeventhub.errors import CutPage, PageTooLarge, ProtocolError
-from zeroeventhub.ndjson.expecting import expect_cursor
-from zeroeventhub.protocol import Event, Page
+from zeroeventhub.protocol import FIRST, LAST, Event, Page, is_cursor
 
-__all__ = ["PageDecoder"]
+__all__ = ["PageDecoder", "PageEvents", "expect_cursor"]
 
 _WHITE_SPACE = b" \t\r"
 """What JSON allows between its parts and no line ends with."""
 
-
-def _is_object(line: bytes) -> bool:
-    """Tell whether bytes are a JSON object from its beginning to its end."""
-    try:
-        line.decode()
-        msgspec.json.decode(line, type=_Object)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return False
-    return True
-
-
-def _is_utf_8(text: bytes) -> bool:
-    if text.isascii():
-        return True
-    try:
-        text.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+_UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class _Object(msgspec.Struct):
@@ -55,28 +41,113 @@ class _Line(msgspec.Struct, rename="camel", gc=False):
     headers: dict[str, str] | None = None
 
 
-class _DataAlone(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """What most lines are: an event that says nothing else."""
-
-    data: msgspec.Raw
-
-
 _UNSET = msgspec.UNSET
 _decode_line = msgspec.json.Decoder(_Line).decode
-_decode_data_alone = msgspec.json.Decoder(_DataAlone).decode
+_decode_lines = msgspec.json.Decoder(_Line).decode_lines
+
+_TWO_ON_A_LINE = re.compile(rb"\}[ \t\r]*\{")
+_cursor_of = attrgetter("cursor")
+_data_of = attrgetter("data")
+_partition_of = attrgetter("partition")
+
+_Lines: TypeAlias = list[Any]
+"""Lines of the form of `_Line`, with the data as Raw or as a type that was asked for."""
+
+
+@lru_cache(maxsize=64)
+def _typed_decoder(data_type: Any) -> Any:
+    """Return what decodes lines whose data is of a type."""
+    fields: list[Any] = [
+        (field.name, data_type if field.name == "data" else field.type, field.default)
+        for field in msgspec.structs.fields(_Line)
+    ]
+    model = msgspec.defstruct("Line", fields, rename="camel", gc=False)
+    return msgspec.json.Decoder(model).decode_lines
+
+
+class PageEvents(Sequence[Event]):
+    """Hold the events of a page, and make each of them when the first is asked for.
+
+    Args:
+        lines: the lines that have events.
+        text: these lines as they came; other lines may stand between them.
+        data_type: what their data was decoded as; None where it was not.
+
+    Attributes:
+        prepared: what was made of them before it was asked for, by what it was made for.
+    """
+
+    def __init__(self, lines: _Lines, text: bytes, data_type: Any) -> None:
+        self._count = len(lines)
+        self._text = text
+        self._data_type = data_type
+        self._lines: _Lines | None = lines
+        self._events: list[Event] | None = None
+        self.prepared: dict[Any, Any] = {}
+
+    def __len__(self) -> int:
+        """Return how many they are, without making them."""
+        return self._count
+
+    def __iter__(self) -> Iterator[Event]:
+        """Yield them in their order."""
+        return iter(self._all())
+
+    @overload
+    def __getitem__(self, index: int) -> Event: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Event]: ...
+    def __getitem__(self, index: int | slice) -> Event | list[Event]:
+        """Return one, or a list of some."""
+        return self._all()[index]
+
+    def __eq__(self, other: object) -> bool:
+        """Compare them with other events in their order."""
+        return self._all() == list(other) if isinstance(other, Sequence) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment] # as lists have none
+
+    def __repr__(self) -> str:
+        """Show them as a list does."""
+        return repr(self._all())
+
+    def decoded(self, data_type: Any) -> list[Any] | None:
+        """Return the data of all events, decoded as a type in one call; None if one does not fit.
+
+        Values are given out once, since they may be changed; who asks again gets new ones.
+        """
+        lines, self._lines = self._lines, None
+        if lines is None or data_type != self._data_type:
+            try:
+                lines = _typed_decoder(data_type)(self._text)
+            except Exception:  # noqa: BLE001 - a model of the caller's may raise anything
+                return None
+        return [line.data for line in lines or () if line.data is not _UNSET]
+
+    def _all(self) -> list[Event]:
+        if self._events is None:
+            lines, self._lines = self._lines, None
+            if lines is None or self._data_type is not None:
+                lines = [line for line in _decode_lines(self._text) if line.data is not _UNSET]
+            self._events = [
+                Event(bytes(line.data), line.headers) if line.headers else Event(bytes(line.data))
+                for line in lines
+            ]
+        return self._events
 
 
 class PageDecoder:
     """Collect the bytes of a response into a page.
 
-    Feed it chunks as they come, then ask for the page once. Events after the last
-    checkpoint are dropped: they will be sent again.
+    Feed it chunks as they come, then ask for the page. Events after the last checkpoint are
+    dropped: they will be sent again.
 
     Args:
         partition: the partition that was asked for.
         page_bytes: the longest page to take.
         page_events: the most events to take.
         line_bytes: the longest line to take, without its newline.
+        data_type: what the events will be asked for as; see `PageEvents.decoded`.
     """
 
     def __init__(
@@ -86,141 +157,208 @@ class PageDecoder:
         page_bytes: float = math.inf,
         page_events: float = math.inf,
         line_bytes: float = math.inf,
+        data_type: Any = None,
     ) -> None:
-        self._partition = partition
+        self._partition = str(partition)
+        self._room = page_bytes
         self._page_bytes = page_bytes
         self._page_events = page_events
         self._line_bytes = line_bytes
-        self._length = 0
-        self._rest = bytearray()
-        self._settled: list[Event] = []
-        self._tail: list[Event] = []
-        self._checkpoint: _Line | None = None
+        self._data_type = data_type
+        self._chunks: list[bytes] = []
 
     def feed(self, chunk: bytes) -> None:
         """Take the next bytes.
 
         Raises:
-            ProtocolError: a whole line is not one that the protocol allows.
-            PageTooLarge: the page, or a line of it, is longer than it may be; what was read
-                before that stands.
+            PageTooLarge: the page is longer than it may be; what came before that stands.
         """
-        room = self._page_bytes - self._length
-        self._length += len(chunk)
-        if len(chunk) > room:
-            chunk = chunk[: int(room)]
-        end, newline, rest = chunk.rpartition(b"\n")
-        if newline:
-            text = bytes(self._rest) + end
-            self._rest.clear()
-            lines = text.split(b"\n")
-            # No line of few bytes is too long, and few lines are not too many.
-            few = len(text) <= self._line_bytes and self._events + len(lines) <= self._page_events
-            checked = _is_utf_8(text)
-            if few and checked:
-                lines = lines[self._take_data(lines) :]
-            self._take(lines if few else self._bounded(lines), checked=checked)
-        self._rest += rest
-        if len(self._rest) > self._line_bytes:
-            self._refuse_line()
-        if self._length > self._page_bytes:
-            self._refuse_page(f"{self._page_bytes:,} bytes", "page_bytes")
+        self._chunks.append(chunk if len(chunk) <= self._room else chunk[: int(self._room)])
+        self._room -= len(chunk)
+        if self._room < 0:
+            self._room = 0
+            raise _page_too_large(f"{self._page_bytes:,} bytes", "page_bytes")
 
-    @property
-    def _events(self) -> int:
-        return len(self._settled) + len(self._tail)
+    def page(self, *, is_whole: bool = True) -> Page:
+        """Return the events up to the last checkpoint within the bounds.
 
-    def _bounded(self, lines: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield lines as they are taken, until one is too long or brings an event too many."""
+        Args:
+            is_whole: whether the body ended by itself, so that its last line may have no newline.
+
+        Raises:
+            CutPage: there was no checkpoint.
+            PageTooLarge: there was none within the bounds.
+            ProtocolError: a line is not one that the protocol allows.
+        """
+        body = b"".join(self._chunks)
+        # A publisher may leave out the last newline; what was cut short is no whole object.
+        if is_whole and not body.endswith(b"\n") and _is_object(body[body.rfind(b"\n") + 1 :]):
+            body += b"\n"
+        lines = self._at_once(body)
+        if lines is None:
+            found = self._settle(self._one_by_one(body))
+        elif _is_plain(lines):
+            checkpoint = lines.pop()
+            expect_cursor(checkpoint.cursor)
+            found = _Settled(lines, [], checkpoint, 0, None)
+        else:
+            found = self._settle(lines)
+        checkpoint = found.checkpoint
+        if checkpoint is None:
+            raise found.error or CutPage(
+                "The page ended before its checkpoint; it has to be read again."
+            )
+        text = body
+        if lines is None or found.tail:
+            text = b"\n".join(body.split(b"\n", found.upto)[:-1])
+        typed = lines is not None and type(checkpoint) is not _Line
+        return Page(
+            PageEvents(found.lines, text, self._data_type if typed else None),
+            checkpoint.cursor,
+            # Events behind it were cut off with the rest: they are there to be read.
+            caught_up=not found.tail and bytes(checkpoint.caught_up) == b"true",
+            stop_reached=bytes(checkpoint.stop_reached) == b"true",
+        )
+
+    def _at_once(self, text: bytes) -> _Lines | None:
+        """Decode a text in one call; None if it takes more than that to vouch for each line."""
+        if len(text) > self._line_bytes or not _is_utf_8(text):
+            return None
+        lines: _Lines | None = None
+        if self._data_type is not None:
+            try:
+                lines = _typed_decoder(self._data_type)(text)
+            except Exception:  # noqa: BLE001 - a model of the caller's may raise anything
+                lines = None
+        try:
+            lines = lines or _decode_lines(text)
+        except _UNDECODABLE:
+            return None
+        # As many values as lines, and no two on a line: each line is one, from end to end.
+        are_lines = (
+            len(lines) == text.count(b"\n")
+            and text.endswith(b"\n")
+            and _TWO_ON_A_LINE.search(text) is None
+        )
+        return lines if are_lines and 0 < len(lines) <= self._page_events else None
+
+    def _one_by_one(self, text: bytes) -> Iterator[_Line]:
+        """Decode line by line, until one is too long or brings an event too many."""
+        events = 0
+        *lines, rest = text.split(b"\n")
         for line in lines:
             if len(line) > self._line_bytes:
-                self._refuse_line()
-            yield line
-            if self._events > self._page_events:
-                self._refuse_page(f"{self._page_events:,} events", "page_events")
+                raise self._line_too_large()
+            try:
+                line.decode()  # what is passed over unparsed must be UTF-8 as well
+                parsed = _decode_line(line)
+            except _UNDECODABLE as error:
+                if line.strip(_WHITE_SPACE):
+                    raise ProtocolError(
+                        f"A line of the page is not of the protocol: {error}"
+                    ) from error
+                parsed = _Line()
+            events += parsed.data is not _UNSET
+            if events > self._page_events:
+                raise _page_too_large(f"{self._page_events:,} events", "page_events")
+            yield parsed
+        if len(rest) > self._line_bytes:
+            raise self._line_too_large()
 
-    def _refuse_line(self) -> NoReturn:
-        self._rest.clear()
-        raise PageTooLarge(
+    def _line_too_large(self) -> PageTooLarge:
+        return PageTooLarge(
             f"A line of the page is longer than {self._line_bytes:,} bytes: to read it, raise the "
             "client's Limits.line_bytes."
         )
 
-    def _refuse_page(self, bound: str, name: str) -> NoReturn:
-        raise PageTooLarge(
-            f"The page has more than {bound}: ask for fewer events with `limit`, or raise the "
-            f"client's Limits.{name}."
-        )
-
-    @property
-    def has_checkpoint(self) -> bool:
-        """Tell whether there is a page in what came so far."""
-        return self._checkpoint is not None
-
-    def page(self) -> Page:
-        """Return the events up to the last checkpoint.
+    def _settle(self, lines: Iterable[Any]) -> "_Settled":
+        """Find the last checkpoint, and the events before it.
 
         Raises:
-            CutPage: there was no checkpoint.
+            ProtocolError: a line is of another partition, or its cursor cannot be one.
         """
-        # A publisher may leave out the last newline; what was cut short is no whole object.
-        rest = bytes(self._rest)
-        if _is_object(rest):
-            self._take([rest], checked=True)
-        if self._checkpoint is None or self._checkpoint.cursor is None:
-            raise CutPage("The page ended before its checkpoint; it has to be read again.")
-        # Events behind it were cut off with the rest: they are there to be read.
-        whole = not self._tail
-        return Page(
-            self._settled,
-            self._checkpoint.cursor,
-            caught_up=whole and bytes(self._checkpoint.caught_up) == b"true",
-            stop_reached=bytes(self._checkpoint.stop_reached) == b"true",
-        )
-
-    def _take_data(self, lines: Iterable[bytes]) -> int:
-        """Take lines of UTF-8 up to the first that is more than data; return how many they are.
-
-        That is quicker than `_take`, which says what is wrong with the next one, or takes it.
-        """
-        before, append = len(self._tail), self._tail.append
-        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            for line in lines:
-                append(Event(bytes(_decode_data_alone(line).data)))
-        return len(self._tail) - before
-
-    def _take(self, lines: Iterable[bytes], *, checked: bool) -> None:
-        """Take whole lines.
-
-        Args:
-            lines: without their newlines.
-            checked: whether all of them are known to be UTF-8.
-        """
-        for line in lines:
-            try:
-                if not checked:
-                    line.decode()  # what is passed over unparsed must be UTF-8 as well
-                parsed = _decode_line(line)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                if not line.strip(_WHITE_SPACE):
+        settled: _Lines = []
+        tail: _Lines = []
+        checkpoint, number, count, error = None, 0, 0, None
+        try:
+            for number, line in enumerate(lines, start=1):
+                if line.data is _UNSET and not line.cursor:
                     continue
-                raise ProtocolError(
-                    f"A line of the page is not of the protocol: {error}"
-                ) from error
-            data, cursor, partition = parsed.data, parsed.cursor, parsed.partition
-            if data is _UNSET and not cursor:
-                continue
-            if partition is not None and str(partition) != str(self._partition):
-                raise ProtocolError(
-                    f"A line of partition {partition} came "
-                    f"in a page of partition {self._partition}."
-                )
-            if data is not _UNSET:
-                headers = parsed.headers
-                event = Event(bytes(data), headers) if headers else Event(bytes(data))
-                self._tail.append(event)
-            if cursor:
-                expect_cursor(cursor)
-                self._settled += self._tail
-                self._tail = []
-                self._checkpoint = parsed
+                if line.partition is not None and str(line.partition) != self._partition:
+                    raise ProtocolError(
+                        f"A line of partition {line.partition} came "
+                        f"in a page of partition {self._partition}."
+                    )
+                if line.data is not _UNSET:
+                    tail.append(line)
+                if line.cursor:
+                    expect_cursor(line.cursor)
+                    settled += tail
+                    tail, checkpoint, count = [], line, number
+        except PageTooLarge as too_large:
+            error = too_large
+        return _Settled(settled, tail, checkpoint, count, error)
+
+
+def _is_plain(lines: _Lines) -> bool:
+    """Tell whether lines are events that say nothing else, and a checkpoint at their end."""
+    last = len(lines) - 1
+    return (
+        bool(lines[last].cursor)
+        and list(map(_cursor_of, lines)).count(None) == last
+        and list(map(_partition_of, lines)).count(None) == last + 1
+        and lines[last].data is _UNSET
+        and list(map(_data_of, lines)).count(_UNSET) == 1
+    )
+
+
+class _Settled(NamedTuple):
+    """Hold the lines of the events before a checkpoint, and of those behind it.
+
+    Attributes:
+        lines: of the events before it.
+        tail: of those behind it.
+        checkpoint: its line; None where there is none.
+        upto: how many lines there are up to it.
+        error: the bound that was broken behind it, if one was.
+    """
+
+    lines: _Lines
+    tail: _Lines
+    checkpoint: Any
+    upto: int
+    error: PageTooLarge | None
+
+
+def expect_cursor(cursor: str) -> str:
+    """Refuse a cursor that could not be read from."""
+    if cursor in {FIRST, LAST} or not is_cursor(cursor):
+        raise ProtocolError("The feed gave a cursor that cannot be read from.")
+    return cursor
+
+
+def _page_too_large(bound: str, name: str) -> PageTooLarge:
+    return PageTooLarge(
+        f"The page has more than {bound}: ask for fewer events with `limit`, or raise the "
+        f"client's Limits.{name}."
+    )
+
+
+def _is_object(line: bytes) -> bool:
+    """Tell whether bytes are a JSON object from its beginning to its end."""
+    try:
+        line.decode()
+        msgspec.json.decode(line, type=_Object)
+    except _UNDECODABLE:
+        return False
+    return True
+
+
+def _is_utf_8(text: bytes) -> bool:
+    if text.isascii():
+        return True
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, urlsplit
 import httpx
 
 from zeroeventhub._follow import Pause
-from zeroeventhub._follow.backoff import Patience
+from zeroeventhub._follow.pages import Patience
 from zeroeventhub.client import Client
 from zeroeventhub.errors import (
     ConfigurationError,

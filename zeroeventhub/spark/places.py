@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from zeroeventhub._follow.layout_order import choose, ready
-from zeroeventhub._follow.page_reading import Passed, reaches_head
+from zeroeventhub._follow.pages import Passed, reaches_head
 from zeroeventhub.client import Client
 from zeroeventhub.errors import ConfigurationError, CutPage
 from zeroeventhub.protocol import (

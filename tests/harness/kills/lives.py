@@ -37,7 +37,7 @@ from zeroeventhub import (
     Event,
     PendingPage,
 )
-from zeroeventhub._follow import backoff
+from zeroeventhub._follow import pages
 from zeroeventhub.cursors.transience import is_transient
 from zeroeventhub.errors import Fenced
 
@@ -106,7 +106,7 @@ def live(life: Life) -> dict[str, int]:
         true_time = time.time
         time.time = lambda: true_time() + life.clock
     if life.hurried:
-        backoff.SHORTEST_BACKOFF, backoff.LONGEST_BACKOFF = 0.002, 0.05
+        pages.SHORTEST_BACKOFF, pages.LONGEST_BACKOFF = 0.002, 0.05
     dice = random.Random(life.seed)
     strikes: dict[str, Callable[[], object]] = {
         "kill": kill,

@@ -267,6 +267,7 @@ class CrewProcess(Process):
         self.workers = {}
         self.outcomes = []
         self.claimed = Claimed(frozenset())
+        self.epochs = {}
         self.halted = set()
         self.idle, self.step, self.changed = 0, None, True
         return Crew(
@@ -298,6 +299,8 @@ class CrewProcess(Process):
                 self.idle = 0
                 claim = world.store.claim
                 self.claimed = yield from call(world, claim, self.name, step.wanted, world.lease)
+                self.epochs.clear()
+                self.epochs.update(self.claimed.epochs)
                 return self.claimed
             case Discover():
                 self.changed = False
@@ -356,6 +359,15 @@ class CrewProcess(Process):
             worker.wake()
 
 
+class Whole:
+    """Have each step of a page done as a whole."""
+
+    def deliver(self, step):
+        yield step
+
+    advance = redeliver = deliver
+
+
 class Worker(Sleeper):
     """Read one partition, beside others in one process."""
 
@@ -371,10 +383,11 @@ class Worker(Sleeper):
             self.world.poll_interval,
             self.world.attempts,
             self.world.failures,
+            Whole(),
             self.is_stopped,
             lambda: self.world.roomy,
-            lambda: False,
-            self.is_overtaken,
+            set(),
+            process.epochs,
         )
         self.read = False
         self.ahead = None
@@ -395,9 +408,6 @@ class Worker(Sleeper):
 
     def is_stopped(self):
         return self.stopping or self.process.stopping
-
-    def is_overtaken(self, epoch):
-        return self.process.claimed.epochs.get(self.partition, 0) > epoch
 
     def carry_out(self, step):
         world, store = self.world, self.world.store

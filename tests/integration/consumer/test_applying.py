@@ -199,6 +199,31 @@ def test_psycopg_connection_is_the_one_of_the_transaction(postgresql_shop):
     assert shop.letters() == [(4, "failed", 1)]
 
 
+def test_page_need_not_wait_for_the_disk(postgresql_shop):
+    """Pages are committed as the consumer says; what is registered has been written before."""
+    shop, seen, statements = postgresql_shop, [], []
+
+    def apply(connection: Connection, page: PendingPage) -> None:
+        seen.append(connection.scalar(text("SHOW synchronous_commit")))
+        write_page(connection, page)
+
+    engine = shop.async_engine.sync_engine if shop.is_async else shop.engine
+    sql_event.listen(engine, "before_cursor_execute", lambda *told: statements.append(told[2]))
+    shop.feed.publish(*map(event, range(4)))
+    shop.run(apply, limit=2)
+    shop.put("2")
+    shop.run(apply, synchronous_commit=False, register_progress=True)
+    assert seen == ["on", "on", "off"]
+    assert "synchronous_commit TO on" in statements[statements.index("SELECT txid_current()") - 1]
+    assert shop.cursor() == "4"
+
+
+def test_sqlite_commits_to_the_disk(sync_shop):
+    """What only PostgreSQL can do is refused elsewhere."""
+    with pytest.raises(ConfigurationError, match="PostgreSQL"):
+        sync_shop.run(write_page, synchronous_commit=False)
+
+
 # What apply must not do.
 
 

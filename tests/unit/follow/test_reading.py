@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import pytest
+from harness.simulation.processes import Whole
 
 from zeroeventhub import FIRST, Event, FeedInfo, Page, Partition
 from zeroeventhub._follow import (
@@ -185,9 +186,10 @@ def read(world, most=200, **options):
         "attempts": 5,
         "failures": Failures(),
         "stopped": lambda: False,
-        "roomy": lambda: True,
-        "letters": lambda: False,
-        "overtaken": lambda epoch: world.epochs[world.layout[0].id] > epoch,
+        "transactions": Whole(),
+        "has_capacity": lambda: True,
+        "letters": set(),
+        "epochs": world.epochs,
     }
     return drive(PartitionFollower(**(wishes | options)).steps(), world, most)
 
@@ -444,8 +446,14 @@ def test_events_that_do_not_move_the_cursor_are_refused():
 def test_dead_letters_are_applied_before_the_next_page():
     """Letters that were marked come before each page that is fetched meanwhile, and at the head."""
     world = leased("a", "b", extensions=SAYS)
-    marked = {1, 4, 8}
-    read(world, forever=True, letters=lambda: len(world.taken) in marked, most=10)
+
+    class Marked:
+        """Letters are marked before some steps."""
+
+        def __contains__(self, partition):
+            return len(world.taken) in {1, 4, 8}
+
+    read(world, forever=True, letters=Marked(), most=10)
     assert kinds(world.taken) == [
         *[Load, Redeliver, Fetch, Deliver, Redeliver, Fetch, Deliver],
         *[Pause, Redeliver, Fetch],
@@ -478,7 +486,7 @@ def test_commits_that_always_fail_are_final_after_all_attempts(kind):
     text = "" if kind is Advance else "a"
     world = leased(text, closed=True, answers={kind: [AWAY] * 3})
     with pytest.raises(StoreUnavailable):
-        read(world, attempts=3, letters=lambda: True)
+        read(world, attempts=3, letters={0})
     assert kinds(world.taken).count(Pause) == 2
 
 

@@ -129,9 +129,8 @@ def test_page_cut_at_any_byte_ends_at_its_last_checkpoint():
     for length in range(len(SEVERAL_CHECKPOINTS) + 1):
         body = SEVERAL_CHECKPOINTS[:length]
         check(body)
-        decoder = PageDecoder(0)
-        decoder.feed(body)
-        assert decoder.has_checkpoint is (b'"caughtUp":true}\n' in body)
+        has_page = outcome([body], 0) != {"error": "cut"}
+        assert has_page is (b'"caughtUp":true}' in body)
 
 
 # Bounds.
@@ -155,13 +154,13 @@ def taken(chunks, bounds):
     try:
         for chunk in chunks:
             decoder.feed(chunk)
-    except (PageTooLarge, ProtocolError) as refused:
+    except PageTooLarge as refused:
         error = str(refused)
-    if error is not None and not decoder.has_checkpoint:
-        return error
     try:
         return error, *raw(decoder.page())
-    except (CutPage, ProtocolError) as refused:
+    except CutPage as refused:
+        return error or str(refused)
+    except ProtocolError as refused:
         return str(refused)
 
 
@@ -181,16 +180,29 @@ def test_bounds_do_not_depend_on_chunks(body, cuts, bounds):
 
 
 @pytest.mark.parametrize(
-    ("name", "least"), [("page_bytes", 51), ("page_events", 2), ("line_bytes", 14)]
+    ("name", "least"), [("page_bytes", 52), ("page_events", 2), ("line_bytes", 15)]
 )
-@pytest.mark.parametrize("size", [1, 11, 51], ids="in chunks of {} bytes".format)
+@pytest.mark.parametrize("size", [1, 11, 52], ids="in chunks of {} bytes".format)
 def test_bound_is_kept_to_the_last_byte_and_event(name, least, size):
     """A page of just the bounds is taken and one beyond is not, whatever its chunks."""
-    body = b'{"data":1}\n{"cursor":"0"}\n{"data":2}\n{"cursor":"a"}'
+    body = b'{"data":1}\n{"cursor":"0"}\n{"data":2}\n{"cursor":"aa"}'
     chunks = cut(body, range(size, len(body), size))
-    assert raw(decode(*chunks, **{name: least})) == ([b"1", b"2"], "a")
-    with pytest.raises(PageTooLarge, match=f"Limits.{name}"):
-        decode(*chunks, **{name: least - 1})
+    assert raw(decode(*chunks, **{name: least})) == ([b"1", b"2"], "aa")
+    error, *found = taken(chunks, {name: least - 1})
+    assert bool(error) is (name == "page_bytes")
+    assert found == [[b"1"], "0"]
     if name == "page_bytes":
         error, *found = taken([*chunks, b"\n"], {name: least})
-        assert (bool(error), found) == (True, [[b"1", b"2"], "a"])
+        assert (bool(error), found) == (True, [[b"1", b"2"], "aa"])
+
+
+@pytest.mark.parametrize(
+    ("name", "least"), [("page_bytes", 37), ("page_events", 2), ("line_bytes", 14)]
+)
+@pytest.mark.parametrize("size", [1, 11, 37], ids="in chunks of {} bytes".format)
+def test_page_without_a_checkpoint_within_the_bounds_is_too_large(name, least, size):
+    """A page that breaks a bound before its first checkpoint is refused, and says which bound."""
+    body = b'{"data":1}\n{"data":2}\n{"cursor":"a"}\n'
+    chunks = cut(body, range(size, len(body), size))
+    assert raw(decode(*chunks, **{name: least})) == ([b"1", b"2"], "a")
+    assert f"Limits.{name}" in taken(chunks, {name: least - 1 - (name == "page_bytes")})

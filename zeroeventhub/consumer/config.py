@@ -1,7 +1,7 @@
 """What a consumer was asked to be."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from zeroeventhub._follow.failures import Failures
@@ -9,35 +9,24 @@ from zeroeventhub.consumer.observer import Observer
 from zeroeventhub.cursors import CursorStore
 from zeroeventhub.cursors.store import check_consumer_name
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.protocol import Event
+from zeroeventhub.protocol import Event, TypeFilter
 
-__all__ = ["Options"]
+__all__ = ["Config"]
 
 
-@dataclass(frozen=True)
-class Options:
-    """Hold how a consumer applies what it reads.
-
-    Attributes:
-        name: the consumer's name: its key in the store.
-        store: keeps its cursors, in the database that holds the effects.
-        concurrency: how many partitions are read beside each other at most.
-        lanes: how many events of one partition are applied beside each other at most, with
-            different keys.
-        lease: seconds for which a partition is taken; renewed while it is read.
-        failures: what happens with events that cannot be applied.
-        key: the key of an event, whose events stay in order; None where it has none.
-        identity: the id of an event, which is the same if it is published twice; None where it has
-            none.
-        inbox: whether events are remembered, to drop those that come twice; None: where the feed
-            does not promise exactly once.
-        inbox_days: how long they are remembered.
-        observer: is told what happens.
-        register_progress: whether the publisher is told what has been committed.
-    """
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Hold what a consumer reads, and how it applies that; see `Consumer` for each of these."""
 
     name: str
     store: CursorStore
+    start: str
+    partitions: Collection[int] | None
+    follow: bool
+    limit: int | None
+    types: TypeFilter | None
+    poll_interval: float
+    attempts: int | None
     concurrency: int
     lanes: int
     lease: float
@@ -47,7 +36,8 @@ class Options:
     inbox: bool | None
     inbox_days: float
     observer: Observer
-    register_progress: bool = False
+    register_progress: bool
+    synchronous_commit: bool
 
     def __post_init__(self) -> None:
         """Refuse what cannot work.
@@ -56,6 +46,12 @@ class Options:
             ConfigurationError: an option is out of its range, or needs another.
         """
         check_consumer_name(self.name)
+        if not isinstance(self.types, TypeFilter | None):
+            raise ConfigurationError(
+                "types is a TypeFilter, such as TypeFilter(frozenset({'order.placed'}))."
+            )
+        if self.attempts is not None and self.attempts < 1:
+            raise ConfigurationError("A consumer tries at least once: attempts is 1 or more.")
         if self.concurrency < 1:
             raise ConfigurationError(
                 "A consumer reads at least one partition: concurrency is 1 or more."
@@ -66,6 +62,8 @@ class Options:
             raise ConfigurationError("A lease is a number of seconds above 0.")
         if not 0 < self.inbox_days < math.inf:
             raise ConfigurationError("An inbox keeps events for a number of days above 0.")
+        if not self.synchronous_commit and self.store.engine.dialect.name != "postgresql":
+            raise ConfigurationError("synchronous_commit=False is for a store in PostgreSQL.")
         if not callable(self.key):
             raise ConfigurationError(
                 "key is a function that returns the key of an event, or None: lanes, and what is "

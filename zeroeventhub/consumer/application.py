@@ -1,30 +1,43 @@
-"""What a caller's `apply` wants to be given, as its annotations say."""
+"""What a caller's `apply` wants to be given, as its annotations say, and how it is called."""
 
 import inspect
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, is_dataclass
+from enum import Enum, auto
 from functools import partial
+from importlib import import_module
 from types import SimpleNamespace, UnionType
-from typing import Any, TypeAlias, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeAlias, Union, get_args, get_origin, get_type_hints, is_typeddict
 
+import msgspec
 from sqlalchemy import Connection, Engine
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
-from zeroeventhub.consumer.applying.event_model import Decode, decoder
-from zeroeventhub.consumer.applying.pending_page import AsyncPendingPage, PendingPage
-from zeroeventhub.consumer.applying.transaction import Kind
-from zeroeventhub.errors import ConfigurationError, Fenced
+from zeroeventhub.consumer.page import AsyncPendingPage, PendingPage
+from zeroeventhub.errors import ConfigurationError, Fenced, ProtocolError
+from zeroeventhub.ndjson import PageEvents
 from zeroeventhub.protocol import Event
 
-__all__ = ["Application"]
+__all__ = ["Application", "Kind"]
 
 _ANYTHING = (inspect.Parameter.empty, Any, object)
 _LISTS = (list, Sequence, Collection, Iterable)
 
 _Sessions: TypeAlias = Callable[[], Any]
+
+Decode: TypeAlias = Callable[[Event], Any]
+
+
+class Kind(Enum):
+    """Tell the kinds of transactions apart that `apply` may be given."""
+
+    CONNECTION = auto()
+    SESSION = auto()
+    DRIVER = auto()
+    """The connection of the database's driver, beneath the one of SQLAlchemy."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +50,7 @@ class Application:
         kind: the kind of transaction that it wants.
         sessions: makes its sessions.
         decode: makes of an event what it wants; None where it wants pages.
+        data_type: what msgspec decodes the data of an event as for it; None where that is not so.
         together: whether it wants a list of all events of a page.
     """
 
@@ -45,6 +59,7 @@ class Application:
     kind: Kind
     sessions: _Sessions
     decode: Decode | None
+    data_type: Any
     together: bool
 
     @classmethod
@@ -74,51 +89,57 @@ class Application:
         if sessions is None:
             makes_async = isinstance(engine, AsyncEngine)
             sessions = _async_sessions(session) if makes_async else session
-        decode, together = _argument(argument, is_async=is_async)
-        return cls(apply, is_async, kind, sessions, decode, together)
+        decode, data_type, together = _argument(argument, is_async=is_async)
+        return cls(apply, is_async, kind, sessions, decode, data_type, together)
 
-    def arguments(self, page: PendingPage | AsyncPendingPage) -> Iterator[Any]:
+    def arguments(self, page: PendingPage | AsyncPendingPage) -> Iterable[Any]:
         """Make of a page what `apply` is called with, once for each."""
         if self.decode is None:
-            yield page
-        elif self.together:
-            yield list(map(self.decode, page.events))
-        else:
-            yield from map(self.decode, page.events)
+            return (page,)
+        events: Any = page.events
+        if self.decode is not _itself:
+            whole = self.data_type is not None and isinstance(events, PageEvents)
+            values = events.decoded(self.data_type) if whole else None
+            # Event by event where one does not fit, to say why when its turn comes.
+            events = map(self.decode, events) if values is None else values
+        return [list(events)] if self.together else events
 
-    def call(self, transaction: Any, page: PendingPage) -> None:
+    def call(self, given: Any, page: PendingPage) -> None:
         """Call an `apply` that is not async."""
         apply = self.apply
-        with _apart_from_the_fence():
-            for argument in self.arguments(page):
-                result = apply(transaction, argument)
-                # Asked only where something came back: this is done for every event.
-                if result is not None and inspect.isawaitable(result):
-                    if inspect.iscoroutine(result):
-                        result.close()
-                    raise ConfigurationError(
-                        "apply has returned something to be awaited, but is no coroutine function: "
-                        "define it with `async def`, for an AsyncConsumer."
-                    )
+        try:
+            # What commits through the driver cannot be seen by SQLAlchemy, but psycopg refuses it.
+            with given.transaction() if self.kind is Kind.DRIVER else nullcontext():
+                for argument in self.arguments(page):
+                    result = apply(given, argument)
+                    # Asked only where something came back: this is done for every event.
+                    if result is not None and inspect.isawaitable(result):
+                        if inspect.iscoroutine(result):
+                            result.close()
+                        raise ConfigurationError(
+                            "apply has returned something to be awaited, but is no coroutine "
+                            "function: define it with `async def`, for an AsyncConsumer."
+                        )
+        except Fenced as error:
+            raise _committed_page() from error
 
-    async def call_async(self, transaction: Any, page: AsyncPendingPage) -> None:
+    async def call_async(self, given: Any, page: AsyncPendingPage) -> None:
         """Call an async `apply`."""
         apply = self.apply
-        with _apart_from_the_fence():
-            for argument in self.arguments(page):
-                await apply(transaction, argument)
+        try:
+            async with given.transaction() if self.kind is Kind.DRIVER else nullcontext():
+                for argument in self.arguments(page):
+                    await apply(given, argument)
+        except Fenced as error:
+            raise _committed_page() from error
 
 
-@contextmanager
-def _apart_from_the_fence() -> Iterator[None]:
+def _committed_page() -> ConfigurationError:
     """Keep what `apply` raises from looking like what is raised where it is called."""
-    try:
-        yield
-    except Fenced as error:
-        raise ConfigurationError(
-            "apply must not commit the page: its cursor has been moved in the transaction that "
-            "apply was given."
-        ) from error
+    return ConfigurationError(
+        "apply must not commit the page: its cursor has been moved in the transaction that apply "
+        "was given."
+    )
 
 
 def _function(apply: Callable[..., Any]) -> Any:
@@ -215,28 +236,84 @@ def _async_sessions(session: type[Any]) -> _Sessions:
     return partial(AsyncSession, sync_session_class=session)
 
 
-def _argument(wanted: Any, *, is_async: bool) -> tuple[Decode | None, bool]:
-    """Choose what is made of an event, None for pages; and whether there is a list of them."""
+def _argument(wanted: Any, *, is_async: bool) -> tuple[Decode | None, Any, bool]:
+    """Choose what is made of an event, None for pages; as what; and whether of all at once."""
     page = AsyncPendingPage if is_async else PendingPage
     if wanted in _ANYTHING or any(_is(choice, page) for choice in _choices(wanted)):
-        return None, False
-    if (get_origin(wanted) or wanted) in _LISTS:
-        decode = _decode(*get_args(wanted) or (Event,))
+        return None, None, False
+    together = (get_origin(wanted) or wanted) in _LISTS
+    (model,) = (get_args(wanted) or (Event,)) if together else (wanted,)
+    if model in (*_ANYTHING, Event):
+        return _itself, None, together
+    if not (_is(model, PendingPage) or _is(model, AsyncPendingPage)):
+        decode, data_type = _decoder(model)
         if decode is not None:
-            return decode, True
-    elif (decode := _decode(wanted)) is not None:
-        return decode, False
+            return decode, data_type, together
     raise ConfigurationError(
         f"apply asks to be given {_name(wanted)}; it can be given {page.__name__}, Event, a "
         "dataclass, TypedDict, msgspec.Struct or pydantic model, or a list of one of these."
     )
 
 
-def _decode(wanted: Any) -> Decode | None:
-    if wanted in (*_ANYTHING, Event):
-        return _itself
-    is_page = _is(wanted, PendingPage) or _is(wanted, AsyncPendingPage)
-    return None if is_page else decoder(wanted)
+def _decoder(model: Any) -> tuple[Decode | None, Any]:
+    """Return what makes of an event a value of a model; None of what is no model.
+
+    The value is made by pydantic if the model is pydantic's, and by msgspec otherwise, for which
+    the model is returned as well.
+
+    Args:
+        model: a dataclass, TypedDict, msgspec.Struct, or pydantic model; dict; or a union of these.
+
+    Raises:
+        ConfigurationError: the model cannot be decoded.
+    """
+    kinds = [get_origin(choice) or choice for choice in _choices(model)]
+    if not all(_is_model(kind) for kind in kinds):
+        return None, None
+    of_pydantic = any(_is_pydantic(kind) for kind in kinds)
+    try:
+        if of_pydantic:
+            decode = import_module("pydantic").TypeAdapter(model).validate_json
+        else:
+            decode = msgspec.json.Decoder(model).decode
+    except (TypeError, NameError) as error:
+        raise ConfigurationError(f"Events cannot be decoded as {model}: {error}") from error
+
+    def decode_event(event: Event) -> Any:
+        try:
+            return decode(event.raw)
+        except (ValueError, RecursionError) as error:
+            raise ProtocolError(
+                f"An event does not fit {_name(model)}: {_reason(error)}"
+            ) from error
+
+    return decode_event, None if of_pydantic else model
+
+
+def _is_model(kind: Any) -> bool:
+    return isinstance(kind, type) and (
+        kind is dict
+        or is_dataclass(kind)
+        or is_typeddict(kind)
+        or issubclass(kind, msgspec.Struct)
+        or _is_pydantic(kind)
+    )
+
+
+def _is_pydantic(kind: Any) -> bool:
+    """Tell whether a class is a model or a dataclass of pydantic's."""
+    return hasattr(kind, "__pydantic_validator__")
+
+
+def _reason(error: Exception) -> str:
+    """Say what does not fit, without the event's data, which pydantic would repeat."""
+    errors = getattr(error, "errors", None)
+    if not callable(errors):
+        return str(error)
+    return "; ".join(
+        f"{'.'.join(map(str, one['loc'])) or 'the event'}: {one['msg']}"
+        for one in errors(include_url=False, include_context=False, include_input=False)
+    )
 
 
 def _itself(event: Event) -> Event:

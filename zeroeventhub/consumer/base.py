@@ -8,21 +8,19 @@ from zeroeventhub._follow import Follower
 from zeroeventhub._follow.failures import Failures
 from zeroeventhub.client import AsyncClient, Client
 from zeroeventhub.cloud_event import event_identity, event_key
-from zeroeventhub.consumer.bookkeeping import Bookkeeping
+from zeroeventhub.consumer.config import Config
 from zeroeventhub.consumer.log import Log
 from zeroeventhub.consumer.observer import Observer
-from zeroeventhub.consumer.options import Options
-from zeroeventhub.consumer.reading import Reading
 from zeroeventhub.cursors import CursorStore
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import FIRST, Event, TypeFilter
 
-__all__ = ["Following"]
+__all__ = ["BaseConsumer"]
 
 _AnyClient = TypeVar("_AnyClient", Client, AsyncClient)
 
 
-class Following(Generic[_AnyClient]):
+class BaseConsumer(Generic[_AnyClient]):
     """Hold what a consumer was told, and whether it was told to stop."""
 
     _client_type: ClassVar[type[Client | AsyncClient]]
@@ -50,6 +48,7 @@ class Following(Generic[_AnyClient]):
         inbox_days: float = 7.0,
         observer: Observer = Observer(),  # noqa: B008 - it holds nothing
         register_progress: bool = False,
+        synchronous_commit: bool = True,
     ) -> None:
         given: object = client
         if isinstance(given, Client | AsyncClient) and not isinstance(given, self._client_type):
@@ -60,7 +59,9 @@ class Following(Generic[_AnyClient]):
         self.client: _AnyClient = client
         self.store = store
         self.name = name
-        self._reading = Reading(
+        self._config = Config(
+            name=name,
+            store=store,
             start=start,
             partitions=partitions,
             follow=follow,
@@ -68,10 +69,6 @@ class Following(Generic[_AnyClient]):
             types=types,
             poll_interval=poll_interval,
             attempts=attempts,
-        )
-        self._options = Options(
-            name=name,
-            store=store,
             concurrency=concurrency,
             lanes=lanes,
             lease=lease,
@@ -82,9 +79,9 @@ class Following(Generic[_AnyClient]):
             inbox_days=inbox_days,
             observer=observer,
             register_progress=register_progress,
+            synchronous_commit=synchronous_commit,
         )
-        self._log = Log(self._options)
-        self._book = Bookkeeping(self._options, self._reading)
+        self._log = Log(self._config)
         self._was_stopped = False
         self._wakes: list[Callable[[], object]] = []
 
@@ -113,9 +110,9 @@ class Following(Generic[_AnyClient]):
     def _follower(self) -> Follower:
         """Decide how to read all partitions in turn."""
         return Follower(
-            partitions=self._reading.partitions,
-            forever=self._reading.follow,
-            poll_interval=self._reading.poll_interval,
-            attempts=self._reading.attempts,
+            partitions=self._config.partitions,
+            forever=self._config.follow,
+            poll_interval=self._config.poll_interval,
+            attempts=self._config.attempts,
             stopped=self._is_stopped,
         )

@@ -1,4 +1,4 @@
-"""Tell the publisher how far a consumer has committed: seldom, and never in its transactions."""
+"""Report to the publisher how far a consumer has committed, outside of its transactions."""
 
 import asyncio
 import math
@@ -6,36 +6,46 @@ import threading
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from time import monotonic
+from typing import Any
 
-from zeroeventhub.client import AsyncClient, Client
-from zeroeventhub.consumer.access import Access, AsyncAccess
+from sqlalchemy import Connection
+
+from zeroeventhub.consumer.config import Config
 from zeroeventhub.consumer.log import Log
-from zeroeventhub.consumer.options import Options
+from zeroeventhub.consumer.store_session import in_store, in_store_async
 from zeroeventhub.errors import ConfigurationError, ZeroEventHubError
 from zeroeventhub.protocol import FIRST, LAST
 
-__all__ = ["AsyncTeller", "Teller"]
+__all__ = ["AsyncProgressReporter", "ProgressReporter"]
 
 INTERVAL = 10.0
-"""Seconds between two looks at what there is to tell."""
+"""Seconds between two reports."""
 
 UNCHANGED = 3600.0
-"""Seconds after which a place is told again that has not changed, so that it is heard of."""
+"""Seconds after which a cursor is reported again that has not changed."""
 
-PATIENCE = 5.0
-"""Seconds for which a consumer that ends waits for what is still to be told."""
+LAST_REPORT = 5.0
+"""Seconds for which a consumer that ends waits for its last report."""
 
 
-class _Telling:
-    """Decide what is told, and when."""
+class _Reporter:
+    """Decide what is reported, and when.
 
-    def __init__(self, options: Options, log: Log) -> None:
-        self._store = options.store
-        self._name = options.name
+    Args:
+        client: reaches the publisher.
+        config: the consumer's.
+        log: hears of what could not be reported.
+    """
+
+    def __init__(self, client: Any, config: Config, log: Log) -> None:
+        self._client = client
+        self._store = config.store
+        self._name = config.name
         self._log = log
-        self._is_on = options.register_progress
+        self._is_on = config.register_progress
+        self._is_synchronous = config.synchronous_commit
         self._last = -math.inf
-        self._told: dict[int, tuple[str, float]] = {}
+        self._reported: dict[int, tuple[str, float]] = {}
 
     @property
     def is_due(self) -> bool:
@@ -52,11 +62,20 @@ class _Telling:
         ]
 
     def _is_known(self, partition: int, cursor: str, now: float) -> bool:
-        known, at = self._told.get(partition, ("", -math.inf))
+        known, at = self._reported.get(partition, ("", -math.inf))
         return known == cursor and now - at < UNCHANGED
 
+    def _cursors(self, connection: Connection) -> dict[int, str]:
+        """Return the cursors that no crash of the database will take back, once this commits."""
+        cursors = self._store.cursors(connection, self._name)
+        if not self._is_synchronous:
+            # A commit that waits for the disk waits for all before it, if it has a number at all.
+            connection.exec_driver_sql("SET LOCAL synchronous_commit TO on")
+            connection.exec_driver_sql("SELECT txid_current()")
+        return cursors
+
     def _note(self, partition: int, cursor: str) -> None:
-        self._told[partition] = cursor, monotonic()
+        self._reported[partition] = cursor, monotonic()
 
     def _failed(self, error: ZeroEventHubError) -> None:
         """Say what happened; where the feed does not want to hear, once."""
@@ -66,27 +85,15 @@ class _Telling:
         self._log.could_not_tell(error)
 
 
-class Teller(_Telling):
-    """Tell the publisher, from threads.
+class ProgressReporter(_Reporter):
+    """Report to the publisher, from threads."""
 
-    Args:
-        client: reaches it.
-        access: reaches the store.
-        options: name the consumer.
-        log: hears of what could not be told.
-    """
-
-    def __init__(self, client: Client, access: Access, options: Options, log: Log) -> None:
-        super().__init__(options, log)
-        self._client = client
-        self._access = access
-
-    def tell(self) -> None:
-        """Tell what has been committed; what fails is told the next time."""
+    def report(self) -> None:
+        """Report what has been committed; what fails is reported the next time."""
         if not self._is_on:
             return
         try:
-            cursors = self._access.keep(self._store.cursors, self._name)
+            cursors = in_store(self._store, self._cursors)
             for partition, cursor in self._news(cursors):
                 self._client.register_progress(self._name, partition, cursor)
                 self._note(partition, cursor)
@@ -95,7 +102,7 @@ class Teller(_Telling):
 
     @contextmanager
     def beside(self) -> Iterator[None]:
-        """Tell every now and then for the length of a block, and at its end."""
+        """Report every now and then for the length of a block, and at its end."""
         if not self._is_on:
             yield
             return
@@ -106,30 +113,23 @@ class Teller(_Telling):
             yield
         finally:
             ended.set()
-            thread.join(PATIENCE)
+            thread.join(LAST_REPORT)
 
     def _go_on(self, ended: threading.Event) -> None:
         while not ended.wait(INTERVAL):
-            self.tell()
-        self.tell()
+            self.report()
+        self.report()
 
 
-class AsyncTeller(_Telling):
-    """Tell the publisher, from tasks; see Teller."""
+class AsyncProgressReporter(_Reporter):
+    """Report to the publisher, from tasks; see ProgressReporter."""
 
-    def __init__(
-        self, client: AsyncClient, access: AsyncAccess, options: Options, log: Log
-    ) -> None:
-        super().__init__(options, log)
-        self._client = client
-        self._access = access
-
-    async def tell(self) -> None:
-        """Tell what has been committed; see `Teller.tell`."""
+    async def report(self) -> None:
+        """Report what has been committed; see `ProgressReporter.report`."""
         if not self._is_on:
             return
         try:
-            cursors = await self._access.keep(self._store.cursors, self._name)
+            cursors = await in_store_async(self._store, self._cursors)
             for partition, cursor in self._news(cursors):
                 await self._client.register_progress(self._name, partition, cursor)
                 self._note(partition, cursor)
@@ -138,7 +138,7 @@ class AsyncTeller(_Telling):
 
     @asynccontextmanager
     async def beside(self) -> AsyncIterator[None]:
-        """Tell every now and then; see `Teller.beside`."""
+        """Report every now and then; see `ProgressReporter.beside`."""
         if not self._is_on:
             yield
             return
@@ -150,10 +150,10 @@ class AsyncTeller(_Telling):
             with suppress(asyncio.CancelledError):
                 await task
             with suppress(TimeoutError):
-                async with asyncio.timeout(PATIENCE):
-                    await self.tell()
+                async with asyncio.timeout(LAST_REPORT):
+                    await self.report()
 
     async def _go_on(self) -> None:
         while True:
             await asyncio.sleep(INTERVAL)
-            await self.tell()
+            await self.report()

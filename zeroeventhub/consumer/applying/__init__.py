@@ -1,1 +1,0 @@
-"""Apply a page: what `apply` is given, and the transactions around it."""

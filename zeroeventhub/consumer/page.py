@@ -1,0 +1,306 @@
+"""A page between its arrival and its commit, and the transactions that it may be committed in."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Connection, Engine, NullPool
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
+from sqlalchemy.orm import Session
+
+from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.landing import TableForm, insert_events, table_form
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+
+    import psycopg
+    from sqlalchemy import Table
+
+    from zeroeventhub._follow import Place
+    from zeroeventhub.consumer.config import Config
+    from zeroeventhub.protocol import Event
+
+__all__ = ["AsyncPendingPage", "PendingPage", "Wish", "without_duplicates"]
+
+
+def without_duplicates(
+    events: Sequence[Event], ids: Sequence[str | None], unseen: Collection[str]
+) -> list[Event]:
+    """Return the first event of each id that was not seen before, and those without an id.
+
+    Args:
+        events: the events, in their order.
+        ids: the id of each; None where it has none.
+        unseen: the ids that were not seen before.
+    """
+    left = set(unseen)
+    fresh = []
+    for event, one in zip(events, ids, strict=True):
+        if one is None:
+            fresh.append(event)
+        elif one in left:
+            left.remove(one)
+            fresh.append(event)
+    return fresh
+
+
+@dataclass
+class Wish:
+    """Remember what pages are made into, so that it can be done before they are asked for.
+
+    Attributes:
+        data_type: what the data of their events is decoded as; None where that is not known.
+        form: of the table that their events are inserted into.
+    """
+
+    data_type: Any = None
+    form: TableForm | None = None
+
+    def insert_into(self, form: TableForm) -> None:
+        """Take note of a table; the first one counts."""
+        if self.data_type is None:
+            self.data_type, self.form = form.model, form
+
+
+@dataclass(frozen=True)
+class _Pending:
+    partition: int
+    events: Sequence[Event]
+    cursor: str
+    _place: Place
+    _config: Config
+    _wish: Wish
+
+    def _insert_into(
+        self,
+        connection: Connection,
+        table: Table,
+        row: Callable[[Event], Mapping[str, Any]] | None,
+        events: Sequence[Event] | None,
+    ) -> None:
+        if row is None and events is None:
+            self._wish.insert_into(table_form(table, connection.dialect))
+        insert_events(connection, table, self.events if events is None else events, row)
+
+    @property
+    def previous_cursor(self) -> str:
+        """Where the partition's cursor stands."""
+        return self._place.cursor
+
+    @property
+    def _engine(self) -> Engine:
+        engine = self._config.store.engine
+        return engine if isinstance(engine, Engine) else engine.sync_engine
+
+    def _move(self, connection: Connection) -> None:
+        store, name = self._config.store, self._config.name
+        store.advance(connection, name, self.partition, self._place, self.cursor)
+        if store.lanes.has_begun(connection, name, self.partition, self._place):
+            raise ConfigurationError(
+                f"A page of partition {self.partition} has been applied in part, by lanes of "
+                f"consumer {name!r}: roll back, and let `run` finish it before pages are read one "
+                "by one."
+            )
+
+    def _unseen(self, connection: Connection) -> Sequence[Event]:
+        store, name = self._config.store, self._config.name
+        ids = [self._config.identity(event) for event in self.events]
+        if None in ids:
+            raise ConfigurationError(
+                "An event has no id, so the inbox cannot tell whether it comes twice: give the "
+                "consumer `identity`, a function that returns the id of an event."
+            )
+        known = [one for one in ids if one is not None]
+        unseen = store.inbox.unseen(connection, name, self.partition, known)
+        return without_duplicates(self.events, ids, unseen)
+
+
+class PendingPage(_Pending):
+    """Hold a page that was received and not yet committed.
+
+    Attributes:
+        partition: the partition it belongs to.
+        events: its events, in order.
+        previous_cursor: where the partition's cursor stands.
+        cursor: where a commit moves it.
+    """
+
+    def commit(self, transaction: Connection | Session | psycopg.Connection[Any]) -> None:
+        """Move the cursor behind this page, in the transaction that holds its effects.
+
+        Args:
+            transaction: a connection or session to the database of the cursor store; or a plain
+                psycopg connection, if the store's engine is one of psycopg. Commit it, and page
+                and effects are done; roll it back, and neither is.
+
+        Raises:
+            Fenced: the cursor has moved since the page was read. Roll back.
+            ConfigurationError: `run` has applied a part of the page, in lanes. Roll back.
+        """
+        with lent(transaction, self._engine) as connection:
+            self._move(connection)
+
+    def unseen(
+        self, transaction: Connection | Session | psycopg.Connection[Any]
+    ) -> Sequence[Event]:
+        """Return the events that come for the first time, and remember them.
+
+        Args:
+            transaction: the one that commits the page, as for `commit`.
+
+        Raises:
+            ConfigurationError: an event has no id.
+        """
+        with lent(transaction, self._engine) as connection:
+            return self._unseen(connection)
+
+    def insert_into(
+        self,
+        table: Table,
+        transaction: Connection | Session | psycopg.Connection[Any],
+        *,
+        row: Callable[[Event], Mapping[str, Any]] | None = None,
+        events: Sequence[Event] | None = None,
+    ) -> None:
+        """Insert a row for each event into a table: by COPY through psycopg, else in bulk.
+
+        A column without a key in the event gets its default, or NULL. Columns of JSON get the JSON
+        as it was sent; moments are kept in UTC by columns without a time zone.
+
+        Args:
+            table: where to.
+            transaction: the one that commits the page, as for `commit`.
+            row: makes the row of an event, by the names of columns; by default, each column gets
+                what the event's data has under its name.
+            events: those to insert, as `unseen` returns them; by default all of the page. Errors
+                count among these.
+
+        Raises:
+            ProtocolError: an event is no object, has no value for a column that needs one, or one
+                that is not of its type.
+            ConfigurationError: the same of what `row` has made.
+        """
+        with lent(transaction, self._engine) as connection:
+            self._insert_into(connection, table, row, events)
+
+
+class AsyncPendingPage(_Pending):
+    """Hold a page that was received and not yet committed; see PendingPage."""
+
+    async def commit(
+        self, transaction: AsyncConnection | AsyncSession | psycopg.AsyncConnection[Any]
+    ) -> None:
+        """Move the cursor behind this page; see `PendingPage.commit`."""
+        async with lent_async(transaction, self._engine) as connection:
+            await connection.run_sync(self._move)
+
+    async def unseen(
+        self, transaction: AsyncConnection | AsyncSession | psycopg.AsyncConnection[Any]
+    ) -> Sequence[Event]:
+        """Return the events that come for the first time; see `PendingPage.unseen`."""
+        async with lent_async(transaction, self._engine) as connection:
+            return await connection.run_sync(self._unseen)
+
+    async def insert_into(
+        self,
+        table: Table,
+        transaction: AsyncConnection | AsyncSession | psycopg.AsyncConnection[Any],
+        *,
+        row: Callable[[Event], Mapping[str, Any]] | None = None,
+        events: Sequence[Event] | None = None,
+    ) -> None:
+        """Insert a row for each event into a table; see `PendingPage.insert_into`."""
+        async with lent_async(transaction, self._engine) as connection:
+            await connection.run_sync(self._insert_into, table, row, events)
+
+
+@contextmanager
+def lent(
+    transaction: Connection | Session | psycopg.Connection[Any], engine: Engine
+) -> Iterator[Connection]:
+    """Give the connection that a transaction runs on; the transaction goes on behind it.
+
+    Args:
+        transaction: a Connection, a Session or a psycopg.Connection.
+        engine: the store's.
+
+    Raises:
+        ConfigurationError: it is none of these.
+    """
+    match transaction:
+        case Connection():
+            yield transaction
+        case Session():
+            yield transaction.connection()
+        case _:
+            _check(transaction, "Connection", engine)
+            with _engine_of(lambda: _Lent(transaction), engine).connect() as connection:
+                yield connection
+
+
+@asynccontextmanager
+async def lent_async(
+    transaction: AsyncConnection | AsyncSession | psycopg.AsyncConnection[Any], engine: Engine
+) -> AsyncIterator[AsyncConnection]:
+    """Give the connection that a transaction runs on; see `lent`."""
+    match transaction:
+        case AsyncConnection():
+            yield transaction
+        case AsyncSession():
+            yield await transaction.connection()
+        case _:
+            _check(transaction, "AsyncConnection", engine)
+
+            async def lend() -> _AsyncLent:
+                return _AsyncLent(transaction)
+
+            def adapt() -> Any:
+                return engine.dialect.loaded_dbapi.connect(async_creator_fn=lend)
+
+            async with AsyncEngine(_engine_of(adapt, engine)).connect() as connection:
+                yield connection
+
+
+class _Lent:
+    """A psycopg.Connection that its borrower neither commits, rolls back nor closes."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    def commit(self) -> None:
+        """Leave it to who lends."""
+
+    rollback = close = commit
+
+
+class _AsyncLent(_Lent):
+    """A psycopg.AsyncConnection that its borrower neither commits, rolls back nor closes."""
+
+    async def commit(self) -> None:  # type: ignore[override] # as the asynchronous one has it
+        """Leave it to who lends."""
+
+    rollback = close = commit  # type: ignore[assignment] # the same
+
+
+def _check(transaction: object, kind: str, engine: Engine) -> None:
+    """Refuse what is no connection of psycopg, or goes to another kind of store."""
+    dialect = engine.dialect
+    if dialect.driver != "psycopg" or not isinstance(
+        transaction, getattr(dialect.loaded_dbapi, kind)
+    ):
+        raise ConfigurationError(
+            f"A page is committed through SQLAlchemy's {kind} or its session, or, where the "
+            f"store's engine is postgresql+psycopg, through a psycopg.{kind}; not through "
+            f"{type(transaction).__module__}.{type(transaction).__qualname__}."
+        )
+
+
+def _engine_of(creator: Callable[[], Any], engine: Engine) -> Engine:
+    # With the store's own dialect, which knows the server and asks the connection nothing.
+    return Engine(NullPool(creator, dialect=engine.dialect), engine.dialect, engine.url)

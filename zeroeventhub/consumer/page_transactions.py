@@ -1,0 +1,591 @@
+"""What happens in the transactions of a page.
+
+A page is applied in one transaction, in which stand the cursor, the inbox, the dead letters and the
+effects. The cursor comes first: a second process of the same name waits there, and then gives way.
+
+In lanes, each lane has a transaction of its own, which writes down how far it is, and a last one
+moves the cursor: a crash in between neither loses events nor repeats them.
+
+Generators decide which transactions there are; `do` and `do_async` carry one out. What is done in
+one is the same for both, since SQLAlchemy's connections of asyncio give way to sync functions.
+"""
+
+import logging
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeAlias
+from zlib import crc32
+
+from sqlalchemy import Connection, Engine
+
+from zeroeventhub._follow import Advance, Deliver, Place, Redeliver
+from zeroeventhub.cloud_event import event_id
+from zeroeventhub.consumer.application import Application
+from zeroeventhub.consumer.config import Config
+from zeroeventhub.consumer.log import Log
+from zeroeventhub.consumer.page import AsyncPendingPage, PendingPage, Wish, without_duplicates
+from zeroeventhub.consumer.transaction import (
+    Transaction,
+    TransactionEnded,
+    opened,
+    opened_async,
+    watch_commits,
+)
+from zeroeventhub.cursors.dead_letters import DeadLetter
+from zeroeventhub.cursors.lanes import LaneProgress
+from zeroeventhub.cursors.transience import store_error
+from zeroeventhub.errors import (
+    ConfigurationError,
+    Fenced,
+    StoreUnavailable,
+    TooManyDeadLetters,
+)
+from zeroeventhub.protocol import Event
+
+__all__ = ["PageTransactions", "Result", "Transact", "Work"]
+
+_log = logging.getLogger("zeroeventhub.consumer")
+
+LETTERS_AT_ONCE = 1000
+"""Dead letters that are applied again before pages get their turn."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """Hold what is to be done in a transaction of its own.
+
+    Attributes:
+        step: what it belongs to.
+        events: the events that it applies; none where it only reads or writes what is kept.
+        act: does it; the result is what it returns.
+    """
+
+    step: Deliver | Advance | Redeliver
+    events: Sequence[Event]
+    act: Callable[[Transaction], Any]
+
+
+Result: TypeAlias = Any
+"""What a work has returned, or the Exception that its transaction ended in."""
+
+
+@dataclass(frozen=True)
+class Transact:
+    """Do works of a step, which may be done beside each other; the result is a list of Results."""
+
+    works: Sequence[Work]
+
+
+_Transactions: TypeAlias = Generator[Transact, Sequence[Result], None]
+
+
+@dataclass
+class Tally:
+    """Count what was decided about events in a transaction.
+
+    Attributes:
+        events: all of them.
+        duplicates: those that were dropped, because the inbox had them.
+        letters: those that were set aside, each with its error; None if it was held back.
+    """
+
+    events: int
+    duplicates: int = 0
+    letters: list[tuple[Event, Exception | None]] = field(default_factory=list)
+
+
+class PageTransactions:
+    """Apply pages and dead letters, each in a transaction that also holds the cursor.
+
+    Called from several threads at once, for different partitions. A page takes as many connections
+    of the store's engine as there are lanes.
+
+    Args:
+        config: the consumer's.
+        apply: the caller's function.
+        sessions: makes sessions of the ORM, if the caller has said how.
+        log: hears of what happens.
+        marked: the partitions that have dead letters which were marked to be applied again.
+
+    Attributes:
+        wish: what pages are made into, as far as that is known.
+        inbox: whether events are remembered, to drop those that come twice. Where the caller has
+            left that to what the feed promises, it is to be set when the feed has said so.
+        at_once: how many works are done beside each other.
+
+    Raises:
+        ConfigurationError: `apply` wants what cannot be given.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        apply: Callable[..., Any],
+        sessions: Callable[[], Any] | None,
+        log: Log,
+        marked: set[int],
+    ) -> None:
+        self._config = config
+        self._marked = marked
+        self._log = log
+        self._name = config.name
+        self._store = config.store
+        self._letters = config.store.dead_letters
+        engine: Any = config.store.engine
+        self._engine = engine
+        watch_commits(engine if isinstance(engine, Engine) else engine.sync_engine)
+        self._application = Application.of(apply, config.store.engine, sessions)
+        self.wish = Wish(self._application.data_type)
+        self.inbox = bool(config.inbox)
+        # In SQLite one writes at a time anyway.
+        alone = config.store.engine.dialect.name == "sqlite"
+        self.at_once = 1 if alone else config.lanes
+        self._progress: dict[int, tuple[Place, LaneProgress | None]] = {}
+        self._failures: dict[int, tuple[Place, int]] = {}
+        self._ended: str | None = None
+        self._warned = False
+
+    # Which transactions there are.
+
+    def deliver(self, step: Deliver) -> _Transactions:
+        """Have a page applied, and move the cursor behind it.
+
+        Raises:
+            Fenced: the cursor has moved; nothing was applied.
+            StoreUnavailable: the database did not answer, or asked to try again. Whether anything
+                was applied is not known.
+            Exception: what `apply` raised. Nothing was applied, but for whole lanes.
+        """
+        if self._ended is not None:
+            raise TransactionEnded(self._ended)
+        place, progress = self._progress.pop(step.partition, (None, None))
+        if place != step.place:
+            progress = yield from self._look_up(step)
+        events, lanes, ahead = step.page.events, None, None
+        if progress is not None or self._config.lanes > 1:
+            events, lanes, ahead = yield from self._in_lanes(step, progress)
+        finish = partial(self._finish, step, step.page.cursor, lanes, ahead)
+        yield from self._all([Work(step, events, partial(self._apply, step, events, finish))])
+        progress = LaneProgress(lanes, ahead) if lanes and ahead else None
+        self._progress[step.partition] = Place(step.page.cursor, step.place.epoch), progress
+
+    def advance(self, step: Advance) -> _Transactions:
+        """Move the cursor over no events; lanes that have gone beyond it keep their progress.
+
+        Raises:
+            Fenced: the cursor has moved.
+            StoreUnavailable: as for `deliver`.
+        """
+        place, progress = self._progress.pop(step.partition, (None, None))
+        if place != step.place:
+            progress = yield from self._look_up(step)
+        lanes, done = (None, None) if progress is None else (progress.lanes, progress.done)
+        finish = partial(self._finish, step, step.new, lanes, done)
+        yield from self._all([_work(step, finish)])
+        self._progress[step.partition] = Place(step.new, step.place.epoch), progress
+
+    def redeliver(self, step: Redeliver) -> _Transactions:
+        """Have dead letters of a partition applied again that were marked for it.
+
+        Those that fail are written down.
+
+        Raises:
+            Fenced: the cursor has moved.
+            StoreUnavailable: as for `deliver`.
+        """
+        for _ in range(LETTERS_AT_ONCE):
+            (due,) = yield from self._all([_work(step, partial(self._due, step))])
+            if not due:
+                break
+            (letter,) = due
+            redo = partial(self._redo, step, letter)
+            (result,) = yield Transact([Work(step, (letter.event,), redo)])
+            if isinstance(result, Fenced | StoreUnavailable | TransactionEnded):
+                raise self._worst(step, [result])
+            if isinstance(result, Exception):
+                # The transaction could not be committed: what it wrote down is gone with it.
+                fail = partial(self._fail_again, step, letter, result)
+                yield from self._all([_work(step, fail)])
+            elif result is not None:
+                self._tell(step, result)
+        # The next claim tells whether there are more.
+        self._marked.discard(step.partition)
+
+    def _look_up(
+        self, step: Deliver | Advance
+    ) -> Generator[Transact, Sequence[Result], LaneProgress | None]:
+        """Find out how far lanes have gone; nobody but this process can know better later on."""
+        progress: LaneProgress | None
+
+        def look_up(connection: Connection) -> LaneProgress | None:
+            return self._store.lanes.progress(connection, self._name, step.partition, step.place)
+
+        (progress,) = yield from self._all([_work(step, look_up)])
+        return progress
+
+    def _in_lanes(
+        self, step: Deliver, progress: LaneProgress | None
+    ) -> Generator[
+        Transact,
+        Sequence[Result],
+        tuple[Sequence[Event], int | None, Mapping[int, int] | None],
+    ]:
+        """Have lanes apply their parts of a page, if it has several.
+
+        Returns:
+            The events that are left for the transaction that moves the cursor, how many lanes
+            there are to be cleared then, and how far they have gone beyond the page.
+        """
+        lanes = self._config.lanes if progress is None else progress.lanes
+        done = {} if progress is None else progress.done
+        parts, ahead = divide(step.page.events, self._config.key, lanes=lanes, done=done)
+        events: Sequence[Event] = ()
+        if len(parts) == 1:
+            events = next(iter(parts.values()))
+        elif parts:
+            works = []
+            for lane, mine in parts.items():
+                fence = partial(self._advance_lane, step, lane, lanes, done.get(lane, 0))
+                works.append(Work(step, mine, partial(self._apply, step, mine, fence)))
+            yield from self._all(works)
+        in_lanes = progress is not None or len(parts) > 1
+        return events, lanes if in_lanes else None, ahead
+
+    def _all(self, works: Sequence[Work]) -> Generator[Transact, Sequence[Result], Sequence[Any]]:
+        """Have works done; return what came of them, or raise the error that counts most."""
+        results = yield Transact(works)
+        errors = []
+        for work, result in zip(works, results, strict=True):
+            if isinstance(result, Exception):
+                errors.append(result)
+            elif isinstance(result, Tally):
+                self._tell(work.step, result)
+        if errors:
+            error = self._worst(works[0].step, errors)
+            try:
+                raise error
+            finally:
+                # What is raised knows this frame, which must not know it: nobody would forget the
+                # page.
+                del error, errors, result, results
+        return results
+
+    def _worst(self, step: Any, errors: Sequence[Exception]) -> Exception:
+        """Choose the error that counts most, and tell of those that a handler raised."""
+        for error in errors:
+            if isinstance(error, Fenced):
+                self._log.fenced(step.partition, error)
+                return error
+        for error in errors:
+            if isinstance(error, StoreUnavailable):
+                return error
+        place, failures = self._failures.get(step.partition, (None, 0))
+        failures = failures + 1 if place == step.place else 1
+        self._failures[step.partition] = step.place, failures
+        for error in errors:
+            if isinstance(error, TransactionEnded):
+                self._ended = str(error)
+            self._config.observer.failed(self._name, step.partition, error, failures)
+        return errors[0]
+
+    def _tell(self, step: Any, tally: Tally) -> None:
+        """Tell what was committed."""
+        observer, where = self._config.observer, (self._name, step.partition)
+        if tally.duplicates:
+            observer.duplicate(*where, tally.duplicates)
+        if tally.letters:
+            failed = sum(error is not None for _, error in tally.letters)
+            observer.set_aside(*where, failed, len(tally.letters) - failed)
+            for event, error in tally.letters:
+                _log.error(
+                    "Event %r behind cursor %r is a dead letter: %s.",
+                    event_id(event),
+                    step.place.cursor,
+                    f"applying it raised {type(error).__name__}"
+                    if error
+                    else "it was held back behind another one of its key",
+                    extra={"consumer": self._name, "partition": step.partition},
+                )
+        if tally.events:
+            observer.committed(*where, tally.events)
+
+    # How one is carried out.
+
+    def do(self, work: Work) -> Result:
+        """Do a work in a transaction."""
+        try:
+            where = (self._name, work.step.partition, work.events)
+            with self._config.observer.applying(*where) if work.events else nullcontext():
+                try:
+                    with opened(self._engine, self._application) as transaction:
+                        return work.act(transaction)
+                except Exception as error:  # noqa: BLE001 - judged, and raised
+                    raise store_error(error)  # noqa: B904 - it has its cause
+        except Exception as error:  # noqa: BLE001 - judged where the others are known
+            return error
+
+    async def do_async(self, work: Work) -> Result:
+        """Do a work in a transaction; see `do`."""
+        application = self._application
+
+        def act(handle: Any) -> Any:
+            connection = handle if isinstance(handle, Connection) else handle.connection()
+            return work.act(
+                Transaction(handle, connection, given if application.is_async else handle)
+            )
+
+        try:
+            where = (self._name, work.step.partition, work.events)
+            with self._config.observer.applying(*where) if work.events else nullcontext():
+                try:
+                    async with opened_async(self._engine, application) as opened:
+                        handle, given = opened
+                        return await handle.run_sync(act)
+                except Exception as error:  # noqa: BLE001 - judged, and raised
+                    raise store_error(error)  # noqa: B904 - it has its cause
+        except Exception as error:  # noqa: BLE001 - judged where the others are known
+            return error
+
+    def _call(
+        self,
+        step: Deliver | Redeliver,
+        events: Sequence[Event],
+        transaction: Transaction,
+    ) -> None:
+        """Call `apply`."""
+        cursor = step.page.cursor if isinstance(step, Deliver) else step.place.cursor
+        described = (step.partition, events, cursor, step.place, self._config, self.wish)
+        application = self._application
+        if application.is_async:
+            given, page = transaction.given, AsyncPendingPage(*described)
+            driver: Any = transaction.connection.connection.dbapi_connection
+            driver.run_async(lambda _: application.call_async(given, page))
+        else:
+            application.call(transaction.given, PendingPage(*described))
+
+    # What happens in one.
+
+    def _apply(
+        self,
+        step: Deliver,
+        events: Sequence[Event],
+        fence: Callable[[Connection], None],
+        transaction: Transaction,
+    ) -> Tally:
+        """Apply events of a page, behind a fence.
+
+        Args:
+            step: the page's delivery.
+            events: those of its events that this transaction is for.
+            fence: moves what says that they are applied, or raises Fenced.
+            transaction: in which that happens.
+        """
+        tally = Tally(len(events))
+        connection = transaction.connection
+        if not self._config.synchronous_commit:
+            connection.exec_driver_sql("SET LOCAL synchronous_commit TO off")
+        fence(connection)
+        if not events:
+            return tally
+        if self.inbox:
+            events = self._without_duplicates(connection, step.partition, events)
+            tally.duplicates = tally.events - len(events)
+        held_keys: set[str] = set()
+        if self._config.failures.hold_back and events:
+            keys = {key for event in events if (key := self._config.key(event)) is not None}
+            held_keys |= self._letters.blocked(connection, self._name, keys)
+        if step.set_aside or held_keys:
+            events = self._held_back(transaction, step, events, held_keys, tally)
+        if events:
+            transaction.call(partial(self._call, step, events, transaction))
+        return tally
+
+    def _finish(
+        self,
+        step: Deliver | Advance,
+        cursor: str,
+        lanes: int | None,
+        ahead: Mapping[int, int] | None,
+        connection: Connection,
+    ) -> None:
+        """Move the cursor, from which lanes count then that have gone beyond it."""
+        store, name, partition = self._store, self._name, step.partition
+        store.advance(connection, name, partition, step.place, cursor)
+        if lanes is None:
+            return
+        store.lanes.clear(connection, name, partition)
+        place = Place(cursor, step.place.epoch)
+        for lane, done in (ahead or {}).items():
+            store.lanes.advance(
+                connection, name, partition, place, lane=lane, lanes=lanes, before=0, after=done
+            )
+
+    def _advance_lane(
+        self, step: Deliver, lane: int, lanes: int, done: int, connection: Connection
+    ) -> None:
+        """Write down that a lane is at the page's end."""
+        self._store.lanes.advance(
+            connection,
+            self._name,
+            step.partition,
+            step.place,
+            lane=lane,
+            lanes=lanes,
+            before=done,
+            after=len(step.page.events),
+        )
+
+    def _redo(self, step: Redeliver, letter: DeadLetter, transaction: Transaction) -> Tally | None:
+        """Apply the event of a dead letter once more, if it is still the next one."""
+        connection = transaction.connection
+        self._stay(step, connection)
+        if [one.id for one in self._due(step, connection)] != [letter.id]:
+            return None
+        error = self._tried(transaction, step, letter.event, letter.tries)
+        if error is not None:
+            tries = letter.tries + self._config.failures.tries
+            self._letters.failed_again(connection, letter, error, tries)
+            return None
+        self._letters.settle(connection, letter)
+        return Tally(1)
+
+    def _fail_again(
+        self, step: Redeliver, letter: DeadLetter, error: Exception, connection: Connection
+    ) -> None:
+        """Write down that the event of a dead letter failed once more, when it was committed."""
+        self._config.observer.failed(self._name, step.partition, error, letter.tries + 1)
+        self._stay(step, connection)
+        self._letters.failed_again(connection, letter, error, letter.tries + 1)
+
+    def _due(self, step: Redeliver, connection: Connection) -> list[DeadLetter]:
+        """Find the next dead letter that was marked to be applied again."""
+        return self._letters.due(connection, self._name, step.partition, limit=1)
+
+    def _stay(self, step: Redeliver, connection: Connection) -> None:
+        """Be fenced like a move of the cursor, which stays where it is."""
+        place = step.place
+        self._store.advance(connection, self._name, step.partition, place, place.cursor)
+
+    def _held_back(
+        self,
+        transaction: Transaction,
+        step: Deliver,
+        events: Sequence[Event],
+        held_keys: set[str],
+        tally: Tally,
+    ) -> list[Event]:
+        """Hold back what is behind a dead letter; return what is then to be applied together.
+
+        Where events are set aside that fail, each is applied for itself, and none is left.
+        """
+        together = []
+        failures, connection = self._config.failures, transaction.connection
+        room = 0
+        for event in events:
+            key = self._config.key(event)
+            error = None
+            if key is None or key not in held_keys:
+                if not step.set_aside:
+                    together.append(event)
+                    continue
+                error = self._tried(transaction, step, event, 0)
+                if error is None:
+                    continue
+                if key is not None and failures.hold_back:
+                    held_keys.add(key)
+            if not tally.letters:
+                known = self._letters.count(connection, self._name)
+                room = failures.at_most - known.get(step.partition, 0)
+            if len(tally.letters) >= room:
+                raise TooManyDeadLetters(
+                    f"The partition has {failures.at_most} dead letters, as many as "
+                    "Failures.at_most allows: have them retried or discarded, and start again."
+                )
+            tries = 0 if error is None else failures.tries
+            where = (connection, self._name, step.partition)
+            self._letters.add(*where, event, key=key, error=error, tries=tries)
+            tally.letters.append((event, error))
+        return together
+
+    def _tried(
+        self, transaction: Transaction, step: Deliver | Redeliver, event: Event, before: int
+    ) -> Exception | None:
+        """Try to apply an event as often as may be; return the last error."""
+        error: Exception | None = None
+        for attempt in range(before + 1, before + 1 + self._config.failures.tries):
+            error = transaction.attempt(partial(self._call, step, (event,), transaction))
+            if error is None:
+                return None
+            self._config.observer.failed(self._name, step.partition, error, attempt)
+        return error
+
+    def _without_duplicates(
+        self, connection: Connection, partition: int, events: Sequence[Event]
+    ) -> list[Event]:
+        ids = [self._config.identity(event) for event in events]
+        if None in ids:
+            self._complain()
+        known = [one for one in ids if one is not None]
+        unseen = self._store.inbox.unseen(connection, self._name, partition, known)
+        return without_duplicates(events, ids, unseen)
+
+    def _complain(self) -> None:
+        """Say that an event has no id, and so may be applied twice.
+
+        Raises:
+            ConfigurationError: the caller has asked for an inbox.
+        """
+        if self._config.inbox:
+            raise ConfigurationError(
+                "An event has no id, so the inbox cannot tell whether it comes twice: give "
+                "`identity`, a function that returns the id of an event, or do without the inbox."
+            )
+        if not self._warned:
+            self._warned = True
+            _log.warning(
+                "The feed may publish events twice, and has events without an id: the consumer %r "
+                "applies them as often as they come. Give it `identity`, a function that returns "
+                "the id of an event, or inbox=False.",
+                self._name,
+            )
+
+
+def _work(step: Deliver | Advance | Redeliver, function: Callable[[Connection], Any]) -> Work:
+    """Make a work that applies nothing."""
+    return Work(step, (), lambda transaction: function(transaction.connection))
+
+
+def divide(
+    events: Sequence[Event],
+    key: Callable[[Event], str | None],
+    *,
+    lanes: int,
+    done: Mapping[int, int],
+) -> tuple[dict[int, tuple[Event, ...]], Mapping[int, int]]:
+    """Divide a page by the keys of its events, leaving out what is decided.
+
+    Args:
+        events: the events behind the cursor, in their order.
+        key: returns the key of an event.
+        lanes: how many lanes there are.
+        done: by lane, how many events behind the cursor are decided for it: those before them
+            that are its own.
+
+    Returns:
+        What there is to do, by lane; and for lanes that have gone beyond the page, how many events
+        behind its end are decided. A page that is read again may be shorter than it was.
+    """
+    todo: dict[int, list[Event]] = {}
+    for number, event in enumerate(events):
+        lane = lane_of(key(event), lanes) if lanes > 1 else 0
+        if number >= done.get(lane, 0):
+            todo.setdefault(lane, []).append(event)
+    ahead = {lane: count - len(events) for lane, count in done.items() if count > len(events)}
+    return {lane: tuple(mine) for lane, mine in sorted(todo.items())}, ahead
+
+
+def lane_of(key: str | None, lanes: int) -> int:
+    """Return the lane of a key: the same in every process, as long as there are as many lanes."""
+    return 0 if key is None else crc32(key.encode("utf-8", "surrogatepass")) % lanes

@@ -1,1 +1,0 @@
-"""Read partitions side by side, in threads or in tasks."""

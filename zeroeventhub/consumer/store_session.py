@@ -1,0 +1,143 @@
+"""What a consumer's steps do in its store, each in a transaction of its own."""
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DatabaseError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from zeroeventhub._follow import Advance, Claim, End, Inherit, Load, Place, Release, Step
+from zeroeventhub.consumer.config import Config
+from zeroeventhub.cursors import CursorStore
+from zeroeventhub.cursors.transience import reaching_store
+from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.protocol import FIRST
+
+__all__ = ["StoreSteps", "async_engine", "in_store", "in_store_async", "sync_engine"]
+
+_Result = TypeVar("_Result")
+
+PRUNING_INTERVAL = 3600.0
+"""Seconds between two looks for rows of the inbox that are too old."""
+
+
+def sync_engine(store: CursorStore) -> Engine:
+    """Return the engine of a store.
+
+    Raises:
+        ConfigurationError: it is not a sync one.
+    """
+    if not isinstance(store.engine, Engine):
+        raise ConfigurationError("A Consumer's store has a sync Engine; or use AsyncConsumer.")
+    return store.engine
+
+
+def async_engine(store: CursorStore) -> AsyncEngine:
+    """Return the engine of a store.
+
+    Raises:
+        ConfigurationError: it is not an async one.
+    """
+    if not isinstance(store.engine, AsyncEngine):
+        raise ConfigurationError("An AsyncConsumer's store has an AsyncEngine; or use Consumer.")
+    return store.engine
+
+
+def in_store(store: CursorStore, write: Callable[[Connection], _Result]) -> _Result:
+    """Call a function with a connection to a store, in a transaction of its own.
+
+    Raises:
+        StoreUnavailable: the store did not answer, or asked to try again.
+        ConfigurationError: its tables are not there.
+    """
+    engine = sync_engine(store)
+    try:
+        with reaching_store(), engine.begin() as connection:
+            return write(connection)
+    except DatabaseError:
+        with reaching_store(), engine.connect() as connection:
+            store.check_tables(connection)
+        raise
+
+
+async def in_store_async(store: CursorStore, write: Callable[[Connection], _Result]) -> _Result:
+    """Call a function with a connection to a store; see `in_store`."""
+    engine = async_engine(store)
+    try:
+        with reaching_store():
+            async with engine.begin() as connection:
+                return await connection.run_sync(write)
+    except DatabaseError:
+        with reaching_store():
+            async with engine.connect() as connection:
+                await connection.run_sync(store.check_tables)
+        raise
+
+
+class StoreSteps:
+    """Carry out the steps that read or write cursors and leases.
+
+    Args:
+        config: the consumer's.
+        owner: the name that leases are taken in; None for a consumer that reads without.
+    """
+
+    def __init__(self, config: Config, owner: str | None = None) -> None:
+        self._config = config
+        self._store = config.store
+        self._name = config.name
+        self._owner = owner
+        self._pruned = -math.inf
+
+    def carry_out(self, step: Step, connection: Connection) -> Any:
+        """Carry a step out in an open transaction; return its result."""
+        match step:
+            case Inherit():
+                self._store.inherit(connection, self._name, step.heirs, step.remaining)
+            case Load():
+                return self._load(connection, step)
+            case Advance():
+                self._store.advance(connection, self._name, step.partition, step.place, step.new)
+            case End():
+                end = self._store.end(self._name, step.partition, step.place)
+                self._store.confirm(connection.execute(end), self._name, step.partition)
+            case Claim() if self._owner is not None:
+                return self._store.leases.claim(
+                    connection,
+                    self._name,
+                    self._owner,
+                    step.wanted,
+                    seconds=self._config.lease,
+                    share=self._config.partitions is None,
+                )
+            case Release() if self._owner is not None:
+                self._store.leases.release(connection, self._name, self._owner, step.partitions)
+        return None
+
+    def is_pruning_due(self) -> bool:
+        """Tell whether the inbox was not pruned for long; it counts as pruned from then on."""
+        due = time.monotonic() - self._pruned >= PRUNING_INTERVAL
+        if due:
+            self._pruned = time.monotonic()
+        return due
+
+    def prune(self, connection: Connection) -> None:
+        """Forget events that came too long ago to come again."""
+        self._store.inbox.prune(connection, self._name, days=self._config.inbox_days)
+
+    def leave(self, connection: Connection) -> None:
+        """Give all leases back."""
+        if self._owner is not None:
+            self._store.leases.leave(connection, self._name, self._owner)
+
+    def _load(self, connection: Connection, step: Load) -> Place:
+        if self._config.start != FIRST:
+            self._store.begin(connection, self._name, step.among, self._config.start)
+        if self._owner is None:
+            return self._store.load(connection, self._name, step.partition)
+        return self._store.enter(
+            connection, self._name, step.partition, self._owner, after=step.after
+        )
