@@ -30,7 +30,7 @@ from zeroeventhub import (
     bearer_tokens,
 )
 from zeroeventhub.archive import Archive
-from zeroeventhub.consumer import telling
+from zeroeventhub.consumer import progress as progress_of_consumers
 from zeroeventhub.errors import (
     BadCursor,
     BadRequest,
@@ -368,8 +368,8 @@ async def test_async_consumer_registers(any_shop, any_feed, tmp_path):
 
 def test_consumer_registers_while_it_runs(any_shop, any_feed, tmp_path, monkeypatch):
     """A consumer at the head has told how far it is, and is heard of though nothing comes."""
-    monkeypatch.setattr(telling, "INTERVAL", 0.05)
-    monkeypatch.setattr(telling, "UNCHANGED", 0.2)
+    monkeypatch.setattr(progress_of_consumers, "INTERVAL", 0.05)
+    monkeypatch.setattr(progress_of_consumers, "UNCHANGED", 0.2)
     with (
         served(any_shop) as url,
         consuming(url, tmp_path, follow=True) as (consumer, _),
