@@ -37,7 +37,7 @@ def cache(stage: Stage) -> Result:
         "of COPY",
         rows,
         [
-            Goal(f"publisher, {AGAIN}", AGAIN, "of COPY", 4),
+            Goal(f"publisher, {AGAIN}", AGAIN, "of COPY", 6),
             Goal(f"publisher, {UNCHANGED}", UNCHANGED, "of COPY", 4),
         ],
     )

@@ -82,9 +82,9 @@ def end_to_end(stage: Stage) -> Result:
         [
             Goal("end to end, data untouched", UNTOUCHED, "of COPY", 0.65),
             Goal("end to end, objects in the handler", OBJECTS, "of COPY", 0.50),
-            Goal("end to end, objects in the handler", OBJECTS, "of Redis", 1.0),
+            Goal("end to end, objects in the handler", OBJECTS, "of Redis", 1.2),
             Goal("end to end, objects in the handler", OBJECTS, "of the peer", 8.0),
-            Goal("end to end, typed", TYPED, "of COPY", 0.50),
+            Goal("end to end, typed", TYPED, "of COPY", 0.60),
         ],
     )
 

@@ -54,9 +54,10 @@ def latency(stage: Stage) -> Result:
         "p50, ms",
         rows + missing,
         [
-            Goal("commit to handler, idle feed", WATCHED, "p50, ms", 5, at_most=True),
-            Goal("commit to handler, idle feed", WATCHED, "p99, ms", 20, at_most=True),
-            Goal("commit to handler, one process", WOKEN, "p50, ms", 2, at_most=True),
+            Goal("commit to handler, idle feed", WATCHED, "p50, ms", 4, at_most=True),
+            Goal("commit to handler, idle feed", WATCHED, "p99, ms", 8, at_most=True),
+            Goal("commit to handler, one process", WOKEN, "p50, ms", 3, at_most=True),
+            Goal("commit to handler, one process", WOKEN, "p99, ms", 5, at_most=True),
         ],
         size=f"{EVENTS} events a run, {stage.count} rounds",
     )

@@ -90,7 +90,7 @@ def spark(stage: Stage) -> Result:
         OF_JDBC,
         rows,
         [
-            Goal("Spark, by Arrow", ARROW, OF_JDBC, 1.0, at_most=True),
+            Goal("Spark, by Arrow", ARROW, OF_JDBC, 1.8, at_most=True),
             Goal("Spark, out of files", FILES, OF_JDBC, 1.0, at_most=True),
             Goal("Spark, by lines", LINES, OF_JDBC, 1.3, at_most=True),
         ],

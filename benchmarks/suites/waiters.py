@@ -40,7 +40,7 @@ def waiters(stage: Stage) -> Result:
         TEXT,
         "KiB each",
         [Row(OURS, {column: spread(values) for column, values in found.items()}, ours=True)],
-        [Goal("an idle waiter of 10,000", OURS, "KiB each", 20, at_most=True)],
+        [Goal("an idle waiter of 10,000", OURS, "KiB each", 16, at_most=True)],
         size=f"{stage.count} rounds",
     )
 
