@@ -103,7 +103,11 @@ def insert_batch(connection: Connection, form: TableForm, batch: Batch) -> None:
     if is_complete and form.is_copied and all(one.is_plain for one in chosen):
         _copy(connection, batch)
     elif is_complete and dialect.positional:
-        connection.exec_driver_sql(_text(chosen, dialect), batch.rows)
+        text, order = _text(chosen, dialect)
+        rows = batch.rows
+        if order != tuple(range(len(chosen))):
+            rows = [tuple(row[index] for index in order) for row in rows]
+        connection.exec_driver_sql(text, rows)
     else:
         # Parameters by their names, or defaults that SQLAlchemy knows.
         names = [one.column.key for one in chosen]
@@ -126,8 +130,11 @@ def _parameter(form: ColumnForm, dialect: Dialect) -> Any:
 
 
 @lru_cache(maxsize=64)
-def _text(chosen: tuple[ColumnForm, ...], dialect: Dialect) -> str:
-    return str(_statement(chosen, dialect).compile(dialect=dialect))
+def _text(chosen: tuple[ColumnForm, ...], dialect: Dialect) -> tuple[str, tuple[int, ...]]:
+    """Return the statement, and in which order it takes values: that of the table's columns."""
+    compiled: Any = _statement(chosen, dialect).compile(dialect=dialect)
+    names = [form.column.key for form in chosen]
+    return str(compiled), tuple(names.index(name) for name in compiled.positiontup)
 
 
 def _csv(rows: _Rows) -> bytes:

@@ -13,6 +13,7 @@ from sqlalchemy.exc import IntegrityError
 
 from zeroeventhub import Event
 from zeroeventhub.landing import insert_events
+from zeroeventhub.landing.bulk_insert import insert_columns
 
 # SQLite has no decimal numbers, as SQLAlchemy says.
 pytestmark = pytest.mark.filterwarnings("ignore:Dialect sqlite")
@@ -38,6 +39,13 @@ def test_page_is_one_statement(tables):
         assert statement.startswith("INSERT INTO small")
         assert many
     assert len(stored(tables, small)) == 49
+
+
+def test_columns_come_in_any_order(tables):
+    """Values reach their own columns, in whatever order columns are given."""
+    with tables.begin() as connection:
+        insert_columns(connection, small, {"document": ["[1]", "[2]"], "n": [1, 2]})
+    assert [(row["n"], row["document"]) for row in stored(tables, small)] == [(1, [1]), (2, [2])]
 
 
 @pytest.mark.anyio
