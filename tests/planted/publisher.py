@@ -68,7 +68,7 @@ PLANTED = (
         "publisher/page_query.py",
         "        stop = min(len(rows.texts), start + limit - self.rows)",
         "        stop = len(rows.texts)",
-        (f"{_ROOM}/test_page_query.py", *_SQLITE),
+        (f"{_ROOM}/test_reader.py", *_SQLITE),
     ),
     Planted(
         "a filter holds for every portion of a page",

@@ -42,7 +42,7 @@ PLANTED = (
         """        delete = delete_events""",
         """        connection.commit()
         delete = delete_events""",
-        _DELETING,
+        (_DELETING[0], "-k", "refer_to_stay"),
     ),
     Planted(
         "a cursor at the mark is of the event that was trimmed there",

@@ -247,9 +247,9 @@ def test_consumers_share_partitions_and_share_again(shop):
 def test_pinned_consumers_read_what_they_name(sync_shop):
     """A consumer that names partitions keeps those, and takes no part in the sharing of others."""
     shop, pinned, free = filled(sync_shop), Seen(), Seen()
-    shop.start(lease=LEASE / 3, observer=pinned, partitions=[0, 1, 2])
+    shop.start(lease=LEASE, observer=pinned, partitions=[0, 1, 2])
     until(lambda: pinned.leases, "the pinned one holds its partitions")
-    shop.start(lease=LEASE / 3, observer=free)
+    shop.start(lease=LEASE, observer=free)
     until(lambda: free.leases, "the free one holds the other")
     for _ in range(5):
         assert (pinned.leases, free.leases) == ({0, 1, 2}, {3})
