@@ -52,8 +52,8 @@ PLANTED = (
     Planted(
         "text that is not JSON is not passed on",
         "publisher/rows.py",
-        "        self._check(texts, positions.__getitem__)\n",
-        "",
+        "        on_one_line = self._check(texts, positions.__getitem__)",
+        "        on_one_line = True",
         (f"{_UNIT}/test_rows.py",),
     ),
     Planted(

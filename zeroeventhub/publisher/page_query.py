@@ -172,7 +172,7 @@ class Stretch:
                 self.parts.append(rows.events(start, stop))
             else:
                 texts = rows.texts[start:stop]
-                self.on_one_line = rows.on_one_line
+                self.on_one_line = rows.on_one_line and (self.on_one_line or not self.texts)
                 self.texts += filter(None, texts) if None in texts else texts  # type: ignore[arg-type] # as just seen
             if each:
                 there = (at for at in range(start, stop) if rows.texts[at] is not None)

@@ -34,7 +34,7 @@ __all__ = [
     "RowQuery",
     "Rows",
     "can_stream",
-    "refuse_what_is_not_json",
+    "check_json",
 ]
 
 Row = tuple[int, Event | None]
@@ -117,8 +117,8 @@ class Rows:
 NO_ROWS = Rows([].__getitem__, [])
 
 
-def refuse_what_is_not_json(texts: Sequence[bytes | None], place: Callable[[int], object]) -> None:
-    """Refuse a text that is not exactly one JSON value.
+def check_json(texts: Sequence[bytes | None], place: Callable[[int], object]) -> bool:
+    """Refuse a text that is not exactly one JSON value; tell whether none has a line end.
 
     Args:
         texts: None for an event that has been deleted.
@@ -128,11 +128,11 @@ def refuse_what_is_not_json(texts: Sequence[bytes | None], place: Callable[[int]
         FeedFailure: one of them is not.
     """
     there = [text for text in texts if text is not None]
-    joined = b"\n".join(there)
-    if joined.count(b"\n") == len(there) - 1:
+    on_one_line = _are_on_one_line(there)
+    if on_one_line:
         try:
-            if len(_decode_lines(joined)) == len(there):
-                return
+            if len(_decode_lines(b"\n".join(there))) == len(there):
+                return True
         except _NOT_JSON:
             pass
     for index, text in enumerate(texts):
@@ -143,9 +143,10 @@ def refuse_what_is_not_json(texts: Sequence[bytes | None], place: Callable[[int]
             raise FeedFailure(
                 f"The row at position {place(index)} cannot be published: {error}"
             ) from error
+    return on_one_line
 
 
-def refuse_lone_surrogates(texts: Sequence[bytes | None], place: Callable[[int], object]) -> None:
+def check_surrogates(texts: Sequence[bytes | None], place: Callable[[int], object]) -> bool:
     """Refuse a document of PostgreSQL's type json that has half of a pair of surrogates.
 
     All else that is wrong with JSON, PostgreSQL refuses itself; of jsonb, this as well.
@@ -154,11 +155,20 @@ def refuse_lone_surrogates(texts: Sequence[bytes | None], place: Callable[[int],
         texts: None for an event that has been deleted.
         place: returns the position of a text by its index.
 
+    Returns:
+        Whether no text has a line end.
+
     Raises:
         FeedFailure: one of them has.
     """
     if any(text and (b"\\ud" in text or b"\\uD" in text) for text in texts):
-        refuse_what_is_not_json(texts, place)
+        return check_json(texts, place)
+    return _are_on_one_line([text for text in texts if text is not None])
+
+
+def _are_on_one_line(texts: list[bytes]) -> bool:
+    joined = b"".join(texts)
+    return b"\n" not in joined and b"\r" not in joined
 
 
 FIRST = 8
@@ -277,13 +287,13 @@ class RowQuery:
         self.source = near.source
         self._mapper = mapper
         self._json = mapper.json
-        self._check: Callable[[list[bytes | None], Callable[[int], int]], None]
-        self._check = refuse_what_is_not_json
+        self._check: Callable[[list[bytes | None], Callable[[int], int]], bool]
+        self._check = check_json
         if dialect == "postgresql":
             is_beside = near.source.events is None
             position = near.source.position if is_beside else None
             self._json = mapper.text(position, streams=streams)
-            self._check = refuse_lone_surrogates if mapper.has_stored_json else _trust
+            self._check = check_surrogates if mapper.has_stored_json else _trust
         self._streams = streams and self._json is not None
         self._joins = joins and dialect == "sqlite" and self._json is not None
         self._numbered = lru_cache(maxsize=100)(_numbered)
@@ -368,8 +378,8 @@ class RowQuery:
                     if count:
                         texts = [value(index, 1) for index in range(count)]
                         position = partial(_position, value)
-                        self._check(texts, position)
-                        yield Rows(position, texts, on_one_line=self._check is _trust)
+                        on_one_line = self._check(texts, position)
+                        yield Rows(position, texts, on_one_line=on_one_line)
                     elif result.error_message:
                         raise error_from_result(result, "utf-8")
                 is_answered = True
@@ -394,8 +404,8 @@ class RowQuery:
         else:
             positions = [row[0] for row in rows]
             texts = [None if row[1] is None else row[1].encode() for row in rows]
-        self._check(texts, positions.__getitem__)
-        return Rows(positions.__getitem__, texts)
+        on_one_line = self._check(texts, positions.__getitem__)
+        return Rows(positions.__getitem__, texts, on_one_line=on_one_line)
 
     def row(self, connection: Connection, query: Select[Any], position: int) -> Row | None:
         """Read the one row of a statement with the parameter `position`; None if there is none."""
@@ -489,8 +499,9 @@ def _parts(places: str | None, joined: str, gaps: str = "") -> tuple[list[int], 
     return positions, texts
 
 
-def _trust(texts: object, position: object) -> None:
+def _trust(texts: object, place: object) -> bool:  # noqa: ARG001 - as the other checks
     """Take what PostgreSQL makes itself, of jsonb and other types, for JSON on one line."""
+    return True
 
 
 def _position(value: Callable[[int, int], Any], index: int) -> int:

@@ -23,7 +23,7 @@ from zeroeventhub.publisher.lookups import TimeQuery
 from zeroeventhub.publisher.mapping import Mapper, attribute_text, moment
 from zeroeventhub.publisher.reader import Reader
 from zeroeventhub.publisher.retention import begun_again
-from zeroeventhub.publisher.rows import Row, RowQuery, refuse_what_is_not_json
+from zeroeventhub.publisher.rows import Row, RowQuery, check_json
 
 if TYPE_CHECKING:
     from zeroeventhub.archive.archive import Archive
@@ -159,7 +159,7 @@ class SealQuery:
             return {"data": data, "headers": headers}
         texts = columns[1]
         raw = [None if text is None else text.encode() for text in texts]
-        refuse_what_is_not_json(raw, columns[0].__getitem__)
+        check_json(raw, columns[0].__getitem__)
         if any("\n" in text or "\r" in text for text in texts if text is not None):
             texts = tuple(text and one_line(text.encode()).decode() for text in texts)
         return {"data": texts}
