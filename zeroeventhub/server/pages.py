@@ -39,7 +39,8 @@ BATCH = 16
 """How many pages are read ahead by one statement: what is done once for all of them costs less."""
 
 SHARE = 4
-"""What part of all that is kept may be read ahead for one reader."""
+"""What part of all that is kept may be read ahead for one reader; less where more readers read on:
+what is dropped before its reader asks for it was read in vain."""
 
 MOST = 256
 """How many pages are kept, however small: all of them are looked at when any is vouched for."""
@@ -52,6 +53,9 @@ VOUCHED = 0.05
 
 READERS = 1_000
 """Of how many readers it is remembered what they will ask for next."""
+
+READING_ON = 2.0
+"""Seconds after which a reader that has not asked for its next page does not read on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +107,9 @@ class Pages:
         self._seconds = capacity.kept_seconds
         self._kept: OrderedDict[Question, tuple[float, EncodedPage]] = OrderedDict()
         self._taken = 0
-        # What readers will ask for next, and where to read on once they do: by default behind the
-        # page that answers them.
-        self._expected: OrderedDict[Question, Question | None] = OrderedDict()
+        # What readers will ask for next, since when, and where to read on once they do: by default
+        # behind the page that answers them.
+        self._expected: OrderedDict[Question, tuple[float, Question | None]] = OrderedDict()
         self._under_way: dict[Question, anyio.Event] = {}
         self._vouching = anyio.Lock()
         self._vouched_until = -math.inf
@@ -203,13 +207,17 @@ class Pages:
             question: what was asked for that one.
             page: that one.
         """
-        following = question._replace(cursor=page.cursor)
+        following, now = question._replace(cursor=page.cursor), monotonic()
         reads_on = question in self._expected
-        wanted = self._expected.pop(question, None) or following
-        self._expected.setdefault(following, None)
-        if len(self._expected) > READERS:
+        wanted = self._expected.pop(question, (now, None))[1] or following
+        self._expected.setdefault(following, (now, None))
+        while len(self._expected) > READERS or next(iter(self._expected.values()))[0] < (
+            now - READING_ON
+        ):
             self._expected.popitem(last=False)
-        most = min(BATCH, self._room // SHARE // max(len(page.body), 1))
+        # A reader has two entries: of its next page, and of the next one that is to be read ahead.
+        share = self._room // max(SHARE, len(self._expected) // 2)
+        most = min(BATCH, share // max(len(page.body), 1))
         if not (reads_on and most and self._may_be_read(wanted)):
             return None
         return partial(self._read, wanted, most)
@@ -247,7 +255,7 @@ class Pages:
                 if following is None:
                     return
                 if not is_late:
-                    self._expected[question] = following
+                    self._expected[question] = monotonic(), following
                     return
                 question = following
 
