@@ -210,7 +210,7 @@ class Pages:
         following, now = question._replace(cursor=page.cursor), monotonic()
         reads_on = question in self._expected
         wanted = self._expected.pop(question, (now, None))[1] or following
-        self._expected.setdefault(following, (now, None))
+        self._expected[following] = now, self._expected.pop(following, (now, None))[1]
         while len(self._expected) > READERS or next(iter(self._expected.values()))[0] < (
             now - READING_ON
         ):

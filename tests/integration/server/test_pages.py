@@ -15,6 +15,7 @@ from harness.waiting import until
 
 from zeroeventhub import FIRST, LAST, Capacity, Event, Page, Principal, TableFeed
 from zeroeventhub.errors import Diverged, Unavailable
+from zeroeventhub.server import pages
 
 KEPT = "max-age=31536000, immutable"
 
@@ -161,6 +162,15 @@ def test_pages_are_kept_within_their_bytes(book):
     with mounted(book, capacity=Capacity(kept_bytes=BOOK_PAGE // 2)) as url:
         read(url, 1, 1)
     assert book.asked == [1, 1]
+
+
+def test_reader_that_comes_back_late_reads_the_same_page(book, monkeypatch):
+    """A page that was asked for long ago, and by one reader only, is answered again."""
+    monkeypatch.setattr(pages, "READING_ON", 0.0)
+    with mounted(book) as url:
+        cursor = cursor_of(get(url, cursor=FIRST, pagesizehint=1))
+        answers = {get(url, cursor=cursor, pagesizehint=1).content for _ in range(3)}
+    assert len(answers) == 1
 
 
 def test_kept_pages_are_few_however_small_they_are():
