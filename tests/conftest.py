@@ -18,6 +18,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 # The same examples in every run, so that no run fails by chance; `make test-all` draws others.
 settings.register_profile("seeded", deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("quick", settings.get_profile("seeded"), max_examples=20)
 settings.register_profile("random", deadline=None, print_blob=True)
 settings.load_profile("seeded")
 
@@ -60,12 +61,12 @@ def pytest_xdist_auto_num_workers():
 
 
 SERVERS = ("postgresql", "mariadb", "primary", "spark", "s3", "nginx", "peer")
-"""How the names of fixtures and cases begin that need more than this machine's Python."""
+"""How the names of fixtures and cases begin that need more than Python."""
 
 
 def pytest_addoption(parser):
     """Add what `make quick` asks for."""
-    parser.addoption("--quick", action="store_true", help="unit tests, and integration on SQLite")
+    parser.addoption("--quick", action="store_true", help="neither slow tests nor servers")
 
 
 def pytest_collection_modifyitems(config, items):
@@ -78,9 +79,8 @@ def pytest_collection_modifyitems(config, items):
 
 def _is_quick(item):
     case = item.callspec.id.split("-") if hasattr(item, "callspec") else []
-    needed = [*item.fixturenames, *case]
-    in_process = "acceptance" not in item.path.parts and "spark" not in item.path.parts
-    return in_process and not any(name.startswith(SERVERS) for name in needed)
+    needs_server = any(name.startswith(SERVERS) for name in (*item.fixturenames, *case))
+    return not needs_server and not item.get_closest_marker("slow")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 import zeroeventhub
 
 OPTIONAL = ["click", "greenlet", "psycopg", "pyarrow", "pyspark", "rich", "sqlalchemy"]
@@ -80,6 +82,7 @@ for module, member, package, extra in {NEEDED!r}:
     assert result.stdout.split() == [member for _, member, _, _ in NEEDED]
 
 
+@pytest.mark.slow
 def test_command_line_runs_as_a_module():
     """`python -m zeroeventhub` is the command line; it says in a sentence what is not installed."""
     result = python(MODULE, "--help")

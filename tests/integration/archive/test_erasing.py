@@ -101,6 +101,7 @@ def test_erased_events_are_gone_and_their_cursors_stay(sqlite, tmp_path):
     assert feed.seal().events == 1
 
 
+@pytest.mark.slow
 def test_death_at_any_step_of_erasing_loses_nothing_else(sqlite, tmp_path):
     """Wherever the eraser dies, what is to stay stays, and the next one finishes."""
     feed = erasable(sqlite, Archive(tmp_path, erasable=True))

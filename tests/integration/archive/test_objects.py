@@ -64,6 +64,7 @@ def test_store_that_lets_nobody_in_is_refused(tmp_path, monkeypatch):
     assert objects.names("segments") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stride", [19, pytest.param(1, marks=pytest.mark.test_all)])
 def test_killed_at_points_of_creating_a_file(tmp_path, stride):
     """A file is whole as soon as it is seen, wherever its writer is killed."""

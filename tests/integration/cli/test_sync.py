@@ -58,6 +58,7 @@ def test_sync_lands_the_types_that_it_is_asked_for(feed, sqlite, sqlite_url):
     assert json.loads(skipped.stdout)["landed"] == 0
 
 
+@pytest.mark.slow
 def test_sync_says_that_it_waits_for_a_process_that_died(feed, sqlite, sqlite_url, monkeypatch):
     """Sync names the consumer whose other processes hold the leases, and lands all after them."""
     monkeypatch.setattr(module, "PATIENCE", 0.1)

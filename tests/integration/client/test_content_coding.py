@@ -170,6 +170,7 @@ def test_refusal_is_read_if_it_is_gzip(any_call):
 EVENTS = b'{"data":1}\n' * (MEBIBYTE // 11)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("coding", "most"), [("gzip", 24), ("zstd", 40), ("identity", 24)], ids=lambda it: it
 )

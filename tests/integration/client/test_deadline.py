@@ -61,6 +61,7 @@ def test_connection_may_take_a_third_of_the_deadline(any_call, patience, expecte
     assert seen == [expected] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("script", "error"), SLOW.values(), ids=SLOW)
 def test_whole_answer_has_a_deadline(call, script, error):
     """However an answer is slow, it is given up at the deadline, and no thread is left."""
@@ -73,6 +74,7 @@ def test_whole_answer_has_a_deadline(call, script, error):
     assert threading.active_count() == threads
 
 
+@pytest.mark.slow
 def test_slow_page_counts_up_to_its_checkpoint(any_call):
     """What stands before a checkpoint counts when the deadline is over."""
     # A second is enough for a busy machine to receive what was sent at once.
@@ -89,6 +91,7 @@ def test_other_answers_have_a_deadline_as_well(any_call):
         any_call(url, session=PATIENT, feed=SHORT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", [slow_body(), [(answer() + b" ", 20.0)]], ids=["slow", "silent"])
 def test_body_has_a_least_rate(any_call, script):
     """A body that comes too slowly is given up after a grace, long before the deadline."""
@@ -100,6 +103,7 @@ def test_body_has_a_least_rate(any_call, script):
         assert 0.25 < time.monotonic() - start < SOON
 
 
+@pytest.mark.slow
 def test_body_that_keeps_the_rate_is_read(any_call):
     """What a body has brought so far earns it time, up to the deadline."""
     script = [(answer(), 0.0), *drip(b" " * 50_000, 0.12, step=5_000), (PAGE, 0.0)]
@@ -108,6 +112,7 @@ def test_body_that_keeps_the_rate_is_read(any_call):
         assert any_call(url, session=PATIENT, feed={"limits": limits}).cursor == "b"
 
 
+@pytest.mark.slow
 def test_wait_comes_on_top_of_the_deadline(any_call):
     """A feed that was asked to wait may take so much longer, for headers and for the body."""
     script = [(b"", 0.4), (answer(), 0.4), (PAGE, 0.0)]
@@ -118,6 +123,7 @@ def test_wait_comes_on_top_of_the_deadline(any_call):
             any_call(url, session=PATIENT, feed=feed)
 
 
+@pytest.mark.slow
 def test_timeout_of_the_callers_own_client_holds(any_call):
     """The timeout of the caller's httpx client holds, beside what the feed was asked to wait."""
     session = {"timeout": httpx.Timeout(5, read=0.2)}
@@ -127,6 +133,7 @@ def test_timeout_of_the_callers_own_client_holds(any_call):
         assert any_call(url, wait=5, session=session).cursor == "b"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("patience", "late"), [(httpx.Timeout(5, read=None), 0.1), (httpx.Timeout(1.9), 1.1)], ids=str
 )
@@ -136,6 +143,7 @@ def test_client_is_as_patient_as_its_caller(any_call, patience, late):
         assert any_call(url, session={"timeout": patience}).cursor == "b"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_slow", ["body", "handshake"])
 def test_deadline_holds_over_tls(any_call, is_slow):
     """A body and a handshake whose bytes drip over TLS are given up as well."""

@@ -31,6 +31,7 @@ def account(tmp_path):
         yield account
 
 
+@pytest.mark.slow
 @at_every(1, 8)
 @pytest.mark.parametrize(("framing", "packed"), FORMS)
 def test_answer_broken_at_any_byte_is_right_up_to_a_checkpoint(framing, packed, every):
@@ -42,6 +43,7 @@ def test_answer_broken_at_any_byte_is_right_up_to_a_checkpoint(framing, packed, 
     assert case.findings.counts["CutPage"] > 50 / every
 
 
+@pytest.mark.slow
 @at_every(5, 15)
 @pytest.mark.parametrize(("framing", "packed"), SOME_FORMS)
 def test_async_client_makes_the_same_of_it(framing, packed, every):
@@ -52,6 +54,7 @@ def test_async_client_makes_the_same_of_it(framing, packed, every):
     assert case.findings.counts["Page"] > 100 / every
 
 
+@pytest.mark.slow
 @at_every(13, 39)
 @pytest.mark.parametrize(("framing", "packed"), SOME_FORMS)
 def test_consumer_goes_on_after_every_break(framing, packed, every, account):
@@ -62,6 +65,7 @@ def test_consumer_goes_on_after_every_break(framing, packed, every, account):
     assert case.findings.counts["trials"] > 900 / every
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", [range(5), rarely(range(5, 80))], ids=str)
 @pytest.mark.parametrize("framing", Framing)
 def test_random_faults_lose_and_repeat_nothing(framing, seeds, account):
@@ -71,6 +75,7 @@ def test_random_faults_lose_and_repeat_nothing(framing, seeds, account):
     assert findings.counts["trials"] == len(seeds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deployment", [Deployment.DIRECT, *map(rarely, [*Deployment][1:])])
 def test_publisher_that_is_killed_while_it_sends(deployment, tmp_path):
     """A publisher killed at any byte and any moment costs time, and no event, however deployed."""

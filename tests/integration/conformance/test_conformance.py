@@ -95,6 +95,7 @@ OF_FILES = {"segments", "segments-end", "segments-malformed"}
 """Checks of what only a feed has whose archive is shared."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("database", ["sqlite", pytest.param("postgresql", marks=EVERYTHING)])
 def test_our_publisher_conforms(request, database):
     """A table's feed fails no check, and what is skipped is what it does not have."""
@@ -109,6 +110,7 @@ def test_our_publisher_conforms(request, database):
 OPTIONAL = ["type", "time", "id", "partition", "headers", "cloudevents"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "left_out",
     [
@@ -164,6 +166,7 @@ def test_filter_that_is_not_listed_is_found(sqlite):
     assert found["event-types-unlisted"].outcome == "fail"
 
 
+@pytest.mark.slow
 def test_our_log_conforms(any_engine):
     """A log's feed that shows the history of keys fails no check, and none of keys is skipped."""
     tables = MetaData()
@@ -189,6 +192,7 @@ def test_our_publisher_conforms_without_events(sqlite):
     assert "page-sizes" in outcomes(results, "skip")
 
 
+@pytest.mark.slow
 def test_publisher_that_is_written_to_conforms(sqlite):
     """Events that come in while a feed is checked make nothing fail."""
     metadata.create_all(sqlite)
@@ -210,6 +214,7 @@ def test_publisher_that_is_written_to_conforms(sqlite):
     assert outcomes(results, "fail") == {}
 
 
+@pytest.mark.slow
 def test_publisher_in_memory_conforms():
     """The feed that the mutants are made from fails no check."""
     with serving(publisher()) as url:
@@ -247,6 +252,7 @@ def test_garbage_is_reported_and_breaks_nothing():
             assert outcomes(check(f"{url}/feed"), "fail"), body
 
 
+@pytest.mark.slow
 def test_slow_publisher_is_not_waited_for(monkeypatch):
     """When the time for all checks is over, what is left is skipped, and nothing fails for it."""
     monkeypatch.setattr("zeroeventhub.conformance.run.LONGEST", 1.0)
@@ -384,6 +390,7 @@ WHOLE_WAYS = {"good", "tail", "failed-once", "trimmed", "token-changed", "childr
 """Scenarios that both consumers read in `make test`; they decide by the same code."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "consume"),
     [
@@ -399,6 +406,7 @@ def test_our_consumers_come_through(scenarios_url, database, name, consume):
     expect_right(scenarios_url, name, consume, database)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rest", [False, pytest.param(True, marks=EVERYTHING)])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_our_consumers_come_through_every_cut(scenarios_url, database, family, rest):

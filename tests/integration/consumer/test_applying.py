@@ -73,6 +73,7 @@ def test_error_of_apply_undoes_everything(either_shop):
     assert shop.observer["committed"] == []
 
 
+@pytest.mark.slow
 def test_tries_are_counted_anew_for_every_page(shop):
     """A page that was applied at last leaves all tries to the next, and to those after it."""
     failures = {1: 2, 2: 2, 3: 2}
@@ -89,6 +90,7 @@ def test_tries_are_counted_anew_for_every_page(shop):
     assert shop.observer["failed"] == [("Poison", 1), ("Poison", 2)] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("act", "cursor", "lanes"),
     [

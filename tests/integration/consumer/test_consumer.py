@@ -162,6 +162,7 @@ def test_consumer_reads_the_types_that_it_names(shop, sqlite_url):
     publisher.dispose()
 
 
+@pytest.mark.slow
 def test_everything_takes_effect_once_at_last(either_shop):
     """With models, lanes, an inbox and dead letters, each key's events take effect in order."""
     events, keys, poison = 40, 5, {7, 8}

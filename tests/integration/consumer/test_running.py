@@ -91,6 +91,7 @@ def test_sqlite_is_written_by_one_at_a_time(either_shop):
     assert (inside.most, sorted(shop.landed())) == (1, list(range(20)))
 
 
+@pytest.mark.slow
 def test_lease_is_renewed_before_the_next_partition_writes(sqlite_url):
     """The renewal does not queue behind partitions that wait for the only writer."""
     renewals, begun = set(), []
@@ -149,6 +150,7 @@ def test_page_that_was_fetched_ahead_is_dropped_where_the_cursor_moved(shop):
     assert Counter(shop.feed.asked)[0, "6"] == 2
 
 
+@pytest.mark.slow
 def test_error_of_a_page_that_was_fetched_ahead_is_tried_again(shop):
     """What went wrong ahead is waited out as if it had gone wrong in its turn."""
     filled(shop, 6, 1).feed.trouble[0, "2"] = [Unavailable("busy")]
@@ -179,6 +181,7 @@ def counted(client, held):
     return Counted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("concurrency", [1, 4])
 def test_memory_holds_two_pages_for_each_partition_that_is_worked_on(either_shop, concurrency):
     """A partition holds the page that is applied and the next, and no third, whatever fails."""
@@ -203,6 +206,7 @@ def test_memory_holds_two_pages_for_each_partition_that_is_worked_on(either_shop
     assert concurrency < 4 or max(Counter(shop.feed.asked).values()) == 1
 
 
+@pytest.mark.slow
 def test_turns_are_fair(sqlite_url):
     """A partition with much to read lets others read after a second, and holds one page then."""
     order, ahead = [], []
@@ -276,6 +280,7 @@ def test_run_to_the_head_takes_over_from_a_process_that_died(shop):
     assert sorted(shop.landed()) == list(range(20))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", [SystemExit, ValueError])
 def test_leases_are_given_back_whatever_a_run_ends_in(either_shop, ending):
     """What apply raises comes out where run was called, and nothing of its page is left."""

@@ -42,6 +42,7 @@ def _cases():
                     yield pytest.param(torment, database, way, marks=marks, id="-".join(case))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("torment", "database", "way"), [*_cases()])
 def test_nothing_is_lost_or_applied_twice(mother, request, torment, database, way):
     """Whatever is done to consumers, others go on, and cursors and effects are of one moment."""

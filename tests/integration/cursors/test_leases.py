@@ -169,6 +169,7 @@ def test_claim_that_has_stalled_is_ended_for_the_others(postgresql, monkeypatch)
         assert is_transient(ended.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_claims_come_to_rest_in_fair_shares(any_store, seed):
     """From whatever processes have held, claims in any order end in shares that differ by one."""

@@ -97,6 +97,7 @@ def some_action(chance, places):
     return chance.choice(actions)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_simulated_store_does_what_the_real_one_does(seed):
     """Whatever is done, both give the same answers and hold the same cursors."""

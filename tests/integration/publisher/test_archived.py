@@ -112,6 +112,7 @@ def cursors_of(feed):
     return in_order[:: 1 + len(in_order) // 6]
 
 
+@pytest.mark.slow
 @settings(max_examples=4)
 @given(
     events=st.lists(
@@ -175,6 +176,7 @@ def test_every_ordering_has_the_same_answers_from_its_archive(request, case, tmp
     assert_same(every_answer(feed, cursors), before)
 
 
+@pytest.mark.slow
 def test_every_cursor_reads_on_across_the_boundary(sqlite, tmp_path):
     """Around each edge of row groups, segments and marks, a reader gets the event that follows."""
     feed = opened(sqlite, Archive(tmp_path))

@@ -170,6 +170,7 @@ def test_connection_is_given_back_as_it_was(host, own):
     assert session(host)[:2] == before[:2]
 
 
+@pytest.mark.slow
 def test_deadline_is_for_each_statement(sqlite):
     """Statements that are each in time may take longer together, by the clock that SQLite lacks."""
     feed = published(sqlite, Capacity(statement_seconds=1.0))
@@ -287,6 +288,7 @@ async def test_async_engine_is_visited_in_the_same_way(async_url, host):
     await engine.dispose()
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_cancelled_question_leaves_nothing_behind(async_url, host):
     """A reader that is cancelled in the middle of a query gives back nothing that is half done."""

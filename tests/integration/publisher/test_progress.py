@@ -366,6 +366,7 @@ async def test_async_consumer_registers(any_shop, any_feed, tmp_path):
     assert {*heard(any_feed)} == {("", "billing", 0), ("", "billing", 1)}
 
 
+@pytest.mark.slow
 def test_consumer_registers_while_it_runs(any_shop, any_feed, tmp_path, monkeypatch):
     """A consumer at the head has told how far it is, and is heard of though nothing comes."""
     monkeypatch.setattr(progress_of_consumers, "INTERVAL", 0.05)

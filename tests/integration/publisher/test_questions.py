@@ -109,6 +109,7 @@ def some_orders(dice, count):
     ]
 
 
+@pytest.mark.slow
 def test_every_answer_is_that_of_a_list(publishing, monkeypatch):
     """In every ordering all questions know of the same events, and of none that was deleted."""
     monkeypatch.setattr(lookups, "AT_ONCE", 3)
@@ -133,6 +134,7 @@ def test_every_answer_is_that_of_a_list(publishing, monkeypatch):
                 asked()
 
 
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(
     ordering=st.sampled_from(["single-writer", "sequenced"]),

@@ -253,6 +253,7 @@ def test_every_ordering_goes_on_behind_the_mark(log, case):
         assert numbers(one) == [6, 7]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [2, pytest.param(50, marks=pytest.mark.test_all)])
 @pytest.mark.parametrize("cursor", ["1-5", pytest.param(FIRST, marks=pytest.mark.test_all)])
 def test_trimmed_between_any_two_statements(any_engine, cursor, limit, monkeypatch):

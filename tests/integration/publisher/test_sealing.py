@@ -166,6 +166,7 @@ def test_what_was_trimmed_without_being_sealed_is_gone(sqlite, tmp_path):
     assert feed.read(0, LAST, 1).cursor == last
 
 
+@pytest.mark.slow
 def test_events_that_are_trimmed_while_they_are_sealed_leave_no_gap(tmp_path):
     """Whenever the table is trimmed during sealing, the archive has no gap, or sealing says so."""
     step, struck = 0, True
@@ -282,6 +283,7 @@ def begun(log, place):
     return log_source(log.ordering, archive).bind(log.engine), archive
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)  # tens of processes, one killed after the other
 @pytest.mark.parametrize(
     "killing",
@@ -319,6 +321,7 @@ def test_killed_at_points_of_sealing_and_trimming(killing):
     assert kills > 1
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)  # tens of processes, one killed after the other
 @pytest.mark.parametrize(
     "killing",

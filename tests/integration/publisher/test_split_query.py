@@ -3,6 +3,7 @@
 from bisect import bisect_right
 from itertools import pairwise
 
+import pytest
 from harness.shop import metadata, orders
 from harness.statements import add, execute, scalars
 from hypothesis import HealthCheck, given, settings
@@ -89,6 +90,7 @@ def test_uneven_pieces_are_balanced(engine):
 GAPS = st.one_of(st.integers(1, 3), st.integers(0, 9).map(lambda digits: 10**digits))
 
 
+@pytest.mark.slow
 @settings(
     max_examples=15,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],

@@ -193,6 +193,7 @@ def judged(log, feed, history):
     return mark
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stride", [29, pytest.param(4, marks=pytest.mark.test_all)])
 @of_any([SINGLE_WRITER], *ALL)
 def test_killed_at_points_of_trimming(log, case, stride):

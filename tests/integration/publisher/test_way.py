@@ -332,6 +332,7 @@ def test_mariadb_looks_at_no_more_than_it_answers(full):
     single.dispose()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("full", ["sqlite"], indirect=True)
 @pytest.mark.parametrize(
     "state",

@@ -70,6 +70,7 @@ def wrapped(shop, own, *, shared_cache=False, **options):
 APPLICATIONS = {fastapi_of: "/orders", mounted_in_starlette: "/below/orders", wrapped: "/orders"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("build", "path"), APPLICATIONS.items(), ids=[build.__name__ for build in APPLICATIONS]
 )

@@ -62,6 +62,7 @@ def test_feed_is_asked_by_so_many_at_once(feed, connections):
     assert (feed.most, len(feed.reads)) == (connections, count)
 
 
+@pytest.mark.slow
 def test_line_is_left_in_time(pool):
     """A request that stands in line for too long is refused, and one that finds it full at once."""
     feed, capacity = Numbers(9), Capacity(connections=1, patience=1.5, queue=2)
@@ -264,6 +265,7 @@ def test_answer_that_is_not_taken_is_given_up(caplog):
         assert len(get(url).content) == length
 
 
+@pytest.mark.slow
 def test_slow_reader_that_takes_something_is_served():
     """A reader may take long for a page, as long as it goes on taking pieces of it."""
     size, patience = 12 * MEBIBYTE, 0.5

@@ -83,6 +83,7 @@ def test_wait_ends_in_time(empty_shop, pool):
             writing.result()
 
 
+@pytest.mark.slow
 def test_wait_is_for_events_of_the_types_and_the_partition_that_are_asked_for(
     empty_shop, watcher, pool
 ):

@@ -173,6 +173,7 @@ def test_reader_that_comes_back_late_reads_the_same_page(book, monkeypatch):
     assert len(answers) == 1
 
 
+@pytest.mark.slow
 def test_kept_pages_are_few_however_small_they_are():
     """A reader of tiny pages makes a publisher keep no more than some hundred: what it takes
     to know whether they still hold, and their memory, do not grow with the pages that were read.

@@ -238,6 +238,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_open_stream_ends_with_the_rights_of_its_reader(
     empty_shop, change, pool, monkeypatch, caplog
@@ -255,6 +256,7 @@ def test_open_stream_ends_with_the_rights_of_its_reader(
     assert TOKEN not in caplog.text
 
 
+@pytest.mark.slow
 def test_busy_stream_asks_again_from_time_to_time(empty_shop, pool, monkeypatch):
     """A stream that always has something to send asks who reads no more often than an idle one."""
     monkeypatch.setattr(server_sent_events, "HEARTBEAT", 0.3)

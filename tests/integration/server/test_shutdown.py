@@ -20,6 +20,7 @@ def server(tmp_path):
         yield server
 
 
+@pytest.mark.slow
 def test_waiters_and_streams_are_answered_at_once(server):
     """Fifty who wait get a whole, empty page, streams end as such, and the server is gone."""
     orders = f"{server.url}/orders"
@@ -41,6 +42,7 @@ def test_waiters_and_streams_are_answered_at_once(server):
     assert "--timeout-graceful-shutdown" not in log
 
 
+@pytest.mark.slow
 def test_reader_that_does_not_read_keeps_nobody_else(server):
     """A reader that takes nothing is left behind; those who wait are answered before."""
     cursor = head_of(f"{server.url}/orders")
@@ -55,6 +57,7 @@ def test_reader_that_does_not_read_keeps_nobody_else(server):
         assert len(everything(stalled)) < 16_000_000
 
 
+@pytest.mark.slow
 def test_server_that_would_wait_for_ever_is_warned_of(tmp_path):
     """A server that does not say how long stalled readers are waited for is warned of, once."""
     with uvicorn(tmp_path) as server:

@@ -151,6 +151,7 @@ def publisher(vector, shared, tmp_path):
         yield own
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("vector", named("requests"))
 def test_publisher_answers_as_the_vector_says(vector, publisher):
     """A publisher answers as the specification says."""

@@ -6,6 +6,7 @@ from harness.simulation.campaign import retrace, simulate
 SEEDS = range(1_000)  # as many as go by in seconds
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_repeated_or_out_of_order_whatever_happens():
     """In every world, each event is applied once, in the order of its key, and in bounded time."""
     tally = simulate(SEEDS)

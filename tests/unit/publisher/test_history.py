@@ -115,6 +115,7 @@ steps = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(steps)
 @example([("append", 3), ("take", 0, 3), ("set_back", 2, 0), ("append", 2)])

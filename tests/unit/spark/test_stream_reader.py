@@ -216,6 +216,7 @@ def test_driver_pauses_where_nothing_has_come():
         driver.reader.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("examples", [6, pytest.param(30, marks=pytest.mark.test_all)])
 def test_stream_of_a_layout_that_changes(monkeypatch, examples):

@@ -32,6 +32,7 @@ def crews():
         yield crews
 
 
+@pytest.mark.slow
 @for_each(*ALL, later=(GATED, SEQUENCED_SQLITE, SEQUENCED_MARIADB))
 def test_ordering_keeps_its_word_for_a_moment(request, case, crews):
     """Beside a few writers every reader sees every event once, each key in order."""
@@ -57,6 +58,7 @@ def test_ordering_keeps_its_word(request, case, crews, seed):
     assert not missing
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("database", "ordering", "mutant"),
     [
