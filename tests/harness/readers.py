@@ -175,7 +175,7 @@ class Numbers:
     def __init__(self, count=0):
         self.count = count
         self.error = None
-        self.reads = []
+        self.reads, self.limits = [], []
         self.looks = self.inside = self.most = 0
         self._lock = threading.Lock()
         self._open = threading.Event()
@@ -201,6 +201,7 @@ class Numbers:
 
     def read(self, partition, cursor, limit, *, each=False):
         with self._asked(cursor):
+            self.limits.append(limit)
             count = self.count
             assert self._open.wait(PATIENCE)
             return self._page(cursor, limit, count)

@@ -82,7 +82,7 @@ PLANTED = (
         "a range of a file is no longer than was asked for",
         "spark/segment_reader.py",
         "        if len(content) > length:",
-        "        if len(content) > 99 * length:",
+        "        if not length:",
         _SEGMENTS,
     ),
     Planted(

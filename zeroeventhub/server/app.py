@@ -61,7 +61,7 @@ from zeroeventhub.server.request import (
     read_v1_request,
 )
 from zeroeventhub.server.responses import FRESH, PageForms
-from zeroeventhub.server.sending import Sending
+from zeroeventhub.server.sending import READER, Sending
 from zeroeventhub.server.source import Source, expect_extension, expect_partition
 from zeroeventhub.server.view import View
 
@@ -169,6 +169,7 @@ class Answering:
             try:
                 _expect_few_parameters(scope)
                 request.principal = await self._desk.access.identify(request)
+                READER.set(request.principal.name)
                 counted = self._desk.access.count(request.principal)
                 response = await self._answer(request, request.principal)
                 self._desk.log.answered()

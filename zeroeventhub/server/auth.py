@@ -50,6 +50,8 @@ _LONGEST_NAME = 256
 class Quota:
     """Bound what one reader takes of one feed, in each process; None bounds nothing.
 
+    A reader with a name and without a quota has 1,000 requests in flight at most.
+
     Attributes:
         in_flight: how many of its requests may be under way at once; a stream is one for as long
             as it is open.
@@ -303,6 +305,9 @@ def _principal(reader: str | Principal) -> Principal:
     return reader if isinstance(reader, Principal) else Principal(name=reader)
 
 
+_USUAL = Quota(in_flight=1_000)
+"""Of readers that are told apart, where nobody says another."""
+
 _FEW = 64
 """How many readers are kept before any is forgotten."""
 
@@ -371,7 +376,7 @@ class Quotas:
     """
 
     def __init__(self, default: Quota | None, clock: Callable[[], float] = monotonic) -> None:
-        self._default = default or Quota()
+        self._default = default
         self._clock = clock
         self._accounts: dict[str, _Account] = {}
         self._crowd = _FEW
@@ -386,7 +391,7 @@ class Quotas:
         Raises:
             TooManyRequests: it would be one too many.
         """
-        quota, account = principal.quota or self._default, self._account(principal)
+        quota, account = self._quota(principal), self._account(principal)
         if quota.in_flight is not None and account.in_flight >= quota.in_flight:
             raise TooManyRequests(
                 "Too many of your requests are under way: wait for their answers.",
@@ -402,13 +407,16 @@ class Quotas:
         Raises:
             TooManyRequests: it would be one too many.
         """
-        quota, account = principal.quota or self._default, self._account(principal)
+        quota, account = self._quota(principal), self._account(principal)
         if quota.waiters is not None and account.waiting >= quota.waiters:
             raise TooManyRequests(
                 "Too many of your requests wait for something to read: ask without waiting.",
                 retry_after=_SOON,
             )
         return Counted(account, "waiting")
+
+    def _quota(self, principal: Principal) -> Quota:
+        return principal.quota or self._default or (_USUAL if principal.name else Quota())
 
     def _take_turn(self, account: _Account, rate: float, burst: int) -> None:
         """Let a request through that comes no earlier than the rate and the burst allow."""

@@ -1,7 +1,7 @@
 """Requests that wait at the head of a feed: one look at the head serves all of them."""
 
 import math
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,9 +15,10 @@ from starlette.types import Receive
 
 from zeroeventhub.errors import Unavailable, ZeroEventHubError
 from zeroeventhub.protocol import Page
-from zeroeventhub.server.sending import is_ending
+from zeroeventhub.server.sending import READER, Line, is_ending, on_behalf_of
 
 __all__ = [
+    "Found",
     "Gathering",
     "News",
     "Question",
@@ -89,11 +90,12 @@ class Gathering(Generic[_Found]):
     in the task of their request, without another.
 
     Args:
-        look: waits for it and finds it.
+        look: waits for it and finds it; it is given the names of those who wait.
     """
 
-    def __init__(self, look: Callable[[], Awaitable[_Found]]) -> None:
+    def __init__(self, look: Callable[[Collection[str]], Awaitable[_Found]]) -> None:
         self._look = look
+        self._readers: set[str] = set()
         self._is_led = False
         self._seats: dict[_Seat, None] = {}
         self._outcome: _Outcome[_Found] | None = None
@@ -111,6 +113,7 @@ class Gathering(Generic[_Found]):
             It, and whether it was found by whoever asks, and not by another.
         """
         is_own = False
+        self._readers.add(READER.get())
         while self._outcome is None:
             is_own = not self._is_led
             if is_own:
@@ -163,7 +166,7 @@ class Gathering(Generic[_Found]):
 
     async def _find(self) -> None:
         try:
-            outcome = _Outcome([await self._look()])
+            outcome = _Outcome([await self._look(self._readers)])
         except Exception as error:  # noqa: BLE001 - all who wait are told of it
             outcome = _Outcome(error=error, traceback=error.__traceback__)
         self._outcome = outcome
@@ -279,7 +282,8 @@ class News:
                     await self._publish(self._last)  # all who wait are to get up
                     return
                 began = anyio.current_time()
-                with anyio.CancelScope(shield=True):  # a query cut short costs its connection
+                # A query cut short costs its connection, and all who wait need the answer.
+                with anyio.CancelScope(shield=True), on_behalf_of(""):
                     head = await self._head()
                 self._took = min(anyio.current_time() - began, LONGEST)
                 if head != self._last:
@@ -360,8 +364,23 @@ class Question(NamedTuple):
         return any(name == "types" for name, _ in self.options)
 
 
-_VersionedPage: TypeAlias = tuple[int, Page] | None
+class Found(NamedTuple):
+    """Hold a page as far as there was room for it.
+
+    Attributes:
+        page: the page.
+        is_part: whether it has one event at most, for too much was on its way to who read it.
+    """
+
+    page: Page
+    is_part: bool
+
+
+_VersionedFound: TypeAlias = tuple[int, Found] | None
 """The edition of the news before a page was read, and the page; None when the server is ending."""
+
+
+_TOO_MANY = "Too many requests wait at the head of this feed."
 
 
 class Waiting:
@@ -379,7 +398,7 @@ class Waiting:
     def __init__(
         self,
         news: News,
-        read: Callable[[Question], Awaitable[Page]],
+        read: Callable[[Question], Awaitable[Found]],
         most: int,
         told: Callable[[int], None],
         at_once: int,
@@ -389,26 +408,26 @@ class Waiting:
         self._most = most
         self._told = told
         self._count = 0
-        self._reading = anyio.Semaphore(at_once)
+        self._reading = Line(at_once, queue=2 * most, patience=math.inf, refusal=_TOO_MANY)
         # They are there for as long as somebody waits in them.
-        self._gatherings: WeakValueDictionary[tuple[Question, int], Gathering[_VersionedPage]]
+        self._gatherings: WeakValueDictionary[tuple[Question, int], Gathering[_VersionedFound]]
         self._gatherings = WeakValueDictionary()
 
     async def page(
-        self, question: Question, page: Page, edition: int, *, deadline: float, receive: Receive
-    ) -> tuple[Page, bool]:
+        self, question: Question, found: Found, edition: int, *, deadline: float, receive: Receive
+    ) -> tuple[Question, Found, bool]:
         """Wait for a page that is not idle.
 
         Args:
             question: what was asked.
-            page: the answer so far, which is idle.
+            found: the answer so far, which is idle.
             edition: that of the news before it was read.
             deadline: until when to wait, by the clock of the event loop.
             receive: tells when whoever asked has gone.
 
         Returns:
-            The page, or else the last idle one, when time is over or the server is ending; and
-            whether it was read by whoever asks, and not by another.
+            The page, or else the last idle one, when time is over or the server is ending, behind
+            what was asked for it; and whether it was read by whoever asks, and not by another.
 
         Raises:
             Unavailable: too many wait.
@@ -416,27 +435,29 @@ class Waiting:
         is_own = True
         self._count_in()
         try:
-            while is_idle(page, question.cursor):
-                if page.cursor != question.cursor:
-                    question = question._replace(cursor=page.cursor)
+            while is_idle(found.page, question.cursor):
+                if found.page.cursor != question.cursor:
+                    question = question._replace(cursor=found.page.cursor)
                 gathering = self._gathering(question, edition)
-                found, is_own = await gathering.result(receive, deadline=deadline)
-                if found is None:
+                versioned, is_own = await gathering.result(receive, deadline=deadline)
+                if versioned is None:
                     break
-                edition, page = found
+                edition, found = versioned
         finally:
             self._count -= 1
             self._told(self._count)
-        return page, is_own
+        return question, found, is_own
 
-    def _gathering(self, question: Question, edition: int) -> Gathering[_VersionedPage]:
+    def _gathering(self, question: Question, edition: int) -> Gathering[_VersionedFound]:
         gathering = self._gatherings.get((question, edition))
         if gathering is None:
             gathering = Gathering(partial(self._look, question, edition))
             self._gatherings[question, edition] = gathering
         return gathering
 
-    async def _look(self, question: Question, edition: int) -> _VersionedPage:
+    async def _look(
+        self, question: Question, edition: int, readers: Collection[str]
+    ) -> _VersionedFound:
         """Wait for news, and read behind them, after everybody here has asked."""
         try:
             await self._news.after(edition)
@@ -447,14 +468,16 @@ class Waiting:
         if is_ending():
             return None
         edition = self._news.edition
-        with anyio.CancelScope(shield=True):  # others wait for it, and a connection is at stake
-            async with self._reading:
-                page = await self._read(question)
-        return edition, page
+        # What is read for several readers waits behind nothing that is read for one of them.
+        reader = READER.get() if len(readers) == 1 else ""
+        with anyio.CancelScope(shield=True), on_behalf_of(reader):  # a connection is at stake
+            async with self._reading.place():
+                found = await self._read(question)
+        return edition, found
 
     def _count_in(self) -> None:
         if self._count >= self._most:
-            raise Unavailable("Too many requests wait at the head of this feed.", retry_after=1)
+            raise Unavailable(_TOO_MANY, retry_after=1)
         self._count += 1
         self._told(self._count)
 

@@ -3,8 +3,10 @@
 import logging
 import math
 import signal
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +20,12 @@ from zeroeventhub.capacity import Capacity
 from zeroeventhub.errors import Unavailable
 
 __all__ = [
+    "READER",
     "Line",
     "Sending",
     "end_waits",
     "is_ending",
+    "on_behalf_of",
 ]
 
 _log = logging.getLogger("zeroeventhub.server")
@@ -74,23 +78,47 @@ def _server() -> Any:
     return server if hasattr(server, "should_exit") else None
 
 
-class Line:
-    """Share out what there is only so much of, in the order of asking.
+READER: ContextVar[str] = ContextVar("READER", default="")
+"""The name of the principal whose request this task answers; empty for nobody in particular."""
 
-    Who takes more than there is gets it when nobody else has any.
+
+@contextmanager
+def on_behalf_of(reader: str) -> Iterator[None]:
+    """Do meanwhile what somebody else is to be held to account for."""
+    token = READER.set(reader)
+    try:
+        yield
+    finally:
+        READER.reset(token)
+
+
+class Line:
+    """Share out what there is only so much of.
+
+    The next one is whoever asked first of the reader who has least, and readers who have the same
+    take turns. Who takes more than there is
+    gets it when nobody else has any. A reader with a name takes no more of the line than it leaves
+    to others: half of it, if nobody else stands there.
 
     Args:
         room: how much there is.
-        capacity: how many may stand in line, and for how long.
+        queue: how many may stand in line.
+        patience: for how many seconds.
         refusal: what is said to those for whom the line is too long, or too slow.
+        keeps_some: whether a reader with a name takes no more of the room than it leaves free, so
+            that there is some for the next one, however long all others keep theirs.
     """
 
-    def __init__(self, room: int, capacity: Capacity, refusal: str) -> None:
+    def __init__(
+        self, room: int, *, queue: int, patience: float, refusal: str, keeps_some: bool = False
+    ) -> None:
         self._room = room
-        self._longest = capacity.queue
-        self._patience = capacity.patience
+        self._longest = queue
+        self._patience = patience
         self._refusal = refusal
-        self._queue: dict[anyio.Event, int] = {}
+        self._keeps_some = keeps_some
+        self._queues: dict[str, dict[anyio.Event, int]] = {}
+        self._taken_by: Counter[str] = Counter()
         self.taken = 0
         """How much is taken now."""
 
@@ -102,9 +130,9 @@ class Line:
             Unavailable: the line is too long or too slow.
         """
         if self.fits(size):
-            self.taken += size
+            self._add(READER.get(), size)
         else:
-            await self._stand(size)
+            await self._stand(READER.get(), size)
         try:
             yield
         finally:
@@ -112,18 +140,23 @@ class Line:
 
     def fits(self, size: int) -> bool:
         """Tell whether there is room at once."""
-        return not self._queue and self._has(size)
+        reader = READER.get()
+        has_least = all(self._taken_by[reader] < self._taken_by[one] for one in self._queues)
+        return has_least and self._has(reader, size)
 
     def take(self, size: int) -> None:
         """Take some at once, whatever there is; give it back as what is less than nothing."""
-        self.taken += size
+        self._add(READER.get(), size)
         self._call()
 
-    async def _stand(self, size: int) -> None:
-        if len(self._queue) >= self._longest:
+    async def _stand(self, reader: str, size: int) -> None:
+        left = self._longest - sum(map(len, self._queues.values()))
+        queue = self._queues.get(reader, {})
+        if left <= (len(queue) if reader else 0):
             raise Unavailable(self._refusal, retry_after=1)
         called = anyio.Event()
-        self._queue[called] = size
+        queue[called] = size
+        self._queues[reader] = queue
         try:
             with anyio.move_on_after(self._patience):
                 await called.wait()
@@ -132,22 +165,39 @@ class Line:
                 self.take(-size)
             raise
         finally:
-            self._queue.pop(called, None)
+            self._leave(reader, called)
             self._call()  # the next may be content with less
         if not called.is_set():
             raise Unavailable(self._refusal, retry_after=1)
 
     def _call(self) -> None:
-        while self._queue:
-            called, size = next(iter(self._queue.items()))
-            if not self._has(size):
+        while self._queues:
+            reader = min(self._queues, key=self._taken_by.__getitem__)
+            called, size = next(iter(self._queues[reader].items()))
+            if not self._has(reader, size):
                 return
-            del self._queue[called]
-            self.taken += size
+            self._leave(reader, called)
+            if reader in self._queues:  # behind those who have as little
+                self._queues[reader] = self._queues.pop(reader)
+            self._add(reader, size)
             called.set()
 
-    def _has(self, size: int) -> bool:
-        return not self.taken or self.taken + size <= self._room
+    def _leave(self, reader: str, called: anyio.Event) -> None:
+        queue = self._queues.get(reader, {})
+        queue.pop(called, None)
+        if not queue:
+            self._queues.pop(reader, None)
+
+    def _add(self, reader: str, size: int) -> None:
+        self.taken += size
+        self._taken_by[reader] += size
+        if not self._taken_by[reader]:
+            del self._taken_by[reader]
+
+    def _has(self, reader: str, size: int) -> bool:
+        free = self._room - self.taken
+        own = self._taken_by[reader] if self._keeps_some and reader else 0
+        return not self.taken or own + size <= free
 
 
 PIECE = 512 * 1024
@@ -169,14 +219,20 @@ class Sending:
         self._page = min(capacity.page_bytes, capacity.sending_bytes)
         self._room = Line(
             capacity.sending_bytes,
-            capacity,
-            "Too much of the feed is on its way to readers who do not take it.",
+            queue=capacity.queue,
+            patience=capacity.patience,
+            refusal="Too much of the feed is on its way to readers who do not take it.",
+            keeps_some=True,
         )
 
     @property
     def is_full(self) -> bool:
         """Tell whether so much is on its way that there is no room for another page."""
         return not self._room.fits(self._page)
+
+    def fits(self, size: int) -> bool:
+        """Tell whether there is room for an answer of so many bytes at once."""
+        return self._room.fits(size)
 
     def room(self, size: int | None = None) -> AbstractAsyncContextManager[None]:
         """Have room for an answer that is being found; what it does not need comes free behind it.

@@ -28,6 +28,9 @@ HEARTBEAT = 15.0
 """Seconds of silence before a comment shows that the stream is alive, and seconds until it is asked
 again whether the reader may read."""
 
+EVENTS = 100
+"""How many events are sent at once: thousands may stream, and each holds what it sends."""
+
 # Proxies that hold answers back until they are whole would hold these back for ever.
 HEADERS = {**FRESH, "X-Accel-Buffering": "no"}
 
@@ -55,7 +58,9 @@ class ServerSentEvents:
         info, partition = await view.only(wanted.partition)
         expect_extension(info, WAIT)  # without it, one would ask over and over
         # Read before the status is sent, so that what is wrong is said by it.
-        page = await view.read(info, partition, wanted.cursor, None, types=wanted.types, each=True)
+        page = await view.read(
+            info, partition, wanted.cursor, EVENTS, types=wanted.types, each=True
+        )
         with view.waiting():
             pass  # sooner or later it will: a reader who must not is told by the status as well
         if request.method == "HEAD":
@@ -120,7 +125,7 @@ class _Stream:
                     self.info,
                     self.partition,
                     cursor,
-                    None,
+                    EVENTS,
                     seconds=min(HEARTBEAT, self.watch.left),
                     request=self.watch.request,
                     types=self.wanted.types,

@@ -16,9 +16,9 @@ from zeroeventhub.errors import BadRequest, ConfigurationError, NotFound, TokenC
 from zeroeventhub.feed import AsyncFeed, Feed, FeedSource
 from zeroeventhub.lines import size_of
 from zeroeventhub.protocol import EVENT_TYPES, WAIT, FeedInfo, Page, TypeFilter
-from zeroeventhub.server.long_poll import Gathering, News, Question, Waiting, is_idle
+from zeroeventhub.server.long_poll import Found, Gathering, News, Question, Waiting, is_idle
 from zeroeventhub.server.request import FeedRequest
-from zeroeventhub.server.sending import Line, Sending
+from zeroeventhub.server.sending import READER, Line, Sending
 
 __all__ = ["NO_PARTITION", "Source", "expect_extension", "expect_partition"]
 
@@ -63,15 +63,16 @@ class Source:
         told: Callable[[int], None],
     ) -> None:
         self._feed: Any = _bound(feed, engine, capacity)
-        self._line = Line(capacity.connections, capacity, _BUSY)
-        self._several = Line(capacity.connections, capacity, _BUSY)
-        self._fetching = Line(capacity.connections, capacity, _SLOW)
+        line = partial(Line, capacity.connections, queue=capacity.queue, patience=capacity.patience)
+        self._line = line(refusal=_BUSY)
+        self._several = line(refusal=_BUSY)
+        self._fetching = line(refusal=_SLOW)
         # Whoever has a place has a thread: nobody waits for one.
         self._threads = anyio.CapacityLimiter(capacity.connections)
         self._fetchers = anyio.CapacityLimiter(capacity.connections)
         self._connections = capacity.connections
         self._sending = sending
-        self._unbegun: dict[Question, Gathering[Page]] = {}
+        self._unbegun: dict[tuple[str, Question], Gathering[Found]] = {}
         self._most = capacity.page_events
         self.page_bytes = capacity.page_bytes
         """How much data an answer of several pages holds, about; see `Capacity`."""
@@ -145,7 +146,7 @@ class Source:
             count: how many, if the feed can read several at once.
         """
         if not self.has("read_pages"):
-            return [await self._page(question)]
+            return [await self._whole(question, await self._page(question))]
         place = question.partition, question.cursor, question.limit
         options = dict(question.options)
         read = partial(self._ask, "read_pages", *place, count, **options)
@@ -165,7 +166,8 @@ class Source:
             options: types, stop and each, as `ExtendedFeed.read` has them; a feed is given none
                 but those that were asked for, and that it knows.
         """
-        return await self._page(self.question(info, partition, cursor, limit, **options))
+        question = self.question(info, partition, cursor, limit, **options)
+        return await self._whole(question, await self._page(question))
 
     async def read_or_wait(
         self,
@@ -193,16 +195,15 @@ class Source:
         """
         question = self.question(info, partition, cursor, limit, **options)
         began, edition = anyio.current_time(), self.news.edition
-        page, is_own = await self._shared(question)
-        if seconds <= 0 or not is_idle(page, cursor) or WAIT not in info.extensions:
-            return await self._with_room(page, is_own=is_own)
-        deadline, began = began + min(seconds, self._longest), anyio.current_time()
-        with waiting():
-            page, is_own = await self._waiting.page(
-                question, page, edition, deadline=deadline, receive=request.receive
-            )
-        request.waited = anyio.current_time() - began
-        return await self._with_room(page, is_own=is_own)
+        found, is_own = await self._shared(question)
+        if seconds > 0 and is_idle(found.page, cursor) and WAIT in info.extensions:
+            deadline, began = began + min(seconds, self._longest), anyio.current_time()
+            with waiting():
+                question, found, is_own = await self._waiting.page(
+                    question, found, edition, deadline=deadline, receive=request.receive
+                )
+            request.waited = anyio.current_time() - began
+        return await self._whole(question, found, is_own=is_own)
 
     async def work(
         self, size: int, function: Callable[..., _Made], *arguments: Any, large: int = _LARGE
@@ -220,47 +221,57 @@ class Source:
         with self._sending.held(size):
             return await anyio.to_thread.run_sync(function, *arguments, limiter=self._threads)
 
-    async def _with_room(self, page: Page, *, is_own: bool) -> Page:
-        """Wait for room for a page that another has read; for one's own there is some already."""
-        if not is_own:
-            async with self._sending.room(size_of(page.events)):
-                pass
-        return page
-
-    async def _shared(self, question: Question) -> tuple[Page, bool]:
-        """Read a page for all who ask the same before it is begun; nobody gets an older one.
+    async def _shared(self, question: Question) -> tuple[Found, bool]:
+        """Read a page for all of a reader's who ask the same before it is begun: none is older.
 
         Returns:
             It, and whether it was read by whoever asks, and not by another.
         """
-        gathering = self._unbegun.get(question)
+        key = READER.get(), question
+        gathering = self._unbegun.get(key)
         if gathering is None:
-            begun = partial(self._unbegun.pop, question, None)
-            gathering = Gathering(partial(self._page, question, begun))
-            self._unbegun[question] = gathering
-        page, is_own = await gathering.result()
-        return cast("Page", page), is_own  # there is no end to its time
+            begun = partial(self._unbegun.pop, key, None)
+            gathering = Gathering(lambda _: self._page(question, begun))
+            self._unbegun[key] = gathering
+        found, is_own = await gathering.result()
+        return cast("Found", found), is_own  # there is no end to its time
 
-    async def _page(self, question: Question, begun: Callable[[], object] = lambda: None) -> Page:
-        """Read a page; if too much is on its way, what is empty, and the rest when there is room.
-
-        So no more is held than there is room for, and what is read at once.
+    async def _page(self, question: Question, begun: Callable[[], object] = lambda: None) -> Found:
+        """Read a page, or one event of it if too much is on its way.
 
         Args:
             question: what to read.
             begun: is called when it is its turn, before anything is read.
         """
 
-        async def read() -> tuple[Page, bool]:
+        async def read() -> Found:
             begun()
             is_full = self._sending.is_full
-            return await self._read(question._replace(limit=1) if is_full else question), is_full
+            page = await self._read(question._replace(limit=1) if is_full else question)
+            return Found(page, is_full)
 
-        page, is_full = await self._in_line(read)
-        if not is_full or not page.events:
-            return page
-        async with self._sending.room():
-            return await self._in_line(partial(self._read, question))
+        return await self._in_line(read)
+
+    async def _whole(self, question: Question, found: Found, *, is_own: bool = True) -> Page:
+        """Return a page when there is room for it: no more is held than that, and is read at once.
+
+        Args:
+            question: what was asked for it.
+            found: what was read.
+            is_own: whether it was read for who asks; else others hold it as well.
+        """
+        page, is_part = found
+        size = 0 if is_part else size_of(page.events)
+        if is_own and size and not self._sending.fits(size):
+            is_part = True  # others have taken the room meanwhile
+        if is_part and page.events:
+            del found, page
+            async with self._sending.room():
+                return await self._in_line(partial(self._read, question))
+        if not is_own:
+            async with self._sending.room(size):
+                pass
+        return page
 
     async def _read(self, question: Question) -> Page:
         options = dict(question.options)

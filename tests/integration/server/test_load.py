@@ -27,10 +27,17 @@ from sqlalchemy import create_engine, event
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from zeroeventhub import FIRST, Capacity, Event, FeedInfo, Page, Partition, TableFeed
+from zeroeventhub import FIRST, Capacity, Event, FeedInfo, Page, Partition, Principal, TableFeed
 from zeroeventhub.errors import Unavailable
 
 FEED = TableFeed(orders, data="data")
+
+
+async def of_name(request):
+    """Take readers by their word."""
+    return Principal(name=request.query_params["name"])
+
+
 MEBIBYTE = 1024 * 1024
 
 # The line of requests for a feed's connections.
@@ -249,6 +256,51 @@ def test_answers_on_their_way_are_bounded():
                 assert feed.pages in {3, 4}  # one more may be read for each connection
                 # What has no events needs no room.
                 assert get(url, cursor="head").status_code == 200
+
+
+def test_readers_that_take_nothing_leave_room_to_others():
+    """However many answers some readers do not take, there is room for those of another."""
+    feed = Large(6 * MEBIBYTE)
+    room = {"sending_bytes": 64 * MEBIBYTE, "page_bytes": 6 * MEBIBYTE, "sending_seconds": 60}
+    capacity = Capacity(patience=0.3, **room)
+    with mounted(feed, authorize=of_name, capacity=capacity) as url, ExitStack() as stack:
+        for name in ("greedy", "greedier"):
+            for number in range(12):
+                address = page_url(url, cursor=number, name=name)
+                stack.enter_context(ask(address, room=4096))
+            until(lambda name=name: get(url, name=name).status_code == 503, "its share is taken")
+        assert [get(url, name="modest").status_code for _ in range(3)] == [200] * 3
+
+
+def test_line_is_left_by_turns(pool):
+    """A reader of few requests stands behind no more than one of each reader of many."""
+    feed = Known(99)
+    with mounted(feed, authorize=of_name, capacity=ONE) as url:
+        with feed.held():
+            first = pool.submit(get, url, name="greedy")
+            until(lambda: feed.inside == 1, "the connection is in use")
+            greedy = [pool.submit(get, url, name="greedy", cursor=number) for number in range(6)]
+            time.sleep(0.3)  # for all of them to stand in line
+            modest = pool.submit(get, url, name="modest", cursor=50)
+            time.sleep(0.3)
+        assert {one.result().status_code for one in (first, modest, *greedy)} == {200}
+    assert feed.reads.index("50") <= 2
+
+
+def test_reader_leaves_some_of_the_line_to_others(pool):
+    """A reader that sends more than half of what may stand in line is refused, and no other."""
+    feed, capacity = Known(99), Capacity(connections=1, patience=PATIENCE, queue=6)
+    with mounted(feed, authorize=of_name, capacity=capacity) as url:
+        with feed.held():
+            first = pool.submit(get, url, name="greedy")
+            until(lambda: feed.inside == 1, "the connection is in use")
+            greedy = [pool.submit(get, url, name="greedy", cursor=number) for number in range(5)]
+            until(lambda: sum(one.done() for one in greedy) == 2, "two are refused")
+            modest = pool.submit(get, url, name="modest", cursor=50)
+            time.sleep(0.1)
+            assert not modest.done()
+        assert sorted(one.result().status_code for one in greedy) == [200] * 3 + [503] * 2
+        assert (first.result().status_code, modest.result().status_code) == (200, 200)
 
 
 def test_answer_that_is_not_taken_is_given_up(caplog):

@@ -31,11 +31,16 @@ from sqlalchemy import event, text
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from zeroeventhub import Capacity, TableFeed
+from zeroeventhub import Capacity, Principal, TableFeed
 from zeroeventhub.errors import Unavailable
 
 FEED = TableFeed(orders, data="data", type="kind")
 WAIT = 10  # seconds that a reader waits for what is sure to come
+
+
+async def of_name(request):
+    """Take readers by their word."""
+    return Principal(name=request.query_params["name"])
 
 
 def events_of(connection):
@@ -394,3 +399,22 @@ def test_readers_who_wait_leave_room_in_the_queue(watcher, pool):
             wait([other], timeout=0.5)  # a reader who is refused is refused at once
         assert other.result().status_code == 200
         assert [events_of(connection) for connection in waiting] == [1] * 40
+
+
+def test_reader_with_few_requests_is_answered_before_the_many_of_another(watcher):
+    """When an event wakes many who ask different things, each reader has its turn."""
+    feed, capacity = Numbers(1), Capacity(queue=8, connections=1, patience=PATIENCE)
+    options = {"authorize": of_name, "capacity": capacity, "observer": watcher}
+    with mounted(feed, **options) as url, ExitStack() as stack:
+        names = dict.fromkeys(range(1, 41), "greedy") | dict.fromkeys(range(41, 43), "modest")
+        waiting = []
+        for size, name in names.items():
+            address = page_url(url, cursor="1", wait=WAIT, pagesizehint=size, name=name)
+            waiting.append(stack.enter_context(ask(address)))
+            watcher.until_waiting(size)
+        with feed.held():
+            asked = feed.limits = []
+            feed.count = 2
+            until(lambda: asked, "the first page is being read")
+        assert [events_of(connection) for connection in waiting] == [1] * 42
+    assert max(asked.index(41), asked.index(42)) < 25

@@ -1,6 +1,9 @@
 """How long a feed remembers its readers' shares."""
 
+import pytest
+
 from zeroeventhub import Principal, Quota
+from zeroeventhub.errors import TooManyRequests
 from zeroeventhub.server.auth import Quotas
 
 
@@ -15,3 +18,13 @@ def test_readers_who_owe_nothing_are_forgotten():
             pass
     assert len(quotas) <= 2_000
     stays.end()
+
+
+def test_reader_with_a_name_has_a_quota_where_nobody_says_one():
+    """A thousand requests of one reader are under way at once; those of nobody are not counted."""
+    quotas = Quotas(None)
+    for name, count in (("reader", 1_000), ("", 3_000)):
+        for _ in range(count):
+            quotas.admitted(Principal(name=name))
+    with pytest.raises(TooManyRequests):
+        quotas.admitted(Principal(name="reader"))
