@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from sqlalchemy import Connection, Engine, NullPool
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
@@ -14,7 +14,7 @@ from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.landing import TableForm, insert_events, table_form
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 
     import psycopg
     from sqlalchemy import Table
@@ -27,16 +27,26 @@ __all__ = ["AsyncPendingPage", "PendingPage", "Wish", "without_duplicates"]
 
 
 def without_duplicates(
-    events: Sequence[Event], ids: Sequence[str | None], unseen: Collection[str]
+    connection: Connection,
+    config: Config,
+    partition: int,
+    events: Sequence[Event],
+    complain: Callable[[], object],
 ) -> list[Event]:
     """Return the first event of each id that was not seen before, and those without an id.
 
     Args:
+        connection: to the store, in the transaction that the events take effect in.
+        config: the consumer's, whose inbox they are noted in.
+        partition: that of the events.
         events: the events, in their order.
-        ids: the id of each; None where it has none.
-        unseen: the ids that were not seen before.
+        complain: is called if an event has no id.
     """
-    left = set(unseen)
+    ids = [config.identity(event) for event in events]
+    if None in ids:
+        complain()
+    known = [one for one in ids if one is not None]
+    left = set(config.store.inbox.unseen(connection, config.name, partition, known))
     fresh = []
     for event, one in zip(events, ids, strict=True):
         if one is None:
@@ -45,6 +55,13 @@ def without_duplicates(
             left.remove(one)
             fresh.append(event)
     return fresh
+
+
+def _refuse_no_id() -> NoReturn:
+    raise ConfigurationError(
+        "An event has no id, so the inbox cannot tell whether it comes twice: give the consumer "
+        "`identity`, a function that returns the id of an event."
+    )
 
 
 @dataclass
@@ -106,16 +123,9 @@ class _Pending:
             )
 
     def _unseen(self, connection: Connection) -> Sequence[Event]:
-        store, name = self._config.store, self._config.name
-        ids = [self._config.identity(event) for event in self.events]
-        if None in ids:
-            raise ConfigurationError(
-                "An event has no id, so the inbox cannot tell whether it comes twice: give the "
-                "consumer `identity`, a function that returns the id of an event."
-            )
-        known = [one for one in ids if one is not None]
-        unseen = store.inbox.unseen(connection, name, self.partition, known)
-        return without_duplicates(self.events, ids, unseen)
+        return without_duplicates(
+            connection, self._config, self.partition, self.events, _refuse_no_id
+        )
 
 
 class PendingPage(_Pending):

@@ -390,7 +390,9 @@ class PageTransactions:
         if not events:
             return tally
         if self.inbox:
-            events = self._without_duplicates(connection, step.partition, events)
+            events = without_duplicates(
+                connection, self._config, step.partition, events, self._complain
+            )
             tally.duplicates = tally.events - len(events)
         held_keys: set[str] = set()
         if self._config.failures.hold_back and events:
@@ -520,16 +522,6 @@ class PageTransactions:
                 return None
             self._config.observer.failed(self._name, step.partition, error, attempt)
         return error
-
-    def _without_duplicates(
-        self, connection: Connection, partition: int, events: Sequence[Event]
-    ) -> list[Event]:
-        ids = [self._config.identity(event) for event in events]
-        if None in ids:
-            self._complain()
-        known = [one for one in ids if one is not None]
-        unseen = self._store.inbox.unseen(connection, self._name, partition, known)
-        return without_duplicates(events, ids, unseen)
 
     def _complain(self) -> None:
         """Say that an event has no id, and so may be applied twice.
