@@ -242,17 +242,17 @@ _SEPARATOR = b"\x1e"
 _NUMBERED: Any = postgresql(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call] # it has no annotations
 
 
+_WITH_CHUNKED_ROWS = 170_000
+"""The version of libpq that hands over many rows at a time."""
+
+
 def can_stream(dialect: Any) -> bool:
     """Tell whether a driver of SQLAlchemy's hands over rows while PostgreSQL still reads."""
     if dialect.driver != "psycopg" or dialect.is_async:
         return False
     from psycopg import pq  # noqa: PLC0415 - of another extra
 
-    return pq.version() >= _CHUNKS
-
-
-_CHUNKS = 170_000
-"""The version of libpq that hands over many rows at a time."""
+    return pq.version() >= _WITH_CHUNKED_ROWS
 
 
 class RowQuery:
