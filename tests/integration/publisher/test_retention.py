@@ -281,4 +281,4 @@ def test_trimmed_between_any_two_statements(any_engine, cursor, limit, monkeypat
                 assert cursor == FIRST or seen[0] == first + 6, step
             trim(beside, first + 41)
             first, step = first + 40, step + 1
-    assert step > 5
+    assert step > 3  # a read has some statements, of which trimming came before each
