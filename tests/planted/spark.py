@@ -108,4 +108,25 @@ PLANTED = (
         "if not committed:",
         ("tests/unit/spark/test_checkpoint.py",),
     ),
+    Planted(
+        "a page of a file that was changed is refused",
+        "spark/segment_reader.py",
+        "page_checksum_verification=True",
+        "page_checksum_verification=False",
+        (*_SEGMENTS, "-k", "changed_byte"),
+    ),
+    Planted(
+        "a file has a checksum of each page",
+        "archive/writing.py",
+        "write_page_checksum=True",
+        "write_page_checksum=False",
+        (*_SEGMENTS, "-k", "changed_byte"),
+    ),
+    Planted(
+        "all rows of a row group are read, or it is refused",
+        "spark/segment_reader.py",
+        "                if missing:\n",
+        "                if missing < 0:\n",
+        (*_SEGMENTS, "-k", "changed_byte"),
+    ),
 )

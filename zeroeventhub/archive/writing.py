@@ -62,6 +62,7 @@ class Draft:
             compression_level=3,
             use_dictionary=["type", "key", "headers"],
             column_encoding=dict.fromkeys(["position", "time"], "DELTA_BINARY_PACKED"),
+            write_page_checksum=True,  # for who reads the file without this library
             write_statistics=["position", "partition", "type", "time"],
         )
         self._groups: list[GroupEntry] = []

@@ -209,14 +209,19 @@ def read_part(
     after = max(after, part.after)
     source = RangedFile(opened(part.url, http), part.size)
     try:
-        with parquet.ParquetFile(source, pre_buffer=True) as file:
+        with parquet.ParquetFile(source, pre_buffer=True, page_checksum_verification=True) as file:
             _expect_columns(file.schema_arrow)
             for number in _groups(file.metadata, partition, after, part.upto):
+                missing = file.metadata.row_group(number).num_rows
                 for some in _pieces(file.iter_batches(_ROWS, row_groups=[number], columns=_READ)):
+                    missing -= len(some)
                     rows = _between(some, after, part.upto)
                     if len(rows):
                         data = rows.column("data").drop_null().combine_chunks()
                         yield rows.column("position")[-1].as_py(), data
+                # A page whose header was changed may be passed over as one of a later version.
+                if missing:
+                    raise ProtocolError("A file that the feed names has fewer rows than it says.")
     except _REFUSED as error:
         raise ProtocolError(f"A file that the feed names is no segment: {error}") from error
 

@@ -238,6 +238,30 @@ def test_what_is_no_whole_segment_is_refused(feed, url, content):
         found(url, 0)
 
 
+def test_changed_byte_of_a_row_group_is_noticed(feed):
+    """A file whose events were changed where it lies is read as it was written, or refused."""
+    file = feed.folder / "0-15.parquet"
+    content = file.read_bytes()
+    part = SegmentPart(file.as_uri(), len(content), 0, 15, "15")
+
+    def events():
+        found = segment_reader.read_part(part, 0, 0, None)
+        return [text for _, data in found for text in data.to_pylist()]
+
+    before, refused = events(), 0
+    group = parquet.ParquetFile(file).metadata.row_group(0)
+    for name in ("position", "data"):
+        (chunk,) = (one for one in map(group.column, range(8)) if one.path_in_schema == name)
+        start = chunk.data_page_offset
+        for at in range(start, start + chunk.total_compressed_size):
+            file.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+            try:
+                assert events() == before, at
+            except ProtocolError:
+                refused += 1
+    assert refused > 100
+
+
 @pytest.mark.parametrize(
     ("hostile", "error"),
     [("too_much", ProtocolError), ("packed", ProtocolError), ("slowly", Unreachable)],
