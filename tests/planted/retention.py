@@ -9,6 +9,8 @@ _COMPACTING = ("tests/integration/publisher/test_compacting.py", "-k", "sqlite")
 _SEALING = ("tests/integration/publisher/test_sealing.py", "-k", "history")
 _ARCHIVED = ("tests/integration/publisher/test_archived.py", "-k", "boundary")
 _ARCHIVE = ("tests/integration/archive/test_archive.py", "-k", "not s3")
+_CHANGED = ("tests/integration/archive/test_archive.py", "-k", "byte_that_was_changed")
+_MANIFEST = "tests/integration/archive/test_manifest.py"
 _ERASING = ("tests/integration/archive/test_erasing.py",)
 _LOG = ("tests/integration/event_log/test_event_log.py", "-k", "sqlite")
 
@@ -106,6 +108,48 @@ PLANTED = (
         " not in needed | waiting and created < now - self._grace",
         " not in needed | waiting",
         _ARCHIVE,
+    ),
+    Planted(
+        "what is in the cache is compared with what was written",
+        "archive/archive.py",
+        "if found is not None and not fits(found):",
+        "if found is not None and not found:",
+        ("tests/integration/archive/test_cache.py", "-k", "somebody_writes"),
+    ),
+    Planted(
+        "what comes from the store is compared with what was written",
+        "archive/archive.py",
+        "            if not fits(found):\n",
+        "            if not found:\n",
+        _CHANGED,
+    ),
+    Planted(
+        "where positions are is compared with what was written",
+        "archive/archive.py",
+        "is_whole(found, segment.places_digest)",
+        'is_whole(found, "")',
+        _CHANGED,
+    ),
+    Planted(
+        "a checksum that everybody can forge is not asked where there is a digest",
+        "archive/manifest.py",
+        "    if digest:\n",
+        "    if digest and check is None:\n",
+        (_MANIFEST, "-k", "forged"),
+    ),
+    Planted(
+        "a manifest is read as it was written",
+        "archive/manifest.py",
+        "if named and content != before + _digest_field(before):",
+        "if named and not content:",
+        (_MANIFEST, "-k", "another_byte"),
+    ),
+    Planted(
+        "the name of a segment leads nowhere else",
+        "archive/manifest.py",
+        r'msgspec.Meta(pattern=r"^[0-9]{19}-[0-9]{19}-[0-9a-f]{16}\Z")',
+        'msgspec.Meta(pattern="")',
+        (_MANIFEST, "-k", "refused"),
     ),
     Planted(
         "the last segment is erased from as well",

@@ -8,14 +8,20 @@ from pathlib import Path
 from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Any
-from zlib import crc32
 
 import msgspec
 
 from zeroeventhub.archive.cache import DiskCache, Memory
 from zeroeventhub.archive.group import Footer, Group, Places
-from zeroeventhub.archive.manifest import Erasure, Manifest, Manifests, Removed, Segment
-from zeroeventhub.archive.objects import Objects, Sharing
+from zeroeventhub.archive.manifest import (
+    Erasure,
+    Manifest,
+    Manifests,
+    Removed,
+    Segment,
+    is_whole,
+)
+from zeroeventhub.archive.objects import Objects, Sharing, damaged
 from zeroeventhub.archive.writing import Draft, Made, erase
 from zeroeventhub.errors import ConfigurationError, Unavailable
 
@@ -186,12 +192,13 @@ class Archive:
         Raises:
             Unavailable: the store did not answer, or the segment has just been replaced.
         """
-        start = segment.size - segment.footer
-
-        def fetched() -> bytes:
-            return self._fetched(segment, _FILE, start, segment.footer, segment.footer_check)
-
-        content = self._through_disk(f"{segment.name}.footer", fetched)
+        content = self._part(
+            f"{segment.name}.footer",
+            _paths(segment.name)[0],
+            lambda found: is_whole(found, segment.footer_digest, segment.footer_check),
+            start=segment.size - segment.footer,
+            length=segment.footer,
+        )
         footer = Footer(content, segment.size)
         self._memory.keep((segment.name, "footer"), footer)
         return footer
@@ -203,11 +210,13 @@ class Archive:
             Unavailable: the store did not answer, or the segment has just been replaced.
         """
         entry = footer.entries[number]
-
-        def fetched() -> bytes:
-            return self._fetched(segment, _FILE, entry.start, entry.length, entry.check)
-
-        content = self._through_disk(f"{segment.name}.{number}", fetched)
+        content = self._part(
+            f"{segment.name}.{number}",
+            _paths(segment.name)[0],
+            lambda found: is_whole(found, entry.digest, entry.check),
+            start=entry.start,
+            length=entry.length,
+        )
         group = footer.group(number, content)
         self._memory.keep((segment.name, number), group)
         return group
@@ -218,11 +227,11 @@ class Archive:
         Raises:
             Unavailable: the store did not answer, or the segment has just been replaced.
         """
-
-        def fetched() -> bytes:
-            return self._fetched(segment, _PLACES)
-
-        content = self._through_disk(f"{segment.name}.places", fetched)
+        content = self._part(
+            f"{segment.name}.places",
+            _paths(segment.name)[1],
+            lambda found: is_whole(found, segment.places_digest),
+        )
         places = Places(content)
         self._memory.keep((segment.name, "places"), places)
         return places
@@ -233,9 +242,10 @@ class Archive:
         Raises:
             Unavailable: the store did not answer, or the file is not what was written.
         """
-        content = self._fetched(segment, _FILE)
+        path, _ = _paths(segment.name)
+        content = self._fetched(path)
         if sha256(content).hexdigest() != segment.sha256:
-            raise _damaged(_paths(segment.name)[0])
+            raise damaged(path)
         return content
 
     def draft(self) -> Draft:
@@ -359,25 +369,39 @@ class Archive:
     def _kept(self, name: str, part: str | int) -> Any:
         return self._memory.get((name, part))
 
-    def _through_disk(self, name: str, fetched: Callable[[], bytes]) -> bytes:
+    def _part(
+        self,
+        name: str,
+        path: str,
+        fits: Callable[[bytes], bool],
+        *,
+        start: int = 0,
+        length: int | None = None,
+    ) -> bytes:
+        """Read a part of the archive, from the disk's cache or from the store.
+
+        Args:
+            name: of the part in the cache.
+            path: of the file that has it.
+            fits: tells whether bytes are what was written there.
+            start: where it begins in the file.
+            length: how many bytes it has; None for all.
+        """
         found = None if self._disk is None else self._disk.get(name)
+        if found is not None and not fits(found):
+            _log.warning("%s in the archive's cache is not what was written: fetch it anew.", name)
+            found = None
         if found is None:
-            found = fetched()
+            found = self._fetched(path, start, length)
+            if not fits(found):
+                raise damaged(path)
             if self._disk is not None:
                 self._disk.keep(name, found)
         return found
 
-    def _fetched(
-        self,
-        segment: Segment,
-        ending: str,
-        start: int = 0,
-        length: int | None = None,
-        check: int | None = None,
-    ) -> bytes:
-        path = f"{_FOLDER}/{segment.name}{ending}"
+    def _fetched(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         try:
-            content = self.objects.read(path, start, length)
+            return self.objects.read(path, start, length)
         except FileNotFoundError:
             self._looked_at = None
             _log.warning("The archive's file %s is not there: it was replaced, or deleted.", path)
@@ -385,15 +409,6 @@ class Archive:
                 "A file of the archive is not there: it was replaced just now, or deleted.",
                 retry_after=1,
             ) from None
-        if check is not None and crc32(content) != check:
-            raise _damaged(path)
-        return content
-
-
-def _damaged(path: str) -> Unavailable:
-    """Log which file is damaged, and return what readers may know of it: its name may open it."""
-    _log.error("The archive's file %s is not what was written.", path)
-    return Unavailable("A file of the archive is not what was written.", retry_after=60)
 
 
 def _paths(name: str) -> list[str]:

@@ -2,11 +2,14 @@
 
 from bisect import bisect_left
 from datetime import UTC, datetime, timedelta
+from hashlib import blake2b
+from typing import Annotated
+from zlib import crc32
 
 import msgspec
 import pyarrow as pa
 
-from zeroeventhub.archive.objects import Objects
+from zeroeventhub.archive.objects import Objects, damaged
 from zeroeventhub.errors import ConfigurationError, Unavailable
 
 __all__ = [
@@ -20,7 +23,9 @@ __all__ = [
     "Removed",
     "Segment",
     "decode_index",
+    "digest_of",
     "encode_index",
+    "is_whole",
 ]
 
 SCHEMA = pa.schema(
@@ -52,6 +57,24 @@ INDEX = b"zeroeventhub"
 """The name under which a file's own metadata have its index."""
 
 
+def digest_of(content: bytes | memoryview) -> str:
+    """Return a digest that nobody can forge: what has it is what was written."""
+    return blake2b(content, digest_size=16).hexdigest()
+
+
+def is_whole(content: bytes, digest: str, check: int | None = None) -> bool:
+    """Tell whether bytes are what was written.
+
+    Args:
+        content: the bytes.
+        digest: of what was written; empty where it is not known, as in archives of before.
+        check: a checksum, which is asked then; None where there is none either.
+    """
+    if digest:
+        return digest_of(content) == digest
+    return check is None or crc32(content) == check
+
+
 class GroupEntry(msgspec.Struct, frozen=True, array_like=True):
     """Describe a row group: events of one partition that follow each other.
 
@@ -69,6 +92,7 @@ class GroupEntry(msgspec.Struct, frozen=True, array_like=True):
         latest: the latest one.
         lowest: the lowest id; None where no event has one.
         highest: the highest one.
+        digest: a digest of its bytes; empty in segments of before there was one.
     """
 
     partition: int
@@ -84,6 +108,7 @@ class GroupEntry(msgspec.Struct, frozen=True, array_like=True):
     latest: datetime | None
     lowest: str | None
     highest: str | None
+    digest: str = ""
 
 
 encode_index = msgspec.json.Encoder().encode
@@ -91,6 +116,10 @@ decode_index = msgspec.json.Decoder(tuple[GroupEntry, ...]).decode
 
 FORMAT = 1
 """The version of the form of manifests and segments."""
+
+
+_Name = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{19}-[0-9]{19}-[0-9a-f]{16}\Z")]
+"""The name of a segment: it becomes a part of paths, so none that leads elsewhere is read."""
 
 
 class Segment(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -109,9 +138,12 @@ class Segment(msgspec.Struct, frozen=True, omit_defaults=True):
         last: the cursor behind the last event, by which another history is noticed.
         earliest: the earliest time of an event; None where none has a time.
         latest: the latest one.
+        footer_digest: a digest of those bytes at the end; empty in manifests of before there was
+            one, as the next one is.
+        places_digest: a digest of the file beside it; empty for one partition as well.
     """
 
-    name: str
+    name: _Name
     after: int
     upto: int
     places: int
@@ -123,6 +155,8 @@ class Segment(msgspec.Struct, frozen=True, omit_defaults=True):
     last: str
     earliest: datetime | None = None
     latest: datetime | None = None
+    footer_digest: str = ""
+    places_digest: str = ""
 
 
 class Removed(msgspec.Struct, frozen=True):
@@ -133,7 +167,7 @@ class Removed(msgspec.Struct, frozen=True):
         since: the moment at which a manifest without it was made.
     """
 
-    name: str
+    name: _Name
     since: datetime
 
 
@@ -183,8 +217,9 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
         return bisect_left(self.segments, position, key=lambda segment: segment.upto)
 
     def encode(self) -> bytes:
-        """Write the manifest."""
-        return msgspec.json.format(_encode(self), indent=1)
+        """Write the manifest, and behind all else its own digest."""
+        content = msgspec.json.format(_encode(self), indent=1).removesuffix(b"\n}") + b',\n "'
+        return content + _digest_field(content)
 
     @classmethod
     def decode(cls, content: bytes) -> "Manifest":
@@ -217,6 +252,15 @@ _encode = msgspec.json.Encoder().encode
 _peek = msgspec.json.Decoder(_Format).decode
 _decode = msgspec.json.Decoder(Manifest).decode
 
+_DIGEST = b"blake2b"
+"""The name of a manifest's last field: a digest of all that stands before that name."""
+
+
+def _digest_field(content: bytes) -> bytes:
+    """Return the end of a manifest, of which the rest is given."""
+    return b'%b": "%b"\n}' % (_DIGEST, digest_of(content).encode())
+
+
 _FOLDER = "manifest"
 
 _KEPT = 10
@@ -244,16 +288,22 @@ class Manifests:
 
         Raises:
             ConfigurationError: it cannot be read by this version.
-            Unavailable: the store did not answer.
+            Unavailable: the store did not answer, or the manifest is not what was written.
         """
         names = self._objects.names(_FOLDER, _name(known.generation) if known.generation else "")
         whole = [name for name in names if name.endswith(_ENDING)]
         if not whole:
             return known
+        path = f"{_FOLDER}/{whole[-1]}"
         try:
-            return Manifest.decode(self._objects.read(f"{_FOLDER}/{whole[-1]}"))
+            content = self._objects.read(path)
         except FileNotFoundError:
             raise Unavailable("The archive's manifest has just been replaced.") from None
+        before, named, _ = content.rpartition(_DIGEST)
+        # One of before there were digests has none.
+        if named and content != before + _digest_field(before):
+            raise damaged(path)
+        return Manifest.decode(content)
 
     def create(self, manifest: Manifest) -> bool:
         """Create the next generation; return whether it is the newest now.

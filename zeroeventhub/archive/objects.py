@@ -30,6 +30,7 @@ __all__ = [
     "SIGNED",
     "Objects",
     "Sharing",
+    "damaged",
 ]
 
 _RETRY = 1.0
@@ -39,6 +40,12 @@ _CREDENTIALS = re.compile(r"(?<=://)[^/\s]*@|\?[^\s\"']*")
 """The user, password and query of a URL: what opens the store, or one of its objects."""
 
 _log = logging.getLogger("zeroeventhub.archive")
+
+
+def damaged(path: str) -> Unavailable:
+    """Log which file is damaged, and return what readers may know of it: its name may open it."""
+    _log.error("The archive's file %s is not what was written.", path)
+    return Unavailable("A file of the archive is not what was written.", retry_after=60)
 
 
 class Objects:

@@ -12,7 +12,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
-from zeroeventhub.archive.manifest import INDEX, PLACES, SCHEMA, GroupEntry, Segment, encode_index
+from zeroeventhub.archive.manifest import (
+    INDEX,
+    PLACES,
+    SCHEMA,
+    GroupEntry,
+    Segment,
+    digest_of,
+    encode_index,
+)
 
 if TYPE_CHECKING:
     from zeroeventhub.archive.archive import Archive
@@ -114,6 +122,7 @@ class Draft:
         self._writer.add_key_value_metadata({INDEX: encode_index(groups)})
         self._writer.close()
         content = self._sink.getvalue()
+        places = None if len(self._waiting) == 1 else _places(self._seen)
         times = [time for one in groups for time in (one.earliest, one.latest) if time]
         segment = Segment(
             name=f"{after:019}-{upto:019}-{token_hex(8)}",
@@ -128,9 +137,10 @@ class Draft:
             last=last,
             earliest=min(times, default=None),
             latest=max(times, default=None),
+            footer_digest=digest_of(content[end:]),
+            places_digest="" if places is None else digest_of(places),
         )
-        alone = len(self._waiting) == 1
-        return Made(segment, content, None if alone else _places(self._seen))
+        return Made(segment, content, places)
 
     def _write(self, groups: Iterable[pa.Table]) -> None:
         for group in groups:
@@ -224,6 +234,7 @@ def _entry(part: pa.Table, start: int, content: memoryview) -> GroupEntry:
         latest=times["max"],
         lowest=ids["min"],
         highest=ids["max"],
+        digest=digest_of(content),
     )
 
 

@@ -1,6 +1,7 @@
 """What was fetched from an archive is kept in memory and on the disk, within bounds."""
 
 import os
+from zlib import crc32
 
 import pytest
 from harness.archives import made
@@ -79,6 +80,47 @@ def test_what_was_fetched_is_found_by_other_processes(cached, tmp_path, harmed, 
     assert [*after.positions] == [*range(1, EVENTS + 1)]
     assert after.events(range(3)) == before.events(range(3))
     assert objects.fetched == fetched
+
+
+def with_checksum(content):
+    """Begin a file of the cache as the cache does, which everybody can."""
+    return crc32(content).to_bytes(4) + content
+
+
+@pytest.mark.parametrize("part", ["footer", "0", "1", "places"])
+@pytest.mark.parametrize("harm", ["changed", "cut", "other"])
+def test_cache_that_somebody_writes_is_not_believed(tmp_path, caplog, part, harm):
+    """A file of the cache that is not what the manifest says is fetched anew, and the log says so,
+    whatever checksum it begins with.
+    """
+    writer = Archive(tmp_path / "archive")
+    for after in (0, 10):
+        writer.add(made(after, after + 10, partitions=2), "feed")
+
+    def read():
+        archive, objects = reopened(tmp_path)
+        found = []
+        for segment in archive.manifest.segments:
+            footer, places = archive.load_footer(segment), archive.load_places(segment)
+            groups = [archive.load_group(segment, footer, number) for number in (0, 1)]
+            found += [group.event(index) for group in groups for index in range(5)]
+            found += [places.below(at) for at in range(21)]
+        return objects.fetched, found
+
+    _, before = read()
+    assert read() == (0, before)
+    file, another = sorted((tmp_path / "cache").glob(f"*/*.{part}"))
+    content = file.read_bytes()
+    if harm == "changed":
+        file.write_bytes(with_checksum(content[4:-9] + bytes([content[-9] ^ 1]) + content[-8:]))
+    elif harm == "cut":
+        file.write_bytes(with_checksum(content[4:-9]))
+    else:
+        file.write_bytes(another.read_bytes())
+    assert read() == (1, before)
+    assert f"{file.name} in the archive's cache is not what was written" in caplog.text
+    assert file.read_bytes() == content
+    assert read() == (0, before)
 
 
 def test_cache_keeps_what_was_used_last_within_its_bound(tmp_path):

@@ -1,5 +1,6 @@
 """A feed whose old events are in an archive answers as if all of them were in its table."""
 
+import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -367,3 +368,20 @@ def test_store_that_hangs_keeps_no_reader_from_the_table(sqlite, tmp_path):
         objects.answers.set()
         found = {reading.result().status_code for reading in late}
         assert 200 in found <= {200, 503}
+
+
+@pytest.mark.parametrize("ending", ["json", "parquet", "places"])
+def test_damaged_file_of_an_archive_is_answered_with_503(sqlite, tmp_path, caplog, ending):
+    """A reader hears in a constant text that a file is damaged, and the log names the file."""
+    halved(sqlite, tmp_path)
+    cursor = source(Archive(tmp_path)).bind(sqlite).cursor_after(8)
+    asked = {"token": PARTITIONS, "partition": 0, "cursor": cursor}
+    for path in tmp_path.rglob(f"*.{ending}"):
+        content = path.read_bytes()
+        half = len(content) // 2
+        path.write_bytes(content[:half] + bytes([content[half] ^ 1]) + content[half + 1 :])
+    with mounted(source(Archive(tmp_path)), sqlite) as url:
+        answer = httpx.get(f"{url}/events", params=asked)
+    assert answer.status_code == 503
+    assert answer.json()["detail"] == "A file of the archive is not what was written."
+    assert re.search(rf"archive's file \S+\.{ending} is not what was written", caplog.text)
