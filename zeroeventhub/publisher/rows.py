@@ -19,7 +19,7 @@ from sqlalchemy import (
     select,
     true,
 )
-from sqlalchemy.dialects.postgresql import dialect as postgresql
+from sqlalchemy.dialects.postgresql.psycopg import dialect as psycopg_dialect
 from sqlalchemy.exc import DBAPIError
 
 from zeroeventhub.errors import FeedFailure
@@ -239,7 +239,8 @@ Choice = Callable[[Select[Any]], Select[Any]]
 _SEPARATOR = b"\x1e"
 """The record separator, which is never in JSON."""
 
-_NUMBERED: Any = postgresql(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call] # it has no annotations
+# Psycopg's, for which SQLAlchemy casts each parameter: PostgreSQL cannot tell the types of all.
+_NUMBERED: Any = psycopg_dialect(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call] # it has no annotations
 
 
 _WITH_CHUNKED_ROWS = 170_000
