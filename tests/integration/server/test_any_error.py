@@ -1,0 +1,368 @@
+"""Whatever fails behind a feed, on whatever route: readers learn nothing of what is inside.
+
+Words that stand nowhere else are put into all that a publisher has, and looked for in all answers.
+"""
+
+import builtins
+import json
+import sqlite3
+import ssl
+from datetime import UTC, datetime
+from itertools import cycle
+
+import anyio
+import httpx
+import msgspec
+import obstore.exceptions
+import psycopg
+import pyarrow as pa
+import pymysql
+import pytest
+import sqlalchemy as sa
+from harness.readers import mounted
+from harness.statements import execute
+from harness.tables import event_table
+from obstore.store import S3Store
+from sqlalchemy import exc
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect
+
+from zeroeventhub import (
+    Capacity,
+    Event,
+    FeedInfo,
+    Page,
+    Partition,
+    Principal,
+    TableFeed,
+    errors,
+    feed_routes,
+)
+from zeroeventhub.archive import Archive
+from zeroeventhub.at_hand import NotAtHand
+from zeroeventhub.consumer.transaction import TransactionEnded
+from zeroeventhub.protocol import (
+    CURSOR_OF_COUNT,
+    CURSOR_OF_TIME,
+    FIRST,
+    KEY_HISTORY,
+    LAG,
+    PROGRESS,
+    SEGMENTS,
+    SPLITS,
+    WAIT,
+)
+from zeroeventhub.publisher.progress import Progress
+from zeroeventhub.publisher.retention import Retention
+from zeroeventhub.server import server_sent_events
+
+SECRETS = ["quibber", "zandrow", "molvane", "trissock", "plundle", "vexhorn", "grastin", "ockwell"]
+USER, PASSWORD, BUCKET, PREFIX, TABLE, VALUE, ROW, CAUSE = SECRETS
+URL = f"https://{USER}:{PASSWORD}@store.{BUCKET}.example/{PREFIX}"
+SQL = f"SELECT {TABLE}.id FROM {TABLE} WHERE {TABLE}.key = %(key)s"
+INNER = f"{URL} {SQL} {VALUE} {ROW}"
+FOREIGN = f"{INNER} {CAUSE}"
+
+# Errors whose text is for the reader, as docs/security.md has it of hooks, and SPEC.md of feeds.
+SAID = {
+    errors.FeedError: 400,
+    errors.BadRequest: 400,
+    errors.BadCursor: 400,
+    errors.Unauthorized: 401,
+    errors.Forbidden: 403,
+    errors.NotFound: 404,
+    errors.TokenChanged: 409,
+    errors.Gone: 410,
+    errors.Trimmed: 410,
+    errors.Diverged: 410,
+    errors.Unavailable: 503,
+    errors.TooManyRequests: 429,
+}
+# Errors that say what the publisher, or a consumer in its process, could not do: not a word.
+UNSAID = {
+    errors.ZeroEventHubError: {},
+    errors.ConfigurationError: {},
+    errors.MissingExtra: {},
+    errors.FeedFailure: {},
+    errors.ProtocolError: {},
+    errors.PageTooLarge: {},
+    errors.TransientError: {},
+    errors.Unreachable: {},
+    errors.CutPage: {},
+    errors.StoreUnavailable: {},
+    errors.Conflict: {"key": ROW, "version": 7},
+    errors.IdReused: {},
+    errors.Fenced: {},
+    errors.LeaseLost: {},
+    errors.TooManyDeadLetters: {},
+    errors.Halted: {"partition": 0},
+    TransactionEnded: {},
+}
+UNTOLD = "The reason is in the publisher's log."
+BY_A_HOOK = {errors.Unauthorized, errors.Forbidden, errors.Unavailable, errors.TooManyRequests}
+
+
+def descendants(kind):
+    """All classes below a class, and itself."""
+    return {kind}.union(*map(descendants, kind.__subclasses__()))
+
+
+def test_every_error_of_the_library_is_told_or_not_told():
+    """There is no error of the library's of which this file does not say what a reader sees."""
+    ours = [
+        one
+        for one in descendants(errors.ZeroEventHubError)
+        if one.__module__.startswith("zeroeventhub.")
+    ]
+    assert {*ours} == {*SAID, *UNSAID}
+
+
+def fail_to_load():
+    """Fail while a part of an archive is fetched."""
+    raise OSError(5, FOREIGN, URL)
+
+
+def foreign():
+    """Make errors of all others that may fail within a request, with all that they can hold."""
+    driver = psycopg.errors.UndefinedTable(FOREIGN)
+    asked = httpx.Request("GET", URL)
+    yield from (
+        exc.OperationalError(SQL, {"key": VALUE}, psycopg.OperationalError(FOREIGN)),
+        exc.ProgrammingError(SQL, {"key": VALUE}, driver),
+        exc.StatementError(FOREIGN, SQL, [VALUE], driver),
+        exc.DBAPIError(SQL, (VALUE,), pymysql.err.OperationalError(1045, FOREIGN)),
+        exc.IntegrityError(SQL, (VALUE,), sqlite3.IntegrityError(FOREIGN)),
+    )
+    codes = (driver, pymysql.err.OperationalError(2003, FOREIGN), sqlite3.DatabaseError(FOREIGN))
+    yield from codes
+    yield UnicodeDecodeError("utf-8", ROW.encode(), 0, 1, FOREIGN)
+    yield UnicodeEncodeError("utf-8", ROW, 0, 1, FOREIGN)
+    yield json.JSONDecodeError(FOREIGN, ROW, 0)
+    yield httpx.HTTPStatusError(FOREIGN, request=asked, response=httpx.Response(403, text=ROW))
+    yield from (FileNotFoundError(2, FOREIGN, URL), PermissionError(13, FOREIGN, URL))
+    yield from (
+        ConnectionRefusedError(111, FOREIGN),
+        ssl.SSLError(1, FOREIGN),
+        TimeoutError(FOREIGN),
+    )
+    yield from (NotAtHand(fail_to_load), ExceptionGroup(FOREIGN, [ValueError(FOREIGN)]))
+    texts = (
+        *(exc.SQLAlchemyError, exc.TimeoutError, exc.NoSuchTableError, exc.InvalidRequestError),
+        *(httpx.ConnectError, anyio.ClosedResourceError, ClientDisconnect, StopIteration),
+        *(builtins.KeyError, AssertionError, RecursionError, MemoryError, StopAsyncIteration),
+        *(psycopg.OperationalError, pymysql.err.InterfaceError, sqlite3.OperationalError),
+        *(msgspec.DecodeError, msgspec.ValidationError, msgspec.EncodeError, RuntimeError),
+        *sorted(descendants(obstore.exceptions.BaseError), key=str),
+        *sorted(descendants(pa.ArrowException), key=str),
+    )
+    yield from (kind(FOREIGN) for kind in texts)
+
+
+def chained(error):
+    """Hang other errors with texts onto an error."""
+    error.__context__ = ValueError(FOREIGN)
+    error.__cause__ = exc.ProgrammingError(SQL, {"key": CAUSE}, psycopg.DataError(FOREIGN))
+    error.add_note(FOREIGN)
+    return error
+
+
+def cases():
+    """Every error, with the status of its answer and what is said of it."""
+    yield from ((chained(kind("Why.")), status, "Why.") for kind, status in SAID.items())
+    yield from ((chained(kind(INNER, **more)), 500, UNTOLD) for kind, more in UNSAID.items())
+    yield from ((chained(error), 500, UNTOLD) for error in foreign())
+
+
+EXTENSIONS = [CURSOR_OF_COUNT, CURSOR_OF_TIME, KEY_HISTORY, LAG, PROGRESS, SEGMENTS, SPLITS, WAIT]
+METHODS = {"head", "read", "cursor_at", "cursor_of", "cursor_of_count", "lag", "read_key"}
+METHODS |= {"register_progress", "segments", "splits"}
+PLACE = {"token": "1", "partition": 0, "cursor": "7"}
+ROUTES = [
+    ("", {}),
+    ("/server-sent-events", {}),
+    ("/events", PLACE),
+    ("/events", {**PLACE, "cursor": "head", "wait": 1}),
+    ("", {"n": 1, "cursor0": "7"}),
+    ("/cursor", {**PLACE, "time": "2026-01-31T12:00:00Z"}),
+    ("/splits", {**PLACE, "count": 2}),
+    ("/lag", PLACE),
+    ("/cursor-of-count", {**PLACE, "events": 3}),
+    ("/segments", PLACE),
+    ("/key-history", {"key": "k"}),
+    ("/progress", {**PLACE, "consumer": "c"}),
+    ("/http-feed", {}),
+    ("/http-feed", {"lastEventId": "7"}),
+    ("/server-sent-events", {"cursor": "7"}),
+]
+
+
+class Failing:
+    """A feed of one's own with all methods that a feed can have, each of which fails."""
+
+    error = None
+    known = waits = False
+
+    async def info(self):
+        if not self.known:
+            raise self.error
+        return FeedInfo((Partition(0),), "1", extensions=frozenset(EXTENSIONS))
+
+    def __getattr__(self, name):
+        """Be a feed with the methods of all extensions."""
+        if name not in METHODS:
+            raise AttributeError(name)
+
+        async def fail(partition=0, cursor="", *arguments, **options):
+            if cursor == "head" and not self.waits:
+                self.waits = True
+                return Page([], cursor, caught_up=True)
+            if cursor == FIRST and options.get("each"):
+                return Page([Event(b"1")], "7", cursors=["7"])
+            raise self.error
+
+        return fail
+
+
+def request_of(route, parameters):
+    """A request for something of a feed."""
+    method = "PUT" if route == "/progress" else "GET"
+    return httpx.Request(method, f"http://feed/feed{route}", params=parameters)
+
+
+def assert_silent(answer):
+    """Show that an answer, which is a problem, says nothing of what is inside."""
+    shown = f"{answer.status_code} {answer.headers} {answer.text}"
+    assert [secret for secret in SECRETS if secret in shown] == [], shown
+    assert answer.headers["content-type"] == "application/problem+json", shown
+    document = answer.json()
+    assert document["status"] == answer.status_code
+    assert document.keys() - {"earliestCursor"} == {"type", "title", "status", "detail", "instance"}
+    return document["detail"]
+
+
+@pytest.mark.slow
+def test_readers_hear_nothing_of_what_fails(caplog, monkeypatch):
+    """Whatever a feed or a hook raises, wherever it does: each answer is a problem, which has the
+    text of those errors alone that are for the reader, and the log has no text of others' errors.
+    """
+    monkeypatch.setattr(server_sent_events, "HEARTBEAT", -1.0)  # the hook is asked after each page
+    feed, refusals = Failing(), []
+
+    async def authorize(request):
+        if refusals and (error := refusals.pop()) is not None:
+            raise error
+        return Principal(name="reader")
+
+    options = {"authorize": authorize, "http_feed": True, "server_sent_events": True}
+    options |= {"capacity": Capacity(look_seconds=0.001)}
+    application = Starlette(debug=True, routes=feed_routes("/feed", feed, **options))
+    transport = httpx.ASGITransport(application)
+    discovery, stream, *requests = (request_of(*route) for route in ROUTES)
+
+    async def ask(request, *hook):
+        refusals.extend(hook)
+        answer = await transport.handle_async_request(request)
+        await answer.aread()
+        return answer
+
+    async def refused(request, *hook):
+        answer = await ask(request, *hook)
+        return answer.status_code, assert_silent(answer)
+
+    async def attack():
+        for (error, *told), late in zip(cases(), cycle(requests)):
+            feed.error, feed.known, feed.waits = error, True, False
+            for request in requests:
+                assert await refused(request) == (*told,), (request.url, error)
+            for hook in ([], [error, None]):
+                answer = await ask(stream, *hook)
+                assert (answer.status_code, answer.content) == (200, b"id: 7\ndata: 1\n\n")
+            feed.known = False
+            assert await refused(discovery) == (*told,), error
+            expected = (*told,) if type(error) in BY_A_HOOK else (500, UNTOLD)
+            assert await refused(late, error) == expected, (late.url, error)
+
+    anyio.run(attack)
+    assert CAUSE not in caplog.text
+
+
+UNREACHABLE = S3Store(
+    BUCKET,
+    prefix=PREFIX,
+    endpoint=f"http://{USER}:{PASSWORD}@127.0.0.1:9",
+    region="us-east-1",
+    access_key_id=USER,
+    secret_access_key=PASSWORD,
+    client_options={"allow_http": True},
+    retry_config={"max_retries": 0},
+)
+STATEMENTS = {
+    "the table is gone": f"DROP TABLE {TABLE}",
+    "a column is gone": f"ALTER TABLE {TABLE} RENAME COLUMN data TO {VALUE}",
+    "the history is gone": "DROP TABLE zeroeventhub_retention",
+    "the progress is gone": "DROP TABLE zeroeventhub_progress",
+    "no JSON": f"UPDATE {TABLE} SET data = '{{\"{ROW}'",
+    "no text": f"UPDATE {TABLE} SET kind = CAST(x'ff' || '{ROW}' AS TEXT)",
+    "no moment": f"UPDATE {TABLE} SET at = '{ROW}'",
+    "no archive": "UPDATE zeroeventhub_retention SET trimmed = 5",
+}
+FILES = {"no manifest": "manifest/*", "no segment": "segments/*"}
+EVENTS = sa.UniqueConstraint("kind", "number")
+TABLES = event_table(
+    TABLE, EVENTS, data=sa.JSON, at=sa.DateTime, kind=sa.String(9), number=sa.Integer
+)
+
+
+def source(store, **keys):
+    """A feed that has all that a feed can have, with an archive in a store."""
+    options = {"type": "kind", "time": "at", "data": "data", "cloudevents": "/shop", **keys}
+    options |= {"retention": Retention(), "progress": Progress()}
+    return TableFeed(TABLES, archive=Archive(store, shared="https://cdn.example"), **options)
+
+
+def damage_to(engine, folder, damage):
+    """Fill a database, and damage it or its archive; return the feed."""
+    TABLES.metadata.create_all(engine)
+    store = UNREACHABLE if damage == "no archive" else folder
+    versions = {"key": "kind", "version": "number", "key_history": True}  # which are never trimmed
+    feed = source(store, **(versions if damage in STATEMENTS else {}))
+    noon = datetime(2026, 1, 31, 12, tzinfo=UTC).replace(tzinfo=None)
+    with engine.begin() as connection:
+        feed.install(connection)
+        rows = [{"data": n, "at": noon, "kind": "paid", "number": n} for n in range(1, 9)]
+        connection.execute(TABLES.insert(), rows)
+    if damage in STATEMENTS:
+        execute(engine, STATEMENTS[damage])
+        return feed
+    bound = feed.bind(engine)
+    bound.seal()
+    bound.trim(bound.plan_trim(below=6))
+    files = [*folder.glob(FILES[damage])]
+    assert files
+    for file in files:
+        file.write_bytes(ROW.encode() * 100)
+    return source(folder)
+
+
+@pytest.mark.parametrize("damage", [*STATEMENTS, *FILES])
+def test_readers_hear_nothing_of_what_is_damaged(tmp_path, damage):
+    """Whatever is wrong with a table, its rows or an archive: no answer on any route has addresses,
+    credentials, names, statements or rows.
+    """
+    folder = tmp_path / PREFIX
+    folder.mkdir()
+    engine = sa.create_engine(f"sqlite:///{folder}/{BUCKET}.db")
+    feed = damage_to(engine, folder, damage)
+    problems = []
+    with mounted(feed, engine, http_feed=True) as url, httpx.Client(timeout=20) as http:
+        for route, parameters in ROUTES:
+            if route == "/server-sent-events":
+                continue  # what can be read is streamed for ever
+            method = "PUT" if route == "/progress" else "GET"
+            known = {"7": "1-2", "head": "1-7", "k": "paid"}
+            asked = {name: known.get(value, value) for name, value in parameters.items()}
+            answer = http.request(method, f"{url}{route}", params=asked)
+            if answer.status_code != 200:
+                problems.append(assert_silent(answer))
+            assert not any(secret in answer.text for secret in SECRETS), answer.text
+    assert problems
