@@ -24,7 +24,7 @@ class Limits:
         bytes_per_second: how many bytes a body has to bring over the network, on average.
         grace: seconds from the headers on in which it may be slower, beside the `wait`.
         page_bytes: the length of a page's body, unpacked.
-        page_events: how many events a page may have.
+        page_events: how many events a page may have; lines may be twice as many, and 1,000 more.
         line_bytes: the length of a line of a page, which is an event in its envelope.
     """
 

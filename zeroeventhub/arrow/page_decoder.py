@@ -24,7 +24,7 @@ class ArrowDecoder:
     Args:
         partition: the partition that was asked for.
         page_bytes: the longest page to take.
-        page_events: the most events to take.
+        page_events: the most events to take, and the most checkpoints.
         line_bytes: the longest JSON of an event to take.
     """
 
@@ -42,8 +42,10 @@ class ArrowDecoder:
         self._line_bytes = line_bytes
         self._taken = 0
         self._rest = bytearray()
+        self._needed = PREFIX  # bytes that have to be there for another look
         self._has_schema = False
         self._events = 0
+        self._checkpoints = 0
         self._settled: list[pa.RecordBatch] = []
         self._tail: list[pa.RecordBatch] = []
         self._checkpoint: Page | None = None
@@ -75,17 +77,18 @@ class ArrowDecoder:
 
     def _next_message(self) -> bytes:
         """Take a message out of what came; nothing if it is not there as a whole."""
-        while len(self._rest) >= PREFIX:
-            start = PREFIX + metadata_length(self._rest)
+        while len(self._rest) >= self._needed:
+            start = end = PREFIX + metadata_length(self._rest)
             self._expect_room(start)
             if len(self._rest) < start:
+                self._needed = start
                 break
-            end = start
             if start > PREFIX:
                 metadata = bytes(self._rest[PREFIX:start])
                 end += body_length(metadata)
                 self._expect_room(end)
                 if len(self._rest) < end:
+                    self._needed = end  # the metadata, of any length, is read no third time
                     break
                 if is_packed(metadata):
                     # What it holds is bounded by nothing before it is unpacked.
@@ -93,6 +96,7 @@ class ArrowDecoder:
             with memoryview(self._rest) as rest:
                 message = bytes(rest[:end])
             del self._rest[:end]
+            self._needed = PREFIX
             self._taken += end
             if end > PREFIX:
                 return message
@@ -147,6 +151,9 @@ class ArrowDecoder:
         return page
 
     def _expect_bounds(self, batch: pa.RecordBatch) -> None:
+        self._checkpoints += batch.num_rows - batch.column(1).null_count
+        if self._checkpoints > self._page_events:  # each costs as much as some events
+            self._refuse_page(f"{self._page_events:,} checkpoints", "page_events")
         if self._events + batch.num_rows - batch.column(0).null_count > self._page_events:
             self._refuse_page(f"{self._page_events:,} events", "page_events")
         # No text in few bytes is too long.

@@ -50,6 +50,12 @@ _cursor_of = attrgetter("cursor")
 _data_of = attrgetter("data")
 _partition_of = attrgetter("partition")
 
+_SMALL = 1024
+"""Bytes of a chunk that is put together with others: each by itself takes more than its bytes."""
+
+_MORE = 1_000
+"""Lines that a page may have beside two for each event."""
+
 _Lines: TypeAlias = list[Any]
 """Lines of the form of `_Line`, with the data as Raw or as a type that was asked for."""
 
@@ -145,7 +151,7 @@ class PageDecoder:
     Args:
         partition: the partition that was asked for.
         page_bytes: the longest page to take.
-        page_events: the most events to take.
+        page_events: the most events to take; lines may be twice as many, and some more.
         line_bytes: the longest line to take, without its newline.
         data_type: what the events will be asked for as; see `PageEvents.decoded`.
     """
@@ -165,7 +171,7 @@ class PageDecoder:
         self._page_events = page_events
         self._line_bytes = line_bytes
         self._data_type = data_type
-        self._chunks: list[bytes] = []
+        self._chunks: list[bytes | bytearray] = []
 
     def feed(self, chunk: bytes) -> None:
         """Take the next bytes.
@@ -173,7 +179,13 @@ class PageDecoder:
         Raises:
             PageTooLarge: the page is longer than it may be; what came before that stands.
         """
-        self._chunks.append(chunk if len(chunk) <= self._room else chunk[: int(self._room)])
+        kept = chunk if len(chunk) <= self._room else chunk[: int(self._room)]
+        if len(kept) >= _SMALL:
+            self._chunks.append(kept)
+        elif self._chunks and isinstance(self._chunks[-1], bytearray):
+            self._chunks[-1] += kept
+        else:
+            self._chunks.append(bytearray(kept))
         self._room -= len(chunk)
         if self._room < 0:
             self._room = 0
@@ -224,6 +236,10 @@ class PageDecoder:
         """Decode a text in one call; None if it takes more than that to vouch for each line."""
         if len(text) > self._line_bytes or not _is_utf_8(text):
             return None
+        # What there are more of than lines of a page takes many times its bytes when decoded.
+        count = text.count(b"\n")
+        if count > self._page_events or _TWO_ON_A_LINE.search(text) is not None:
+            return None
         lines: _Lines | None = None
         if self._data_type is not None:
             try:
@@ -235,17 +251,13 @@ class PageDecoder:
         except _UNDECODABLE:
             return None
         # As many values as lines, and no two on a line: each line is one, from end to end.
-        are_lines = (
-            len(lines) == text.count(b"\n")
-            and text.endswith(b"\n")
-            and _TWO_ON_A_LINE.search(text) is None
-        )
-        return lines if are_lines and 0 < len(lines) <= self._page_events else None
+        return lines if 0 < len(lines) == count and text.endswith(b"\n") else None
 
     def _one_by_one(self, text: bytes) -> Iterator[_Line]:
         """Decode line by line, until one is too long or brings an event too many."""
         events = 0
-        *lines, rest = text.split(b"\n")
+        most = 2 * self._page_events + _MORE
+        *lines, rest = text.split(b"\n", -1 if most == math.inf else int(most))
         for line in lines:
             if len(line) > self._line_bytes:
                 raise self._line_too_large()
@@ -262,6 +274,8 @@ class PageDecoder:
             if events > self._page_events:
                 raise _page_too_large(f"{self._page_events:,} events", "page_events")
             yield parsed
+        if b"\n" in rest:
+            raise _page_too_large(f"{most:,} lines", "page_events")
         if len(rest) > self._line_bytes:
             raise self._line_too_large()
 

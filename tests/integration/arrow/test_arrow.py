@@ -5,6 +5,8 @@ import random
 import struct
 import subprocess
 import sys
+import time
+from itertools import product
 
 import httpx
 import pyarrow as pa
@@ -36,6 +38,7 @@ from zeroeventhub.ndjson import encode_page
 
 FEED = TableFeed(orders, data="data", type="kind")
 CURSOR = "2-1-38b7-0123456789"
+MARKER = b"\xff\xff\xff\xff"  # begins each message
 LINE = f'{{"cursor":"{CURSOR}"}}'
 ROWS = pa.schema([("data", pa.string()), ("checkpoint", pa.string())])
 EVENTS = pa.schema([pa.field("data", pa.string(), nullable=False)])
@@ -295,7 +298,7 @@ def test_limits_hold():
     first = [("1", None)], [("2", None), (None, '{"cursor":"a"}')]
     body = stream(*first, [("3", None), (f'"{"x" * 900}"', None), (None, '{"cursor":"b"}')])
     exact = {"page_events": 4, "line_bytes": 902, "page_bytes": len(body)}
-    second = body.index(b"\xff\xff\xff\xff", len(stream(*first)) - 8)
+    second = body.index(MARKER, len(stream(*first)) - 8)
     for chunks in ([body], [body[:second], body[second:]]):
         assert decoded(*chunks, **exact).cursor == "b"
         for name, most in exact.items():
@@ -388,6 +391,70 @@ def test_broken_streams_are_refused_and_nothing_worse():
     """Whatever is broken of a stream, it is refused or is a page: no other error, and no crash."""
     bodies = mutants(random.Random(1), 500)
     python(READING, b"".join(len(body).to_bytes(4, "big") + body for body in bodies))
+
+
+BOUNDED = """
+import resource
+from pathlib import Path
+from zeroeventhub.arrow import page_decoder
+
+pages = int(Path("/proc/self/statm").read_text().split()[0])
+resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (64 << 20),) * 2)
+"""
+CLAIMS = [struct.pack("<i", n) for n in (2**31 - 1, -1, -(2**31), 2**28, 65_535)]
+CLAIMS += [struct.pack("<q", n) for n in (2**31, 2**40, 2**62, 2**63 - 1, -1, -(2**63), 10**8)]
+
+
+def liars():
+    """Yield streams that claim a size at any one place, and those of other messages."""
+    for place, claim in product(range(0, len(BODY) - 8, 4), CLAIMS):
+        yield BODY[:place] + claim + BODY[place + len(claim) :]
+    head = BODY[: BODY.index(MARKER, 4)]
+    texts = pa.array(["1", "2"])
+    nested = pa.array([1, 2])
+    for _ in range(60):
+        nested = pa.ListArray.from_arrays([0, 1, 2], nested)
+    packed = pa.ipc.IpcWriteOptions(compression="zstd")
+    for columns in ([texts.dictionary_encode()] * 2, [nested] * 2, [pa.nulls(2)] * 2, [texts] * 9):
+        batch = pa.record_batch(columns, names=[*"abcdefghi"][: len(columns)])
+        for options in (None, packed):
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
+                writer.write_batch(batch)
+            body = sink.getvalue().to_pybytes()
+            yield head + body[body.index(MARKER, 4) :]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the bound on memory is of Linux")
+def test_claims_of_any_size_take_no_memory():
+    """Whatever sizes, lengths, offsets and counts a stream claims, reading it takes 64 MiB at most
+    and ends, also if its messages are of another kind.
+    """
+    python(BOUNDED + READING, b"".join(len(one).to_bytes(4, "big") + one for one in liars()))
+
+
+def test_long_metadata_are_not_read_again_and_again():
+    """A message of long metadata costs what its bytes do, in however many pieces it comes."""
+    head = BODY[: BODY.index(MARKER, 4)]
+    end = 8 + struct.unpack_from("<i", BODY, len(head) + 4)[0]
+    metadata = BODY[len(head) + 8 :][: end - 8]
+    length = struct.pack("<q", BODY.index(MARKER, len(head) + 4) - len(head) - end)
+    assert metadata.count(length) == 2  # and the length of its last buffer
+    metadata = metadata.replace(length, struct.pack("<q", 7 << 20)).ljust(8 << 20, b"\0")
+    start = head + MARKER + struct.pack("<i", len(metadata)) + metadata
+    began = time.process_time()
+    with pytest.raises(CutPage):
+        decoded(start, *[bytes(500)] * 12_000)
+    assert time.process_time() - began < 5
+
+
+def test_checkpoints_of_a_page_are_bounded():
+    """As many checkpoints as events may be in a page; what was read before more of them stands."""
+    few, many = [(None, LINE)] * 2, [("1", '{"cursor":"b"}')] * 3
+    assert facts(decoded(stream(few, many), page_events=4)) == ([], CURSOR, False, False)
+    with pytest.raises(PageTooLarge, match="checkpoints"):
+        decoded(stream(many), page_events=2)
 
 
 UNASKED = (

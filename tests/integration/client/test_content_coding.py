@@ -3,6 +3,7 @@
 import gzip
 import itertools
 import struct
+import time
 import tracemalloc
 
 import httpx
@@ -188,3 +189,75 @@ def test_memory_is_bounded(coding, most):
         assert tracemalloc.get_traced_memory()[1] < most * MEBIBYTE
     finally:
         tracemalloc.stop()
+
+
+CHECKPOINT = b'{"cursor":"a"}\n'
+MANY = {
+    "empty lines": b"\n" * (15 * MEBIBYTE) + CHECKPOINT,
+    "lines of nothing": b"{}\n" * (5 * MEBIBYTE) + CHECKPOINT,
+    "objects on a line": b"{}" * (4 * MEBIBYTE) + b"\n" + CHECKPOINT,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("body", MANY.values(), ids=MANY)
+def test_lines_that_are_no_events_are_bounded(body):
+    """A page of some bytes that stand for millions of lines costs neither memory nor time."""
+    packed, began = gzip.compress(CHECKPOINT + body, 1), time.process_time()
+    tracemalloc.start()
+    try:
+        page = fetched([packed], "gzip")
+        assert (page.events, page.cursor) == ([], "a")
+        assert tracemalloc.get_traced_memory()[1] < 100 * MEBIBYTE
+    except errors.ProtocolError:
+        assert body is MANY["objects on a line"]
+    finally:
+        tracemalloc.stop()
+    assert time.process_time() - began < 10
+
+
+def test_chunks_of_a_few_bytes_take_their_bytes():
+    """A page that comes in pieces of two bytes is held in little more than its bytes."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(errors.CutPage):
+            fetched((bytes([32, 32]) for _ in range(30_000)), "")
+        assert tracemalloc.get_traced_memory()[1] < MEBIBYTE
+    finally:
+        tracemalloc.stop()
+
+
+def bomb(coding):
+    """Pack a gibibyte into a mebibyte at most, as members of a coding."""
+    return PACKERS[coding](bytes(32 * MEBIBYTE)) * 32
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("coding", ["gzip", "zstd"])
+def test_bombs_are_bounded(coding):
+    """A gibibyte in place of a page, discovery, a refusal, or a web page is not unpacked."""
+    packed = bomb(coding)
+    assert len(packed) < 1.1 * MEBIBYTE
+    fields = {"Content-Encoding": coding}
+    web_page = {**fields, "Content-Type": "text/html"}
+    cases = [(200, 410, fields, errors.Gone), (200, 200, fields, errors.PageTooLarge)]
+    cases += [(200, 200, web_page, errors.Unavailable), (404, 200, fields, errors.NotFound)]
+    for info, page, headers, error in [*cases, (200, 0, fields, errors.ProtocolError)]:
+
+        def reply(request, info=info, page=page, headers=headers):
+            is_page = "/events" in request.url.path
+            if is_page or info != 200 or not page:
+                chunks = (packed[at : at + 65_536] for at in range(0, len(packed), 65_536))
+                status = page if is_page else info
+                return httpx.Response(status, headers=headers, content=chunks)
+            return httpx.Response(200, content=INFO)
+
+        with httpx.Client(transport=httpx.MockTransport(reply)) as http:
+            client = Client("http://feed/", http, compressed="zstd")
+            tracemalloc.start()
+            try:
+                with pytest.raises(error):
+                    client.fetch(0, FIRST)
+                assert tracemalloc.get_traced_memory()[1] < 64 * MEBIBYTE
+            finally:
+                tracemalloc.stop()
