@@ -10,9 +10,12 @@ import pytest
 from harness.published import install
 from harness.readers import Numbers, cursor_of, kind, mounted, open_stream
 from harness.shop import metadata, orders
-from sqlalchemy import insert
+from sqlalchemy import event, insert
 
 from zeroeventhub import FeedInfo, Partition, Principal, TableFeed, TypeFilter, bearer_tokens
+from zeroeventhub.archive import Archive
+from zeroeventhub.publisher.progress import Progress
+from zeroeventhub.publisher.retention import Retention
 
 
 def placed(number):
@@ -335,3 +338,66 @@ def test_page_of_a_reader_of_some_types_is_not_kept_for_ever(shop):
         assert (kept.status_code, kept.headers["vary"]) == (304, "Authorization")
         refused = httpx.get(f"{session('half').url}/events", params=parameters, headers=tag)
         assert (refused.status_code, refused.headers["vary"]) == (401, "Authorization")
+
+
+def sealed(engine, folder):
+    """A feed whose events are in files that are shared, and which notes how far consumers are."""
+    fill(engine)
+    archive = Archive(folder, shared="https://cdn.example/hoard")
+    feed = source(retention=Retention(), archive=archive, progress=Progress())
+    install(feed, engine)
+    feed.bind(engine).seal(segment_events=9)
+    return feed
+
+
+def test_database_is_asked_the_same_of_what_is_hidden_and_of_what_is_not_there(sqlite, tmp_path):
+    """No header, and no number of statements, tells a partition that is hidden from one that does
+    not exist; not even with the feed just started.
+    """
+    statements = []
+    event.listen(sqlite, "before_cursor_execute", lambda *given: statements.append(given[2]))
+    feed = sealed(sqlite, tmp_path)
+
+    def all_of(partition):
+        for route, cursor in product([*ROUTES, "segments", ""], ("_first", "1-30", "1-99999", "?")):
+            asked = request_for(route, partition)
+            asked |= {"cursor": cursor} if "cursor" in asked else {}
+            statements.clear()
+            answer = ask(route, **(asked if route else {"n": 4, f"cursor{partition}": cursor}))
+            headers = {name: of for name, of in answer.headers.items() if name != "date"}
+            document = {**answer.json(), "instance": ""}
+            assert answer.status_code in {400, 404}
+            yield route, cursor, answer.status_code, headers, document, list(statements)
+
+    found = []
+    for partition in (1, 17):
+        with sessions(feed, sqlite) as session:
+            ask = session("half")
+            found.append([*all_of(partition)])
+    assert found[0] == found[1]
+
+
+def test_files_are_for_those_who_see_everything(sqlite, tmp_path):
+    """Who sees a part is told of no file on any route, and who sees all is told where each is, how
+    long it is, and which events are in it.
+    """
+    feed = sealed(sqlite, tmp_path)
+    with sessions(feed, sqlite) as session:
+        for name in set(READERS) - {"everything"}:
+            ask = session(name)
+            seen = [0 if name in {"half", "paid"} else 1 if name == "one" else 3]
+            found = [ask(), ask(n=4, cursor0="_first", cursor1="_first", cursor3="_first")]
+            for route, partition in product([*ROUTES[:-1], "segments"], seen):
+                found.append(ask(route, **request_for(route, partition)))
+                assert route != "segments" or found[-1].status_code == 404
+                assert route != "events" or name == "nowhere" or found[-1].status_code == 200
+            shown = "".join(f"{answer.headers} {answer.text}" for answer in found)
+            assert not any(word in shown for word in ("hoard", "cdn.", "segments/", str(tmp_path)))
+        named = session("everything")("segments", **place(0)).json()
+        assert named.keys() == {"segments", "cursor"}
+        for one in named["segments"]:
+            assert one.keys() == {"url", "size", "after", "upTo", "cursor"}
+            assert one["url"].startswith("https://cdn.example/hoard/segments/")
+            file = tmp_path / one["url"].removeprefix("https://cdn.example/hoard/")
+            assert file.stat().st_size == one["size"]
+        assert [(one["after"], one["upTo"]) for one in named["segments"]][:2] == [(0, 9), (9, 18)]
