@@ -47,6 +47,13 @@ PLANTED = (
         _DECODER,
     ),
     Planted(
+        "lines of a page that are no events are bounded",
+        "ndjson/page_decoder.py",
+        "        most = 2 * self._page_events + _MORE",
+        "        most = math.inf",
+        (*_CODING, "-k", "no_events"),
+    ),
+    Planted(
         "a piece of gzip that is full may have more behind it",
         "_http/content_coding.py",
         "        while chunk or len(piece) == PIECE:",
@@ -115,5 +122,19 @@ PLANTED = (
         "            self._events += len(found)",
         "            self._events = len(found)",
         _ARROW,
+    ),
+    Planted(
+        "the checkpoints of Arrow's batches are counted over all of them",
+        "arrow/page_decoder.py",
+        "        self._checkpoints += batch",
+        "        self._checkpoints = batch",
+        (*_ARROW, "-k", "checkpoints_of_a_page"),
+    ),
+    Planted(
+        "long metadata are looked at once they are there",
+        "arrow/page_decoder.py",
+        "                    self._needed = end  # the",
+        "                    self._needed = start  # the",
+        (*_ARROW, "-k", "long_metadata"),
     ),
 )
