@@ -142,7 +142,7 @@ class Pages:
         """
         async with self._vouching:
             cursors = {question.cursor for question in self._kept}
-            cursors.update(page.cursor for _, page in self._kept.values())
+            cursors |= {page.cursor for _, page in self._kept.values()}
             if not cursors or monotonic() <= self._vouched_until:
                 return True
             try:

@@ -141,8 +141,11 @@ class Line:
     def fits(self, size: int) -> bool:
         """Tell whether there is room at once."""
         reader = READER.get()
-        has_least = all(self._taken_by[reader] < self._taken_by[one] for one in self._queues)
-        return has_least and self._has(reader, size)
+        if self._queues and self._taken_by[reader] >= min(
+            map(self._taken_by.__getitem__, self._queues)
+        ):
+            return False
+        return self._has(reader, size)
 
     def take(self, size: int) -> None:
         """Take some at once, whatever there is; give it back as what is less than nothing."""
