@@ -2,9 +2,11 @@
 
 import os
 from collections import Counter, defaultdict
+from functools import partial
 from pathlib import Path
 from weakref import WeakSet
 
+import httpx
 import pytest
 import trustme
 from harness import exchanges
@@ -90,6 +92,15 @@ def _few_certificates(tmp_path_factory):
     trustme.CA().cert_pem.write_to_path(file)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SSL_CERT_FILE", str(file))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _patience():
+    """Let requests that tests send themselves wait for a busy machine; httpx waits for 5 s."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("get", "head", "post", "put", "request", "stream"):
+            patch.setattr(httpx, name, partial(getattr(httpx, name), timeout=30))
         yield
 
 

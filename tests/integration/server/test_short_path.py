@@ -14,12 +14,14 @@ import zeroeventhub
 from zeroeventhub import FIRST, TableFeed
 
 PACKAGE = str(Path(zeroeventhub.__file__).parent)
-FUNCTIONS, FILES, CALLS, STATEMENTS = 205, 31, 160, 1.2
+FUNCTIONS, FILES, CALLS, STATEMENTS = 200, 31, 140, 0.8
 BEFORE, PAGES = 20, 32
 
 
-def test_page_passes_through_few_functions_and_statements(postgresql):
+def test_page_passes_through_few_functions_and_statements(postgresql, monkeypatch):
     """From the table to the answer, a page takes few calls into few files, and few statements."""
+    # What is done so many times a second is done for more pages on a quick machine.
+    monkeypatch.setattr("zeroeventhub.server.pages.VOUCHED", 60)
     calls, statements, read = Counter(), [], 0
 
     def note(frame, kind, _):
