@@ -84,7 +84,11 @@ READER: ContextVar[str] = ContextVar("READER", default="")
 
 @contextmanager
 def on_behalf_of(reader: str) -> Iterator[None]:
-    """Do meanwhile what somebody else is to be held to account for."""
+    """Count what is taken meanwhile as taken by a reader.
+
+    Args:
+        reader: its name; empty for nobody in particular.
+    """
     token = READER.set(reader)
     try:
         yield
@@ -96,9 +100,8 @@ class Line:
     """Share out what there is only so much of.
 
     The next one is whoever asked first of the reader who has least, and readers who have the same
-    take turns. Who takes more than there is
-    gets it when nobody else has any. A reader with a name takes no more of the line than it leaves
-    to others: half of it, if nobody else stands there.
+    take turns. Who asks for more than there is gets it when nobody else has any. A reader with a
+    name takes no more places in the line than it leaves to others: half of them, if it is alone.
 
     Args:
         room: how much there is.
