@@ -134,6 +134,11 @@ def raising(error):
     return hook
 
 
+async def of_name(request):
+    """Take readers by their word."""
+    return Principal(name=request.query_params["name"])
+
+
 def open_stream(url, stopped, *, headers=None, **parameters):
     """Read a stream until it ends, or until it is told to stop; return what came."""
     received = b""

@@ -203,7 +203,9 @@ class Source:
                     question, found, edition, deadline=deadline, receive=request.receive
                 )
             request.waited = anyio.current_time() - began
-        return await self._whole(question, found, is_own=is_own)
+        whole = self._whole(question, found, is_own=is_own)
+        del found  # or else this would keep a page that is dropped for want of room
+        return await whole
 
     async def work(
         self, size: int, function: Callable[..., _Made], *arguments: Any, large: int = _LARGE
@@ -261,10 +263,9 @@ class Source:
             is_own: whether it was read for who asks; else others hold it as well.
         """
         page, is_part = found
-        size = 0 if is_part else size_of(page.events)
-        if is_own and size and not self._sending.fits(size):
-            is_part = True  # others have taken the room meanwhile
-        if is_part and page.events:
+        size = size_of(page.events)
+        # Others may have taken the room meanwhile.
+        if size and (is_part or (is_own and not self._sending.fits(size))):
             del found, page
             async with self._sending.room():
                 return await self._in_line(partial(self._read, question))

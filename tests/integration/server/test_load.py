@@ -18,6 +18,7 @@ from harness.readers import (
     kind,
     mounted,
     numbers,
+    of_name,
     page_url,
 )
 from harness.shop import orders
@@ -27,15 +28,10 @@ from sqlalchemy import create_engine, event
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from zeroeventhub import FIRST, Capacity, Event, FeedInfo, Page, Partition, Principal, TableFeed
+from zeroeventhub import FIRST, Capacity, Event, FeedInfo, Page, Partition, TableFeed
 from zeroeventhub.errors import Unavailable
 
 FEED = TableFeed(orders, data="data")
-
-
-async def of_name(request):
-    """Take readers by their word."""
-    return Principal(name=request.query_params["name"])
 
 
 MEBIBYTE = 1024 * 1024

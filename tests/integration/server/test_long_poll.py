@@ -21,6 +21,7 @@ from harness.readers import (
     head_of,
     mounted,
     numbers,
+    of_name,
     page_url,
 )
 from harness.shop import fill, orders, place, write
@@ -31,16 +32,11 @@ from sqlalchemy import event, text
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from zeroeventhub import Capacity, Principal, TableFeed
+from zeroeventhub import Capacity, TableFeed
 from zeroeventhub.errors import Unavailable
 
 FEED = TableFeed(orders, data="data", type="kind")
 WAIT = 10  # seconds that a reader waits for what is sure to come
-
-
-async def of_name(request):
-    """Take readers by their word."""
-    return Principal(name=request.query_params["name"])
 
 
 def events_of(connection):
