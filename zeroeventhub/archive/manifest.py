@@ -58,7 +58,7 @@ INDEX = b"zeroeventhub"
 
 
 def digest_of(content: bytes | memoryview) -> str:
-    """Return a digest that nobody can forge: what has it is what was written."""
+    """Return the BLAKE2b digest of some bytes: no other bytes can be made that have it."""
     return blake2b(content, digest_size=16).hexdigest()
 
 

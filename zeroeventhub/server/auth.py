@@ -306,7 +306,7 @@ def _principal(reader: str | Principal) -> Principal:
 
 
 _USUAL = Quota(in_flight=1_000)
-"""Of readers that are told apart, where nobody says another."""
+"""The quota of a reader with a name, where neither its principal nor the feed has one."""
 
 _FEW = 64
 """How many readers are kept before any is forgotten."""

@@ -311,7 +311,7 @@ def everything_in(folder):
     [(67, 1), *(pytest.param(1, bits, marks=pytest.mark.test_all) for bits in (1, 128, 255))],
 )
 def test_byte_that_was_changed_is_noticed_or_of_no_effect(tmp_path, stride, bits):
-    """Whichever byte of whichever file is another one, nobody reads anything else than before."""
+    """A changed byte in any file of an archive is an error, or readers get what they got before."""
     Archive(tmp_path).add(made(0, 12, partitions=2), "feed")
     before, noticed = everything_in(tmp_path), {}
     for path in [path for path in tmp_path.rglob("*.*") if path.is_file()]:

@@ -1,4 +1,4 @@
-"""Whatever fails behind a feed, on whatever route: readers learn nothing of what is inside.
+"""Every error of a feed, on every route: no answer shows a reader SQL, paths, URLs or other texts.
 
 Words that stand nowhere else are put into all that a publisher has, and looked for in all answers.
 """

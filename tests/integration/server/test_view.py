@@ -378,8 +378,8 @@ def test_database_is_asked_the_same_of_what_is_hidden_and_of_what_is_not_there(s
 
 
 def test_files_are_for_those_who_see_everything(sqlite, tmp_path):
-    """Who sees a part is told of no file on any route, and who sees all is told where each is, how
-    long it is, and which events are in it.
+    """A reader of a part sees no file on any route; a reader of everything sees where each file is,
+    how long it is, and which events are in it.
     """
     feed = sealed(sqlite, tmp_path)
     with sessions(feed, sqlite) as session:

@@ -21,7 +21,7 @@ def test_readers_who_owe_nothing_are_forgotten():
 
 
 def test_reader_with_a_name_has_a_quota_where_nobody_says_one():
-    """A thousand requests of one reader are under way at once; those of nobody are not counted."""
+    """A reader with a name has at most 1,000 requests under way; others have no limit."""
     quotas = Quotas(None)
     for name, count in (("reader", 1_000), ("", 3_000)):
         for _ in range(count):
