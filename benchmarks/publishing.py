@@ -4,9 +4,8 @@ from pathlib import Path
 
 from sqlalchemy import Engine, Table
 
-from zeroeventhub import TableFeed
+from zeroeventhub import Retention, TableFeed
 from zeroeventhub.archive import Archive
-from zeroeventhub.publisher.retention import Retention
 
 __all__ = ["feed_of", "seal"]
 

@@ -4,10 +4,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from zeroeventhub import errors
-from zeroeventhub.capacity import Capacity
 from zeroeventhub.client import AsyncClient, Client
-from zeroeventhub.layout import Layout
-from zeroeventhub.limits import Limits
+from zeroeventhub.partitions import Layout
 from zeroeventhub.protocol import (
     FIRST,
     LAST,
@@ -20,22 +18,30 @@ from zeroeventhub.protocol import (
     Partition,
     TypeFilter,
 )
+from zeroeventhub.settings import Capacity, Limits
 
 if TYPE_CHECKING:
-    from zeroeventhub.consumer import (
-        AsyncConsumer,
-        AsyncPendingPage,
-        Consumer,
-        Failures,
-        Observer,
-        PendingPage,
-        async_lag,
-        lag,
-    )
-    from zeroeventhub.cursors import CursorStore
+    from zeroeventhub.consumer.async_consumer import AsyncConsumer
+    from zeroeventhub.consumer.config import Failures
+    from zeroeventhub.consumer.consumer import Consumer
+    from zeroeventhub.consumer.lag import async_lag, lag
+    from zeroeventhub.consumer.observer import Observer
+    from zeroeventhub.consumer.page import AsyncPendingPage, PendingPage
+    from zeroeventhub.consumer.store.admin import CursorStatus
+    from zeroeventhub.consumer.store.dead_letters import DeadLetter
+    from zeroeventhub.consumer.store.store import CursorStore
+    from zeroeventhub.consumer.store.tables import cursor_metadata, cursor_tables
     from zeroeventhub.event_log import EventLog, ExpectedVersion, KeptEvent, KeyedTable, NewEvent
     from zeroeventhub.feed import AsyncExtendedFeed, AsyncFeed, ExtendedFeed, Feed
     from zeroeventhub.publisher import TableFeed
+    from zeroeventhub.publisher.compacting import Compaction
+    from zeroeventhub.publisher.partition_hash import (
+        hash_on_connect,
+        layout_expression,
+        partition_expression,
+    )
+    from zeroeventhub.publisher.progress import Progress
+    from zeroeventhub.publisher.retention import Retention
     from zeroeventhub.server import (
         FeedAuthorization,
         Principal,
@@ -55,9 +61,12 @@ __all__ = [
     "AsyncPendingPage",
     "Capacity",
     "Client",
+    "Compaction",
     "Consumer",
     "CountedCursor",
+    "CursorStatus",
     "CursorStore",
+    "DeadLetter",
     "Event",
     "EventLog",
     "ExpectedVersion",
@@ -78,44 +87,69 @@ __all__ = [
     "Partition",
     "PendingPage",
     "Principal",
+    "Progress",
     "Quota",
+    "Retention",
     "TableFeed",
     "TypeFilter",
     "async_lag",
     "bearer_tokens",
+    "cursor_metadata",
+    "cursor_tables",
     "errors",
     "everybody",
     "feed_routes",
+    "hash_on_connect",
     "lag",
+    "layout_expression",
+    "partition_expression",
 ]
 
 # Imported when first asked for: they need what only an extra installs.
 _LAZY = {
-    "AsyncConsumer": "consumer",
+    "AsyncConsumer": "consumer.async_consumer",
     "AsyncExtendedFeed": "feed",
     "AsyncFeed": "feed",
-    "AsyncPendingPage": "consumer",
-    "Consumer": "consumer",
-    "CursorStore": "cursors",
+    "AsyncPendingPage": "consumer.page",
+    "Compaction": "publisher.compacting",
+    "Consumer": "consumer.consumer",
+    "CursorStatus": "consumer.store.admin",
+    "CursorStore": "consumer.store.store",
+    "DeadLetter": "consumer.store.dead_letters",
     "EventLog": "event_log",
     "ExpectedVersion": "event_log",
     "ExtendedFeed": "feed",
-    "Failures": "consumer",
+    "Failures": "consumer.config",
     "Feed": "feed",
     "FeedAuthorization": "server",
     "KeptEvent": "event_log",
     "KeyedTable": "event_log",
     "NewEvent": "event_log",
-    "Observer": "consumer",
-    "PendingPage": "consumer",
+    "Observer": "consumer.observer",
+    "PendingPage": "consumer.page",
     "Principal": "server",
+    "Progress": "publisher.progress",
     "Quota": "server",
+    "Retention": "publisher.retention",
     "TableFeed": "publisher",
-    "async_lag": "consumer",
+    "async_lag": "consumer.lag",
     "bearer_tokens": "server",
+    "cursor_metadata": "consumer.store.tables",
+    "cursor_tables": "consumer.store.tables",
     "everybody": "server",
     "feed_routes": "server",
-    "lag": "consumer",
+    "hash_on_connect": "publisher.partition_hash",
+    "lag": "consumer.lag",
+    "layout_expression": "publisher.partition_hash",
+    "partition_expression": "publisher.partition_hash",
+}
+
+_SQL = (("sqlalchemy", "greenlet"), "sql")
+_NEEDS = {
+    "consumer": _SQL,
+    "event_log": _SQL,
+    "publisher": _SQL,
+    "server": (("starlette",), "server"),
 }
 
 
@@ -128,4 +162,8 @@ def __getattr__(name: str) -> Any:
     """Import a public name of an extra when it is first asked for."""
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
+    module = _LAZY[name]
+    packages, extra = _NEEDS.get(module.partition(".")[0], ((), ""))
+    for package in packages:
+        errors.require(package, extra=extra, user=name)
+    return getattr(import_module(f"{__name__}.{module}"), name)

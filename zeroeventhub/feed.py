@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Hashable
 from datetime import datetime
 from typing import Any, Protocol
 
-from zeroeventhub.capacity import Capacity
 from zeroeventhub.protocol import (
     CountedCursor,
     FeedInfo,
@@ -25,6 +24,7 @@ from zeroeventhub.protocol import (
     Segments,
     TypeFilter,
 )
+from zeroeventhub.settings import Capacity
 
 __all__ = ["AsyncExtendedFeed", "AsyncFeed", "ExtendedFeed", "Feed", "FeedSource"]
 

@@ -9,7 +9,7 @@ from benchmarks.cpu import resident
 from benchmarks.measuring import spread
 from benchmarks.result import Goal, Result, Row
 from benchmarks.stage import PAGE, Stage, address
-from zeroeventhub.capacity import Capacity
+from zeroeventhub.settings import Capacity
 
 TEXT = """\
 A consumer runs through the long table of `depth`, touching the data of each event. The memory of

@@ -165,7 +165,7 @@ from zeroeventhub.cli import main
 """
 
 COUNTED_TWICE = """
-from zeroeventhub._follow import partition_follower
+from zeroeventhub.consumer import partition_follower
 from zeroeventhub.cli import main
 from zeroeventhub.cli.demo import command
 

@@ -19,8 +19,7 @@ from harness.waiting import until
 from sqlalchemy import MetaData, String, insert
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from zeroeventhub import FIRST, EventLog, TableFeed
-from zeroeventhub.cursors import metadata as cursor_metadata
+from zeroeventhub import FIRST, EventLog, TableFeed, cursor_metadata
 from zeroeventhub.errors import ConfigurationError
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

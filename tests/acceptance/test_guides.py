@@ -18,8 +18,8 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 import zeroeventhub
 from zeroeventhub import FIRST, Client, ExpectedVersion, NewEvent, TableFeed
-from zeroeventhub.arrow.arrow_page import EVENTS
 from zeroeventhub.errors import Conflict
+from zeroeventhub.wire.arrow import EVENTS
 
 
 @pytest.fixture(autouse=True)

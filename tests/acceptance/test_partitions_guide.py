@@ -14,10 +14,9 @@ from harness.waiting import until
 from sqlalchemy import create_engine, insert, inspect, select, text
 from sqlalchemy.exc import DBAPIError
 
-from zeroeventhub import FIRST, Consumer, TableFeed
+from zeroeventhub import FIRST, Consumer, Layout, TableFeed, hash_on_connect
 from zeroeventhub.errors import Unavailable
-from zeroeventhub.layout import Layout, key_hash
-from zeroeventhub.publisher.partition_hash import hash_on_connect
+from zeroeventhub.publisher.partition_hash import key_hash
 
 GUIDE = (DOCUMENTS / "partitions.md").read_text()
 KEYS = [f"customer-{number}" for number in range(12)]

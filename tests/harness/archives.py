@@ -14,11 +14,10 @@ from sqlalchemy import insert
 
 from harness.shop import metadata, orders
 from harness.waiting import until
-from zeroeventhub import TableFeed
+from zeroeventhub import Retention, TableFeed
 from zeroeventhub.archive import Archive
 from zeroeventhub.archive.objects import Objects
-from zeroeventhub.capacity import Capacity
-from zeroeventhub.publisher.retention import Retention
+from zeroeventhub.settings import Capacity
 
 PATIENCE = 60  # seconds in which a server starts
 PARTITIONS = 3

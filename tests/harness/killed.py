@@ -9,9 +9,8 @@ from sqlalchemy import NullPool, create_engine
 
 from harness.kills.points import Points, arguments, kill
 from harness.log import LOG
-from zeroeventhub import TableFeed
+from zeroeventhub import Retention, TableFeed
 from zeroeventhub.archive import Archive, objects
-from zeroeventhub.publisher.retention import Retention
 
 PATIENCE = 60  # seconds that a process may take
 

@@ -5,7 +5,7 @@ layout says where it is shown.
 """
 
 from zeroeventhub import FIRST, LAST, Event, FeedInfo, Page
-from zeroeventhub.layout import Layout, key_hash
+from zeroeventhub.partitions import Layout, key_hash
 from zeroeventhub.protocol import CAUGHT_UP, CountedCursor
 
 KEYS = range(6)

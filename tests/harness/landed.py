@@ -6,8 +6,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from zeroeventhub import Event, Page
-from zeroeventhub.landing import insert_events
-from zeroeventhub.ndjson import PageDecoder, encode_page
+from zeroeventhub.consumer.landing import insert_events
+from zeroeventhub.wire.ndjson import PageDecoder, encode_page
 
 
 class Reversed(sa.TypeDecorator):

@@ -12,9 +12,9 @@ from starlette.applications import Starlette
 from starlette.responses import Response
 
 from zeroeventhub import FIRST, LAST, Event, FeedInfo, Page, Partition, feed_routes, protocol
-from zeroeventhub.arrow import MEDIA_TYPE as ARROW_TYPE
 from zeroeventhub.errors import BadCursor
 from zeroeventhub.protocol import CountedCursor, KeyPage, Lag, SegmentPart, Segments
+from zeroeventhub.wire import ARROW_TYPE
 
 __all__ = ["MUTANTS", "publisher"]
 

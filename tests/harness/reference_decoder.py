@@ -6,8 +6,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from zeroeventhub.errors import CutPage, ProtocolError
-from zeroeventhub.ndjson import (
-    PageDecoder,
+from zeroeventhub.wire.documents import (
     decode_counted_cursor,
     decode_cursor,
     decode_info,
@@ -16,6 +15,7 @@ from zeroeventhub.ndjson import (
     decode_segments,
     decode_splits,
 )
+from zeroeventhub.wire.ndjson import PageDecoder
 
 PARTITION = 0
 LONGEST_BYTE_BY_BYTE = 512

@@ -2,7 +2,9 @@
 
 import pytest
 from harness.archives import s3_server
+from harness.calling import async_call, sync_call
 from harness.databases import new_database
+from harness.landed import flat, orders, small, stamped
 from sqlalchemy import create_engine
 
 
@@ -29,3 +31,25 @@ def s3_url():
     """The URL of a server that speaks S3."""
     with s3_server() as url:
         yield url
+
+
+@pytest.fixture
+def tables(engine):
+    """An engine with tables of every type of column, of each database in turn."""
+    for table in (orders, small, flat, stamped):
+        table.create(engine)
+    return engine
+
+
+@pytest.fixture(params=[sync_call, async_call], ids=["sync", "async"])
+def call(request):
+    """A function that calls a method of a client, by default `fetch`, with each client in turn."""
+    return request.param
+
+
+@pytest.fixture(
+    params=[sync_call, pytest.param(async_call, marks=pytest.mark.test_all)], ids=["sync", "async"]
+)
+def any_call(request):
+    """A function that calls a method of a client, for what both clients share."""
+    return request.param

@@ -2,24 +2,24 @@
 
 from harness.planted import Planted
 
-_DECODER = ("tests/unit/ndjson/test_page_decoder.py",)
-_CODING = ("tests/integration/client/test_content_coding.py",)
+_DECODER = ("tests/unit/wire/test_page_decoder.py",)
+_CODING = ("tests/integration/wire/test_compression.py",)
 _EXCHANGE = ("tests/integration/client/test_exchange.py",)
 _DEADLINE = ("tests/integration/client/test_deadline.py",)
 _REDACTION = ("tests/integration/client/test_redaction.py",)
-_ARROW = ("tests/integration/arrow/test_arrow.py",)
+_ARROW = ("tests/integration/wire/test_arrow.py",)
 
 PLANTED = (
     Planted(
         "events behind the last checkpoint are not of the page",
-        "ndjson/page_decoder.py",
+        "wire/ndjson.py",
         "            PageEvents(found.lines, text,",
         "            PageEvents(found.lines + found.tail, text,",
         _DECODER,
     ),
     Planted(
         "a page without a checkpoint is none",
-        "ndjson/page_decoder.py",
+        "wire/ndjson.py",
         "            raise found.error or CutPage(",
         "            checkpoint = _Line(cursor='x')\n"
         "        if not found.tail:\n            raise CutPage(",
@@ -27,112 +27,112 @@ PLANTED = (
     ),
     Planted(
         "a checkpoint counts without its newline if the page ends there",
-        "ndjson/page_decoder.py",
+        "wire/ndjson.py",
         '            body += b"\\n"\n',
         "            pass\n",
         _DECODER,
     ),
     Planted(
         "the bytes of a page are counted over all chunks",
-        "ndjson/page_decoder.py",
+        "wire/ndjson.py",
         "        self._room -= len(chunk)\n",
         "        self._room = self._page_bytes - len(chunk)\n",
         _DECODER,
     ),
     Planted(
         "the events of a page are counted over all checkpoints",
-        "ndjson/page_decoder.py",
+        "wire/ndjson.py",
         "            yield parsed\n",
         "            yield parsed\n            events *= not parsed.cursor\n",
         _DECODER,
     ),
     Planted(
         "lines of a page that are no events are bounded",
-        "ndjson/page_decoder.py",
+        "wire/ndjson.py",
         "        most = 2 * self._page_events + _MORE",
         "        most = math.inf",
         (*_CODING, "-k", "no_events"),
     ),
     Planted(
         "a piece of gzip that is full may have more behind it",
-        "_http/content_coding.py",
+        "wire/compression.py",
         "        while chunk or len(piece) == PIECE:",
         "        while chunk:",
         _CODING,
     ),
     Planted(
         "a document is whole only with the last byte of its coding",
-        "_http/content_coding.py",
+        "wire/compression.py",
         "        return self._member.eof",
         "        return self._unpacked > 0",
         _CODING,
     ),
     Planted(
         "an answer that is no page is bounded over all of its pieces",
-        "_http/exchange.py",
+        "client/exchange.py",
         "        if len(self._document) > bound:",
         "        if len(piece) > bound:",
         _EXCHANGE,
     ),
     Planted(
         "a refusal that is cut is not believed",
-        "_wire/wire.py",
+        "client/requests.py",
         "        if not request.is_in_page:\n            raise failure",
         "        if not request.is_in_page and not request.is_refusal:\n            raise failure",
         _EXCHANGE,
     ),
     Planted(
         "bytes that have come earn time for those to come",
-        "_http/exchange.py",
+        "client/exchange.py",
         "        self._received += count",
         "        self._received = count",
         _DEADLINE,
     ),
     Planted(
         "an operation that took longer than its caller's timeout came too late",
-        "_http/exchange.py",
+        "client/exchange.py",
         "        if asked is not None and monotonic() - asked > self._seconds:",
         "        if asked is not None and monotonic() - asked > self.__index__():",
         _DEADLINE,
     ),
     Planted(
         "waiting for a connection takes a third of the deadline at most",
-        "_http/exchange.py",
+        "client/exchange.py",
         '"connect": third if patience.connect is None else min(patience.connect, third),',
         '"connect": patience.connect,',
         _DEADLINE,
     ),
     Planted(
         "the password of an address is a secret by itself",
-        "_http/redaction.py",
+        "client/redaction.py",
         "self._url.password or self._url.username, self._url.userinfo.decode()",
         "self._url.userinfo.decode()",
         _REDACTION,
     ),
     Planted(
         "what httpx logs is rewritten only while a feed is asked",
-        "_http/redaction.py",
+        "client/redaction.py",
         "            _asking.reset(former)",
         "            pass",
         _REDACTION,
     ),
     Planted(
         "the events of Arrow's batches are counted over all of them",
-        "arrow/page_decoder.py",
+        "wire/arrow.py",
         "            self._events += len(found)",
         "            self._events = len(found)",
         _ARROW,
     ),
     Planted(
         "the checkpoints of Arrow's batches are counted over all of them",
-        "arrow/page_decoder.py",
+        "wire/arrow.py",
         "        self._checkpoints += batch",
         "        self._checkpoints = batch",
         (*_ARROW, "-k", "checkpoints_of_a_page"),
     ),
     Planted(
         "long metadata are looked at once they are there",
-        "arrow/page_decoder.py",
+        "wire/arrow.py",
         "                    self._needed = end  # the",
         "                    self._needed = start  # the",
         (*_ARROW, "-k", "long_metadata"),

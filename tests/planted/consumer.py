@@ -2,8 +2,8 @@
 
 from harness.planted import Planted
 
-_READING = "tests/unit/follow/test_reading.py"
-_SIMULATION = "tests/unit/cursors/test_simulation.py"
+_READING = "tests/unit/consumer/test_reading.py"
+_SIMULATION = "tests/unit/consumer/store/test_simulation.py"
 _CONSUMER = "tests/integration/consumer"
 _APPLYING = f"{_CONSUMER}/test_applying.py"
 _DECISIONS = f"{_CONSUMER}/test_decisions.py"
@@ -17,14 +17,14 @@ _COMMIT = "connection.connection.commit()"
 PLANTED = (
     Planted(
         "a child starts only when its parent has been read to the end",
-        "_follow/layout_order.py",
+        "consumer/assignment.py",
         " and partition.starts_after not in waited_for",
         "",
         (_READING,),
     ),
     Planted(
         "an unknown outcome: the cursor is read again before anything is tried again",
-        "_follow/partition_follower.py",
+        "consumer/partition_follower.py",
         "            except (Fenced, StoreUnavailable) as error:\n"
         "                yield from self._find_out(error)\n",
         "            except StoreUnavailable:\n"
@@ -35,14 +35,14 @@ PLANTED = (
     ),
     Planted(
         "a handler's failure is no failure of the store",
-        "_follow/partition_follower.py",
+        "consumer/partition_follower.py",
         "            except (Fenced, StoreUnavailable) as error:",
         "            except (Fenced, TransientError) as error:",
         (_READING,),
     ),
     Planted(
         "a lease is renewed three times as often as it runs out",
-        "_follow/crew.py",
+        "consumer/coordinator.py",
         "            outcomes: tuple[Outcome, ...] = yield Await(self.lease / 3)\n"
         "            for outcome in outcomes:\n"
         "                roster.sign_off(outcome)\n"
@@ -55,7 +55,7 @@ PLANTED = (
     ),
     Planted(
         "a partition that halted stays with the process in which it did",
-        "_follow/roster.py",
+        "consumer/assignment.py",
         " - (self.halted.keys() & set(self.wanted))",
         "",
         (_SIMULATION,),
@@ -139,7 +139,7 @@ PLANTED = (
     ),
     Planted(
         "a handler's words are not in the log",
-        "_follow/partition_follower.py",
+        "consumer/partition_follower.py",
         'f"{type(error).__name__}.{reason}"',
         'f"{error!r}.{reason}"',
         ("tests/integration/consumer/test_failures.py", "-k", "words"),

@@ -227,7 +227,7 @@ PLANTED = (
     ),
     Planted(
         "a carriage return outside of strings stays at the publisher",
-        "lines.py",
+        "wire/lines.py",
         '.replace(b"\\n", b" ").replace(b"\\r", b" ")',
         '.replace(b"\\n", b" ")',
         (_tests("renditions"), "-k", "line_ends and sqlite"),

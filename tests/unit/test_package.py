@@ -24,7 +24,8 @@ def test_client_needs_no_extra():
     code = """
 import httpx
 from zeroeventhub import Client, Event, Feed, FeedInfo, Page, errors
-from zeroeventhub.ndjson import encode_info, encode_page
+from zeroeventhub.wire.documents import encode_info
+from zeroeventhub.wire.ndjson import encode_page
 def answer(request):
     page = request.url.path.endswith("/events")
     return httpx.Response(200, content=encode_page(Page([Event.of("a")], "1-1")) if page

@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from pyarrow import parquet
 
 from zeroeventhub.archive.manifest import INDEX, GroupEntry, decode_index
-from zeroeventhub.lines import BETWEEN_EVENTS, Lines, size_of
 from zeroeventhub.protocol import Event, TypeFilter
+from zeroeventhub.wire.lines import BETWEEN_EVENTS, Lines, size_of
 
 __all__ = [
     "Footer",

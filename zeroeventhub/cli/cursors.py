@@ -19,7 +19,8 @@ from zeroeventhub.cli.options import (
     open_database,
     reflect,
 )
-from zeroeventhub.cursors import CursorStore, Standing
+from zeroeventhub.consumer.store.admin import CursorStatus
+from zeroeventhub.consumer.store.store import CursorStore
 from zeroeventhub.errors import ConfigurationError, printable
 from zeroeventhub.protocol import FIRST, LAST
 from zeroeventhub.spark.offsets import committed_offsets
@@ -395,7 +396,7 @@ def reset(
         click.echo(f"Rows deleted from {printable(name)}: {rows:,}")
 
 
-def _standings(engine: Engine, store: CursorStore, consumer: str | None) -> list[Standing]:
+def _standings(engine: Engine, store: CursorStore, consumer: str | None) -> list[CursorStatus]:
     """Return where consumers stand; refuse a name that none has."""
     with engine.connect() as connection:
         if consumer is not None:

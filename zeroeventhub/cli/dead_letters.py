@@ -14,7 +14,8 @@ from zeroeventhub.cli.cursors import (
     store_option,
 )
 from zeroeventhub.cli.options import as_json
-from zeroeventhub.cursors import CursorStore, DeadLetter
+from zeroeventhub.consumer.store.dead_letters import DeadLetter
+from zeroeventhub.consumer.store.store import CursorStore
 from zeroeventhub.errors import ConfigurationError, printable
 
 __all__ = ["dead_letters"]

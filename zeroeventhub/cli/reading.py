@@ -20,12 +20,15 @@ from zeroeventhub.cli.options import (
     open_database,
 )
 from zeroeventhub.client import Client
-from zeroeventhub.consumer import Consumer, Failures, Observer, PendingPage
-from zeroeventhub.cursors import CursorStore
+from zeroeventhub.consumer.config import Failures
+from zeroeventhub.consumer.consumer import Consumer
+from zeroeventhub.consumer.landing import LandingTable
+from zeroeventhub.consumer.observer import Observer
+from zeroeventhub.consumer.page import PendingPage
+from zeroeventhub.consumer.store.store import CursorStore
 from zeroeventhub.errors import ConfigurationError, printable
-from zeroeventhub.landing import LandingTable
-from zeroeventhub.ndjson import encode_info
 from zeroeventhub.protocol import EVENT_TYPES, FIRST, LAST, TypeFilter
+from zeroeventhub.wire.documents import encode_info
 
 __all__ = [
     "discover",

@@ -6,16 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from zeroeventhub._http.exchange import Exchange
-from zeroeventhub._wire import UNREACHED, Wire, rfc3339
-from zeroeventhub.ndjson import (
-    decode_counted_cursor,
-    decode_cursor,
-    decode_key_page,
-    decode_lag,
-    decode_segments,
-    decode_splits,
-)
+from zeroeventhub.client.exchange import Exchange
+from zeroeventhub.client.requests import UNREACHED, Wire, rfc3339
 from zeroeventhub.protocol import (
     CURSOR_OF_COUNT,
     CURSOR_OF_TIME,
@@ -32,9 +24,17 @@ from zeroeventhub.protocol import (
     Segments,
     TypeFilter,
 )
+from zeroeventhub.wire.documents import (
+    decode_counted_cursor,
+    decode_cursor,
+    decode_key_page,
+    decode_lag,
+    decode_segments,
+    decode_splits,
+)
 
 if TYPE_CHECKING:
-    from zeroeventhub.arrow.arrow_page import ArrowPage
+    from zeroeventhub.wire.arrow import ArrowPage
 
 __all__ = ["Client"]
 

@@ -18,8 +18,8 @@ from sqlalchemy.orm import Session
 
 from zeroeventhub.consumer.page import AsyncPendingPage, PendingPage
 from zeroeventhub.errors import ConfigurationError, Fenced, ProtocolError
-from zeroeventhub.ndjson import PageEvents
 from zeroeventhub.protocol import Event
+from zeroeventhub.wire.ndjson import PageEvents
 
 __all__ = ["Application", "Kind"]
 

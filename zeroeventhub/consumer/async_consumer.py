@@ -6,7 +6,6 @@ from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
 
-from zeroeventhub._follow import Deliver, Discover, Fetch, Pause, Step
 from zeroeventhub.client import AsyncClient
 from zeroeventhub.consumer.base import BaseConsumer
 from zeroeventhub.consumer.driving import next_step
@@ -15,6 +14,7 @@ from zeroeventhub.consumer.page_transactions import PageTransactions
 from zeroeventhub.consumer.progress import AsyncProgressReporter
 from zeroeventhub.consumer.run import Run
 from zeroeventhub.consumer.signals import stop_on_signals
+from zeroeventhub.consumer.steps import Deliver, Discover, Fetch, Pause, Step
 from zeroeventhub.consumer.store_session import StoreSteps, async_engine, in_store_async
 from zeroeventhub.consumer.tasks import AsyncPrefetcher, Tasks
 from zeroeventhub.errors import ZeroEventHubError

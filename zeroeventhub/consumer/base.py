@@ -4,16 +4,15 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import ClassVar, Generic, TypeVar
 
-from zeroeventhub._follow import Follower
-from zeroeventhub._follow.failures import Failures
 from zeroeventhub.client import AsyncClient, Client
-from zeroeventhub.cloud_event import event_identity, event_key
-from zeroeventhub.consumer.config import Config
+from zeroeventhub.consumer.config import Config, Failures
+from zeroeventhub.consumer.follower import Follower
 from zeroeventhub.consumer.log import Log
 from zeroeventhub.consumer.observer import Observer
-from zeroeventhub.cursors import CursorStore
+from zeroeventhub.consumer.store.store import CursorStore
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import FIRST, Event, TypeFilter
+from zeroeventhub.wire.cloud_event import event_identity, event_key
 
 __all__ = ["BaseConsumer"]
 

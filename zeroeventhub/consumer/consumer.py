@@ -6,7 +6,6 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from zeroeventhub._follow import Deliver, Discover, Fetch, Pause, Step
 from zeroeventhub.client import Client
 from zeroeventhub.consumer.base import BaseConsumer
 from zeroeventhub.consumer.driving import next_step
@@ -15,6 +14,7 @@ from zeroeventhub.consumer.page_transactions import PageTransactions
 from zeroeventhub.consumer.progress import ProgressReporter
 from zeroeventhub.consumer.run import Run
 from zeroeventhub.consumer.signals import stop_on_signals
+from zeroeventhub.consumer.steps import Deliver, Discover, Fetch, Pause, Step
 from zeroeventhub.consumer.store_session import StoreSteps, in_store, sync_engine
 from zeroeventhub.consumer.threads import Prefetcher, Threads
 from zeroeventhub.errors import ZeroEventHubError

@@ -13,12 +13,12 @@ from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from zeroeventhub.client import AsyncClient, Client
-from zeroeventhub.cloud_event import event_time
 from zeroeventhub.consumer.driving import drive, drive_async
-from zeroeventhub.cursors import CursorStore
-from zeroeventhub.cursors.transience import reaching_store
+from zeroeventhub.consumer.store.store import CursorStore
+from zeroeventhub.databases.errors import reaching_store
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import FIRST, LAG, Event, Lag, Partition
+from zeroeventhub.wire.cloud_event import event_time
 
 __all__ = ["MOST", "async_lag", "lag"]
 

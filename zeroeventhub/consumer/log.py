@@ -3,8 +3,8 @@
 import logging
 from typing import Any
 
-from zeroeventhub._follow import Pause
 from zeroeventhub.consumer.config import Config
+from zeroeventhub.consumer.steps import Pause
 from zeroeventhub.errors import Halted, LeaseLost, TokenChanged, ZeroEventHubError
 
 __all__ = ["Log"]

@@ -10,8 +10,9 @@ from sqlalchemy import Connection, Engine, NullPool
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
+from zeroeventhub.consumer.landing import insert_events
+from zeroeventhub.databases.bulk_insert import TableForm, table_form
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.landing import TableForm, insert_events, table_form
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     import psycopg
     from sqlalchemy import Table
 
-    from zeroeventhub._follow import Place
     from zeroeventhub.consumer.config import Config
+    from zeroeventhub.consumer.steps import Place
     from zeroeventhub.protocol import Event
 
 __all__ = ["AsyncPendingPage", "PendingPage", "Wish", "without_duplicates"]

@@ -20,12 +20,13 @@ from zlib import crc32
 
 from sqlalchemy import Connection, Engine
 
-from zeroeventhub._follow import Advance, Deliver, Place, Redeliver
-from zeroeventhub.cloud_event import event_id
 from zeroeventhub.consumer.application import Application
 from zeroeventhub.consumer.config import Config
 from zeroeventhub.consumer.log import Log
 from zeroeventhub.consumer.page import AsyncPendingPage, PendingPage, Wish, without_duplicates
+from zeroeventhub.consumer.steps import Advance, Deliver, Place, Redeliver
+from zeroeventhub.consumer.store.dead_letters import DeadLetter
+from zeroeventhub.consumer.store.lanes import LaneProgress
 from zeroeventhub.consumer.transaction import (
     Transaction,
     TransactionEnded,
@@ -33,9 +34,7 @@ from zeroeventhub.consumer.transaction import (
     opened_async,
     watch_commits,
 )
-from zeroeventhub.cursors.dead_letters import DeadLetter
-from zeroeventhub.cursors.lanes import LaneProgress
-from zeroeventhub.cursors.transience import store_error
+from zeroeventhub.databases.errors import store_error
 from zeroeventhub.errors import (
     ConfigurationError,
     Fenced,
@@ -43,6 +42,7 @@ from zeroeventhub.errors import (
     TooManyDeadLetters,
 )
 from zeroeventhub.protocol import Event
+from zeroeventhub.wire.cloud_event import event_id
 
 __all__ = ["PageTransactions", "Result", "Transact", "Work"]
 

@@ -15,10 +15,11 @@ from typing import Any
 
 from sqlalchemy import Engine, SingletonThreadPool, StaticPool
 
-from zeroeventhub._follow import Claimed, Crew, PartitionFollower, Start
-from zeroeventhub._follow.partition_follower import Transactions
 from zeroeventhub.consumer.config import Config
+from zeroeventhub.consumer.coordinator import Crew
 from zeroeventhub.consumer.log import Log
+from zeroeventhub.consumer.partition_follower import PartitionFollower, Transactions
+from zeroeventhub.consumer.steps import Claimed, Start
 from zeroeventhub.consumer.store_session import StoreSteps
 from zeroeventhub.errors import ConfigurationError, StoreUnavailable
 from zeroeventhub.protocol import FeedInfo

@@ -9,10 +9,10 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DatabaseError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from zeroeventhub._follow import Advance, Claim, End, Inherit, Load, Place, Release, Step
 from zeroeventhub.consumer.config import Config
-from zeroeventhub.cursors import CursorStore
-from zeroeventhub.cursors.transience import reaching_store
+from zeroeventhub.consumer.steps import Advance, Claim, End, Inherit, Load, Place, Release, Step
+from zeroeventhub.consumer.store.store import CursorStore
+from zeroeventhub.databases.errors import reaching_store
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import FIRST
 

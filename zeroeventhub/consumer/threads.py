@@ -9,7 +9,14 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from zeroeventhub._follow import (
+from zeroeventhub.client import Client
+from zeroeventhub.consumer.config import Config
+from zeroeventhub.consumer.driving import drive, drop_traceback
+from zeroeventhub.consumer.landing import prepare_rows
+from zeroeventhub.consumer.page import Wish
+from zeroeventhub.consumer.page_transactions import PageTransactions, Result, Transact
+from zeroeventhub.consumer.run import Leave, Run, Turn
+from zeroeventhub.consumer.steps import (
     Await,
     Claim,
     Deliver,
@@ -22,17 +29,10 @@ from zeroeventhub._follow import (
     Step,
     Stop,
 )
-from zeroeventhub.client import Client
-from zeroeventhub.consumer.config import Config
-from zeroeventhub.consumer.driving import drive, drop_traceback
-from zeroeventhub.consumer.page import Wish
-from zeroeventhub.consumer.page_transactions import PageTransactions, Result, Transact
-from zeroeventhub.consumer.run import Leave, Run, Turn
 from zeroeventhub.consumer.store_session import in_store
 from zeroeventhub.errors import Fenced
-from zeroeventhub.landing import prepare_rows
-from zeroeventhub.ndjson import PageEvents
 from zeroeventhub.protocol import Page
+from zeroeventhub.wire.ndjson import PageEvents
 
 __all__ = ["Prefetcher", "Threads"]
 

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
 from zeroeventhub.consumer.application import Application, Kind
-from zeroeventhub.cursors.transience import is_transient
+from zeroeventhub.databases.errors import is_transient
 from zeroeventhub.errors import ConfigurationError, StoreUnavailable
 
 __all__ = ["Transaction", "TransactionEnded", "opened", "opened_async", "watch_commits"]

@@ -9,7 +9,8 @@ from sqlalchemy.engine import RowMapping
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from zeroeventhub.cursors.transience import reaching_store
+from zeroeventhub.databases.bulk_insert import table_form
+from zeroeventhub.databases.errors import reaching_store
 from zeroeventhub.errors import ConfigurationError, Conflict, IdReused, StoreUnavailable
 from zeroeventhub.event_log.log_table import (
     RowInsert,
@@ -20,7 +21,6 @@ from zeroeventhub.event_log.log_table import (
     writing,
 )
 from zeroeventhub.event_log.stored import Stored, newest, unseen
-from zeroeventhub.landing.table_form import table_form
 from zeroeventhub.publisher.key_query import expect_unique
 from zeroeventhub.publisher.mapping import resolve
 

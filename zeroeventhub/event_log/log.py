@@ -6,12 +6,12 @@ from typing import Any
 from sqlalchemy import Connection, MetaData, Table, event, func
 from sqlalchemy.orm import Session
 
-from zeroeventhub.cursors.transience import reaching_store
+from zeroeventhub.databases.errors import reaching_store
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.event_log.keyed_table import ExpectedVersion, KeyedTable
 from zeroeventhub.event_log.log_table import Batch, connected, log_table, writing
 from zeroeventhub.event_log.stored import KeptEvent, NewEvent, Stored, check_name, kept_events
-from zeroeventhub.layout import Layout
+from zeroeventhub.partitions import Layout
 from zeroeventhub.publisher import TableFeed
 from zeroeventhub.publisher.partition_hash import layout_expression
 

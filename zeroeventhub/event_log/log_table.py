@@ -36,9 +36,9 @@ from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeEngine
 
+from zeroeventhub.databases.bulk_insert import insert_columns
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.event_log.stored import LONGEST_NAME, Stored, unseen
-from zeroeventhub.landing.bulk_insert import insert_columns
 
 __all__ = [
     "Batch",

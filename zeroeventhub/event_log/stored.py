@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from sqlalchemy import JSON, Column, ColumnElement, Connection, RowMapping, Select, Table, select
 
-from zeroeventhub.cursors.clock import as_utc
+from zeroeventhub.databases.clock import as_utc
 from zeroeventhub.errors import ConfigurationError, IdReused, StoreUnavailable
 from zeroeventhub.protocol import Event
 from zeroeventhub.publisher.json_form import json_form

@@ -7,7 +7,6 @@ from typing import Any
 from sqlalchemy import ColumnElement, DateTime
 from sqlalchemy.engine.default import StrCompileDialect
 
-from zeroeventhub.capacity import Capacity
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import (
     CAUGHT_UP,
@@ -53,6 +52,7 @@ from zeroeventhub.publisher.retention import Marks
 from zeroeventhub.publisher.rows import RowQuery
 from zeroeventhub.publisher.splits import SplitQuery
 from zeroeventhub.publisher.trimming import Batches, Trimmer
+from zeroeventhub.settings import Capacity
 
 __all__ = [
     "Assembly",

@@ -10,7 +10,6 @@ from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from zeroeventhub.at_hand import NotAtHand, Parts
-from zeroeventhub.capacity import Capacity
 from zeroeventhub.protocol import (
     FIRST,
     CountedCursor,
@@ -43,6 +42,7 @@ from zeroeventhub.publisher.horizon import HorizonReport
 from zeroeventhub.publisher.progress import AsyncRegistering
 from zeroeventhub.publisher.read_only import explained, guest_for, visiting
 from zeroeventhub.publisher.trimming import AsyncTrimming
+from zeroeventhub.settings import Capacity
 
 __all__ = [
     "AsyncBoundFeed",

@@ -9,7 +9,6 @@ from typing import Concatenate, ParamSpec, Self, TypeVar
 from sqlalchemy import Connection, Engine, event
 
 from zeroeventhub.at_hand import NotAtHand, Parts
-from zeroeventhub.capacity import Capacity
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import (
     FIRST,
@@ -38,6 +37,7 @@ from zeroeventhub.publisher.progress import Registering, Registry
 from zeroeventhub.publisher.read_only import Guest, PassingBy, explained, guest_for, visiting
 from zeroeventhub.publisher.reader import Reader
 from zeroeventhub.publisher.trimming import Trimmer, Trimming
+from zeroeventhub.settings import Capacity
 
 __all__ = [
     "BoundFeed",

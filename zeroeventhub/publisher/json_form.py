@@ -16,7 +16,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.lines import one_line
+from zeroeventhub.wire.lines import one_line
 
 __all__ = [
     "OWN_ATTRIBUTES",

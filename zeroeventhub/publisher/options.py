@@ -10,7 +10,7 @@ from urllib.parse import quote
 from sqlalchemy import Column, ColumnElement, Integer, Table, inspect
 
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.layout import Layout
+from zeroeventhub.partitions import Layout
 from zeroeventhub.protocol import FeedInfo
 from zeroeventhub.publisher.compacting import Compaction
 from zeroeventhub.publisher.cursor import Seal

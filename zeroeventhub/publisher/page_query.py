@@ -27,11 +27,11 @@ from sqlalchemy import (
 from sqlalchemy.dialects.mysql import CHAR
 
 from zeroeventhub.errors import ConfigurationError, Unavailable
-from zeroeventhub.lines import Lines, joined
 from zeroeventhub.protocol import Event, Partition, TypeFilter
 from zeroeventhub.publisher.keyset import HIGHEST, LIMIT, Way, given
 from zeroeventhub.publisher.partition_hash import outside
 from zeroeventhub.publisher.rows import BatchSize, Row, RowQuery, Rows
+from zeroeventhub.wire.lines import Lines, joined
 
 __all__ = [
     "PageQuery",

@@ -24,7 +24,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.layout import HASHES, Layout, Share, key_hash
+from zeroeventhub.partitions import HASHES, Layout, Share, key_hash
 
 __all__ = [
     "hash_on_connect",

@@ -23,10 +23,10 @@ from sqlalchemy.dialects.postgresql.psycopg import dialect as psycopg_dialect
 from sqlalchemy.exc import DBAPIError
 
 from zeroeventhub.errors import FeedFailure
-from zeroeventhub.lines import one_line
 from zeroeventhub.protocol import Event
 from zeroeventhub.publisher.keyset import NearRows
 from zeroeventhub.publisher.mapping import Mapper
+from zeroeventhub.wire.lines import one_line
 
 __all__ = [
     "BatchSize",

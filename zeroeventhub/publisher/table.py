@@ -11,9 +11,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from zeroeventhub.capacity import Capacity
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.layout import Layout
+from zeroeventhub.partitions import Layout
 from zeroeventhub.protocol import FeedInfo
 from zeroeventhub.publisher.assembly import Assembly
 from zeroeventhub.publisher.async_bound_feed import AsyncBoundFeed
@@ -38,6 +37,7 @@ from zeroeventhub.publisher.partition_hash import hash_on_connect
 from zeroeventhub.publisher.progress import Progress
 from zeroeventhub.publisher.retention import Retention
 from zeroeventhub.publisher.rows import can_stream
+from zeroeventhub.settings import Capacity
 
 if TYPE_CHECKING:
     from zeroeventhub.archive.archive import Archive

@@ -17,14 +17,6 @@ from starlette.status import HTTP_200_OK
 from starlette.types import Receive, Scope, Send
 
 from zeroeventhub.errors import BadRequest, FeedFailure, Gone, ZeroEventHubError
-from zeroeventhub.ndjson import (
-    MEDIA_TYPE,
-    encode_info,
-    encode_key_page,
-    encode_lag,
-    encode_page_v1,
-    encode_segments,
-)
 from zeroeventhub.protocol import (
     CURSOR_OF_COUNT,
     CURSOR_OF_TIME,
@@ -64,6 +56,9 @@ from zeroeventhub.server.responses import FRESH, PageForms
 from zeroeventhub.server.sending import READER, Sending
 from zeroeventhub.server.source import Source, expect_extension, expect_partition
 from zeroeventhub.server.view import View
+from zeroeventhub.wire import NDJSON_TYPE as MEDIA_TYPE
+from zeroeventhub.wire.documents import encode_info, encode_key_page, encode_lag, encode_segments
+from zeroeventhub.wire.ndjson import encode_page_v1
 
 __all__ = [
     "Answer",

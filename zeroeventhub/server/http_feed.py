@@ -6,13 +6,13 @@ import msgspec
 from starlette.responses import Response
 
 from zeroeventhub.errors import FeedFailure
-from zeroeventhub.lines import text_of
 from zeroeventhub.protocol import FIRST, Event
 from zeroeventhub.server.auth import Access, Principal
 from zeroeventhub.server.request import FeedRequest, read_http_feed_request
 from zeroeventhub.server.responses import FRESH
 from zeroeventhub.server.source import Source
 from zeroeventhub.server.view import View
+from zeroeventhub.wire.lines import text_of
 
 __all__ = ["HttpFeed"]
 

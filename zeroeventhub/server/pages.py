@@ -21,13 +21,13 @@ from typing import Any
 
 import anyio
 
-from zeroeventhub.capacity import Capacity
 from zeroeventhub.errors import Gone, ZeroEventHubError
-from zeroeventhub.lines import size_of
-from zeroeventhub.ndjson import encode_page
 from zeroeventhub.protocol import FIRST, LAST, Page
 from zeroeventhub.server.long_poll import Question
 from zeroeventhub.server.source import Source
+from zeroeventhub.settings import Capacity
+from zeroeventhub.wire.lines import size_of
+from zeroeventhub.wire.ndjson import encode_page
 
 __all__ = [
     "EncodedPage",

@@ -10,11 +10,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.status import HTTP_200_OK
 
-from zeroeventhub.arrow import MEDIA_TYPE as ARROW_TYPE
-from zeroeventhub.ndjson import MEDIA_TYPE
 from zeroeventhub.protocol import ARROW
 from zeroeventhub.server.pages import EncodedPage, tag_of
 from zeroeventhub.server.source import Source
+from zeroeventhub.wire import ARROW_TYPE
+from zeroeventhub.wire import NDJSON_TYPE as MEDIA_TYPE
 
 __all__ = [
     "FRESH",

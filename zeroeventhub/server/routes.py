@@ -6,7 +6,6 @@ from typing import Any
 
 from starlette.routing import Route
 
-from zeroeventhub.capacity import Capacity
 from zeroeventhub.errors import ConfigurationError, require
 from zeroeventhub.feed import AsyncFeed, Feed, FeedSource
 from zeroeventhub.server.app import Answer, Answering, Desk, Endpoint, Observer
@@ -17,6 +16,7 @@ from zeroeventhub.server.responses import PageForms, content_codings
 from zeroeventhub.server.sending import Sending
 from zeroeventhub.server.server_sent_events import ServerSentEvents
 from zeroeventhub.server.source import Source
+from zeroeventhub.settings import Capacity
 
 __all__ = ["feed_routes"]
 
@@ -119,7 +119,7 @@ def feed_routes(
 
 def _arrow_encoder() -> Callable[[bytes], bytes]:
     require("pyarrow", extra="arrow", user="A feed that sends Arrow")
-    from zeroeventhub.arrow.page_encoder import encode_page  # noqa: PLC0415 - of another extra
+    from zeroeventhub.wire.arrow import encode_page  # noqa: PLC0415 - of another extra
 
     return encode_page
 

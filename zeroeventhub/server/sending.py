@@ -16,8 +16,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Send
 
-from zeroeventhub.capacity import Capacity
 from zeroeventhub.errors import Unavailable
+from zeroeventhub.settings import Capacity
 
 __all__ = [
     "READER",

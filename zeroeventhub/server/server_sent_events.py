@@ -9,7 +9,6 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response, StreamingResponse
 
 from zeroeventhub.errors import Forbidden, Unauthorized
-from zeroeventhub.lines import one_line
 from zeroeventhub.protocol import WAIT, FeedInfo, Page
 from zeroeventhub.server.auth import Access, Principal
 from zeroeventhub.server.request import FeedRequest, StreamRequest, read_stream_request
@@ -17,6 +16,7 @@ from zeroeventhub.server.responses import FRESH
 from zeroeventhub.server.sending import is_ending
 from zeroeventhub.server.source import Source, expect_extension
 from zeroeventhub.server.view import View
+from zeroeventhub.wire.lines import one_line
 
 __all__ = ["ServerSentEvents"]
 

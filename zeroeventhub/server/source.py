@@ -11,14 +11,14 @@ import anyio
 import anyio.to_thread
 
 from zeroeventhub.at_hand import NotAtHand, Parts
-from zeroeventhub.capacity import Capacity
 from zeroeventhub.errors import BadRequest, ConfigurationError, NotFound, TokenChanged
 from zeroeventhub.feed import AsyncFeed, Feed, FeedSource
-from zeroeventhub.lines import size_of
 from zeroeventhub.protocol import EVENT_TYPES, WAIT, FeedInfo, Page, TypeFilter
 from zeroeventhub.server.long_poll import Found, Gathering, News, Question, Waiting, is_idle
 from zeroeventhub.server.request import FeedRequest
 from zeroeventhub.server.sending import READER, Line, Sending
+from zeroeventhub.settings import Capacity
+from zeroeventhub.wire.lines import size_of
 
 __all__ = ["NO_PARTITION", "Source", "expect_extension", "expect_partition"]
 

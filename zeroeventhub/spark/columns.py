@@ -35,11 +35,11 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from zeroeventhub.arrow.arrow_page import ArrowPage
-from zeroeventhub.cloud_event import moment
 from zeroeventhub.errors import ConfigurationError, ProtocolError
 from zeroeventhub.protocol import Page, TypeFilter
 from zeroeventhub.spark.options import Options
+from zeroeventhub.wire.arrow import ArrowPage
+from zeroeventhub.wire.cloud_event import moment
 
 __all__ = [
     "AnyPage",
@@ -168,7 +168,7 @@ def _member(kind: DataType, texts: Any, *, optional: bool) -> Any:
 
 
 ATTRIBUTES = frozenset({"id", "type", "time", "key"})
-"""What a CloudEvent may say of itself, as `zeroeventhub.cloud_event` reads it of one event."""
+"""What a CloudEvent may say of itself, as `zeroeventhub.wire.cloud_event` reads it of one event."""
 
 _TIME = pa.timestamp("us", "UTC")
 

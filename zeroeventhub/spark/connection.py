@@ -9,9 +9,9 @@ from urllib.parse import parse_qsl, urlsplit
 
 import httpx
 
-from zeroeventhub._follow import Pause
-from zeroeventhub._follow.pages import Patience
 from zeroeventhub.client import Client
+from zeroeventhub.consumer.reading import Patience
+from zeroeventhub.consumer.steps import Pause
 from zeroeventhub.errors import (
     ConfigurationError,
     ProtocolError,
@@ -19,7 +19,7 @@ from zeroeventhub.errors import (
     Unauthorized,
     printable,
 )
-from zeroeventhub.limits import Limits
+from zeroeventhub.settings import Limits
 from zeroeventhub.spark.options import Options, origin_of
 
 __all__ = [

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from zeroeventhub._follow.layout_order import choose, ready
-from zeroeventhub._follow.pages import Passed, reaches_head
 from zeroeventhub.client import Client
+from zeroeventhub.consumer.assignment import choose, ready
+from zeroeventhub.consumer.reading import Passed, reaches_head
 from zeroeventhub.errors import ConfigurationError, CutPage
 from zeroeventhub.protocol import (
     CURSOR_OF_COUNT,

@@ -6,7 +6,7 @@ from functools import partial
 from itertools import pairwise
 from typing import TypeVar
 
-from zeroeventhub._follow.layout_order import ready
+from zeroeventhub.consumer.assignment import ready
 from zeroeventhub.errors import ConfigurationError, Diverged, Gone, TokenChanged, Trimmed
 from zeroeventhub.protocol import FIRST, MOST_SPLITS, FeedInfo, Partition
 from zeroeventhub.spark.connection import Connection, log

@@ -14,8 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
-from zeroeventhub._http.redaction import Redaction
-from zeroeventhub.arrow.arrow_page import ArrowPage, batch_of
+from zeroeventhub.client.redaction import Redaction
 from zeroeventhub.errors import (
     Gone,
     ProtocolError,
@@ -28,6 +27,7 @@ from zeroeventhub.protocol import SegmentPart, Segments
 from zeroeventhub.spark.columns import RangePage, events_of
 from zeroeventhub.spark.connection import Connection
 from zeroeventhub.spark.offsets import Range
+from zeroeventhub.wire.arrow import ArrowPage, batch_of
 
 __all__ = [
     "SegmentReader",

@@ -15,7 +15,7 @@ from sqlalchemy import Engine
 from zeroeventhub.client import Client
 from zeroeventhub.consumer.lag import lag
 from zeroeventhub.consumer.observer import Observer
-from zeroeventhub.cursors import CursorStore
+from zeroeventhub.consumer.store.store import CursorStore
 from zeroeventhub.errors import ConfigurationError, ZeroEventHubError
 from zeroeventhub.protocol import Event, Lag
 

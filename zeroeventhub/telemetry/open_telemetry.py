@@ -12,8 +12,7 @@ from opentelemetry.trace.propagation.tracecontext import (
 )
 
 from zeroeventhub.client import Client
-from zeroeventhub.cloud_event import traceparent
-from zeroeventhub.cursors import CursorStore
+from zeroeventhub.consumer.store.store import CursorStore
 from zeroeventhub.protocol import Event, Lag
 from zeroeventhub.telemetry.consumer_metrics import (
     LAG_EVENTS,
@@ -27,6 +26,7 @@ from zeroeventhub.telemetry.consumer_metrics import (
     Measuring,
     Metric,
 )
+from zeroeventhub.wire.cloud_event import traceparent
 
 __all__ = [
     "SYSTEM",

@@ -13,7 +13,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from zeroeventhub.client import Client
-from zeroeventhub.cursors import CursorStore
+from zeroeventhub.consumer.store.store import CursorStore
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.telemetry.consumer_metrics import (
     LAG_EVENTS,

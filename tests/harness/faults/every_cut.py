@@ -27,8 +27,8 @@ from harness.faults.proxy import Fault, Plan, Sending
 from harness.web import listening, request_on
 from zeroeventhub import FIRST, AsyncClient, Client, Page
 from zeroeventhub.errors import CutPage, ProtocolError, Unreachable, ZeroEventHubError
-from zeroeventhub.ndjson import encode_info
 from zeroeventhub.protocol import CAUGHT_UP, FeedInfo
+from zeroeventhub.wire.documents import encode_info
 
 __all__ = ["Case", "Framing", "History", "Origin", "async_fetch", "sync_fetch"]
 

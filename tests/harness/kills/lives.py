@@ -37,8 +37,8 @@ from zeroeventhub import (
     Event,
     PendingPage,
 )
-from zeroeventhub._follow import pages
-from zeroeventhub.cursors.transience import is_transient
+from zeroeventhub.consumer import reading as pages
+from zeroeventhub.databases.errors import is_transient
 from zeroeventhub.errors import Fenced
 
 PATIENCE = 30  # seconds after which a life that does not end is given up, also where it starves

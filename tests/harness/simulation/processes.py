@@ -6,21 +6,21 @@ from inspect import isgenerator
 from harness.simulation.clock import FOREVER, Host, Violation
 from harness.simulation.store import Transaction
 from zeroeventhub import Page
-from zeroeventhub._follow import (
+from zeroeventhub.consumer.coordinator import Crew
+from zeroeventhub.consumer.follower import Follower
+from zeroeventhub.consumer.partition_follower import PartitionFollower
+from zeroeventhub.consumer.steps import (
     Advance,
     Await,
     Claim,
     Claimed,
-    Crew,
     Deliver,
     Discover,
     End,
     Fetch,
-    Follower,
     Inherit,
     Load,
     Outcome,
-    PartitionFollower,
     Pause,
     Release,
     Start,

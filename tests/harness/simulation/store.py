@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from harness.simulation.clock import FOREVER
 from zeroeventhub import FIRST
-from zeroeventhub._follow import Claimed, Place
-from zeroeventhub.cursors.fair_share import divide, share
+from zeroeventhub.consumer.steps import Claimed, Place
+from zeroeventhub.consumer.store.leases import divide, fair_share
 from zeroeventhub.errors import Fenced, LeaseLost, TokenChanged
 
 HANDED_OVER = ""
@@ -160,7 +160,7 @@ class Store:
             if number not in held and self.leases.get(number, ("", 0.0))[1] > now
         }
         free = [number for number in wanted if number not in held and number not in elsewhere]
-        most = share(self.members, owner, len(wanted))
+        most = fair_share(self.members, owner, len(wanted))
         division = divide(held.intersection(wanted), free, most)
         held |= division.taken
         for number in held:

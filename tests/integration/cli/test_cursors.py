@@ -11,7 +11,7 @@ from harness.stores import NAME, call, claim, enter, load, move, new_store
 from sqlalchemy import text
 
 from zeroeventhub import FIRST, LAST
-from zeroeventhub._follow import Place
+from zeroeventhub.consumer.steps import Place
 from zeroeventhub.errors import Fenced
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)

@@ -17,9 +17,9 @@ from harness.web import serving
 from starlette.applications import Starlette
 
 from zeroeventhub import FIRST, LAST, TableFeed, feed_routes
-from zeroeventhub.capacity import Capacity
 from zeroeventhub.errors import BadCursor, TransientError
 from zeroeventhub.server.server_sent_events import HEARTBEAT
+from zeroeventhub.settings import Capacity
 
 PATIENCE = 60  # seconds that anything may take
 SOON = 10.0

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from zeroeventhub import FIRST, EventLog, Layout, NewEvent
 from zeroeventhub.errors import ConfigurationError, IdReused, StoreUnavailable
-from zeroeventhub.layout import key_hash
+from zeroeventhub.partitions import key_hash
 
 DATA = ["ë", None, 0.5]
 DATABASES = ["sqlite", "postgresql", "mariadb"]

@@ -26,12 +26,12 @@ from sqlalchemy import delete
 from zeroeventhub import FIRST, LAST, TypeFilter
 from zeroeventhub.archive import Archive, writing
 from zeroeventhub.archive.objects import Objects
-from zeroeventhub.capacity import Capacity
 from zeroeventhub.conformance import check_feed
 from zeroeventhub.errors import Trimmed, Unavailable, ZeroEventHubError
 from zeroeventhub.protocol import Page
 from zeroeventhub.publisher import lookups, page_query
 from zeroeventhub.publisher.archived import files, finding, pages
+from zeroeventhub.settings import Capacity
 
 FILTERS = [
     None,

@@ -10,8 +10,8 @@ from harness.statements import scalars
 from sqlalchemy import create_engine, event, insert, text
 
 from zeroeventhub import FIRST, TableFeed, TypeFilter
-from zeroeventhub.capacity import Capacity
 from zeroeventhub.errors import BadCursor, Diverged, Unavailable
+from zeroeventhub.settings import Capacity
 
 
 @contextmanager

@@ -14,8 +14,8 @@ from sqlalchemy import Integer, create_engine, event, insert, inspect, literal_c
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from zeroeventhub import FIRST, TableFeed
-from zeroeventhub.capacity import Capacity
 from zeroeventhub.errors import FeedFailure, Unavailable
+from zeroeventhub.settings import Capacity
 
 SHORT = Capacity(statement_seconds=0.3)
 LONG = 20  # seconds that nothing here takes, unless nothing ends it

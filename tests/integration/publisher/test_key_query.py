@@ -10,9 +10,9 @@ from harness.tables import event_table
 
 from zeroeventhub import FIRST, EventLog, NewEvent, Principal, TableFeed, bearer_tokens
 from zeroeventhub.errors import ConfigurationError, NotFound, ProtocolError
-from zeroeventhub.layout import key_hash
-from zeroeventhub.ndjson import decode_key_page
+from zeroeventhub.partitions import key_hash
 from zeroeventhub.publisher import key_query
+from zeroeventhub.wire.documents import decode_key_page
 
 KEYS = ["ada", "Ada", "漢字 & 😀", "a/b?c=d#e%20", "' OR 1=1 --", "17"]
 

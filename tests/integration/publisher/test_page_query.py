@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sqlalchemy import delete, event, insert
 
 from zeroeventhub import FIRST, TableFeed, TypeFilter
-from zeroeventhub.capacity import Capacity
+from zeroeventhub.settings import Capacity
 
 PAGE = 1_000
 

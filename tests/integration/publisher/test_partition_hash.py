@@ -13,7 +13,7 @@ from sqlalchemy.orm import declarative_base
 
 from zeroeventhub import FIRST, TableFeed
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.layout import Layout, key_hash
+from zeroeventhub.partitions import Layout, key_hash
 from zeroeventhub.publisher.partition_hash import (
     hash_on_connect,
     layout_expression,

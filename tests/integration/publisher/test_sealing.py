@@ -32,10 +32,10 @@ from sqlalchemy import insert
 
 from zeroeventhub import FIRST, LAST
 from zeroeventhub.archive import Archive
-from zeroeventhub.capacity import Capacity
 from zeroeventhub.errors import ConfigurationError, Diverged, FeedFailure, Trimmed, Unavailable
-from zeroeventhub.layout import Layout
+from zeroeventhub.partitions import Layout
 from zeroeventhub.publisher.retention import Retention
+from zeroeventhub.settings import Capacity
 
 
 def test_sealing_leaves_what_is_young_or_too_little(sqlite, tmp_path):

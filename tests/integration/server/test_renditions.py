@@ -16,9 +16,9 @@ from harness.tables import event_table
 from sqlalchemy import JSON, insert, text
 
 from zeroeventhub import FIRST, AsyncClient, Client, Event, FeedInfo, Page, TableFeed
-from zeroeventhub.arrow import MEDIA_TYPE as ARROW
 from zeroeventhub.errors import MissingExtra
-from zeroeventhub.ndjson import MEDIA_TYPE as LINES
+from zeroeventhub.wire import ARROW_TYPE as ARROW
+from zeroeventhub.wire import NDJSON_TYPE as LINES
 
 FEED = TableFeed(orders, data="data")
 UNPACKED = {

@@ -12,7 +12,7 @@ from sqlalchemy import Column, Connection, Integer, MetaData, Table, create_engi
 
 from zeroeventhub import Consumer, Event, TableFeed
 from zeroeventhub.cli.commands import commands
-from zeroeventhub.layout import Layout
+from zeroeventhub.partitions import Layout
 
 HISTORY = 300
 

@@ -10,7 +10,7 @@ from harness.statements import execute, scalars
 from sqlalchemy import delete, insert, select
 
 from zeroeventhub import FIRST, LAST, errors
-from zeroeventhub.layout import Layout
+from zeroeventhub.partitions import Layout
 
 
 @pytest.fixture

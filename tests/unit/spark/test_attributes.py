@@ -7,9 +7,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from zeroeventhub import Event
-from zeroeventhub.cloud_event import event_id, event_key, event_time, event_type
 from zeroeventhub.errors import ProtocolError
 from zeroeventhub.spark.columns import Attributes
+from zeroeventhub.wire.cloud_event import event_id, event_key, event_time, event_type
 
 ONE_BY_ONE = {"id": event_id, "type": event_type, "time": event_time, "key": event_key}
 

@@ -12,7 +12,7 @@ from harness.spark_reading import Streaming, numbers, planned, rows_of
 
 from zeroeventhub import FIRST, LAST
 from zeroeventhub.errors import Diverged, Gone, Trimmed
-from zeroeventhub.layout import Layout
+from zeroeventhub.partitions import Layout
 from zeroeventhub.protocol import CAUGHT_UP, STOP
 
 ADVICE = "Set failOnDataLoss to false"

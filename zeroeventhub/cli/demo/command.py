@@ -21,7 +21,7 @@ from zeroeventhub.cli.demo.consumer import consume, consumed, departures_by_carr
 from zeroeventhub.cli.demo.flights import FLIGHTS, true_totals
 from zeroeventhub.cli.demo.publisher import departures, open_departures, publish
 from zeroeventhub.cli.options import Meters, as_json
-from zeroeventhub.cursors import CursorStore
+from zeroeventhub.consumer.store.store import CursorStore
 from zeroeventhub.errors import ConfigurationError, Unreachable
 
 __all__ = ["demo"]

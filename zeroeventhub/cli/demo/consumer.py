@@ -8,8 +8,9 @@ from sqlalchemy import Column, Connection, Integer, MetaData, String, Table, cre
 from sqlalchemy.dialects.sqlite import insert
 
 from zeroeventhub.client import Client
-from zeroeventhub.consumer import Consumer, PendingPage
-from zeroeventhub.cursors import CursorStore
+from zeroeventhub.consumer.consumer import Consumer
+from zeroeventhub.consumer.page import PendingPage
+from zeroeventhub.consumer.store.store import CursorStore
 
 __all__ = ["consume", "consumed", "departures_by_carrier"]
 

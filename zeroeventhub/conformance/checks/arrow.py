@@ -2,15 +2,15 @@
 
 from importlib.util import find_spec
 
-from zeroeventhub.arrow import MEDIA_TYPE
 from zeroeventhub.conformance.answer import Answer, PageText
 from zeroeventhub.conformance.finding import fail, skip
 from zeroeventhub.conformance.registry import check
 from zeroeventhub.conformance.sections import ARROW as SECTION
 from zeroeventhub.conformance.subject import Subject
 from zeroeventhub.errors import ZeroEventHubError
-from zeroeventhub.ndjson import MEDIA_TYPE as LINES
 from zeroeventhub.protocol import ARROW, FIRST
+from zeroeventhub.wire import ARROW_TYPE as MEDIA_TYPE
+from zeroeventhub.wire import NDJSON_TYPE as LINES
 
 _PREFERRED = f"{MEDIA_TYPE}, {LINES};q=0.5"
 _OTHERS = (
@@ -56,7 +56,7 @@ def _same(subject: Subject) -> None:
 
 def _lines_of(answer: Answer, partition: int) -> PageText:
     """Read a page as Arrow, as if it had come in lines."""
-    from zeroeventhub.arrow.page_decoder import ArrowDecoder  # noqa: PLC0415 - of another extra
+    from zeroeventhub.wire.arrow import ArrowDecoder  # noqa: PLC0415 - of another extra
 
     decoder = ArrowDecoder(partition)
     try:

@@ -17,8 +17,8 @@ from zeroeventhub.conformance.sections import (
     V1,
 )
 from zeroeventhub.conformance.subject import MOST_PARTITIONS, Subject
-from zeroeventhub.ndjson import MEDIA_TYPE
 from zeroeventhub.protocol import LAST
+from zeroeventhub.wire import NDJSON_TYPE as MEDIA_TYPE
 
 
 def _seen(subject: Subject) -> list[tuple[Answer, PageText]]:

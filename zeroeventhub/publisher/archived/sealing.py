@@ -13,7 +13,6 @@ import msgspec
 from sqlalchemy import ColumnElement, Connection
 
 from zeroeventhub.errors import ConfigurationError, FeedFailure
-from zeroeventhub.lines import one_line
 from zeroeventhub.protocol import Event
 from zeroeventhub.publisher.cursor import Place
 from zeroeventhub.publisher.history import History
@@ -24,6 +23,7 @@ from zeroeventhub.publisher.mapping import Mapper, attribute_text, moment
 from zeroeventhub.publisher.reader import Reader
 from zeroeventhub.publisher.retention import begun_again
 from zeroeventhub.publisher.rows import Row, RowQuery, check_json
+from zeroeventhub.wire.lines import one_line
 
 if TYPE_CHECKING:
     from zeroeventhub.archive.archive import Archive

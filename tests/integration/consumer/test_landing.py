@@ -1,0 +1,135 @@
+"""Rows of events: what each column takes, and what of an event does not fit a table."""
+
+import uuid
+from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
+
+import pytest
+from harness.landed import inserted, orders, small, stamped, stored
+from sqlalchemy import select, text
+
+from zeroeventhub import Event
+from zeroeventhub.consumer.landing import insert_events
+from zeroeventhub.errors import ConfigurationError, ProtocolError
+
+# SQLite has no decimal numbers, as SQLAlchemy says.
+pytestmark = pytest.mark.filterwarnings("ignore:Dialect sqlite")
+
+UUID = uuid.UUID("12345678-1234-5678-1234-567812345678")
+
+FULL = b"""{"id": 7, "customer": "a\\tb\\\\\\n\\u00e5", "amount": 1234567890.123456, "weight": 3,
+ "placed": "2026-01-01T02:00:00.5+02:00", "due": "2026-01-02", "paid": true,
+ "lines": {"n": [1.10, "\\u00e5", null]}, "key": "12345678-1234-5678-1234-567812345678",
+ "kind": "web", "seal": "aGk=", "lasts": "PT5S", "order": "abc", "source": "sql", "other": {}}"""
+
+
+def test_value_of_every_type_arrives_as_its_column_has_it(tables):
+    """Moments, dates, decimals, JSON and all others are what JSON says, and moments are in UTC."""
+    (row,) = inserted(tables, orders, [Event(FULL)])
+    assert row == {
+        "id": 7,
+        "customer": "a\tb\\\nå",
+        "amount": Decimal("1234567890.123456"),
+        "weight": 3.0,
+        "placed": row["placed"],
+        "due": date(2026, 1, 2),
+        "paid": True,
+        "lines": {"n": [1.1, "å", None]},
+        "key": UUID,
+        "kind": "web",
+        "seal": b"hi",
+        "lasts": timedelta(seconds=5),
+        "order": "abc",
+        "source": "sql",
+        "doubled": 14,
+    }
+    # MariaDB keeps whole seconds, rounded or cut off.
+    assert abs(row["placed"] - datetime(2026, 1, 1, 0, 0, 0, 500000)) <= timedelta(seconds=0.5)  # noqa: DTZ001 - as the column has it
+
+
+@pytest.mark.parametrize(("table", "is_null"), [(small, True), (stamped, False)])
+def test_null_in_a_column_of_json_is_as_the_column_wants_it(tables, table, is_null):
+    """JSON's null is NULL in a column that wants it so, and JSON in another; absent is NULL."""
+    inserted(tables, table, [Event(b'{"n":1,"document":null}'), Event(b'{"n":2}')])
+    inserted(tables, table, [Event(b"0")], lambda _: {"n": 3, "document": None})
+    with tables.connect() as connection:
+        absent = select(table.c.n).where(text("document IS NULL"))
+        assert set(connection.scalars(absent)) == ({1, 2, 3} if is_null else {2})
+
+
+def test_column_that_is_not_named_has_its_default(tables):
+    """Rows that leave out different columns come in their order, with defaults, numbers or NULL."""
+    a, b, c, d = ({"customer": name} for name in "abcd")
+    sent = [a, {**b, "source": "x"}, {**c, "source": None, "paid": None}, d]
+    rows = inserted(tables, orders, [*map(Event.of, sent)])
+    assert [(row["id"], row["customer"]) for row in rows] == [*enumerate("abcd", start=1)]
+    assert [row["source"] for row in rows] == ["feed", "x", None, "feed"]
+    assert {row["paid"] for row in rows} == {None}
+
+
+def test_row_is_made_by_a_function(tables):
+    """A function makes rows of values that are Python's."""
+
+    def row(event):
+        moment = datetime(2026, 1, 1, 2, tzinfo=timezone(timedelta(hours=2)))
+        return {"customer": event.data["who"], "placed": moment, "lines": [{"n": 1}]}
+
+    (landed,) = inserted(tables, orders, [Event.of({"who": "ada"})], row)
+    found = [landed[name] for name in ("customer", "placed", "lines", "source")]
+    assert found == ["ada", datetime(2026, 1, 1), [{"n": 1}], "feed"]  # noqa: DTZ001 - in UTC
+
+
+REFUSED = [
+    (b'"secret"', "Expected `object`"),
+    (b'{"id":8}', "missing required field `customer`"),
+    (b'{"id":"secret","customer":"a"}', "Expected `int"),
+    (b'{"customer":"a","placed":"secret"}', "Invalid RFC3339"),
+    (b'{"customer":"a","order":5}', "column 'order'"),
+]
+
+
+@pytest.mark.parametrize(("raw", "reason"), REFUSED, ids=lambda value: str(value)[:40])
+def test_event_that_does_not_fit_is_named_by_its_place(sqlite, raw, reason):
+    """An event that does not fit is named by its place and its column, without its data."""
+    orders.create(sqlite)
+    fits = Event(b'{"customer":"secret"}')
+    with sqlite.begin() as connection, pytest.raises(ProtocolError, match=reason) as refused:
+        insert_events(connection, orders, [fits, fits, Event(raw)])
+    assert str(refused.value).startswith("Event 3 of the page does not fit table 'orders of all")
+    assert "secret" not in str(refused.value)
+    assert refused.value.__suppress_context__
+    assert stored(sqlite, orders) == []
+
+
+def test_place_counts_over_rows_that_leave_out_other_columns(sqlite):
+    """An event's place is that in the page, whatever others before it have left out."""
+    orders.create(sqlite)
+    raws = [b'{"customer":"a"}'] * 2 + [b'{"customer":"b","source":"x"}']
+    raws.append(b'{"customer":"c","source":"x","order":5}')
+    with sqlite.begin() as connection, pytest.raises(ProtocolError, match="Event 4 of the page"):
+        insert_events(connection, orders, [Event(raw) for raw in raws])
+
+
+def test_event_that_names_no_column_is_refused(sqlite):
+    """Where all columns may be left out, an event about something else is refused all the same."""
+    small.create(sqlite)
+    with sqlite.begin() as connection, pytest.raises(ProtocolError, match="no key that is a col"):
+        insert_events(connection, small, [Event(b'{"N":1,"data":{"n":1}}')])
+    assert [row["text"] for row in inserted(sqlite, small, [Event(b'{"text":null}')])] == [None]
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"customer": "a", "nope": 1}, "'nope' is no column"),
+        ({"id": 1}, "column 'customer' needs a value"),
+        ({"customer": "a", "placed": "secret"}, "column 'placed'"),
+    ],
+)
+def test_row_that_does_not_fit_is_a_mistake_of_its_maker(sqlite, row, reason):
+    """A row that a function has made, and that does not fit, is the function's fault."""
+    orders.create(sqlite)
+    with sqlite.begin() as connection, pytest.raises(ConfigurationError, match=reason) as refused:
+        insert_events(connection, orders, [Event(b"1")], lambda _: row)
+    assert "event 1 of the page" in str(refused.value)
+    assert "secret" not in str(refused.value)

@@ -1,0 +1,117 @@
+"""Pages that are inserted at once, on every database."""
+
+import json
+from datetime import date
+
+import pytest
+from harness.landed import flat, inserted, small, stored
+from harness.statements import execute
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import delete, event
+from sqlalchemy.exc import IntegrityError
+
+from zeroeventhub import Event
+from zeroeventhub.consumer.landing import insert_events
+from zeroeventhub.databases.bulk_insert import insert_columns
+
+# SQLite has no decimal numbers, as SQLAlchemy says.
+pytestmark = pytest.mark.filterwarnings("ignore:Dialect sqlite")
+
+
+def test_row_that_the_database_refuses_is_an_error_of_sqlalchemy(tables):
+    """A key that is there twice is SQLAlchemy's IntegrityError, whatever way rows are sent."""
+    with tables.connect() as connection, pytest.raises(IntegrityError):
+        insert_events(connection, small, [Event(b'{"n":1}'), Event(b'{"n":1}')])
+
+
+def test_page_is_one_statement(tables):
+    """A page is sent at once, and on PostgreSQL goes around SQLAlchemy by COPY."""
+    seen = []
+    event.listen(tables, "before_cursor_execute", lambda *told: seen.append((told[2], told[5])))
+    events = [Event(b'{"n":%d}' % number) for number in range(1, 50)]
+    with tables.begin() as connection:
+        insert_events(connection, small, events)
+    if tables.dialect.name == "postgresql":
+        assert seen == []
+    else:
+        ((statement, many),) = seen
+        assert statement.startswith("INSERT INTO small")
+        assert many
+    assert len(stored(tables, small)) == 49
+
+
+def test_columns_come_in_any_order(tables):
+    """Values reach their own columns, in whatever order columns are given."""
+    with tables.begin() as connection:
+        insert_columns(connection, small, {"document": ["[1]", "[2]"], "n": [1, 2]})
+    assert [(row["n"], row["document"]) for row in stored(tables, small)] == [(1, [1]), (2, [2])]
+
+
+@pytest.mark.anyio
+async def test_page_is_inserted_through_asyncio(async_engine):
+    """The rows arrive through an async driver as well, and a row that is there twice is refused."""
+    events = [Event(b'{"n":%d,"text":"a"}' % number) for number in (1, 2)]
+    documents = [Event(b'{"n":1,"document":[1]}')]
+    async with async_engine.begin() as connection:
+        for table, page in ((flat, events), (small, documents)):
+            await connection.run_sync(table.create)
+            await connection.run_sync(insert_events, table, page)
+    async with async_engine.connect() as connection:
+        with pytest.raises(IntegrityError):
+            await connection.run_sync(insert_events, flat, events)
+        await connection.rollback()
+        assert [row.n for row in await connection.execute(flat.select())] == [1, 2]
+        assert (await connection.execute(small.select())).one().document == [1]
+
+
+json_data = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=6),
+    lambda data: (
+        st.lists(data, max_size=3) | st.dictionaries(st.text(max_size=4), data, max_size=3)
+    ),
+    max_leaves=6,
+)
+# PostgreSQL has no place for the character with number 0.
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
+
+
+@given(st.lists(st.tuples(st.none() | texts, json_data), max_size=6))
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_text_and_json_arrive_unchanged(tables, rows):
+    """Whatever characters are in texts and documents, they are read as they were sent."""
+    sent = [
+        {"n": number, "text": words, "document": document}
+        for number, (words, document) in enumerate(rows, start=1)
+        if "\\u0000" not in json.dumps(document)
+    ]
+    execute(tables, delete(small))
+    got = inserted(tables, small, [Event.of(row) for row in sent])
+    assert got == sent
+
+
+ODD = '| |null|NULL|\\N|\\.|"|""|a,b|],[|]\n[|a\r\nb|\\n|\t|\x7f'
+odd_texts = st.sampled_from(ODD.split("|"))
+flat_rows = st.fixed_dictionaries(
+    {},
+    optional={
+        "text": st.none() | odd_texts | st.lists(odd_texts | texts, max_size=4).map("".join),
+        "amount": st.none() | st.floats(-1e15, 1e15) | st.integers(-(2**53), 2**53),
+        "price": st.none() | st.integers(-(10**9), 10**9).map(lambda number: number / 64),
+        "paid": st.none() | st.booleans(),
+        "due": st.none() | st.dates(date(1000, 1, 1)).map(date.isoformat),
+    },
+)
+
+
+@given(st.lists(flat_rows, max_size=6))
+@example([{"text": 'say "hi" \\ there'}, {"text": "\\", "amount": 1e16}])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_flat_rows_arrive_unchanged(tables, rows):
+    """Rows without documents arrive as they were sent, whatever separates them on the way."""
+    sent = [{"n": number, **row} for number, row in enumerate(rows, start=1)]
+    execute(tables, delete(flat))
+    got = inserted(tables, flat, [Event.of(row) for row in sent])
+    absent = dict.fromkeys(("text", "amount", "price", "paid", "due"))
+    due = [row.get("due") and date.fromisoformat(row["due"]) for row in rows]
+    assert got == [{**absent, **row, "due": day} for row, day in zip(sent, due, strict=True)]

@@ -1,0 +1,185 @@
+import json
+
+import pytest
+from harness.reference_decoder import HOSTILE
+from harness.vectors import content, named
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zeroeventhub import FIRST, LAST, CountedCursor, Event, FeedInfo, Lag, Partition
+from zeroeventhub.errors import ProtocolError
+from zeroeventhub.protocol import KeyPage, SegmentPart, Segments
+from zeroeventhub.wire.documents import (
+    decode_counted_cursor,
+    decode_cursor,
+    decode_info,
+    decode_key_page,
+    decode_lag,
+    decode_segments,
+    decode_splits,
+    encode_info,
+    encode_key_page,
+    encode_lag,
+    encode_segments,
+)
+
+SPECIAL = ["\u2028", "\u0000", "\r", "\ufeff", "\U0001f600"]
+PART = {"url": "file:///a", "size": 9, "after": 0, "upTo": 2, "cursor": "p"}
+ONE_PART = {"segments": [PART], "cursor": "a"}
+
+text = st.text(max_size=8) | st.sampled_from(SPECIAL)
+partition_ids = st.integers(0, 32767)
+partitions = st.builds(
+    Partition,
+    partition_ids,
+    st.booleans(),
+    st.none() | partition_ids,
+    st.lists(partition_ids, max_size=3).map(tuple),
+)
+layouts = st.lists(partitions, max_size=5, unique_by=lambda partition: partition.id).map(tuple)
+infos = st.builds(FeedInfo, layouts, text, st.booleans(), st.frozensets(text, max_size=3))
+
+
+def decode_key(body):
+    """Decode events of a key behind its third version."""
+    return decode_key_page(body, 3)
+
+
+@pytest.mark.parametrize("vector", named("discovery"))
+def test_discovery_document_is_decoded_as_the_vector_says(vector):
+    """A discovery document gives the description or the error that the specification says."""
+    expected, body = vector["expect"], content(vector["body"])
+    if "error" in expected:
+        with pytest.raises(ProtocolError):
+            decode_info(body)
+        return
+    names = ("id", "closed", "startsAfterPartition")
+    partitions = tuple(
+        Partition(*(one[name] for name in names), tuple(one["cursorFromPartitions"]))
+        for one in expected["partitions"]
+    )
+    extensions = frozenset(expected["extensions"])
+    assert decode_info(body) == FeedInfo(
+        partitions, expected["token"], expected["exactlyOnce"], extensions
+    )
+
+
+@given(infos)
+def test_discovery_document_survives_the_wire(info):
+    """What a feed says of itself is the same behind the wire."""
+    assert decode_info(encode_info(info)) == info
+
+
+@pytest.mark.parametrize(
+    ("decode", "good"),
+    [
+        (decode_info, b'{"token":"a","partitions":[{"id":1}]'),
+        (decode_cursor, b'{"cursor":"a"'),
+        (decode_splits, b'{"cursors":["a","b"]'),
+        (decode_lag, b'{"events":0'),
+        (decode_counted_cursor, b'{"cursor":"a","events":0'),
+        (decode_key, b'{"events":[]'),
+        (decode_segments, b'{"segments":[],"cursor":"a"'),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_document_is_json_in_what_is_passed_over_as_well(decode, good):
+    """Fields of a newer protocol are passed over, and are JSON in UTF-8 like all others."""
+    assert decode(good + b',"newer":[{"a":1e999}]}')
+    for value in HOSTILE:
+        with pytest.raises(ProtocolError):
+            decode(good + b',"newer":%b}' % value)
+    for body in (good, good + b"}}", good + b"}\xff", b"\xef\xbb\xbf" + good + b"}"):
+        with pytest.raises(ProtocolError):
+            decode(body)
+
+
+def test_cursor_has_up_to_4096_printable_characters():
+    """Up to 4,096 printable ASCII characters make a cursor; all others are refused anywhere."""
+    longest = (bytes(range(0x20, 0x7F)).decode() * 50)[:4096]
+    part = SegmentPart("file:///a", 9, 0, 2, longest)
+    for decode, document, expected in (
+        (decode_cursor, '{"cursor":?}', longest),
+        (decode_splits, '{"cursors":["a",?]}', ["a", longest]),
+        (decode_counted_cursor, '{"cursor":?,"events":1}', CountedCursor(longest, 1)),
+        (decode_segments, '{"segments":[],"cursor":?}', Segments((), longest)),
+        (decode_segments, json.dumps(ONE_PART).replace('"p"', "?"), Segments((part,), "a")),
+    ):
+        assert decode(document.replace("?", json.dumps(longest)).encode()) == expected
+        for cursor in (FIRST, LAST, "", "å", "\u007f", "a\n", "\t", "a" * 4097):
+            with pytest.raises(ProtocolError):
+                decode(document.replace("?", json.dumps(cursor)).encode())
+
+
+NO_IDS = [
+    *[b"-1", b"32768", b"1.0", b"true", b"{}", b'"-1"', b'""', b'" 1"', b'"+1"'],
+    *[b'"%b"' % (b"1" * 5000), '"²"'.encode()],
+]
+
+REFUSED = {
+    decode_info: [
+        b'{"token":"a","partitions":[{"id":1,%b}]}' % (place % number)
+        for place in (b'"startsAfterPartition":%b', b'"cursorFromPartitions":[%b]')
+        for number in NO_IDS
+    ],
+    decode_cursor: [b"{}", b'{"cursor":null}', b'{"cursor":"\xff"}', b'["a"]'],
+    decode_splits: [
+        *[b"{}", b'{"cursors":[]}', b'{"cursors":["a"]}', b'{"cursors":["a",1]}'],
+        b'{"cursors":"ab"}',
+    ],
+    decode_lag: [
+        *[b"{}", b"[]", b'{"events":-1}', b'{"events":"1"}', b'{"events":1,"seconds":-0.1}'],
+        b'{"events":0,"seconds":1e999}',
+    ],
+    decode_counted_cursor: [
+        *[b"{}", b'{"cursor":"a"}', b'{"events":1}', b'{"cursor":null,"events":1}'],
+        *[b'{"cursor":"a","events":%b}' % value for value in (b"null", b"-1", b'"1"', b"1.5")],
+    ],
+    decode_key: [
+        *[b"{}", b'{"events":[{"version":4}]}', b'{"events":[{"data":1}]}'],
+        *[b'{"events":[{"version":%b,"data":1}]}' % value for value in (b"0", b"3", b'"4"')],
+        b'{"events":[{"version":4,"data":1},{"version":4,"data":1}]}',
+        b'{"events":[{"version":5,"data":1},{"version":4,"data":1}]}',
+        b'{"events":[],"more":true}',
+    ],
+    decode_segments: [
+        *[b"{}", b'{"segments":[]}', b'{"segments":[{}],"cursor":"a"}'],
+        *[
+            json.dumps({"segments": [PART | wrong], "cursor": "a"}).encode()
+            for wrong in ({"after": 2}, {"after": 3}, {"size": -1}, {"after": -1}, {"url": 1})
+        ],
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("decode", "bodies"), REFUSED.items(), ids=lambda it: getattr(it, "__name__", "")
+)
+def test_answer_that_is_not_what_was_asked_for_is_refused(decode, bodies):
+    """What lacks a field, or has it in another form, is an error."""
+    for body in bodies:
+        with pytest.raises(ProtocolError):
+            decode(body)
+
+
+PART_READ = SegmentPart("file:///a", 9, 1, 2, "a")
+
+
+@pytest.mark.parametrize(
+    ("encode", "decode", "answers"),
+    [
+        (encode_lag, decode_lag, [Lag(0, 0.0), Lag(7, None), Lag(10**6, 1.5, exact=False)]),
+        (
+            encode_key_page,
+            decode_key,
+            [KeyPage([], []), KeyPage([Event(b"1"), Event(b'{"a": 2}')], [4, 9], more=True)],
+        ),
+        (encode_segments, decode_segments, [Segments((), "b"), Segments((PART_READ,) * 2, "b")]),
+    ],
+    ids=["lag", "key", "segments"],
+)
+def test_answer_survives_the_wire(encode, decode, answers):
+    """An answer is the same behind the wire, and says nothing of what is not known."""
+    for sent in answers:
+        assert decode(encode(sent)) == sent
+        assert b"null" not in encode(sent)

@@ -1,0 +1,208 @@
+from itertools import pairwise
+
+import pytest
+from harness.reference_decoder import HOSTILE, SEEDS, TOKENS, check
+from harness.vectors import alternatives, content, named
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from zeroeventhub.errors import CutPage, PageTooLarge, ProtocolError
+from zeroeventhub.wire.ndjson import PageDecoder
+
+LONGEST_BYTE_BY_BYTE = 8192
+FIELDS = [b"data", b"cursor", b"headers", b"partition", b"newer"]
+
+
+def decode(*chunks, partition=0, **bounds):
+    """Decode the page that comes in these chunks."""
+    decoder = PageDecoder(partition, **bounds)
+    for chunk in chunks:
+        decoder.feed(chunk)
+    return decoder.page()
+
+
+def raw(page):
+    """The page's data, as it was sent, and its cursor."""
+    return [event.raw for event in page.events], page.cursor
+
+
+def cut(body, cuts):
+    """Cut a body up at some places, wherever they are."""
+    places = [0, *sorted(min(place, len(body)) for place in cuts), len(body)]
+    return [body[start:end] for start, end in pairwise(places)]
+
+
+def outcome(chunks, partition):
+    """What the decoder makes of chunks, in the words of the vectors."""
+    try:
+        page = decode(*chunks, partition=partition)
+    except CutPage:
+        return {"error": "cut"}
+    except ProtocolError:
+        return {"error": "protocol"}
+    return {
+        "events": [event.raw for event in page.events],
+        "headers": [dict(event.headers) for event in page.events],
+        "count": len(page.events),
+        "cursor": page.cursor,
+        "caughtUp": page.caught_up,
+        "stopReached": page.stop_reached,
+    }
+
+
+def expected_of(vector):
+    """What may be expected of a vector, with its texts put together and its defaults filled in."""
+    for expected in alternatives(vector):
+        if "error" in expected:
+            yield expected
+            continue
+        page = {"caughtUp": False, "stopReached": False, **expected}
+        page["cursor"] = content(page["cursor"]).decode()
+        if "events" in page:
+            page["events"] = [content(event) for event in page["events"]]
+        yield page
+
+
+@pytest.mark.parametrize("vector", named("decode"))
+def test_body_is_decoded_as_the_vector_says(vector):
+    """A body gives the page or the error that the specification says, in whatever chunks."""
+    body = content(vector["body"])
+    ways = [[body], cut(body, vector.get("cuts", ()))]
+    if len(body) <= LONGEST_BYTE_BY_BYTE:
+        ways.append(cut(body, range(1, len(body))))
+    for chunks in ways:
+        got = outcome(chunks, vector["partition"])
+        assert any(
+            got == got | one for one in expected_of(vector) if ("error" in got) == ("error" in one)
+        )
+
+
+def test_reference_agrees_on_the_seeds():
+    """What readers get wrong is read by the decoder as by Python's JSON."""
+    for seed in SEEDS:
+        check(seed)
+
+
+bodies = st.one_of(
+    st.binary(max_size=200),
+    st.lists(st.sampled_from(TOKENS), max_size=40).map(b"".join),
+    st.lists(st.sampled_from(SEEDS) | st.binary(max_size=5), max_size=4).map(b"".join),
+)
+
+
+@given(bodies)
+@settings(max_examples=120)
+def test_reference_agrees_on_any_bytes(body):
+    """Any bytes are a page, a cut page or refused, in any chunks, just as Python's JSON says."""
+    check(body)
+
+
+REFUSED_LINES = [
+    *[b"1", b"null", b"\x00", b"}{", b"\x0c", b'{"data":1,}', b"{data:1}", b'{"data"}'],
+    *[b'{"data":1}\x00', b'{"data":1}\r{"data":2}', b'{"data":[1,\n2]}', b'{"cursor":true}'],
+    *['{"data":1}\u2028{"data":2}'.encode(), b'{"data":1,"partition":true}', b'{"headers":"a"}'],
+    *[b'{"partition":1e400}', b'{"partition":"","data":1}', b'{"partition":-1,"data":1}'],
+    *[b'{"cursor":"%b"}' % cursor for cursor in (b"\x7f", b"a\\n", b"\\t", b"\\ud800")],
+    *[b'{"%b":%b}' % (field, value) for field in FIELDS for value in HOSTILE],
+]
+
+
+@pytest.mark.parametrize("start", [b"", b'{"data":1}\n', b'{"cursor":"a"}\n'])
+def test_line_that_is_not_of_the_protocol_is_refused(start):
+    """What is no object of the protocol's fields, or no JSON in any field, is refused anywhere."""
+    for line in REFUSED_LINES:
+        with pytest.raises(ProtocolError):
+            decode(start + line + b'\n{"cursor":"1-1"}\n')
+    with pytest.raises(ProtocolError, match="in a page of partition 0"):
+        decode(start + b'{"partition":%b,"data":1}\n{"cursor":"1-1"}\n' % (b"1" * 50))
+
+
+SEVERAL_CHECKPOINTS = (
+    b'{"data":{"n":1}}\n{"data":"\xc3\xa5"}\n{"cursor":"1-2","caughtUp":true}\n{"data":3}\n'
+    b'{"cursor":"1-3"}\n{"data":[4, 4]}\n{"command":"new"}\n'
+    b'{"data":5,"cursor":"1-5","caughtUp":true,"stopReached":true}\n{"command":"new"}\n{"data":6}\n'
+)
+
+
+def test_page_cut_at_any_byte_ends_at_its_last_checkpoint():
+    """A page that is cut anywhere is what its last whole checkpoint settles, or a cut page."""
+    for length in range(len(SEVERAL_CHECKPOINTS) + 1):
+        body = SEVERAL_CHECKPOINTS[:length]
+        check(body)
+        has_page = outcome([body], 0) != {"error": "cut"}
+        assert has_page is (b'"caughtUp":true}' in body)
+
+
+# Bounds.
+
+LINES = [b'{"data":1}\n', b'{"data":"%b"}\n' % (b"x" * 30), b'{"cursor":"a"}\n', b"\n", b"{}\n"]
+
+bounded_bodies = st.lists(st.sampled_from([*LINES, b'{"data"', b"oops\n"]), max_size=12)
+bounds = st.fixed_dictionaries(
+    {
+        "page_bytes": st.integers(0, 200),
+        "page_events": st.integers(0, 6),
+        "line_bytes": st.integers(0, 50),
+    }
+)
+
+
+def taken(chunks, bounds):
+    """What stands of a body that comes in chunks, and the error that ended it."""
+    decoder = PageDecoder(0, **bounds)
+    error = None
+    try:
+        for chunk in chunks:
+            decoder.feed(chunk)
+    except PageTooLarge as refused:
+        error = str(refused)
+    try:
+        return error, *raw(decoder.page())
+    except CutPage as refused:
+        return error or str(refused)
+    except ProtocolError as refused:
+        return str(refused)
+
+
+@given(bounded_bodies.map(b"".join), st.lists(st.integers(0, 400), max_size=8), bounds)
+@example(LINES[2] + LINES[1], [20], {"page_bytes": 90, "page_events": 9, "line_bytes": 40})
+@settings(max_examples=120)
+def test_bounds_do_not_depend_on_chunks(body, cuts, bounds):
+    """However bytes are cut up, a bound is broken at the same place, and what stands is within."""
+    whole = taken([body], bounds)
+    assert taken(cut(body, cuts), bounds) == whole
+    assert taken(cut(body, range(1, len(body))), bounds) == whole
+    if isinstance(whole, tuple):
+        _, events, _ = whole
+        assert len(events) <= bounds["page_events"]
+        assert all(len(raw) <= bounds["line_bytes"] for raw in events)
+        assert sum(map(len, events)) <= bounds["page_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("name", "least"), [("page_bytes", 52), ("page_events", 2), ("line_bytes", 15)]
+)
+@pytest.mark.parametrize("size", [1, 11, 52], ids="in chunks of {} bytes".format)
+def test_bound_is_kept_to_the_last_byte_and_event(name, least, size):
+    """A page of just the bounds is taken and one beyond is not, whatever its chunks."""
+    body = b'{"data":1}\n{"cursor":"0"}\n{"data":2}\n{"cursor":"aa"}'
+    chunks = cut(body, range(size, len(body), size))
+    assert raw(decode(*chunks, **{name: least})) == ([b"1", b"2"], "aa")
+    error, *found = taken(chunks, {name: least - 1})
+    assert bool(error) is (name == "page_bytes")
+    assert found == [[b"1"], "0"]
+    if name == "page_bytes":
+        error, *found = taken([*chunks, b"\n"], {name: least})
+        assert (bool(error), found) == (True, [[b"1", b"2"], "aa"])
+
+
+@pytest.mark.parametrize(
+    ("name", "least"), [("page_bytes", 37), ("page_events", 2), ("line_bytes", 14)]
+)
+@pytest.mark.parametrize("size", [1, 11, 37], ids="in chunks of {} bytes".format)
+def test_page_without_a_checkpoint_within_the_bounds_is_too_large(name, least, size):
+    """A page that breaks a bound before its first checkpoint is refused, and says which bound."""
+    body = b'{"data":1}\n{"data":2}\n{"cursor":"a"}\n'
+    chunks = cut(body, range(size, len(body), size))
+    assert raw(decode(*chunks, **{name: least})) == ([b"1", b"2"], "a")
+    assert f"Limits.{name}" in taken(chunks, {name: least - 1 - (name == "page_bytes")})

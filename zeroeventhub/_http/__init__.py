@@ -1,1 +1,0 @@
-"""One request and its answer, within limits and without I/O."""

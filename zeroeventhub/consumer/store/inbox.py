@@ -1,0 +1,77 @@
+"""The ids of events that were applied, for feeds that may publish an event twice."""
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, select
+
+from zeroeventhub.consumer.store.dead_letters import digest
+from zeroeventhub.consumer.store.tables import Tables
+from zeroeventhub.databases.clock import unix_time
+from zeroeventhub.databases.upsert import insert_unless_there
+from zeroeventhub.errors import StoreUnavailable
+
+__all__ = ["Inbox"]
+
+_DAY = 86400.0
+_AT_ONCE = 1000
+
+
+class Inbox:
+    """Remember which events a consumer has applied, by their ids, whatever their partition.
+
+    Args:
+        tables: where the ids are kept, as digests.
+    """
+
+    def __init__(self, tables: Tables) -> None:
+        self._table = tables.inbox
+
+    def unseen(
+        self, connection: Connection, consumer: str, partition: int, ids: Sequence[str]
+    ) -> set[str]:
+        """Note ids of events, and return those that were not noted before.
+
+        Args:
+            connection: a connection to the store, in the transaction that applies the events.
+            consumer: the consumer's name.
+            partition: where the events come from.
+            ids: their ids.
+
+        Raises:
+            StoreUnavailable: another partition brought one of them at the same moment.
+        """
+        by_digest = {digest(name): name for name in ids}
+        digests = sorted(by_digest)
+        columns = self._table.c
+        seen: set[str] = set()
+        for start in range(0, len(digests), _AT_ONCE):
+            query = select(columns.digest).where(
+                columns.consumer == consumer,
+                columns.digest.in_(digests[start : start + _AT_ONCE]),
+            )
+            seen.update(connection.scalars(query))
+        now = unix_time(connection)
+        # In one order everywhere, so that two transactions do not wait in a ring.
+        unseen = [number for number in digests if number not in seen]
+        row = {"consumer": consumer, "partition": partition, "seen_at": now}
+        rows = [{"digest": number, **row} for number in unseen]
+        if insert_unless_there(connection, self._table, rows) != len(rows):
+            raise StoreUnavailable(
+                f"Another partition brought events of partition {partition} at the same moment: "
+                "roll back and try again, and they are known."
+            )
+        return {by_digest[number] for number in unseen}
+
+    def prune(self, connection: Connection, consumer: str, *, days: float) -> int:
+        """Forget events that were applied long ago; return how many.
+
+        Args:
+            connection: a connection to the store, in a transaction of its own.
+            consumer: the consumer's name.
+            days: how long they are remembered.
+        """
+        columns = self._table.c
+        oldest = unix_time(connection) - days * _DAY
+        return connection.execute(
+            self._table.delete().where(columns.consumer == consumer, columns.seen_at < oldest)
+        ).rowcount

@@ -1,0 +1,380 @@
+"""Where a consumer keeps its cursors: a table in its own database."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Engine,
+    Integer,
+    Text,
+    Update,
+    and_,
+    bindparam,
+    func,
+    inspect,
+    select,
+)
+from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.schema import CreateTable
+
+from zeroeventhub.consumer.steps import Place
+from zeroeventhub.consumer.store.admin import CursorStatus, reset, set_cursor, standings
+from zeroeventhub.consumer.store.dead_letters import DeadLetters
+from zeroeventhub.consumer.store.inbox import Inbox
+from zeroeventhub.consumer.store.inheritance import inherit
+from zeroeventhub.consumer.store.lanes import Lanes
+from zeroeventhub.consumer.store.leases import Leases
+from zeroeventhub.consumer.store.tables import HANDED_OVER, NAME_LENGTH, Tables, default, is_at
+from zeroeventhub.databases.clock import Moment
+from zeroeventhub.databases.upsert import insert_unless_there, put
+from zeroeventhub.errors import ConfigurationError, Fenced, LeaseLost, TokenChanged
+from zeroeventhub.protocol import FIRST
+
+__all__ = ["CursorStore", "check_consumer_name"]
+
+_CREATION = 0x7A65726F  # names the lock; "zero" in ASCII
+
+_ADDED = {"epoch": "BIGINT NOT NULL DEFAULT 0", "ended": "BOOLEAN NOT NULL DEFAULT FALSE"}
+"""Columns that the table of cursors did not always have."""
+
+_CONSUMER, _PARTITION = (
+    bindparam("of_consumer", type_=Text),
+    bindparam("of_partition", type_=Integer),
+)
+_PLACE: Any = Place(bindparam("at", type_=Text), bindparam("right", type_=BigInteger))  # type: ignore[arg-type]
+_NEW = bindparam("new", type_=Text)
+"""What a move is told, in a statement for all moves."""
+
+
+class CursorStore:
+    """Keep the cursors of consumers in a SQL database, and what belongs to them.
+
+    Args:
+        engine: the consumer's own database, sync or async.
+        tables: made by `cursor_tables`; by default those in `cursor_metadata`.
+
+    Attributes:
+        leases: which process of a consumer reads which partition.
+        inbox: the ids of events that were applied.
+        dead_letters: events that could not be applied.
+        lanes: how far a page has been applied by lanes that work on it side by side.
+    """
+
+    def __init__(self, engine: Engine | AsyncEngine, *, tables: Tables = default) -> None:
+        self.engine = engine
+        self.tables = tables
+        self.leases = Leases(tables)
+        self.inbox = Inbox(tables)
+        self.dead_letters = DeadLetters(tables)
+        self.lanes = Lanes(tables)
+        # Built once, because every page makes a move.
+        self._moves = {
+            goes_on: self._moved(_CONSUMER, _PARTITION, _PLACE, _NEW, goes_on=goes_on)
+            for goes_on in (False, True)
+        }
+
+    def create_tables(self, connection: Connection) -> None:
+        """Create the tables unless they exist; async: `await connection.run_sync(…)`.
+
+        Raises:
+            ConfigurationError: there is a table of cursors, of an older version.
+        """
+        if connection.dialect.name == "postgresql":
+            # There, two processes that create one table at the same moment get an error.
+            connection.execute(select(func.pg_advisory_xact_lock(_CREATION)))
+        for table in self.tables.all():
+            connection.execute(CreateTable(table, if_not_exists=True))
+        self.check_tables(connection)
+
+    def check_tables(self, connection: Connection) -> None:
+        """Check that the tables are there, as this version has them.
+
+        Raises:
+            ConfigurationError: one is missing, or the one of cursors is of an older version.
+        """
+        cursors, inspector = self.tables.cursors, inspect(connection)
+        for table in self.tables.all():
+            if not inspector.has_table(table.name, schema=table.schema):
+                raise ConfigurationError(
+                    f"This database has no table {table.fullname}: is it the one that the consumer "
+                    "writes to? CursorStore.create_tables creates it."
+                )
+        columns = inspector.get_columns(cursors.name, schema=cursors.schema)
+        there = {column["name"] for column in columns}
+        if missing := [f"{name} {kind}" for name, kind in _ADDED.items() if name not in there]:
+            raise ConfigurationError(
+                f"Table {cursors.fullname} is of an older version: add the columns "
+                f"{', '.join(missing)}; every cursor stays as it is."
+            )
+
+    def load(
+        self, connection: Connection, consumer: str, partition: int, *, start: str = FIRST
+    ) -> Place:
+        """Return a consumer's place in a partition, writing the start if there is none.
+
+        Args:
+            connection: a connection to the store, in a transaction.
+            consumer: the consumer's name.
+            partition: the partition's id.
+            start: the cursor of a consumer that has none.
+
+        Raises:
+            TokenChanged: others have taken the cursor over, and the feed that still shows this
+                partition is behind.
+        """
+        columns = self.tables.cursors.c
+        query = select(columns.cursor, columns.epoch).where(self._is_row(consumer, partition))
+        row = connection.execute(query).first()
+        if row is None:
+            self._insert_unless_there(connection, consumer, partition, start)
+            # A rival's row may be newer than the snapshot that MariaDB and MySQL read; only a
+            # locking read is sure to find it.
+            row = connection.execute(query.with_for_update()).one()
+        if row.cursor == HANDED_OVER:
+            raise _handed_over(partition)
+        return Place(row.cursor, row.epoch)
+
+    def enter(
+        self,
+        connection: Connection,
+        consumer: str,
+        partition: int,
+        owner: str,
+        *,
+        after: int | None = None,
+    ) -> Place:
+        """Return a consumer's place in a partition, and fence whoever had it before.
+
+        It waits for a commit that is under way.
+
+        Args:
+            connection: a connection to the store, in a transaction that is rolled back if this
+                raises.
+            consumer: the consumer's name.
+            partition: the partition's id.
+            owner: the process that enters, which has to hold the partition's lease.
+            after: the partition that has to be read to its end before; None where there is none.
+
+        Raises:
+            LeaseLost: it does not, or the partition before has to be read again.
+            TokenChanged: as `load`.
+        """
+        cursors, columns = self.tables.cursors, self.tables.cursors.c
+        # A write comes first: it waits for commits under way, and what is read then is new.
+        row = {"consumer": consumer, "partition": partition, "cursor": FIRST, "epoch": 1}
+        put(connection, cursors, row, {"epoch": columns.epoch + 1})
+        query = select(columns.cursor, columns.epoch).where(self._is_row(consumer, partition))
+        found = connection.execute(query).one()
+        if found.cursor == HANDED_OVER:
+            raise _handed_over(partition)
+        # Only now: a lease may run out while a commit under way is waited for.
+        if not self.leases.is_held(connection, consumer, partition, owner):
+            raise LeaseLost(
+                f"Another process of consumer {consumer!r} may read partition {partition} now: "
+                "this one does not hold the lease."
+            )
+        if after is not None and not self._has_ended(connection, consumer, after):
+            raise LeaseLost(
+                f"Partition {partition} waits for partition {after}, which consumer {consumer!r} "
+                "has to read to its end first: its cursor was put elsewhere."
+            )
+        return Place(found.cursor, found.epoch)
+
+    def _has_ended(self, connection: Connection, consumer: str, partition: int) -> bool:
+        query = select(self.tables.cursors.c.ended).where(self._is_row(consumer, partition))
+        return bool(connection.scalar(query))
+
+    def cursors(self, connection: Connection, consumer: str) -> dict[int, str]:
+        """Return all cursors of a consumer, by partition."""
+        columns = self.tables.cursors.c
+        query = select(columns.partition, columns.cursor).where(
+            columns.consumer == consumer, func.length(columns.cursor) > 0
+        )
+        return {row.partition: row.cursor for row in connection.execute(query)}
+
+    def standings(self, connection: Connection, consumer: str | None = None) -> list[CursorStatus]:
+        """Return where consumers stand, in the order of their names and partitions.
+
+        Args:
+            connection: a connection to the store.
+            consumer: the one to show; None for all.
+        """
+        return standings(connection, self.tables, consumer)
+
+    def begin(
+        self, connection: Connection, consumer: str, partitions: Collection[int], start: str
+    ) -> None:
+        """Let a consumer that is new start where it wants to, in all partitions at once.
+
+        In partitions that come later it starts at the first event: they are all news to it.
+
+        Args:
+            connection: a connection to the store, in a transaction.
+            consumer: the consumer's name.
+            partitions: those that it reads.
+            start: the cursor to start from.
+        """
+        columns = self.tables.cursors.c
+        known = select(columns.partition).where(columns.consumer == consumer).limit(1)
+        if connection.execute(known).first() is None:
+            for partition in sorted(partitions):
+                self._insert_unless_there(connection, consumer, partition, start)
+
+    def inherit(
+        self,
+        connection: Connection,
+        consumer: str,
+        heirs: Mapping[int, Sequence[int]],
+        remaining: Collection[int],
+    ) -> None:
+        """Hand cursors of partitions that are gone to those that go on from there.
+
+        FeedAPI v2, Method 2 to change partition count. All heirs start at once, and the cursors of
+        parents that are gone go too, so that who still holds a page of one is fenced, and who
+        meets a feed that still shows one does not start it again.
+
+        Args:
+            connection: a connection to the store, in a transaction.
+            consumer: the consumer's name.
+            heirs: by partition, those whose cursors are valid in it, nearest first.
+            remaining: the partitions that keep their cursors, because they are there to read.
+
+        Raises:
+            StoreUnavailable: a page of a partition that is gone has been applied in part, by
+                lanes: its heirs would repeat that part.
+        """
+        inherit(connection, self.tables, consumer, heirs, remaining)
+
+    def move(self, consumer: str, partition: int, place: Place, new: str) -> Update:
+        """Build the statement that moves a cursor, and matches no row unless it is at its place.
+
+        A move to where it is changes nothing, and is fenced all the same.
+        """
+        return self._moved(consumer, partition, place, new, goes_on=new != place.cursor)
+
+    def advance(
+        self, connection: Connection, consumer: str, partition: int, place: Place, new: str
+    ) -> None:
+        """Move a cursor from its place.
+
+        Args:
+            connection: a connection to the store, in a transaction.
+            consumer: the consumer's name.
+            partition: the partition's id.
+            place: where it stands, and in which epoch.
+            new: where it goes.
+
+        Raises:
+            Fenced: it is not at its place any more; the transaction has to be rolled back.
+        """
+        parameters = {
+            _CONSUMER.key: consumer,
+            _PARTITION.key: partition,
+            _PLACE.cursor.key: place.cursor,
+            _PLACE.epoch.key: place.epoch,
+            _NEW.key: new,
+        }
+        moved = connection.execute(self._moves[new != place.cursor], parameters)
+        self.confirm(moved, consumer, partition)
+
+    def end(self, consumer: str, partition: int, place: Place) -> Update:
+        """Build the statement that says that a partition was read to its end; see `move`."""
+        return self._at(consumer, partition, place).values(ended=True, updated_at=Moment())
+
+    @staticmethod
+    def confirm(result: Any, consumer: str, partition: int) -> None:
+        """Check that a move or an end matched its row.
+
+        Raises:
+            Fenced: it did not; the transaction has to be rolled back.
+        """
+        if result.rowcount != 1:
+            raise Fenced(
+                f"The cursor of consumer {consumer!r} in partition {partition} has moved since "
+                "this page was read; roll back: another process has applied the page, or may."
+            )
+
+    def set(self, connection: Connection, consumer: str, partition: int, cursor: str) -> None:
+        """Put a cursor where an operator wants it, and fence who reads the partition.
+
+        Args:
+            connection: a connection to the store, in a transaction.
+            consumer: the consumer's name.
+            partition: the partition's id.
+            cursor: where the consumer goes on: FIRST, LAST, or a cursor that the feed has given.
+
+        Raises:
+            ConfigurationError: this cannot be a cursor, or a consumer's name.
+        """
+        check_consumer_name(consumer)
+        set_cursor(connection, self.tables, consumer, partition, cursor)
+
+    def reset(
+        self,
+        connection: Connection,
+        consumer: str,
+        partitions: Collection[int] | None = None,
+        cursor: str = FIRST,
+    ) -> int:
+        """Let a consumer start again, and forget what it has noted of its events since.
+
+        Empty the projection in the same transaction, and it is built anew.
+
+        Args:
+            connection: a connection to the store, in a transaction.
+            consumer: the consumer's name.
+            partitions: those to read again; None for all.
+            cursor: where from.
+
+        Returns:
+            How many partitions are read again.
+
+        Raises:
+            ConfigurationError: this cannot be a cursor.
+        """
+        return reset(connection, self.tables, consumer, partitions, cursor)
+
+    def _moved(
+        self, consumer: Any, partition: Any, place: Place, new: Any, *, goes_on: bool
+    ) -> Update:
+        values = {"ended": False} if goes_on else {}
+        return self._at(consumer, partition, place).values(
+            cursor=new, updated_at=Moment(), **values
+        )
+
+    def _at(self, consumer: Any, partition: Any, place: Place) -> Update:
+        columns = self.tables.cursors.c
+        return self.tables.cursors.update().where(
+            self._is_row(consumer, partition),
+            is_at(columns.cursor, place.cursor),
+            columns.epoch == place.epoch,
+        )
+
+    def _is_row(self, consumer: Any, partition: Any) -> ColumnElement[bool]:
+        columns = self.tables.cursors.c
+        return and_(columns.consumer == consumer, columns.partition == partition)
+
+    def _insert_unless_there(
+        self, connection: Connection, consumer: str, partition: int, cursor: str
+    ) -> None:
+        # Two processes may start with one consumer name at the same moment.
+        row = {"consumer": consumer, "partition": partition, "cursor": cursor}
+        insert_unless_there(connection, self.tables.cursors, [row])
+
+
+def check_consumer_name(name: str) -> None:
+    """Raise ConfigurationError unless a name can be a consumer's key in the store."""
+    if not 0 < len(name) <= NAME_LENGTH:
+        raise ConfigurationError(
+            f"A consumer's name has 1 to {NAME_LENGTH} characters; this one {len(name)}."
+        )
+
+
+def _handed_over(partition: int) -> TokenChanged:
+    return TokenChanged(
+        f"Other partitions have taken over from partition {partition}: the feed shows "
+        "partitions from before that change."
+    )

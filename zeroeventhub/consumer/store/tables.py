@@ -1,0 +1,180 @@
+"""The tables that lie in a consumer's own database."""
+
+from dataclasses import dataclass, fields
+
+from sqlalchemy import (
+    BigInteger,
+    BindParameter,
+    Boolean,
+    Column,
+    ColumnElement,
+    DateTime,
+    Double,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    and_,
+    false,
+    func,
+)
+from sqlalchemy.dialects import mysql
+from sqlalchemy.schema import SchemaItem
+from sqlalchemy.types import TypeEngine
+
+from zeroeventhub.databases.clock import Moment
+
+__all__ = [
+    "HANDED_OVER",
+    "NAME_LENGTH",
+    "Tables",
+    "cursor_metadata",
+    "cursor_tables",
+    "default",
+    "is_at",
+]
+
+NAME_LENGTH = 200
+"""The most characters that the name of a consumer, or of one of its processes, has."""
+
+HANDED_OVER = ""
+"""What stands in place of the cursor of a partition that others have taken over."""
+
+_DIGEST_LENGTH = 64
+_COLLATION = "utf8mb4_bin"
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Name the tables of a store.
+
+    Attributes:
+        cursors: where each consumer stands in each partition, and in which epoch.
+        leases: which process of a consumer reads a partition, and until when.
+        members: the processes that share a consumer's partitions.
+        inbox: the ids of events that were applied, of feeds that may publish an event twice.
+        dead_letters: events that could not be applied, and those held back behind them.
+        lanes: how far a page has been applied by lanes that work on it side by side.
+    """
+
+    cursors: Table
+    leases: Table
+    members: Table
+    inbox: Table
+    dead_letters: Table
+    lanes: Table
+
+    def all(self) -> tuple[Table, ...]:
+        """Return the tables in the order in which they are created."""
+        return tuple(getattr(self, field.name) for field in fields(self))
+
+
+def cursor_tables(metadata: MetaData, *, schema: str | None = None) -> Tables:
+    """Add the tables of a store to metadata of your own.
+
+    Args:
+        metadata: what the tables join, so that migrations find them.
+        schema: the database schema; None for the connection's default.
+    """
+
+    def table(name: str, *parts: SchemaItem) -> Table:
+        return Table(
+            f"zeroeventhub_{name}",
+            metadata,
+            Column("consumer", _exact(String(NAME_LENGTH)), primary_key=name != "dead_letters"),
+            *parts,
+            schema=schema,
+            sqlite_autoincrement=name == "dead_letters",
+            mysql_engine="InnoDB",
+            mariadb_engine="InnoDB",
+        )
+
+    return Tables(
+        cursors=table(
+            "cursors",
+            _partition(primary_key=True),
+            Column("cursor", _exact(Text()), nullable=False),
+            Column("epoch", BigInteger, nullable=False, server_default="0"),
+            Column("ended", Boolean, nullable=False, server_default=false()),
+            Column(
+                "updated_at", _MOMENT, nullable=False, default=Moment(), server_default=func.now()
+            ),
+        ),
+        leases=table(
+            "leases",
+            _partition(primary_key=True),
+            Column("owner", _exact(String(NAME_LENGTH))),
+            Column("expires_at", Double, nullable=False),
+        ),
+        members=table(
+            "members",
+            Column("owner", _exact(String(NAME_LENGTH)), primary_key=True),
+            Column("expires_at", Double, nullable=False),
+        ),
+        inbox=table(
+            "inbox",
+            Column("digest", _exact(String(_DIGEST_LENGTH)), primary_key=True),
+            _partition(),
+            Column("seen_at", Double, nullable=False),
+            # Created with the table everywhere, which an index is not.
+            UniqueConstraint("consumer", "seen_at", "digest", name="zeroeventhub_inbox_age"),
+        ),
+        dead_letters=table(
+            "dead_letters",
+            Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+            _partition(),
+            Column("key", _long()),
+            Column("key_digest", _exact(String(_DIGEST_LENGTH))),
+            Column("event", _long(), nullable=False),
+            Column("headers", _long(), nullable=False),
+            Column("error", _long(), nullable=False),
+            Column("traceback", _long(), nullable=False),
+            Column("tries", Integer, nullable=False),
+            Column("state", String(10), nullable=False),
+            Column("created_at", _MOMENT, nullable=False, default=Moment()),
+            UniqueConstraint("consumer", "key_digest", "id", name="zeroeventhub_dead_letters_key"),
+            UniqueConstraint(
+                "consumer", "partition", "id", name="zeroeventhub_dead_letters_partition"
+            ),
+        ),
+        lanes=table(
+            "lanes",
+            _partition(primary_key=True),
+            Column("lane", Integer, primary_key=True, autoincrement=False),
+            Column("lanes", Integer, nullable=False),
+            Column("cursor", _exact(Text()), nullable=False),
+            Column("done", BigInteger, nullable=False),
+        ),
+    )
+
+
+def is_at(column: ColumnElement[str], cursor: str | BindParameter[str]) -> ColumnElement[bool]:
+    """Compare a cursor, which is ASCII, to the last space, which MariaDB and MySQL overlook."""
+    return and_(column == cursor, func.length(column) == func.length(cursor))
+
+
+def _exact(kind: String) -> TypeEngine[str]:
+    """Compare every character as it is, which MariaDB and MySQL do if a column says so."""
+    return kind.with_variant(type(kind)(kind.length, collation=_COLLATION), "mysql", "mariadb")
+
+
+def _long() -> TypeEngine[str]:
+    """Hold text of any length, where Text ends at 64 KiB too."""
+    return Text().with_variant(mysql.LONGTEXT(collation=_COLLATION), "mysql", "mariadb")
+
+
+def _partition(*, primary_key: bool = False) -> Column[int]:
+    return Column(
+        "partition", Integer, primary_key=primary_key, autoincrement=False, nullable=False
+    )
+
+
+_MOMENT = DateTime(timezone=True)
+
+cursor_metadata = MetaData()
+"""Metadata that holds the tables of a store, for Alembic's `target_metadata`."""
+
+default = cursor_tables(cursor_metadata)
+"""The tables of a store that was given none."""

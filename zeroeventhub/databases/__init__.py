@@ -1,0 +1,1 @@
+"""What differs between PostgreSQL, MariaDB, MySQL and SQLite."""

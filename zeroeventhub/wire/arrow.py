@@ -1,0 +1,343 @@
+"""Pages to Apache Arrow and back: an IPC stream whose rows are events and checkpoints.
+
+A message of the stream is a marker, the length of its metadata, the metadata, and its body, whose
+length stands in the metadata (Arrow Columnar Format, Encapsulated message format). The metadata is
+a FlatBuffer: a table knows by its vtable where each of its fields is. Bounds are checked there,
+before pyarrow reads anything.
+"""
+
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.ipc
+
+from zeroeventhub.errors import CutPage, FeedFailure, PageTooLarge, ProtocolError
+from zeroeventhub.protocol import Page
+from zeroeventhub.wire.lines import BETWEEN_EVENTS
+from zeroeventhub.wire.ndjson import PageDecoder, parts_of
+
+__all__ = [
+    "EVENTS",
+    "PREFIX",
+    "ROWS",
+    "ArrowDecoder",
+    "ArrowPage",
+    "batch_of",
+    "body_length",
+    "encode_page",
+    "is_packed",
+    "metadata_length",
+]
+
+PREFIX = 8
+"""Bytes before the metadata."""
+
+_MARKER = 0xFFFFFFFF
+
+# Fields by their place in Message.fbs; RecordBatch is the third kind of header.
+_HEADER_TYPE, _HEADER, _BODY_LENGTH = 1, 2, 3
+_RECORD_BATCH, _COMPRESSION = 3, 3
+
+
+def metadata_length(prefix: bytes | bytearray) -> int:
+    """Read how long the metadata behind a prefix is; 0 where the stream ends.
+
+    Raises:
+        ProtocolError: it is not the prefix of a message.
+    """
+    marker, length = struct.unpack_from("<Ii", prefix)
+    if marker != _MARKER or length < 0:
+        raise ProtocolError("The answer says that it is an Arrow stream, and is not.")
+    return int(length)
+
+
+def body_length(metadata: bytes) -> int:
+    """Read how long the body of a message is.
+
+    Raises:
+        ProtocolError: the metadata does not say it.
+    """
+    try:
+        field = _field(metadata, _root(metadata), _BODY_LENGTH)
+        (length,) = struct.unpack_from("<q", metadata, field) if field else (0,)
+    except struct.error:
+        length = -1
+    if length < 0:
+        raise ProtocolError("A message of the Arrow stream does not say how long it is.")
+    return int(length)
+
+
+def is_packed(metadata: bytes) -> bool:
+    """Tell whether a message is a record batch whose buffers are compressed.
+
+    Raises:
+        ProtocolError: the metadata does not say it.
+    """
+    try:
+        message = _root(metadata)
+        kind, header = (_field(metadata, message, field) for field in (_HEADER_TYPE, _HEADER))
+        if not (kind and header) or metadata[kind] != _RECORD_BATCH:
+            return False
+        return _field(metadata, _followed(metadata, header), _COMPRESSION) != 0
+    except (struct.error, IndexError):
+        raise ProtocolError("A message of the Arrow stream is broken.") from None
+
+
+def _root(buffer: bytes) -> int:
+    return _followed(buffer, 0)
+
+
+def _followed(buffer: bytes, place: int) -> int:
+    (offset,) = struct.unpack_from("<I", buffer, place)
+    return place + int(offset)
+
+
+def _field(buffer: bytes, table: int, number: int) -> int:
+    """Return the place of a table's field; 0 if the table does not have it."""
+    (back,) = struct.unpack_from("<i", buffer, table)
+    vtable = table - back
+    if vtable < 0:
+        raise struct.error
+    (size,) = struct.unpack_from("<H", buffer, vtable)
+    entry = 4 + 2 * number
+    if entry + 2 > size:
+        return 0
+    (offset,) = struct.unpack_from("<H", buffer, vtable + entry)
+    return table + int(offset) if offset else 0
+
+
+ROWS = pa.schema([pa.field("data", pa.string()), pa.field("checkpoint", pa.string())])
+"""The schema on the wire, where a row is what a line is elsewhere."""
+
+EVENTS = pa.schema([pa.field("data", pa.string(), nullable=False)])
+"""The schema of what a reader is given: the JSON of each event's data, byte for byte."""
+
+
+@dataclass(frozen=True)
+class ArrowPage:
+    """Hold events of one partition up to and including a checkpoint; see `Page`.
+
+    Attributes:
+        batches: the events in the partition's order, as record batches of the schema `EVENTS`.
+        cursor: the checkpoint: where the next page starts.
+        caught_up: whether the page held everything that could be read just then.
+        stop_reached: whether the page ends at the cursor that the read was to stop at.
+    """
+
+    batches: Sequence[pa.RecordBatch]
+    cursor: str
+    caught_up: bool = False
+    stop_reached: bool = False
+
+    @classmethod
+    def of(cls, page: Page) -> "ArrowPage":
+        """Make columns of a page that came as lines."""
+        data = pa.array([event.raw for event in page.events], pa.string())
+        batches = [batch_of(data)] if page.events else []
+        return cls(batches, page.cursor, page.caught_up, page.stop_reached)
+
+
+def batch_of(data: pa.StringArray) -> pa.RecordBatch:
+    """Make a batch of events, given the JSON of each."""
+    return pa.record_batch([data], schema=EVENTS)
+
+
+_REFUSED = (pa.ArrowException, OSError, ValueError, MemoryError)
+
+
+class ArrowDecoder:
+    """Collect the bytes of a response into a page; see `PageDecoder`.
+
+    Args:
+        partition: the partition that was asked for.
+        page_bytes: the longest page to take.
+        page_events: the most events to take, and the most checkpoints.
+        line_bytes: the longest JSON of an event to take.
+    """
+
+    def __init__(
+        self,
+        partition: int,
+        *,
+        page_bytes: float = math.inf,
+        page_events: float = math.inf,
+        line_bytes: float = math.inf,
+    ) -> None:
+        self._partition = partition
+        self._page_bytes = page_bytes
+        self._page_events = page_events
+        self._line_bytes = line_bytes
+        self._taken = 0
+        self._rest = bytearray()
+        self._needed = PREFIX  # bytes that have to be there for another look
+        self._has_schema = False
+        self._events = 0
+        self._checkpoints = 0
+        self._settled: list[pa.RecordBatch] = []
+        self._tail: list[pa.RecordBatch] = []
+        self._checkpoint: Page | None = None
+
+    def feed(self, chunk: bytes) -> None:
+        """Take the next bytes.
+
+        Raises:
+            ProtocolError: a whole message is not one that the protocol allows.
+            PageTooLarge: the page, or an event of it, is longer than it may be; what was read
+                before that stands.
+        """
+        self._rest += chunk
+        while message := self._next_message():
+            self._take(message)
+
+    def page(self) -> ArrowPage:
+        """Return the events up to the last checkpoint.
+
+        Raises:
+            CutPage: there was no checkpoint.
+        """
+        last = self._checkpoint
+        if last is None:
+            raise CutPage("The page ended before its checkpoint; it has to be read again.")
+        # Events behind it were cut off with the rest: they are there to be read.
+        caught_up = last.caught_up and not self._tail
+        return ArrowPage(self._settled, last.cursor, caught_up, last.stop_reached)
+
+    def _next_message(self) -> bytes:
+        """Take a message out of what came; nothing if it is not there as a whole."""
+        while len(self._rest) >= self._needed:
+            start = end = PREFIX + metadata_length(self._rest)
+            self._expect_room(start)
+            if len(self._rest) < start:
+                self._needed = start
+                break
+            if start > PREFIX:
+                metadata = bytes(self._rest[PREFIX:start])
+                end += body_length(metadata)
+                self._expect_room(end)
+                if len(self._rest) < end:
+                    self._needed = end  # the metadata, of any length, is read no third time
+                    break
+                if is_packed(metadata):
+                    # What it holds is bounded by nothing before it is unpacked.
+                    raise ProtocolError("The Arrow stream is compressed, which no page may be.")
+            with memoryview(self._rest) as rest:
+                message = bytes(rest[:end])
+            del self._rest[:end]
+            self._needed = PREFIX
+            self._taken += end
+            if end > PREFIX:
+                return message
+        return b""
+
+    def _take(self, message: bytes) -> None:
+        try:
+            read = pa.ipc.read_message(pa.py_buffer(message))
+            if not self._has_schema:
+                self._expect_schema(read)
+                return
+            batch = pa.ipc.read_record_batch(read, ROWS)
+            batch.validate(full=True)
+        except _REFUSED as error:
+            raise ProtocolError(f"A message of the Arrow stream is broken: {error}") from error
+        self._expect_bounds(batch)
+        self._take_rows(*batch.columns)
+
+    def _expect_schema(self, message: pa.Message) -> None:
+        # What is no schema must not be read as one: pyarrow does not look.
+        if message.type != "schema" or not pa.ipc.read_schema(message).equals(ROWS):
+            raise ProtocolError("The Arrow stream has other columns than a page has.")
+        self._has_schema = True
+
+    def _take_rows(self, data: pa.StringArray, checkpoints: pa.StringArray) -> None:
+        start = 0
+        has_some = checkpoints.null_count < len(checkpoints)
+        for row in pc.indices_nonzero(checkpoints.is_valid()).to_pylist() if has_some else ():
+            self._take_events(data[start : row + 1])
+            self._checkpoint = self._read_checkpoint(checkpoints[row].as_py())
+            self._settled += self._tail
+            self._tail = []
+            start = row + 1
+        self._take_events(data[start:])
+
+    def _take_events(self, data: pa.StringArray) -> None:
+        found = data.drop_null() if data.null_count else data
+        if len(found):
+            self._events += len(found)
+            self._tail.append(batch_of(found))
+
+    def _read_checkpoint(self, line: str) -> Page:
+        """Read a checkpoint, which is a line of its own."""
+        decoder = PageDecoder(self._partition)
+        decoder.feed(line.encode() + b"\n")
+        try:
+            page = decoder.page()
+        except CutPage:
+            page = None
+        if page is None or page.events:
+            raise ProtocolError("A checkpoint of the page is none.")
+        return page
+
+    def _expect_bounds(self, batch: pa.RecordBatch) -> None:
+        self._checkpoints += batch.num_rows - batch.column(1).null_count
+        if self._checkpoints > self._page_events:  # each costs as much as some events
+            self._refuse_page(f"{self._page_events:,} checkpoints", "page_events")
+        if self._events + batch.num_rows - batch.column(0).null_count > self._page_events:
+            self._refuse_page(f"{self._page_events:,} events", "page_events")
+        # No text in few bytes is too long.
+        longest = (pc.max(pc.binary_length(column)).as_py() or 0 for column in batch.columns)
+        if batch.nbytes > self._line_bytes and max(longest) > self._line_bytes:
+            raise PageTooLarge(
+                f"An event of the page is longer than {self._line_bytes:,} bytes: to read it, "
+                "raise the client's Limits.line_bytes."
+            )
+
+    def _expect_room(self, more: int) -> None:
+        if self._taken + more > self._page_bytes:
+            self._rest.clear()
+            self._refuse_page(f"{self._page_bytes:,} bytes", "page_bytes")
+
+    def _refuse_page(self, bound: str, name: str) -> NoReturn:
+        raise PageTooLarge(
+            f"The page has more than {bound}: ask for fewer events with `limit`, or raise the "
+            f"client's Limits.{name}."
+        )
+
+
+def encode_page(lines: bytes) -> bytes:
+    """Encode a page as an Arrow IPC stream: a batch of its events, and one of its checkpoint.
+
+    Args:
+        lines: the page as FeedAPI v2 has it.
+
+    Raises:
+        FeedFailure: an event is not UTF-8, or larger than Arrow takes.
+    """
+    events, checkpoint = parts_of(lines)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, ROWS) as stream:
+        if events:
+            data = _split(events)
+            stream.write_batch(pa.record_batch([data, _nothing(len(data))], schema=ROWS))
+        last = [_nothing(1), pa.array([checkpoint], pa.string())]
+        stream.write_batch(pa.record_batch(last, schema=ROWS))
+    body: bytes = sink.getvalue().to_pybytes()
+    return body
+
+
+def _split(events: bytes) -> pa.StringArray:
+    try:
+        text = pa.array([events[len(b'{"data":') : -len(b"}\n")]], pa.string())
+    except pa.ArrowException as error:
+        raise FeedFailure(f"A page cannot be sent as Arrow: {error}") from error
+    lines = pc.split_pattern(text, BETWEEN_EVENTS.decode()).values
+    # As a reader of lines sees it: white space around a value is not of it.
+    return pc.ascii_trim(lines, characters=" \t\r")
+
+
+def _nothing(count: int) -> pa.StringArray:
+    return pa.nulls(count, pa.string())

@@ -1,0 +1,433 @@
+"""Pages to bytes and bytes to pages: the line format of ZeroEventHub v1 and FeedAPI v2.
+
+A line is an event (`data`), a checkpoint (`cursor`), both, or something newer that is passed
+over. Lines end in byte 0x0A and in nothing else: U+2028 and U+0085 are data.
+
+A page is decoded in one call, which is several times as quick as a call for each line. Where that
+call cannot vouch for every line, each is decoded by itself, to say which one is wrong.
+"""
+
+import math
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import lru_cache
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeAlias, overload
+
+import msgspec
+
+from zeroeventhub.errors import CutPage, PageTooLarge, ProtocolError
+from zeroeventhub.protocol import FIRST, LAST, Event, Page, is_cursor
+from zeroeventhub.wire.lines import lines_of, one_line
+
+__all__ = [
+    "PageDecoder",
+    "PageEvents",
+    "encode_page",
+    "encode_page_v1",
+    "expect_cursor",
+    "parts_of",
+]
+
+
+_encode = msgspec.json.encode
+
+
+def encode_page(page: Page) -> bytes:
+    """Encode a page as FeedAPI v2 has it (Events endpoint, Response)."""
+    return b"%b{%b}\n" % (lines_of(page.events), _checkpoint(page))
+
+
+def parts_of(body: bytes) -> tuple[bytes, bytes]:
+    """Return the lines of a page's events, and its checkpoint.
+
+    Args:
+        body: what `encode_page` has made.
+    """
+    start = body.rfind(b"\n", 0, -1) + 1  # of the last line
+    return body[:start], body[start:-1]
+
+
+def _checkpoint(page: Page) -> bytes:
+    flags = b',"caughtUp":true' if page.caught_up else b""
+    flags += b',"stopReached":true' if page.stop_reached else b""
+    return b'"cursor":%b%b' % (_encode(page.cursor), flags)
+
+
+def encode_page_v1(partition: int, page: Page, headers: Collection[str]) -> bytes:
+    """Encode a page as ZeroEventHub v1 has it (Response).
+
+    Args:
+        partition: the partition that the page belongs to.
+        page: its events and its checkpoint.
+        headers: names of the headers to send; `_all` sends all.
+    """
+    prefix = b'{"partition":%d,' % partition
+    lines = []
+    for event in page.events:
+        chosen = {
+            name: value
+            for name, value in event.headers.items()
+            if name in headers or "_all" in headers
+        }
+        part = b'"headers":%b,' % _encode(chosen) if chosen else b""
+        lines.append(b'%b%b"data":%b}\n' % (prefix, part, one_line(event.raw)))
+    lines.append(b'%b"cursor":%b}\n' % (prefix, _encode(page.cursor)))
+    return b"".join(lines)
+
+
+_WHITE_SPACE = b" \t\r"
+"""What JSON allows between its parts and no line ends with."""
+
+_UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+class _Object(msgspec.Struct):
+    """Any object: nothing of it is kept."""
+
+
+class _Line(msgspec.Struct, rename="camel", gc=False):
+    data: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    cursor: str | None = None
+    # Raw, because what is not a flag may be anything.
+    caught_up: msgspec.Raw = msgspec.Raw()
+    stop_reached: msgspec.Raw = msgspec.Raw()
+    partition: str | int | None = None
+    headers: dict[str, str] | None = None
+
+
+_UNSET = msgspec.UNSET
+_decode_line = msgspec.json.Decoder(_Line).decode
+_decode_lines = msgspec.json.Decoder(_Line).decode_lines
+
+_TWO_ON_A_LINE = re.compile(rb"\}[ \t\r]*\{")
+_cursor_of = attrgetter("cursor")
+_data_of = attrgetter("data")
+_partition_of = attrgetter("partition")
+
+_SMALL = 1024
+"""Bytes of a chunk that is put together with others: each by itself takes more than its bytes."""
+
+_MORE = 1_000
+"""Lines that a page may have beside two for each event."""
+
+_Lines: TypeAlias = list[Any]
+"""Lines of the form of `_Line`, with the data as Raw or as a type that was asked for."""
+
+
+@lru_cache(maxsize=64)
+def _typed_decoder(data_type: Any) -> Any:
+    """Return what decodes lines whose data is of a type."""
+    fields: list[Any] = [
+        (field.name, data_type if field.name == "data" else field.type, field.default)
+        for field in msgspec.structs.fields(_Line)
+    ]
+    model = msgspec.defstruct("Line", fields, rename="camel", gc=False)
+    return msgspec.json.Decoder(model).decode_lines
+
+
+class PageEvents(Sequence[Event]):
+    """Hold the events of a page, and make each of them when the first is asked for.
+
+    Args:
+        lines: the lines that have events.
+        text: these lines as they came; other lines may stand between them.
+        data_type: what their data was decoded as; None where it was not.
+
+    Attributes:
+        prepared: what was made of them before it was asked for, by what it was made for.
+    """
+
+    def __init__(self, lines: _Lines, text: bytes, data_type: Any) -> None:
+        self._count = len(lines)
+        self._text = text
+        self._data_type = data_type
+        self._lines: _Lines | None = lines
+        self._events: list[Event] | None = None
+        self.prepared: dict[Any, Any] = {}
+
+    def __len__(self) -> int:
+        """Return how many they are, without making them."""
+        return self._count
+
+    def __iter__(self) -> Iterator[Event]:
+        """Yield them in their order."""
+        return iter(self._all())
+
+    @overload
+    def __getitem__(self, index: int) -> Event: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Event]: ...
+    def __getitem__(self, index: int | slice) -> Event | list[Event]:
+        """Return one, or a list of some."""
+        return self._all()[index]
+
+    def __eq__(self, other: object) -> bool:
+        """Compare them with other events in their order."""
+        return self._all() == list(other) if isinstance(other, Sequence) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment] # as lists have none
+
+    def __repr__(self) -> str:
+        """Show them as a list does."""
+        return repr(self._all())
+
+    def decoded(self, data_type: Any) -> list[Any] | None:
+        """Return the data of all events, decoded as a type in one call; None if one does not fit.
+
+        Values are given out once, since they may be changed; who asks again gets new ones.
+        """
+        lines, self._lines = self._lines, None
+        if lines is None or data_type != self._data_type:
+            try:
+                lines = _typed_decoder(data_type)(self._text)
+            except Exception:  # noqa: BLE001 - a model of the caller's may raise anything
+                return None
+        return [line.data for line in lines or () if line.data is not _UNSET]
+
+    def _all(self) -> list[Event]:
+        if self._events is None:
+            lines, self._lines = self._lines, None
+            if lines is None or self._data_type is not None:
+                lines = [line for line in _decode_lines(self._text) if line.data is not _UNSET]
+            self._events = [
+                Event(bytes(line.data), line.headers) if line.headers else Event(bytes(line.data))
+                for line in lines
+            ]
+        return self._events
+
+
+class PageDecoder:
+    """Collect the bytes of a response into a page.
+
+    Feed it chunks as they come, then ask for the page. Events after the last checkpoint are
+    dropped: they will be sent again.
+
+    Args:
+        partition: the partition that was asked for.
+        page_bytes: the longest page to take.
+        page_events: the most events to take; lines may be twice as many, and some more.
+        line_bytes: the longest line to take, without its newline.
+        data_type: what the events will be asked for as; see `PageEvents.decoded`.
+    """
+
+    def __init__(
+        self,
+        partition: int,
+        *,
+        page_bytes: float = math.inf,
+        page_events: float = math.inf,
+        line_bytes: float = math.inf,
+        data_type: Any = None,
+    ) -> None:
+        self._partition = str(partition)
+        self._room = page_bytes
+        self._page_bytes = page_bytes
+        self._page_events = page_events
+        self._line_bytes = line_bytes
+        self._data_type = data_type
+        self._chunks: list[bytes | bytearray] = []
+
+    def feed(self, chunk: bytes) -> None:
+        """Take the next bytes.
+
+        Raises:
+            PageTooLarge: the page is longer than it may be; what came before that stands.
+        """
+        kept = chunk if len(chunk) <= self._room else chunk[: int(self._room)]
+        if len(kept) >= _SMALL:
+            self._chunks.append(kept)
+        elif self._chunks and isinstance(self._chunks[-1], bytearray):
+            self._chunks[-1] += kept
+        else:
+            self._chunks.append(bytearray(kept))
+        self._room -= len(chunk)
+        if self._room < 0:
+            self._room = 0
+            raise _page_too_large(f"{self._page_bytes:,} bytes", "page_bytes")
+
+    def page(self, *, is_whole: bool = True) -> Page:
+        """Return the events up to the last checkpoint within the bounds.
+
+        Args:
+            is_whole: whether the body ended by itself, so that its last line may have no newline.
+
+        Raises:
+            CutPage: there was no checkpoint.
+            PageTooLarge: there was none within the bounds.
+            ProtocolError: a line is not one that the protocol allows.
+        """
+        body = b"".join(self._chunks)
+        # A publisher may leave out the last newline; what was cut short is no whole object.
+        if is_whole and not body.endswith(b"\n") and _is_object(body[body.rfind(b"\n") + 1 :]):
+            body += b"\n"
+        lines = self._at_once(body)
+        if lines is None:
+            found = self._settle(self._one_by_one(body))
+        elif _is_plain(lines):
+            checkpoint = lines.pop()
+            expect_cursor(checkpoint.cursor)
+            found = _Settled(lines, [], checkpoint, 0, None)
+        else:
+            found = self._settle(lines)
+        checkpoint = found.checkpoint
+        if checkpoint is None:
+            raise found.error or CutPage(
+                "The page ended before its checkpoint; it has to be read again."
+            )
+        text = body
+        if lines is None or found.tail:
+            text = b"\n".join(body.split(b"\n", found.upto)[:-1])
+        typed = lines is not None and type(checkpoint) is not _Line
+        return Page(
+            PageEvents(found.lines, text, self._data_type if typed else None),
+            checkpoint.cursor,
+            # Events behind it were cut off with the rest: they are there to be read.
+            caught_up=not found.tail and bytes(checkpoint.caught_up) == b"true",
+            stop_reached=bytes(checkpoint.stop_reached) == b"true",
+        )
+
+    def _at_once(self, text: bytes) -> _Lines | None:
+        """Decode a text in one call; None if it takes more than that to vouch for each line."""
+        if len(text) > self._line_bytes or not _is_utf_8(text):
+            return None
+        # What there are more of than lines of a page takes many times its bytes when decoded.
+        count = text.count(b"\n")
+        if count > self._page_events or _TWO_ON_A_LINE.search(text) is not None:
+            return None
+        lines: _Lines | None = None
+        if self._data_type is not None:
+            try:
+                lines = _typed_decoder(self._data_type)(text)
+            except Exception:  # noqa: BLE001 - a model of the caller's may raise anything
+                lines = None
+        try:
+            lines = lines or _decode_lines(text)
+        except _UNDECODABLE:
+            return None
+        # As many values as lines, and no two on a line: each line is one, from end to end.
+        return lines if 0 < len(lines) == count and text.endswith(b"\n") else None
+
+    def _one_by_one(self, text: bytes) -> Iterator[_Line]:
+        """Decode line by line, until one is too long or brings an event too many."""
+        events = 0
+        most = 2 * self._page_events + _MORE
+        *lines, rest = text.split(b"\n", -1 if most == math.inf else int(most))
+        for line in lines:
+            if len(line) > self._line_bytes:
+                raise self._line_too_large()
+            try:
+                line.decode()  # what is passed over unparsed must be UTF-8 as well
+                parsed = _decode_line(line)
+            except _UNDECODABLE as error:
+                if line.strip(_WHITE_SPACE):
+                    raise ProtocolError(
+                        f"A line of the page is not of the protocol: {error}"
+                    ) from error
+                parsed = _Line()
+            events += parsed.data is not _UNSET
+            if events > self._page_events:
+                raise _page_too_large(f"{self._page_events:,} events", "page_events")
+            yield parsed
+        if b"\n" in rest:
+            raise _page_too_large(f"{most:,} lines", "page_events")
+        if len(rest) > self._line_bytes:
+            raise self._line_too_large()
+
+    def _line_too_large(self) -> PageTooLarge:
+        return PageTooLarge(
+            f"A line of the page is longer than {self._line_bytes:,} bytes: to read it, raise the "
+            "client's Limits.line_bytes."
+        )
+
+    def _settle(self, lines: Iterable[Any]) -> "_Settled":
+        """Find the last checkpoint, and the events before it.
+
+        Raises:
+            ProtocolError: a line is of another partition, or its cursor cannot be one.
+        """
+        settled: _Lines = []
+        tail: _Lines = []
+        checkpoint, number, count, error = None, 0, 0, None
+        try:
+            for number, line in enumerate(lines, start=1):
+                if line.data is _UNSET and not line.cursor:
+                    continue
+                if line.partition is not None and str(line.partition) != self._partition:
+                    raise ProtocolError(
+                        f"A line of partition {line.partition} came "
+                        f"in a page of partition {self._partition}."
+                    )
+                if line.data is not _UNSET:
+                    tail.append(line)
+                if line.cursor:
+                    expect_cursor(line.cursor)
+                    settled += tail
+                    tail, checkpoint, count = [], line, number
+        except PageTooLarge as too_large:
+            error = too_large
+        return _Settled(settled, tail, checkpoint, count, error)
+
+
+def _is_plain(lines: _Lines) -> bool:
+    """Tell whether lines are events that say nothing else, and a checkpoint at their end."""
+    last = len(lines) - 1
+    return (
+        bool(lines[last].cursor)
+        and list(map(_cursor_of, lines)).count(None) == last
+        and list(map(_partition_of, lines)).count(None) == last + 1
+        and lines[last].data is _UNSET
+        and list(map(_data_of, lines)).count(_UNSET) == 1
+    )
+
+
+class _Settled(NamedTuple):
+    """Hold the lines of the events before a checkpoint, and of those behind it.
+
+    Attributes:
+        lines: of the events before it.
+        tail: of those behind it.
+        checkpoint: its line; None where there is none.
+        upto: how many lines there are up to it.
+        error: the bound that was broken behind it, if one was.
+    """
+
+    lines: _Lines
+    tail: _Lines
+    checkpoint: Any
+    upto: int
+    error: PageTooLarge | None
+
+
+def expect_cursor(cursor: str) -> str:
+    """Refuse a cursor that could not be read from."""
+    if cursor in {FIRST, LAST} or not is_cursor(cursor):
+        raise ProtocolError("The feed gave a cursor that cannot be read from.")
+    return cursor
+
+
+def _page_too_large(bound: str, name: str) -> PageTooLarge:
+    return PageTooLarge(
+        f"The page has more than {bound}: ask for fewer events with `limit`, or raise the "
+        f"client's Limits.{name}."
+    )
+
+
+def _is_object(line: bytes) -> bool:
+    """Tell whether bytes are a JSON object from its beginning to its end."""
+    try:
+        line.decode()
+        msgspec.json.decode(line, type=_Object)
+    except _UNDECODABLE:
+        return False
+    return True
+
+
+def _is_utf_8(text: bytes) -> bool:
+    if text.isascii():
+        return True
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
