@@ -10,7 +10,7 @@ EVERYTHING = -m "" --hypothesis-profile=random
 # Python keeps what it compiles, whatever the caller's environment says: a process starts in half the time.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo spark quick test test-all check coverage mutants soak bench clean
+.PHONY: demo spark quick test test-all check coverage mutants soak bench wheel clean
 
 demo: .venv/demo
 	.venv/bin/zeroeventhub demo
@@ -56,6 +56,10 @@ soak: .venv/test
 # of the document: make bench SUITE=drain OPTIONS='--events 1000000 --rows 10000000'
 bench: .venv-bench/bench
 	.venv-bench/bin/python -m benchmarks $(SUITE) $(OPTIONS)
+
+# A source distribution and a wheel in dist/, to install where there is no checkout.
+wheel: .venv/test
+	.venv/bin/python -m build --outdir dist
 
 clean:
 	rm -rf .venv .venv-sqlalchemy-2.0 .venv-python3.* .venv-peer .venv-bench .venv-bench-peer

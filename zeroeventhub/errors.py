@@ -272,11 +272,13 @@ def require(package: str, *, extra: str, user: str) -> None:
     Args:
         package: the package's import name.
         extra: the extra of this distribution that installs it.
-        user: what needs it, in the words of the sentence that the reader will see.
+        user: what needs it, as the subject of the sentence that the reader will see.
     """
     if find_spec(package) is None:
+        name = {"opentelemetry": "opentelemetry-api"}.get(package, package.replace("_", "-"))
         raise MissingExtra(
-            f"{user} needs the package {package}: pip install 'zeroeventhub[{extra}]'"
+            f"{user} needs the package {package}: pip install {name} "
+            f"(zeroeventhub's extra [{extra}] installs it with all that belongs to it)"
         )
 
 

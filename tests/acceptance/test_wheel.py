@@ -1,0 +1,82 @@
+"""The wheel works where there is no checkout, with what a package registry has."""
+
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+PUBLISHED_AND_CONSUMED = """
+import threading, time
+import httpx, uvicorn
+from sqlalchemy import JSON, Column, Integer, MetaData, Table, create_engine, insert
+from starlette.applications import Starlette
+from zeroeventhub import Client, Consumer, CursorStore, TableFeed, feed_routes
+
+engine = create_engine("sqlite:///shop.db")
+store, tables = CursorStore(engine), MetaData()
+key = Column("id", Integer, primary_key=True)
+orders = Table("orders", tables, key, Column("data", JSON), sqlite_autoincrement=True)
+app = Starlette(routes=feed_routes("/orders", TableFeed(orders, data="data"), engine))
+with engine.begin() as connection:
+    tables.create_all(connection)
+    store.create_tables(connection)
+    connection.execute(insert(orders), [{"data": {"amount": 12}}, {"data": {"amount": 7.5}}])
+
+server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
+threading.Thread(target=server.run, daemon=True).start()
+while not server.started:
+    time.sleep(0.01)
+host, port = server.servers[0].sockets[0].getsockname()
+with httpx.Client() as http:
+    for page in Consumer(Client(f"http://{host}:{port}/orders", http), store, "billing"):
+        with engine.begin() as connection:
+            page.commit(connection)
+        print(sum(event.data["amount"] for event in page.events))
+        break
+"""
+
+IN_SPARK = """
+from zeroeventhub.spark import FeedSource
+from pyspark_zeroeventhub import DefaultSource
+print(FeedSource.name(), DefaultSource is FeedSource)
+"""
+
+TYPES = """
+from pathlib import Path
+import zeroeventhub
+print(Path(zeroeventhub.__file__).with_name("py.typed").exists())
+"""
+
+
+def run(python, *arguments):
+    """Run Python outside of the checkout, and return what it prints."""
+    command, folder = [python, *arguments], python.parent
+    printed = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+    assert printed.stderr == ""
+    return printed.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)  # it waits for a package registry
+def test_wheel_opens_every_door(tmp_path):
+    """In an empty environment, the wheel publishes, consumes, and is a source of Spark."""
+    pip = ["-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+    build = [sys.executable, "-m", "build", "--outdir", tmp_path, ROOT]
+    subprocess.run(build, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    assert len(list(tmp_path.glob("*.tar.gz"))) == 1
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    subprocess.run([python, *pip, f"{wheel}[cli]"], check=True, capture_output=True)
+    assert run(python, "-c", PUBLISHED_AND_CONSUMED) == "19.5\n"
+    assert run(python, "-c", TYPES) == "True\n"
+    assert run(python, "-m", "zeroeventhub", "--version").startswith("zeroeventhub")
+    # PySpark is the one of the tests' environment: it is large.
+    pytest.importorskip("pyspark", reason="PySpark is not installed: pip install --group spark")
+    (packages,) = (tmp_path / "venv" / "lib").glob("python*/site-packages")
+    (packages / "spark.pth").write_text(sysconfig.get_path("purelib"))
+    assert run(python, "-c", IN_SPARK) == "zeroeventhub True\n"
