@@ -98,7 +98,7 @@ class Layout:
 
     @cached_property
     def token(self) -> str:
-        """Return the token: the same for equal layouts, another for others."""
+        """Return the token: the same for equal layouts, different for different ones."""
         shares = [[astuple(share) for share in group] for group in (self.partitions, self.dropped)]
         described = repr((*shares, self.next_id))
         return sha256(described.encode()).hexdigest()[:12]
@@ -212,7 +212,7 @@ class Layout:
     def drop(self, partition: int) -> "Layout":
         """Show a closed partition no more; those that started after it start without it.
 
-        Its events are lost to whoever has not read them.
+        Consumers that have not read its events lose them.
 
         Raises:
             ConfigurationError: there is no such partition, or it is not closed.
@@ -276,7 +276,7 @@ class Layout:
         if stop > HIGHEST_PARTITION + 1:
             raise ConfigurationError(
                 f"Ids of partitions go up to {HIGHEST_PARTITION} and are not given again: "
-                f"{count} more are not to be had behind {self.next_id - 1}."
+                f"{count} more do not fit above {self.next_id - 1}."
             )
         return range(self.next_id, stop)
 

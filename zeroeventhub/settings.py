@@ -1,6 +1,7 @@
 """Bound what a client takes of a feed, and what a feed takes of its process and database."""
 
 import math
+from collections.abc import Container
 from dataclasses import dataclass, fields
 
 from zeroeventhub.errors import ConfigurationError
@@ -9,21 +10,19 @@ from zeroeventhub.protocol import LARGEST_PAGE
 __all__ = ["Capacity", "Limits"]
 
 _MEBIBYTE = 1024 * 1024
-_FOR_EVER = 1_000_000
-_MAY_BE_ZERO = {"bytes_per_second", "grace"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
     """Bound what a client takes from a feed.
 
-    A page that breaks a bound behind one of its checkpoints counts up to that checkpoint. Else
-    it is an error: one to try again for a bound of time, a final one for a bound of size.
+    A page that breaks a bound after one of its checkpoints counts up to that checkpoint. Otherwise
+    it is an error: a transient one for a bound of time, a final one for a bound of size.
 
     Attributes:
-        seconds: for a whole answer with its headers, beside the `wait` that was asked for.
+        seconds: for a whole answer with its headers, in addition to the `wait` that was asked for.
         bytes_per_second: how many bytes a body has to bring over the network, on average.
-        grace: seconds from the headers on in which it may be slower, beside the `wait`.
+        grace: seconds from the headers on in which it may be slower, in addition to the `wait`.
         page_bytes: the length of a page's body, unpacked.
         page_events: how many events a page may have; lines may be twice as many, and 1,000 more.
         line_bytes: the length of a line of a page, which is an event in its envelope.
@@ -37,26 +36,13 @@ class Limits:
     line_bytes: int = 8 * _MEBIBYTE
 
     def __post_init__(self) -> None:
-        """Refuse bounds that nothing could keep, or that bound nothing.
+        """Refuse bounds that cannot be kept, or that bound nothing.
 
         Raises:
-            ConfigurationError: a bound is no number, negative, without an end, or zero; only
-                `bytes_per_second` and `grace` may be zero.
+            ConfigurationError: a bound is no number, negative, a million seconds or more, or zero;
+                only `bytes_per_second` and `grace` may be zero.
         """
-        for field in fields(self):
-            value = getattr(self, field.name)
-            kinds = {int} if field.type is int else {int, float}
-            least = 0 if field.name in _MAY_BE_ZERO else 1e-3
-            most = math.inf if field.type is int else _FOR_EVER
-            if type(value) not in kinds or not least <= value < most:
-                whole = "a whole number" if field.type is int else "a number below 1,000,000"
-                raise ConfigurationError(
-                    f"Limits.{field.name} has to be {whole}, "
-                    f"and {'not negative' if least == 0 else 'more than zero'}."
-                )
-
-
-_MEBIBYTE = 1024 * 1024
+        _check(self, below=1_000_000, may_be_zero={"bytes_per_second", "grace"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,14 +82,31 @@ class Capacity:
     kept_seconds: float = 60.0
 
     def __post_init__(self) -> None:
-        """Refuse bounds that nothing could keep, or that bound nothing.
+        """Refuse bounds that cannot be kept, or that bound nothing.
 
         Raises:
-            ConfigurationError: a bound is no number, not above zero, or without an end.
+            ConfigurationError: a bound is no number, not above zero, or infinite.
         """
-        for field in fields(self):
-            value = getattr(self, field.name)
-            kinds = {int} if field.type is int else {int, float}
-            if type(value) not in kinds or not 0 < value < math.inf:
-                whole = "a whole number" if field.type is int else "a number"
-                raise ConfigurationError(f"Capacity.{field.name} has to be {whole} above zero.")
+        _check(self, below=math.inf)
+
+
+def _check(settings: Limits | Capacity, below: float, may_be_zero: Container[str] = ()) -> None:
+    """Refuse what is no number of the field's type, above zero and below a bound.
+
+    Args:
+        settings: their fields are of the types int and float.
+        below: the bound of those of the type float.
+        may_be_zero: the fields that may be zero.
+    """
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        kinds = {int} if field.type is int else {int, float}
+        may_be = field.name in may_be_zero and value == 0
+        most = math.inf if field.type is int else below
+        if type(value) not in kinds or not (0 < value < most or may_be):
+            number = "a whole number" if field.type is int else "a number"
+            bound = f" and below {most:,}" if math.isfinite(most) else ""
+            above = "zero or more" if field.name in may_be_zero else "more than zero"
+            raise ConfigurationError(
+                f"{type(settings).__name__}.{field.name} has to be {number}, {above}{bound}."
+            )

@@ -97,7 +97,7 @@ PLANTED = (
         "spark/plan.py",
         "        except Diverged as error:\n"
         "            if self._fails:\n"
-        "                raise _told(partition, error) from None\n",
+        "                raise _with_advice(partition, error) from None\n",
         "        except Diverged:\n",
         ("tests/unit/spark/test_loss.py",),
     ),

@@ -63,13 +63,13 @@ try:
 except ImportError:
 
     class AvailableNow:  # type: ignore[no-redef]
-        """Stand for the interface, of which an older Spark knows nothing."""
+        """Stand for the interface, which an older Spark does not have."""
 
     ReadAllAvailable = ReadMaxRows = None  # type: ignore[assignment, misc]
 
 
 def read_limit(events: int | None) -> Any:
-    """Return Spark's word for a number of events at most; None for all."""
+    """Return Spark's limit for a number of events; None for no limit."""
     return ReadAllAvailable() if events is None else ReadMaxRows(events)
 
 
@@ -255,8 +255,8 @@ def _envelope(text: memoryview) -> _Envelope:
 def _python_moments() -> tuple[pa.Scalar, pa.Scalar]:
     """Return the first and the last moment of Python.
 
-    Not before they are asked for: pyarrow imports pandas for the first value that it is given, and
-    who plans a read has none.
+    They are made when first asked for: pyarrow imports pandas for the first value that it is given,
+    and the driver, which plans a read, has no values.
     """
     first, last = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
     return pa.scalar(first, _TIME), pa.scalar(last, _TIME)
@@ -336,8 +336,10 @@ class JsonColumns:
                 self._arrays([row], schema)
             except _UNFIT as error:
                 if self._corrupt is None:
+                    # The decoder names members and types; other errors repeat values of events.
+                    detail = f": {error}" if isinstance(error, msgspec.DecodeError) else ""
                     raise ProtocolError(
-                        f"An event does not fit the schema that it is read with{_told(error)}. "
+                        f"An event does not fit the schema that it is read with{detail}. "
                         "Change the schema, or add a column _corrupt_record STRING for such events."
                     ) from None
                 rows.append({})
@@ -361,7 +363,7 @@ class JsonColumns:
         try:
             return [*map(self._decode, texts_of(data))]
         except msgspec.ValidationError:
-            # Something that is read as a text is none.
+            # A column of texts has a value that is no string.
             return [_with_texts(self._decode_raw(text), self._row) for text in texts_of(data)]
 
 
@@ -399,11 +401,6 @@ def _text(raw: bytes) -> str | None:
     return decoded
 
 
-def _told(error: Exception) -> str:
-    """Say what a decoder found, which names members and types; others repeat values."""
-    return f": {error}" if isinstance(error, msgspec.DecodeError) else ""
-
-
 _TEXT = StringType()
 _OF_FEED: dict[str, DataType] = {
     "partition": IntegerType(),
@@ -416,7 +413,7 @@ _OF_EVENT: dict[str, DataType] = {"id": _TEXT, "type": _TEXT, "time": TimestampT
 
 
 def default_schema(*, with_headers: bool) -> StructType:
-    """Return the columns of events where nobody names others."""
+    """Return the columns of a read without a schema."""
     schema = StructType()
     for name in ("partition", "cursor", "id", "type", "time", "key", "headers", "data"):
         if name != "headers" or with_headers:
@@ -428,7 +425,7 @@ def default_schema(*, with_headers: bool) -> StructType:
 class Columns:
     """Make the columns of a schema out of pages.
 
-    Of a schema with columns of its own, those are members of the events' JSON objects.
+    Columns that the feed does not know are members of the events' JSON objects.
 
     Args:
         schema: the columns.
@@ -450,9 +447,9 @@ class Columns:
             raise ConfigurationError(
                 f"The column {corrupt} for events that do not fit is a STRING."
             )
-        others = [one for one in schema if one.name != corrupt]
-        known = [one.name for one in others if _is_of(_OF_FEED, one)]
-        rest = [one for one in others if one.name not in known]
+        fields = [one for one in schema if one.name != corrupt]
+        known = [one.name for one in fields if _is_of(_OF_FEED, one)]
+        rest = [one for one in fields if one.name not in known]
         if all(_is_of(_OF_EVENT, one) for one in rest) and corrupt is None:
             known += [one.name for one in rest]
             rest = []

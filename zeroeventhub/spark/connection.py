@@ -32,7 +32,7 @@ log = logging.getLogger("zeroeventhub.spark")
 
 
 def speak() -> None:
-    """Log to standard error, which Spark keeps, unless somebody has said otherwise."""
+    """Log to standard error, which Spark keeps, unless a handler is installed."""
     if not log.hasHandlers():
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
@@ -48,13 +48,13 @@ _GIVE_CREDENTIALS = (
 )
 
 _SIGNATURES = {"x-amz-signature", "x-goog-signature", "sig"}
-"""Parameters by which object stores know that the one who named an object may read it."""
+"""Parameters of a URL that an object store has signed."""
 
 _LIMITS = Limits(page_bytes=64 * 1024 * 1024)
 
 
 class Connection:
-    """Ask a feed.
+    """Send requests to a feed, and repeat those that fail for a while.
 
     Args:
         options: which one, and how.
@@ -92,7 +92,7 @@ class Connection:
             except TransientError as error:
                 self.wait_out(patience, error)
             except Unauthorized as error:
-                # The token may have been changed for another one where it lies.
+                # The token in the file may be a newer one by now.
                 if self._options.credentials.headers() == self._headers:
                     raise Unauthorized(error.message, advice=_GIVE_CREDENTIALS) from None
                 self.close()

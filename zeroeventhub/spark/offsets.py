@@ -20,12 +20,12 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Range:
-    """Name events of a partition that are settled: those behind a cursor, up to another.
+    """Name settled events of a partition: those after one cursor, up to another.
 
     Attributes:
         partition: the partition's id.
         start: the cursor before the first of them.
-        stop: the cursor behind the last of them.
+        stop: the cursor after the last of them.
         count: how many they are, where the feed cannot stop by itself (SPEC 9.4); else None.
     """
 
@@ -130,9 +130,9 @@ class Offsets:
 
 
 def chains(start: Offsets, end: Offsets) -> list[list[Range]]:
-    """Return the ranges between two offsets, each behind the ranges that are read before it.
+    """Return the ranges between two offsets, each after the ranges that are read before it.
 
-    Nothing is asked of the feed for it: whenever it is asked for, it is the same.
+    It asks the feed for nothing, so that the same offsets always give the same ranges.
 
     Args:
         start: where a batch starts.
@@ -147,7 +147,7 @@ def chains(start: Offsets, end: Offsets) -> list[list[Range]]:
         stop = end.cursors[partition]
         begin = start.place(partition, end.cursor_from.get(partition, ())) or FIRST
         parent = end.starts_after.get(partition, partition)
-        # Where nothing is read of the parent, nobody waits for it.
+        # A parent of which nothing is read holds up no partition.
         chain = found.setdefault(partition, found.get(parent) or [])
         count = None
         if partition in end.counts:
@@ -164,7 +164,7 @@ def _is_place(cursor: Any) -> bool:
 
 
 def _parents_first(offsets: Offsets) -> list[int]:
-    """Sort partitions so that each comes behind the one that it starts after."""
+    """Sort partitions so that each comes after the one that it starts after."""
 
     def depth(partition: int) -> int:
         parent = offsets.starts_after.get(partition)
@@ -257,7 +257,7 @@ def _lines(file: Path) -> list[str]:
 
 
 def _offsets(sources: dict[str, str], source: str | None) -> Offsets:
-    """Return the offsets of a source; of the only one, if nobody says which."""
+    """Return the offsets of a source; of the only one, if `source` is None."""
     if source is None and len(sources) == 1:
         (source,) = sources
     if source is None or source not in sources:

@@ -228,8 +228,8 @@ class Options:
         max_offsets: how many events a micro-batch may have; None for all that there are.
         page_size: how many events to ask for at once.
         reads_segments: whether to read old events out of files, if the feed has them in such.
-        segment_origins: where such files may be, beside the feed's own origin and signed URLs of
-            object stores: origins such as `https://cdn.example`, or `file://`.
+        segment_origins: where such files may be, in addition to the feed's origin and signed URLs
+            of object stores: origins such as `https://cdn.example`, or `file://`.
         attempts: how often to ask before an error is final that may pass by itself.
         types: the types of events to read; None for all.
         fails_on_loss: whether to stop where events are gone that were not read.

@@ -1,4 +1,4 @@
-"""Find places in a feed: where a number of events ends, and cuts of a partition."""
+"""Find places in a feed: its start, its head, the end of a number of events, and splits."""
 
 from dataclasses import dataclass
 
@@ -30,7 +30,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Reach:
-    """Say how far a read goes from some place.
+    """Say how far a read goes from a place.
 
     Attributes:
         cursor: where it ends.
@@ -58,7 +58,7 @@ class Walk:
         self._can_stop = can_stop
 
     def reach(self, partition: int, start: str, events: int | None, stop: str | None) -> Reach:
-        """Read through pages, and keep nothing of them but where they end.
+        """Read pages, and keep only where they end.
 
         Args:
             partition: the partition.
@@ -167,7 +167,7 @@ class Places:
         return self._connection.ask(lambda client: client.splits(partition, 1))[0]
 
     def head(self, partition: int) -> str:
-        """Return the place behind the last event that is settled now."""
+        """Return the place after the last event that is settled now."""
         return self._connection.ask(lambda client: client.fetch(partition, LAST, limit=1)).cursor
 
     def pieces(self, partition: int, count: int, start: str, stop: str | None) -> list[str]:
@@ -239,7 +239,7 @@ class Places:
 
 
 def _parents_first(chosen: tuple[Partition, ...]) -> list[Partition]:
-    """Sort partitions so that each comes behind the one that it starts after."""
+    """Sort partitions so that each comes after the one that it starts after."""
     found: list[Partition] = []
     while len(found) < len(chosen):
         found += ready(chosen, [one.id for one in found])

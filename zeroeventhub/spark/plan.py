@@ -52,18 +52,18 @@ class Loss:
             The answer; None if the cursor is of another history, in which there is no such place.
 
         Raises:
-            Trimmed: events behind the cursor are gone, and that is to stop the read; or so is the
-                place at which it was to end.
-            Diverged: the feed has another history by now, and that is to stop the read.
+            Trimmed: events after the cursor are gone, and `fails` is set; or the place where the
+                read was to end is gone.
+            Diverged: the feed has another history by now, and `fails` is set.
         """
         try:
             return question(cursor)
         except Trimmed as error:
             if self._fails:
-                raise _told(partition, error) from None
+                raise _with_advice(partition, error) from None
             earliest = error.earliest or FIRST
             log.warning(
-                "Events of partition %d behind the cursor %s are gone, and were not read: the "
+                "Events of partition %d after the cursor %s are gone, and were not read: the "
                 "feed no longer has them. Going on at the earliest one, %s.",
                 partition,
                 cursor,
@@ -71,7 +71,7 @@ class Loss:
             )
         except Diverged as error:
             if self._fails:
-                raise _told(partition, error) from None
+                raise _with_advice(partition, error) from None
             log.warning(
                 "The cursor %s of partition %d is of a history that the feed no longer has. Going "
                 "on at its head: events before that may be missing.",
@@ -83,24 +83,24 @@ class Loss:
             return question(earliest)
         except Trimmed as error:
             # Where the read was to end is gone as well.
-            raise _told(partition, error) from None
+            raise _with_advice(partition, error) from None
 
     def pass_over(self, partition: int) -> None:
         """Pass over what was planned to be read from a partition that is gone.
 
         Raises:
-            Gone: that is to stop the read.
+            Gone: `fails` is set.
         """
         error = Gone(
             f"Partition {partition} of the feed is gone, and the rest of what was planned to be "
-            "read from it cannot be found in others."
+            "read from it cannot be found in other partitions."
         )
         if self._fails:
             raise Gone(f"{error} {_ADVICE}")
         log.warning("%s It was not read.", error)
 
 
-def _told(partition: int, error: _Lost) -> _Lost:
+def _with_advice(partition: int, error: _Lost) -> _Lost:
     message = f"Partition {partition} cannot be read on. {error} {_ADVICE}"
     if isinstance(error, Trimmed):
         return type(error)(message, earliest=error.earliest)
@@ -112,8 +112,9 @@ def advance(
 ) -> dict[int, Reach]:
     """Find the end of a micro-batch in every partition that has been begun, or is begun now.
 
-    What some partitions do not have is shared out among the others. A partition that starts after
-    another one is read on when that is closed and read to its end (SPEC 8.3).
+    Where a partition has fewer events than its share, the rest of its share goes to the other
+    partitions. A partition that starts after another is read once that one is closed and read to
+    its end (SPEC 8.3).
 
     Args:
         places: of the feed.
@@ -132,7 +133,7 @@ def advance(
     while rest and (is_first or left > 0):
         share = None if limit is None else max(1, int(left) // len(rest))
         for one in rest:
-            # A busy partition leaves something to one that it stands before.
+            # A busy partition leaves some events to the partitions after it in this list.
             if _waits(one, rest, ends) or not (is_first or left > 0):
                 continue
             before = ends.get(one.id) or Reach(places.first(one.id), 0, at_head=False)
@@ -152,7 +153,7 @@ def advance(
 
 
 def _within(partitions: Iterable[Partition], target: Offsets | None) -> list[Partition]:
-    """Leave what is younger than the target for another time."""
+    """Leave out partitions that are younger than the target."""
     return [
         one
         for one in partitions
@@ -174,7 +175,7 @@ def _is_read(partition: int, ends: Mapping[int, Reach]) -> bool:
 _Planned = TypeVar("_Planned")
 
 WALKED = 100_000
-"""Events of a micro-batch that the driver has to read through, where nobody set a limit."""
+"""Events of a micro-batch, unless an option says less, where the driver has to read pages."""
 
 
 class Plan:
@@ -204,7 +205,7 @@ class Plan:
         def begin(places: Places, info: FeedInfo) -> Offsets:
             starts = places.starts(self._options.starting or LATEST)
             if self._options.starting == EARLIEST:
-                # Others are begun when the ones before them are read.
+                # A partition that starts after another is begun when that one is read.
                 starts = {one.id: starts[one.id] for one in ready(places.partitions, ())}
             counts = {} if places.can_stop else dict.fromkeys(starts, 0)
             return Offsets.within(info, starts, counts)
@@ -238,7 +239,7 @@ class Plan:
         return self._planned(lambda places, _: self._cut(places, planned))
 
     def _planned(self, make: Callable[[Places, FeedInfo], _Planned]) -> _Planned:
-        """Plan for the layout that the feed has, and again whenever that changes meanwhile."""
+        """Plan for the layout that the feed has, and again if that changes in the meantime."""
         patience = self._connection.patience()
         while True:
             info = self._connection.ask(lambda client: client.discover())
@@ -298,7 +299,7 @@ class Plan:
         return [Range(partition, *pair) for pair in found if pair[0] != pair[1]]
 
     def _cut(self, places: Places, planned: list[list[Range]]) -> list[list[Range]]:
-        """Cut ranges that no other has to wait for into pieces."""
+        """Cut into pieces the ranges that no other range has to wait for."""
         share = self._share(planned)
         if not places.can_split or share == 1:
             return planned

@@ -49,7 +49,7 @@ class RangeReader:
             TransientError: the feed did not answer, as often as it was asked.
             ZeroEventHubError: the feed refused.
         """
-        # A thread of its own, for httpx waits and decoding gives way: two pages are held at most.
+        # A thread fetches ahead: httpx waits, and decoding releases the GIL. It holds two pages.
         with ThreadPoolExecutor(1) as ahead:
             pages = self._read(one)
             coming = ahead.submit(next, pages, None)
@@ -59,11 +59,11 @@ class RangeReader:
                     yield page
 
     def _read(self, one: Range) -> Iterator[RangePage]:
-        """Yield the pages of a range, wherever its partition has gone meanwhile."""
+        """Yield the pages of a range, also when its partition has been split in the meantime."""
         patience = self._connection.patience()
         rest = [one]
         while rest:
-            # Wherever it is by now, others of the chain come behind it.
+            # The range may be in other partitions by now; the rest of the chain comes after them.
             found, rest = self._found(rest[0]), rest[1:]
             if not found:
                 continue
@@ -95,7 +95,7 @@ class RangeReader:
         return self._info
 
     def _read_partition(self, one: Range) -> Iterator[tuple[RangePage, Range]]:
-        """Yield pages, and what is left of the range behind each."""
+        """Yield each page with the rest of the range after it."""
         if self._has_segments(one):
             one = yield from self._segments.read(one)
         patience = self._connection.patience()
@@ -106,7 +106,7 @@ class RangeReader:
             events = events_of(page)
             moved = moves_cursor(events, one.partition, one.start, page.cursor)
             if not moved and not page.stop_reached:
-                # What was settled once is there; who answers may not have it yet.
+                # These events are settled, but a replica that answers may lack them yet.
                 self._connection.wait_out(patience, _not_there(one))
                 continue
             patience.failed = 0
@@ -130,7 +130,7 @@ class RangeReader:
             self._options.reads_segments
             and SEGMENTS in self._layout().extensions
             and one.count is None
-            # Files do not know of these what the feed would do with them.
+            # Files have all types of events, and no headers.
             and self._options.types is None
             and not self._with_headers
         )
@@ -140,7 +140,7 @@ class RangeReader:
         return EVENT_TYPES in self._layout().extensions
 
     def _fetch(self, one: Range) -> AnyPage | None:
-        # What is read by count is counted as it was planned: with all types.
+        # A range by count was planned with events of all types.
         types = self._options.types if self._filters and one.count is None else None
         limit = (
             self._options.page_size
@@ -165,7 +165,7 @@ class RangeReader:
         except Trimmed:
             if self._options.fails_on_loss:
                 raise
-            # All of the range is gone, with the place where it ends.
+            # The whole range is gone, with the place where it ends.
             return None
 
 

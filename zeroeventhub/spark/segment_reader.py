@@ -48,7 +48,7 @@ _MOVED_ON = {
     httpx.codes.NOT_FOUND,
     httpx.codes.GONE,
 }
-"""What a store answers to an address whose time is over, or whose file was replaced."""
+"""What a store answers to an address that has expired, or whose file was replaced."""
 
 
 class RangedFile(RawIOBase):
@@ -133,7 +133,7 @@ def _over_http(url: str, http: httpx.Client) -> Read:
                 _expect_range(answer)
                 return _whole(_taken(answer, length), length)
         except httpx.RequestError as error:
-            # Not its text: the URL may be in it, which lets everybody in.
+            # Not its text: it may hold the URL, with which anybody may read the file.
             raise Unreachable(
                 f"A file that the feed names cannot be reached: {type(error).__name__}."
             ) from None
@@ -196,8 +196,8 @@ def read_part(
     Args:
         part: says where they are.
         partition: whose events are wanted.
-        after: the position behind which they have not been read yet.
-        http: sends requests to whoever has the file.
+        after: the position up to which they have been read.
+        http: sends requests to the server that has the file.
 
     Yields:
         The position of the last event, and the JSON of each.
@@ -219,7 +219,7 @@ def read_part(
                     if len(rows):
                         data = rows.column("data").drop_null().combine_chunks()
                         yield rows.column("position")[-1].as_py(), data
-                # A page whose header was changed may be passed over as one of a later version.
+                # pyarrow passes over a page whose header it does not know, such as a damaged one.
                 if missing:
                     raise ProtocolError("A file that the feed names has fewer rows than it says.")
     except _REFUSED as error:
@@ -299,11 +299,11 @@ class SegmentReader:
         self._connection = connection
 
     def read(self, one: Range) -> Generator[tuple[RangePage, Range], None, Range]:
-        """Yield pages, and what is left of the range behind each; return what is not in files.
+        """Yield each page with the rest of the range after it; return what is not in files.
 
         Raises:
-            TransientError: the feed or whoever has the files did not answer, as often as they
-                were asked.
+            TransientError: the feed, or the server that has the files, did not answer, however
+                often it was asked.
             ZeroEventHubError: the feed refused, or a file is not of its form.
         """
         patience, done = self._connection.patience(), 0
@@ -317,7 +317,7 @@ class SegmentReader:
                     one, done = replace(one, start=part.cursor), 0
                     yield _page(one, part), one
             except TransientError as error:
-                # The URL may be too old by now, or its file replaced by another one: ask for it.
+                # The URL may have expired, or its file been replaced: ask the feed for it again.
                 self._connection.wait_out(patience, error)
         return one
 
@@ -327,7 +327,7 @@ class SegmentReader:
                 lambda client: client.segments(one.partition, one.start, stop=one.stop)
             )
         except Gone:
-            # Its pages are asked for next, and whoever does knows what becomes of that.
+            # The caller asks for its pages next, and decides what a loss means.
             return Segments((), one.start)
         except TokenChanged as error:
             if not is_begun:

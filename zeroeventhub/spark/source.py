@@ -44,8 +44,8 @@ def narrowed(options: Options, filters: Sequence[Any], columns: AbstractSet[str]
     Args:
         options: what is asked.
         filters: of `pyspark.sql.datasource`, of which all have to hold.
-        columns: those that the feed knows; others are members of the events' JSON, by whatever
-            names.
+        columns: those that the feed knows; all other columns are members of the events' JSON, under
+            names of any kind.
     """
     for one in filters:
         attribute = getattr(one, "attribute", ())
@@ -117,7 +117,7 @@ class PushingReader(BatchReader):
     """
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802 - Spark's name
-        """Narrow what is asked of the feed; all filters are left to be applied by Spark again."""
+        """Narrow what is asked of the feed; Spark applies every filter again by itself."""
         self._options = narrowed(self._options, filters, self._known)
         return filters
 
@@ -147,7 +147,7 @@ class StreamReader(DataSourceStreamReader, AvailableNow):
         self._looked_at = 0.0
 
     def __reduce__(self) -> Any:
-        """Send to tasks what they need, which is no connection."""
+        """Pickle the schema and the options for the tasks, without the connection."""
         return type(self), (self._schema, self._options)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -170,7 +170,7 @@ class StreamReader(DataSourceStreamReader, AvailableNow):
 
         Args:
             start: where it begins; Spark before 4.2 does not say.
-            limit: how much it may have; nor that.
+            limit: how much it may have; Spark before 4.2 does not say that either.
         """
         begin = self._position if start is None else Offsets.of(start)
         if begin is None:
@@ -219,7 +219,7 @@ class StreamReader(DataSourceStreamReader, AvailableNow):
         return Plan(self._connection, self._options)
 
     def _unlimited(self) -> Offsets:
-        """Return where a micro-batch ends of which a Spark before 4.2 does not say the start.
+        """Return the end of a micro-batch whose start Spark, before 4.2, does not say.
 
         Raises:
             ConfigurationError: the feed has to be read through from the start.
@@ -236,7 +236,7 @@ class StreamReader(DataSourceStreamReader, AvailableNow):
         return end.document()
 
     def _wait(self) -> None:
-        """Let some time pass since the last look at the feed."""
+        """Sleep until `_QUIET` seconds have passed since the last look at the feed."""
         time.sleep(max(0.0, self._looked_at + _QUIET - time.monotonic()))
         self._looked_at = time.monotonic()
 
@@ -250,7 +250,7 @@ class FeedSource(DataSource):
         return "zeroeventhub"
 
     def schema(self) -> StructType:
-        """Return the columns where nobody names others."""
+        """Return the columns of a read without a schema."""
         return default_schema(with_headers=self._options().with_headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -103,11 +103,11 @@ def test_task_whose_events_are_trimmed(feed, url, caplog, tells_earliest):
     with pytest.raises(Trimmed, match=ADVICE) as told:
         rows_of(*strict)
     assert told.value.earliest == ("10" if tells_earliest else FIRST)
-    with warned(caplog, "behind the cursor 5 are gone"):
+    with warned(caplog, "after the cursor 5 are gone"):
         assert numbers(rows_of(*tolerant)) == [*range(11, 31)]
     publish(feed)
     feed.lowest = 40
-    with warned(caplog, "behind the cursor 5 are gone"):
+    with warned(caplog, "after the cursor 5 are gone"):
         assert rows_of(*tolerant) == []
     with pytest.raises(Trimmed, match=ADVICE):
         rows_of(*strict)
