@@ -71,7 +71,7 @@ def _targets(results: Iterable[Result]) -> Iterable[str]:
             if figure is None:
                 yield f"| {goal.what} | {goal.column} | {wanted} | not measured | |\n"
                 continue
-            verdict = "yes" if goal.is_met(figure[0]) else "**no**"
+            verdict = "yes" if goal.is_met(figure[0]) else f"**no**{goal.why and ': '}{goal.why}"
             reached = number(figure[0])
             yield f"| {goal.what} | {goal.column} | {wanted} | {reached} | {verdict} |\n"
 

@@ -32,6 +32,7 @@ class Goal:
         column: its column.
         wanted: the bound.
         at_most: whether the bound is an upper one.
+        why: why the bound is not kept to, while it is not.
     """
 
     what: str
@@ -39,6 +40,7 @@ class Goal:
     column: str
     wanted: float
     at_most: bool = False
+    why: str = ""
 
     def is_met(self, reached: float) -> bool:
         """Tell whether a figure keeps to the bound."""

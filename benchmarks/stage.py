@@ -15,7 +15,12 @@ from benchmarks.cpu import Meter, of_postgresql, of_process
 from benchmarks.events import feed_table, fill
 from benchmarks.peer import peer_python
 from benchmarks.servers import postgresql_on_network
-from tests.harness.databases import POSTGRESQL_VARIABLE, new_database, postgresql_server
+from tests.harness.databases import (
+    POSTGRESQL_VARIABLE,
+    mariadb_server,
+    new_database,
+    postgresql_server,
+)
 
 PAGE = 1_000
 
@@ -64,6 +69,12 @@ class Stage:
         return f"sqlite:///{self.folder / 'feed.db'}"
 
     @cached_property
+    def mariadb(self) -> str:
+        """Return the URL of a MariaDB database."""
+        server = self.stack.enter_context(mariadb_server())
+        return self.stack.enter_context(new_database(server))
+
+    @cached_property
     def backends(self) -> Meter:
         """Return what measures the PostgreSQL server."""
         return of_postgresql(self.postgresql)
@@ -81,12 +92,12 @@ class Stage:
         yield engine
         engine.dispose()
 
-    def table(self, name: str, form: str, count: int, *, url: str = "", small: bool = False) -> str:
+    def table(self, name: str, form: str, count: int, *, url: str = "", members: str = "") -> str:
         """Fill a table of events, unless it is there already; return its name."""
         if self.filled.get(name) != count:
             self.tell(f"{count:,} events into {name}")
             with self.engine(url or self.postgresql) as engine:
-                fill(engine, feed_table(name, form), count, small=small)
+                fill(engine, feed_table(name, form), count, members=members)
             self.filled[name] = count
         return name
 

@@ -17,7 +17,7 @@ from benchmarks.suites.memory import memory
 from benchmarks.suites.spark import spark
 from benchmarks.suites.spark_memory import spark_memory
 from benchmarks.suites.spark_tasks import spark_tasks
-from benchmarks.suites.sqlite import sqlite
+from benchmarks.suites.sqlite import mariadb, sqlite
 from benchmarks.suites.waiters import waiters
 
 __all__ = ["SUITES", "Suite"]
@@ -27,7 +27,7 @@ Suite = Callable[[Stage], Result]
 SUITES: dict[str, Suite] = {
     suite.__name__: suite
     for suite in (
-        *(drain, cache, end_to_end, apply, append, sqlite, latency, waiters, many),
+        *(drain, cache, end_to_end, apply, append, sqlite, mariadb, latency, waiters, many),
         *(depth, memory, archive),
         *(spark, spark_tasks, spark_memory),
     )

@@ -19,6 +19,8 @@ MANY = "sqlite3 executemany, a page a commit"
 INTO_SQLITE = "consumer into SQLite"
 SQLITE_FROM_MEMORY = "consumer into SQLite, pages from memory"
 
+WHY = "JSON is decoded and checked column by column, which the ceiling's ready rows are not"
+
 TEXT = """\
 Every event becomes a row of 15 columns with a primary key, in pages of 1,000; the consumer
 inserts a page by `page.insert_into`, and moves its cursor in the same transaction. The ceilings
@@ -62,10 +64,12 @@ def apply(stage: Stage) -> Result:
         "of the ceiling",
         rows,
         [
-            Goal("exactly once into PostgreSQL", INTO_POSTGRESQL, "of the ceiling", 0.50),
-            Goal("the same, pages from memory", FROM_MEMORY, "of the ceiling", 0.70),
-            Goal("exactly once into SQLite", INTO_SQLITE, "of the ceiling", 0.50),
-            Goal("the same, pages from memory", SQLITE_FROM_MEMORY, "of the ceiling", 0.65),
+            Goal("exactly once into PostgreSQL", INTO_POSTGRESQL, "of the ceiling", 0.50, why=WHY),
+            Goal("the same, pages from memory", FROM_MEMORY, "of the ceiling", 0.70, why=WHY),
+            Goal("exactly once into SQLite", INTO_SQLITE, "of the ceiling", 0.50, why=WHY),
+            Goal(
+                "the same, pages from memory", SQLITE_FROM_MEMORY, "of the ceiling", 0.65, why=WHY
+            ),
         ],
     )
 

@@ -13,6 +13,8 @@ AGAIN = "full pages, asked for again"
 UNCHANGED = "full pages, answered with 304"
 PAGES = 40
 
+WHY = "a request takes 0.4 ms in the server and the loop, whatever it answers"
+
 TEXT = f"""\
 {PAGES} full pages are asked for over and over: as they are, and with the tag that the reader has
 of them."""
@@ -37,8 +39,8 @@ def cache(stage: Stage) -> Result:
         "of COPY",
         rows,
         [
-            Goal(f"publisher, {AGAIN}", AGAIN, "of COPY", 6),
-            Goal(f"publisher, {UNCHANGED}", UNCHANGED, "of COPY", 4),
+            Goal(f"publisher, {AGAIN}", AGAIN, "of COPY", 6, why=WHY),
+            Goal(f"publisher, {UNCHANGED}", UNCHANGED, "of COPY", 4, why=WHY),
         ],
     )
 

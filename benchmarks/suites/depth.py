@@ -23,8 +23,8 @@ the long table is long, not large."""
 
 def depth(stage: Stage) -> Result:
     """Read pages of a short table and a long one."""
-    short = stage.table("events_short", "jsonb", SHORT_ROWS, small=True)
-    long = stage.table("events_long", "jsonb", stage.rows, small=True)
+    short = stage.table("events_short", "jsonb", SHORT_ROWS, members="'id', n")
+    long = stage.table("events_long", "jsonb", stage.rows, members="'id', n")
     ways: dict[str, Way] = {SHORT: partial(paged, stage, short, 0.0)}
     for place, share in PLACES.items():
         ways[f"long table, {place}"] = partial(paged, stage, long, share)

@@ -22,7 +22,7 @@ PAUSE = 0.1
 
 def memory(stage: Stage) -> Result:
     """Consume a long table once, and watch."""
-    table = stage.table("events_long", "jsonb", stage.rows, small=True)
+    table = stage.table("events_long", "jsonb", stage.rows, members="'id', n")
     with stage.publisher(table) as (publisher, _):
         filling = filling_events(address(publisher, table))
         assert 2 * filling < stage.rows  # noqa: S101 - else little of the time would be counted

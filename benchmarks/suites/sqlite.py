@@ -1,4 +1,4 @@
-"""A publisher over SQLite."""
+"""A publisher over SQLite, and one over MariaDB."""
 
 from functools import partial
 
@@ -7,45 +7,50 @@ from benchmarks.measuring import Run, Way, figures, rounds
 from benchmarks.result import Goal, Result, Row
 from benchmarks.stage import PAGE, Stage, events_path
 
-CEILING = "sqlite3 cursor, fetchmany"
+CEILING = "bare cursor, fetchmany"
 OURS = "publisher, bytes drained"
 
 TEXT = """\
-The same drain over an SQLite file. The ceiling is `SELECT id, data … ORDER BY id` by a cursor of
-the standard library's sqlite3, 1,000 rows at a time, in one process and to nobody."""
+The same drain over {}. The ceiling is `SELECT id, data … ORDER BY id` by a cursor of {},
+1,000 rows at a time, in one process and to nobody."""
+WHY = "each page is a request, a read of history and a read of rows, beside what the cursor does"
 
 
 def sqlite(stage: Stage) -> Result:
     """Drain a publisher over SQLite."""
-    table = stage.table("events_local", "json", stage.events, url=stage.sqlite)
+    text = TEXT.format("an SQLite file", "the standard library's sqlite3")
+    return _compared(stage, stage.sqlite, "SQLite", text)
+
+
+def mariadb(stage: Stage) -> Result:
+    """Drain a publisher over MariaDB."""
+    text = TEXT.format("a MariaDB on this machine", "PyMySQL whose rows stay at the server")
+    return _compared(stage, stage.mariadb, "MariaDB", text)
+
+
+def _compared(stage: Stage, url: str, name: str, text: str) -> Result:
+    table = stage.table(f"events_{name.lower()}", "json", stage.events, url=url)
     ways: dict[str, Way] = {
-        CEILING: partial(fetched, stage, table),
-        OURS: partial(drained, stage, table),
+        CEILING: partial(fetched, url, table),
+        OURS: partial(drained, stage, url, table),
     }
     runs = rounds(ways, stage.count, stage.tell)
     of = {"of the cursor": runs[CEILING]}
-    rows = [Row(name, figures(found, of), ours=name == OURS) for name, found in runs.items()]
-    return Result(
-        "sqlite",
-        "The publisher over SQLite",
-        TEXT,
-        "of the cursor",
-        rows,
-        [Goal("SQLite publisher, bytes drained", OURS, "of the cursor", 0.60)],
-    )
+    rows = [Row(way, figures(found, of), ours=way == OURS) for way, found in runs.items()]
+    goal = Goal(f"{name} publisher, bytes drained", OURS, "of the cursor", 0.60, why=WHY)
+    return Result(name.lower(), f"The publisher over {name}", text, "of the cursor", rows, [goal])
 
 
-def fetched(stage: Stage, table: str) -> Run:
+def fetched(url: str, table: str) -> Run:
     """Fetch all rows."""
-    database = stage.sqlite.removeprefix("sqlite:///")
-    with acting("fetch", {"database": database, "table": table, "limit": PAGE}) as fetching:
+    with acting("fetch", {"database": url, "table": table, "limit": PAGE}) as fetching:
         return fetching.run({})
 
 
-def drained(stage: Stage, table: str) -> Run:
+def drained(stage: Stage, url: str, table: str) -> Run:
     """Drain the feed."""
     with (
-        stage.publisher(table, form="json", url=stage.sqlite) as (publisher, meters),
+        stage.publisher(table, form="json", url=url) as (publisher, meters),
         acting("drain", {"port": publisher.ready["port"], "path": events_path(table)}) as reader,
     ):
         reader.act({"cursor": "_last", "events": 1})
