@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -17,6 +17,7 @@ __all__ = [
     "CURSOR_OF_COUNT",
     "CURSOR_OF_TIME",
     "EVENT_TYPES",
+    "EXTENSIONS",
     "FIRST",
     "HIGHEST_PARTITION",
     "KEY_HISTORY",
@@ -26,17 +27,21 @@ __all__ = [
     "MOST_COUNTED",
     "MOST_SPLITS",
     "NOTHING",
+    "PARTITION",
     "PROGRESS",
+    "REQUIRED",
     "SEGMENTS",
     "SPLITS",
     "STOP",
     "WAIT",
     "CountedCursor",
     "Event",
+    "Extension",
     "FeedInfo",
     "KeyPage",
     "Lag",
     "Page",
+    "Parameter",
     "Partition",
     "SegmentPart",
     "Segments",
@@ -100,6 +105,12 @@ SEGMENTS = "segments"
 
 KEY_HISTORY = "key-history"
 """The extension of feeds whose events of one key can be read by themselves."""
+
+
+GivenCursor = Annotated[str, msgspec.Meta(pattern=r"\A(?!_(?:first|last)\Z)[ -~]{1,4096}\Z")]
+"""A cursor that a feed has given: neither FIRST nor LAST."""
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Event(msgspec.Struct, frozen=True, eq=False, gc=False):
@@ -215,8 +226,8 @@ class CountedCursor:
         events: how many there are, from the cursor that they were counted from.
     """
 
-    cursor: str
-    events: int
+    cursor: GivenCursor
+    events: Count
 
 
 @dataclass(frozen=True)
@@ -395,3 +406,157 @@ class FeedInfo:
                 f"A feed has 1 to {HIGHEST_PARTITION + 1} partitions, not {partitions}."
             )
         return cls(tuple(Partition(number) for number in range(partitions)), str(partitions))
+
+
+REQUIRED: Final = object()
+"""The default of a parameter that a request has to give."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """Describe a parameter of a request.
+
+    Attributes:
+        name: its name on the wire.
+        kind: the form of its text. A limit is a number of events that the feed bounds.
+        default: the value where a request does not give it; REQUIRED if a request has to.
+        least: the smallest number allowed.
+        most: the largest number allowed, or how many characters a text has; None for no bound.
+        refused: those of FIRST and LAST that have no meaning as this cursor.
+        argument: the keyword by which the feed's method takes it; empty if it does by position.
+    """
+
+    name: str
+    kind: Literal["partition", "cursor", "moment", "number", "limit", "text", "line"]
+    default: object = REQUIRED
+    least: int = 0
+    most: int | None = None
+    refused: frozenset[str] = frozenset()
+    argument: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extension:
+    """Describe an extension of the protocol: from it follow its route, its requests and answers.
+
+    Attributes:
+        name: its name in the discovery document.
+        path: where it is answered, below the feed's path; empty for what only changes pages.
+        parameters: of a request, in the order in which the feed's method and those of the clients
+            take them. A request with a partition has a token as well.
+        method: of the feed, which finds the answer.
+        answer: the type that the method returns.
+        member: the member of the JSON document that holds the answer; empty if the answer is the
+            document.
+        needs: what a reader has to be allowed to see before the feed announces the extension to
+            it: "part" for any part of the feed, "types" for events of all types, "all" for
+            everything.
+        context: what the method is given by keyword beside the parameters: the name of the
+            principal, or the partitions that it may see, where it may not see all.
+        is_put: whether a request changes something: it is a PUT, answered with its cursor.
+    """
+
+    name: str
+    path: str = ""
+    parameters: tuple[Parameter, ...] = ()
+    method: str = ""
+    answer: Any = None
+    member: str = ""
+    needs: Literal["part", "types", "all"] = "part"
+    context: frozenset[Literal["principal", "partitions"]] = frozenset()
+    is_put: bool = False
+
+
+PARTITION = Parameter("partition", "partition")
+_STOP_AT = Parameter("stop", "cursor", None, refused=frozenset({FIRST, LAST}), argument="stop")
+_BEFORE_LAST = Parameter("cursor", "cursor", refused=frozenset({LAST}))
+_SPLIT_FROM = Parameter("cursor", "cursor", FIRST, refused=frozenset({LAST}), argument="start")
+_COMMITTED = Parameter("cursor", "cursor", refused=frozenset({FIRST, LAST}))
+
+EXTENSIONS: Mapping[str, Extension] = {
+    extension.name: extension
+    for extension in (
+        Extension(name=ARROW),
+        Extension(name=CAUGHT_UP),
+        Extension(name=COMPACTED),
+        Extension(name=EVENT_TYPES),
+        Extension(name=STOP),
+        Extension(name=WAIT),
+        Extension(
+            name=CURSOR_OF_TIME,
+            path="cursor",
+            parameters=(Parameter("time", "moment"), PARTITION),
+            method="cursor_at",
+            answer=GivenCursor,
+            member="cursor",
+            needs="types",
+        ),
+        Extension(
+            name=SPLITS,
+            path="splits",
+            parameters=(
+                PARTITION,
+                Parameter("count", "number", least=1, most=MOST_SPLITS),
+                _SPLIT_FROM,
+                _STOP_AT,
+            ),
+            method="splits",
+            answer=Annotated[list[GivenCursor], msgspec.Meta(min_length=2)],
+            member="cursors",
+            needs="types",
+        ),
+        Extension(
+            name=LAG,
+            path="lag",
+            parameters=(PARTITION, Parameter("cursor", "cursor")),
+            method="lag",
+            answer=Lag,
+            needs="types",
+        ),
+        Extension(
+            name=CURSOR_OF_COUNT,
+            path="cursor-of-count",
+            parameters=(
+                PARTITION,
+                _BEFORE_LAST,
+                Parameter("events", "number", least=1, most=MOST_COUNTED),
+                _STOP_AT,
+            ),
+            method="cursor_of_count",
+            answer=CountedCursor,
+            needs="types",
+        ),
+        Extension(
+            name=SEGMENTS,
+            path="segments",
+            parameters=(PARTITION, _BEFORE_LAST, _STOP_AT),
+            method="segments",
+            answer=Segments,
+            needs="all",  # a file holds events of all partitions and types
+        ),
+        Extension(
+            name=KEY_HISTORY,
+            path="key-history",
+            parameters=(
+                Parameter("key", "text"),
+                Parameter("after-version", "number", 0),
+                Parameter("pagesizehint", "limit", None),
+            ),
+            method="read_key",
+            answer=KeyPage,
+            needs="types",
+            context=frozenset({"partitions"}),
+        ),
+        Extension(
+            name=PROGRESS,
+            path="progress",
+            parameters=(Parameter("consumer", "line", most=200), PARTITION, _COMMITTED),
+            method="register_progress",
+            answer=GivenCursor,
+            member="cursor",
+            context=frozenset({"principal"}),
+            is_put=True,
+        ),
+    )
+}
+"""What a feed may do beyond the protocol's core, by the names that discovery announces."""

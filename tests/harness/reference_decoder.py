@@ -2,19 +2,13 @@
 
 import json
 import re
+from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
 from zeroeventhub.errors import CutPage, ProtocolError
-from zeroeventhub.wire.documents import (
-    decode_counted_cursor,
-    decode_cursor,
-    decode_info,
-    decode_key_page,
-    decode_lag,
-    decode_segments,
-    decode_splits,
-)
+from zeroeventhub.protocol import EXTENSIONS
+from zeroeventhub.wire.documents import decode_answer, decode_info
 from zeroeventhub.wire.ndjson import PageDecoder
 
 PARTITION = 0
@@ -131,10 +125,8 @@ def check(body: bytes) -> None:
     if expected is not None and whole.error != "depth":
         raw = tuple(strict(event.decode()) for event in whole.data)
         assert whole._replace(data=raw) == expected, f"{whole} is not {expected}"
-    for decode in (
-        *(decode_info, decode_cursor, decode_lag, decode_splits, decode_counted_cursor),
-        *(decode_segments, lambda text: decode_key_page(text, 0)),
-    ):
+    answered = [extension for extension in EXTENSIONS.values() if extension.path]
+    for decode in (decode_info, *(partial(decode_answer, extension) for extension in answered)):
         try:
             decode(body)
         except ProtocolError:

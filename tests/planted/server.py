@@ -151,8 +151,8 @@ PLANTED = (
     Planted(
         "extensions that tell of all types are closed to a principal with types",
         "server/view.py",
-        "            extensions -= _TELLING\n",
-        "",
+        'hidden = {"all", "types"} if',
+        'hidden = {"all"} if',
         (_tests("view"),),
     ),
     Planted(

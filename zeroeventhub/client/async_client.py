@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from zeroeventhub.client.exchange import Exchange
-from zeroeventhub.client.requests import UNREACHED, Wire, rfc3339
+from zeroeventhub.client.requests import UNREACHED, Wire
 from zeroeventhub.protocol import (
     CURSOR_OF_COUNT,
     CURSOR_OF_TIME,
@@ -25,14 +25,7 @@ from zeroeventhub.protocol import (
     Segments,
     TypeFilter,
 )
-from zeroeventhub.wire.documents import (
-    decode_counted_cursor,
-    decode_cursor,
-    decode_key_page,
-    decode_lag,
-    decode_segments,
-    decode_splits,
-)
+from zeroeventhub.wire.documents import decode_key_page
 
 if TYPE_CHECKING:
     from zeroeventhub.wire.arrow import ArrowPage
@@ -104,60 +97,50 @@ class AsyncClient(Wire[httpx.AsyncClient]):
 
     async def cursor_at(self, moment: datetime, partition: int = 0) -> str:
         """Ask for the cursor before a moment; see `Client.cursor_at`."""
-        info = self._info or await self.discover()
-        url = self._extension_url(info, CURSOR_OF_TIME, partition, {"time": rfc3339(moment)})
-        return decode_cursor(await self._get(url))
+        cursor: str = await self._answer(CURSOR_OF_TIME, moment, partition)
+        return cursor
 
     async def splits(
         self, partition: int, count: int, *, start: str = FIRST, stop: str | None = None
     ) -> list[str]:
         """Ask for the cursors between pieces; see `Client.splits`."""
-        info = self._info or await self.discover()
-        url = self._extension_url(
-            info, SPLITS, partition, {"count": count, "cursor": start, "stop": stop}
-        )
-        return decode_splits(await self._get(url))
+        cursors: list[str] = await self._answer(SPLITS, partition, count, start, stop)
+        return cursors
 
     async def lag(self, partition: int, cursor: str) -> Lag:
         """Ask how many events lie behind a cursor; see `Client.lag`."""
-        info = self._info or await self.discover()
-        url = self._extension_url(info, LAG, partition, {"cursor": cursor})
-        return decode_lag(await self._get(url))
+        found: Lag = await self._answer(LAG, partition, cursor)
+        return found
 
     async def cursor_of_count(
         self, partition: int, cursor: str, events: int, *, stop: str | None = None
     ) -> CountedCursor:
         """Ask for the cursor so many events behind another one; see `Client.cursor_of_count`."""
-        info = self._info or await self.discover()
-        url = self._extension_url(
-            info, CURSOR_OF_COUNT, partition, {"cursor": cursor, "events": events, "stop": stop}
-        )
-        return decode_counted_cursor(await self._get(url))
+        found: CountedCursor = await self._answer(CURSOR_OF_COUNT, partition, cursor, events, stop)
+        return found
 
     async def segments(self, partition: int, cursor: str, *, stop: str | None = None) -> Segments:
         """Ask in which files events lie; see `Client.segments`."""
-        info = self._info or await self.discover()
-        url = self._extension_url(info, SEGMENTS, partition, {"cursor": cursor, "stop": stop})
-        return decode_segments(await self._get(url))
+        found: Segments = await self._answer(SEGMENTS, partition, cursor, stop)
+        return found
 
     async def read_key(
         self, key: str, *, after_version: int = 0, limit: int | None = None
     ) -> KeyPage:
         """Ask for the events of one key; see `Client.read_key`."""
         info = self._info or await self.discover()
-        url = self._key_url(info, key, after_version, limit)
-        return decode_key_page(await self._get(url), after_version)
+        request = self._key_request(info, key, after_version, limit)
+        return decode_key_page(self._understand(await self._ask(request)), after_version)
 
     async def register_progress(self, consumer: str, partition: int, cursor: str) -> None:
         """Tell the publisher how far a consumer has committed; see `Client.register_progress`."""
-        info = self._info or await self.discover()
-        url = self._extension_url(
-            info, PROGRESS, partition, {"cursor": cursor, "consumer": consumer}
-        )
-        self._understand(await self._ask(self._request(url, "PUT")))
+        await self._answer(PROGRESS, consumer, partition, cursor)
 
-    async def _get(self, url: httpx.URL) -> bytes:
-        return self._understand(await self._ask(self._request(url)))
+    async def _answer(self, name: str, *values: Any) -> Any:
+        """Ask for what an extension answers, given the values of its parameters in their order."""
+        info = self._info or await self.discover()
+        request = self._extension_request(info, name, *values)
+        return self._understand_answer(name, await self._ask(request))
 
     async def _ask(self, request: Exchange) -> Exchange:
         """Send a request and take in its answer."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from zeroeventhub.client.exchange import Exchange
-from zeroeventhub.client.requests import UNREACHED, Wire, rfc3339
+from zeroeventhub.client.requests import UNREACHED, Wire
 from zeroeventhub.protocol import (
     CURSOR_OF_COUNT,
     CURSOR_OF_TIME,
@@ -24,14 +24,7 @@ from zeroeventhub.protocol import (
     Segments,
     TypeFilter,
 )
-from zeroeventhub.wire.documents import (
-    decode_counted_cursor,
-    decode_cursor,
-    decode_key_page,
-    decode_lag,
-    decode_segments,
-    decode_splits,
-)
+from zeroeventhub.wire.documents import decode_key_page
 
 if TYPE_CHECKING:
     from zeroeventhub.wire.arrow import ArrowPage
@@ -156,9 +149,8 @@ class Client(Wire[httpx.Client]):
                 "cursor-of-time".
             ZeroEventHubError: as `fetch`.
         """
-        info = self._info or self.discover()
-        url = self._extension_url(info, CURSOR_OF_TIME, partition, {"time": rfc3339(moment)})
-        return decode_cursor(self._get(url))
+        cursor: str = self._answer(CURSOR_OF_TIME, moment, partition)
+        return cursor
 
     def splits(
         self, partition: int, count: int, *, start: str = FIRST, stop: str | None = None
@@ -177,11 +169,8 @@ class Client(Wire[httpx.Client]):
             ConfigurationError: the feed does not have the extension "splits".
             ZeroEventHubError: as `fetch`.
         """
-        info = self._info or self.discover()
-        url = self._extension_url(
-            info, SPLITS, partition, {"count": count, "cursor": start, "stop": stop}
-        )
-        return decode_splits(self._get(url))
+        cursors: list[str] = self._answer(SPLITS, partition, count, start, stop)
+        return cursors
 
     def lag(self, partition: int, cursor: str) -> Lag:
         """Ask how many events lie behind a cursor now, and how old the first of them is.
@@ -194,8 +183,8 @@ class Client(Wire[httpx.Client]):
             ConfigurationError: the feed does not have the extension "lag".
             ZeroEventHubError: as `fetch`.
         """
-        info = self._info or self.discover()
-        return decode_lag(self._get(self._extension_url(info, LAG, partition, {"cursor": cursor})))
+        found: Lag = self._answer(LAG, partition, cursor)
+        return found
 
     def cursor_of_count(
         self, partition: int, cursor: str, events: int, *, stop: str | None = None
@@ -218,11 +207,8 @@ class Client(Wire[httpx.Client]):
             ConfigurationError: the feed does not have the extension "cursor-of-count".
             ZeroEventHubError: as `fetch`.
         """
-        info = self._info or self.discover()
-        url = self._extension_url(
-            info, CURSOR_OF_COUNT, partition, {"cursor": cursor, "events": events, "stop": stop}
-        )
-        return decode_counted_cursor(self._get(url))
+        found: CountedCursor = self._answer(CURSOR_OF_COUNT, partition, cursor, events, stop)
+        return found
 
     def segments(self, partition: int, cursor: str, *, stop: str | None = None) -> Segments:
         """Ask in which files the events lie that follow a cursor.
@@ -239,9 +225,8 @@ class Client(Wire[httpx.Client]):
             ConfigurationError: the feed does not have the extension "segments".
             ZeroEventHubError: as `fetch`.
         """
-        info = self._info or self.discover()
-        url = self._extension_url(info, SEGMENTS, partition, {"cursor": cursor, "stop": stop})
-        return decode_segments(self._get(url))
+        found: Segments = self._answer(SEGMENTS, partition, cursor, stop)
+        return found
 
     def read_key(self, key: str, *, after_version: int = 0, limit: int | None = None) -> KeyPage:
         """Ask for the events of one key, in the order of their versions.
@@ -258,8 +243,8 @@ class Client(Wire[httpx.Client]):
             ZeroEventHubError: as `fetch`.
         """
         info = self._info or self.discover()
-        url = self._key_url(info, key, after_version, limit)
-        return decode_key_page(self._get(url), after_version)
+        request = self._key_request(info, key, after_version, limit)
+        return decode_key_page(self._understand(self._ask(request)), after_version)
 
     def register_progress(self, consumer: str, partition: int, cursor: str) -> None:
         """Tell the publisher how far a consumer has committed, so that trimming waits for it.
@@ -273,14 +258,13 @@ class Client(Wire[httpx.Client]):
             ConfigurationError: the feed does not have the extension "progress".
             ZeroEventHubError: as `fetch`.
         """
-        info = self._info or self.discover()
-        url = self._extension_url(
-            info, PROGRESS, partition, {"cursor": cursor, "consumer": consumer}
-        )
-        self._understand(self._ask(self._request(url, "PUT")))
+        self._answer(PROGRESS, consumer, partition, cursor)
 
-    def _get(self, url: httpx.URL) -> bytes:
-        return self._understand(self._ask(self._request(url)))
+    def _answer(self, name: str, *values: Any) -> Any:
+        """Ask for what an extension answers, given the values of its parameters in their order."""
+        info = self._info or self.discover()
+        request = self._extension_request(info, name, *values)
+        return self._understand_answer(name, self._ask(request))
 
     def _ask(self, request: Exchange) -> Exchange:
         """Send a request and take in its answer."""

@@ -23,13 +23,9 @@ from zeroeventhub.errors import (
 )
 from zeroeventhub.protocol import (
     ARROW,
-    CURSOR_OF_COUNT,
-    CURSOR_OF_TIME,
+    EXTENSIONS,
     KEY_HISTORY,
-    LAG,
-    PROGRESS,
-    SEGMENTS,
-    SPLITS,
+    PARTITION,
     STOP,
     WAIT,
     FeedInfo,
@@ -39,7 +35,7 @@ from zeroeventhub.protocol import (
 from zeroeventhub.settings import Limits
 from zeroeventhub.wire import ARROW_TYPE
 from zeroeventhub.wire import NDJSON_TYPE as MEDIA_TYPE
-from zeroeventhub.wire.documents import decode_info
+from zeroeventhub.wire.documents import decode_answer, decode_info
 from zeroeventhub.wire.ndjson import PageDecoder
 from zeroeventhub.wire.problem import error_of, problem_in, seconds_in
 
@@ -99,17 +95,6 @@ _CODINGS: dict[Compressed, str] = {
 }
 
 _LIMITS = Limits()
-
-_PATHS = {
-    CURSOR_OF_COUNT: "cursor-of-count",
-    CURSOR_OF_TIME: "cursor",
-    KEY_HISTORY: "key-history",
-    LAG: "lag",
-    PROGRESS: "progress",
-    SEGMENTS: "segments",
-    SPLITS: "splits",
-}
-
 
 _Http = TypeVar("_Http", httpx.Client, httpx.AsyncClient)
 
@@ -257,38 +242,45 @@ class Wire(Generic[_Http]):
             arrow_page=arrow_page,
         )
 
-    def _extension_url(
-        self,
-        info: FeedInfo,
-        extension: str,
-        partition: int,
-        parameters: Mapping[str, str | int | None],
-    ) -> httpx.URL:
-        """Build the address of an extension; parameters that are None are left out.
+    def _extension_request(self, info: FeedInfo, name: str, *values: Any) -> Exchange:
+        """Make a request for what a feed has beside its events.
+
+        Args:
+            info: what the feed says of itself.
+            name: of the extension.
+            values: of its parameters, in their order; those that are None are left out.
 
         Raises:
-            ConfigurationError: the feed does not have it.
+            ConfigurationError: the feed does not have it, or a moment has no zone.
         """
-        self._expect_extension(info, extension)
-        given = {name: value for name, value in parameters.items() if value is not None}
-        place: dict[str, str | int] = {"token": str(info.token), "partition": partition}
-        return self._url_below(_PATHS[extension], place | given)
+        self._expect_extension(info, name)
+        extension = EXTENSIONS[name]
+        given: dict[str, Any] = {}
+        for parameter, value in zip(extension.parameters, values, strict=True):
+            if parameter is PARTITION:
+                given = {"token": str(info.token), "partition": value, **given}
+            elif value is not None:
+                given[parameter.name] = rfc3339(value) if parameter.kind == "moment" else value
+        url = self._url_below(extension.path, given)
+        return self._request(url, "PUT" if extension.is_put else "GET")
 
-    def _key_url(
+    def _key_request(
         self, info: FeedInfo, key: str, after_version: int, limit: int | None
-    ) -> httpx.URL:
-        """Build the address of the events of a key.
+    ) -> Exchange:
+        """Make a request for the events of a key.
 
         Raises:
             ConfigurationError: the feed does not have the extension, or no version is below 0.
         """
-        self._expect_extension(info, KEY_HISTORY)
+        request = self._extension_request(info, KEY_HISTORY, key, after_version, limit)
         if after_version < 0:
             raise ConfigurationError("Versions are numbers from 1 on, and 0 is before all of them.")
-        parameters: dict[str, str | int] = {"key": key, "after-version": after_version}
-        return self._url_below(
-            _PATHS[KEY_HISTORY], parameters | ({} if limit is None else {"pagesizehint": limit})
-        )
+        return request
+
+    def _understand_answer(self, name: str, answer: Exchange) -> Any:
+        """Read the answer of an extension; that of a PUT says nothing new."""
+        body = self._understand(answer)
+        return None if EXTENSIONS[name].is_put else decode_answer(EXTENSIONS[name], body)
 
     def _url_below(self, name: str, parameters: Mapping[str, str | int]) -> httpx.URL:
         path = self._url.raw_path.partition(b"?")[0].rstrip(b"/")

@@ -9,18 +9,14 @@ from sqlalchemy.engine.default import StrCompileDialect
 
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import (
-    CAUGHT_UP,
+    ARROW,
     COMPACTED,
-    CURSOR_OF_COUNT,
     CURSOR_OF_TIME,
     EVENT_TYPES,
+    EXTENSIONS,
     KEY_HISTORY,
-    LAG,
     PROGRESS,
     SEGMENTS,
-    SPLITS,
-    STOP,
-    WAIT,
     FeedInfo,
 )
 from zeroeventhub.publisher.archived.files import Files
@@ -247,9 +243,9 @@ class Assembly:
             COMPACTED: defined.compaction is not None,
             CURSOR_OF_TIME: has_time or (time is None and self._source.given_at is not None),
             SEGMENTS: defined.archive is not None and defined.archive.is_shared,
+            ARROW: False,  # the server announces it, which makes Arrow of pages
         }
-        always = {CAUGHT_UP, CURSOR_OF_COUNT, LAG, SPLITS, STOP, WAIT}
-        return frozenset(always | {name for name, is_given in given.items() if is_given})
+        return frozenset(name for name in EXTENSIONS if given.get(name, True))
 
     def _checkup(self, pages: PageQuery) -> Checkup:
         """Return what looks at all that the feed relies on."""

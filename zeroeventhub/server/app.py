@@ -1,15 +1,14 @@
 """Answer requests of FeedAPI v2 and ZeroEventHub v1, and those of the extensions."""
 
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any
 from uuid import uuid4
 from zlib import crc32
 
 import anyio
-import msgspec
 from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.responses import Response, StreamingResponse
@@ -17,39 +16,17 @@ from starlette.status import HTTP_200_OK
 from starlette.types import Receive, Scope, Send
 
 from zeroeventhub.errors import BadRequest, FeedFailure, Gone, ZeroEventHubError
-from zeroeventhub.protocol import (
-    CURSOR_OF_COUNT,
-    CURSOR_OF_TIME,
-    KEY_HISTORY,
-    LAG,
-    LAST,
-    PROGRESS,
-    SEGMENTS,
-    SPLITS,
-    FeedInfo,
-)
+from zeroeventhub.protocol import LAST, Extension, FeedInfo, KeyPage
 from zeroeventhub.server.auth import Access, Principal
 from zeroeventhub.server.long_poll import Question
 from zeroeventhub.server.pages import EncodedPage, Pages
 from zeroeventhub.server.problems import Log, problem
 from zeroeventhub.server.request import (
-    CountRequest,
-    CursorRequest,
     EventsRequest,
     FeedRequest,
-    LagRequest,
-    ProgressRequest,
-    SegmentsRequest,
-    SplitsRequest,
     is_v1,
-    read_count_request,
-    read_cursor_request,
     read_events_request,
-    read_key_request,
-    read_lag_request,
-    read_progress_request,
-    read_segments_request,
-    read_splits_request,
+    read_extension_request,
     read_v1_request,
 )
 from zeroeventhub.server.responses import FRESH, PageForms
@@ -57,7 +34,7 @@ from zeroeventhub.server.sending import READER, Sending
 from zeroeventhub.server.source import Source, expect_extension, expect_partition
 from zeroeventhub.server.view import View
 from zeroeventhub.wire import NDJSON_TYPE as MEDIA_TYPE
-from zeroeventhub.wire.documents import encode_info, encode_key_page, encode_lag, encode_segments
+from zeroeventhub.wire.documents import encode_answer, encode_info
 from zeroeventhub.wire.ndjson import encode_page_v1
 
 __all__ = [
@@ -244,17 +221,6 @@ def _expect_few_parameters(scope: Scope) -> None:
         raise BadRequest(f"A request has at most {MOST_PARAMETERS:,} parameters.")
 
 
-_Asked = TypeVar(
-    "_Asked",
-    CountRequest,
-    CursorRequest,
-    LagRequest,
-    ProgressRequest,
-    SegmentsRequest,
-    SplitsRequest,
-)
-
-
 class Endpoint:
     """Answer requests for one feed. Every page is whole before its status is sent.
 
@@ -341,67 +307,21 @@ class Endpoint:
             raise
         return await self._pages.encoded(page, question)
 
-    async def cursor(self, request: FeedRequest, principal: Principal) -> Response:
-        """Answer with the cursor of a moment."""
+    async def extension(
+        self, extension: Extension, request: FeedRequest, principal: Principal
+    ) -> Response:
+        """Answer with what the feed has beside its events, by the row of an extension."""
         view = self._view(principal)
-        wanted = await _asked(view, request, CURSOR_OF_TIME, read_cursor_request)
-        cursor = await view.call("cursor_at", wanted.moment, wanted.partition)
-        return _document({"cursor": cursor})
-
-    async def splits(self, request: FeedRequest, principal: Principal) -> Response:
-        """Answer with the cursors between pieces of a partition."""
-        view = self._view(principal)
-        wanted = await _asked(view, request, SPLITS, read_splits_request)
-        cursors = await view.call(
-            "splits", wanted.partition, wanted.count, start=wanted.cursor, stop=wanted.stop
-        )
-        return _document({"cursors": cursors})
-
-    async def lag(self, request: FeedRequest, principal: Principal) -> Response:
-        """Answer with the number of events behind a cursor."""
-        view = self._view(principal)
-        wanted = await _asked(view, request, LAG, read_lag_request)
-        found = await view.call("lag", wanted.partition, wanted.cursor)
-        return Response(encode_lag(found), media_type="application/json", headers=FRESH)
-
-    async def cursor_of_count(self, request: FeedRequest, principal: Principal) -> Response:
-        """Answer with the cursor behind so many events."""
-        view = self._view(principal)
-        wanted = await _asked(view, request, CURSOR_OF_COUNT, read_count_request)
-        found = await view.call(
-            "cursor_of_count", wanted.partition, wanted.cursor, wanted.events, stop=wanted.stop
-        )
-        return _document({"cursor": found.cursor, "events": found.events})
-
-    async def segments(self, request: FeedRequest, principal: Principal) -> Response:
-        """Answer with the files in which events lie."""
-        view = self._view(principal)
-        wanted = await _asked(view, request, SEGMENTS, read_segments_request)
-        found = await view.call("segments", wanted.partition, wanted.cursor, stop=wanted.stop)
-        return Response(encode_segments(found), media_type="application/json", headers=FRESH)
-
-    async def key_history(self, request: FeedRequest, principal: Principal) -> Response:
-        """Answer with the events of a key."""
-        view = self._view(principal)
-        expect_extension(await view.info(), KEY_HISTORY)
-        wanted = read_key_request(request.query_params)
-        page = await view.read_key(wanted.key, wanted.after_version, wanted.limit)
-        request.events = len(page.events)
-        body = encode_key_page(page)
+        info = await view.info()
+        expect_extension(info, extension.name)
+        token, asked = read_extension_request(request.query_params, extension)
+        if token is not None:
+            expect_partition(info, token, asked["partition"])
+        found = await view.ask(extension, asked)
+        if isinstance(found, KeyPage):
+            request.events = len(found.events)
+        body = encode_answer(extension, asked["cursor"] if extension.is_put else found)
         return Response(body, media_type="application/json", headers=FRESH)
-
-    async def progress(self, request: FeedRequest, principal: Principal) -> Response:
-        """Note how far a consumer has come, and answer with its cursor."""
-        view = self._view(principal)
-        wanted = await _asked(view, request, PROGRESS, read_progress_request)
-        await view.call(
-            "register_progress",
-            wanted.consumer,
-            wanted.partition,
-            wanted.cursor,
-            principal=principal.name,
-        )
-        return _document({"cursor": wanted.cursor})
 
     def _view(self, principal: Principal) -> View:
         return View(self._source, self._access, principal)
@@ -425,23 +345,3 @@ class Endpoint:
                 request.events += len(page.events)
         body = b"".join(part for _, part in sorted(parts.items()))
         return Response(body, media_type=MEDIA_TYPE, headers=FRESH)
-
-
-async def _asked(
-    view: View, request: FeedRequest, extension: str, read: Callable[[QueryParams], _Asked]
-) -> _Asked:
-    """Read a request for something that a feed has beside its events.
-
-    Raises:
-        FeedError: the feed does not have it, or the request is not of its form.
-    """
-    info = await view.info()
-    expect_extension(info, extension)
-    wanted = read(request.query_params)
-    expect_partition(info, wanted.token, wanted.partition)
-    return wanted
-
-
-def _document(content: Mapping[str, str | int | list[str]]) -> Response:
-    body = msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"
-    return Response(body, media_type="application/json", headers=FRESH)

@@ -8,6 +8,7 @@ from starlette.routing import Route
 
 from zeroeventhub.errors import ConfigurationError, require
 from zeroeventhub.feed import AsyncFeed, Feed, FeedSource
+from zeroeventhub.protocol import EXTENSIONS
 from zeroeventhub.server.app import Answer, Answering, Desk, Endpoint, Observer
 from zeroeventhub.server.auth import Access, Authorize, Quota, everybody
 from zeroeventhub.server.http_feed import HttpFeed
@@ -99,13 +100,16 @@ def feed_routes(
     routes = [
         route(path, "discovery", endpoint.discover),
         route(f"{below}/events", "events", endpoint.events),
-        route(f"{below}/cursor", "cursor", endpoint.cursor),
-        route(f"{below}/splits", "splits", endpoint.splits),
-        route(f"{below}/lag", "lag", endpoint.lag),
-        route(f"{below}/cursor-of-count", "cursor-of-count", endpoint.cursor_of_count),
-        route(f"{below}/segments", "segments", endpoint.segments),
-        route(f"{below}/key-history", "key-history", endpoint.key_history),
-        route(f"{below}/progress", "progress", endpoint.progress, "PUT"),
+        *(
+            route(
+                f"{below}/{extension.path}",
+                extension.path,
+                partial(endpoint.extension, extension),
+                "PUT" if extension.is_put else "GET",
+            )
+            for extension in EXTENSIONS.values()
+            if extension.path
+        ),
     ]
     if http_feed:
         _need(source, "cursor_of", "An HTTP feed")

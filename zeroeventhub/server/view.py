@@ -1,22 +1,17 @@
 """What one reader sees of a feed: what is hidden from it is, to it, not there."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
 from zeroeventhub.errors import BadRequest, FeedFailure
 from zeroeventhub.protocol import (
-    CURSOR_OF_COUNT,
-    CURSOR_OF_TIME,
     EVENT_TYPES,
-    KEY_HISTORY,
-    LAG,
+    EXTENSIONS,
     LAST,
-    SEGMENTS,
-    SPLITS,
+    Extension,
     FeedInfo,
-    KeyPage,
     Page,
     Partition,
     TypeFilter,
@@ -27,9 +22,6 @@ from zeroeventhub.server.request import FeedRequest
 from zeroeventhub.server.source import NO_PARTITION, Source
 
 __all__ = ["View"]
-
-_TELLING = {CURSOR_OF_COUNT, CURSOR_OF_TIME, KEY_HISTORY, LAG, SPLITS}
-"""Extensions whose answers tell of events of all types: how many there are, and when."""
 
 
 class View:
@@ -135,24 +127,35 @@ class View:
             return None
         return self._source.question(info, partition, cursor, limit, types=types, **options)
 
-    async def call(self, method: str, *arguments: Any, **options: Any) -> Any:
-        """Call a method of an extension that `info` names to the reader."""
-        return await self._source.call(method)(*arguments, **options)
-
     async def cursor_of(self, event_id: str, partition: int) -> str:
         """Return the cursor behind an event that the reader may see, by its id."""
         types = self._principal.narrowed(None)
         options = {} if types is None else {"types": types}
-        cursor: str = await self.call("cursor_of", event_id, partition, **options)
+        cursor: str = await self._source.call("cursor_of")(event_id, partition, **options)
         return cursor
 
-    async def read_key(self, key: str, after_version: int, limit: int | None) -> KeyPage:
-        """Read the events of a key in partitions that the reader may see."""
-        partitions = self._principal.partitions
-        options = {} if partitions is None else {"partitions": partitions}
-        rows = self._source.rows(limit)
-        page: KeyPage = await self.call("read_key", key, after_version, rows, **options)
-        return page
+    async def ask(self, extension: Extension, asked: Mapping[str, Any]) -> Any:
+        """Ask the feed what a request for an extension asks for.
+
+        Args:
+            extension: one that `info` names to the reader.
+            asked: the values of its parameters by name.
+        """
+        arguments: list[Any] = []
+        options: dict[str, Any] = {}
+        for parameter in extension.parameters:
+            value = asked[parameter.name]
+            if parameter.kind == "limit":
+                value = self._source.rows(value)
+            if parameter.argument:
+                options[parameter.argument] = value
+            else:
+                arguments.append(value)
+        if "principal" in extension.context:
+            options["principal"] = self._principal.name
+        if "partitions" in extension.context and self._principal.partitions is not None:
+            options["partitions"] = self._principal.partitions
+        return await self._source.call(extension.method)(*arguments, **options)
 
     def waiting(self) -> AbstractContextManager[None]:
         """Count a request of the reader's for as long as it waits at the head."""
@@ -162,17 +165,15 @@ class View:
         if not self._principal.is_restricted:
             return info
         extensions = info.extensions
-        if self._principal.is_restricted_to_types:
-            if EVENT_TYPES not in extensions:
-                raise FeedFailure(
-                    "A principal may not see all types of events, and this feed cannot tell them "
-                    "apart, so it shows nothing: name a column of text as the type of its "
-                    "TableFeed, or give principals without types."
-                )
-            extensions -= _TELLING
+        if self._principal.is_restricted_to_types and EVENT_TYPES not in extensions:
+            raise FeedFailure(
+                "A principal may not see all types of events, and this feed cannot tell them "
+                "apart, so it shows nothing: name a column of text as the type of its "
+                "TableFeed, or give principals without types."
+            )
         self._source.warn_of_guesses()
-        # A file holds events of all partitions and types.
-        extensions -= {SEGMENTS}
+        hidden = {"all", "types"} if self._principal.is_restricted_to_types else {"all"}
+        extensions -= {name for name, one in EXTENSIONS.items() if one.needs in hidden}
         may_read = self._principal.may_read
         partitions = tuple(
             _without(partition, may_read) for partition in info.partitions if may_read(partition.id)

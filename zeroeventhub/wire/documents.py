@@ -1,5 +1,6 @@
 """What a feed answers beside pages, to bytes and back: JSON documents, one an answer."""
 
+from functools import cache
 from itertools import pairwise
 from typing import Annotated, Any, TypeVar
 
@@ -7,9 +8,11 @@ import msgspec
 
 from zeroeventhub.errors import ConfigurationError, ProtocolError
 from zeroeventhub.protocol import (
-    CountedCursor,
+    Count,
     Event,
+    Extension,
     FeedInfo,
+    GivenCursor,
     KeyPage,
     Lag,
     Partition,
@@ -17,20 +20,13 @@ from zeroeventhub.protocol import (
     Segments,
 )
 from zeroeventhub.wire.lines import one_line
-from zeroeventhub.wire.ndjson import expect_cursor
 
 __all__ = [
-    "decode_counted_cursor",
-    "decode_cursor",
+    "decode_answer",
     "decode_info",
     "decode_key_page",
-    "decode_lag",
-    "decode_segments",
-    "decode_splits",
+    "encode_answer",
     "encode_info",
-    "encode_key_page",
-    "encode_lag",
-    "encode_segments",
 ]
 
 _encode = msgspec.json.encode
@@ -115,132 +111,86 @@ def _names(listed: msgspec.Raw) -> frozenset[str]:
     )
 
 
-def encode_lag(lag: Lag) -> bytes:
-    """Encode how many events lie behind a cursor."""
-    document: dict[str, Any] = {"events": lag.events}
-    if lag.seconds is not None:
-        document["seconds"] = lag.seconds
-    if not lag.exact:
-        document["more"] = True
+def encode_answer(extension: Extension, answer: Any) -> bytes:
+    """Encode what the feed's method of an extension returned."""
+    match answer:
+        case KeyPage():
+            return _encode_key_page(answer)  # its events are JSON already
+        case Lag(events, seconds, exact):
+            answer = {"events": events}
+            answer |= {} if seconds is None else {"seconds": seconds}
+            answer |= {} if exact else {"more": True}
+        case Segments(parts, cursor):
+            answer = {"segments": [*map(_segment, parts)], "cursor": cursor}
+    document = {extension.member: answer} if extension.member else answer
     return msgspec.json.format(_encode(document), indent=2) + b"\n"
 
 
-def encode_key_page(page: KeyPage) -> bytes:
-    """Encode events of a key, one a line."""
+def decode_answer(extension: Extension, body: bytes) -> Any:
+    """Decode what a feed answers for an extension, into what the feed's method returned.
+
+    Raises:
+        ProtocolError: the body does not hold it.
+    """
+    if extension.answer is KeyPage:
+        return decode_key_page(body, 0)
+    found = _decode(body, _form(extension))
+    if extension.member:
+        return getattr(found, extension.member)
+    return found.read() if isinstance(found, _WireLag | _WireSegments) else found
+
+
+@cache
+def _form(extension: Extension) -> Any:
+    """Return the type of the JSON document that holds the answer of an extension."""
+    if extension.member:
+        return msgspec.defstruct("_Answer", [(extension.member, extension.answer)])
+    return {Lag: _WireLag, Segments: _WireSegments}.get(extension.answer, extension.answer)
+
+
+class _WireLag(msgspec.Struct):
+    events: Count
+    seconds: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    # Raw, because what is not a flag may be anything.
+    more: msgspec.Raw = msgspec.Raw()
+
+    def read(self) -> Lag:
+        return Lag(self.events, self.seconds, exact=bytes(self.more) != b"true")
+
+
+class _WireSegmentPart(msgspec.Struct, rename="camel"):
+    url: str
+    size: Count
+    after: Count
+    up_to: Count
+    cursor: GivenCursor
+
+
+class _WireSegments(msgspec.Struct):
+    segments: list[_WireSegmentPart]
+    cursor: GivenCursor
+
+    def read(self) -> Segments:
+        if any(part.after >= part.up_to for part in self.segments):
+            raise ProtocolError("A segment of the answer ends before it begins.")
+        parts = tuple(
+            SegmentPart(part.url, part.size, part.after, part.up_to, part.cursor)
+            for part in self.segments
+        )
+        return Segments(parts, self.cursor)
+
+
+def _segment(part: SegmentPart) -> _WireSegmentPart:
+    return _WireSegmentPart(part.url, part.size, part.after, part.upto, part.cursor)
+
+
+def _encode_key_page(page: KeyPage) -> bytes:
     pairs = zip(page.versions, page.events, strict=True)
     lines = [
         b'{"version":%d,"data":%b}' % (version, one_line(event.raw)) for version, event in pairs
     ]
     more = b',"more":true' if page.more else b""
     return b'{"events":[\n%b\n]%b}\n' % (b",\n".join(lines), more)
-
-
-class _WireCursor(msgspec.Struct):
-    cursor: str
-
-
-class _WireCursors(msgspec.Struct):
-    cursors: Annotated[list[str], msgspec.Meta(min_length=2)]
-
-
-def decode_cursor(body: bytes) -> str:
-    """Decode the cursor of a moment.
-
-    Raises:
-        ProtocolError: the body does not hold one.
-    """
-    return expect_cursor(_decode(body, _WireCursor).cursor)
-
-
-def decode_splits(body: bytes) -> list[str]:
-    """Decode the cursors between pieces of a partition.
-
-    Raises:
-        ProtocolError: the body does not hold two or more.
-    """
-    return [expect_cursor(cursor) for cursor in _decode(body, _WireCursors).cursors]
-
-
-class _WireLag(msgspec.Struct):
-    events: Annotated[int, msgspec.Meta(ge=0)]
-    seconds: Annotated[float, msgspec.Meta(ge=0)] | None = None
-    # Raw, because what is not a flag may be anything.
-    more: msgspec.Raw = msgspec.Raw()
-
-
-def decode_lag(body: bytes) -> Lag:
-    """Decode how many events lie behind a cursor.
-
-    Raises:
-        ProtocolError: the body does not say it.
-    """
-    wire = _decode(body, _WireLag)
-    return Lag(wire.events, wire.seconds, exact=bytes(wire.more) != b"true")
-
-
-class _WireCountedCursor(msgspec.Struct):
-    cursor: str
-    events: Annotated[int, msgspec.Meta(ge=0)]
-
-
-def decode_counted_cursor(body: bytes) -> CountedCursor:
-    """Decode the cursor behind so many events.
-
-    Raises:
-        ProtocolError: the body does not hold one, or not how many they are.
-    """
-    wire = _decode(body, _WireCountedCursor)
-    return CountedCursor(expect_cursor(wire.cursor), wire.events)
-
-
-def encode_segments(segments: Segments) -> bytes:
-    """Encode where events lie in files."""
-    document = {
-        "segments": [
-            {
-                "url": part.url,
-                "size": part.size,
-                "after": part.after,
-                "upTo": part.upto,
-                "cursor": part.cursor,
-            }
-            for part in segments.parts
-        ],
-        "cursor": segments.cursor,
-    }
-    return msgspec.json.format(_encode(document), indent=2) + b"\n"
-
-
-_Count = Annotated[int, msgspec.Meta(ge=0)]
-
-
-class _WireSegmentPart(msgspec.Struct, rename="camel"):
-    url: str
-    size: _Count
-    after: _Count
-    up_to: _Count
-    cursor: str
-
-
-class _WireSegments(msgspec.Struct):
-    segments: list[_WireSegmentPart]
-    cursor: str
-
-
-def decode_segments(body: bytes) -> Segments:
-    """Decode where events lie in files.
-
-    Raises:
-        ProtocolError: the body does not say it.
-    """
-    wire = _decode(body, _WireSegments)
-    parts = tuple(
-        SegmentPart(one.url, one.size, one.after, one.up_to, expect_cursor(one.cursor))
-        for one in wire.segments
-    )
-    if any(part.after >= part.upto for part in parts):
-        raise ProtocolError("A segment of the answer ends before it begins.")
-    return Segments(parts, expect_cursor(wire.cursor))
 
 
 class _WireVersion(msgspec.Struct):

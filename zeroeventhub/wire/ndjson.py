@@ -25,7 +25,6 @@ __all__ = [
     "PageEvents",
     "encode_page",
     "encode_page_v1",
-    "expect_cursor",
     "parts_of",
 ]
 

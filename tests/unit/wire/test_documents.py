@@ -1,4 +1,5 @@
 import json
+from functools import partial
 
 import pytest
 from harness.reference_decoder import HOSTILE
@@ -8,19 +9,13 @@ from hypothesis import strategies as st
 
 from zeroeventhub import FIRST, LAST, CountedCursor, Event, FeedInfo, Lag, Partition
 from zeroeventhub.errors import ProtocolError
-from zeroeventhub.protocol import KeyPage, SegmentPart, Segments
+from zeroeventhub.protocol import EXTENSIONS, KeyPage, SegmentPart, Segments
 from zeroeventhub.wire.documents import (
-    decode_counted_cursor,
-    decode_cursor,
+    decode_answer,
     decode_info,
     decode_key_page,
-    decode_lag,
-    decode_segments,
-    decode_splits,
+    encode_answer,
     encode_info,
-    encode_key_page,
-    encode_lag,
-    encode_segments,
 )
 
 SPECIAL = ["\u2028", "\u0000", "\r", "\ufeff", "\U0001f600"]
@@ -40,9 +35,21 @@ layouts = st.lists(partitions, max_size=5, unique_by=lambda partition: partition
 infos = st.builds(FeedInfo, layouts, text, st.booleans(), st.frozensets(text, max_size=3))
 
 
+def decoding(name):
+    """A function that decodes the answer of an extension."""
+    decode = partial(decode_answer, EXTENSIONS[name])
+    decode.__name__ = name
+    return decode
+
+
 def decode_key(body):
     """Decode events of a key behind its third version."""
     return decode_key_page(body, 3)
+
+
+decode_cursor, decode_splits = decoding("cursor-of-time"), decoding("splits")
+decode_counted_cursor, decode_lag = decoding("cursor-of-count"), decoding("lag")
+decode_segments = decoding("segments")
 
 
 @pytest.mark.parametrize("vector", named("discovery"))
@@ -166,20 +173,21 @@ PART_READ = SegmentPart("file:///a", 9, 1, 2, "a")
 
 
 @pytest.mark.parametrize(
-    ("encode", "decode", "answers"),
+    ("name", "answers"),
     [
-        (encode_lag, decode_lag, [Lag(0, 0.0), Lag(7, None), Lag(10**6, 1.5, exact=False)]),
+        ("cursor-of-time", ["a"]),
+        ("splits", [["a", "b"]]),
+        ("cursor-of-count", [CountedCursor("a", 0)]),
+        ("lag", [Lag(0, 0.0), Lag(7, None), Lag(10**6, 1.5, exact=False)]),
         (
-            encode_key_page,
-            decode_key,
+            "key-history",
             [KeyPage([], []), KeyPage([Event(b"1"), Event(b'{"a": 2}')], [4, 9], more=True)],
         ),
-        (encode_segments, decode_segments, [Segments((), "b"), Segments((PART_READ,) * 2, "b")]),
+        ("segments", [Segments((), "b"), Segments((PART_READ,) * 2, "b")]),
     ],
-    ids=["lag", "key", "segments"],
 )
-def test_answer_survives_the_wire(encode, decode, answers):
+def test_answer_survives_the_wire(name, answers):
     """An answer is the same behind the wire, and says nothing of what is not known."""
     for sent in answers:
-        assert decode(encode(sent)) == sent
-        assert b"null" not in encode(sent)
+        assert decoding(name)(encode_answer(EXTENSIONS[name], sent)) == sent
+        assert b"null" not in encode_answer(EXTENSIONS[name], sent)
