@@ -83,9 +83,9 @@ PLANTED = (
     ),
     Planted(
         "a principal moves its own consumers alone",
-        "server/app.py",
-        "principal=principal.name,",
-        'principal="",',
+        "server/view.py",
+        'options["principal"] = self._principal.name',
+        'options["principal"] = ""',
         _PROGRESS,
     ),
     Planted(

@@ -30,6 +30,7 @@ from zeroeventhub.publisher.archived.sealing import (
     unheard,
 )
 from zeroeventhub.publisher.bound_feed import (
+    AnsweringExtensions,
     Roles,
     expect_archive,
     head_of,
@@ -52,7 +53,7 @@ _Asked = ParamSpec("_Asked")
 _Found = TypeVar("_Found")
 
 
-class AsyncBoundFeed(AsyncCompacting, AsyncRegistering, AsyncTrimming):
+class AsyncBoundFeed(AsyncCompacting, AsyncRegistering, AsyncTrimming, AnsweringExtensions):
     """Read a table's feed through an async engine."""
 
     def __init__(self, engine: AsyncEngine, capacity: Capacity, roles: Roles) -> None:

@@ -4,13 +4,15 @@ from collections.abc import Callable, Collection
 from copy import copy
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Concatenate, ParamSpec, Self, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from sqlalchemy import Connection, Engine, event
 
 from zeroeventhub.at_hand import NotAtHand, Parts
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import (
+    EXTENSIONS,
     FIRST,
     CountedCursor,
     FeedInfo,
@@ -40,6 +42,7 @@ from zeroeventhub.publisher.trimming import Trimmer, Trimming
 from zeroeventhub.settings import Capacity
 
 __all__ = [
+    "AnsweringExtensions",
     "BoundFeed",
     "Roles",
     "expect_archive",
@@ -122,7 +125,22 @@ def visit(
         return question(connection, *arguments, **options)
 
 
-class BoundFeed(Compacting, Registering, Trimming):
+class AnsweringExtensions:
+    """Answer what is not written out below by the reader's method that an extension names."""
+
+    _reader: Reader
+    _ask: Callable[..., Any]
+
+    if not TYPE_CHECKING:  # for the server, which finds methods by their names
+
+        def __getattr__(self, name: str) -> Callable[..., Any]:
+            """Return what asks the reader."""
+            if name and name in {extension.method for extension in EXTENSIONS.values()}:
+                return partial(self._ask, getattr(self._reader, name))
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+
+
+class BoundFeed(Compacting, Registering, Trimming, AnsweringExtensions):
     """Read a table's feed through a sync engine."""
 
     def __init__(self, engine: Engine, capacity: Capacity, roles: Roles) -> None:

@@ -17,7 +17,8 @@ from schemathesis.specs.openapi import checks as openapi_checks
 from sqlalchemy import create_engine
 from starlette.applications import Starlette
 
-from zeroeventhub import TableFeed, errors, feed_routes
+from zeroeventhub import TableFeed, errors, feed_routes, protocol
+from zeroeventhub.protocol import REQUIRED
 from zeroeventhub.publisher.progress import Progress
 
 DOCUMENT = yaml.safe_load((SPECIFICATION / "openapi.yaml").read_text())
@@ -171,6 +172,20 @@ def test_every_route_is_documented_and_every_path_is_a_route():
         for path, item in DOCUMENT["paths"].items()
     }
     assert {route.path: set(route.methods) for route in routes} == documented
+
+
+def test_every_extension_is_documented_by_its_parameters():
+    """The document has the parameters of each extension, and says which of them are required."""
+    shared = DOCUMENT["components"]["parameters"]
+    for extension in protocol.EXTENSIONS.values():
+        if extension.path:
+            item = DOCUMENT["paths"][f"/feed/{extension.path}"]
+            listed = [shared[one["$ref"].rpartition("/")[2]] for one in item["parameters"]]
+            documented = {one["name"]: one.get("required", False) for one in listed}
+            expected = {one.name: one.default is REQUIRED for one in extension.parameters}
+            if "partition" in expected:
+                expected["token"] = True
+            assert (documented, extension.name in item["summary"]) == (expected, True)
 
 
 def problem_kinds(base=errors.FeedError):
