@@ -83,7 +83,7 @@ PLANTED = (
     ),
     Planted(
         "a principal moves its own consumers alone",
-        "server/view.py",
+        "server/authorized_feed.py",
         'options["principal"] = self._principal.name',
         'options["principal"] = ""',
         _PROGRESS,

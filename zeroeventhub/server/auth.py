@@ -1,9 +1,8 @@
-"""Readers: who may read what of a feed, and how much at once."""
+"""Authorization: who may read what of a feed, and how much at once."""
 
 import math
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from hashlib import blake2b
 from hmac import compare_digest
@@ -14,10 +13,8 @@ from typing import Any, Literal, NoReturn, cast
 
 import anyio
 import anyio.to_thread
-from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from zeroeventhub.errors import (
@@ -111,7 +108,11 @@ class Principal:
             ConfigurationError: the name is not one line of text, a partition is no number that a
                 partition may have, a type is none that can be filtered by, or the quota is none.
         """
-        _refuse_name(self.name)
+        name: object = self.name
+        if not isinstance(name, str) or len(name) > _LONGEST_NAME or not name.isprintable():
+            raise ConfigurationError(
+                f"The name of a Principal is one line of at most {_LONGEST_NAME} characters."
+            )
         object.__setattr__(self, "partitions", _partitions(self.partitions))
         object.__setattr__(self, "types", _types(self.types))
         if self.quota is not None and not isinstance(self.quota, Quota):
@@ -139,13 +140,6 @@ class Principal:
         return own if types is None else own.joined(types)
 
 
-def _refuse_name(name: object) -> None:
-    if not isinstance(name, str) or len(name) > _LONGEST_NAME or not name.isprintable():
-        raise ConfigurationError(
-            f"The name of a Principal is one line of text of at most {_LONGEST_NAME} characters."
-        )
-
-
 def _partitions(partitions: object) -> frozenset[int] | None:
     if partitions is None:
         return None
@@ -163,19 +157,19 @@ def _types(types: object) -> TypeFilter | None:
     if types is None or isinstance(types, TypeFilter):
         return types
     # A string is a collection of its letters.
-    if isinstance(types, str) or not isinstance(types, Collection) or not _are_text(types):
+    if (
+        isinstance(types, str)
+        or not isinstance(types, Collection)
+        or not all(isinstance(name, str) for name in types)
+    ):
         raise ConfigurationError(
             "The types of a Principal are a collection of names, a TypeFilter, or None for all."
         )
     return TypeFilter(frozenset(types)) if types else NOTHING
 
 
-def _are_text(names: Collection[object]) -> bool:
-    return all(isinstance(name, str) for name in names)
-
-
 EVERYBODY = Principal(name="")
-"""Whoever asks, where nobody is told apart."""
+"""The principal of all requests to a feed that does not tell its readers apart."""
 
 Authorize = Callable[[Request], Principal | Awaitable[Principal]]
 """Return who asks, or raise `Unauthorized`, `Forbidden` or an HTTPException of Starlette's."""
@@ -210,7 +204,7 @@ class FeedAuthorization:
 
     def __init__(self, app: ASGIApp, authorize: Authorize = deny) -> None:
         self._app = app
-        self._authorize = checked(authorize)
+        self._authorize = _callable(authorize)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Hand the hook down to the feeds."""
@@ -219,21 +213,10 @@ class FeedAuthorization:
         await self._app(scope, receive, send)
 
 
-def checked(authorize: Any) -> Authorize:
-    """Return a hook, if it is one.
-
-    Raises:
-        ConfigurationError: it cannot be called.
-    """
+def _callable(authorize: Any) -> Authorize:
     if not callable(authorize):
         raise ConfigurationError("authorize is a function that takes a request.")
     hook: Authorize = authorize
-    return hook
-
-
-def hook_of(request: Request) -> Authorize | None:
-    """Return the hook of the application around a feed, if it has one."""
-    hook: Authorize | None = request.scope.get(_KEY)
     return hook
 
 
@@ -266,14 +249,18 @@ class BearerTokens:
     def __init__(self, tokens: Mapping[str, str | Principal]) -> None:
         self._key = token_bytes(32)
         self._readers = [
-            (self._digest(_checked(token)), _principal(reader)) for token, reader in tokens.items()
+            (
+                self._digest(_checked(token)),
+                reader if isinstance(reader, Principal) else Principal(name=reader),
+            )
+            for token, reader in tokens.items()
         ]
 
     async def __call__(self, request: Request) -> Principal:
-        """Return who shows a known token.
+        """Return the principal of the token that a request shows.
 
         Raises:
-            Unauthorized: nobody does.
+            Unauthorized: it shows none that is known.
         """
         shown = request.headers.getlist("authorization")
         scheme, _, token = shown[0].partition(" ") if len(shown) == 1 else ("", "", "")
@@ -301,23 +288,21 @@ def _checked(token: object) -> str:
     return token
 
 
-def _principal(reader: str | Principal) -> Principal:
-    return reader if isinstance(reader, Principal) else Principal(name=reader)
-
-
 _USUAL = Quota(in_flight=1_000)
-"""The quota of a reader with a name, where neither its principal nor the feed has one."""
+"""The quota of a principal with a name, where neither it nor the feed has one."""
+
+_NO_QUOTA = Quota()
 
 _FEW = 64
-"""How many readers are kept before any is forgotten."""
+"""How many principals are kept before any is forgotten."""
 
 _SOON = 1.0
-"""Seconds after which to come again, where nobody knows when there will be room."""
+"""Seconds after which to come again, where it is not known when there will be room."""
 
 
 @dataclass(slots=True)
 class _Account:
-    """Hold what a reader takes.
+    """Hold what a principal takes.
 
     Attributes:
         in_flight: its requests that are under way.
@@ -338,10 +323,10 @@ class _Account:
 class Counted:
     """Count a request until its end, or until this context is left.
 
-    Thousands wait at once: generators would take ten times the room.
+    Thousands wait at once: generators would take ten times the memory.
 
     Args:
-        account: the reader's.
+        account: the principal's.
         among: the name of the requests that it is one of.
     """
 
@@ -350,7 +335,7 @@ class Counted:
     def __init__(self, account: _Account, among: Literal["in_flight", "waiting"]) -> None:
         self._account = account
         self._among = among
-        self._add(1)
+        setattr(account, among, getattr(account, among) + 1)
 
     def __enter__(self) -> None:
         """Go on; it is counted already."""
@@ -361,18 +346,15 @@ class Counted:
 
     def end(self) -> None:
         """Count it no longer."""
-        self._add(-1)
-
-    def _add(self, number: int) -> None:
-        setattr(self._account, self._among, getattr(self._account, self._among) + number)
+        setattr(self._account, self._among, getattr(self._account, self._among) - 1)
 
 
 class Quotas:
-    """Keep each reader of a feed to its quota; one instance a feed and process.
+    """Keep each principal to its quota; one instance a feed and process.
 
     Args:
-        default: of readers who have none of their own.
-        clock: tells the time; it never goes back.
+        default: of principals that have none of their own.
+        clock: tells the time in seconds; it never goes back.
     """
 
     def __init__(self, default: Quota | None, clock: Callable[[], float] = monotonic) -> None:
@@ -382,7 +364,7 @@ class Quotas:
         self._crowd = _FEW
 
     def __len__(self) -> int:
-        """Return how many readers are remembered."""
+        """Return how many principals are remembered."""
         return len(self._accounts)
 
     def admitted(self, principal: Principal) -> Counted:
@@ -416,7 +398,7 @@ class Quotas:
         return Counted(account, "waiting")
 
     def _quota(self, principal: Principal) -> Quota:
-        return principal.quota or self._default or (_USUAL if principal.name else Quota())
+        return principal.quota or self._default or (_USUAL if principal.name else _NO_QUOTA)
 
     def _take_turn(self, account: _Account, rate: float, burst: int) -> None:
         """Let a request through that comes no earlier than the rate and the burst allow."""
@@ -433,17 +415,12 @@ class Quotas:
         account = self._accounts.get(principal.name)
         if account is None:
             if len(self._accounts) >= self._crowd:
-                self._forget()
+                # Forget those of whom nothing is left; it costs little, as their number doubled.
+                now, known = self._clock(), self._accounts.items()
+                self._accounts = {name: one for name, one in known if not one.is_settled(now)}
+                self._crowd = max(_FEW, 2 * len(self._accounts))
             account = self._accounts[principal.name] = _Account()
         return account
-
-    def _forget(self) -> None:
-        """Forget those of whom nothing is left; it costs little, for the crowd has to double."""
-        now = self._clock()
-        self._accounts = {
-            name: account for name, account in self._accounts.items() if not account.is_settled(now)
-        }
-        self._crowd = max(_FEW, 2 * len(self._accounts))
 
 
 THREADS = 4
@@ -451,54 +428,37 @@ THREADS = 4
 
 
 class Access:
-    """Let in who may read the feed.
+    """Find out who asks, and whether that principal may read the feed.
 
     Args:
-        authorize: says who asks; None to ask the hook of the application around the feed, and to
-            let everybody in where there is none.
-        quota: of readers who have none of their own.
+        authorize: the feed's own hook; None to call the hook of the application around the feed,
+            and to let everybody in where there is none.
         patience: seconds for which a hook may take.
 
     Raises:
         ConfigurationError: the hook cannot be called.
     """
 
-    def __init__(
-        self, authorize: Authorize | None, quota: Quota | None, *, patience: float
-    ) -> None:
-        self._authorize = None if authorize is None else checked(authorize)
-        self._quotas = Quotas(quota)
+    def __init__(self, authorize: Authorize | None, *, patience: float) -> None:
+        self._authorize = None if authorize is None else _callable(authorize)
         self._patience = patience
         self._threads = anyio.CapacityLimiter(THREADS)
 
-    def count(self, principal: Principal) -> Counted:
-        """Count a request of a reader's until what is returned is told its end.
-
-        Raises:
-            TooManyRequests: the reader takes too much.
-        """
-        return self._quotas.admitted(principal)
-
-    def waiting(self, principal: Principal) -> AbstractContextManager[None]:
-        """Count a request of a reader's for as long as it waits at the head."""
-        return self._quotas.waiting(principal)
-
-    def is_public(self, request: Request) -> bool:
-        """Tell whether everybody may read the feed, whoever asks."""
-        return self._hook(request) is everybody
-
-    def mark(self, request: Request, response: Response) -> None:
-        """Say of an answer that it is only for who asked."""
-        if not self.is_public(request):
-            MutableHeaders(raw=response.raw_headers).add_vary_header("Authorization")
+    def hook(self, request: Request) -> Authorize:
+        """Return the hook that decides about a request; `everybody` where there is none."""
+        # By what they are and not by what they hold: a hook of no principals is a hook.
+        if self._authorize is not None:
+            return self._authorize
+        hook: Authorize | None = request.scope.get(_KEY)
+        return everybody if hook is None else hook
 
     async def identify(self, request: Request) -> Principal:
-        """Ask the hook who asks, and whether that one may read; what it does not say is a no."""
-        hook = self._hook(request)
+        """Call the hook; anything but a Principal is a refusal."""
+        hook = self.hook(request)
         if hook is everybody:
             return EVERYBODY
         with anyio.move_on_after(self._patience) as waiting:
-            found = await self._ask(hook, request)
+            found = await self._call(hook, request)
         # A hook in a thread is not stopped, and what it says too late does not count.
         if waiting.cancel_called:
             raise Unavailable("It cannot be found out just now who asks.", retry_after=1)
@@ -509,16 +469,9 @@ class Access:
             )
         return found
 
-    def _hook(self, request: Request) -> Authorize:
-        # By what they are and not by what they hold: a hook of no readers is a hook.
-        for hook in (self._authorize, hook_of(request)):
-            if hook is not None:
-                return hook
-        return everybody
-
-    async def _ask(self, hook: Authorize, request: Request) -> Any:
+    async def _call(self, hook: Authorize, request: Request) -> Any:
         try:
-            if _is_async(hook):
+            if iscoroutinefunction(hook) or iscoroutinefunction(type(hook).__call__):
                 found = hook(request)
             else:
                 # It may wait for a database or another service.
@@ -530,8 +483,3 @@ class Access:
             raise
         except Exception as error:
             raise FeedFailure("The hook authorize failed, so nobody is let in.") from error
-
-
-def _is_async(hook: Authorize) -> bool:
-    """Tell whether a function, or what can be called like one, is asynchronous."""
-    return iscoroutinefunction(hook) or iscoroutinefunction(type(hook).__call__)

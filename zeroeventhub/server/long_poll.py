@@ -1,12 +1,12 @@
-"""Requests that wait at the head of a feed: one look at the head serves all of them."""
+"""Requests that wait at the head of a feed: one poll of the head serves all of them."""
 
 import math
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar, cast
 from weakref import WeakValueDictionary
 
 import anyio
@@ -15,28 +15,28 @@ from starlette.types import Receive
 
 from zeroeventhub.errors import Unavailable, ZeroEventHubError
 from zeroeventhub.protocol import Page
-from zeroeventhub.server.sending import READER, Line, is_ending, on_behalf_of
+from zeroeventhub.server.request import PageRequest
+from zeroeventhub.server.sending import READER, AdmissionQueue, is_ending, on_behalf_of
 
 __all__ = [
     "Found",
-    "Gathering",
-    "News",
-    "Question",
-    "Waiting",
+    "HeadWatcher",
+    "LongPoll",
+    "SingleFlight",
     "is_idle",
 ]
 
-SLICE = 4
+BATCH = 4
 """How many are woken at once: what they then do takes a millisecond or two."""
 
 PAUSE = 0.005
-"""Seconds at most between one slice and the next."""
+"""Seconds at most between one batch and the next."""
 
 
-async def in_slices(calls: Iterable[Callable[[], object]]) -> None:
-    """Make calls, a few at a time, and let others go on in between.
+async def wake_in_batches(calls: Iterable[Callable[[], object]]) -> None:
+    """Make calls, a few at a time, and let other tasks go on in between.
 
-    All are made, also if whoever makes them is cancelled: then the rest at once.
+    All are made, also if the caller is cancelled: then the rest at once.
     """
     left = iter(calls)
     began = anyio.current_time()
@@ -44,9 +44,9 @@ async def in_slices(calls: Iterable[Callable[[], object]]) -> None:
         with anyio.CancelScope(shield=True):
             for number, call in enumerate(left, 1):
                 call()
-                if number % SLICE == 0:
+                if number % BATCH == 0:
                     await anyio.lowlevel.checkpoint()
-                    # As long again as they took: half of the time is everybody else's.
+                    # As long again as they took: half of the time is for all other tasks.
                     await anyio.sleep(min(anyio.current_time() - began, PAUSE))
                     began = anyio.current_time()
     finally:
@@ -58,47 +58,45 @@ _Found = TypeVar("_Found")
 
 
 @dataclass(eq=False, slots=True)
-class _Seat:
-    """Be the place of one who waits.
+class _Waiter:
+    """Wait in a request's own task, without another.
 
     Attributes:
         scope: what it waits in.
-        called: whether it is to get up: for what was found, or to look for it.
+        is_woken: whether it is to go on: with what was found, or to find it.
     """
 
     scope: anyio.CancelScope
-    called: bool = False
+    is_woken: bool = False
 
-    def call(self) -> None:
-        self.called = True
+    def wake(self) -> None:
+        self.is_woken = True
         self.scope.cancel()
 
 
-@dataclass
-class _Outcome(Generic[_Found]):
+class _Outcome(NamedTuple):
     """Hold what was found, or why not."""
 
-    found: list[_Found] = field(default_factory=list)
+    found: Any
     error: Exception | None = None
     traceback: TracebackType | None = None
 
 
-class Gathering(Generic[_Found]):
-    """Wait together for one thing.
+class SingleFlight(Generic[_Found]):
+    """Find something once for all who wait for it.
 
-    Whoever comes first looks for it; when it leaves, the next goes on. Those who only wait do so
-    in the task of their request, without another.
+    The first one finds it; when that one leaves, the next goes on.
 
     Args:
-        look: waits for it and finds it; it is given the names of those who wait.
+        find: waits for it and finds it; it is given the names of the readers who wait.
     """
 
-    def __init__(self, look: Callable[[Collection[str]], Awaitable[_Found]]) -> None:
-        self._look = look
+    def __init__(self, find: Callable[[Collection[str]], Awaitable[_Found]]) -> None:
+        self._find = find
         self._readers: set[str] = set()
         self._is_led = False
-        self._seats: dict[_Seat, None] = {}
-        self._outcome: _Outcome[_Found] | None = None
+        self._waiters: dict[_Waiter, None] = {}
+        self._outcome: _Outcome | None = None
 
     async def result(
         self, receive: Receive | None = None, *, deadline: float = math.inf
@@ -106,11 +104,11 @@ class Gathering(Generic[_Found]):
         """Wait, and return what was found; None if time is over or the reader is gone.
 
         Args:
-            receive: tells when whoever asked has gone; None for what does not take long.
+            receive: says when the caller's reader has gone; None for what does not take long.
             deadline: by the clock of the event loop.
 
         Returns:
-            It, and whether it was found by whoever asks, and not by another.
+            It, and whether the caller has found it, and not another.
         """
         is_own = False
         self._readers.add(READER.get())
@@ -118,66 +116,63 @@ class Gathering(Generic[_Found]):
             is_own = not self._is_led
             if is_own:
                 await self._lead(receive, deadline)
-            elif await self._sit(receive, deadline):
+            elif await self._wait(receive, deadline):
                 continue
             if self._outcome is None:
                 return None, is_own
         if self._outcome.error is not None:
-            # Each raise adds to the traceback of the one error that all who wait are told of.
+            # Each raise adds to the traceback of the one error that is raised for all who wait.
             raise self._outcome.error.with_traceback(self._outcome.traceback)
-        return self._outcome.found[0], is_own
+        return cast("_Found", self._outcome.found), is_own
 
-    async def _sit(self, receive: Receive | None, deadline: float) -> bool:
-        """Wait to be called; tell whether that was so."""
-        seat = _Seat(anyio.CancelScope(deadline=deadline))
-        self._seats[seat] = None
-        has_got_up = False
+    async def _wait(self, receive: Receive | None, deadline: float) -> bool:
+        """Wait to be woken; tell whether that was so."""
+        waiter = _Waiter(anyio.CancelScope(deadline=deadline))
+        self._waiters[waiter] = None
+        goes_on = False
         try:
-            with seat.scope:
+            with waiter.scope:
                 await (anyio.sleep_forever() if receive is None else _until_gone(receive))
-            has_got_up = seat.called
+            goes_on = waiter.is_woken
         finally:
-            self._seats.pop(seat, None)
-            if seat.called and not has_got_up:  # gone at the same moment
+            self._waiters.pop(waiter, None)
+            if waiter.is_woken and not goes_on:  # gone at the same moment
                 self._hand_on()
-        return has_got_up
+        return goes_on
 
     async def _lead(self, receive: Receive | None, deadline: float) -> None:
         self._is_led = True
         try:
             if receive is None:
-                await self._find()
+                await self._try()
             else:
-                await self._find_while_there(receive, deadline)
+                with anyio.CancelScope(deadline=deadline) as scope:
+                    async with anyio.create_task_group() as group:
+                        group.start_soon(_cancel_when_gone, receive, scope)
+                        await self._try()
+                        group.cancel_scope.cancel()
         finally:
             self._is_led = False
             if self._outcome is None:
                 self._hand_on()
             else:
-                seats, self._seats = self._seats, {}
-                await in_slices(seat.call for seat in seats)
+                waiters, self._waiters = self._waiters, {}
+                await wake_in_batches(waiter.wake for waiter in waiters)
 
-    async def _find_while_there(self, receive: Receive, deadline: float) -> None:
-        with anyio.CancelScope(deadline=deadline) as scope:
-            async with anyio.create_task_group() as group:
-                group.start_soon(_cancel_when_gone, receive, scope)
-                await self._find()
-                group.cancel_scope.cancel()
-
-    async def _find(self) -> None:
+    async def _try(self) -> None:
         try:
-            outcome = _Outcome([await self._look(self._readers)])
-        except Exception as error:  # noqa: BLE001 - all who wait are told of it
-            outcome = _Outcome(error=error, traceback=error.__traceback__)
+            outcome = _Outcome(await self._find(self._readers))
+        except Exception as error:  # noqa: BLE001 - it is raised for all who wait
+            outcome = _Outcome(None, error, error.__traceback__)
         self._outcome = outcome
 
     def _hand_on(self) -> None:
-        """Call one of those who wait, to look for the others."""
+        """Wake one of those who wait, to find it for the others."""
         if self._outcome is None and not self._is_led:
-            seat = next(iter(self._seats), None)
-            if seat is not None:
-                del self._seats[seat]
-                seat.call()
+            waiter = next(iter(self._waiters), None)
+            if waiter is not None:
+                del self._waiters[waiter]
+                waiter.wake()
 
 
 async def _until_gone(receive: Receive) -> None:
@@ -190,96 +185,79 @@ async def _cancel_when_gone(receive: Receive, scope: anyio.CancelScope) -> None:
     scope.cancel()
 
 
-LEISURE = 4
-"""So many times as long as a look takes, nobody looks: at a feed, or at any of several."""
+REST = 4
+"""Minimum pause between polls of any of the feeds, as a multiple of one poll's duration."""
 
 QUIET = 0.01
-"""The part of the time since the last news that passes between two looks, within bounds."""
+"""The part of the time since the last change that passes between two polls, within bounds."""
 
 RAREST = 10
-"""So many times as long as at first it is between two looks where nothing has come for long."""
+"""The longest pause between polls where nothing changes for long, as a multiple of the first."""
 
 LONGEST = 0.005
-"""Seconds that a look is taken for at most: one that had to wait says nothing of the next."""
+"""Seconds that a poll counts for at most: one that had to wait says nothing of the next."""
 
 PAUSES = (0.001, 0.002, 0.004, 0.008)
-"""Seconds between looks once something is being committed, which takes a moment."""
+"""Seconds between polls once something is being committed, which takes a moment."""
 
 DEAF = 0.1
-"""Seconds for which commits are not heard of after one that brought no news."""
+"""Seconds for which commits are not heard of after one that brought no change."""
 
 
-class News:
+class HeadWatcher:
     """Wake those who wait when the head of a feed has changed; one instance a feed and process.
 
-    Whoever waits first looks for all; when it leaves, the next one goes on. Nobody looks while
-    nobody waits, and those who wait hold nothing of the feed's.
+    It polls only while a request waits, and those who wait hold nothing of the feed's.
 
     Args:
         head: asks the feed for something that changes with its head.
-        interval: seconds between two looks at it while somebody waits; more where nothing comes,
-            where looks take long, and where many feeds of this process are waited for.
+        interval: seconds between two polls; more where nothing changes, where polls take long,
+            and where requests wait for many feeds of this process.
     """
 
-    _watched: ClassVar[set["News"]] = set()
-    """Those whose feeds are looked at; several event loops may add to it."""
+    _watched: ClassVar[set["HeadWatcher"]] = set()
+    """Those whose feeds are polled; several event loops may add to it."""
 
     def __init__(self, head: Callable[[], Awaitable[Hashable]], interval: float) -> None:
         self._head = head
         self._interval = interval
         self._took = 0.0
-        self._came_at = -math.inf
+        self._changed_at = -math.inf
         self._last: Hashable = None
-        self._looking = False
-        self._waiting: dict[anyio.Event, None] = {}
-        self._hurry: Callable[[], object] | None = None
-        self._is_late = False
+        self._flight = SingleFlight(self._watch)
+        self._notify: Callable[[], object] | None = None
+        self._is_notified = False
         self._deaf_until = -math.inf
-        self.edition = 0
+        self.version = 0
         """Counts the changes. Remember it before you read, and wait for another."""
 
-    async def after(self, edition: int) -> None:
-        """Wait until there is another edition than this one, or the server is ending."""
-        while self.edition == edition and not is_ending():
-            if self._looking:
-                await self._told()
-            else:
-                await self._look(edition)
+    async def after(self, version: int) -> None:
+        """Wait until there is another version than this one, or the server is ending."""
+        while self.version == version and not is_ending():
+            await self._flight.result()
 
-    def hurry(self) -> None:
-        """Look soon, for something is being committed; any thread may say so."""
-        hurry, self._hurry = self._hurry, None
-        if hurry is None:
-            self._is_late = True  # for the next pause
+    def notify(self) -> None:
+        """Poll soon, for something is being committed; any thread may call this."""
+        notify, self._notify = self._notify, None
+        if notify is None:
+            self._is_notified = True  # for the next pause
             return
         with suppress(RuntimeError):  # the event loop has ended
-            hurry()
+            notify()
 
-    async def _told(self) -> None:
-        event = anyio.Event()
-        self._waiting[event] = None
-        try:
-            await event.wait()
-        except BaseException:
-            if event.is_set():  # chosen to look, and gone at the same moment
-                self._hand_on()
-            raise
-        finally:
-            self._waiting.pop(event, None)
-
-    async def _look(self, edition: int) -> None:
-        self._looking = True
+    async def _watch(self, _: Collection[str]) -> None:
+        """Poll the head until it has changed."""
         self._watched.add(self)
         try:
             pauses: Iterator[float] = iter(())
-            while self.edition == edition:
+            while True:
                 if (pause := next(pauses, None)) is not None:
                     await anyio.sleep(pause)
                 elif await self._pause():
                     pauses = iter(PAUSES)
                     continue
                 if is_ending():
-                    await self._publish(self._last)  # all who wait are to get up
+                    self._change(self._last)  # all who wait are to go on
                     return
                 began = anyio.current_time()
                 # A query cut short costs its connection, and all who wait need the answer.
@@ -287,54 +265,47 @@ class News:
                     head = await self._head()
                 self._took = min(anyio.current_time() - began, LONGEST)
                 if head != self._last:
-                    await self._publish(head)
+                    self._change(head)
+                    return
         except ZeroEventHubError:
-            # Everybody who waits meets it by reading.
-            await self._publish(None)
+            self._change(None)  # all who wait meet it by reading
+        except Exception:
+            self._flight = SingleFlight(self._watch)
+            raise
         finally:
-            self._looking = False
             self._watched.discard(self)
-            self._hand_on()
 
     async def _pause(self) -> bool:
-        """Wait until it is time to look, or to hurry; tell which."""
-        hurried = anyio.Event()
+        """Wait until it is time to poll, or for a commit; tell which."""
+        notified = anyio.Event()
         if anyio.current_time() > self._deaf_until:
-            is_late, self._is_late = self._is_late, False
-            if is_late:
-                hurried.set()
-            self._hurry = partial(_soon(), hurried.set)
+            is_notified, self._is_notified = self._is_notified, False
+            if is_notified:
+                notified.set()
+            self._notify = partial(_call_soon(), notified.set)
         try:
-            with anyio.move_on_after(self._leisure()):
-                await hurried.wait()
+            with anyio.move_on_after(self._seconds_to_pause()):
+                await notified.wait()
         finally:
-            self._hurry = None
-        if hurried.is_set():
+            self._notify = None
+        if notified.is_set():
             self._deaf_until = anyio.current_time() + DEAF
-        return hurried.is_set()
+        return notified.is_set()
 
-    def _leisure(self) -> float:
-        """Return for how many seconds nobody looks, unless somebody hurries."""
-        silence = anyio.current_time() - self._came_at
-        shared = LEISURE * self._took * len(self._watched)
+    def _seconds_to_pause(self) -> float:
+        silence = anyio.current_time() - self._changed_at
+        shared = REST * self._took * len(self._watched)
         return max(min(QUIET * silence, RAREST * self._interval), self._interval, shared)
 
-    async def _publish(self, head: Hashable) -> None:
+    def _change(self, head: Hashable) -> None:
         self._last = head
-        self._came_at = anyio.current_time()
+        self._changed_at = anyio.current_time()
         self._deaf_until = -math.inf
-        self.edition += 1
-        waiting, self._waiting = self._waiting, {}
-        await in_slices(event.set for event in waiting)
-
-    def _hand_on(self) -> None:
-        """Wake one of those who wait, to look for the others."""
-        if (event := next(iter(self._waiting), None)) is not None:
-            del self._waiting[event]
-            event.set()
+        self.version += 1
+        self._flight = SingleFlight(self._watch)
 
 
-def _soon() -> Callable[[Callable[[], object]], object]:
+def _call_soon() -> Callable[[Callable[[], object]], object]:
     """Return what lets the event loop call something, from any thread and without waiting."""
     token: Any = anyio.lowlevel.current_token()
     loop = getattr(token, "native_token", token)  # before anyio 4.11 they are the same
@@ -343,33 +314,12 @@ def _soon() -> Callable[[Callable[[], object]], object]:
     return soon
 
 
-class Question(NamedTuple):
-    """Say what a page is to be read of.
-
-    Attributes:
-        partition: one of the feed's.
-        cursor: where to read from.
-        limit: how many events to return at most.
-        options: what else the feed's `read` is given, by name.
-    """
-
-    partition: int
-    cursor: str
-    limit: int
-    options: tuple[tuple[str, Any], ...]
-
-    @property
-    def is_filtered(self) -> bool:
-        """Tell whether only events of some types are wanted."""
-        return any(name == "types" for name, _ in self.options)
-
-
 class Found(NamedTuple):
     """Hold a page as far as there was room for it.
 
     Attributes:
         page: the page.
-        is_part: whether it has one event at most, for too much was on its way to who read it.
+        is_part: whether it has one event at most, as too much was on its way to its reader.
     """
 
     page: Page
@@ -377,109 +327,104 @@ class Found(NamedTuple):
 
 
 _VersionedFound: TypeAlias = tuple[int, Found] | None
-"""The edition of the news before a page was read, and the page; None when the server is ending."""
-
+"""The version of the head before a page was read, and the page; None when the server is ending."""
 
 _TOO_MANY = "Too many requests wait at the head of this feed."
 
 
-class Waiting:
+class LongPoll:
     """Let requests wait for something to read, and read once for all who ask the same.
 
     Args:
-        news: tells when there may be something.
+        head: watches the head.
         read: reads a page.
-        most: how many may wait at once.
-        told: is told how many do, when that changes.
-        at_once: how many of their questions may be read at once, so that requests which do not
-            wait find a place in the queue of the feed as well.
+        most: how many requests may wait at once.
+        on_change: is called with how many requests wait, when that changes.
+        at_once: how many of their pages may be read at once, so that requests which do not wait
+            find a place in the queue of the feed as well.
     """
 
     def __init__(
         self,
-        news: News,
-        read: Callable[[Question], Awaitable[Found]],
+        head: HeadWatcher,
+        read: Callable[[PageRequest], Awaitable[Found]],
         most: int,
-        told: Callable[[int], None],
+        on_change: Callable[[int], None],
         at_once: int,
     ) -> None:
-        self._news = news
+        self._head = head
         self._read = read
         self._most = most
-        self._told = told
+        self._on_change = on_change
         self._count = 0
-        self._reading = Line(at_once, queue=2 * most, patience=math.inf, refusal=_TOO_MANY)
-        # They are there for as long as somebody waits in them.
-        self._gatherings: WeakValueDictionary[tuple[Question, int], Gathering[_VersionedFound]]
-        self._gatherings = WeakValueDictionary()
+        self._reading = AdmissionQueue(
+            at_once, queue=2 * most, patience=math.inf, refusal=_TOO_MANY
+        )
+        # They are there for as long as requests wait in them.
+        self._flights: WeakValueDictionary[tuple[PageRequest, int], SingleFlight[_VersionedFound]]
+        self._flights = WeakValueDictionary()
 
     async def page(
-        self, question: Question, found: Found, edition: int, *, deadline: float, receive: Receive
-    ) -> tuple[Question, Found, bool]:
+        self, wanted: PageRequest, found: Found, version: int, *, deadline: float, receive: Receive
+    ) -> tuple[PageRequest, Found, bool]:
         """Wait for a page that is not idle.
 
         Args:
-            question: what was asked.
+            wanted: what was asked for.
             found: the answer so far, which is idle.
-            edition: that of the news before it was read.
+            version: that of the head before it was read.
             deadline: until when to wait, by the clock of the event loop.
-            receive: tells when whoever asked has gone.
+            receive: says when the reader has gone.
 
         Returns:
-            The page, or else the last idle one, when time is over or the server is ending, behind
-            what was asked for it; and whether it was read by whoever asks, and not by another.
+            The page, or else the last idle one, when time is over or the server is ending, after
+            what was asked for; and whether this request has read it, and not another.
 
         Raises:
             Unavailable: too many wait.
         """
+        if self._count >= self._most:
+            raise Unavailable(_TOO_MANY, retry_after=1)
         is_own = True
-        self._count_in()
+        self._count += 1
         try:
-            while is_idle(found.page, question.cursor):
-                if found.page.cursor != question.cursor:
-                    question = question._replace(cursor=found.page.cursor)
-                gathering = self._gathering(question, edition)
-                versioned, is_own = await gathering.result(receive, deadline=deadline)
+            self._on_change(self._count)
+            while is_idle(found.page, wanted.cursor):
+                if found.page.cursor != wanted.cursor:
+                    wanted = wanted._replace(cursor=found.page.cursor)
+                key = wanted, version
+                flight = self._flights.get(key)
+                if flight is None:
+                    flight = self._flights[key] = SingleFlight(partial(self._wait_and_read, key))
+                versioned, is_own = await flight.result(receive, deadline=deadline)
                 if versioned is None:
                     break
-                edition, found = versioned
+                version, found = versioned
         finally:
             self._count -= 1
-            self._told(self._count)
-        return question, found, is_own
+            self._on_change(self._count)
+        return wanted, found, is_own
 
-    def _gathering(self, question: Question, edition: int) -> Gathering[_VersionedFound]:
-        gathering = self._gatherings.get((question, edition))
-        if gathering is None:
-            gathering = Gathering(partial(self._look, question, edition))
-            self._gatherings[question, edition] = gathering
-        return gathering
-
-    async def _look(
-        self, question: Question, edition: int, readers: Collection[str]
+    async def _wait_and_read(
+        self, key: tuple[PageRequest, int], readers: Collection[str]
     ) -> _VersionedFound:
-        """Wait for news, and read behind them, after everybody here has asked."""
+        """Wait for a change, and read after it, when all who wait here have asked."""
+        wanted, version = key
         try:
-            await self._news.after(edition)
+            await self._head.after(version)
         except Exception:
-            # The next who asks looks anew; the edition is the same, as nothing was read.
-            self._gatherings.pop((question, edition), None)
+            # The next who asks polls anew; the version is the same, as nothing was read.
+            self._flights.pop(key, None)
             raise
         if is_ending():
             return None
-        edition = self._news.edition
+        version = self._head.version
         # What is read for several readers waits behind nothing that is read for one of them.
         reader = READER.get() if len(readers) == 1 else ""
         with anyio.CancelScope(shield=True), on_behalf_of(reader):  # a connection is at stake
-            async with self._reading.place():
-                found = await self._read(question)
-        return edition, found
-
-    def _count_in(self) -> None:
-        if self._count >= self._most:
-            raise Unavailable(_TOO_MANY, retry_after=1)
-        self._count += 1
-        self._told(self._count)
+            async with self._reading.acquire():
+                found = await self._read(wanted)
+        return version, found
 
 
 def is_idle(page: Page, cursor: str) -> bool:

@@ -1,6 +1,6 @@
-"""Encoded pages of a feed: kept for the next reader, and read ahead for a reader that reads on.
+"""The page cache: encoded pages for the next reader, and pages that are read ahead.
 
-A full page below the horizon never changes, so its bytes are kept by the question that they answer:
+A full page below the horizon never changes, so its bytes are kept by the request that they answer:
 at most `Capacity.kept_bytes` and `MOST` pages, each for `Capacity.kept_seconds`, and the least
 recently used go first. A reader that asks for the page after the one that it got before will ask
 for more: a batch of pages is read for it by one statement, while it takes those of the batch
@@ -23,24 +23,24 @@ import anyio
 
 from zeroeventhub.errors import Gone, ZeroEventHubError
 from zeroeventhub.protocol import FIRST, LAST, Page
-from zeroeventhub.server.long_poll import Question
-from zeroeventhub.server.source import Source
+from zeroeventhub.server.feed_runner import FeedRunner
+from zeroeventhub.server.request import PageRequest
 from zeroeventhub.settings import Capacity
 from zeroeventhub.wire.lines import size_of
 from zeroeventhub.wire.ndjson import encode_page
 
 __all__ = [
     "EncodedPage",
-    "Pages",
+    "PageCache",
     "tag_of",
 ]
 
 BATCH = 16
 """How many pages are read ahead by one statement: what is done once for all of them costs less."""
 
-SHARE = 4
-"""What part of all that is kept may be read ahead for one reader; less where more readers read on:
-what is dropped before its reader asks for it was read in vain."""
+PREFETCH_FRACTION = 4
+"""One reader's pages that are read ahead take at most a quarter of the cache, and less where more
+readers read on: what is dropped before its reader asks for it was read in vain."""
 
 MOST = 256
 """How many pages are kept, however small: all of them are looked at when any is vouched for."""
@@ -55,7 +55,7 @@ READERS = 1_000
 """Of how many readers it is remembered what they will ask for next."""
 
 READING_ON = 2.0
-"""Seconds after which a reader that has not asked for its next page does not read on."""
+"""Seconds after which a reader that has not asked for its next page no longer reads on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,62 +77,62 @@ class EncodedPage:
     full: bool
 
     @classmethod
-    def of(cls, page: Page, question: Question | None) -> "EncodedPage":
+    def of(cls, page: Page, wanted: PageRequest | None) -> "EncodedPage":
         """Encode a page.
 
         Args:
             page: the page.
-            question: what it answers; None if the answer is for nobody else.
+            wanted: the request that it answers; None if the answer is for one principal only.
         """
         body = encode_page(page)
-        lasts = page.full and question is not None and question.cursor not in {FIRST, LAST}
+        lasts = page.full and wanted is not None and wanted.cursor not in {FIRST, LAST}
         tag = tag_of(page.cursor, body) if lasts else None
         return cls(body, tag, len(page.events), page.cursor, page.full)
 
 
-class Pages:
-    """Keep the pages of a feed that can never be others, and read them ahead.
+class PageCache:
+    """Keep the pages of a feed that can never change, and read them ahead.
 
     Only of a feed that can vouch for them.
 
     Args:
-        source: the feed.
+        runner: calls the feed.
         capacity: how much is kept, and for how long.
     """
 
-    def __init__(self, source: Source, capacity: Capacity) -> None:
-        self._source = source
-        self._keeps = source.has("vouch")
-        self._room = capacity.kept_bytes
+    def __init__(self, runner: FeedRunner, capacity: Capacity) -> None:
+        self._runner = runner
+        self._keeps = runner.has("vouch")
+        self._most_bytes = capacity.kept_bytes
         self._seconds = capacity.kept_seconds
-        self._kept: OrderedDict[Question, tuple[float, EncodedPage]] = OrderedDict()
-        self._taken = 0
+        self._kept: OrderedDict[PageRequest, tuple[float, EncodedPage]] = OrderedDict()
+        self._bytes = 0
         # What readers will ask for next, since when, and where to read on once they do: by default
         # behind the page that answers them.
-        self._expected: OrderedDict[Question, tuple[float, Question | None]] = OrderedDict()
-        self._under_way: dict[Question, anyio.Event] = {}
+        self._expected: OrderedDict[PageRequest, tuple[float, PageRequest | None]] = OrderedDict()
+        self._under_way: dict[PageRequest, anyio.Event] = {}
         self._vouching = anyio.Lock()
         self._vouched_until = -math.inf
 
-    async def get(self, question: Question) -> EncodedPage | None:
-        """Return the page that answers a question, if it is kept or being read ahead.
+    async def get(self, wanted: PageRequest) -> EncodedPage | None:
+        """Return the page that answers a request, if it is kept or being read ahead.
 
         Raises:
             ZeroEventHubError: the feed cannot say whether kept pages still hold.
         """
-        if (done := self._under_way.get(question)) is not None:
+        if (done := self._under_way.get(wanted)) is not None:
             await done.wait()
-        until, page = self._kept.get(question, (0.0, None))
+        until, page = self._kept.get(wanted, (0.0, None))
         if page is None:
             return None
         now = monotonic()
         if until < now:
-            self._drop(question)
+            self._drop(wanted)
             return None
         if self._vouched_until < now and not await self._vouch():
             return None
-        if question in self._kept:
-            self._kept.move_to_end(question)
+        if wanted in self._kept:
+            self._kept.move_to_end(wanted)
         return page
 
     async def _vouch(self) -> bool:
@@ -141,127 +141,123 @@ class Pages:
         The last of their cursors vouches for all, as long as all are of one history.
         """
         async with self._vouching:
-            cursors = {question.cursor for question in self._kept}
+            cursors = {wanted.cursor for wanted in self._kept}
             cursors |= {page.cursor for _, page in self._kept.values()}
             if not cursors or monotonic() <= self._vouched_until:
                 return True
             try:
-                await self._source.call("vouch")(cursors)
+                await self._runner.call("vouch", cursors)
             except Gone:
                 self.clear()
                 return False
             self._vouched_until = monotonic() + VOUCHED
         return True
 
-    async def encoded(self, page: Page, question: Question | None) -> EncodedPage:
-        """Return a page as it is sent, and keep it if it can never be another.
+    async def encoded(self, page: Page, wanted: PageRequest | None) -> EncodedPage:
+        """Return a page as it is sent, and keep it if it can never change.
 
         Args:
             page: the page.
-            question: what it answers; None if the answer is for nobody else.
+            wanted: the request that it answers; None if the answer is for one principal only.
         """
-        size = 0 if self._keeps else size_of(page.events)  # a TableFeed's lines are there already
-        encoded = await self._source.work(size, EncodedPage.of, page, question)
-        if question is not None:
-            await self._keep([(question, encoded)])
+        size = 0 if self._keeps else size_of(page.events)  # a TableFeed's pages are encoded already
+        encoded = await self._runner.work(size, EncodedPage.of, page, wanted)
+        if wanted is not None:
+            await self._keep([(wanted, encoded)])
         return encoded
 
-    async def _keep(self, found: Sequence[tuple[Question, EncodedPage]]) -> None:
-        """Keep those of some pages that can never be others, if they are of the history of all."""
+    async def _keep(self, found: Sequence[tuple[PageRequest, EncodedPage]]) -> None:
+        """Keep those of some pages that can never change, if they are of the history of all."""
         # Readers make up filters of their own: their pages would throw out those of all.
-        lasting = [
-            (question, page)
-            for question, page in found
-            if page.tag is not None and not question.is_filtered
-        ]
+        lasting = [(key, page) for key, page in found if page.tag is not None and key.types is None]
         if not lasting or not self._keeps:
             return
-        with suppress(ZeroEventHubError):  # who asks for a page that is kept is told
+        with suppress(ZeroEventHubError):  # a request for a page that is kept meets the error
             if monotonic() <= self._vouched_until or await self._vouch():
                 now = monotonic()
                 while self._kept and next(iter(self._kept.values()))[0] < now:
                     self._drop(next(iter(self._kept)))
-                for question, page in lasting:
-                    self._drop(question)
-                    self._kept[question] = now + self._seconds, page
-                    self._taken += _weight(question, page)
-                while self._taken > self._room or len(self._kept) > MOST:
+                for key, page in lasting:
+                    self._drop(key)
+                    self._kept[key] = now + self._seconds, page
+                    self._bytes += _weight(key, page)
+                while self._bytes > self._most_bytes or len(self._kept) > MOST:
                     self._drop(next(iter(self._kept)))
 
-    def _drop(self, question: Question) -> None:
-        _, page = self._kept.pop(question, (0.0, None))
+    def _drop(self, wanted: PageRequest) -> None:
+        _, page = self._kept.pop(wanted, (0.0, None))
         if page is not None:
-            self._taken -= _weight(question, page)
+            self._bytes -= _weight(wanted, page)
 
     def clear(self) -> None:
         """Keep nothing any longer: history may be another one."""
         self._kept.clear()
-        self._taken = 0
+        self._bytes = 0
 
-    def ahead(
-        self, question: Question, page: EncodedPage
+    def read_ahead(
+        self, wanted: PageRequest, page: EncodedPage
     ) -> Callable[[], Coroutine[Any, Any, None]] | None:
-        """Return what reads the pages behind one that is full, if its reader seems to read on.
+        """Return what reads the pages after a full one, if its reader seems to read on.
 
         Args:
-            question: what was asked for that one.
-            page: that one.
+            wanted: the request that the page answers.
+            page: that page.
         """
-        following, now = question._replace(cursor=page.cursor), monotonic()
-        reads_on = question in self._expected
-        wanted = self._expected.pop(question, (now, None))[1] or following
+        following, now = wanted._replace(cursor=page.cursor), monotonic()
+        reads_on = wanted in self._expected
+        start = self._expected.pop(wanted, (now, None))[1] or following
         self._expected[following] = now, self._expected.pop(following, (now, None))[1]
         while len(self._expected) > READERS or next(iter(self._expected.values()))[0] < (
             now - READING_ON
         ):
             self._expected.popitem(last=False)
         # A reader has two entries: of its next page, and of the next one that is to be read ahead.
-        share = self._room // max(SHARE, len(self._expected) // 2)
+        share = self._most_bytes // max(PREFETCH_FRACTION, len(self._expected) // 2)
         most = min(BATCH, share // max(len(page.body), 1))
-        if not (reads_on and most and self._may_be_read(wanted)):
+        if not (reads_on and most and self._may_be_read(start)):
             return None
-        return partial(self._read, wanted, most)
+        return partial(self._read, start, most)
 
-    def _may_be_read(self, question: Question) -> bool:
-        """Tell whether pages may be read that nobody has asked for, and are not there."""
+    def _may_be_read(self, wanted: PageRequest) -> bool:
+        """Tell whether pages may be read that are not kept, and no request waits for."""
         return (
             self._keeps
-            and not question.is_filtered
-            and question not in self._under_way
-            and question not in self._kept
-            and self._source.has_spare_room
+            and wanted.types is None
+            and wanted not in self._under_way
+            and wanted not in self._kept
+            and self._runner.has_spare_room
         )
 
-    async def _read(self, question: Question, count: int) -> None:
-        """Read pages; and those behind them, for as long as their reader is waiting for them."""
-        with anyio.CancelScope(shield=True):  # others wait for it
-            while self._may_be_read(question):
-                done = self._under_way[question] = anyio.Event()
-                following: Question | None = None
+    async def _read(self, wanted: PageRequest, count: int) -> None:
+        """Read pages; and those after them, for as long as their reader is waiting for them."""
+        with anyio.CancelScope(shield=True):  # other requests wait for it
+            while self._may_be_read(wanted):
+                done = self._under_way[wanted] = anyio.Event()
+                following: PageRequest | None = None
                 try:
-                    found: list[tuple[Question, EncodedPage]] = []
-                    start = question
-                    for page in await self._source.read_pages(question, count):
+                    found: list[tuple[PageRequest, EncodedPage]] = []
+                    start = wanted
+                    for page in await self._runner.read_pages(wanted, count):
                         found.append((start, EncodedPage.of(page, start)))
                         start = start._replace(cursor=page.cursor)
                     await self._keep(found)
                     following = start if found and found[-1][1].full else None
-                except Exception:  # noqa: BLE001, S110 - who asks for the page meets it, and is told
+                except Exception:  # noqa: BLE001, S110 - a request for the page meets the error
                     pass
                 finally:
                     is_late = done.statistics().tasks_waiting > 0
-                    del self._under_way[question]
+                    del self._under_way[wanted]
                     done.set()
                 if following is None:
                     return
                 if not is_late:
-                    self._expected[question] = monotonic(), following
+                    self._expected[wanted] = monotonic(), following
                     return
-                question = following
+                wanted = following
 
 
 def tag_of(cursor: str, body: bytes) -> str:
-    """Return the entity tag of a page's bytes, which can never be others.
+    """Return the entity tag of a page's bytes, which can never change.
 
     The last cursor of a page vouches for the history before it, and so for the page.
 
@@ -273,7 +269,7 @@ def tag_of(cursor: str, body: bytes) -> str:
     return f'"{blake2b(identity, digest_size=16).hexdigest()}"'
 
 
-def _weight(question: Question, page: EncodedPage) -> int:
-    """Return how many bytes a page takes, with the question that it answers."""
-    words = (question.cursor, page.cursor, *(str(value) for _, value in question.options))
-    return len(page.body) + sum(map(len, words)) + OVERHEAD
+def _weight(wanted: PageRequest, page: EncodedPage) -> int:
+    """Return how many bytes a page takes, with the request that it answers."""
+    names = len(wanted.cursor) + len(page.cursor) + len(wanted.stop or "")
+    return len(page.body) + names + OVERHEAD

@@ -12,12 +12,11 @@ from traceback import walk_tb
 from typing import Any
 
 import msgspec
-from starlette.requests import Request
 from starlette.responses import Response
 
 from zeroeventhub.errors import Trimmed, ZeroEventHubError
 from zeroeventhub.protocol import FIRST
-from zeroeventhub.server.auth import Principal
+from zeroeventhub.server.request import FeedRequest
 
 __all__ = [
     "Log",
@@ -267,8 +266,7 @@ class Log:
         error: ZeroEventHubError,
         *,
         route: str,
-        request: Request,
-        principal: Principal,
+        request: FeedRequest,
         request_id: str,
     ) -> None:
         """Tell of a problem, unless it is one of many.
@@ -277,7 +275,6 @@ class Log:
             error: what it is.
             route: which route answers.
             request: what was asked.
-            principal: who asked.
             request_id: the id that the answer has.
         """
         status = getattr(error, "status", FAILED)
@@ -287,7 +284,7 @@ class Log:
         if status >= FAILED:
             times = self._failures.happened((status, cause_of(error)))
         elif level > logging.DEBUG:
-            times = self._refusals.happened((status, kind, principal.name))
+            times = self._refusals.happened((status, kind, request.principal.name))
         if times is None or not _log.isEnabledFor(level):
             return
         theirs = request.headers.get("x-request-id", "")
@@ -296,7 +293,7 @@ class Log:
             "route": route,
             "request_id": request_id,
             "x_request_id": theirs if _SAFE.fullmatch(theirs) else None,
-            "principal": principal.name,
+            "principal": request.principal.name,
             "status": status,
             "problem": kind,
             "times": times,

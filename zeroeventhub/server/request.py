@@ -2,9 +2,8 @@
 
 import re
 from collections.abc import Callable, Collection, Coroutine
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
@@ -29,13 +28,16 @@ from zeroeventhub.server.auth import EVERYBODY, Principal
 __all__ = [
     "EventsRequest",
     "FeedRequest",
-    "StreamRequest",
-    "is_v1",
+    "PageRequest",
+    "V1Request",
+    "cursor_in",
+    "number_in",
+    "optional",
+    "optional_number",
     "read_events_request",
     "read_extension_request",
-    "read_http_feed_request",
-    "read_stream_request",
     "read_v1_request",
+    "types_of",
 ]
 
 
@@ -44,16 +46,30 @@ class FeedRequest(Request):
 
     Attributes:
         principal: who asks, once that is known.
+        is_public: whether the feed can be read by everybody.
         events: how many events its answer has.
         waited: for how many seconds it waited at the head.
         meanwhile: what to do while the answer is sent; None for nothing.
     """
 
     principal: Principal = EVERYBODY
+    is_public: bool = False
     events: int = 0
     waited: float = 0.0
     meanwhile: Callable[[], Coroutine[Any, Any, None]] | None = None
 
+    def parameters(self) -> QueryParams:
+        """Return its parameters; it does not keep them, because thousands may wait."""
+        return QueryParams(self.scope["query_string"])
+
+    def expect_few_parameters(self) -> None:
+        """Refuse a request with so many that reading them takes long."""
+        if self.scope["query_string"].count(b"&") >= MOST_PARAMETERS:
+            raise BadRequest(f"A request has at most {MOST_PARAMETERS:,} parameters.")
+
+
+MOST_PARAMETERS = 1_000
+"""Parameters of a request: reading each costs time, and a URL of 64 KiB has room for 30,000."""
 
 MOST_TYPES = 100
 _MOST_DIGITS = 18
@@ -66,14 +82,6 @@ _MOMENT_FORM = re.compile(
 )
 
 
-def required(query: QueryParams, name: str) -> str:
-    """Return a parameter that has to be there, once."""
-    value = optional(query, name)
-    if value is None:
-        raise BadRequest(f"The parameter {name} is missing.")
-    return value
-
-
 def optional(query: QueryParams, name: str) -> str | None:
     """Return a parameter that is there once, or None."""
     values = query.getlist(name)
@@ -82,16 +90,26 @@ def optional(query: QueryParams, name: str) -> str | None:
     return values[0] if values else None
 
 
-def some_partition(query: QueryParams) -> int | None:
-    """Return the partition; None if none is named."""
-    partition = optional(query, "partition")
-    return None if partition is None else number_in(partition, "partition")
+def required(query: QueryParams, name: str) -> str:
+    """Return a parameter that has to be there, once."""
+    value = optional(query, name)
+    if value is None:
+        raise BadRequest(f"The parameter {name} is missing.")
+    return value
 
 
-def place(query: QueryParams) -> tuple[str, int]:
-    """Read token and partition, which every request to a partition has."""
-    token, partition = (required(query, name) for name in ("token", "partition"))
-    return token, number_in(partition, "partition")
+def number_in(text: str, name: str) -> int:
+    """Return the whole number that a text is."""
+    if not (text.isascii() and text.isdigit()):
+        raise BadRequest(f"The parameter {name} is not a whole number.")
+    # Longer numbers are all the same to a feed, and costly to read.
+    return int(text) if len(text) <= _MOST_DIGITS else 10**_MOST_DIGITS
+
+
+def optional_number(query: QueryParams, name: str) -> int | None:
+    """Return the whole number that a parameter is; None where a request does not give it."""
+    text = optional(query, name)
+    return None if text is None else number_in(text, name)
 
 
 def cursor_in(cursor: str, refused: Collection[str] = ()) -> str:
@@ -99,11 +117,11 @@ def cursor_in(cursor: str, refused: Collection[str] = ()) -> str:
     if not is_cursor(cursor):
         raise BadCursor("The cursor is not one that this feed has given.")
     if cursor in refused:
-        raise BadCursor(f"The cursor {cursor} has no meaning here.")
+        raise BadCursor(f"The cursor {cursor} has no meaning here: give one that the feed gave.")
     return cursor
 
 
-def moment_in(text: str) -> datetime:
+def moment_in(text: str, name: str) -> datetime:
     """Return the moment that a text names (RFC 3339)."""
     try:
         # Python reads more forms than RFC 3339 has, and days that UTC then does not hold.
@@ -112,19 +130,16 @@ def moment_in(text: str) -> datetime:
     except (ValueError, OverflowError):
         pass
     raise BadRequest(
-        "The parameter time is not a moment of RFC 3339, such as 2026-01-31T12:00:00Z."
+        f"The parameter {name} is not a moment of RFC 3339, such as 2026-01-31T12:00:00Z."
     )
-
-
-def stop_of(query: QueryParams) -> str | None:
-    """Return the cursor to read up to; None for the head."""
-    stop = optional(query, "stop")
-    return None if stop is None else cursor_in(stop, {FIRST, LAST})
 
 
 def types_of(query: QueryParams) -> TypeFilter | None:
     """Read the types to return or to skip: one or the other (SPEC 9.3)."""
-    only, skipped = (_names(query, name) for name in ("event-types", "skip-event-types"))
+    only, skipped = (
+        frozenset(filter(None, (optional(query, name) or "").split(";")))
+        for name in ("event-types", "skip-event-types")
+    )
     if only and skipped:
         raise BadRequest("event-types and skip-event-types cannot be used at the same time.")
     names = only or skipped
@@ -136,33 +151,33 @@ def types_of(query: QueryParams) -> TypeFilter | None:
         raise BadRequest(str(error)) from None
 
 
-def _names(query: QueryParams, parameter: str) -> frozenset[str]:
-    return frozenset(filter(None, (optional(query, parameter) or "").split(";")))
+class PageRequest(NamedTuple):
+    """Say which page a feed is asked for.
+
+    Attributes:
+        partition: one of the feed's.
+        cursor: where to read from.
+        limit: how many events to return at most.
+        types: the types of events to return; None for all.
+        stop: the cursor to read up to; None for the head.
+        each: whether the cursor of each event is wanted.
+    """
+
+    partition: int
+    cursor: str
+    limit: int
+    types: TypeFilter | None = None
+    stop: str | None = None
+    each: bool = False
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the feed's `read` is given by name: no more than was asked for."""
+        named = ("types", self.types), ("stop", self.stop), ("each", self.each)
+        return {name: value for name, value in named if value}
 
 
-def limit_of(query: QueryParams) -> int | None:
-    """Return how many events are asked for; None where nobody says."""
-    hint = optional(query, "pagesizehint")
-    return None if hint is None else number_in(hint, "pagesizehint")
-
-
-def seconds_in(text: str, name: str) -> float:
-    """Return the number of seconds that a text is."""
-    if not _SECONDS_FORM.fullmatch(text):
-        raise BadRequest(f"The parameter {name} is not a number of seconds.")
-    return float(text)
-
-
-def number_in(text: str, name: str) -> int:
-    """Return the whole number that a text is."""
-    if not (text.isascii() and text.isdigit()):
-        raise BadRequest(f"The parameter {name} is not a whole number.")
-    # Longer numbers are all the same to a feed, and costly to read.
-    return int(text) if len(text) <= _MOST_DIGITS else 10**_MOST_DIGITS
-
-
-@dataclass(frozen=True)
-class EventsRequest:
+class EventsRequest(NamedTuple):
     """Hold what a FeedAPI v2 request asks for (Events endpoint, Request).
 
     Attributes:
@@ -184,50 +199,6 @@ class EventsRequest:
     wait: float = 0.0
 
 
-@dataclass(frozen=True)
-class V1Request:
-    """Hold what a ZeroEventHub v1 request asks for (Parameters)."""
-
-    cursors: dict[int, str]
-    limit: int | None
-    headers: frozenset[str]
-
-
-@dataclass(frozen=True)
-class HttpFeedRequest:
-    """Hold what a client of HTTP Feeds asks for (HTTP Feeds, Polling).
-
-    Attributes:
-        partition: the partition's id; None where the client does not know of any.
-        last_event_id: the last event that it has; None if it has none.
-        wait: seconds to wait at the head for something to read.
-    """
-
-    partition: int | None
-    last_event_id: str | None
-    wait: float
-
-
-@dataclass(frozen=True)
-class StreamRequest:
-    """Hold what a client of server-sent events asks for.
-
-    Attributes:
-        partition: the partition's id; None where the client does not know of any.
-        cursor: where to read from.
-        types: the types of events to send; None for all.
-    """
-
-    partition: int | None
-    cursor: str
-    types: TypeFilter | None
-
-
-def is_v1(query: QueryParams) -> bool:
-    """Tell whether a request speaks ZeroEventHub v1: it says how many partitions it expects."""
-    return "n" in query
-
-
 def read_events_request(query: QueryParams, extensions: Collection[str]) -> EventsRequest:
     """Read a FeedAPI v2 request.
 
@@ -238,17 +209,28 @@ def read_events_request(query: QueryParams, extensions: Collection[str]) -> Even
     Raises:
         BadRequest: a parameter is missing, there twice, or not of its form.
     """
-    token, partition = place(query)
+    token, partition = required(query, "token"), required(query, "partition")
+    stop = optional(query, "stop") if STOP in extensions else None
     wait = optional(query, "wait") if WAIT in extensions else None
+    if wait is not None and not _SECONDS_FORM.fullmatch(wait):
+        raise BadRequest("The parameter wait is not a number of seconds.")
     return EventsRequest(
         token,
-        partition,
+        number_in(partition, "partition"),
         cursor_in(required(query, "cursor")),
-        limit_of(query),
+        optional_number(query, "pagesizehint"),
         types=types_of(query) if EVENT_TYPES in extensions else None,
-        stop=stop_of(query) if STOP in extensions else None,
-        wait=0.0 if wait is None else seconds_in(wait, "wait"),
+        stop=None if stop is None else cursor_in(stop, {FIRST, LAST}),
+        wait=0.0 if wait is None else float(wait),
     )
+
+
+class V1Request(NamedTuple):
+    """Hold what a ZeroEventHub v1 request asks for (Parameters)."""
+
+    cursors: dict[int, str]
+    limit: int | None
+    headers: frozenset[str]
 
 
 def read_v1_request(query: QueryParams, info: FeedInfo, count: int) -> V1Request:
@@ -256,63 +238,31 @@ def read_v1_request(query: QueryParams, info: FeedInfo, count: int) -> V1Request
 
     Args:
         query: its parameters.
-        info: what the feed says of itself to whoever asks.
-        count: how many partitions it has, those with them that it does not tell of.
+        info: the description of the feed that the principal may see.
+        count: how many partitions the feed has, with those that the principal may not see.
 
     Raises:
         BadRequest: a parameter is missing, there twice, or not of its form, or the feed has
             another number of partitions.
     """
-    partitions = sorted(partition.id for partition in info.partitions)
     if number_in(required(query, "n"), "n") != count:
         raise BadRequest("The feed does not have n partitions: see its discovery document.")
     cursors = {
         partition: cursor_in(cursor)
-        for partition in partitions
+        for partition in sorted(partition.id for partition in info.partitions)
         if (cursor := optional(query, f"cursor{partition}")) is not None
     }
     if not cursors:
         raise BadRequest("A cursor is missing: give cursor0, or that of another partition.")
+    limit = optional_number(query, "pagesizehint")
     names = (optional(query, "headers") or "").split(",")
-    return V1Request(cursors, limit_of(query), frozenset(filter(None, names)))
-
-
-def read_http_feed_request(query: QueryParams) -> HttpFeedRequest:
-    """Read a request of HTTP Feeds, whose timeout is in milliseconds.
-
-    Raises:
-        BadRequest: a parameter is there twice, or not of its form.
-    """
-    timeout = optional(query, "timeout")
-    wait = 0.0 if timeout is None else number_in(timeout, "timeout") / 1000
-    last = optional(query, "lastEventId")
-    # Clients in JavaScript send the text "null" where they have no event yet.
-    return HttpFeedRequest(some_partition(query), None if last in {"", "null"} else last, wait)
-
-
-def read_stream_request(
-    query: QueryParams, last_event_id: str | None, extensions: Collection[str]
-) -> StreamRequest:
-    """Read a request for server-sent events.
-
-    Args:
-        query: its parameters.
-        last_event_id: the header of a client that has been cut off; it counts before `cursor`.
-        extensions: what the feed can do; the parameters of other extensions are ignored.
-
-    Raises:
-        BadRequest: a parameter is there twice, or not of its form.
-    """
-    cursor = last_event_id or optional(query, "cursor")
-    start = FIRST if cursor is None else cursor_in(cursor)
-    types = types_of(query) if EVENT_TYPES in extensions else None
-    return StreamRequest(some_partition(query), start, types)
+    return V1Request(cursors, limit, frozenset(filter(None, names)))
 
 
 def read_extension_request(
     query: QueryParams, extension: Extension
 ) -> tuple[str | None, dict[str, Any]]:
-    """Read a request for what a feed has beside its events.
+    """Read a request for what an extension answers.
 
     Returns:
         The token, where the extension has a partition, and the values of its parameters by name.
@@ -325,33 +275,25 @@ def read_extension_request(
 
 
 def _value(query: QueryParams, parameter: Parameter) -> Any:
-    text = optional(query, parameter.name)
-    if text is None:
-        if parameter.default is REQUIRED:
-            raise BadRequest(f"The parameter {parameter.name} is missing.")
+    name, least, most = parameter.name, parameter.least, parameter.most
+    if parameter.default is not REQUIRED and optional(query, name) is None:
         return parameter.default
+    text = required(query, name)
     match parameter.kind:
+        case "text":
+            return text
         case "cursor":
             return cursor_in(text, parameter.refused)
         case "moment":
-            return moment_in(text)
-        case "text":
-            return text
+            return moment_in(text, name)
         case "line":
-            return _line_in(text, parameter)
-    number = number_in(text, parameter.name)
-    if parameter.most is not None and not parameter.least <= number <= parameter.most:
-        raise BadRequest(
-            f"The parameter {parameter.name} goes from {parameter.least} to {parameter.most}."
-        )
-    return number
-
-
-def _line_in(text: str, parameter: Parameter) -> str:
-    """Return a text that is one line."""
-    if not 0 < len(text) <= (parameter.most or len(text)) or not text.isprintable():
-        raise BadRequest(
-            f"The parameter {parameter.name} is one line of text of 1 to {parameter.most} "
-            "characters."
-        )
-    return text
+            if not 0 < len(text) <= (most or len(text)) or not text.isprintable():
+                raise BadRequest(
+                    f"The parameter {name} is one line of text of 1 to {most} characters."
+                )
+            return text
+        case "number" | "partition" | "limit":
+            number = number_in(text, name)
+            if most is not None and not least <= number <= most:
+                raise BadRequest(f"The parameter {name} goes from {least} to {most}.")
+            return number

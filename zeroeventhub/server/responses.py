@@ -2,23 +2,22 @@
 
 import math
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.status import HTTP_200_OK
 
 from zeroeventhub.protocol import ARROW
+from zeroeventhub.server.feed_runner import FeedRunner
 from zeroeventhub.server.pages import EncodedPage, tag_of
-from zeroeventhub.server.source import Source
 from zeroeventhub.wire import ARROW_TYPE
 from zeroeventhub.wire import NDJSON_TYPE as MEDIA_TYPE
 
 __all__ = [
     "FRESH",
-    "PageForms",
+    "Renderer",
     "content_codings",
 ]
 
@@ -26,7 +25,7 @@ __all__ = [
 def prefers(request: Request, wanted: str, usual: str) -> bool:
     """Tell whether a client names a media type, and does not name the usual one as the better.
 
-    Who takes everything gets what everybody gets.
+    A client that takes everything gets the usual one.
 
     Args:
         request: the client's.
@@ -34,12 +33,9 @@ def prefers(request: Request, wanted: str, usual: str) -> bool:
         usual: what is sent otherwise.
     """
     accepted = qualities(request.headers.getlist("accept"))
-    return accepted.get(wanted, 0.0) > 0 and accepted[wanted] >= _of_type(accepted, usual)
-
-
-def _of_type(accepted: Mapping[str, float], media_type: str) -> float:
-    kinds = (media_type, media_type.partition("/")[0] + "/*", "*/*")
-    return next((accepted[kind] for kind in kinds if kind in accepted), 0.0)
+    kinds = (usual, usual.partition("/")[0] + "/*", "*/*")
+    of_usual = next((accepted[kind] for kind in kinds if kind in accepted), 0.0)
+    return accepted.get(wanted, 0.0) > 0 and accepted[wanted] >= of_usual
 
 
 def qualities(headers: Iterable[str]) -> dict[str, float]:
@@ -106,18 +102,13 @@ def asked_for(
         codings: those to choose from, the better ones first.
     """
     accepted = qualities(request.headers.getlist("accept-encoding"))
-    if _takes_only_packed(accepted):
+    if accepted.get("identity", accepted.get("*", 1.0)) == 0:  # it refuses what is not packed
         accepted = {coding.name: accepted.get("*", 0.0) for coding in codings} | accepted
     elif size < LEAST:
         return None
     best = max(codings, key=lambda coding: accepted.get(coding.name, 0.0))
     liking = accepted.get(best.name, 0.0)
     return best if liking > 0 and liking >= accepted.get("identity", 0.0) else None
-
-
-def _takes_only_packed(accepted: Mapping[str, float]) -> bool:
-    """Tell whether a client refuses what is not packed."""
-    return accepted.get("identity", accepted.get("*", 1.0)) == 0
 
 
 def _gzip(body: bytes) -> bytes:
@@ -141,32 +132,6 @@ FRESH = {"Cache-Control": "no-store"}
 YEAR = 31_536_000
 
 
-def page_response(
-    request: Request, body: bytes, tag: str | None, *, media_type: str, shared: bool
-) -> Response:
-    """Answer with a page, which may be kept for ever if it can never be another.
-
-    Args:
-        request: what was asked.
-        body: the page's bytes.
-        tag: their entity tag; None if they may be others another time.
-        media_type: of the body.
-        shared: whether caches that serve several clients may keep it.
-    """
-    if tag is None:
-        return Response(body, media_type=media_type, headers=FRESH)
-    scope = "public" if shared else "private"
-    headers = {"Cache-Control": f"{scope}, max-age={YEAR}, immutable", "ETag": tag}
-    if is_held(request, tag):
-        return Response(status_code=304, headers=headers)
-    return Response(body, media_type=media_type, headers=headers)
-
-
-def edition_of(tag: str, edition: str) -> str:
-    """Return the entity tag of what has been made of bytes that have a tag."""
-    return f'{tag[:-1]}-{edition}"'
-
-
 def is_held(request: Request, tag: str) -> bool:
     """Tell whether the client holds what has this tag (RFC 9110, If-None-Match)."""
     held = ",".join(request.headers.getlist("if-none-match")).split(",")
@@ -177,62 +142,56 @@ LARGE = 32 * 1024
 """How many bytes are packed for as long as the event loop may be kept."""
 
 
-class PageForms:
-    """Send pages in the form that a client would rather have.
+class Renderer:
+    """Send pages in the form that a client prefers.
 
     Args:
-        source: works on pages.
+        runner: works on pages.
         as_arrow: makes an Arrow stream of a page's lines; None if the feed sends lines only.
-        codings: in which pages are packed for those who ask for it, the better ones first.
+        codings: in which pages are packed on request, the better ones first.
     """
 
     def __init__(
         self,
-        source: Source,
+        runner: FeedRunner,
         as_arrow: Callable[[bytes], bytes] | None = None,
         codings: Sequence[ContentCoding] = (),
     ) -> None:
-        self._source = source
+        self._runner = runner
         self._as_arrow = as_arrow
         self._codings = codings
-
-    @property
-    def extensions(self) -> frozenset[str]:
-        """What discovery says of them."""
-        return frozenset() if self._as_arrow is None else frozenset({ARROW})
+        self.extensions = frozenset() if as_arrow is None else frozenset({ARROW})
+        """What discovery announces of them."""
 
     async def response(self, request: Request, page: EncodedPage, *, shared: bool) -> Response:
         """Answer with a page.
 
         Args:
             request: what was asked.
-            page: the page in lines.
+            page: the page in lines; it may be kept for ever if it has a tag.
             shared: whether caches that serve several clients may keep it.
         """
         media_type = MEDIA_TYPE
         if self._as_arrow is not None and prefers(request, ARROW_TYPE, MEDIA_TYPE):
             media_type = ARROW_TYPE
-            body = await self._source.work(len(page.body), self._as_arrow, page.body)
+            body = await self._runner.work(len(page.body), self._as_arrow, page.body)
             tag = None if page.tag is None else tag_of(page.cursor, body)
             page = replace(page, body=body, tag=tag)
         coding = asked_for(request, len(page.body), self._codings) if self._codings else None
-        if coding is not None:
-            page = await self._packed(request, page, coding)
-        response = page_response(request, page.body, page.tag, media_type=media_type, shared=shared)
-        if coding is not None and response.status_code == HTTP_200_OK:
-            response.headers["Content-Encoding"] = coding.name
+        body, tag, headers = page.body, page.tag, dict(FRESH)
+        if tag is not None:
+            tag = tag if coding is None else f'{tag[:-1]}-{coding.edition}"'
+            scope = "public" if shared else "private"
+            headers = {"Cache-Control": f"{scope}, max-age={YEAR}, immutable", "ETag": tag}
+        if tag is not None and is_held(request, tag):
+            response = Response(status_code=304, headers=headers)
+        else:
+            if coding is not None:
+                body = await self._runner.work(len(body), coding.pack, body, large=LARGE)
+                headers["Content-Encoding"] = coding.name
+            response = Response(body, media_type=media_type, headers=headers)
         if self._as_arrow is not None:
             response.headers.add_vary_header("Accept")
         if self._codings:
             response.headers.add_vary_header("Accept-Encoding")
         return response
-
-    async def _packed(
-        self, request: Request, page: EncodedPage, coding: ContentCoding
-    ) -> EncodedPage:
-        """Pack a page, unless the client has it."""
-        tag = None if page.tag is None else edition_of(page.tag, coding.edition)
-        if tag is not None and is_held(request, tag):
-            return replace(page, tag=tag)
-        body = await self._source.work(len(page.body), coding.pack, page.body, large=LARGE)
-        return replace(page, body=body, tag=tag)

@@ -9,14 +9,16 @@ from starlette.routing import Route
 from zeroeventhub.errors import ConfigurationError, require
 from zeroeventhub.feed import AsyncFeed, Feed, FeedSource
 from zeroeventhub.protocol import EXTENSIONS
-from zeroeventhub.server.app import Answer, Answering, Desk, Endpoint, Observer
-from zeroeventhub.server.auth import Access, Authorize, Quota, everybody
-from zeroeventhub.server.http_feed import HttpFeed
-from zeroeventhub.server.pages import Pages
-from zeroeventhub.server.responses import PageForms, content_codings
-from zeroeventhub.server.sending import Sending
-from zeroeventhub.server.server_sent_events import ServerSentEvents
-from zeroeventhub.server.source import Source
+from zeroeventhub.server.app import Answer, FeedApp, Observer, RouteApp
+from zeroeventhub.server.auth import Access, Authorize, Quota, Quotas, everybody
+from zeroeventhub.server.endpoints import discover, events, extension_of
+from zeroeventhub.server.endpoints import http_feed as answer_http_feed
+from zeroeventhub.server.feed_runner import FeedRunner
+from zeroeventhub.server.pages import PageCache
+from zeroeventhub.server.problems import Log
+from zeroeventhub.server.responses import Renderer, content_codings
+from zeroeventhub.server.sending import Sender
+from zeroeventhub.server.server_sent_events import server_sent_events as answer_server_sent_events
 from zeroeventhub.settings import Capacity
 
 __all__ = ["feed_routes"]
@@ -76,49 +78,52 @@ def feed_routes(
     """
     path = "/" + path.strip("/")
     below = path.rstrip("/")
-    capacity = capacity or Capacity()
+    capacity, observer = capacity or Capacity(), observer or Observer()
     if shared_cache and authorize is not None and authorize is not everybody:
         raise ConfigurationError(
-            "A shared cache gives what it has to whoever asks: leave shared_cache out of a feed "
+            "A shared cache gives what it has to every client: leave shared_cache out of a feed "
             "that not everybody may read."
         )
-    access = Access(authorize, quota, patience=capacity.patience)
-    observer = observer or Observer()
-    sending = Sending(capacity)
-    source = Source(feed, engine, capacity, sending, partial(observer.waiting, name))
-    pages = Pages(source, capacity)
-    forms = PageForms(
-        source, _arrow_encoder() if arrow else None, content_codings() if compressed else ()
-    )
-    endpoint = Endpoint(source, access, pages, forms, shared_cache=shared_cache)
-    desk = Desk(name, access, sending, observer)
-
-    def route(path: str, kind: str, answer: Answer, method: str = "GET") -> Route:
-        known = name if kind == "discovery" else f"{name}:{kind}"
-        return Route(path, Answering(kind, answer, desk), methods=[method], name=known)
-
-    routes = [
-        route(path, "discovery", endpoint.discover),
-        route(f"{below}/events", "events", endpoint.events),
-        *(
-            route(
-                f"{below}/{extension.path}",
-                extension.path,
-                partial(endpoint.extension, extension),
-                "PUT" if extension.is_put else "GET",
-            )
-            for extension in EXTENSIONS.values()
-            if extension.path
+    access, sender = Access(authorize, patience=capacity.patience), Sender(capacity)
+    runner = FeedRunner(feed, engine, capacity, sender, partial(observer.waiting, name))
+    app = FeedApp(
+        name,
+        access,
+        Quotas(quota),
+        runner,
+        PageCache(runner, capacity),
+        Renderer(
+            runner, _arrow_encoder() if arrow else None, content_codings() if compressed else ()
         ),
-    ]
+        sender,
+        observer,
+        shared_cache,
+        Log(name),
+    )
+    answers: dict[str, Answer] = {"events": events}
+    for extension in EXTENSIONS.values():
+        if extension.path:
+            answers[extension.path] = partial(extension_of, extension)
     if http_feed:
-        _need(source, "cursor_of", "An HTTP feed")
-        routes.append(route(f"{below}/http-feed", "http-feed", HttpFeed(source, access).answer))
+        _need(runner, "cursor_of", "An HTTP feed")
+        answers["http-feed"] = answer_http_feed
     if server_sent_events:
-        _need(source, "head", "A stream of server-sent events")
-        kind = "server-sent-events"
-        routes.append(route(f"{below}/{kind}", kind, ServerSentEvents(source, access).answer))
-    return routes
+        _need(runner, "head", "A stream of server-sent events")
+        answers["server-sent-events"] = answer_server_sent_events
+    puts = {extension.path for extension in EXTENSIONS.values() if extension.is_put}
+    below_it = (
+        Route(
+            f"{below}/{route}",
+            RouteApp(app, route, answer),
+            methods=["PUT" if route in puts else "GET"],
+            name=f"{name}:{route}",
+        )
+        for route, answer in answers.items()
+    )
+    return [
+        Route(path, RouteApp(app, "discovery", discover), methods=["GET"], name=name),
+        *below_it,
+    ]
 
 
 def _arrow_encoder() -> Callable[[bytes], bytes]:
@@ -128,6 +133,6 @@ def _arrow_encoder() -> Callable[[bytes], bytes]:
     return encode_page
 
 
-def _need(source: Source, method: str, what: str) -> None:
-    if not source.has(method):
+def _need(runner: FeedRunner, method: str, what: str) -> None:
+    if not runner.has(method):
         raise ConfigurationError(f"{what} needs a feed that has {method}(), as a TableFeed has.")

@@ -1,4 +1,4 @@
-"""Send answers to their readers, as fast as these take them, within the capacity of a feed."""
+"""Send answers as fast as their readers take them, within the capacity of a feed."""
 
 import logging
 import math
@@ -21,8 +21,8 @@ from zeroeventhub.settings import Capacity
 
 __all__ = [
     "READER",
-    "Line",
-    "Sending",
+    "AdmissionQueue",
+    "Sender",
     "end_waits",
     "is_ending",
     "on_behalf_of",
@@ -36,14 +36,14 @@ class _Process:
     """Hold what is known of this process."""
 
     ending: bool = False
-    remarked: bool = False
+    has_warned: bool = False
 
 
 PROCESS = _Process()
 
 
 def end_waits() -> None:
-    """Answer all who wait in this process at once, and let nobody wait any more.
+    """Answer all requests that wait in this process at once, and let none wait any more.
 
     Needed with servers other than uvicorn, whose end a feed does not notice by itself: call it
     when the server has been told to end, such as in a handler of SIGTERM.
@@ -56,11 +56,9 @@ def is_ending() -> bool:
     return PROCESS.ending or bool(getattr(_server(), "should_exit", False))
 
 
-def remark() -> None:
-    """Warn, once, of a server that waits without an end for readers who do not read."""
-    if PROCESS.remarked:
-        return
-    PROCESS.remarked = True
+def _warn_once() -> None:
+    """Warn of a server that waits without an end for readers who do not read."""
+    PROCESS.has_warned = True
     config = getattr(_server(), "config", None)
     if config is not None and getattr(config, "timeout_graceful_shutdown", 0) is None:
         _log.warning(
@@ -70,25 +68,21 @@ def remark() -> None:
 
 
 def _server() -> Any:
-    """Return the server of uvicorn's that ends at SIGTERM, if there is one: the signal tells it.
+    """Return the uvicorn server that ends at SIGTERM, if there is one: it handles the signal.
 
-    uvicorn tells an application nothing until all of its requests are done.
+    uvicorn does not announce its end to an application before all requests are done.
     """
     server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
     return server if hasattr(server, "should_exit") else None
 
 
 READER: ContextVar[str] = ContextVar("READER", default="")
-"""The name of the principal whose request this task answers; empty for nobody in particular."""
+"""The name of the principal whose request this task answers; empty for none in particular."""
 
 
 @contextmanager
 def on_behalf_of(reader: str) -> Iterator[None]:
-    """Count what is taken meanwhile as taken by a reader.
-
-    Args:
-        reader: its name; empty for nobody in particular.
-    """
+    """Count what is taken meanwhile as taken by a reader; empty for none in particular."""
     token = READER.set(reader)
     try:
         yield
@@ -96,26 +90,27 @@ def on_behalf_of(reader: str) -> Iterator[None]:
         READER.reset(token)
 
 
-class Line:
-    """Share out what there is only so much of.
+class AdmissionQueue:
+    """Share a limited number of units between readers, who wait in line for them.
 
-    The next one is whoever asked first of the reader who has least, and readers who have the same
-    take turns. Who asks for more than there is gets it when nobody else has any. A reader with a
-    name takes no more places in the line than it leaves to others: half of them, if it is alone.
+    The next one is the oldest request of the reader who has least; readers who have the same take
+    turns. A request for more units than there are is admitted when no other has any. A reader
+    with a name takes at most as many places in the line as it leaves free: half of them, if it is
+    alone.
 
     Args:
-        room: how much there is.
-        queue: how many may stand in line.
+        units: how many there are.
+        queue: how many requests may stand in line.
         patience: for how many seconds.
-        refusal: what is said to those for whom the line is too long, or too slow.
-        keeps_some: whether a reader with a name takes no more of the room than it leaves free, so
-            that there is some for the next one, however long all others keep theirs.
+        refusal: the text of the error if the line is too long, or too slow.
+        keeps_some: whether a reader with a name takes no more units than it leaves free, so that
+            there are some for the next reader, however long the others keep theirs.
     """
 
     def __init__(
-        self, room: int, *, queue: int, patience: float, refusal: str, keeps_some: bool = False
+        self, units: int, *, queue: int, patience: float, refusal: str, keeps_some: bool = False
     ) -> None:
-        self._room = room
+        self._units = units
         self._longest = queue
         self._patience = patience
         self._refusal = refusal
@@ -123,11 +118,11 @@ class Line:
         self._queues: dict[str, dict[anyio.Event, int]] = {}
         self._taken_by: Counter[str] = Counter()
         self.taken = 0
-        """How much is taken now."""
+        """How many units are taken now."""
 
     @asynccontextmanager
-    async def place(self, size: int = 1) -> AsyncIterator[None]:
-        """Have some of the room for a while.
+    async def acquire(self, size: int = 1) -> AsyncIterator[None]:
+        """Have some units for a while.
 
         Raises:
             Unavailable: the line is too long or too slow.
@@ -135,14 +130,14 @@ class Line:
         if self.fits(size):
             self._add(READER.get(), size)
         else:
-            await self._stand(READER.get(), size)
+            await self._stand_in_line(READER.get(), size)
         try:
             yield
         finally:
             self.take(-size)
 
     def fits(self, size: int) -> bool:
-        """Tell whether there is room at once."""
+        """Tell whether units are free at once."""
         reader = READER.get()
         if self._queues and self._taken_by[reader] >= min(
             map(self._taken_by.__getitem__, self._queues)
@@ -151,46 +146,47 @@ class Line:
         return self._has(reader, size)
 
     def take(self, size: int) -> None:
-        """Take some at once, whatever there is; give it back as what is less than nothing."""
+        """Take units without waiting, even beyond the limit; a negative size returns them."""
         self._add(READER.get(), size)
-        self._call()
+        if self._queues:
+            self._admit()
 
-    async def _stand(self, reader: str, size: int) -> None:
+    async def _stand_in_line(self, reader: str, size: int) -> None:
         left = self._longest - sum(map(len, self._queues.values()))
         queue = self._queues.get(reader, {})
         if left <= (len(queue) if reader else 0):
             raise Unavailable(self._refusal, retry_after=1)
-        called = anyio.Event()
-        queue[called] = size
+        admitted = anyio.Event()
+        queue[admitted] = size
         self._queues[reader] = queue
         try:
             with anyio.move_on_after(self._patience):
-                await called.wait()
+                await admitted.wait()
         except BaseException:
-            if called.is_set():  # it was its turn, and it is gone at the same moment
+            if admitted.is_set():  # cancelled at the same moment
                 self.take(-size)
             raise
         finally:
-            self._leave(reader, called)
-            self._call()  # the next may be content with less
-        if not called.is_set():
+            self._leave(reader, admitted)
+            self._admit()  # the next may need fewer units
+        if not admitted.is_set():
             raise Unavailable(self._refusal, retry_after=1)
 
-    def _call(self) -> None:
+    def _admit(self) -> None:
         while self._queues:
             reader = min(self._queues, key=self._taken_by.__getitem__)
-            called, size = next(iter(self._queues[reader].items()))
+            admitted, size = next(iter(self._queues[reader].items()))
             if not self._has(reader, size):
                 return
-            self._leave(reader, called)
-            if reader in self._queues:  # behind those who have as little
+            self._leave(reader, admitted)
+            if reader in self._queues:  # after those who have as little
                 self._queues[reader] = self._queues.pop(reader)
             self._add(reader, size)
-            called.set()
+            admitted.set()
 
-    def _leave(self, reader: str, called: anyio.Event) -> None:
+    def _leave(self, reader: str, admitted: anyio.Event) -> None:
         queue = self._queues.get(reader, {})
-        queue.pop(called, None)
+        queue.pop(admitted, None)
         if not queue:
             self._queues.pop(reader, None)
 
@@ -201,7 +197,7 @@ class Line:
             del self._taken_by[reader]
 
     def _has(self, reader: str, size: int) -> bool:
-        free = self._room - self.taken
+        free = self._units - self.taken
         own = self._taken_by[reader] if self._keeps_some and reader else 0
         return not self.taken or own + size <= free
 
@@ -213,17 +209,17 @@ BUFFERED = 64 * 1024
 """How many bytes servers hold for a reader before they let the next ones wait."""
 
 
-class Sending:
-    """Send answers, within the capacity of a feed.
+class Sender:
+    """Send answers, within the send budget of a feed.
 
     Args:
-        capacity: how much may be on its way, and for how long.
+        capacity: how many bytes may be on their way, and for how long.
     """
 
     def __init__(self, capacity: Capacity) -> None:
         self._seconds = capacity.sending_seconds
         self._page = min(capacity.page_bytes, capacity.sending_bytes)
-        self._room = Line(
+        self._budget = AdmissionQueue(
             capacity.sending_bytes,
             queue=capacity.queue,
             patience=capacity.patience,
@@ -233,17 +229,17 @@ class Sending:
 
     @property
     def is_full(self) -> bool:
-        """Tell whether so much is on its way that there is no room for another page."""
-        return not self._room.fits(self._page)
+        """Tell whether the budget has no room for another page."""
+        return not self._budget.fits(self._page)
 
     def fits(self, size: int) -> bool:
-        """Tell whether there is room for an answer of so many bytes at once."""
-        return self._room.fits(size)
+        """Tell whether the budget has room for so many bytes at once."""
+        return self._budget.fits(size)
 
-    def room(self, size: int | None = None) -> AbstractAsyncContextManager[None]:
-        """Have room for an answer that is being found; what it does not need comes free behind it.
+    def reserve(self, size: int | None = None) -> AbstractAsyncContextManager[None]:
+        """Have room for an answer that is being found; what it does not need comes free after it.
 
-        The answer takes its own when it is made ready and sent: without a pause behind this.
+        The answer takes its own when it is made ready and sent: without a pause after this.
 
         Args:
             size: of the answer in bytes, where that is known; a whole page by default.
@@ -251,46 +247,44 @@ class Sending:
         Raises:
             Unavailable: there is no room, and there was none for some time.
         """
-        return self._room.place(self._page if size is None else size)
+        return self._budget.acquire(self._page if size is None else size)
 
     @contextmanager
     def held(self, size: int) -> Iterator[None]:
-        """Count bytes of an answer that is there, and so takes its room."""
-        self._room.take(size)
+        """Count bytes of an answer that is in memory, and so takes its room."""
+        self._budget.take(size)
         try:
             yield
         finally:
-            self._room.take(-size)
+            self._budget.take(-size)
 
     async def send(self, response: Response, request: Request, send: Send) -> None:
         """Send an answer in pieces; it is given up when its reader takes none for too long."""
-        remark()
-
+        if not PROCESS.has_warned:
+            _warn_once()
         with anyio.CancelScope() as patience:
 
-            async def patient(message: Message) -> None:
-                await self._send(message, send, patience)
+            async def send_patiently(message: Message) -> None:
+                body = message.get("body", b"")
+                self._budget.take(len(body))  # all of it, while some of it is left to send
+                try:
+                    if len(body) > BUFFERED:
+                        # Cut one by one: many readers may be slow to take the same page.
+                        for start in range(0, len(body), PIECE):
+                            piece = body if len(body) <= PIECE else body[start : start + PIECE]
+                            patience.deadline = anyio.current_time() + self._seconds
+                            await send({"type": message["type"], "body": piece, "more_body": True})
+                        # It waits until the reader has taken the last piece.
+                        message = {**message, "body": b""}
+                    patience.deadline = anyio.current_time() + self._seconds
+                    await send(message)
+                finally:
+                    self._budget.take(-len(body))
+                patience.deadline = math.inf  # the next may be long in coming
 
-            await response(request.scope, request.receive, patient)
+            await response(request.scope, request.receive, send_patiently)
         if patience.cancelled_caught:
             # What is missing shows: by the answer's length, or the end of a stream that has none.
             _log.info(
                 "An answer was given up: its reader took nothing of it for %g s.", self._seconds
             )
-
-    async def _send(self, message: Message, send: Send, patience: anyio.CancelScope) -> None:
-        body = message.get("body", b"")
-        self._room.take(len(body))  # all of it, for as long as there is some of it left to send
-        try:
-            if len(body) > BUFFERED:
-                # Cut one by one: many readers may be slow to take the same page.
-                for start in range(0, len(body), PIECE):
-                    piece = body if len(body) <= PIECE else body[start : start + PIECE]
-                    patience.deadline = anyio.current_time() + self._seconds
-                    await send({"type": message["type"], "body": piece, "more_body": True})
-                message = {**message, "body": b""}  # it waits until the reader has taken the last
-            patience.deadline = anyio.current_time() + self._seconds
-            await send(message)
-        finally:
-            self._room.take(-len(body))
-        patience.deadline = math.inf  # the next may be long in coming
