@@ -17,6 +17,7 @@ from harness.web import serving
 from zeroeventhub import (
     FIRST,
     LAST,
+    Capacity,
     Client,
     Event,
     FeedInfo,
@@ -32,6 +33,7 @@ from zeroeventhub.protocol import EVENT_TYPES, WAIT
 
 PATIENCE = 20.0  # seconds after which a reader gives up an answer that does not come
 READER = Principal(name="reader")
+ONE = Capacity(connections=1, patience=PATIENCE)
 TOKEN = "canary-0123456789abcdef"
 HEADERS = {"Authorization": f"Bearer {TOKEN}"}
 GOOD = {
@@ -231,6 +233,14 @@ class Numbers:
         events = [Event(b'{"n":%d}' % number) for number in range(first, end)]
         cursors = [str(number + 1) for number in range(first, end)]
         return Page(events, str(end), caught_up=end >= count, cursors=cursors)
+
+
+class Known(Numbers):
+    """A feed that knows by heart what it says of itself, so that only pages are asked for."""
+
+    @property
+    def known_info(self):
+        return Numbers.info(self)
 
 
 class AsyncNumbers(Numbers):

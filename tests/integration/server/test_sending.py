@@ -1,42 +1,42 @@
-"""What a feed takes of the host's database, memory and process, however much it is asked."""
+"""What a feed takes of its process: the line of requests, answers on their way, and the end."""
 
-import json
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, asynccontextmanager
+from itertools import product
 
 import anyio
 import httpx
 import pytest
+from anyio.lowlevel import checkpoint
 from harness.readers import (
+    ONE,
     PATIENCE,
     AsyncNumbers,
+    Known,
     Numbers,
     cursor_of,
     get,
+    head_of,
     kind,
     mounted,
     numbers,
     of_name,
+    open_stream,
     page_url,
 )
-from harness.shop import orders
-from harness.stalled import ask, everything
+from harness.stalled import answer, ask, asking, everything
+from harness.uvicorn_process import uvicorn
 from harness.waiting import until
-from sqlalchemy import create_engine, event
+from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from zeroeventhub import FIRST, Capacity, Event, FeedInfo, Page, Partition, TableFeed
+from zeroeventhub import Capacity, Event, FeedInfo, Page, feed_routes
 from zeroeventhub.errors import Unavailable
-
-FEED = TableFeed(orders, data="data")
-
+from zeroeventhub.server import end_waits, sending
 
 MEBIBYTE = 1024 * 1024
-
-# The line of requests for a feed's connections.
 
 
 def health(request):
@@ -97,124 +97,6 @@ def test_failed_request_gives_its_connection_back(feed, pool):
             until(lambda: feed.inside == 2, "both connections are in use")
         assert {one.result().status_code for one in asking} == {200}
     assert feed.most == 2
-
-
-def test_host_that_uses_up_its_pool_is_met_with_a_503(shop):
-    """A feed that gets no connection is unavailable when the pool's own patience is over."""
-    reading = create_engine(shop.url, pool_size=1, max_overflow=0, pool_timeout=0.2)
-    with mounted(FEED, reading) as url:
-        assert get(url).status_code == 200
-        with reading.connect():
-            refused = get(url)
-        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
-        assert get(url).status_code == 200
-    reading.dispose()
-
-
-def test_discovery_does_not_stand_in_line(shop, pool):
-    """What a feed knows of itself it says at once, however busy its database is."""
-    is_busy, held, proceed = threading.Event(), threading.Event(), threading.Event()
-
-    @event.listens_for(shop, "before_cursor_execute")
-    def hold(connection, cursor, statement, *_):
-        if is_busy.is_set() and "orders" in statement:
-            held.set()
-            proceed.wait(PATIENCE)
-
-    with mounted(FEED, shop, capacity=Capacity(connections=1)) as url:
-        assert get(url).status_code == 200
-        is_busy.set()
-        page = pool.submit(get, url)
-        try:
-            assert held.wait(PATIENCE)
-            assert httpx.get(url, timeout=2).status_code == 200
-            assert not page.done()
-        finally:
-            proceed.set()
-        assert page.result().status_code == 200
-
-
-# Readers side by side with one question: the page is read once for all of them.
-
-ONE = Capacity(connections=1, patience=PATIENCE)
-
-
-class Known(Numbers):
-    """A feed that knows by heart what it says of itself, so that only pages are asked for."""
-
-    @property
-    def known_info(self):
-        return Numbers.info(self)
-
-
-def test_one_read_answers_all_who_stand_in_line_with_one_question(pool):
-    """A page is read for all who ask for it before it is begun, and not for those who ask later."""
-    feed = Known(1)
-    with mounted(feed, capacity=ONE) as url:
-        with feed.held():
-            first = pool.submit(get, url)
-            until(lambda: feed.inside == 1, "the first page is being read")
-            feed.count = 2
-            sent = [pool.submit(get, url) for _ in range(7)]
-            time.sleep(0.3)  # for those that could come in beside the first
-            assert feed.reads == [FIRST]
-        assert numbers(first.result()) == [0]
-        assert [numbers(one.result()) for one in sent] == [[0, 1]] * 7
-    assert 2 <= len(feed.reads) <= 4
-
-
-def test_failure_of_a_shared_read_is_met_by_all_who_asked(pool):
-    """When a shared read fails all who asked are told, and the next reader reads anew."""
-    feed = Known(1)
-    with mounted(feed, capacity=ONE) as url:
-        with feed.held():
-            asked = [pool.submit(get, url) for _ in range(8)]
-            until(lambda: feed.inside == 1, "the page is being read")
-            feed.error = Unavailable("The feed is away.")
-        assert [one.result().status_code for one in asked] == [503] * 8
-        feed.error = None
-        assert numbers(get(url)) == [0]
-
-
-def test_other_questions_have_pages_of_their_own(pool):
-    """Readers with other cursors or limits are given what they asked for, and no other's page."""
-    feed = Known(9)
-    with mounted(feed, capacity=ONE) as url:
-        with feed.held():
-            asked = {
-                (cursor, limit): pool.submit(get, url, cursor=cursor, pagesizehint=limit)
-                for cursor in ("0", "3", "6")
-                for limit in (1, 2, 3)
-            }
-            until(lambda: feed.inside == 1, "a page is being read")
-        for (cursor, limit), page in asked.items():
-            assert numbers(page.result()) == [*range(int(cursor), int(cursor) + limit)]
-
-
-def test_answers_of_several_pages_are_read_for_a_few_at_once(pool):
-    """Pages are held until an answer is whole only for as many as there are connections."""
-
-    class Halves:
-        held = most = 0
-
-        async def info(self):
-            return FeedInfo((Partition(0), Partition(1)), "1")
-
-        async def read(self, partition, cursor, limit):
-            await anyio.sleep(0.01)
-            self.held += 1 if partition == 0 else -1
-            self.most = max(self.most, self.held)
-            return Page([], "1", caught_up=True)
-
-    feed, v1 = Halves(), {"n": 2, "cursor0": FIRST, "cursor1": FIRST}
-    capacity = Capacity(connections=2, patience=PATIENCE)
-    with mounted(feed, capacity=capacity) as url:
-        asked = [pool.submit(httpx.get, url, params=v1, timeout=PATIENCE) for _ in range(16)]
-        assert {one.result().status_code for one in asked} == {200}
-    assert feed.most == 2
-
-
-# Answers on their way to readers that take them slowly, or not at all.
 
 
 class Large:
@@ -345,34 +227,144 @@ def test_page_is_whole_however_large_it_is():
             assert (head.content, head.headers["content-length"]) == (b"", str(len(whole.content)))
 
 
-class Heavy:
-    """A feed of eight partitions, each with a page of a mebibyte whatever is asked."""
-
-    def info(self):
-        return FeedInfo.of(8)
-
-    def read(self, partition, cursor, limit):
-        number = 0 if cursor == FIRST else int(cursor)
-        return Page([Event.of("x" * 2**20)], str(number + 1))
+@pytest.fixture(params=["trio", pytest.param("asyncio", marks=pytest.mark.test_all)])
+def anyio_backend(request):
+    """Both event loops: all other tests have asyncio."""
+    return request.param
 
 
-def test_answer_of_version_1_is_bounded_as_a_whole():
-    """An answer of many partitions is bounded; partitions take turns, so that each is read."""
-    cursors = {f"cursor{number}": FIRST for number in range(8)}
-    with mounted(Heavy(), capacity=Capacity(page_bytes=2**20)) as url:
-        for _ in range(200):
-            answer = httpx.get(url, params={"n": 8, **cursors})
-            assert len(answer.content) < 3 * 2**20
-            lines = [json.loads(line) for line in answer.text.splitlines()]
-            cursors |= {f"cursor{x['partition']}": x["cursor"] for x in lines if "cursor" in x}
-            if FIRST not in cursors.values():
-                return
-        pytest.fail(f"Some partitions were never read: {cursors}")
+@asynccontextmanager
+async def in_this_loop(feed, connections, **options):
+    """Serve a feed in this event loop; yield a function that asks for a page."""
+    options["capacity"] = Capacity(connections=connections, patience=60)
+    transport = httpx.ASGITransport(Starlette(routes=feed_routes("/orders", feed, **options)))
+    async with httpx.AsyncClient(transport=transport, base_url="http://feed", timeout=60) as client:
+
+        async def ask(cursor, wait=0):
+            return numbers(await client.get(page_url("/orders", cursor=cursor, wait=wait)))
+
+        with anyio.fail_after(60):
+            yield ask
 
 
-def test_parameters_are_bounded(shop):
-    """A request with more parameters than any reader needs is refused before they are read."""
-    with mounted(FEED, shop) as url:
-        answer = httpx.get(url + "/events?token=1&partition=0&cursor=_first" + "&a" * 20_000)
-        assert (answer.status_code, kind(answer)) == (400, "bad-request")
-        assert "1,000 parameters" in answer.json()["detail"]
+async def turns(count):
+    """Let everybody else go on, so many times."""
+    for _ in range(count):
+        await checkpoint()
+
+
+class Slow(AsyncNumbers):
+    """A feed whose reads end when the test says."""
+
+    async def read(self, partition, cursor, limit, *, each=False):
+        with self._asked(cursor):
+            await self.leaving.wait()
+            return self._page(cursor, limit, self.count)
+
+
+@pytest.mark.anyio
+async def test_place_in_line_is_never_lost_nor_given_twice():
+    """Requests are answered in the order of asking, and one that is cancelled at work or in line,
+    at whatever moment, keeps nobody from the only connection and lets nobody else in.
+    """
+    feed = Slow(3)
+    async with in_this_loop(feed, 1) as ask:
+        for count, leaving in product(range(30), (0, 1)):
+            feed.reads, feed.leaving, found = [], anyio.Event(), []
+            scopes = [anyio.CancelScope() for _ in range(3)]
+
+            async def come(number, scope, found=found):
+                with scope:
+                    found.append(await ask(number))
+
+            async with anyio.create_task_group() as group:
+                for number, scope in enumerate(scopes):
+                    group.start_soon(come, number, scope)
+                    await turns(100)
+                assert feed.reads == ["0"]
+                if leaving:
+                    feed.leaving.set()
+                await turns(count)
+                scopes[leaving].cancel()
+                feed.leaving.set()
+            assert feed.reads in (["0", "1", "2"], ["0", "2"])
+            assert (found[0], found[-1]) == ([0, 1, 2] if leaving else [1, 2], [2])
+            assert feed.inside == 0
+    assert feed.most == 1
+
+
+SOON = 10.0  # seconds in which a server has to be gone
+
+
+@pytest.fixture
+def server(tmp_path):
+    """Run a server that does not wait for stalled readers for ever."""
+    with uvicorn(tmp_path, "--timeout-graceful-shutdown", "1") as server:
+        yield server
+
+
+@pytest.mark.slow
+def test_waiters_and_streams_are_answered_at_once(server):
+    """Fifty who wait get a whole, empty page, streams end as such, and the server is gone."""
+    orders = f"{server.url}/orders"
+    cursor = head_of(orders)
+    with (
+        asking(page_url(orders, cursor=cursor, wait=30), 50) as waiting,
+        asking(f"{orders}/server-sent-events", 5) as streams,
+    ):
+        for stream in streams:
+            assert b"200 OK" in stream.recv(65536)
+        httpx.get(server.url)
+        assert server.end() < SOON / 2
+        found = {(status, body) for status, _, body in map(answer, waiting)}
+        assert found == {(200, b'{"cursor":"%b","caughtUp":true}\n' % cursor.encode())}
+        for stream in streams:
+            assert everything(stream).endswith(b"0\r\n\r\n")
+    log = server.log.read_text()
+    assert "Traceback" not in log
+    assert "--timeout-graceful-shutdown" not in log
+
+
+@pytest.mark.slow
+def test_reader_that_does_not_read_keeps_nobody_else(server):
+    """A reader that takes nothing is left behind; those who wait are answered before."""
+    cursor = head_of(f"{server.url}/orders")
+    with (
+        ask(page_url(f"{server.url}/large"), room=4096) as stalled,
+        asking(page_url(f"{server.url}/orders", cursor=cursor, wait=30), 20) as waiting,
+        asking(f"{server.url}/orders/server-sent-events", 2),
+    ):
+        httpx.get(server.url)
+        assert server.end() < SOON
+        assert {answer(connection)[0] for connection in waiting} == {200}
+        assert len(everything(stalled)) < 16_000_000
+
+
+@pytest.mark.slow
+def test_server_that_would_wait_for_ever_is_warned_of(tmp_path):
+    """A server that does not say how long stalled readers are waited for is warned of, once."""
+    with uvicorn(tmp_path) as server:
+        for _ in range(3):
+            assert httpx.get(f"{server.url}/orders").status_code == 200
+        assert server.end() < SOON
+        assert server.log.read_text().count("--timeout-graceful-shutdown") == 1
+
+
+def test_other_servers_say_it_themselves(monkeypatch, watcher, pool):
+    """A host whose server is not uvicorn's says that it ends, and waits are over at once."""
+    with (
+        # No signal reaches it.
+        mounted(Numbers(), observer=watcher, server_sent_events=True) as url,
+        asking(page_url(url, wait=SOON), 20) as waiting,
+    ):
+        stream = pool.submit(open_stream, url, lambda _: False)
+        watcher.until_waiting(21)
+        began = time.monotonic()
+        monkeypatch.setattr(sending.PROCESS, "ending", False)  # and set back behind it
+        end_waits()
+        assert {answer(connection)[0] for connection in waiting} == {200}
+        assert time.monotonic() - began < SOON / 2
+        assert stream.result(SOON).endswith(b":\n\n")
+        assert get(url, wait=SOON).status_code == 200
+        assert time.monotonic() - began < SOON
+    assert watcher.counts[-1] == 0

@@ -1,11 +1,12 @@
-"""What a reader may be said to be, and what it may see by that."""
+"""Principals and their quotas: what may be said of them, and how long they are remembered."""
 
 import math
 
 import pytest
 
 from zeroeventhub import Principal, Quota, TypeFilter
-from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.errors import ConfigurationError, TooManyRequests
+from zeroeventhub.server.auth import Quotas
 
 WRONG = {
     "name": [None, 7, b"reader", "a\nb", "a\x00", "a\x1b[0m", "x" * 257],
@@ -53,3 +54,26 @@ def test_quota_bounds_something():
     for bounds in [*wrong, {"rate": 1, "burst": 0}]:
         with pytest.raises(ConfigurationError, match=r"Quota"):
             Quota(**bounds)
+
+
+def test_readers_who_owe_nothing_are_forgotten():
+    """However many names come by, only those are kept of whom something is under way or owed."""
+    now = [0.0]
+    quotas = Quotas(Quota(rate=1, burst=1), clock=lambda: now[0])
+    stays = quotas.admitted(Principal(name="stays"))
+    for number in range(10_000):
+        now[0] += 1
+        with quotas.admitted(Principal(name=f"reader {number}")):
+            pass
+    assert len(quotas) <= 2_000
+    stays.end()
+
+
+def test_reader_with_a_name_has_a_quota_where_nobody_says_one():
+    """A reader with a name has at most 1,000 requests under way; others have no limit."""
+    quotas = Quotas(None)
+    for name, count in (("reader", 1_000), ("", 3_000)):
+        for _ in range(count):
+            quotas.admitted(Principal(name=name))
+    with pytest.raises(TooManyRequests):
+        quotas.admitted(Principal(name="reader"))

@@ -5,9 +5,11 @@ from urllib.parse import urlencode
 
 import httpx
 import pytest
+from harness.random_requests import ALLOWED, PATHS, fuzz
 from harness.readers import kind, mounted
+from harness.shop import orders
 
-from zeroeventhub import FIRST, LAST, FeedInfo, Partition, TypeFilter, protocol
+from zeroeventhub import FIRST, LAST, FeedInfo, Partition, TableFeed, TypeFilter, protocol
 from zeroeventhub.errors import FeedError
 
 HOSTILE_NUMBERS = [
@@ -212,3 +214,22 @@ def test_parameters_of_extensions_that_a_feed_lacks_are_passed_over(ask):
     """A feed is given what belongs to its extensions, and what belongs to others is not read."""
     asked = {**THERE, "stop": "d", "wait": "x", "event-types": "a"}
     assert ask("events", asked, [protocol.STOP])[1] == ("read", (0, "c", 1000), {"stop": "d"})
+
+
+@pytest.mark.parametrize(
+    ("count", "seed"), [(700, 7), pytest.param(20_000, 8, marks=pytest.mark.test_all)]
+)
+def test_any_request_gets_an_answer(count, seed):
+    """Requests that no client would send are refused or answered, and nothing fails or leaks."""
+    answers = fuzz(count, seed)
+    assert answers.total() == count
+    assert {path for path, _ in answers} == {*PATHS}
+    assert {status for _, status in answers} == ALLOWED
+
+
+def test_parameters_are_bounded(shop):
+    """A request with more parameters than any reader needs is refused before they are read."""
+    with mounted(TableFeed(orders, data="data"), shop) as url:
+        answer = httpx.get(url + "/events?token=1&partition=0&cursor=_first" + "&a" * 20_000)
+        assert (answer.status_code, kind(answer)) == (400, "bad-request")
+        assert "1,000 parameters" in answer.json()["detail"]

@@ -1,18 +1,35 @@
-"""A feed as clients of HTTP Feeds read it, over real HTTP."""
+"""The answers of extensions, and a feed as clients of HTTP Feeds read it."""
 
+import json
 import time
+from dataclasses import dataclass
+from typing import Annotated
 from uuid import UUID
 
 import httpx
 import pytest
 from harness import readers
 from harness.published import install
+from harness.readers import client_of, kind, mounted
 from harness.shop import fill, orders, write
 from harness.statements import add, execute
 from sqlalchemy import Column, Integer, MetaData, String, Table, Uuid, delete
+from sqlalchemy.ext.asyncio import create_async_engine
 
-from zeroeventhub import TableFeed
+from zeroeventhub import (
+    FIRST,
+    Capacity,
+    Client,
+    Event,
+    FeedInfo,
+    Page,
+    Principal,
+    TableFeed,
+    TypeFilter,
+)
+from zeroeventhub.protocol import EXTENSIONS, PARTITION, Extension, Parameter
 from zeroeventhub.publisher.compacting import Compaction
+from zeroeventhub.publisher.reader import Reader
 from zeroeventhub.publisher.retention import Retention
 
 BATCH = "application/cloudevents-batch+json"
@@ -45,14 +62,14 @@ def source(**options):
     return TableFeed(orders, data="data", type="kind", cloudevents=True, **options)
 
 
-def mounted(feed, engine, **options):
+def as_http_feed(feed, engine, **options):
     """Serve a feed as HTTP Feeds has it."""
     return readers.mounted(feed, engine, http_feed=True, **options)
 
 
 def test_client_reads_everything_once(any_engine):
     """A client that gives back the last id it has reads every event once, and then goes on."""
-    with mounted(source(), fill(any_engine, 0)) as url:
+    with as_http_feed(source(), fill(any_engine, 0)) as url:
         assert batch(get(url)) == batch(get(url, lastEventId="")) == []
         write(any_engine, 2300)
         events = read_all(url)
@@ -92,7 +109,7 @@ def test_ids_of_ones_own_are_found(engine, column, ids, unknown):
     table.metadata.create_all(engine)
     add(engine, table, [{"id": key, "n": n} for n, key in enumerate(ids)])
     feed = TableFeed(table, position="position", id="id", data=["n"], cloudevents=True)
-    with mounted(feed, engine) as url:
+    with as_http_feed(feed, engine) as url:
         events = batch(get(url))
         assert [event["id"] for event in events] == [str(key) for key in ids]
         for number, event in enumerate(events):
@@ -105,7 +122,7 @@ def test_ids_of_ones_own_are_found(engine, column, ids, unknown):
 
 def test_timeout_is_waited_for(empty_shop, watcher, pool):
     """A timeout in milliseconds holds an empty batch back until there is an event."""
-    with mounted(source(), empty_shop, observer=watcher) as url:
+    with as_http_feed(source(), empty_shop, observer=watcher) as url:
         began = time.monotonic()
         assert batch(get(url, timeout=300)) == []
         assert 0.3 <= time.monotonic() - began < 10
@@ -122,7 +139,7 @@ def test_timeout_is_waited_for(empty_shop, watcher, pool):
 def test_partitions_are_named(empty_shop):
     """Of several partitions a request names one."""
     write(empty_shop, 6, partitions=2)
-    with mounted(source(partition="part", partitions=2), empty_shop) as url:
+    with as_http_feed(source(partition="part", partitions=2), empty_shop) as url:
         for partition in (0, 1):
             numbers = [event["data"]["n"] for event in read_all(url, partition=partition)]
             assert numbers == list(range(partition, 6, 2))
@@ -136,7 +153,7 @@ def test_deleted_events_are_moved_over(any_engine):
     shop, feed = fill(any_engine, 0), source(ordering="sequenced")
     install(feed, shop)
     write(shop, 2500)
-    with mounted(feed, shop) as url:
+    with as_http_feed(feed, shop) as url:
         assert len(batch(get(url))) == 1000
         execute(shop, delete(orders).where(orders.c.id.between(1, 2400)))
         events = read_all(url)
@@ -151,7 +168,7 @@ def test_place_of_a_deleted_event_is_respected(any_engine):
     feed = source(mutable=True, retention=Retention())
     install(feed, shop)
     write(shop, 20)
-    with mounted(feed, shop) as url:
+    with as_http_feed(feed, shop) as url:
         execute(shop, delete(orders).where(orders.c.id == 5))
         assert [one["id"] for one in batch(get(url, lastEventId="5"))][:2] == ["6", "7"]
         assert len(batch(get(url, lastEventId="null"))) == 19
@@ -173,7 +190,7 @@ def test_id_of_a_deleted_event_is_gone(engine, way):
     feed = source(id="customer", **options)
     install(feed, shop)
     write(shop, 5)
-    with mounted(feed, shop) as url:
+    with as_http_feed(feed, shop) as url:
         assert [one["id"] for one in batch(get(url))] == [f"c{n}" for n in range(5)]
         assert get(url, lastEventId="c9").status_code == (410 if way == "mutable" else 400)
         bound = feed.bind(shop)
@@ -187,3 +204,101 @@ def test_id_of_a_deleted_event_is_gone(engine, way):
         assert (answer.status_code, readers.kind(answer)) == (410, "trimmed")
         assert [one["id"] for one in batch(get(url))][-1] == "c4"
         assert batch(get(url, lastEventId="c4")) == []
+
+
+@dataclass(frozen=True)
+class Distance:
+    """An answer of the new extension."""
+
+    cursor: str
+    weight: Annotated[int, "by a factor"]
+
+
+ROW = Extension(
+    name="weighing",
+    path="weight",
+    parameters=(
+        PARTITION,
+        Parameter("cursor", "cursor"),
+        Parameter("factor", "number", 2, least=1, most=9, argument="factor"),
+    ),
+    method="weigh",
+    answer=Distance,
+    needs="types",
+)
+
+
+class WeighingClient(Client):
+    """A client with a method for the new extension."""
+
+    def weigh(self, partition, cursor, factor):
+        return self._answer("weighing", partition, cursor, factor)
+
+
+@pytest.fixture
+def weighing(monkeypatch):
+    """A row for a new extension, and the query that answers it."""
+
+    def weigh(self, connection, partition, cursor, *, factor):
+        return Distance(cursor, factor * self.lag(connection, partition, cursor).events)
+
+    monkeypatch.setitem(EXTENSIONS, "weighing", ROW)
+    monkeypatch.setattr(Reader, "weigh", weigh, raising=False)
+
+
+@pytest.mark.parametrize("driver", ["pysqlite", "aiosqlite"])
+def test_new_extension_is_a_row_and_a_query(weighing, sqlite, driver):
+    """The route, the request's checks, the answer, discovery and the client follow from a row."""
+    fill(sqlite)
+    engine = sqlite
+    if driver == "aiosqlite":
+        engine = create_async_engine(sqlite.url.set(drivername="sqlite+aiosqlite"))
+    place = {"token": "1", "partition": 0, "cursor": FIRST}
+    feed = TableFeed(orders, data="data", type="kind")
+    with mounted(feed, engine) as url, httpx.Client() as session:
+        client = WeighingClient(url, session)
+        assert "weighing" in client.discover().extensions
+        assert session.get(f"{url}/weight", params=place).json() == {"cursor": FIRST, "weight": 20}
+        assert client.weigh(0, FIRST, 3) == Distance(FIRST, 30)
+        for wrong in ({"factor": 0}, {"factor": "x"}, {"partition": 7}):
+            assert kind(session.get(f"{url}/weight", params=place | wrong)) == "bad-request"
+        assert session.get(f"{url}/weight", params=place | {"token": "2"}).status_code == 409
+
+
+def test_new_extension_is_hidden_from_readers_without_its_right(weighing, sqlite):
+    """A reader who may not see what an extension needs finds neither it nor its route's answer."""
+    fill(sqlite)
+
+    async def some_types(request):
+        return Principal(name="reader", types=TypeFilter(frozenset({"placed"})))
+
+    feed = TableFeed(orders, data="data", type="kind")
+    with mounted(feed, sqlite, authorize=some_types) as url, client_of(url) as client:
+        assert "weighing" not in client.discover().extensions
+        answer = httpx.get(f"{url}/weight", params={"token": "1", "partition": 0, "cursor": FIRST})
+        assert answer.status_code == 404
+
+
+class Heavy:
+    """A feed of eight partitions, each with a page of a mebibyte whatever is asked."""
+
+    def info(self):
+        return FeedInfo.of(8)
+
+    def read(self, partition, cursor, limit):
+        number = 0 if cursor == FIRST else int(cursor)
+        return Page([Event.of("x" * 2**20)], str(number + 1))
+
+
+def test_answer_of_version_1_is_bounded_as_a_whole():
+    """An answer of many partitions is bounded; partitions take turns, so that each is read."""
+    cursors = {f"cursor{number}": FIRST for number in range(8)}
+    with mounted(Heavy(), capacity=Capacity(page_bytes=2**20)) as url:
+        for _ in range(200):
+            answer = httpx.get(url, params={"n": 8, **cursors})
+            assert len(answer.content) < 3 * 2**20
+            lines = [json.loads(line) for line in answer.text.splitlines()]
+            cursors |= {f"cursor{x['partition']}": x["cursor"] for x in lines if "cursor" in x}
+            if FIRST not in cursors.values():
+                return
+        pytest.fail(f"Some partitions were never read: {cursors}")

@@ -1,0 +1,508 @@
+"""Who is let in, by which hook or token, and how much one principal takes."""
+
+import hmac
+import logging
+import threading
+import time
+from contextlib import suppress
+
+import anyio
+import httpx
+import pytest
+from fastapi import FastAPI
+from harness.readers import (
+    GOOD,
+    HEADERS,
+    PATIENCE,
+    READER,
+    TOKEN,
+    Numbers,
+    cursor_of,
+    get,
+    kind,
+    mounted,
+    open_stream,
+    page_url,
+    raising,
+    routes,
+    served,
+)
+from harness.shop import orders, write
+from harness.stalled import answer, ask
+from harness.waiting import until
+from harness.web import serving
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.responses import JSONResponse
+from starlette.routing import Mount
+
+from zeroeventhub import (
+    Capacity,
+    FeedAuthorization,
+    Principal,
+    Quota,
+    TableFeed,
+    bearer_tokens,
+    everybody,
+)
+from zeroeventhub.errors import (
+    ConfigurationError,
+    Forbidden,
+    TooManyRequests,
+    Unauthorized,
+    Unavailable,
+)
+from zeroeventhub.server import auth, deny
+
+PATHS = ["", "/events", "/cursor", "/splits", "/lag", "/cursor-of-count", "/segments"]
+PATHS += ["/key-history", "/http-feed", "/server-sent-events"]
+
+
+def test_hook_lets_in(shop):
+    """A hook may be sync or async, a function or an object."""
+
+    async def async_hook(request):
+        await anyio.sleep(0.001)
+        return READER
+
+    class Caller:
+        async def __call__(self, request):
+            return READER
+
+    hidden = lambda request: async_hook(request)  # noqa: E731, PLW0108 - it is no coroutine function
+    for hook in (lambda request: READER, async_hook, Caller(), hidden, everybody):
+        with served(shop, hook) as url:
+            for path, parameters in GOOD.items():
+                assert httpx.head(url + path, params=parameters).status_code == 200
+            assert get(url).text.count('"data"') == 20
+
+
+class NoReaders(dict):
+    """A hook that Python takes for nothing, as an empty collection."""
+
+    async def __call__(self, request):
+        """Know nobody."""
+        raise Forbidden("Nobody may read this feed.")
+
+
+REFUSALS = {
+    "unauthorized": (raising(Unauthorized("Who are you?")), 401, "unauthorized"),
+    "no readers": (NoReaders(), 403, "forbidden"),
+    "forbidden": (raising(Forbidden("Not you.")), 403, "forbidden"),
+    "too many": (raising(TooManyRequests("Later.", retry_after=7)), 429, "too-many-requests"),
+    "unavailable": (raising(Unavailable("The directory is away.")), 503, "unavailable"),
+    "a name": (lambda request: "reader", 500, "failed"),
+    "true": (lambda request: True, 500, "failed"),
+    "a class": (lambda request: Principal, 500, "failed"),
+    "no principal": (lambda request: Principal(name="a\nb"), 500, "failed"),
+    "nothing": (lambda request: anyio.sleep(0.001), 500, "failed"),
+    "an error": (raising(KeyError(TOKEN)), 500, "failed"),
+    "an end": (raising(StopIteration()), 500, "failed"),
+}
+
+
+@pytest.mark.parametrize(("hook", "status", "problem"), REFUSALS.values(), ids=REFUSALS)
+def test_hook_that_returns_no_principal_keeps_every_reader_out(shop, hook, status, problem):
+    """Whatever a hook does but return a Principal keeps all readers out, on every route."""
+    with served(shop, hook) as url:
+        for path in PATHS:
+            answer = httpx.get(url + path, params=GOOD.get(path), headers=HEADERS)
+            assert (answer.status_code, kind(answer)) == (status, problem)
+            assert answer.headers["cache-control"] == "no-store"
+            assert answer.headers["vary"] == "Authorization"
+            assert "canary" not in answer.text
+            challenge = answer.headers.get("www-authenticate")
+            assert challenge == ("Bearer" if status == 401 else None)
+        assert answer.headers.get("retry-after") == {429: "7", 503: "1"}.get(status)
+        assert httpx.put(f"{url}/progress").status_code == status
+        head = httpx.head(url)
+        assert (head.status_code, head.content) == (status, b"")
+
+
+def test_hook_that_is_wrong_is_in_the_log(shop, caplog):
+    """The log says what a hook returned, and what it has to do."""
+    with served(shop, lambda request: True) as url:
+        httpx.get(url)
+    assert "returned bool" in caplog.text
+    assert "return a Principal" in caplog.text
+
+
+def test_exceptions_of_the_host_are_for_its_own_handlers(shop):
+    """What the host's hook raises as the host does elsewhere is answered as elsewhere."""
+
+    async def handler(request, error):
+        return JSONResponse({"own": error.detail}, error.status_code)
+
+    hook = raising(HTTPException(418, "the host's own"))
+    application = Starlette(routes=routes(shop, hook), exception_handlers={418: handler})
+    with serving(application) as url:
+        answer = httpx.get(f"{url}/orders")
+        assert (answer.status_code, answer.json()) == (418, {"own": "the host's own"})
+
+
+@pytest.mark.parametrize("kind_of_hook", ["async", "in a thread", "not cancelled"])
+def test_hook_that_takes_too_long_is_given_up(shop, kind_of_hook):
+    """A hook that does not answer in time lets nobody in, whatever it says later."""
+    given_up = threading.Event()
+
+    async def slow(request):
+        await anyio.sleep(PATIENCE)
+        return READER
+
+    def slow_in_a_thread(request):
+        given_up.wait(PATIENCE)
+        return READER
+
+    async def not_cancelled(request):
+        with suppress(anyio.get_cancelled_exc_class()):
+            await anyio.sleep(PATIENCE)
+        return READER
+
+    hooks = {"async": slow, "in a thread": slow_in_a_thread, "not cancelled": not_cancelled}
+    with served(shop, hooks[kind_of_hook], capacity=Capacity(patience=0.1)) as url:
+        try:
+            answer = get(url)
+        finally:
+            given_up.set()
+    assert (answer.status_code, kind(answer)) == (503, "unavailable")
+
+
+def test_readers_of_a_part_are_a_reason_for_a_secret(shop, caplog):
+    """Where a reader may see only a part of a feed without a secret, the log warns of it once."""
+    for secret, warnings in ((None, 1), ("s" * 32, 0)):
+        caplog.clear()
+        feed = TableFeed(orders, data="data", partition="part", partitions=2, cursor_secret=secret)
+        hook = lambda request: Principal(name="ada", partitions={0})  # noqa: E731 - short
+        with mounted(feed, shop, authorize=hook) as url:
+            for _ in range(2):
+                assert len(httpx.get(url).json()["partitions"]) == 1
+        assert len([one for one in caplog.records if "cursor_secret" in one.msg]) == warnings
+
+
+def test_hook_that_blocks_does_not_block_the_application(shop, pool):
+    """Hooks that are not async wait in threads of the feed's own, four of them."""
+    running, proceed = [], threading.Event()
+
+    def hook(request):
+        running.append(request)
+        proceed.wait(PATIENCE)
+        return READER
+
+    own = routes(shop, everybody, path="/own", name="own")
+    application = Starlette(routes=[*routes(shop, hook, capacity=Capacity(patience=60)), *own])
+    with serving(application) as url:
+        try:
+            found = [pool.submit(httpx.get, f"{url}/orders", timeout=PATIENCE) for _ in range(10)]
+            until(lambda: len(running) == 4, "four hooks run")
+            assert httpx.get(f"{url}/own", timeout=PATIENCE).status_code == 200
+            assert len(running) == 4
+        finally:
+            proceed.set()
+        assert [one.result().status_code for one in found] == [200] * 10
+
+
+def test_what_is_no_hook_is_refused(shop):
+    """A hook that cannot be called is refused when the feed is mounted."""
+    for wrong in ("everybody", True, READER, {}):
+        with pytest.raises(ConfigurationError, match="authorize"):
+            routes(shop, wrong)
+        with pytest.raises(ConfigurationError, match="authorize"):
+            FeedAuthorization(Starlette(), wrong)
+
+
+def full_page(url, **headers):
+    """A page that stays as it is for ever."""
+    first = cursor_of(get(url, pagesizehint=2, headers=headers))
+    return get(url, cursor=first, pagesizehint=2, headers=headers)
+
+
+def test_shared_cache_is_only_for_everybody(shop):
+    """A shared cache gives to all, so a feed that not all may read refuses it."""
+    with pytest.raises(ConfigurationError, match="shared cache"):
+        routes(shop, lambda request: READER, shared_cache=True)
+    for public in (None, everybody):
+        with served(shop, public, shared_cache=True) as url:
+            answer = full_page(url)
+            assert answer.headers["cache-control"].startswith("public")
+            assert "vary" not in answer.headers
+    hook = bearer_tokens({TOKEN: "reader"})
+    with serving(wrapped(shop, None, authorize=hook, shared_cache=True)) as url:
+        page = full_page(f"{url}/orders", **HEADERS)
+        assert page.headers["cache-control"].startswith("private")
+        assert page.headers["vary"] == "Authorization"
+
+
+def fastapi_of(shop, own, **options):
+    """A feed in an application of FastAPI."""
+    application = FastAPI(routes=routes(shop, own))
+    application.add_middleware(FeedAuthorization, **options)
+    return application
+
+
+def mounted_in_starlette(shop, own, **options):
+    """A feed in a Mount that denies, below an application that does not."""
+    middleware = [Middleware(FeedAuthorization, **options)]
+    below = Mount("/below", routes=routes(shop, own), middleware=middleware)
+    return Starlette(routes=[below])
+
+
+def wrapped(shop, own, *, shared_cache=False, **options):
+    """An application as a whole, wrapped by hand."""
+    application = Starlette(routes=routes(shop, own, shared_cache=shared_cache))
+    return FeedAuthorization(application, **options)
+
+
+APPLICATIONS = {fastapi_of: "/orders", mounted_in_starlette: "/below/orders", wrapped: "/orders"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("build", "path"), APPLICATIONS.items(), ids=[build.__name__ for build in APPLICATIONS]
+)
+def test_application_denies_by_default(shop, build, path):
+    """In such an application a feed is read by nobody until it says who may."""
+    with serving(build(shop, None)) as url:
+        for below in GOOD:
+            answer = httpx.get(url + path + below, params=GOOD[below], headers=HEADERS)
+            assert (answer.status_code, kind(answer)) == (401, "unauthorized")
+            assert answer.headers["vary"] == "Authorization"
+    with serving(build(shop, everybody)) as url:
+        assert httpx.get(url + path).status_code == 200
+        assert "vary" not in httpx.get(url + path).headers
+    hook = bearer_tokens({TOKEN: "reader"})
+    with serving(build(shop, hook)) as url:
+        assert httpx.get(url + path).status_code == 401
+        assert httpx.get(url + path, headers=HEADERS).status_code == 200
+    with serving(build(shop, None, authorize=hook)) as url:
+        assert httpx.get(url + path).status_code == 401
+        assert httpx.get(url + path, headers=HEADERS).status_code == 200
+        page = full_page(url + path, **HEADERS)
+        assert page.headers["cache-control"].startswith("private")
+        assert page.headers["vary"] == "Authorization"
+    with serving(build(shop, raising(Forbidden("Not you.")), authorize=everybody)) as url:
+        assert httpx.get(url + path).status_code == 403
+
+
+def test_rest_of_the_application_is_left_alone(shop):
+    """Only feeds take notice of the hook, and a feed may deny by itself."""
+    application = FastAPI(middleware=[Middleware(FeedAuthorization)])
+    application.router.routes.extend(routes(shop))
+
+    @application.get("/health")
+    def health():
+        return {"ok": True}
+
+    with serving(application) as url:
+        assert httpx.get(f"{url}/health").json() == {"ok": True}
+        assert httpx.get(f"{url}/orders").status_code == 401
+    with served(shop, deny) as url:
+        assert httpx.get(url).status_code == 401
+
+
+def test_bearer_token_lets_in(shop):
+    """A token is shown in one header Authorization, whatever the case of the scheme."""
+    with served(shop, bearer_tokens({TOKEN: "reader", "b" * 16: "other"})) as url:
+        for scheme in ("Bearer", "bearer", "BEARER"):
+            for blank in (" ", "   "):
+                header = {"Authorization": f"{scheme}{blank}{TOKEN}"}
+                assert httpx.get(url, headers=header).status_code == 200
+        for wrong in (
+            {},
+            {"Authorization": TOKEN},
+            {"Authorization": "Basic cmVhZGVyOnNlY3JldA=="},
+            {"Authorization": ""},
+            [("Authorization", f"Bearer {TOKEN}"), ("Authorization", f"Bearer {TOKEN}")],
+            {"X-Authorization": f"Bearer {TOKEN}"},
+        ):
+            answer = httpx.get(url, headers=wrong)
+            assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+        for wrong in (TOKEN[:-1], f"{TOKEN}x", TOKEN.upper(), "b" * 15, "\xe5" * 20):
+            answer = httpx.get(url, headers={"Authorization": f"Bearer {wrong}".encode("latin-1")})
+            challenge = answer.headers["www-authenticate"]
+            assert (answer.status_code, challenge) == (401, 'Bearer error="invalid_token"')
+            assert wrong not in answer.text
+        parameters = {"access_token": TOKEN, "token": TOKEN}
+        assert httpx.get(url, params=parameters).status_code == 401
+
+
+def test_tokens_are_in_no_log(shop, caplog):
+    """What a reader shows as a token is logged nowhere, whether it is known or not."""
+    caplog.set_level(logging.DEBUG)
+    logging.getLogger("httpcore").setLevel(logging.WARNING)
+    with served(shop, bearer_tokens({TOKEN: "reader"})) as url:
+        httpx.get(url, headers=HEADERS)
+        httpx.get(url, headers={"Authorization": "Bearer canary-canary-canary"})
+        httpx.get(url, headers={"Authorization": f"Basic {TOKEN}"})
+    assert "canary" not in caplog.text
+
+
+def test_every_token_stands_for_its_reader_and_is_compared_in_constant_time(shop, monkeypatch):
+    """Each known token is compared, by digests of one length, and lets in its own reader."""
+    compared = []
+
+    def compare(one, other):
+        compared.append((len(one), len(other)))
+        return hmac.compare_digest(one, other)
+
+    monkeypatch.setattr(auth, "compare_digest", compare)
+    names = [f"{letter}-0123456789abcdef" for letter in "abcde"]
+    known = {name: Principal(name=name, partitions={0} if name[0] < "c" else ()) for name in names}
+    with served(shop, bearer_tokens(known)) as url:
+        for shown in (*names, "unknown-0123456789", "x"):
+            compared.clear()
+            answer = httpx.get(url, headers={"Authorization": f"Bearer {shown}"})
+            assert answer.status_code == (200 if shown in names else 401)
+            assert compared == [(64, 64)] * len(names)
+            if shown in names:
+                assert len(answer.json()["partitions"]) == (shown[0] < "c")
+
+
+def test_tokens_are_not_kept():
+    """Nothing that a hook holds, and nothing that it shows of itself, is a token."""
+    hook = bearer_tokens({TOKEN: "reader"})
+    assert TOKEN not in f"{hook!r} {vars(hook)!r}"
+
+
+@pytest.mark.parametrize(
+    "token",
+    ["", "short", "x" * 15, *(TOKEN + end for end in (" ", "\n", "å")), f"a {TOKEN}", None, 7],
+)
+def test_token_that_could_be_guessed_or_never_shown_is_refused(token):
+    """A token has sixteen characters or more, of those of RFC 6750; no error repeats it."""
+    with pytest.raises(ConfigurationError, match="token") as caught:
+        bearer_tokens({token: "reader"})
+    assert "canary" not in str(caught.value)
+
+
+OTHER = "other-0123456789abcdef"
+OTHERS = {"Authorization": f"Bearer {OTHER}"}
+
+
+def of_name(request):
+    """Take readers by their word."""
+    return Principal(name=request.headers.get("name", "reader"))
+
+
+def statuses(url, count, **headers):
+    """The statuses of so many requests."""
+    return [get(url, headers=headers).status_code for _ in range(count)]
+
+
+def test_reader_that_asks_too_often_is_told_when_to_come_again(shop):
+    """The rate is each reader's own, or that of the routes; answers say when to come again."""
+    slow = Principal(name="slow", quota=Quota(rate=0.01, burst=2))
+    with served(shop, bearer_tokens({TOKEN: slow, OTHER: "other"})) as url:
+        answers = [httpx.get(url, headers=HEADERS) for _ in range(4)]
+        assert [answer.status_code for answer in answers] == [200, 200, 429, 429]
+        assert kind(answers[-1]) == "too-many-requests"
+        assert 95 <= int(answers[-1].headers["retry-after"]) <= 100
+        assert [httpx.get(url, headers=OTHERS).status_code for _ in range(5)] == [200] * 5
+    own = Principal(name="own", quota=Quota(rate=1000))
+    hook = bearer_tokens({TOKEN: own, OTHER: "other"})
+    with served(shop, hook, quota=Quota(rate=0.01, burst=1)) as url:
+        assert [httpx.get(url, headers=OTHERS).status_code for _ in range(2)] == [200, 429]
+        assert [httpx.get(url, headers=HEADERS).status_code for _ in range(3)] == [200] * 3
+
+
+def test_rate_lets_in_as_many_as_it_says():
+    """After its burst a reader is let in once for each interval; what was refused costs nothing."""
+    with mounted(Numbers(), authorize=of_name, quota=Quota(rate=2, burst=3)) as url:
+        began = time.monotonic()
+        assert statuses(url, 3) == [200] * 3
+        refused = 0
+        while get(url).status_code == 429:
+            refused += 1
+            assert time.monotonic() - began < 8
+            time.sleep(0.02)
+        assert refused > 3
+        # One interval has passed since the burst, and not one that every refusal has put off.
+        assert 0.5 <= time.monotonic() - began < 8
+        assert get(url).status_code == 429
+
+
+def test_reader_is_not_forgotten_while_it_owes(feed, pool):
+    """However many others come and go, a reader's requests and its rate are remembered."""
+    quotas = {"held": Quota(in_flight=1), "hasty": Quota(rate=0.001, burst=1)}
+
+    def authorize(request):
+        return Principal(name=request.headers["name"], quota=quotas.get(request.headers["name"]))
+
+    with mounted(feed, authorize=authorize) as url, feed.held():
+        held = pool.submit(get, url, headers={"name": "held"})
+        until(lambda: feed.inside == 1, "a request is under way")
+        assert httpx.get(url, headers={"name": "hasty"}).status_code == 200
+        with httpx.Client() as session:
+            for number in range(200):
+                assert session.get(url, headers={"name": f"{number}"}).status_code == 200
+        for name in quotas:
+            assert httpx.get(url, headers={"name": name}).status_code == 429
+    assert held.result().status_code == 200
+
+
+@pytest.mark.parametrize("bound", ["in_flight", "waiters"])
+def test_place_is_given_back(bound, watcher):
+    """So many at once and no more, round after round, whether they are answered, fail or leave."""
+    feed = Numbers()
+    quota = Quota(**{bound: 2})
+    with mounted(feed, authorize=of_name, quota=quota, observer=watcher) as url:
+        for ending in ("answered", "failed", "left", "answered"):
+            waiting = [ask(page_url(url, cursor=str(feed.count), wait=30)) for _ in range(2)]
+            watcher.until_waiting(2)
+            for _ in range(3):
+                refused = get(url, cursor=str(feed.count), wait=1)
+                assert (refused.status_code, kind(refused)) == (429, "too-many-requests")
+            assert get(url, cursor=str(feed.count), headers={"name": "other"}).status_code == 200
+            match ending:
+                case "answered":
+                    feed.count += 1
+                case "failed":
+                    feed.error = Unavailable("The feed is away.")
+                case "left":
+                    waiting.pop().close()
+                    waiting.pop().close()
+            status = {"answered": 200, "failed": 503}.get(ending)
+            assert [answer(one)[0] for one in waiting] == [status] * len(waiting)
+            for one in waiting:
+                one.close()
+            watcher.until_waiting(0)
+            feed.error = None
+
+
+def test_only_requests_that_wait_are_waiters(shop, watcher, pool):
+    """A reader with one place to wait at the head reads on without it, and gets it back."""
+    reader = Principal(name="reader", quota=Quota(waiters=1))
+    with served(shop, bearer_tokens({TOKEN: reader}), observer=watcher) as url:
+        head = cursor_of(get(url, headers=HEADERS))
+        waiting = pool.submit(get, url, cursor=head, wait=10, headers=HEADERS)
+        watcher.until_waiting(1)
+        for path, parameters in [
+            ("/events", {**GOOD["/events"], "cursor": head, "wait": "1"}),
+            ("/http-feed", {"timeout": "1000", "lastEventId": "10"}),
+            ("/server-sent-events", {"cursor": head}),
+        ]:
+            refused = httpx.get(url + path, params=parameters, headers=HEADERS, timeout=PATIENCE)
+            assert (refused.status_code, kind(refused)) == (429, "too-many-requests")
+        # What is answered at once waits for nothing.
+        assert get(url, cursor=head, headers=HEADERS).status_code == 200
+        assert get(url, wait=30, headers=HEADERS).status_code == 200
+        write(shop)
+        assert waiting.result().status_code == 200
+        watcher.until_waiting(0)
+        head = cursor_of(waiting.result())
+        assert get(url, cursor=head, wait="0.01", headers=HEADERS).status_code == 200
+
+
+def test_stream_is_under_way_until_it_is_closed(shop):
+    """A stream counts as one request for as long as it is open."""
+    reader = Principal(name="reader", quota=Quota(in_flight=1))
+    with served(shop, bearer_tokens({TOKEN: reader})) as url:
+
+        def refused_meanwhile(received):
+            answer = httpx.get(url, headers=HEADERS)
+            assert (answer.status_code, kind(answer)) == (429, "too-many-requests")
+            return True
+
+        for _ in range(2):
+            open_stream(url, refused_meanwhile, headers=HEADERS)
+            until(lambda: httpx.get(url, headers=HEADERS).status_code == 200, "it is let in", 5)

@@ -1,0 +1,125 @@
+"""Calls of a feed: what they take of its database, and pages that are read for several requests."""
+
+import threading
+import time
+
+import anyio
+import httpx
+from harness.readers import (
+    ONE,
+    PATIENCE,
+    Known,
+    get,
+    mounted,
+    numbers,
+)
+from harness.shop import orders
+from harness.waiting import until
+from sqlalchemy import create_engine, event
+
+from zeroeventhub import FIRST, Capacity, FeedInfo, Page, Partition, TableFeed
+from zeroeventhub.errors import Unavailable
+
+FEED = TableFeed(orders, data="data")
+
+
+def test_host_that_uses_up_its_pool_is_met_with_a_503(shop):
+    """A feed that gets no connection is unavailable when the pool's own patience is over."""
+    reading = create_engine(shop.url, pool_size=1, max_overflow=0, pool_timeout=0.2)
+    with mounted(FEED, reading) as url:
+        assert get(url).status_code == 200
+        with reading.connect():
+            refused = get(url)
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        assert get(url).status_code == 200
+    reading.dispose()
+
+
+def test_discovery_does_not_stand_in_line(shop, pool):
+    """What a feed knows of itself it says at once, however busy its database is."""
+    is_busy, held, proceed = threading.Event(), threading.Event(), threading.Event()
+
+    @event.listens_for(shop, "before_cursor_execute")
+    def hold(connection, cursor, statement, *_):
+        if is_busy.is_set() and "orders" in statement:
+            held.set()
+            proceed.wait(PATIENCE)
+
+    with mounted(FEED, shop, capacity=Capacity(connections=1)) as url:
+        assert get(url).status_code == 200
+        is_busy.set()
+        page = pool.submit(get, url)
+        try:
+            assert held.wait(PATIENCE)
+            assert httpx.get(url, timeout=2).status_code == 200
+            assert not page.done()
+        finally:
+            proceed.set()
+        assert page.result().status_code == 200
+
+
+def test_one_read_answers_all_who_stand_in_line_with_one_question(pool):
+    """A page is read for all who ask for it before it is begun, and not for those who ask later."""
+    feed = Known(1)
+    with mounted(feed, capacity=ONE) as url:
+        with feed.held():
+            first = pool.submit(get, url)
+            until(lambda: feed.inside == 1, "the first page is being read")
+            feed.count = 2
+            sent = [pool.submit(get, url) for _ in range(7)]
+            time.sleep(0.3)  # for those that could come in beside the first
+            assert feed.reads == [FIRST]
+        assert numbers(first.result()) == [0]
+        assert [numbers(one.result()) for one in sent] == [[0, 1]] * 7
+    assert 2 <= len(feed.reads) <= 4
+
+
+def test_failure_of_a_shared_read_is_met_by_all_who_asked(pool):
+    """When a shared read fails all who asked are told, and the next reader reads anew."""
+    feed = Known(1)
+    with mounted(feed, capacity=ONE) as url:
+        with feed.held():
+            asked = [pool.submit(get, url) for _ in range(8)]
+            until(lambda: feed.inside == 1, "the page is being read")
+            feed.error = Unavailable("The feed is away.")
+        assert [one.result().status_code for one in asked] == [503] * 8
+        feed.error = None
+        assert numbers(get(url)) == [0]
+
+
+def test_other_questions_have_pages_of_their_own(pool):
+    """Readers with other cursors or limits are given what they asked for, and no other's page."""
+    feed = Known(9)
+    with mounted(feed, capacity=ONE) as url:
+        with feed.held():
+            asked = {
+                (cursor, limit): pool.submit(get, url, cursor=cursor, pagesizehint=limit)
+                for cursor in ("0", "3", "6")
+                for limit in (1, 2, 3)
+            }
+            until(lambda: feed.inside == 1, "a page is being read")
+        for (cursor, limit), page in asked.items():
+            assert numbers(page.result()) == [*range(int(cursor), int(cursor) + limit)]
+
+
+def test_answers_of_several_pages_are_read_for_a_few_at_once(pool):
+    """Pages are held until an answer is whole only for as many as there are connections."""
+
+    class Halves:
+        held = most = 0
+
+        async def info(self):
+            return FeedInfo((Partition(0), Partition(1)), "1")
+
+        async def read(self, partition, cursor, limit):
+            await anyio.sleep(0.01)
+            self.held += 1 if partition == 0 else -1
+            self.most = max(self.most, self.held)
+            return Page([], "1", caught_up=True)
+
+    feed, v1 = Halves(), {"n": 2, "cursor0": FIRST, "cursor1": FIRST}
+    capacity = Capacity(connections=2, patience=PATIENCE)
+    with mounted(feed, capacity=capacity) as url:
+        asked = [pool.submit(httpx.get, url, params=v1, timeout=PATIENCE) for _ in range(16)]
+        assert {one.result().status_code for one in asked} == {200}
+    assert feed.most == 2
