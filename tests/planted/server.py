@@ -39,8 +39,8 @@ PLANTED = (
     Planted(
         "tokens are compared in constant time",
         "server/auth.py",
-        "            if compare_digest(known, digest):",
-        "            if known == digest:",
+        "            if compare_digest(known_digest, shown_digest):",
+        "            if known_digest == shown_digest:",
         (_tests("auth"),),
     ),
     Planted(
@@ -192,10 +192,10 @@ PLANTED = (
     ),
     Planted(
         "an answer of version 1 is bounded as a whole",
-        "server/endpoints.py",
+        "server/routes.py",
         ">= app.runner.page_bytes",
         ">= 99 * app.runner.page_bytes",
-        (_tests("endpoints"), "-k", "version_1"),
+        (_tests("routes"), "-k", "version_1"),
     ),
     Planted(
         "a hook that answers too late lets nobody in",

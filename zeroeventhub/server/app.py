@@ -130,7 +130,7 @@ class RouteApp:
                 counted = app.quotas.admitted(principal)
                 feed = AuthorizedFeed(app.runner, app.quotas, principal)
                 response = await self.answer(app, request, feed)
-                app.log.answered()
+                app.log.failures.over()
                 if isinstance(response, StreamingResponse):
                     response.body_iterator = self._stream(response.body_iterator, request)
             except HTTPException as error:

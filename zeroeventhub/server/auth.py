@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from hmac import compare_digest
 from inspect import isawaitable, iscoroutinefunction
@@ -183,7 +184,7 @@ async def everybody(request: Request) -> Principal:  # noqa: ARG001 - whatever i
 
 
 async def deny(request: Request) -> NoReturn:  # noqa: ARG001 - whatever it is
-    """Let nobody in."""
+    """Refuse every request."""
     raise Unauthorized("Nobody may read this feed: it does not say yet who may.")
 
 
@@ -191,8 +192,8 @@ class FeedAuthorization:
     """Authorize the readers of all feeds below, unless a feed has a hook of its own.
 
     A middleware for applications of Starlette and FastAPI, and for parts of them:
-    `Starlette(routes=…, middleware=[Middleware(FeedAuthorization)])`. Without a hook it lets
-    nobody in, so that no feed can be read by everybody because somebody forgot to say who may.
+    `Starlette(routes=…, middleware=[Middleware(FeedAuthorization)])`. Without a hook it refuses
+    every request, so that no feed is open to everybody because a hook was forgotten.
 
     Args:
         app: what lies below; anything in it but feeds takes no notice.
@@ -227,12 +228,12 @@ _FORM = re.compile(rf"[A-Za-z0-9._~+/-]{{{_SHORTEST},}}=*", re.ASCII)
 _UNKNOWN = 'Bearer error="invalid_token"'
 
 
-def bearer_tokens(tokens: Mapping[str, str | Principal]) -> "BearerTokens":
+def bearer_tokens(tokens: Mapping[str, str | Principal]) -> Authorize:
     """Let in who shows one of these tokens in the header Authorization (RFC 6750).
 
-    A hook for `authorize`. Take tokens that nobody guesses, such as `secrets.token_urlsafe()`
+    A hook for `authorize`. Take tokens that cannot be guessed, such as `secrets.token_urlsafe()`
     gives, and keep them out of the source. While a token is replaced, the old and the new one may
-    have one name.
+    have one name. The hook keeps digests of the tokens only.
 
     Args:
         tokens: what each stands for: the name of a reader who may see everything, or a Principal.
@@ -240,52 +241,32 @@ def bearer_tokens(tokens: Mapping[str, str | Principal]) -> "BearerTokens":
     Raises:
         ConfigurationError: a token is short, or of characters that such a token cannot have.
     """
-    return BearerTokens(tokens)
-
-
-class BearerTokens:
-    """Know readers by their tokens, of which it keeps digests only; see `bearer_tokens`."""
-
-    def __init__(self, tokens: Mapping[str, str | Principal]) -> None:
-        self._key = token_bytes(32)
-        self._readers = [
-            (
-                self._digest(_checked(token)),
-                reader if isinstance(reader, Principal) else Principal(name=reader),
+    digest = partial(blake2b, key=token_bytes(32))
+    known: list[tuple[bytes, Principal]] = []
+    for token, reader in tokens.items():
+        if not isinstance(cast("object", token), str) or not _FORM.fullmatch(token):
+            # The token is not repeated: it may be a real one with a blank behind it.
+            raise ConfigurationError(
+                f"A bearer token has at least {_SHORTEST} letters, digits and characters of "
+                "._~+/- in front of any =, such as secrets.token_urlsafe() gives."
             )
-            for token, reader in tokens.items()
-        ]
+        principal = reader if isinstance(reader, Principal) else Principal(name=reader)
+        known.append((digest(token.encode()).digest(), principal))
 
-    async def __call__(self, request: Request) -> Principal:
-        """Return the principal of the token that a request shows.
-
-        Raises:
-            Unauthorized: it shows none that is known.
-        """
+    async def authorize(request: Request) -> Principal:
         shown = request.headers.getlist("authorization")
         scheme, _, token = shown[0].partition(" ") if len(shown) == 1 else ("", "", "")
         if scheme.lower() != "bearer":
             raise Unauthorized("Show one bearer token, in one header Authorization.")
-        found, digest = None, self._digest(token.strip(" "))
-        for known, principal in self._readers:  # all of them, however early one is found
-            if compare_digest(known, digest):
+        found, shown_digest = None, digest(token.strip(" ").encode()).digest()
+        for known_digest, principal in known:  # all of them, however early one is found
+            if compare_digest(known_digest, shown_digest):
                 found = principal
         if found is None:
             raise Unauthorized("The bearer token is not one of this feed.", challenge=_UNKNOWN)
         return found
 
-    def _digest(self, token: str) -> bytes:
-        return blake2b(token.encode(), key=self._key).digest()
-
-
-def _checked(token: object) -> str:
-    if not isinstance(token, str) or not _FORM.fullmatch(token):
-        # The token is not repeated: it may be a real one with a blank behind it.
-        raise ConfigurationError(
-            f"A bearer token has at least {_SHORTEST} letters, digits and characters of ._~+/- in "
-            "front of any =, such as secrets.token_urlsafe() gives."
-        )
-    return token
+    return authorize
 
 
 _USUAL = Quota(in_flight=1_000)

@@ -12,13 +12,12 @@ from zeroeventhub.protocol import (
     LAST,
     Extension,
     FeedInfo,
-    Page,
     Partition,
     TypeFilter,
 )
 from zeroeventhub.server.auth import Principal, Quotas
 from zeroeventhub.server.feed_runner import FeedRunner
-from zeroeventhub.server.request import FeedRequest, PageRequest
+from zeroeventhub.server.request import PageRequest
 
 __all__ = ["AuthorizedFeed", "expect_extension", "expect_partition"]
 
@@ -90,18 +89,6 @@ class AuthorizedFeed:
     def is_shared(self, wanted: PageRequest) -> bool:
         """Tell whether all principals who ask for a page are given the same."""
         return not self._principal.is_restricted_to_types and wanted.cursor != LAST
-
-    async def read(self, wanted: PageRequest) -> Page:
-        """Read a page."""
-        return await self._runner.read(wanted)
-
-    async def read_or_wait(
-        self, wanted: PageRequest, *, seconds: float, request: FeedRequest
-    ) -> Page:
-        """Read a page; if there is nothing at the head, wait for it up to so many seconds."""
-        return await self._runner.read_or_wait(
-            wanted, seconds=seconds, request=request, waiting=self.waiting
-        )
 
     def waiting(self) -> AbstractContextManager[None]:
         """Count a request of the principal's for as long as it waits at the head."""

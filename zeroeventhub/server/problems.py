@@ -6,7 +6,7 @@ import math
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable
 from dataclasses import dataclass
 from traceback import walk_tb
 from typing import Any
@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 FAILED = 500
-"""The status of what is the publisher's own fault, whose reason is nobody's business."""
+"""The status of what is the publisher's own fault, whose reason is for its log alone."""
 
 _TITLES = {
     400: "The request is not one that this feed understands.",
@@ -63,47 +63,38 @@ def problem(error: ZeroEventHubError, request_id: str) -> Response:
     }
     if isinstance(error, Trimmed):
         document["earliestCursor"] = error.earliest or FIRST
-    return Response(
-        msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n",
-        status_code=status,
-        media_type="application/problem+json",
-        headers=_headers(error),
-    )
-
-
-def _headers(error: ZeroEventHubError) -> dict[str, str]:
     headers = {"Cache-Control": "no-store"}
     if hasattr(error, "status") and hasattr(error, "retry_after"):
         # Whole seconds, of which 0 would be an invitation to ask at once.
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after or 1)))
     if hasattr(error, "challenge"):
         headers["WWW-Authenticate"] = error.challenge
-    return headers
+    return Response(
+        msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n",
+        status_code=status,
+        media_type="application/problem+json",
+        headers=headers,
+    )
 
 
 MOST_LINKS = 10
-"""How many errors of a chain are told."""
+"""How many errors of a chain are described."""
 
 MOST_PLACES = 20
-"""How many places of an error are told, the innermost ones."""
+"""How many places of an error are named, the innermost ones."""
 
 _CODE = re.compile(r"[0-9A-Z_]{1,40}")
 _DRIVERS_OF_MYSQL = {"MySQLdb", "mysql", "pymysql"}
 
 
 def describe(error: BaseException) -> str:
-    """Tell an error and what it was raised from, with their places, in lines of text."""
+    """Describe an error and what it was raised from, with their places, in lines of text."""
     lines: list[str] = []
     for link in _chain(error):
-        # What is behind the first one is read from the top, as a reason of what is above it.
+        # What is after the first one is read from the top, as a reason of what is above it.
         lines.append(f"{'because of ' if lines else ''}{_name(link)}{_sentence(link)}")
         lines += [f"    {file}:{line} in {name}" for file, line, name in _places(link)]
     return "\n".join(lines)
-
-
-def cause_of(error: BaseException) -> Hashable:
-    """Return what an error has in common with others of its kind, whatever they are about."""
-    return tuple((_name(link), *_places(link)[-1:]) for link in _chain(error))
 
 
 def _chain(error: BaseException) -> list[BaseException]:
@@ -115,20 +106,14 @@ def _chain(error: BaseException) -> list[BaseException]:
         if any(link is known for known in found):
             continue
         found.append(link)
-        ahead += reversed([*_members(link), *_origin(link)])
+        origin = link.__cause__
+        if origin is None and not link.__suppress_context__:
+            origin = link.__context__
+        if origin is not None:
+            ahead.append(origin)
+        if isinstance(link, BaseExceptionGroup):
+            ahead += reversed(link.exceptions)
     return found
-
-
-def _members(error: BaseException) -> tuple[BaseException, ...]:
-    return error.exceptions if isinstance(error, BaseExceptionGroup) else ()
-
-
-def _origin(error: BaseException) -> Iterator[BaseException]:
-    origin = error.__cause__
-    if origin is None and not error.__suppress_context__:
-        origin = error.__context__
-    if origin is not None:
-        yield origin
 
 
 def _name(error: BaseException) -> str:
@@ -171,47 +156,38 @@ MOST = 100
 """How many causes are told apart; the one that has been silent for the longest is forgotten."""
 
 AGAIN = 300.0
-"""Seconds after which a cause that goes on is told again."""
+"""Seconds after which a cause that goes on is logged again."""
 
 PAUSE = 10.0
-"""Seconds between two tellings of a cause at least, where some requests fail and others do not."""
+"""Seconds between two records of a cause at least, where some requests fail and others do not."""
 
 
 @dataclass
 class _Incident:
-    told_at: float
+    logged_at: float
     ended: bool = False
-    untold: int = 0
+    unlogged: int = 0
 
 
-class Incidents:
-    """Count what happens by its cause, and decide when to tell.
+class LogThrottle:
+    """Count what happens by its cause, and decide when to log it."""
 
-    Args:
-        clock: tells seconds.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._known: OrderedDict[Hashable, _Incident] = OrderedDict()
-
-    def __len__(self) -> int:
-        """Return how many causes are remembered."""
-        return len(self._known)
 
     def happened(self, cause: Hashable) -> int | None:
         """Count one more of a cause.
 
-        It is told when it first happens; after that once it has been over and comes back, or has
+        It is logged when it first happens; after that once it has been over and comes back, or has
         gone on for `AGAIN`.
 
         Args:
             cause: what it has in common with others of its kind.
 
         Returns:
-            How many times it has happened since it was told, if it should be told now.
+            How many times it has happened since it was logged, if it should be logged now.
         """
-        now = self._clock()
+        now = time.monotonic()
         incident = self._known.get(cause)
         if incident is None:
             self._known[cause] = _Incident(now)
@@ -219,11 +195,11 @@ class Incidents:
                 self._known.popitem(last=False)
             return 1
         self._known.move_to_end(cause)
-        incident.untold += 1
-        if now - incident.told_at < (PAUSE if incident.ended else AGAIN):
+        incident.unlogged += 1
+        if now - incident.logged_at < (PAUSE if incident.ended else AGAIN):
             return None
         self._known[cause] = _Incident(now)
-        return incident.untold
+        return incident.unlogged
 
     def over(self) -> None:
         """Note that what failed works again."""
@@ -246,7 +222,7 @@ _SAFE = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 class Log:
-    """Tell of the problems of one feed.
+    """Log the problems of one feed.
 
     Args:
         feed: the name of the feed's routes.
@@ -254,22 +230,14 @@ class Log:
 
     def __init__(self, feed: str) -> None:
         self._feed = feed
-        self._failures = Incidents()
-        self._refusals = Incidents()
-
-    def answered(self) -> None:
-        """Note that the feed works: a failure that comes from now on is another one."""
-        self._failures.over()
+        self.failures = LogThrottle()
+        """What the publisher has to mend; `over` when the feed works."""
+        self._refusals = LogThrottle()
 
     def failed(
-        self,
-        error: ZeroEventHubError,
-        *,
-        route: str,
-        request: FeedRequest,
-        request_id: str,
+        self, error: ZeroEventHubError, *, route: str, request: FeedRequest, request_id: str
     ) -> None:
-        """Tell of a problem, unless it is one of many.
+        """Log a problem, unless it is one of many.
 
         Args:
             error: what it is.
@@ -282,13 +250,15 @@ class Log:
         level = _LEVELS.get(status, logging.ERROR if status >= FAILED else logging.DEBUG)
         times: int | None = 1
         if status >= FAILED:
-            times = self._failures.happened((status, cause_of(error)))
+            # What it has in common with others of its kind, whatever they are about.
+            cause = tuple((_name(link), *_places(link)[-1:]) for link in _chain(error))
+            times = self.failures.happened((status, cause))
         elif level > logging.DEBUG:
             times = self._refusals.happened((status, kind, request.principal.name))
         if times is None or not _log.isEnabledFor(level):
             return
         theirs = request.headers.get("x-request-id", "")
-        told = {
+        fields = {
             "feed": self._feed,
             "route": route,
             "request_id": request_id,
@@ -298,13 +268,8 @@ class Log:
             "problem": kind,
             "times": times,
         }
-        words = [f"{name}={value}" for name, value in told.items() if value not in {None, ""}]
+        words = [f"{name}={value}" for name, value in fields.items() if value not in {None, ""}]
         # What a reader did wrong is said to the reader; a hook's words may repeat a token.
         reason = f"\n{describe(error)}" if status >= FAILED else ""
-        _log.log(
-            level,
-            "A request was answered with a problem: %s%s",
-            " ".join(words),
-            reason,
-            extra=told,
-        )
+        text = "A request was answered with a problem: %s%s"
+        _log.log(level, text, " ".join(words), reason, extra=fields)

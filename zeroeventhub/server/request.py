@@ -29,7 +29,6 @@ __all__ = [
     "EventsRequest",
     "FeedRequest",
     "PageRequest",
-    "V1Request",
     "cursor_in",
     "number_in",
     "optional",
@@ -225,21 +224,19 @@ def read_events_request(query: QueryParams, extensions: Collection[str]) -> Even
     )
 
 
-class V1Request(NamedTuple):
-    """Hold what a ZeroEventHub v1 request asks for (Parameters)."""
-
-    cursors: dict[int, str]
-    limit: int | None
-    headers: frozenset[str]
-
-
-def read_v1_request(query: QueryParams, info: FeedInfo, count: int) -> V1Request:
-    """Read a ZeroEventHub v1 request to a feed.
+def read_v1_request(
+    query: QueryParams, info: FeedInfo, count: int
+) -> tuple[dict[int, str], int | None, frozenset[str]]:
+    """Read a ZeroEventHub v1 request to a feed (Parameters).
 
     Args:
         query: its parameters.
         info: the description of the feed that the principal may see.
         count: how many partitions the feed has, with those that the principal may not see.
+
+    Returns:
+        The cursors by partition, how many events to return, None for the feed's own choice, and
+        the names of headers.
 
     Raises:
         BadRequest: a parameter is missing, there twice, or not of its form, or the feed has
@@ -256,7 +253,7 @@ def read_v1_request(query: QueryParams, info: FeedInfo, count: int) -> V1Request
         raise BadRequest("A cursor is missing: give cursor0, or that of another partition.")
     limit = optional_number(query, "pagesizehint")
     names = (optional(query, "headers") or "").split(",")
-    return V1Request(cursors, limit, frozenset(filter(None, names)))
+    return cursors, limit, frozenset(filter(None, names))
 
 
 def read_extension_request(

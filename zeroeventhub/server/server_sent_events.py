@@ -51,7 +51,7 @@ async def server_sent_events(app: FeedApp, request: FeedRequest, feed: Authorize
     expect_extension(info, WAIT)  # without it, one would ask over and over
     wanted = feed.page(partition, start, EVENTS, types=types, each=True)
     # Read before the status is sent, so that what is wrong is said by it.
-    page = await feed.read(wanted)
+    page = await app.runner.read(wanted)
     with feed.waiting():
         pass  # sooner or later it will: a reader who must not is told by the status as well
     if request.method == "HEAD":
@@ -88,7 +88,9 @@ async def _blocks(
                 return
             # Always some time, so that it can be waited for.
             left = max(0.001, check_at - anyio.current_time())
-            page = await feed.read_or_wait(wanted, seconds=min(HEARTBEAT, left), request=request)
+            page = await app.runner.read_or_wait(
+                wanted, seconds=min(HEARTBEAT, left), request=request, waiting=feed.waiting
+            )
     except (Unauthorized, Forbidden, HTTPException):
         # The words are the hook's, and may repeat a token.
         _log.info("A stream of server-sent events ended: its reader may not read any more.")

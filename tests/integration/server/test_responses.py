@@ -175,7 +175,7 @@ def test_without_zstandard_pages_are_gzip(shop, monkeypatch):
     with mounted(FEED, shop, compressed=True) as url, httpx.Client() as http:
         assert get(url, "zstd, gzip").headers["content-encoding"] == "gzip"
         assert len(Client(url, http, compressed=True).fetch(0, FIRST).events) == 100
-        with pytest.raises(MissingExtra, match=r"zeroeventhub\[zstd\]"):
+        with pytest.raises(MissingExtra, match=r"zeroeventhub.s extra \[zstd\]"):
             Client(url, http, compressed="zstd")
 
 
