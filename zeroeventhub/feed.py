@@ -84,9 +84,9 @@ class ExtendedFeed(Protocol):
             cursor: FIRST, LAST, or the cursor of an earlier page.
             limit: how many events to return at most.
             types: the types of events to return (EVENT_TYPES). The page's cursor moves on over
-                events of others.
-            stop: a cursor, behind which no event is returned (STOP).
-            each: whether to give the cursor behind each event in the page's `cursors`, as a stream
+                events of other types.
+            stop: a cursor, after which no event is returned (STOP).
+            each: whether to give the cursor after each event in the page's `cursors`, as a stream
                 of server-sent events needs it.
         """
 
@@ -105,12 +105,12 @@ class ExtendedFeed(Protocol):
         A feed need not have this method: then it is asked for one page after the other.
 
         Args:
-            partition: as for `read`; so are the cursor of the first page, and the limit of each.
-            cursor: see there.
-            limit: see there.
-            count: how many to read at most.
-            types: see there.
-            stop: see there.
+            partition: one of those that `info` names.
+            cursor: of the first page: FIRST, or the cursor of an earlier page.
+            limit: how many events each page holds at most.
+            count: how many pages to read at most.
+            types: the types of events to return.
+            stop: a cursor, after which no event is returned.
 
         Returns:
             One page or more; each but the last is full.
@@ -119,11 +119,11 @@ class ExtendedFeed(Protocol):
     def vouch(self, cursors: Collection[str]) -> None:
         """Refuse cursors if the history that they were given for is another one by now.
 
-        Full pages of a feed that has this method are kept for a while by whoever serves it, who
-        asks again and again while they are sent. Those of other feeds are not kept.
+        The server keeps full pages of a feed that has this method for a while, and calls it again
+        and again while they are sent. It keeps no pages of feeds without it.
 
         Args:
-            cursors: those before and behind full pages.
+            cursors: those before and after full pages.
 
         Raises:
             Gone: one of them is not of this history any more, or of what is left of it.
@@ -132,14 +132,14 @@ class ExtendedFeed(Protocol):
     def head(self) -> Hashable:
         """Return something that is another when there may be something new to read (WAIT)."""
 
-    def on_commit(self, told: Callable[[], None]) -> None:
-        """Tell of every commit that this process makes, so that who waits is answered soon (WAIT).
+    def on_commit(self, notify: Callable[[], None], /) -> None:
+        """Call a function at every commit of this process, to answer waiters soon (WAIT).
 
-        A feed need not have this method: its head is looked at again and again while somebody
-        waits.
+        A feed need not have this method: the server polls its head while a request waits.
 
         Args:
-            told: does not wait, and may be called from any thread, also before the commit is done.
+            notify: does not wait, and may be called from any thread, also before the commit is
+                done.
         """
 
     def cursor_at(self, moment: datetime, partition: int = 0) -> str:
@@ -161,7 +161,7 @@ class ExtendedFeed(Protocol):
         """
 
     def lag(self, partition: int, cursor: str) -> Lag:
-        """Count the settled events that lie behind a cursor now (LAG).
+        """Count the settled events that lie after a cursor now (LAG).
 
         Args:
             partition: one of those that `info` names.
@@ -171,13 +171,13 @@ class ExtendedFeed(Protocol):
     def cursor_of_count(
         self, partition: int, cursor: str, events: int, *, stop: str | None = None
     ) -> CountedCursor:
-        """Return the cursor behind so many of the settled events that follow one (CURSOR_OF_COUNT).
+        """Return the cursor after so many of the settled events that follow one (CURSOR_OF_COUNT).
 
         Args:
             partition: one of those that `info` names.
             cursor: FIRST, or the cursor of an earlier page.
             events: how many events are wanted, from 1 on.
-            stop: a cursor, behind which no event is counted; None for the head.
+            stop: a cursor, after which no event is counted; None for the head.
 
         Returns:
             The cursor, which is never FIRST or LAST, and how many events a read from the one asked
@@ -192,7 +192,7 @@ class ExtendedFeed(Protocol):
         Args:
             partition: one of those that `info` names.
             cursor: FIRST, or the cursor of an earlier page.
-            stop: a cursor, behind which no event is wanted; None for the head.
+            stop: a cursor, after which no event is wanted; None for the head.
         """
 
     def read_key(
@@ -207,7 +207,7 @@ class ExtendedFeed(Protocol):
 
         Args:
             key: as its JSON has it.
-            after_version: the version behind which to begin, from 0 on.
+            after_version: the version after which to begin, from 0 on.
             limit: how many events to return at most.
             partitions: those that the reader may see, where it may not see all; given only then.
         """
@@ -215,22 +215,21 @@ class ExtendedFeed(Protocol):
     def register_progress(
         self, consumer: str, partition: int, cursor: str, *, principal: str
     ) -> None:
-        """Note how far a consumer has committed, for whoever trims the feed (PROGRESS).
+        """Note how far a consumer has committed, so that trimming waits for it (PROGRESS).
 
         Args:
             consumer: its name: not empty, and one line.
             partition: one of those that `info` names.
             cursor: the cursor of a page that it has committed.
-            principal: who says so, whose consumers are no one else's; empty where readers are not
-                told apart.
+            principal: the name of the principal whose consumer it is; empty for anonymous readers.
 
         Raises:
             BadRequest: the name or the cursor is none.
-            Gone: the feed does not have what lies behind the cursor.
+            Gone: the feed does not have what lies after the cursor.
         """
 
     def cursor_of(self, event_id: str, partition: int, *, types: TypeFilter | None = None) -> str:
-        """Return the cursor behind the event of an id, as an HTTP feed needs it.
+        """Return the cursor after the event of an id, as an HTTP feed needs it.
 
         Args:
             event_id: as its JSON has it.
@@ -276,8 +275,8 @@ class AsyncExtendedFeed(Protocol):
     async def head(self) -> Hashable:
         """Return what tells whether there is something new; see `ExtendedFeed.head`."""
 
-    def on_commit(self, told: Callable[[], None]) -> None:
-        """Tell of every commit that this process makes; see `ExtendedFeed.on_commit`."""
+    def on_commit(self, notify: Callable[[], None], /) -> None:
+        """Call a function at every commit of this process; see `ExtendedFeed.on_commit`."""
 
     async def cursor_at(self, moment: datetime, partition: int = 0) -> str:
         """Return the cursor before a moment; see `ExtendedFeed.cursor_at`."""
@@ -288,12 +287,12 @@ class AsyncExtendedFeed(Protocol):
         """Return the cursors between pieces; see `ExtendedFeed.splits`."""
 
     async def lag(self, partition: int, cursor: str) -> Lag:
-        """Count the events behind a cursor; see `ExtendedFeed.lag`."""
+        """Count the events after a cursor; see `ExtendedFeed.lag`."""
 
     async def cursor_of_count(
         self, partition: int, cursor: str, events: int, *, stop: str | None = None
     ) -> CountedCursor:
-        """Return the cursor behind so many events; see `ExtendedFeed.cursor_of_count`."""
+        """Return the cursor after so many events; see `ExtendedFeed.cursor_of_count`."""
 
     async def segments(self, partition: int, cursor: str, *, stop: str | None = None) -> Segments:
         """Return where events lie in files; see `ExtendedFeed.segments`."""
@@ -316,7 +315,7 @@ class AsyncExtendedFeed(Protocol):
     async def cursor_of(
         self, event_id: str, partition: int, *, types: TypeFilter | None = None
     ) -> str:
-        """Return the cursor behind an event; see `ExtendedFeed.cursor_of`."""
+        """Return the cursor after an event; see `ExtendedFeed.cursor_of`."""
 
 
 class FeedSource(Protocol):

@@ -92,10 +92,10 @@ SPLITS = "splits"
 """The extension of feeds that can cut a partition into pieces."""
 
 LAG = "lag"
-"""The extension of feeds that count the events behind a cursor."""
+"""The extension of feeds that count the events after a cursor."""
 
 CURSOR_OF_COUNT = "cursor-of-count"
-"""The extension of feeds that know the cursor so many events behind another one."""
+"""The extension of feeds that know the cursor so many events after another one."""
 
 PROGRESS = "progress"
 """The extension of feeds that keep how far consumers say that they have come."""
@@ -190,7 +190,7 @@ class Page:
         stop_reached: whether the page ends at the cursor that the read was to stop at.
         full: whether it ended for its size and not at the head, so that the same request always
             gives the same page. Only publishers know.
-        cursors: for each event, the cursor behind it, where they were asked for.
+        cursors: for each event, the cursor after it, where they were asked for.
     """
 
     events: Sequence[Event]
@@ -206,9 +206,9 @@ class Lag:
     """Say how far a reader of a partition is behind.
 
     Attributes:
-        events: how many settled events lie behind its cursor; at least so many if not `exact`.
-        seconds: how long ago the first of them happened; 0 where there is none, None where nobody
-            knows.
+        events: how many settled events lie after its cursor; at least so many if not `exact`.
+        seconds: how long ago the first of them happened; 0 where there is none, None where
+            that is unknown.
         exact: whether all of them were counted.
     """
 
@@ -222,7 +222,7 @@ class CountedCursor:
     """Say where a number of events ends.
 
     Attributes:
-        cursor: stands behind the last of them.
+        cursor: stands after the last of them.
         events: how many there are, from the cursor that they were counted from.
     """
 
@@ -238,9 +238,9 @@ class SegmentPart:
         url: of the file, from which ranges of bytes can be read. It may hold a signature, with
             which everybody can read it.
         size: of the file, in bytes.
-        after: the position behind which the events begin, by the file's column `position`.
+        after: the position after which the events begin, by the file's column `position`.
         upto: the position of the last one.
-        cursor: stands behind the last one.
+        cursor: stands after the last one.
     """
 
     url: str = field(repr=False)
@@ -252,11 +252,11 @@ class SegmentPart:
 
 @dataclass(frozen=True)
 class Segments:
-    """Say where the events behind a cursor lie in files, as far as they do.
+    """Say where the events after a cursor lie in files, as far as they do.
 
     Attributes:
         parts: the files, in the order of their events.
-        cursor: stands behind the last of these: go on from there; the one that was asked for if
+        cursor: stands after the last of these: go on from there; the one that was asked for if
             there are none.
     """
 
@@ -271,7 +271,7 @@ class KeyPage:
     Attributes:
         events: the events.
         versions: the version of each: its number within the key.
-        more: whether there may be events behind the last of them, in another page.
+        more: whether there may be events after the last of them, in another page.
     """
 
     events: Sequence[Event]

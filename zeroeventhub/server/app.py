@@ -81,7 +81,7 @@ class FeedApp:
         pages: keeps its pages, and reads them ahead.
         renderer: sends them in the form that a client prefers.
         sender: sends answers.
-        observer: hears of them.
+        observer: is called with requests and answers.
         shared_cache: whether caches that serve several clients may keep pages that never change,
             if everybody may read the feed.
         log: logs the feed's problems.

@@ -245,7 +245,7 @@ def bearer_tokens(tokens: Mapping[str, str | Principal]) -> Authorize:
     known: list[tuple[bytes, Principal]] = []
     for token, reader in tokens.items():
         if not isinstance(cast("object", token), str) or not _FORM.fullmatch(token):
-            # The token is not repeated: it may be a real one with a blank behind it.
+            # The token is not repeated: it may be a real one followed by a blank.
             raise ConfigurationError(
                 f"A bearer token has at least {_SHORTEST} letters, digits and characters of "
                 "._~+/- in front of any =, such as secrets.token_urlsafe() gives."

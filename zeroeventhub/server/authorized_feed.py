@@ -22,7 +22,7 @@ from zeroeventhub.server.request import PageRequest
 __all__ = ["AuthorizedFeed", "expect_extension", "expect_partition"]
 
 _NO_PARTITION = "The feed has no such partition."
-"""Said of a partition that does not exist, and of one that the principal may not see."""
+"""The text for a partition that does not exist, and for one that the principal may not see."""
 
 
 class AuthorizedFeed:
@@ -95,7 +95,7 @@ class AuthorizedFeed:
         return self._quotas.waiting(self._principal)
 
     async def cursor_of(self, event_id: str, partition: int) -> str:
-        """Return the cursor behind an event that the principal may see, by its id."""
+        """Return the cursor after an event that the principal may see, by its id."""
         types = self._principal.narrowed(None)
         options = {} if types is None else {"types": types}
         cursor: str = await self._runner.call("cursor_of", event_id, partition, **options)

@@ -232,7 +232,7 @@ class FeedRunner:
         Args:
             wanted: the page.
             found: what was read of it.
-            is_own: whether it was read for this request; else others hold it as well.
+            is_own: whether it was read for this request; else other requests hold it as well.
         """
         page, is_part = found
         size = size_of(page.events)

@@ -167,7 +167,7 @@ class SingleFlight(Generic[_Found]):
         self._outcome = outcome
 
     def _hand_on(self) -> None:
-        """Wake one of those who wait, to find it for the others."""
+        """Wake one of those who wait, to find it for all."""
         if self._outcome is None and not self._is_led:
             waiter = next(iter(self._waiters), None)
             if waiter is not None:
@@ -419,7 +419,7 @@ class LongPoll:
         if is_ending():
             return None
         version = self._head.version
-        # What is read for several readers waits behind nothing that is read for one of them.
+        # What is read for several readers does not queue after what is read for one of them.
         reader = READER.get() if len(readers) == 1 else ""
         with anyio.CancelScope(shield=True), on_behalf_of(reader):  # a connection is at stake
             async with self._reading.acquire():

@@ -64,7 +64,7 @@ class EncodedPage:
 
     Attributes:
         body: its bytes.
-        tag: their entity tag; None if they may be others another time.
+        tag: their entity tag; None if they may change.
         events: how many events it has.
         cursor: where the next page begins.
         full: whether there is one already.
@@ -108,7 +108,7 @@ class PageCache:
         self._kept: OrderedDict[PageRequest, tuple[float, EncodedPage]] = OrderedDict()
         self._bytes = 0
         # What readers will ask for next, since when, and where to read on once they do: by default
-        # behind the page that answers them.
+        # after the page that answers them.
         self._expected: OrderedDict[PageRequest, tuple[float, PageRequest | None]] = OrderedDict()
         self._under_way: dict[PageRequest, anyio.Event] = {}
         self._vouching = anyio.Lock()

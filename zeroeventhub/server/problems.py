@@ -182,7 +182,7 @@ class LogThrottle:
         gone on for `AGAIN`.
 
         Args:
-            cause: what it has in common with others of its kind.
+            cause: what all of its kind have in common.
 
         Returns:
             How many times it has happened since it was logged, if it should be logged now.
@@ -250,7 +250,7 @@ class Log:
         level = _LEVELS.get(status, logging.ERROR if status >= FAILED else logging.DEBUG)
         times: int | None = 1
         if status >= FAILED:
-            # What it has in common with others of its kind, whatever they are about.
+            # What all errors of its kind have in common, whatever they are about.
             cause = tuple((_name(link), *_places(link)[-1:]) for link in _chain(error))
             times = self.failures.happened((status, cause))
         elif level > logging.DEBUG:

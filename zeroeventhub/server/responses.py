@@ -74,7 +74,7 @@ class ContentCoding:
 
     Attributes:
         name: what it is called in HTTP.
-        edition: another one if the same bytes may be packed to others.
+        edition: changes when the same bytes may be packed differently.
         pack: packs a body.
     """
 

@@ -127,15 +127,16 @@ BATCH_TYPE = "application/cloudevents-batch+json"
 
 
 async def answer_http_feed(app: FeedApp, request: FeedRequest, feed: AuthorizedFeed) -> Response:
-    """Answer with the events behind the one that the client has (HTTP Feeds, Polling)."""
+    """Answer with the events after the one that the client has (HTTP Feeds, Polling)."""
     query = request.parameters()
     timeout, last = optional(query, "timeout"), optional(query, "lastEventId")
     seconds = 0.0 if timeout is None else number_in(timeout, "timeout") / 1000
     info, partition = await feed.only(optional_number(query, "partition"))
     waits = WAIT in info.extensions and request.method != "HEAD"
+    cursor = FIRST
     # Clients in JavaScript send the text "null" where they have no event yet.
-    has_event = last not in {None, "", "null"}
-    cursor = await feed.cursor_of(last, partition) if last and has_event else FIRST
+    if last is not None and last not in {"", "null"}:
+        cursor = await feed.cursor_of(last, partition)
     while True:
         page = await app.runner.read_or_wait(
             feed.page(partition, cursor, None),
@@ -197,17 +198,17 @@ def feed_routes(
         path: where the feed is mounted, such as "/departures".
         feed: a TableFeed, or a feed of your own making.
         engine: the SQLAlchemy Engine or AsyncEngine that a TableFeed reads through.
-        name: the routes' name, for `url_for`; pages have the name with ":events" behind it.
+        name: the routes' name, for `url_for`; pages have the name followed by ":events".
         authorize: says who may read, and what of it: a function of the request, sync or async,
-            that returns a Principal or raises `Unauthorized` or `Forbidden`; what else it does
-            lets nobody in. By default the one of a FeedAuthorization around the feed; where there
-            is none, everybody reads everything. See docs/security.md.
-        quota: of each reader whose Principal has none; all who are not told apart share one.
+            that returns a Principal or raises `Unauthorized` or `Forbidden`; anything else is a
+            refusal. By default the one of a FeedAuthorization around the feed; where there is
+            none, everybody reads everything. See docs/security.md.
+        quota: default for principals without their own; anonymous readers share one.
         capacity: how much the feed takes of this process and of its database.
-        observer: hears of requests and answers, such as one of `zeroeventhub.telemetry`.
+        observer: is called with requests and answers, such as one of `zeroeventhub.telemetry`.
         shared_cache: let caches that serve several clients, such as those of a CDN, keep pages
-            that can never change. Only for a feed that everybody may read: what such a cache
-            has, it gives to whoever asks.
+            that can never change. Only for a feed that everybody may read: such a cache gives
+            what it has to every client.
         http_feed: answer at `path`/http-feed as HTTP Feeds has it; for events that are
             CloudEvents.
         server_sent_events: stream events at `path`/server-sent-events.

@@ -104,7 +104,7 @@ class AdmissionQueue:
         patience: for how many seconds.
         refusal: the text of the error if the line is too long, or too slow.
         keeps_some: whether a reader with a name takes no more units than it leaves free, so that
-            there are some for the next reader, however long the others keep theirs.
+            there are some for the next reader, however long all before it keep theirs.
     """
 
     def __init__(

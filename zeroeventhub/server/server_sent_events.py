@@ -41,7 +41,7 @@ HEADERS = {**FRESH, "X-Accel-Buffering": "no"}
 
 
 async def server_sent_events(app: FeedApp, request: FeedRequest, feed: AuthorizedFeed) -> Response:
-    """Answer with all events behind a cursor, and those to come (HTML, Server-sent events)."""
+    """Answer with all events after a cursor, and those to come (HTML, Server-sent events)."""
     query = request.parameters()
     # The header is of a client that has been cut off; it counts before the parameter.
     cursor = request.headers.get("last-event-id") or optional(query, "cursor")
