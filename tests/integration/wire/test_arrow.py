@@ -467,9 +467,9 @@ def test_lines_need_no_pyarrow(monkeypatch):
     """Without pyarrow lines go on, and what needs it says so; it is imported only when needed."""
     python(UNASKED)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(MissingExtra, match=r"zeroeventhub\[arrow\]"):
+    with pytest.raises(MissingExtra, match=r"extra \[arrow\]"):
         feed_routes("/orders", OwnFeed(), arrow=True)
     with mounted(OwnFeed(b"1"), arrow=False) as url, readers.client_of(url) as client:
         assert len(client.fetch(0, FIRST).events) == 1
-        with pytest.raises(MissingExtra, match=r"zeroeventhub\[arrow\]"):
+        with pytest.raises(MissingExtra, match=r"extra \[arrow\]"):
             client.fetch_arrow(0, FIRST)
