@@ -12,8 +12,8 @@ PLANTED = (
     Planted(
         "a feed is read no further than what is settled",
         "publisher/reader.py",
-        "        return horizon.settled if self.stop is None",
-        "        return horizon.highest if self.stop is None",
+        "    return horizon.settled if stop is None",
+        "    return horizon.highest if stop is None",
         (f"{_FOLDER}/test_writers.py", "-k", "open_writer and postgresql"),
     ),
     Planted(

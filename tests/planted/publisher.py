@@ -24,8 +24,8 @@ PLANTED = (
     Planted(
         "the horizon: no piece of a partition reaches beyond it",
         "publisher/reader.py",
-        "        until = horizon.settled if stop_place is None else stop_place.position\n",
-        "        until = horizon.highest if stop_place is None else stop_place.position\n",
+        "            settled = self._horizon(connection, first, end).settled\n",
+        "            settled = self._horizon(connection, first, end).highest\n",
         (f"{_ROOM}/test_questions.py", "-k", "above_the_horizon"),
     ),
     Planted(

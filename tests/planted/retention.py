@@ -41,9 +41,9 @@ PLANTED = (
     Planted(
         "what is trimmed and the mark that tells of it are of one moment",
         "publisher/trimming.py",
-        """        delete = delete_events""",
-        """        connection.commit()
-        delete = delete_events""",
+        """            events = delete_events""",
+        """            connection.commit()
+            events = delete_events""",
         (_DELETING[0], "-k", "refer_to_stay"),
     ),
     Planted(
@@ -160,15 +160,15 @@ PLANTED = (
     ),
     Planted(
         "a row group is read up to its last event",
-        "publisher/archived/tier.py",
+        "publisher/archive_reader.py",
         "if entry.last > after and entry.first <= until:",
         "if entry.last > after and entry.first < until:",
         _ARCHIVED,
     ),
     Planted(
         "a table is sealed behind its own history alone",
-        "publisher/archived/sealing.py",
-        "            self._reader.vouch_in_table(connection, last)\n",
+        "publisher/sealing.py",
+        "            self._reader.vouch_in_table(connection, kept.last)\n",
         "            pass\n",
         _SEALING,
     ),

@@ -24,11 +24,11 @@ from zeroeventhub.cli.options import (
 )
 from zeroeventhub.cli.published import open_feed, publish_options
 from zeroeventhub.errors import ConfigurationError, Unavailable
-from zeroeventhub.publisher.archived.sealing import SEGMENT_EVENTS
 from zeroeventhub.publisher.checks import Finding
 from zeroeventhub.publisher.ordering import Source
 from zeroeventhub.publisher.progress import Progress
 from zeroeventhub.publisher.retention import Marks
+from zeroeventhub.publisher.sealing import SEGMENT_EVENTS
 from zeroeventhub.publisher.trimming import ROWS, TrimPlan
 
 __all__ = [

@@ -1,300 +1,186 @@
-"""A table's feed behind a sync engine."""
+"""A table's feed bound to an engine, sync or async: what a program asks of it, and does to it."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Coroutine
 from copy import copy
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from dataclasses import replace
+from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import Connection, event
 
 from zeroeventhub.at_hand import NotAtHand, Parts
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.protocol import (
-    EXTENSIONS,
-    FIRST,
-    CountedCursor,
-    FeedInfo,
-    KeyPage,
-    Lag,
-    Page,
-    Segments,
-    TypeFilter,
-)
-from zeroeventhub.publisher.archived.files import Files, expect_shared
-from zeroeventhub.publisher.archived.sealing import (
+from zeroeventhub.protocol import EXTENSIONS, FeedInfo, Segments
+from zeroeventhub.publisher import compacting, trimming
+from zeroeventhub.publisher.checks import Finding
+from zeroeventhub.publisher.compacting import Compactor
+from zeroeventhub.publisher.deleting import delete_in_batches
+from zeroeventhub.publisher.progress import Registered, Registry
+from zeroeventhub.publisher.read_only import PassingBy, guest_for, visiting
+from zeroeventhub.publisher.reader import Reader
+from zeroeventhub.publisher.sealing import (
     SEGMENT_BYTES,
     SEGMENT_EVENTS,
     Sealed,
     Sealer,
     SealOptions,
-    drive,
-    unheard,
 )
-from zeroeventhub.publisher.checks import Finding
-from zeroeventhub.publisher.compacting import Compacting, Compactor
-from zeroeventhub.publisher.horizon import HorizonReport
-from zeroeventhub.publisher.progress import Registering, Registry
-from zeroeventhub.publisher.read_only import Guest, PassingBy, explained, guest_for, visiting
-from zeroeventhub.publisher.reader import Reader
-from zeroeventhub.publisher.trimming import Trimmer, Trimming
-from zeroeventhub.settings import Capacity
+from zeroeventhub.publisher.steps import (
+    Query,
+    Steps,
+    Work,
+    carry_out,
+    carry_out_async,
+    drive,
+    drive_async,
+)
+from zeroeventhub.publisher.trimming import SILENCE, TrimBound, Trimmer, TrimPlan
 
 __all__ = [
-    "AnsweringExtensions",
+    "AsyncBoundFeed",
     "BoundFeed",
-    "Roles",
-    "expect_archive",
-    "head_of",
-    "on_commit",
-    "visit",
 ]
 
+_Given = ParamSpec("_Given")
+_Answer = TypeVar("_Answer")
+_Part = TypeVar("_Part")
 
-@dataclass(frozen=True)
-class Roles:
-    """Hold those who answer for a feed, each asked through a connection.
 
-    Attributes:
-        reader: answers its readers.
-        trimmer: trims its table; None where nothing tells what was trimmed.
-        sealer: seals it into an archive; None where there is none.
-        files: finds events in files of the archive; None where those are not shared.
-        registry: notes how far consumers have come; None where that is not kept.
+class Method(Generic[_Given, _Answer]):
+    """Be a method of bound feeds: plain with a sync engine, a coroutine with an async one.
+
+    Args:
+        steps: what it does.
+    """
+
+    def __init__(self, steps: Callable[Concatenate[Any, _Given], Steps[_Answer]]) -> None:
+        self._steps = steps
+        self.__doc__ = steps.__doc__
+
+    @overload
+    def __get__(self, feed: None, owner: Any) -> Self: ...
+
+    @overload
+    def __get__(self, feed: "BoundFeed", owner: Any) -> Callable[_Given, _Answer]: ...
+
+    @overload
+    def __get__(
+        self, feed: "AsyncBoundFeed", owner: Any
+    ) -> Callable[_Given, Coroutine[Any, Any, _Answer]]: ...
+
+    def __get__(self, feed: Any, owner: Any) -> Any:
+        """Return the method of a feed."""
+        return self if feed is None else partial(feed.run, self._steps)
+
+
+def question(
+    ask: Callable[Concatenate[Reader, Connection, _Given], _Answer],
+) -> Method[_Given, _Answer]:
+    """Return the method that asks a feed's reader something."""
+
+    def asked(
+        feed: "_Feed", /, *arguments: _Given.args, **options: _Given.kwargs
+    ) -> Steps[_Answer]:
+        return feed.answer(lambda connection: ask(feed.reader, connection, *arguments, **options))
+
+    asked.__doc__ = ask.__doc__
+    return Method(asked)
+
+
+class _Feed:
+    """Hold the parts of a feed, and what is done with them whatever the engine.
+
+    Args:
+        engine: reads and changes the feed's table.
+        seconds: for a statement that reads.
+        reader: answers questions.
+        trimmer: trims the table; None where no mark says what was trimmed.
         compactor: deletes what later events stand for; None where all events are kept.
+        registry: has the progress of consumers; None where that is not kept.
+        sealer: seals the table into an archive; None where there is none.
     """
 
-    reader: Reader
-    trimmer: Trimmer | None = None
-    sealer: Sealer | None = None
-    files: Files | None = None
-    registry: Registry | None = None
-    compactor: Compactor | None = None
-
-
-_Asked = ParamSpec("_Asked")
-_Found = TypeVar("_Found")
-
-
-def expect_archive(sealer: Sealer | None) -> Sealer:
-    """Return what seals a feed.
-
-    Raises:
-        ConfigurationError: the feed has no archive.
-    """
-    if sealer is None:
-        raise ConfigurationError(
-            "This feed has no archive to be sealed into: TableFeed(…, archive=Archive(…))."
-        )
-    return sealer
-
-
-def on_commit(engine: Engine, told: Callable[[], None]) -> None:
-    """Tell of every commit through an engine, while it is under way."""
-    event.listen(engine, "commit", lambda _connection: told())
-
-
-def head_of(connection: Connection, reader: Reader, guest: Guest, seconds: float) -> int:
-    """Return the horizon, in passing where that can be done."""
-    if not reader.may_glance:
-        return visit(connection, reader, guest, reader.head)
-    with reader.checks.doubting(), visiting(connection, PassingBy()):
-        return reader.glance(connection, seconds)
-
-
-def visit(
-    connection: Connection,
-    reader: Reader,
-    guest: Guest,
-    question: Callable[Concatenate[Connection, _Asked], _Found],
-    /,
-    *arguments: _Asked.args,
-    **options: _Asked.kwargs,
-) -> _Found:
-    """Ask the database something, as a guest of its host."""
-    if reader.checks.are_due:
-        # Before anything is written: what writes may not be installed.
-        with visiting(connection, guest):
-            reader.checks.look_if_due(connection)
-    with (
-        reader.checks.doubting(),
-        visiting(connection, guest, reader.step(connection)),
-        reader.checks.looking_twice(connection),
-    ):
-        return question(connection, *arguments, **options)
-
-
-class AnsweringExtensions:
-    """Answer what is not written out below by the reader's method that an extension names."""
-
-    _reader: Reader
-    _ask: Callable[..., Any]
-
-    if not TYPE_CHECKING:  # for the server, which finds methods by their names
-
-        def __getattr__(self, name: str) -> Callable[..., Any]:
-            """Return what asks the reader."""
-            if name and name in {extension.method for extension in EXTENSIONS.values()}:
-                return partial(self._ask, getattr(self._reader, name))
-            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
-
-
-class BoundFeed(Compacting, Registering, Trimming, AnsweringExtensions):
-    """Read a table's feed through a sync engine."""
-
-    def __init__(self, engine: Engine, capacity: Capacity, roles: Roles) -> None:
-        self._reader = roles.reader
-        self._trimmer = roles.trimmer
-        self._sealer = roles.sealer
-        self._files = roles.files
-        self._registry = roles.registry
-        self._compactor = roles.compactor
+    def __init__(
+        self,
+        engine: Any,
+        seconds: float,
+        reader: Reader,
+        *,
+        trimmer: Trimmer | None = None,
+        compactor: Compactor | None = None,
+        registry: Registry | None = None,
+        sealer: Sealer | None = None,
+    ) -> None:
         self._engine = engine
-        self._guest = guest_for(engine.dialect, capacity.statement_seconds)
-        self._seconds = capacity.statement_seconds
+        self._seconds = seconds
+        self._guest = guest_for(engine.dialect, seconds)
+        self.reader = reader
+        """Answers questions, through connections."""
+        self._trimmer = trimmer
+        self._compactor = compactor
+        self._registry = registry
+        self._sealer = sealer
         self.fetches = True
-        """Whether what is not at hand is fetched; else NotAtHand says so."""
+        """Whether missing parts of the archive are fetched; else NotAtHand is raised for them."""
 
     def without_fetching(self) -> Self:
-        """Return the same feed, which says by NotAtHand what has to be fetched from its archive."""
+        """Return the same feed, which raises NotAtHand for what is missing of its archive."""
         other = copy(self)
         other.fetches = False
         return other
 
     def on_commit(self, told: Callable[[], None]) -> None:
-        """Tell of every commit through the engine, while it is under way; see `ExtendedFeed`."""
-        on_commit(self._engine, told)
+        """Call back on every commit through the engine; see `ExtendedFeed.on_commit`."""
+        engine = getattr(self._engine, "sync_engine", self._engine)
+        event.listen(engine, "commit", lambda _connection: told())
 
     @property
     def has_open_digests(self) -> bool:
         """Tell whether everybody can make the digest that a cursor holds of an event."""
-        return self._reader.has_open_digests
+        return self.reader.has_open_digests
 
     @property
     def known_info(self) -> FeedInfo | None:
         """Describe the feed, if the database need not be asked for it; see `info`."""
-        return None if self._reader.checks.are_due else self._reader.info
+        return None if self.reader.checks.are_due else self.reader.info
 
-    def info(self) -> FeedInfo:
+    @Method
+    def info(self) -> Steps[FeedInfo]:
         """Describe the feed; see `Feed.info`."""
         known = self.known_info
-        return self._ask(self._reader.described) if known is None else known
+        if known is not None:
+            return known
+        return (yield from self.answer(self.reader.described))
 
-    def read(
-        self,
-        partition: int,
-        cursor: str,
-        limit: int,
-        *,
-        types: TypeFilter | None = None,
-        stop: str | None = None,
-        each: bool = False,
-    ) -> Page:
-        """Read a page; see `ExtendedFeed.read`."""
-        return self._ask(
-            self._reader.read, partition, cursor, limit, types=types, stop=stop, each=each
-        )
+    read = question(Reader.read)
+    read_pages = question(Reader.read_pages)
+    vouch = question(Reader.vouch)
+    horizon = question(Reader.horizon)
+    splits = question(Reader.splits)
+    lag = question(Reader.lag)
+    cursor_of_count = question(Reader.cursor_of_count)
+    read_key = question(Reader.read_key)
+    cursor_of = question(Reader.cursor_of)
+    cursor_after = question(Reader.cursor_after)
+    cursor_at = question(Reader.cursor_at)
 
-    def read_pages(
-        self,
-        partition: int,
-        cursor: str,
-        limit: int,
-        count: int,
-        *,
-        types: TypeFilter | None = None,
-        stop: str | None = None,
-    ) -> list[Page]:
-        """Read pages, one behind the other; see `ExtendedFeed.read_pages`."""
-        return self._ask(
-            self._reader.read_pages, partition, cursor, limit, count, types=types, stop=stop
-        )
+    if not TYPE_CHECKING:  # for the server, which finds methods by their names
 
-    def vouch(self, cursors: Collection[str]) -> None:
-        """Refuse cursors if history is another one by now; see `ExtendedFeed.vouch`."""
-        self._ask(self._reader.vouch, cursors)
+        def __getattr__(self, name: str) -> Any:
+            """Return the method of an extension, by the reader's method of its name."""
+            if name and name in {extension.method for extension in EXTENSIONS.values()}:
+                return question(getattr(Reader, name)).__get__(self, type(self))
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
-    def head(self) -> int:
+    @Method
+    def head(self) -> Steps[int]:
         """Return the horizon; see `ExtendedFeed.head`."""
-        with explained(), self._engine.connect() as connection:
-            return head_of(connection, self._reader, self._guest, self._seconds)
+        head: int = yield Query(self._head)
+        return head
 
-    def horizon(self) -> HorizonReport:
-        """Tell how far the feed may be read, since when that is so, and who holds it back."""
-        return self._ask(self._reader.horizon)
-
-    def splits(
-        self, partition: int, count: int, *, start: str = FIRST, stop: str | None = None
-    ) -> list[str]:
-        """Return the cursors between pieces of a partition; see `ExtendedFeed.splits`.
-
-        The largest piece holds at most about one and a half times the events of the average one,
-        as long as pieces have a thousand events or more.
-        """
-        return self._ask(self._reader.splits, partition, count, start, stop)
-
-    def lag(self, partition: int, cursor: str) -> Lag:
-        """Count the settled events behind a cursor; see `ExtendedFeed.lag`.
-
-        It stops at a million, with the ordering sequenced at a hundred thousand. How long ago the
-        first of them happened is told by the feed's `time`, or, with that ordering and no `time`,
-        by when it was given its position.
-        """
-        return self._ask(self._reader.lag, partition, cursor)
-
-    def cursor_of_count(
-        self, partition: int, cursor: str, events: int, *, stop: str | None = None
-    ) -> CountedCursor:
-        """Return the cursor behind so many events; see `ExtendedFeed.cursor_of_count`."""
-        return self._ask(self._reader.cursor_of_count, partition, cursor, events, stop)
-
-    def read_key(
-        self,
-        key: str,
-        after_version: int,
-        limit: int,
-        *,
-        partitions: Collection[int] | None = None,
-    ) -> KeyPage:
-        """Read the events of a key; see `ExtendedFeed.read_key`."""
-        return self._ask(self._reader.read_key, key, after_version, limit, partitions=partitions)
-
-    def cursor_of(
-        self, event_id: str, partition: int = 0, *, types: TypeFilter | None = None
-    ) -> str:
-        """Return the cursor behind the event of an id; see `ExtendedFeed.cursor_of`."""
-        return self._ask(self._reader.cursor_of, event_id, partition, types=types)
-
-    def cursor_after(self, position: int) -> str:
-        """Return the cursor that stands after a position.
-
-        Args:
-            position: 0, or one at or below the horizon; there need not be an event at it.
-
-        Raises:
-            BadCursor: it lies above the horizon: events may still appear below it.
-        """
-        return self._ask(self._reader.cursor_after, position)
-
-    def cursor_at(self, moment: datetime, partition: int = 0) -> str:
-        """Return the cursor that stands before all events of a moment or later.
-
-        Args:
-            moment: with a time zone, compared with the feed's `time`, or, with the ordering
-                sequenced and no `time`, with when an event was given its position.
-            partition: one of the feed's.
-
-        Returns:
-            The same cursor for the same moment as soon as one event of it or later is settled;
-            until then, that of the horizon.
-
-        Raises:
-            ConfigurationError: the moment has no zone, or the feed does not know times.
-        """
-        return self._ask(self._reader.cursor_at, moment, partition)
-
-    def check(self) -> list[Finding]:
+    @Method
+    def check(self) -> Steps[list[Finding]]:
         """Look at everything that the feed relies on in its database, and change nothing.
 
         What is missing is among the findings, and not raised.
@@ -302,18 +188,105 @@ class BoundFeed(Compacting, Registering, Trimming, AnsweringExtensions):
         Raises:
             Unavailable: the database cannot answer just now.
         """
-        with (
-            explained(),
-            self._engine.connect() as connection,
-            visiting(connection, self._guest),
-        ):
-            return self._reader.checks.findings(connection)
 
-    def segments(self, partition: int, cursor: str, *, stop: str | None = None) -> Segments:
+        def look(connection: Connection) -> list[Finding]:
+            with visiting(connection, self._guest):
+                return self.reader.checks.findings(connection)
+
+        findings: list[Finding] = yield Query(look)
+        return findings
+
+    @Method
+    def segments(self, partition: int, cursor: str, *, stop: str | None = None) -> Steps[Segments]:
         """Return the files in which events lie; see `ExtendedFeed.segments`."""
-        files = expect_shared(self._files)
-        return files.named(*self._ask(files.between, partition, cursor, stop))
+        archive = self.reader.shared_archive
+        found = yield from self.answer(
+            lambda connection: self.reader.segments(connection, partition, cursor, stop)
+        )
+        named: Segments = yield Work(partial(archive.named, *found))
+        return named
 
+    @Method
+    def plan_trim(
+        self,
+        *,
+        older_than: timedelta | None = None,
+        below: int | str | None = None,
+        sealed: int | Callable[[], int] | None = None,
+        silence: timedelta = SILENCE,
+    ) -> Steps[TrimPlan]:
+        """Say which events would be trimmed, and what holds it back; nothing is changed.
+
+        Args:
+            older_than: events that happened so long ago, if all before them did.
+            below: events below this position, or before this cursor.
+            sealed: events up to this position, which are kept elsewhere; or what returns it. If the
+                feed has an archive, what is not in that stays in any case.
+            silence: how long a consumer that registers its progress may be silent and still hold
+                events back; a minute at least. With an archive no consumer holds any back.
+
+        Raises:
+            ConfigurationError: nothing is given, the feed has no `retention`, or its archive is
+                that of another feed.
+            Gone: its archive has another history than the table.
+            Unavailable: the horizon is not known yet, or the archive's store did not answer.
+        """
+        bound = TrimBound(older_than=older_than, below=below, sealed=sealed, silence=silence)
+        if self._sealer is not None:
+            bound = replace(bound, kept=(yield Work(self._sealer.kept)))
+        trimmer = _expect(self._trimmer, _NO_TRIMMER)
+        return (yield from self.answer(lambda connection: trimmer.plan(connection, bound)))
+
+    @Method
+    def trim(
+        self,
+        plan: TrimPlan,
+        *,
+        rows: int = trimming.ROWS,
+        told: Callable[[int, int], None] = lambda _events, _position: None,
+    ) -> Steps[int]:
+        """Delete what a plan says from the table, in batches; return how many events are gone.
+
+        Each is a transaction with the mark that says so: stop anywhere, and plan anew.
+
+        Args:
+            plan: made by `plan_trim`.
+            rows: how many events a batch deletes, at most.
+            told: is called after each batch with how many events are gone, and up to where.
+
+        Raises:
+            Unavailable: writers have kept what is to be deleted locked, however often it was tried.
+        """
+        batch = _expect(self._trimmer, _NO_TRIMMER).batch(plan, rows)
+        return (yield from delete_in_batches(batch, 0, told))
+
+    @Method
+    def compact(
+        self,
+        *,
+        older_than: timedelta | None = None,
+        rows: int = compacting.ROWS,
+        told: Callable[[int, int], None] = lambda _events, _position: None,
+    ) -> Steps[int]:
+        """Delete events that a later one of their key follows; return how many.
+
+        Each batch is a transaction with the mark that says so: stop anywhere, and begin anew.
+
+        Args:
+            older_than: leave what happened later than so long ago; None to go up to the horizon.
+            rows: how many events a batch looks at, at most.
+            told: is called after each batch with how many events are gone, and up to where it
+                looked.
+
+        Raises:
+            ConfigurationError: the feed does not say that it is compacted.
+            Unavailable: writers have kept what is to be deleted locked, however often it was tried.
+        """
+        compactor = _expect(self._compactor, _NO_COMPACTION)
+        span = yield from self.answer(lambda connection: compactor.span(connection, older_than))
+        return (yield from delete_in_batches(compactor.batch(span, rows), span.after, told))
+
+    @Method
     def seal(
         self,
         *,
@@ -321,8 +294,8 @@ class BoundFeed(Compacting, Registering, Trimming, AnsweringExtensions):
         segment_events: int = SEGMENT_EVENTS,
         segment_bytes: int = SEGMENT_BYTES,
         least: int = 1,
-        told: Callable[[int], None] = unheard,
-    ) -> Sealed:
+        told: Callable[[int], None] = lambda _events: None,
+    ) -> Steps[Sealed]:
         """Write what is settled, and not in the feed's archive yet, into segments of it.
 
         Any number of processes may do so at once, and any of them may die: what is in a segment is
@@ -347,13 +320,14 @@ class BoundFeed(Compacting, Registering, Trimming, AnsweringExtensions):
             least=least,
             told=told,
         )
-        return drive(expect_archive(self._sealer).sealing(options), self._ask)
+        return (yield from _expect(self._sealer, _NO_ARCHIVE).seal(options, self.answer))
 
-    def erase(self, *, ids: Collection[str] = (), keys: Collection[str] = ()) -> int:
+    @Method
+    def erase(self, *, ids: Collection[str] = (), keys: Collection[str] = ()) -> Steps[int]:
         """Take events out of the feed's archive for good; return how many.
 
         Their positions stay, so that all cursors do. What is still in the table is not touched, nor
-        what others have kept: see docs/archive.md. Stopped anywhere, do it again.
+        what readers have kept: see docs/archive.md. Stopped anywhere, do it again.
 
         Args:
             ids: of the events, as text.
@@ -364,22 +338,130 @@ class BoundFeed(Compacting, Registering, Trimming, AnsweringExtensions):
                 what is given.
             Unavailable: the archive's store did not answer.
         """
-        return expect_archive(self._sealer).erase(ids, keys)
+        sealer = _expect(self._sealer, _NO_ARCHIVE)
+        erased: int = yield Work(partial(sealer.erase, ids, keys))
+        return erased
 
-    def _ask(
-        self,
-        question: Callable[Concatenate[Connection, _Asked], _Found],
-        *arguments: _Asked.args,
-        **options: _Asked.kwargs,
-    ) -> _Found:
-        parts = Parts()
+    @Method
+    def register_progress(
+        self, consumer: str, partition: int, cursor: str, *, principal: str = ""
+    ) -> Steps[None]:
+        """Note how far a consumer has committed; see `ExtendedFeed.register_progress`."""
+        registry = _expect(self._registry, _NO_PROGRESS)
+        registry.check(consumer, cursor)
+        yield from self.answer(lambda found: self.reader.read(found, partition, cursor, 1))
+        yield Query(lambda found: registry.note(found, consumer, partition, cursor, principal))
+
+    @Method
+    def registered(self) -> Steps[list[Registered]]:
+        """Return how far consumers have said that they have come, by name and partition."""
+        return (yield from self.answer(_expect(self._registry, _NO_PROGRESS).registered))
+
+    @Method
+    def forget_progress(self, consumer: str, *, principal: str | None = None) -> Steps[int]:
+        """Forget a consumer, so that trimming no longer waits for it.
+
+        Args:
+            consumer: its name.
+            principal: who said how far it has come; None for every principal.
+
+        Returns:
+            How many places of it were known.
+        """
+        registry = _expect(self._registry, _NO_PROGRESS)
+        forgotten: int = yield Query(lambda found: registry.forget(found, consumer, principal))
+        return forgotten
+
+    def answer(self, ask: Callable[[Connection], _Answer]) -> Steps[_Answer]:
+        """Ask something read-only; what it misses of the archive is fetched without a connection.
+
+        Args:
+            ask: asks it.
+
+        Raises:
+            NotAtHand: something has to be fetched, and this feed does not.
+        """
+        query, parts = Query(partial(self._visit, ask)), Parts()
         while True:
             try:
-                with explained(), self._engine.connect() as connection:
-                    return visit(
-                        connection, self._reader, self._guest, question, *arguments, **options
-                    )
+                answer: _Answer = yield query
             except NotAtHand as missing:
                 if not self.fetches:
                     raise
-                parts.keep(missing.load())
+                load = missing.load
+            else:
+                return answer
+            parts.keep((yield Work(load)))
+
+    def _visit(self, ask: Callable[[Connection], _Answer], connection: Connection) -> _Answer:
+        """Ask the database something, and give the connection back as it was."""
+        reader, checks = self.reader, self.reader.checks
+        if checks.are_due:
+            # Before anything is written: what writes may not be installed.
+            with visiting(connection, self._guest):
+                checks.look_if_due(connection)
+        with (
+            checks.doubting(),
+            visiting(connection, self._guest, reader.step(connection)),
+            checks.looking_twice(connection),
+        ):
+            return ask(connection)
+
+    def _head(self, connection: Connection) -> int:
+        """Return the horizon, without a transaction where that can be done."""
+        if not self.reader.may_glance:
+            return self._visit(self.reader.head, connection)
+        with self.reader.checks.doubting(), visiting(connection, PassingBy()):
+            return self.reader.glance(connection, self._seconds)
+
+
+class BoundFeed(_Feed):
+    """Read a table's feed through a sync engine."""
+
+    def run(
+        self,
+        steps: Callable[Concatenate[Any, _Given], Steps[_Answer]],
+        *arguments: _Given.args,
+        **options: _Given.kwargs,
+    ) -> _Answer:
+        """Carry out the steps of a method."""
+        return drive(steps(self, *arguments, **options), partial(carry_out, self._engine))
+
+
+class AsyncBoundFeed(_Feed):
+    """Read a table's feed through an async engine."""
+
+    async def run(
+        self,
+        steps: Callable[Concatenate[Any, _Given], Steps[_Answer]],
+        *arguments: _Given.args,
+        **options: _Given.kwargs,
+    ) -> _Answer:
+        """Carry out the steps of a method."""
+        going = partial(carry_out_async, self._engine)
+        return await drive_async(steps(self, *arguments, **options), going)
+
+
+_NO_TRIMMER = (
+    "Trimming needs a place to keep what was trimmed, so that late readers get 410: "
+    "TableFeed(…, retention=Retention())."
+)
+_NO_COMPACTION = (
+    "This feed does not say that it keeps the last event of each key alone: "
+    "TableFeed(…, key=…, compaction=Compaction(), retention=Retention())."
+)
+_NO_ARCHIVE = "This feed has no archive to be sealed into: TableFeed(…, archive=Archive(…))."
+_NO_PROGRESS = (
+    "This feed has no place to keep how far consumers have come: TableFeed(…, progress=Progress())."
+)
+
+
+def _expect(part: _Part | None, missing: str) -> _Part:
+    """Return a part of a feed.
+
+    Raises:
+        ConfigurationError: it has none; in these words.
+    """
+    if part is None:
+        raise ConfigurationError(missing)
+    return part

@@ -1,7 +1,7 @@
 """Keep the last event of each key only, where a feed says that it does."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any
@@ -10,28 +10,18 @@ from sqlalchemy import (
     Column,
     ColumnElement,
     Connection,
-    Engine,
     Select,
     and_,
-    delete,
     exists,
     false,
     literal_column,
     or_,
     select,
 )
-from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.sql.visitors import replacement_traverse
 
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.publisher.deleting import (
-    Deleted,
-    Step,
-    async_delete_all,
-    delete_all,
-    delete_beside,
-    unheard,
-)
+from zeroeventhub.publisher.deleting import Batch, Deleted, delete_events
 from zeroeventhub.publisher.keyset import LIMIT, NearRows, Way, given
 from zeroeventhub.publisher.mapping import Expression
 from zeroeventhub.publisher.ordering import Source
@@ -39,10 +29,10 @@ from zeroeventhub.publisher.reader import Reader
 from zeroeventhub.publisher.retention import Marks
 
 __all__ = [
-    "AsyncCompacting",
-    "Compacting",
+    "ROWS",
     "Compaction",
     "Compactor",
+    "Span",
 ]
 
 
@@ -68,6 +58,9 @@ class Compaction:
         if self.keep_tombstones < timedelta(0):
             raise ConfigurationError("Tombstones are kept for some time, and not for less than 0.")
 
+
+ROWS = 1_000
+"""How many events a batch looks at, unless the caller says otherwise."""
 
 _ONE: ColumnElement[int] = literal_column("1")
 
@@ -123,12 +116,12 @@ class Compactor:
         self._key = key
         self._tombstone = tombstone
         self._keep = keep
-        self._near = NearRows(replace(source, partition=None))
+        self._near = NearRows.of_all(source)
         self._some = lru_cache(maxsize=2)(self._build)
 
     def span(self, connection: Connection, older_than: timedelta | None) -> Span:
         """Say which events are looked at: those that are settled, and old enough."""
-        # What no reader can have seen is not to be lost.
+        # What no reader can have seen must not be lost.
         self._reader.checks.refuse_unpublished(connection)
         settled, now = self._reader.head(connection), datetime.now(UTC)
         until, tombstones = settled, 0
@@ -140,46 +133,27 @@ class Compactor:
             tombstones = min(before, until, settled - 1)
         return Span(self._marks.read(connection).trimmed, until, settled, tombstones)
 
-    def step(self, span: Span, rows: int) -> Step:
+    def batch(self, span: Span, rows: int) -> Batch:
         """Return what looks at some events, and deletes those that are not needed.
 
         Args:
             span: what is looked at in all.
             rows: how many events to look at, at most.
         """
+        bounds = {"until": span.until, "settled": span.settled, "tombstones": span.tombstones}
 
         def deleted(connection: Connection, after: int) -> Deleted:
-            events, reached = self._compact(connection, span, after, rows)
+            self._marks.locked(connection)
+            query = self._some(self._near.way(connection))
+            seen = connection.execute(query, {**bounds, "after": after, "limit": rows}).all()
+            events, found = 0, [row for row in seen if row.is_gone]
+            if found:
+                connection.execute(self._marks.thinning(int(found[-1].position)))
+                events = delete_events(connection, self._source, found, is_range=False)
+            reached = int(seen[-1].position) if len(seen) == rows else span.until
             return Deleted(events, reached, is_last=reached >= span.until)
 
         return deleted
-
-    def _compact(
-        self, connection: Connection, span: Span, after: int, rows: int
-    ) -> tuple[int, int]:
-        """Look at some events; return how many were deleted, and up to where it was looked."""
-        self._marks.locked(connection)
-        values = {
-            "after": after,
-            "until": span.until,
-            "settled": span.settled,
-            "tombstones": span.tombstones,
-            "limit": rows,
-        }
-        seen = connection.execute(self._some(self._near.way(connection)), values).all()
-        found = [row for row in seen if row.is_gone]
-        deleted = 0
-        if found:
-            connection.execute(self._marks.thinning(int(found[-1].position)))
-            if self._source.events is None:
-                table: Any = self._source.table
-                numbers = [row.position for row in found]
-                connection.execute(delete(table).where(self._source.position.in_(numbers)))
-                deleted = len(found)
-            else:
-                deleted = delete_beside(connection, self._source, found)
-        reached = int(seen[-1].position) if len(seen) == rows else span.until
-        return deleted, reached
 
     def _build(self, way: Way) -> Select[Any]:
         """Select events, and whether they are not needed any more."""
@@ -226,70 +200,3 @@ def _of(alias: Any, expression: ColumnElement[int], table: Any) -> ColumnElement
 
     found: ColumnElement[int] = replacement_traverse(expression, {}, replaced)
     return found
-
-
-ROWS = 1_000
-"""How many events a batch looks at, at most."""
-
-
-class Compacting:
-    """Compact a feed through a sync engine."""
-
-    _engine: Engine
-    _compactor: Compactor | None
-    _ask: Callable[..., Any]
-
-    def compact(
-        self,
-        *,
-        older_than: timedelta | None = None,
-        rows: int = ROWS,
-        told: Callable[[int, int], None] = unheard,
-    ) -> int:
-        """Delete events behind which there is a later one of their key; return how many.
-
-        Each batch is a transaction with the mark that tells of it: stop anywhere, and begin anew.
-
-        Args:
-            older_than: leave what happened later than so long ago; None to go up to the horizon.
-            rows: how many events a batch looks at, at most.
-            told: is called behind each batch with how many events are gone, and up to where it
-                looked.
-
-        Raises:
-            ConfigurationError: the feed does not say that it is compacted.
-            Unavailable: others have kept what is to be deleted locked, however often it was tried.
-        """
-        compactor = _known(self._compactor)
-        span: Span = self._ask(compactor.span, older_than)
-        return delete_all(self._engine, compactor.step(span, rows), span.after, told)
-
-
-class AsyncCompacting:
-    """Compact a feed through an async engine."""
-
-    _engine: AsyncEngine
-    _compactor: Compactor | None
-    _ask: Callable[..., Any]
-
-    async def compact(
-        self,
-        *,
-        older_than: timedelta | None = None,
-        rows: int = ROWS,
-        told: Callable[[int, int], None] = unheard,
-    ) -> int:
-        """Delete events behind which there is a later one; see `Compacting.compact`."""
-        compactor = _known(self._compactor)
-        span: Span = await self._ask(compactor.span, older_than)
-        step = compactor.step(span, rows)
-        return await async_delete_all(self._engine, step, span.after, told)
-
-
-def _known(compactor: Compactor | None) -> Compactor:
-    if compactor is None:
-        raise ConfigurationError(
-            "This feed does not say that it keeps the last event of each key alone: "
-            "TableFeed(…, key=…, compaction=Compaction(), retention=Retention())."
-        )
-    return compactor

@@ -1,32 +1,28 @@
-"""Delete events batch by batch, beside those who write and read."""
+"""Delete events batch by batch, while writers write and readers read: one loop for all of it."""
 
-import asyncio
-import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Row, delete, select, tuple_
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy import Connection, Row, delete, select, tuple_
 
 from zeroeventhub.errors import Unavailable
 from zeroeventhub.publisher.ordering import Source
-from zeroeventhub.publisher.read_only import explained, time_bound
+from zeroeventhub.publisher.read_only import time_bound
+from zeroeventhub.publisher.steps import Pause, Query, Steps
 
 __all__ = [
+    "Batch",
     "Deleted",
-    "Step",
-    "async_delete_all",
-    "delete_all",
-    "delete_beside",
     "delete_events",
-    "unheard",
+    "delete_in_batches",
 ]
 
 TRIES = 10
-"""How often a batch is tried that has to wait too long for somebody's locks."""
+"""How often a batch is tried that has to wait too long for the locks of writers."""
 
 LEAST = 0.02
 """Seconds between two batches, at least: a feed sees by then that the first one has ended."""
@@ -35,17 +31,13 @@ LONGEST = 5.0
 """Seconds between two tries, at most."""
 
 
-def unheard(events: int, position: int) -> None:
-    """Tell nobody how far it is."""
-
-
 @dataclass(frozen=True)
 class Deleted:
     """Say what a batch has deleted.
 
     Attributes:
         events: how many.
-        reached: the position behind which the next batch begins.
+        reached: the position above which the next batch begins.
         is_last: whether nothing is left to do.
     """
 
@@ -54,29 +46,17 @@ class Deleted:
     is_last: bool
 
 
-@dataclass(frozen=True)
-class Batch:
-    """Hold what became of a batch.
-
-    Attributes:
-        outcome: what it has deleted, or why it could not.
-        seconds: how long it took.
-    """
-
-    outcome: Deleted | Unavailable
-    seconds: float
+Batch = Callable[[Connection, int], Deleted]
+"""Deletes some events that lie above a position, in a transaction that is committed after it."""
 
 
-def paced(after: int, told: Callable[[int, int], None]) -> Generator[tuple[float, int], Batch, int]:
-    """Decide when to delete batches; they take half of the time, so that others get theirs.
+def delete_in_batches(batch: Batch, after: int, told: Callable[[int, int], None]) -> Steps[int]:
+    """Delete until nothing is left to do, in half of the time, so that writers get the other half.
 
     Args:
-        after: the position behind which the first one begins.
-        told: is called behind each batch with how many events are gone, and up to where.
-
-    Yields:
-        Seconds to wait before the next batch, and the position behind which it begins; what became
-        of it is sent back.
+        batch: deletes one.
+        after: the position above which the first one begins.
+        told: is called after each batch with how many events are gone, and up to where.
 
     Returns:
         How many events are gone.
@@ -87,31 +67,40 @@ def paced(after: int, told: Callable[[int, int], None]) -> Generator[tuple[float
     events = tries = 0
     pause = 0.0
     while True:
-        batch = yield pause, after
-        outcome = batch.outcome
-        if isinstance(outcome, Unavailable):
+        yield Pause(pause)
+        began = monotonic()
+        try:
+            deleted: Deleted = yield Query(partial(_in_transaction, batch, after))
+        except Unavailable:
             tries += 1
             if tries == TRIES:
-                raise outcome
+                raise
             pause = min(LEAST * 2**tries, LONGEST)
             continue
         tries = 0
-        pause, after = max(batch.seconds, LEAST), outcome.reached
-        events += outcome.events
+        pause, after = max(monotonic() - began, LEAST), deleted.reached
+        events += deleted.events
         told(events, after)
-        if outcome.is_last:
+        if deleted.is_last:
             return events
 
 
+def _in_transaction(batch: Batch, after: int, connection: Connection) -> Deleted:
+    with impatient(connection):
+        deleted = batch(connection, after)
+        connection.commit()
+    return deleted
+
+
 PATIENCE = 1.0
-"""Seconds that a batch waits for the locks of others, at most."""
+"""Seconds that a batch waits for the locks of writers, at most."""
 
 _ON_MYSQL = ("innodb_lock_wait_timeout", "lock_wait_timeout")
 
 
 @contextmanager
 def impatient(connection: Connection) -> Iterator[None]:
-    """Let the statements of a transaction see the last commits, and wait for nobody for long."""
+    """Let the statements of a transaction see the last commits, and bound their waits for locks."""
     name = connection.dialect.name
     if name == "sqlite":
         yield
@@ -132,35 +121,35 @@ def impatient(connection: Connection) -> Iterator[None]:
             connection.exec_driver_sql(f"SET {back}")
 
 
-def delete_events(connection: Connection, source: Source, found: Sequence[Row[Any]]) -> int:
-    """Delete events that lie at their positions; return how many.
-
-    Args:
-        connection: in a transaction.
-        source: where the positions are.
-        found: all rows of a range of them, in order.
-    """
-    table: Any = source.table
-    here = source.position
-    if connection.dialect.name in {"mysql", "mariadb"}:
-        # In a range they would wait for the row behind it, which may be somebody's who writes.
-        chosen = here.in_([row.position for row in found])
-    else:
-        chosen = here.between(found[0].position, found[-1].position)
-    connection.execute(delete(table).where(chosen))
-    return len(found)
-
-
-def delete_beside(connection: Connection, source: Source, found: Sequence[Row[Any]]) -> int:
-    """Delete positions that lie beside their events, and the events; return how many those were.
-
-    A key may have come back since: an event that has it anew waits for a position of its own, and
-    stays. The events are locked before it is looked who waits, so that none comes in between.
+def delete_events(
+    connection: Connection, source: Source, found: Sequence[Row[Any]], *, is_range: bool
+) -> int:
+    """Delete events; return how many.
 
     Args:
         connection: in a transaction, each of whose statements sees the last commits.
         source: where the positions are.
-        found: rows of them.
+        found: rows of them, in order, which end with the columns of the source's key.
+        is_range: whether these are all that lie between the first and the last of them.
+    """
+    if source.events is not None:
+        return _delete_beside(connection, source, found)
+    table: Any = source.table
+    here = source.position
+    # In a range MariaDB and MySQL would wait for the row after it, which a writer may hold.
+    if is_range and connection.dialect.name not in {"mysql", "mariadb"}:
+        chosen = here.between(found[0].position, found[-1].position)
+    else:
+        chosen = here.in_([row.position for row in found])
+    connection.execute(delete(table).where(chosen))
+    return len(found)
+
+
+def _delete_beside(connection: Connection, source: Source, found: Sequence[Row[Any]]) -> int:
+    """Delete positions that lie beside their events, and the events; return how many those were.
+
+    A key may have come back since: an event that has it anew waits for a position of its own, and
+    stays. The events are locked before the waiting ones are read, so that none comes in between.
     """
     positions: Any = source.table
     events: Any = source.events
@@ -179,60 +168,3 @@ def delete_beside(connection: Connection, source: Source, found: Sequence[Row[An
     if there:
         connection.execute(delete(events).where(same.in_([*there])))
     return len(there)
-
-
-Step = Callable[[Connection, int], Deleted]
-"""Delete some events from behind a position on, in a transaction that is committed behind it."""
-
-
-def delete_all(engine: Engine, step: Step, after: int, told: Callable[[int, int], None]) -> int:
-    """Delete until nothing is left to do; return how many events are gone.
-
-    Args:
-        engine: of the feed's database.
-        step: deletes a batch.
-        after: the position behind which the first one begins.
-        told: is called behind each batch with how many events are gone, and up to where.
-
-    Raises:
-        Unavailable: a batch could not be deleted, however often it was tried.
-    """
-    course = paced(after, told)
-    pause, after = next(course)
-    while True:
-        time.sleep(pause)
-        with engine.connect() as connection:
-            batch = _batch(connection, step, after)
-        try:
-            pause, after = course.send(batch)
-        except StopIteration as end:
-            return int(end.value)
-
-
-async def async_delete_all(
-    engine: AsyncEngine, step: Step, after: int, told: Callable[[int, int], None]
-) -> int:
-    """Delete until nothing is left to do with asyncio, as `delete_all` does."""
-    course = paced(after, told)
-    pause, after = next(course)
-    while True:
-        await asyncio.sleep(pause)
-        async with engine.connect() as connection:
-            batch = await connection.run_sync(_batch, step, after)
-        try:
-            pause, after = course.send(batch)
-        except StopIteration as end:
-            return int(end.value)
-
-
-def _batch(connection: Connection, step: Step, after: int) -> Batch:
-    """Delete a batch in a transaction of its own, of a connection that nobody is in one of."""
-    began = monotonic()
-    outcome: Deleted | Unavailable
-    try:
-        with explained(), impatient(connection):
-            outcome = step(connection, after)
-            connection.commit()
-    except Unavailable as error:
-        outcome = error
-    return Batch(outcome, monotonic() - began)

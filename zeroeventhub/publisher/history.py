@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, Connection, Select, bindparam, literal_col
 
 from zeroeventhub.errors import Diverged, Trimmed, Unavailable
 from zeroeventhub.protocol import FIRST, Event
-from zeroeventhub.publisher.archived.tier import Tier
+from zeroeventhub.publisher.archive_reader import ArchiveReader
 from zeroeventhub.publisher.cursor import START, Place, Seal
 from zeroeventhub.publisher.keyset import LIMIT, Way, given
 from zeroeventhub.publisher.retention import NOTHING_TRIMMED, Mark, Marks
@@ -40,7 +40,7 @@ class History:
             relied on.
         compacted: whether events go for which later ones stand.
         marks: knows what has been trimmed; None where nobody tells.
-        tier: the archive that has it; None where it is lost.
+        archive: has it; None where it is lost.
     """
 
     def __init__(
@@ -51,9 +51,10 @@ class History:
         mutable: bool = False,
         compacted: bool = False,
         marks: Marks | None = None,
-        tier: Tier | None = None,
+        archive: ArchiveReader | None = None,
     ) -> None:
-        self._tier = tier
+        self.archive = archive
+        """Has what was trimmed; None where it is lost."""
         self._rows = rows
         self._seal = seal
         self._mutable = mutable
@@ -73,7 +74,7 @@ class History:
     @property
     def is_mutable(self) -> bool:
         """Tell whether what has been read may be another when it is read again."""
-        erases = self._tier is not None and self._tier.erases
+        erases = self.archive is not None and self.archive.erases
         return self._mutable or self._compacted or erases
 
     def cursor(self, position: int, event: Event | None) -> str:
@@ -123,7 +124,7 @@ class History:
     def _first(self, connection: Connection) -> str:
         """Return the cursor before the first event that can be read."""
         mark = self.mark(connection)
-        is_kept = self._tier is not None and self._tier.holds(mark.trimmed)
+        is_kept = self.archive is not None and self.archive.holds(mark.trimmed)
         return START if is_kept else mark.earliest
 
     def _lost(self, connection: Connection, position: int) -> Mark:
@@ -133,7 +134,7 @@ class History:
             NotAtHand: they are in the archive, and were not looked for there.
         """
         mark = self.mark(connection)
-        if self._tier is None or self._tier.has_lost(connection, mark.trimmed, position):
+        if self.archive is None or self.archive.has_lost(connection, mark.trimmed, position):
             return mark
         return Mark(compacted=mark.compacted, moved=mark.trimmed)
 
@@ -142,8 +143,8 @@ class History:
 
         Where that was trimmed, it is the one before the first event that is left.
         """
-        if self._tier is not None and position <= self._tier.boundary(connection):
-            known = self._tier.cursor_at_end(position)
+        if self.archive is not None and position <= self.archive.boundary(connection):
+            known = self.archive.cursor_at_end(position)
             if known is not None:
                 return known
         row = None if self._mutable else self._row_below(connection, position)
@@ -236,8 +237,8 @@ class History:
         """Return the row at a place that can be checked."""
         if self._mutable or not place.check:
             return None
-        if self._tier is not None and place.position <= self._tier.boundary(connection):
-            return self._tier.row_at(place.position)
+        if self.archive is not None and place.position <= self.archive.boundary(connection):
+            return self.archive.row_at(place.position)
         return self._row(connection, self._at, place.position)
 
     def _verify(self, connection: Connection, place: Place, row: Row | None, mark: Mark) -> None:
@@ -278,7 +279,7 @@ class History:
         )
 
     def _row_below(self, connection: Connection, position: int) -> Row | None:
-        boundary = 0 if self._tier is None else self._tier.boundary(connection)
+        boundary = 0 if self.archive is None else self.archive.boundary(connection)
         if position > boundary:
             query = self._below(self._rows.near.way(connection))
             row = self._row(connection, query, position)
@@ -286,9 +287,9 @@ class History:
                 return row
             if self._lost(connection, 0).trimmed > boundary:
                 return None
-        if self._tier is None or not boundary:
+        if self.archive is None or not boundary:
             return None
-        return self._tier.row_below(min(position, boundary))
+        return self.archive.row_below(min(position, boundary))
 
     def _row(self, connection: Connection, query: Any, position: int) -> Row | None:
         return self._rows.row(connection, query, position)

@@ -3,7 +3,7 @@
 import re
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from sqlalchemy import (
@@ -39,6 +39,9 @@ from zeroeventhub.publisher.keyset import HIGHEST, LIMIT, NearRows, Way, given
 from zeroeventhub.publisher.mapping import moment
 from zeroeventhub.publisher.ordering import Source
 from zeroeventhub.publisher.page_query import TypeCondition, exact
+
+if TYPE_CHECKING:
+    from zeroeventhub.publisher.archive_reader import ArchiveReader
 
 __all__ = [
     "CountQuery",
@@ -97,9 +100,17 @@ class TimeQuery:
         rows: finds the rows next to a place, of all partitions alike.
         time: finds events by the column of their times; None to take the time at which an event
             was given its position, where the ordering keeps that.
+        archive: has the events below its boundary; None if the table has all of them.
     """
 
-    def __init__(self, source: Source, rows: NearRows, time: NearRows | None) -> None:
+    def __init__(
+        self,
+        source: Source,
+        rows: NearRows,
+        time: NearRows | None,
+        archive: "ArchiveReader | None" = None,
+    ) -> None:
+        self._archive = archive
         self._source = source
         self._rows = rows
         self._time = time
@@ -123,6 +134,19 @@ class TimeQuery:
             ConfigurationError: the moment has no zone, or the feed does not know times.
         """
         moment = self._floored(moment, connection.dialect)
+        end = 0 if self._archive is None else min(self._archive.boundary(connection), settled)
+        if self._archive is None or not end:
+            return self._in_table(connection, partition, moment, settled)
+        # The time at which positions were given rises with those of all partitions alike.
+        searched = None if self._time is None else partition
+        first = self._archive.first_since(searched, moment, end)
+        if first is not None:
+            return first - 1
+        return max(self._in_table(connection, partition, moment, settled), end)
+
+    def _in_table(
+        self, connection: Connection, partition: int, moment: datetime, settled: int
+    ) -> int:
         if self._time is not None:
             return self._first(connection, partition, moment, self._time, settled)
         if self._source.given_at is not None:
@@ -225,6 +249,7 @@ class IdQuery:
         source: where events are read.
         identity: finds events by the column of ids; None if an event's id is its position.
         types: filters events by type; None if the feed does not know types.
+        archive: has the events below its boundary; None if the table has all of them.
 
     Attributes:
         are_positions: whether an event's id is its position.
@@ -235,7 +260,9 @@ class IdQuery:
         source: Source,
         identity: NearRows | None,
         types: TypeCondition | None = None,
+        archive: "ArchiveReader | None" = None,
     ) -> None:
+        self._archive = archive
         self._source = source
         self.are_positions = identity is None
         self._types = types
@@ -262,8 +289,10 @@ class IdQuery:
 
         Raises:
             BadCursor: no event of the partition, and of these types, has this id.
+            Trimmed: there may be one in the archive, too far back to be looked for.
             ConfigurationError: ids of this type cannot be looked for.
         """
+        end = 0 if self._archive is None else min(self._archive.boundary(connection), until)
         value = value_of(self._identity, event_id)
         if self._searched is None:
             if value is not None and 0 < value <= until:
@@ -279,6 +308,11 @@ class IdQuery:
                 query = query.where(found.c.partition == partition)
             if (position := connection.scalar(query, {"until": until})) is not None:
                 return int(position)
+            if self._archive is not None and end:
+                text = str(UUID(event_id)) if isinstance(value, UUID) else str(value)
+                archived = self._archive.last_of(text, partition, end, types)
+                if archived is not None:
+                    return archived
         raise BadCursor("No event of this feed has this id.")
 
 
@@ -334,9 +368,16 @@ class LagQuery:
         rows: finds the rows next to a place.
         time: the column of the time of an event; None to take the time at which it was given its
             position, where the ordering keeps that.
+        archive: has the events below its boundary; None if the table has all of them.
     """
 
-    def __init__(self, rows: NearRows, time: ColumnElement[Any] | None) -> None:
+    def __init__(
+        self,
+        rows: NearRows,
+        time: ColumnElement[Any] | None,
+        archive: "ArchiveReader | None" = None,
+    ) -> None:
+        self._archive = archive
         self._rows = rows
         self._source = source = rows.source
         told = source.given_at if time is None else time
@@ -356,6 +397,21 @@ class LagQuery:
         Raises:
             FeedFailure: the time of the first one is none.
         """
+        if self._archive is None:
+            return self._in_table(connection, partition, after, until)
+        places, events, first, after = self._archive.measure(
+            connection, partition, after=after, until=until, most=self._most
+        )
+        rest = Lag(0, 0.0)
+        if places <= self._most:
+            rest = self._in_table(connection, partition, after, until)
+        exact = rest.exact and places + rest.events <= self._most
+        total = min(events + rest.events, self._most)
+        if not events:
+            return Lag(total, rest.seconds if exact or total else None, exact)
+        return Lag(total, _age(first), exact)
+
+    def _in_table(self, connection: Connection, partition: int, after: int, until: int) -> Lag:
         if after >= until:
             return Lag(0, 0.0)
         query = self._statement(self._rows.way(connection))
@@ -365,7 +421,7 @@ class LagQuery:
         if not events:
             # Places of events that are deleted may fill all that was looked at.
             return Lag(0, 0.0 if exact else None, exact)
-        return Lag(min(events, self._most), self._age(connection, first), exact)
+        return Lag(min(events, self._most), _age(self.happened(connection, first)), exact)
 
     def _build(self, way: Way) -> Select[Any]:
         source = self._source
@@ -393,14 +449,6 @@ class LagQuery:
         found = event.limit(1).lateral("event")
         return near.join(found, true(), isouter=True), found.c.presence
 
-    def _age(self, connection: Connection, position: int) -> float | None:
-        """Return how long ago the event at a position happened, by this machine's clock."""
-        happened = self.happened(connection, position)
-        if happened is None:
-            return None
-        # Clocks differ, and an event may have been given a time to come.
-        return max(0.0, (datetime.now(UTC) - happened).total_seconds())
-
     def happened(self, connection: Connection, position: int) -> datetime | None:
         """Return when the event at a position happened; None where nobody knows.
 
@@ -423,6 +471,12 @@ class LagQuery:
             raise FeedFailure(f"The event at position {position} has no time: {error}") from error
 
 
+def _age(happened: datetime | None) -> float | None:
+    """Return how long ago something happened, by this machine's clock."""
+    # Clocks differ, and an event may have been given a time to come.
+    return None if happened is None else max(0.0, (datetime.now(UTC) - happened).total_seconds())
+
+
 AT_ONCE = 100_000
 """How many positions a statement looks at, at most: what takes no database long, also where each
 event has to be looked up."""
@@ -439,9 +493,11 @@ class CountQuery:
 
     Args:
         rows: finds the rows next to a place.
+        archive: has the events below its boundary; None if the table has all of them.
     """
 
-    def __init__(self, rows: NearRows) -> None:
+    def __init__(self, rows: NearRows, archive: "ArchiveReader | None" = None) -> None:
+        self._archive = archive
         self._rows = rows
         self._source = rows.source
         self._statement = lru_cache(maxsize=2)(self._build)
@@ -460,7 +516,11 @@ class CountQuery:
             until: the one up to which they are.
         """
         way, position, found = self._rows.way(connection), after, 0
-        looked_at = min(events, AT_ONCE)
+        if self._archive is not None:
+            position, found, after = self._archive.count(
+                connection, partition, events, after=after, until=until
+            )
+        looked_at = min(events - found, AT_ONCE)
         while found < events and after < until:
             values = {"partition": partition, "after": after, "until": until}
             values |= {"limit": min(events - found, looked_at), "looked_at": looked_at}

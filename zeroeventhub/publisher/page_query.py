@@ -5,7 +5,7 @@ from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import (
     ColumnElement,
@@ -32,6 +32,9 @@ from zeroeventhub.publisher.keyset import HIGHEST, LIMIT, Way, given
 from zeroeventhub.publisher.partition_hash import outside
 from zeroeventhub.publisher.rows import BatchSize, Row, RowQuery, Rows
 from zeroeventhub.wire.lines import Lines, joined
+
+if TYPE_CHECKING:
+    from zeroeventhub.publisher.archive_reader import ArchiveReader
 
 __all__ = [
     "PageQuery",
@@ -193,6 +196,7 @@ class PageQuery:
         ids: the partitions that events may be in, read or not.
         types: filters events by type; None if the feed does not know types.
         page_bytes: how much data a page holds at most, unless a single event is larger.
+        archive: has the events below its boundary; None if the table has all of them.
 
     Attributes:
         ids: the partitions that events may be in, read or not.
@@ -207,8 +211,10 @@ class PageQuery:
         types: TypeCondition | None = None,
         *,
         page_bytes: int,
+        archive: "ArchiveReader | None" = None,
     ) -> None:
         self._rows = rows
+        self._archive = archive
         self._source = rows.source
         self._closed = [partition.id for partition in partitions if partition.closed]
         self.ids = ids
@@ -236,8 +242,6 @@ class PageQuery:
         count: int = 1,
         types: TypeFilter | None = None,
         each: bool = False,
-        begun: Stretch | None = None,
-        looked_at: int = 0,
     ) -> list[Stretch]:
         """Read pages of events above one position and not above another, whole.
 
@@ -250,13 +254,59 @@ class PageQuery:
             count: how many pages to read, at most; 1 with `types`.
             types: which events; None for all.
             each: whether the position of each event is wanted.
-            begun: the beginning of the first page; None for nothing.
-            looked_at: how many rows were looked at for it.
 
         Returns:
             One page or more; each but the last is full.
+
+        Raises:
+            NotAtHand: some of them have to be fetched from the archive first.
         """
-        page = Stretch(until) if begun is None else begun
+        before, page, looked_at = list[Stretch](), Stretch(until), 0
+        if self._archive is not None:
+            archived = self._archive.pages(
+                connection,
+                partition,
+                after=after,
+                until=until,
+                limit=limit,
+                count=count,
+                types=types,
+                each=each,
+                room=self._page_bytes,
+                window=FILTERED_ROWS,
+            )
+            if archived.begun is None:
+                return archived.pages
+            before, page = archived.pages, archived.begun
+            after, looked_at = archived.after, archived.looked_at
+        in_table = self._read(
+            connection,
+            partition,
+            page,
+            after=after,
+            limit=limit,
+            count=count - len(before),
+            types=types,
+            each=each,
+            looked_at=looked_at,
+        )
+        return before + in_table
+
+    def _read(
+        self,
+        connection: Connection,
+        partition: int,
+        page: Stretch,
+        *,
+        after: int,
+        limit: int,
+        count: int,
+        types: TypeFilter | None,
+        each: bool,
+        looked_at: int,
+    ) -> list[Stretch]:
+        """Read pages from the table, of which the first may have begun in the archive."""
+        until = page.until
         if after >= until:
             return [page]
         values = {"partition": partition, "after": after, "until": until}

@@ -1,7 +1,6 @@
 """How far consumers say that they have come, so that trimming waits for them."""
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,49 +9,29 @@ from sqlalchemy import (
     Column,
     ColumnElement,
     Connection,
-    Dialect,
     Double,
-    Engine,
     Integer,
-    MetaData,
-    Table,
     delete,
     func,
     insert,
-    inspect,
     select,
     update,
 )
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncEngine
 
-from zeroeventhub.errors import BadCursor, BadRequest, ConfigurationError, Forbidden, Gone, Trimmed
+from zeroeventhub.errors import BadCursor, BadRequest, Forbidden, Gone, Trimmed
 from zeroeventhub.protocol import FIRST, LAST
 from zeroeventhub.publisher.cursor import Place
 from zeroeventhub.publisher.keyset import NearRows
 from zeroeventhub.publisher.ordering import Source
-from zeroeventhub.publisher.read_only import explained
-from zeroeventhub.publisher.reader import Reader
-from zeroeventhub.publisher.retention import (
-    Mark,
-    Marks,
-    create_unless_there,
-    creation,
-    exact,
-    key_of,
-    schema_of,
-)
+from zeroeventhub.publisher.retention import FeedTable, Mark, Marks, exact, key_of
 
 __all__ = [
     "CLOCKS",
-    "AsyncRegistering",
     "Progress",
     "Registered",
-    "Registering",
     "Registry",
 ]
-
-NAME = "zeroeventhub_progress"
 
 NAME_LENGTH = 200
 """The most characters that the name of a consumer has."""
@@ -87,60 +66,30 @@ class Registered:
         return f"Consumer {self.consumer!r}{by}"
 
 
-class Progress:
+class Progress(FeedTable):
     """Keep in a table how far consumers of the feeds over the tables beside it have come.
+
+    It has a row for each consumer and partition of a feed.
 
     Args:
         metadata: what the table joins, so that migrations find it; None for one of its own.
         schema: the database schema, which is that of the feeds' tables.
-
-    Attributes:
-        table: has a row for each consumer and partition of a feed.
     """
 
-    def __init__(self, metadata: MetaData | None = None, *, schema: str | None = None) -> None:
-        metadata = MetaData() if metadata is None else metadata
-        known = metadata.tables.get(NAME if schema is None else f"{schema}.{NAME}")
-        self.table = _table(metadata, schema) if known is None else known
+    name = "zeroeventhub_progress"
 
-    @classmethod
-    def beside(cls, source: Source) -> "Progress":
-        """Return the one of the feed over a table."""
-        return cls(schema=schema_of(source))
-
-    def is_there(self, connection: Connection) -> bool:
-        """Tell whether the table is there."""
-        schema = connection.schema_for_object(self.table)
-        return inspect(connection).has_table(self.table.name, schema=schema)
-
-    def statement(self, dialect: Dialect) -> str:
-        """Return the statement that creates the table."""
-        return creation(dialect, self.table)
-
-    def create_tables(self, connection: Connection) -> None:
-        """Create the table unless it exists; `TableFeed.install` does.
-
-        Args:
-            connection: in a transaction of yours, to the feeds' database.
-        """
-        create_unless_there(connection, self.table)
-
-
-def _table(metadata: MetaData, schema: str | None) -> Table:
-    return Table(
-        NAME,
-        metadata,
-        Column("feed", exact(_FEED_LENGTH), primary_key=True),
-        Column("principal", exact(_PRINCIPAL_LENGTH), primary_key=True),
-        Column("consumer", exact(NAME_LENGTH), primary_key=True),
-        Column("partition", Integer, primary_key=True, autoincrement=False),
-        Column("cursor", exact(_CURSOR_LENGTH), nullable=False),
-        Column("position", BigInteger, nullable=False),
-        Column("heard_at", Double, nullable=False),
-        schema=schema,
-        mysql_engine="InnoDB",
-        mariadb_engine="InnoDB",
-    )
+    @staticmethod
+    def columns() -> list[Column[Any]]:
+        """Return the columns of the table."""
+        return [
+            Column("feed", exact(_FEED_LENGTH), primary_key=True),
+            Column("principal", exact(_PRINCIPAL_LENGTH), primary_key=True),
+            Column("consumer", exact(NAME_LENGTH), primary_key=True),
+            Column("partition", Integer, primary_key=True, autoincrement=False),
+            Column("cursor", exact(_CURSOR_LENGTH), nullable=False),
+            Column("position", BigInteger, nullable=False),
+            Column("heard_at", Double, nullable=False),
+        ]
 
 
 MOST_NAMES = 100
@@ -159,26 +108,22 @@ class Registry:
     Args:
         progress: holds the table.
         source: where the feed's positions are read.
-        reader: reads the feed.
         marks: knows what was trimmed and is read nowhere else; None where nothing is lost.
     """
 
-    def __init__(
-        self, progress: Progress, source: Source, reader: Reader, marks: Marks | None = None
-    ) -> None:
+    def __init__(self, progress: Progress, source: Source, marks: Marks | None = None) -> None:
         self._table = progress.table
         self._feed = key_of(source)
         self._near = NearRows(source)
-        self._reader = reader
         self._marks = marks
 
-    def checked(self, connection: Connection, consumer: str, partition: int, cursor: str) -> str:
-        """Refuse what cannot be a consumer's place; return its cursor.
+    @staticmethod
+    def check(consumer: str, cursor: str) -> None:
+        """Refuse what cannot be a consumer's name and place, whatever the feed has.
 
         Raises:
             BadRequest: the name is none.
             BadCursor: the cursor is none at which a consumer can have committed.
-            Gone: the feed does not have what lies behind it.
         """
         if not 0 < len(consumer) <= NAME_LENGTH or not consumer.isprintable():
             raise BadRequest(
@@ -186,36 +131,45 @@ class Registry:
             )
         if cursor in {FIRST, LAST}:
             raise BadCursor("A consumer has committed at a cursor that the feed has given.")
-        self._reader.read(connection, partition, cursor, 1)
-        return cursor
 
     def note(
         self, connection: Connection, consumer: str, partition: int, cursor: str, principal: str
     ) -> None:
-        """Write a consumer's place, in a transaction beside which nothing is trimmed.
+        """Write a consumer's place; again, if another process wrote its first one meanwhile.
 
         Raises:
-            Trimmed: what lies behind it has been trimmed meanwhile.
-            IntegrityError: somebody has written the first place of this consumer meanwhile.
+            Trimmed: what follows it has been trimmed meanwhile.
+            Forbidden: the principal has as many names as it may have.
         """
+        try:
+            self._write(connection, consumer, partition, cursor, principal)
+        except IntegrityError:
+            connection.rollback()
+            self._write(connection, consumer, partition, cursor, principal)
+        connection.commit()
+
+    def _write(
+        self, connection: Connection, consumer: str, partition: int, cursor: str, principal: str
+    ) -> None:
+        """Write a place in a transaction that keeps the feed from being trimmed meanwhile."""
         at = Place.of(cursor)
         if self._marks is not None:
             mark = self._marks.locked(connection)
             if at.position <= mark.trimmed and not mark.spares(at, partition):
                 raise Trimmed("The place has just been trimmed.", earliest=mark.earliest)
+        columns = self._table.c
         key = {
-            "feed": self._feed,
-            "principal": principal,
-            "consumer": consumer,
-            "partition": partition,
+            columns.feed: self._feed,
+            columns.principal: principal,
+            columns.consumer: consumer,
+            columns.partition: partition,
         }
         place = {
-            "cursor": cursor,
-            "position": at.position,
-            "heard_at": time.time(),
+            columns.cursor: cursor,
+            columns.position: at.position,
+            columns.heard_at: time.time(),
         }
-        columns = self._table.c
-        same = [columns[name] == value for name, value in key.items()]
+        same = [column == value for column, value in key.items()]
         if connection.execute(update(self._table).where(*same).values(place)).rowcount == 0:
             self._make_room(connection, consumer, principal)
             connection.execute(insert(self._table).values({**key, **place}))
@@ -245,50 +199,26 @@ class Registry:
         names = select(columns.principal, columns.consumer).where(columns.feed == self._feed)
         return connection.scalar(select(func.count()).select_from(names.distinct().subquery())) or 0
 
-    def note_twice(
-        self, connection: Connection, consumer: str, partition: int, cursor: str, principal: str
-    ) -> None:
-        """Write a consumer's place; again, if another process wrote its first one meanwhile.
-
-        Args:
-            connection: nobody is in a transaction of it.
-            consumer: as for `note`; so are all others.
-            partition: see there.
-            cursor: see there.
-            principal: see there.
-        """
-        for is_last in (False, True):
-            try:
-                self.note(connection, consumer, partition, cursor, principal)
-                connection.commit()
-            except IntegrityError:
-                connection.rollback()
-                if is_last:
-                    raise
-            else:
-                return
-
-    def registered(self, connection: Connection) -> list[Registered]:
-        """Return the places of all consumers, by their names and partitions."""
-        return self._rows(connection)
-
-    def _rows(self, connection: Connection, *conditions: ColumnElement[bool]) -> list[Registered]:
+    def registered(
+        self, connection: Connection, *conditions: ColumnElement[bool]
+    ) -> list[Registered]:
+        """Return the places of consumers, by their names and partitions."""
         columns = self._table.c
         query = (
-            select(self._table)
+            select(
+                columns.consumer,
+                columns.principal,
+                columns.partition,
+                columns.cursor,
+                columns.heard_at,
+            )
             .where(columns.feed == self._feed, *conditions)
             .order_by(columns.consumer, columns.principal, columns.partition)
         )
         now = time.time()
         return [
-            Registered(
-                row.consumer,
-                row.principal,
-                row.partition,
-                row.cursor,
-                max(0.0, now - row.heard_at),
-            )
-            for row in connection.execute(query)
+            Registered(consumer, principal, partition, cursor, max(0.0, now - heard_at))
+            for consumer, principal, partition, cursor, heard_at in connection.execute(query)
         ]
 
     def allowed_since(self, connection: Connection, since: float, mark: Mark, until: int) -> int:
@@ -301,7 +231,7 @@ class Registry:
             until: up to where somebody wants it trimmed.
         """
         columns = self._table.c
-        for one in self._rows(
+        for one in self.registered(
             connection, columns.heard_at >= since - CLOCKS, columns.position < until
         ):
             allowed = self.allowed(connection, one, mark, until)
@@ -309,12 +239,14 @@ class Registry:
         return until
 
     def forget(self, connection: Connection, consumer: str, principal: str | None) -> int:
-        """Forget a consumer, in a transaction; return how many places it had."""
+        """Forget a consumer; return how many places it had."""
         columns = self._table.c
         chosen = [columns.feed == self._feed, columns.consumer == consumer]
         if principal is not None:
             chosen.append(columns.principal == principal)
-        return connection.execute(delete(self._table).where(*chosen)).rowcount
+        places = connection.execute(delete(self._table).where(*chosen)).rowcount
+        connection.commit()
+        return places
 
     def allowed(
         self, connection: Connection, one: Registered, mark: Mark, until: int
@@ -350,78 +282,3 @@ class Registry:
             return place.position
         following = self._near.first(connection, one.partition, place.position, until)
         return until if following is None else following - 1
-
-
-class Registering:
-    """Note progress through a sync engine."""
-
-    _engine: Engine
-    _registry: Registry | None
-    _ask: Callable[..., Any]
-
-    def register_progress(
-        self, consumer: str, partition: int, cursor: str, *, principal: str = ""
-    ) -> None:
-        """Note how far a consumer has committed; see `ExtendedFeed.register_progress`."""
-        registry = _known(self._registry)
-        place = self._ask(registry.checked, consumer, partition, cursor)
-        with explained(), self._engine.connect() as connection:
-            registry.note_twice(connection, consumer, partition, place, principal)
-
-    def registered(self) -> list[Registered]:
-        """Return how far consumers have said that they have come, by name and partition."""
-        found: list[Registered] = self._ask(_known(self._registry).registered)
-        return found
-
-    def forget_progress(self, consumer: str, *, principal: str | None = None) -> int:
-        """Forget a consumer, so that trimming no longer waits for it.
-
-        Args:
-            consumer: its name.
-            principal: who said how far it has come; None for whoever did.
-
-        Returns:
-            How many places of it were known.
-        """
-        with explained(), self._engine.begin() as connection:
-            return _known(self._registry).forget(connection, consumer, principal)
-
-
-class AsyncRegistering:
-    """Note progress through an async engine."""
-
-    _engine: AsyncEngine
-    _registry: Registry | None
-    _ask: Callable[..., Any]
-
-    async def register_progress(
-        self, consumer: str, partition: int, cursor: str, *, principal: str = ""
-    ) -> None:
-        """Note how far a consumer has committed; see `ExtendedFeed.register_progress`."""
-        registry = _known(self._registry)
-        place = await self._ask(registry.checked, consumer, partition, cursor)
-        with explained():
-            async with self._engine.connect() as connection:
-                await connection.run_sync(
-                    registry.note_twice, consumer, partition, place, principal
-                )
-
-    async def registered(self) -> list[Registered]:
-        """Return how far consumers have come; see `Registering.registered`."""
-        found: list[Registered] = await self._ask(_known(self._registry).registered)
-        return found
-
-    async def forget_progress(self, consumer: str, *, principal: str | None = None) -> int:
-        """Forget a consumer; see `Registering.forget_progress`."""
-        with explained():
-            async with self._engine.begin() as connection:
-                return await connection.run_sync(_known(self._registry).forget, consumer, principal)
-
-
-def _known(registry: Registry | None) -> Registry:
-    if registry is None:
-        raise ConfigurationError(
-            "This feed has no place to keep how far consumers have come: "
-            "TableFeed(…, progress=Progress())."
-        )
-    return registry

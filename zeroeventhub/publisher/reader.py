@@ -1,6 +1,9 @@
-"""What the sync and the async feed do once there is a connection."""
+"""The questions that readers ask of a feed, each answered through a connection.
 
-from collections.abc import Callable, Collection
+Their signatures are those of a bound feed, which gives each of them its connection.
+"""
+
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
@@ -11,9 +14,11 @@ from zeroeventhub.errors import (
     BadCursor,
     ConfigurationError,
     Diverged,
+    NotFound,
     Unavailable,
 )
 from zeroeventhub.protocol import (
+    FIRST,
     LAST,
     CountedCursor,
     FeedInfo,
@@ -22,6 +27,7 @@ from zeroeventhub.protocol import (
     Page,
     TypeFilter,
 )
+from zeroeventhub.publisher.archive_reader import ArchiveReader, SegmentPlace
 from zeroeventhub.publisher.checks import Checks, Checkup
 from zeroeventhub.publisher.cursor import Place
 from zeroeventhub.publisher.history import History
@@ -30,6 +36,7 @@ from zeroeventhub.publisher.key_query import KeyQuery
 from zeroeventhub.publisher.lookups import CountQuery, IdQuery, LagQuery, TimeQuery
 from zeroeventhub.publisher.ordering import Horizon, Ordering
 from zeroeventhub.publisher.page_query import PageQuery, Stretch
+from zeroeventhub.publisher.progress import Registry
 from zeroeventhub.publisher.retention import Mark, begun_again
 from zeroeventhub.publisher.splits import SplitQuery
 
@@ -80,10 +87,6 @@ class Wanted:
     stop: Place | None
     each: bool = field(kw_only=True)
 
-    def until(self, horizon: Horizon) -> int:
-        """Return the position behind which nothing is read."""
-        return horizon.settled if self.stop is None else min(horizon.settled, self.stop.position)
-
 
 QUIET = 1_000
 """How many positions of other partitions pass before a partition without news moves its
@@ -97,8 +100,9 @@ class Reader:
         info: what the feed says of itself.
         ordering: knows how far it may be read.
         history: gives cursors and checks them.
-        queries: what is asked of the table.
+        queries: what is asked of the table, and of the archive if there is one.
         checkup: looks at all that the feed relies on.
+        registry: counts the consumers that have registered their progress; None where none can.
     """
 
     def __init__(
@@ -108,6 +112,8 @@ class Reader:
         history: History,
         queries: Queries,
         checkup: Checkup,
+        *,
+        registry: Registry | None = None,
     ) -> None:
         self.info = info
         self._ordering = ordering
@@ -117,8 +123,7 @@ class Reader:
         self.checks = Checks(checkup)
         """Look at what the feed relies on, from time to time."""
         self._ends_settled = False
-        self.count_registered: Callable[[Connection], int] | None = None
-        """Count the consumers that say how far they have come, where that is kept."""
+        self._registry = registry
 
     def described(self, connection: Connection) -> FeedInfo:
         """Describe the feed once the table has been looked at."""
@@ -129,6 +134,18 @@ class Reader:
     def has_open_digests(self) -> bool:
         """Tell whether everybody can make the digest that a cursor holds of an event."""
         return self._history.has_open_digests
+
+    @property
+    def shared_archive(self) -> ArchiveReader:
+        """Return the feed's archive, if its files are shared.
+
+        Raises:
+            NotFound: they are not.
+        """
+        archive = self._history.archive
+        if archive is None or not archive.is_shared:
+            raise NotFound("This feed does not share files of its events.")
+        return archive
 
     def step(self, connection: Connection) -> str | None:
         """Return what has to be committed before the feed is read; see `Ordering.step`."""
@@ -163,23 +180,21 @@ class Reader:
         stop: str | None = None,
         each: bool = False,
     ) -> list[Page]:
-        """Read pages, one behind the other; see `ExtendedFeed.read_pages`."""
-        stop_place = None if stop is None else Place.of(stop)
+        """Read pages, each from where the one before ends; see `ExtendedFeed.read_pages`."""
+        end = _place(stop)
         if cursor == LAST:
-            horizon = self._horizon(connection)
-            self._refuse_beyond(horizon, stop_place)
+            horizon = self._horizon(connection, end)
             here = self._history.cursor_below(connection, horizon.settled)
             return [Page([], here, caught_up=True)]
-        wanted = Wanted(partition, limit, types, stop_place, each=each)
+        wanted = Wanted(partition, limit, types, end, each=each)
         return self._history.from_first(
             connection, cursor, partial(self._pages, connection, wanted, count)
         )
 
     def _pages(self, connection: Connection, wanted: Wanted, count: int, start: str) -> list[Page]:
         place = Place.of(start)
-        horizon = self._horizon(connection)
-        self._refuse_beyond(horizon, place, wanted.stop)
-        until = wanted.until(horizon)
+        horizon = self._horizon(connection, place, wanted.stop)
+        until = _until(horizon, wanted.stop)
         pages, here = [], start
         for stretch in self._queries.pages.read(
             connection,
@@ -230,7 +245,7 @@ class Reader:
         places = sorted(map(Place.of, cursors), key=lambda place: place.position)
         if not places:
             return
-        self._refuse_beyond(self._horizon(connection), places[-1])
+        self._horizon(connection, places[-1])
         # The last of them vouches for all before it, unless those were trimmed.
         last = next((one for one in reversed(places) if one.check), None)
         self._history.verify(connection, Place(places[0].position), last)
@@ -241,18 +256,8 @@ class Reader:
         Raises:
             Gone: it is of another one.
         """
-        self._refuse_beyond(self._horizon(connection), Place.of(cursor))
+        self._horizon(connection, Place.of(cursor))
         self._history.vouch_in_table(connection, cursor)
-
-    def settled(self, connection: Connection, *places: Place | None) -> int:
-        """Return the horizon.
-
-        Raises:
-            Diverged: a place lies beyond all that there is.
-        """
-        horizon = self._horizon(connection)
-        self._refuse_beyond(horizon, *places)
-        return horizon.settled
 
     def head(self, connection: Connection) -> int:
         """Return the horizon; see `ExtendedFeed.head`."""
@@ -268,20 +273,27 @@ class Reader:
         return self._watch.glance(connection, seconds).settled
 
     def horizon(self, connection: Connection) -> HorizonReport:
-        """Tell how far the feed may be read, and who holds it back; see `BoundFeed.horizon`."""
+        """Return how far the feed may be read, since when that is so, and who holds it back."""
         self.checks.look_if_due(connection)
         report = self._watch.report(connection)
-        longest = self._queries.pages.longest
-        registered = 0 if self.count_registered is None else self.count_registered(connection)
+        registered = 0 if self._registry is None else self._registry.count(connection)
         return replace(
             report,
             unpublished=self.checks.unpublished,
-            longest_event=longest,
+            longest_event=self._queries.pages.longest,
             registered=registered,
         )
 
     def cursor_after(self, connection: Connection, position: int) -> str:
-        """Return the cursor after a position that is settled."""
+        """Return the cursor that stands after a position.
+
+        Args:
+            connection: to the feed's database.
+            position: 0, or one at or below the horizon; there need not be an event at it.
+
+        Raises:
+            BadCursor: it lies above the horizon: events may still appear below it.
+        """
         settled = self._horizon(connection).settled
         if not 0 <= position <= settled:
             raise BadCursor(
@@ -290,8 +302,22 @@ class Reader:
             )
         return self._history.cursor_below(connection, position)
 
-    def cursor_at(self, connection: Connection, moment: datetime, partition: int) -> str:
-        """Return the cursor before the first event of a moment or later."""
+    def cursor_at(self, connection: Connection, moment: datetime, partition: int = 0) -> str:
+        """Return the cursor that stands before all events of a moment or later.
+
+        Args:
+            connection: to the feed's database.
+            moment: with a time zone, compared with the feed's `time`, or, with the ordering
+                sequenced and no `time`, with when an event was given its position.
+            partition: one of the feed's.
+
+        Returns:
+            The same cursor for the same moment as soon as one event of it or later is settled;
+            until then, that of the horizon.
+
+        Raises:
+            ConfigurationError: the moment has no zone, or the feed does not know times.
+        """
         settled = self._horizon(connection).settled
         position = self._queries.times.position(connection, partition, moment, settled=settled)
         return self._history.cursor_below(connection, position)
@@ -300,11 +326,11 @@ class Reader:
         self,
         connection: Connection,
         event_id: str,
-        partition: int,
+        partition: int = 0,
         *,
         types: TypeFilter | None = None,
     ) -> str:
-        """Return the cursor behind the event of an id, if it is of these types."""
+        """Return the cursor after the event of an id; see `ExtendedFeed.cursor_of`."""
         settled = self._horizon(connection).settled
         ids = self._queries.ids
         try:
@@ -317,89 +343,106 @@ class Reader:
         return self._history.cursor_below(connection, position)
 
     def splits(
-        self, connection: Connection, partition: int, count: int, start: str, stop: str | None
+        self,
+        connection: Connection,
+        partition: int,
+        count: int,
+        *,
+        start: str = FIRST,
+        stop: str | None = None,
     ) -> list[str]:
-        """Return the cursors between the pieces of a partition; see `ExtendedFeed.splits`."""
-        return self._history.from_first(
-            connection, start, partial(self._splits, connection, partition, count, stop)
-        )
+        """Return the cursors between pieces of a partition; see `ExtendedFeed.splits`.
 
-    def _splits(
-        self, connection: Connection, partition: int, count: int, stop: str | None, start: str
-    ) -> list[str]:
-        first = Place.of(start)
-        stop_place = None if stop is None else Place.of(stop)
-        horizon = self._horizon(connection)
-        self._refuse_beyond(horizon, first, stop_place)
-        until = horizon.settled if stop_place is None else stop_place.position
-        positions = self._queries.splits.positions(
-            connection,
-            partition,
-            count=count,
-            after=first.position,
-            until=max(until, first.position),
-        )
-        inner = [self._history.cursor_below(connection, at) for at in positions[1:-1]]
-        last = stop if stop_place and stop_place.position > first.position else None
-        if last is None:
-            last = self._history.cursor_below(connection, positions[-1])
-            if Place.of(last).position <= first.position:
-                last = start
-        # Afterwards, as with a page.
-        self._history.verify(connection, first, stop_place, partition=partition)
-        return [*dict.fromkeys([start, *inner]), last]
+        The largest piece holds at most about one and a half times the events of the average one,
+        as long as pieces have a thousand events or more.
+        """
+
+        def found(start: str) -> list[str]:
+            first, end = Place.of(start), _place(stop)
+            settled = self._horizon(connection, first, end).settled
+            until = max(settled if end is None else end.position, first.position)
+            positions = self._queries.splits.positions(
+                connection, partition, count=count, after=first.position, until=until
+            )
+            inner = [self._history.cursor_below(connection, at) for at in positions[1:-1]]
+            last = stop if end and end.position > first.position else None
+            if last is None:
+                last = self._history.cursor_below(connection, positions[-1])
+                if Place.of(last).position <= first.position:
+                    last = start
+            # Afterwards, as with a page.
+            self._history.verify(connection, first, end, partition=partition)
+            return [*dict.fromkeys([start, *inner]), last]
+
+        return self._history.from_first(connection, start, found)
 
     def lag(self, connection: Connection, partition: int, cursor: str) -> Lag:
-        """Count the events behind a cursor, up to the horizon; see `ExtendedFeed.lag`."""
+        """Count the settled events that follow a cursor; see `ExtendedFeed.lag`.
+
+        It stops at a million, with the ordering sequenced at a hundred thousand. How long ago the
+        first of them happened is known by the feed's `time`, or, with that ordering and no `time`,
+        by when it was given its position.
+        """
         if cursor == LAST:
             self._horizon(connection)
             return Lag(0, 0.0)
-        return self._history.from_first(
-            connection, cursor, partial(self._lag, connection, partition)
-        )
 
-    def _lag(self, connection: Connection, partition: int, cursor: str) -> Lag:
-        place = Place.of(cursor)
-        horizon = self._horizon(connection)
-        self._refuse_beyond(horizon, place)
-        found = self._queries.lags.count(
-            connection, partition, after=place.position, until=horizon.settled
-        )
-        # Afterwards, as with a page.
-        self._history.verify(connection, place, partition=partition)
-        return found
+        def found(cursor: str) -> Lag:
+            place = Place.of(cursor)
+            until = self._horizon(connection, place).settled
+            lag = self._queries.lags.count(connection, partition, after=place.position, until=until)
+            # Afterwards, as with a page.
+            self._history.verify(connection, place, partition=partition)
+            return lag
+
+        return self._history.from_first(connection, cursor, found)
 
     def cursor_of_count(
-        self, connection: Connection, partition: int, cursor: str, events: int, stop: str | None
+        self,
+        connection: Connection,
+        partition: int,
+        cursor: str,
+        events: int,
+        *,
+        stop: str | None = None,
     ) -> CountedCursor:
-        """Return the cursor behind so many events; see `ExtendedFeed.cursor_of_count`."""
-        return self._history.from_first(
-            connection, cursor, partial(self._count, connection, partition, events, stop)
-        )
+        """Return the cursor after so many events; see `ExtendedFeed.cursor_of_count`."""
 
-    def _count(
-        self, connection: Connection, partition: int, events: int, stop: str | None, cursor: str
-    ) -> CountedCursor:
-        place = Place.of(cursor)
-        stop_place = None if stop is None else Place.of(stop)
-        horizon = self._horizon(connection)
-        self._refuse_beyond(horizon, place, stop_place)
-        until = horizon.settled
-        if stop_place is not None:
-            until = min(until, stop_place.position)
-        position, found = self._queries.counts.find(
-            connection, partition, events, after=place.position, until=until
-        )
-        ends = found < events or position == until
-        if not found:
-            end = str(place)
-        elif stop_place is not None and ends and until == stop_place.position:
-            end = str(stop_place)
-        else:
-            end = self._history.cursor_below(connection, position)
-        # Afterwards, as with a page.
-        self._verify(connection, partition, place, stop_place, until)
-        return CountedCursor(end, found)
+        def counted(cursor: str) -> CountedCursor:
+            place, end = Place.of(cursor), _place(stop)
+            until = _until(self._horizon(connection, place, end), end)
+            position, found = self._queries.counts.find(
+                connection, partition, events, after=place.position, until=until
+            )
+            ends = found < events or position == until
+            if not found:
+                last = str(place)
+            elif end is not None and ends and until == end.position:
+                last = str(end)
+            else:
+                last = self._history.cursor_below(connection, position)
+            # Afterwards, as with a page.
+            self._verify(connection, partition, place, end, until)
+            return CountedCursor(last, found)
+
+        return self._history.from_first(connection, cursor, counted)
+
+    def segments(
+        self, connection: Connection, partition: int, cursor: str, stop: str | None
+    ) -> tuple[str, list[SegmentPlace]]:
+        """Return where the events between two places begin, and the archive's files with them."""
+        archive = self.shared_archive
+
+        def found(start: str) -> tuple[str, list[SegmentPlace]]:
+            place, end = Place.of(start), _place(stop)
+            until = _until(self._horizon(connection, place, end), end)
+            files = archive.files(place.position, until, end)
+            # Where the last segment ends as the table's history says, all before it is the table's.
+            last = Place.of(files[-1].segment.last) if files else None
+            self._history.verify(connection, place, end, last, partition=partition)
+            return start, files
+
+        return self._history.from_first(connection, cursor, found)
 
     def read_key(
         self,
@@ -416,13 +459,23 @@ class Reader:
         self.checks.look_if_due(connection)
         return self._queries.keys.read(connection, key, after_version, limit, partitions)
 
-    def _horizon(self, connection: Connection) -> Horizon:
+    def _horizon(self, connection: Connection, *places: Place | None) -> Horizon:
+        """Return the horizon.
+
+        Raises:
+            Diverged: a place lies beyond all that there is.
+        """
         self.checks.look_if_due(connection)
         horizon = self._watch.read(connection)
         if not self._ends_settled:
             # Once is enough: nothing is added to what is closed.
             self._queries.pages.await_ends(connection, settled=horizon.settled)
             self._ends_settled = True
+        if any(place is not None and place.position > horizon.highest for place in places):
+            raise Diverged(
+                "The cursor lies beyond the last event of this feed: it was given for another "
+                "history, such as the one before a backup was restored."
+            )
         return horizon
 
     def _verify(
@@ -441,14 +494,6 @@ class Reader:
             raise Unavailable("The table was emptied while it was read.", retry_after=1)
         return mark
 
-    @staticmethod
-    def _refuse_beyond(horizon: Horizon, *places: Place | None) -> None:
-        if any(place is not None and place.position > horizon.highest for place in places):
-            raise Diverged(
-                "The cursor lies beyond the last event of this feed: it was given for another "
-                "history, such as the one before a backup was restored."
-            )
-
     def _end(
         self, connection: Connection, here: str, after: int, stretch: Stretch, *, filtered: bool
     ) -> str:
@@ -461,3 +506,12 @@ class Reader:
             return here
         below = self._history.cursor_below(connection, until)
         return below if Place.of(below).position > after else here
+
+
+def _place(cursor: str | None) -> Place | None:
+    return None if cursor is None else Place.of(cursor)
+
+
+def _until(horizon: Horizon, stop: Place | None) -> int:
+    """Return the position up to which events are read."""
+    return horizon.settled if stop is None else min(horizon.settled, stop.position)

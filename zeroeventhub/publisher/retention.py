@@ -1,9 +1,9 @@
-"""How much of its history a feed keeps, and what tells that some was trimmed."""
+"""How much of its history a feed keeps, and the mark that says what was trimmed."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from hmac import compare_digest
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import msgspec
 from sqlalchemy import (
@@ -36,18 +36,14 @@ from zeroeventhub.publisher.ordering import Source
 
 __all__ = [
     "NOTHING_TRIMMED",
+    "FeedTable",
     "Mark",
     "Marks",
     "Retention",
     "begun_again",
-    "create_unless_there",
-    "creation",
     "exact",
     "key_of",
-    "schema_of",
 ]
-
-NAME = "zeroeventhub_retention"
 
 _COLLATION = "utf8mb4_bin"
 _NAME_LENGTH = 250
@@ -55,68 +51,97 @@ _CURSOR_LENGTH = 250
 _CREATION = 0x7A65726F  # names the lock; "zero" in ASCII
 
 
-class Retention:
-    """Keep in a table what has been trimmed of the feeds over the tables beside it.
+class FeedTable:
+    """Keep something about feeds in a table of its own, in the schema of the feeds' tables.
 
     Args:
         metadata: what the table joins, so that migrations find it; None for one of its own.
         schema: the database schema, which is that of the feeds' tables.
 
     Attributes:
-        table: has one row a feed.
+        table: the table.
     """
+
+    name: ClassVar[str]
 
     def __init__(self, metadata: MetaData | None = None, *, schema: str | None = None) -> None:
         metadata = MetaData() if metadata is None else metadata
-        known = metadata.tables.get(NAME if schema is None else f"{schema}.{NAME}")
-        self.table = _table(metadata, schema) if known is None else known
+        name = self.name
+        known = metadata.tables.get(name if schema is None else f"{schema}.{name}")
+        engine: dict[str, Any] = {"mysql_engine": "InnoDB", "mariadb_engine": "InnoDB"}
+        self.table = (
+            Table(name, metadata, *self.columns(), schema=schema, **engine)
+            if known is None
+            else known
+        )
+
+    @staticmethod
+    def columns() -> list[Column[Any]]:
+        """Return the columns of the table."""
+        raise NotImplementedError
+
+    @classmethod
+    def beside(cls, source: Source) -> Self:
+        """Return the one of the feed over a table."""
+        return cls(schema=_schema_of(source))
+
+    def is_there(self, connection: Connection) -> bool:
+        """Tell whether the table is there."""
+        schema = connection.schema_for_object(self.table)
+        return inspect(connection).has_table(self.table.name, schema=schema)
+
+    def statement(self, dialect: Dialect) -> str:
+        """Return the statement that creates the table."""
+        creation = CreateTable(self.table, if_not_exists=True)
+        return str(creation.compile(dialect=_plain(dialect))).strip()
 
     def create_tables(self, connection: Connection) -> None:
-        """Create the table unless it exists; `TableFeed.install` does, and adds the feed's row.
+        """Create the table unless it exists; `TableFeed.install` does.
 
         Args:
             connection: in a transaction of yours, to the feeds' database.
         """
-        create_unless_there(connection, self.table)
+        if connection.dialect.name == "postgresql":
+            # There, two processes that create one table at the same moment get an error.
+            connection.execute(select(func.pg_advisory_xact_lock(_CREATION)))
+        if not self.is_there(connection):
+            connection.execute(CreateTable(self.table, if_not_exists=True))
 
 
-def create_unless_there(connection: Connection, table: Table) -> None:
-    """Create a table unless it exists, also beside others who do."""
-    if connection.dialect.name == "postgresql":
-        # There, two processes that create one table at the same moment get an error.
-        connection.execute(select(func.pg_advisory_xact_lock(_CREATION)))
-    if not inspect(connection).has_table(table.name, schema=table.schema):
-        connection.execute(CreateTable(table, if_not_exists=True))
+class Retention(FeedTable):
+    """Keep in a table what has been trimmed of the feeds over the tables beside it: a row a feed.
+
+    Args:
+        metadata: what the table joins, so that migrations find it; None for one of its own.
+        schema: the database schema, which is that of the feeds' tables.
+    """
+
+    name = "zeroeventhub_retention"
+
+    @staticmethod
+    def columns() -> list[Column[Any]]:
+        """Return the columns of the table."""
+        return [
+            Column("feed", exact(_NAME_LENGTH), primary_key=True),
+            Column("trimmed", BigInteger, nullable=False, server_default="0"),
+            Column("earliest", exact(_CURSOR_LENGTH), nullable=False),
+            Column("compacted", BigInteger, nullable=False, server_default="0"),
+            Column("partitions", Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")),
+        ]
 
 
-def creation(dialect: Dialect, table: Table) -> str:
-    """Return the statement that creates a table."""
-    # A dialect of its own, which leaves percent signs as they are.
+def _plain(dialect: Dialect) -> Dialect:
+    """Return a dialect like another one that leaves percent signs in statements as they are."""
     make: Any = type(dialect)
     plain: Dialect = make(paramstyle="named")
-    return str(CreateTable(table, if_not_exists=True).compile(dialect=plain)).strip()
+    return plain
 
 
-def schema_of(source: Source) -> str | None:
+def _schema_of(source: Source) -> str | None:
     """Return the schema of the feed's table."""
     table: Any = source.table if source.events is None else source.events
     schema: str | None = table.schema
     return schema
-
-
-def _table(metadata: MetaData, schema: str | None) -> Table:
-    return Table(
-        NAME,
-        metadata,
-        Column("feed", exact(_NAME_LENGTH), primary_key=True),
-        Column("trimmed", BigInteger, nullable=False, server_default="0"),
-        Column("earliest", exact(_CURSOR_LENGTH), nullable=False),
-        Column("compacted", BigInteger, nullable=False, server_default="0"),
-        Column("partitions", Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")),
-        schema=schema,
-        mysql_engine="InnoDB",
-        mariadb_engine="InnoDB",
-    )
 
 
 def exact(length: int) -> TypeEngine[str]:
@@ -228,14 +253,12 @@ class Marks:
     @classmethod
     def of(cls, source: Source) -> "Marks":
         """Take what the feed over a table needs, for its statements alone."""
-        return cls(Retention(schema=schema_of(source)), source, ())
+        return cls(Retention.beside(source), source, ())
 
     def statements(self, dialect: Dialect) -> tuple[str, ...]:
         """Return the statements that create the table and the feed's row."""
-        make: Any = type(dialect)
-        plain: Dialect = make(paramstyle="named")
-        row = self.row.compile(dialect=plain, compile_kwargs={"literal_binds": True})
-        return creation(dialect, self.table), str(row)
+        row = self.row.compile(dialect=_plain(dialect), compile_kwargs={"literal_binds": True})
+        return self._retention.statement(dialect), str(row)
 
     def read(self, connection: Connection) -> Mark:
         """Return the mark.
@@ -272,8 +295,7 @@ class Marks:
 
     def are_there(self, connection: Connection) -> bool:
         """Tell whether the feed has a row."""
-        schema = connection.schema_for_object(self.table)
-        if not inspect(connection).has_table(self.table.name, schema=schema):
+        if not self._retention.is_there(connection):
             return False
         return connection.execute(self._query).first() is not None
 

@@ -1,10 +1,11 @@
 """Cut a partition into pieces of about the same size, for readers that read side by side."""
 
+from bisect import bisect_left
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from functools import lru_cache
 from heapq import nlargest
 from itertools import count as count_from
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import (
     ColumnElement,
@@ -18,6 +19,9 @@ from sqlalchemy import (
 )
 
 from zeroeventhub.publisher.keyset import HIGHEST, NearRows, Way, given
+
+if TYPE_CHECKING:
+    from zeroeventhub.publisher.archive_reader import ArchiveReader
 
 __all__ = [
     "FEW",
@@ -215,10 +219,12 @@ class SplitQuery:
 
     Args:
         rows: finds the rows next to a place.
+        archive: has the events below its boundary; None if the table has all of them.
     """
 
-    def __init__(self, rows: NearRows) -> None:
+    def __init__(self, rows: NearRows, archive: "ArchiveReader | None" = None) -> None:
         self._rows = rows
+        self._archive = archive
         self._statement = lru_cache(maxsize=100)(self._build)
 
     def positions(
@@ -249,15 +255,35 @@ class SplitQuery:
     def _between(
         self, connection: Connection, partition: int, count: int, after: int, until: int
     ) -> list[int]:
-        few = self._few(connection, partition, after, until)
+        boundary, parts = after, list[Part]()
+        if self._archive is not None:
+            boundary = max(after, self._archive.boundary(connection))
+            if after < boundary:
+                parts = self._archive.parts(partition, after, min(boundary, until))
+        few = [] if until <= boundary else self._few(connection, partition, boundary, until)
+        if sum(part.rows for part in parts) + len(few) < FEW:
+            positions = few
+            if self._archive is not None and parts:
+                end = min(boundary, until)
+                positions = self._archive.positions(partition, after, end) + few
+            count = min(count, len(positions))
+            return [positions[number * len(positions) // count - 1] for number in range(1, count)]
         if len(few) < FEW:
-            count = min(count, len(few))
-            return [few[number * len(few) // count - 1] for number in range(1, count)]
-        return self._last(
-            connection,
-            partition,
-            self._search(connection, partition, count, low=few[0], until=until),
-        )
+            # Half a position, so that a place within it is one of a row.
+            found = cut([*parts, *(Part(position - 1, position, 1.0) for position in few)], count)
+        else:
+            found = self._search(
+                connection, partition, count, low=few[0], until=until, before=parts
+            )
+        ends = [part.high for part in parts]
+        # In the archive at the end of what holds the place: nothing has to be fetched for that.
+        archived = [
+            ends[min(bisect_left(ends, place), len(ends) - 1)]
+            for place in found
+            if place <= boundary
+        ]
+        in_table = [place for place in found if place > boundary]
+        return archived + self._last(connection, partition, in_table)
 
     def _search(
         self,

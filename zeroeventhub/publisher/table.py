@@ -14,9 +14,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.partitions import Layout
 from zeroeventhub.protocol import FeedInfo
-from zeroeventhub.publisher.assembly import Assembly
-from zeroeventhub.publisher.async_bound_feed import AsyncBoundFeed
-from zeroeventhub.publisher.bound_feed import BoundFeed
+from zeroeventhub.publisher.assembly import build
+from zeroeventhub.publisher.bound_feed import AsyncBoundFeed, BoundFeed
 from zeroeventhub.publisher.compacting import Compaction
 from zeroeventhub.publisher.cursor import Seal
 from zeroeventhub.publisher.mapping import Data, Expression, Mapper, resolve
@@ -36,7 +35,6 @@ from zeroeventhub.publisher.ordering import Events, Ordering
 from zeroeventhub.publisher.partition_hash import hash_on_connect
 from zeroeventhub.publisher.progress import Progress
 from zeroeventhub.publisher.retention import Retention
-from zeroeventhub.publisher.rows import can_stream
 from zeroeventhub.settings import Capacity
 
 if TYPE_CHECKING:
@@ -207,12 +205,7 @@ class TableFeed:
             ConfigurationError: events of this database cannot be put in a safe order.
         """
         hash_on_connect(engine)
-        capacity = capacity or Capacity()
-        streams = can_stream(engine.dialect)
-        roles = Assembly(self._defined, engine.dialect.name, capacity, streams=streams).roles()
-        if isinstance(engine, AsyncEngine):
-            return AsyncBoundFeed(engine, capacity, roles)
-        return BoundFeed(engine, capacity, roles)
+        return build(self._defined, engine, capacity or Capacity())
 
     def ordering(self, dialect: str) -> Ordering:
         """Make the ordering of this feed's table, for a database by SQLAlchemy's name for it.

@@ -29,8 +29,7 @@ from zeroeventhub.archive.objects import Objects
 from zeroeventhub.conformance import check_feed
 from zeroeventhub.errors import Trimmed, Unavailable, ZeroEventHubError
 from zeroeventhub.protocol import Page
-from zeroeventhub.publisher import lookups, page_query
-from zeroeventhub.publisher.archived import files, finding, pages
+from zeroeventhub.publisher import archive_reader, lookups, page_query
 from zeroeventhub.settings import Capacity
 
 FILTERS = [
@@ -48,7 +47,6 @@ def small(monkeypatch):
     monkeypatch.setattr(lookups, "MOST", 9)
     monkeypatch.setattr(lookups, "MOST_LOOKED_UP", 9)
     monkeypatch.setattr(page_query, "FILTERED_ROWS", 9)
-    monkeypatch.setattr(pages, "FILTERED_ROWS", 9)
 
 
 def answer(question, *arguments, **options):
@@ -198,20 +196,20 @@ def test_searches_end_where_they_would_take_long(sqlite, tmp_path, monkeypatch):
     feed.seal(segment_events=3)
     trim(feed, 37)
     assert numbers(feed) == [*range(0, 36, 3)]
-    monkeypatch.setattr(finding, "SEGMENTS", 4)
+    monkeypatch.setattr(archive_reader, "SEGMENTS", 4)
     for number in range(25, 37):
         assert feed.cursor_of(str(number), (number - 1) % 3) == found[str(number)]
     for number in ("24", "1", "99"):
         with pytest.raises(Trimmed, match="too far back"):
             feed.cursor_of(number, 0)
-    monkeypatch.setattr(finding, "GROUPS", 0)
+    monkeypatch.setattr(archive_reader, "GROUPS", 0)
     with pytest.raises(Trimmed):
         feed.cursor_of("36", 2)
 
 
 def test_files_of_an_archive_are_named_in_order(sqlite, tmp_path, monkeypatch):
     """A reader is told some files at a time, with positions it asked for, and where to go on."""
-    monkeypatch.setattr(files, "AT_ONCE", 2)
+    monkeypatch.setattr(archive_reader, "FILES", 2)
     feed = opened(sqlite, Archive(tmp_path, shared="https://cdn.example"))
     start, stop = feed.cursor_after(5), feed.cursor_after(27)
     feed.seal(segment_events=10)

@@ -1,19 +1,19 @@
 """Seal what is settled into an archive: its rows, its segments, and the steps."""
 
-from asyncio import Task, create_task, to_thread
-from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from sqlalchemy import ColumnElement, Connection
 
 from zeroeventhub.errors import ConfigurationError, FeedFailure
 from zeroeventhub.protocol import Event
+from zeroeventhub.publisher.archive_reader import ArchiveReader
 from zeroeventhub.publisher.cursor import Place
 from zeroeventhub.publisher.history import History
 from zeroeventhub.publisher.json_form import json_form
@@ -23,10 +23,10 @@ from zeroeventhub.publisher.mapping import Mapper, attribute_text, moment
 from zeroeventhub.publisher.reader import Reader
 from zeroeventhub.publisher.retention import begun_again
 from zeroeventhub.publisher.rows import Row, RowQuery, check_json
+from zeroeventhub.publisher.steps import Steps, Work
 from zeroeventhub.wire.lines import one_line
 
 if TYPE_CHECKING:
-    from zeroeventhub.archive.archive import Archive
     from zeroeventhub.archive.manifest import Manifest
     from zeroeventhub.archive.writing import Draft
 
@@ -37,9 +37,6 @@ __all__ = [
     "SealQuery",
     "Sealed",
     "Sealer",
-    "async_drive",
-    "drive",
-    "unheard",
 ]
 
 _encode = msgspec.json.Encoder().encode
@@ -175,10 +172,6 @@ SEGMENT_BYTES = 256 * 1024 * 1024
 """How much JSON a segment has, at most, but for the last events: it is made in memory."""
 
 
-def unheard(events: int) -> None:
-    """Tell nobody how far sealing is."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class SealOptions:
     """Say how a table is sealed.
@@ -188,14 +181,14 @@ class SealOptions:
         segment_events: how many events a segment has at most.
         segment_bytes: how much JSON it has, about, at most.
         least: how many events are worth a segment; fewer wait until there are more.
-        told: is told after each statement how many events have been read.
+        told: is called after each statement with how many events have been read.
     """
 
-    older_than: timedelta | None = None
-    segment_events: int = SEGMENT_EVENTS
-    segment_bytes: int = SEGMENT_BYTES
-    least: int = 1
-    told: Callable[[int], None] = unheard
+    older_than: timedelta | None
+    segment_events: int
+    segment_bytes: int
+    least: int
+    told: Callable[[int], None]
 
     def __post_init__(self) -> None:
         """Refuse segments of nothing.
@@ -225,161 +218,15 @@ class Sealed:
     position: int
 
 
-@dataclass(frozen=True)
-class Ask:
-    """Ask the feed's table something, through a connection.
-
-    Attributes:
-        question: is given the connection.
-        arguments: and these.
-    """
-
-    question: Callable[..., Any]
-    arguments: tuple[Any, ...]
-
-
-@dataclass(frozen=True)
-class Work:
-    """Do something that takes a while, without a connection.
-
-    Attributes:
-        function: what to do.
-        is_awaited: whether it has to be done before the next step is; else only before the next
-            work is begun.
-    """
-
-    function: Callable[[], Any]
-    is_awaited: bool = True
-
-
-class _Table(Protocol):
-    """Answer what sealing asks of a table; see `Sealer`."""
-
-    def sealable(
-        self, connection: Any, last: str | None, sealed: int, older_than: timedelta | None
-    ) -> int:
-        """Return the position up to which the table can be sealed."""
-
-    def rows(self, connection: Any, after: int, until: int, limit: int) -> tuple[SealedRows, str]:
-        """Read rows; return them and the cursor behind the last one."""
-
-
-def sealing(
-    archive: "Archive", feed: str, table: _Table, options: SealOptions
-) -> Generator[Ask | Work, Any, Sealed]:
-    """Seal a table.
-
-    Args:
-        archive: where to.
-        feed: the digest by which the archive knows the feed.
-        table: what is asked of it.
-        options: how.
-
-    Yields:
-        What is to be asked and done; each is answered by what came of it.
-
-    Raises:
-        ConfigurationError: the archive is of another feed.
-        Gone: it is of another history of this feed.
-    """
-    segments = events = size = 0
-    until = None
-    while True:
-        known = yield Work(archive.look)
-        archive.expect(feed)
-        if until is None:
-            until = yield Ask(table.sealable, (known.last, known.sealed, options.older_than))
-        if known.sealed >= until:
-            break
-        draft = archive.draft()
-        last = yield from _collected(
-            table, draft, options, after=known.sealed, until=until, before=events
-        )
-        if last is None or draft.places < options.least:
-            break
-        made = yield Work(partial(draft.make, known.sealed, *last))
-        if (yield Work(partial(archive.add, made, feed))):
-            segments, size = segments + 1, size + made.segment.size
-            events += made.segment.events
-    return Sealed(segments, events, size, archive.manifest.sealed)
-
-
-def _collected(
-    table: _Table, draft: "Draft", options: SealOptions, *, after: int, until: int, before: int
-) -> Generator[Ask | Work, Any, tuple[int, str] | None]:
-    """Collect the events of a segment; return its last position and the cursor behind it."""
-    last, places = None, 0
-    while places < options.segment_events and draft.size < options.segment_bytes:
-        limit = min(AT_ONCE, options.segment_events - places)
-        rows, cursor = yield Ask(table.rows, (after, until, limit))
-        if rows.last is None:
-            break
-        # While the next rows are read, so that its size may be that of one step before.
-        yield Work(partial(draft.add, rows.columns), is_awaited=False)
-        after, places = rows.last[0], places + rows.count
-        last = after, cursor
-        options.told(before + places)
-        if rows.count < limit:
-            break
-    yield Work(lambda: None)
-    return last
-
-
-_Steps = Generator[Ask | Work, Any, Sealed]
-
-
-def drive(steps: _Steps, ask: Callable[..., Any]) -> Sealed:
-    """Take steps to their end, working in one thread beside this one.
-
-    Args:
-        steps: of sealing.
-        ask: asks a question through a connection, given it and its arguments.
-    """
-    begun: Future[Any] | None = None
-    with ThreadPoolExecutor(1) as worker:
-        try:
-            step = next(steps)
-            while True:
-                answer = None
-                if isinstance(step, Ask):
-                    answer = ask(step.question, *step.arguments)
-                else:
-                    if begun is not None:
-                        begun.result()
-                    begun = worker.submit(step.function)
-                    answer = begun.result() if step.is_awaited else None
-                step = steps.send(answer)
-        except StopIteration as end:
-            sealed: Sealed = end.value
-            return sealed
-
-
-async def async_drive(steps: _Steps, ask: Callable[..., Awaitable[Any]]) -> Sealed:
-    """Take steps to their end, working in threads; see `drive`."""
-    begun: Task[Any] | None = None
-    try:
-        step = next(steps)
-        while True:
-            answer = None
-            if isinstance(step, Ask):
-                answer = await ask(step.question, *step.arguments)
-            else:
-                if begun is not None:
-                    await begun
-                begun = create_task(to_thread(step.function))
-                answer = await begun if step.is_awaited else None
-            step = steps.send(answer)
-    except StopIteration as end:
-        sealed: Sealed = end.value
-        return sealed
+Answer = Callable[[Callable[[Connection], Any]], Steps[Any]]
+"""Asks the feed's table something through a connection; see `BoundFeed.answer`."""
 
 
 class Sealer:
     """Seal a feed's table into its archive.
 
     Args:
-        archive: the archive.
-        feed: the digest by which the archive knows the feed.
+        archive: the feed's.
         query: reads what segments hold.
         reader: knows how far the table may be read.
         history: makes cursors, and knows what was trimmed.
@@ -390,8 +237,7 @@ class Sealer:
 
     def __init__(
         self,
-        archive: "Archive",
-        feed: str,
+        archive: ArchiveReader,
         query: SealQuery,
         *,
         reader: Reader,
@@ -400,8 +246,8 @@ class Sealer:
         partitions: Collection[int],
         attributes: Collection[str],
     ) -> None:
-        self.archive = archive
-        self._feed = feed
+        self._archive = archive.archive
+        self._feed = archive.feed
         self._reader = reader
         self._history = history
         self._query = query
@@ -409,15 +255,76 @@ class Sealer:
         self._partitions = partitions
         self._attributes = attributes
 
-    def sealing(self, options: SealOptions) -> Generator[Ask | Work, Any, Sealed]:
-        """Return the steps of sealing; see `sealing`."""
-        return sealing(self.archive, self._feed, self, options)
+    def seal(self, options: SealOptions, answer: Answer) -> Steps[Sealed]:
+        """Seal the table; see `BoundFeed.seal`.
+
+        Args:
+            options: how.
+            answer: asks the table something.
+        """
+        segments = events = size = 0
+        until = None
+        while True:
+            known = yield Work(self._archive.look)
+            self._archive.expect(self._feed)
+            if until is None:
+                ask = partial(self._sealable, kept=known, older_than=options.older_than)
+                until = yield from answer(ask)
+            if known.sealed >= until:
+                break
+            draft = self._archive.draft()
+            last = yield from self._collect(
+                draft, options, answer, after=known.sealed, until=until, before=events
+            )
+            if last is None or draft.places < options.least:
+                break
+            made = yield Work(partial(draft.make, known.sealed, *last))
+            if (yield Work(partial(self._archive.add, made, self._feed))):
+                segments, size = segments + 1, size + made.segment.size
+                events += made.segment.events
+        return Sealed(segments, events, size, self._archive.manifest.sealed)
+
+    def _collect(
+        self,
+        draft: "Draft",
+        options: SealOptions,
+        answer: Answer,
+        *,
+        after: int,
+        until: int,
+        before: int,
+    ) -> Steps[tuple[int, str] | None]:
+        """Collect the events of a segment; return its last position and the cursor after it."""
+        last, places = None, 0
+        begun: Future[None] | None = None
+        worker = ThreadPoolExecutor(1)
+        try:
+            while places < options.segment_events and draft.size < options.segment_bytes:
+                limit = min(AT_ONCE, options.segment_events - places)
+                ask = partial(self._rows, after=after, until=until, limit=limit)
+                rows, cursor = yield from answer(ask)
+                if rows.last is None:
+                    break
+                if begun is not None:
+                    yield Work(begun.result)
+                # While the next rows are read, so that its size may be that of one step before.
+                begun = worker.submit(draft.add, rows.columns)
+                after, places = rows.last[0], places + rows.count
+                last = after, cursor
+                options.told(before + places)
+                if rows.count < limit:
+                    break
+            if begun is not None:
+                yield Work(begun.result)
+        finally:
+            worker.shutdown(wait=False)
+        return last
 
     def erase(self, ids: Collection[str], keys: Collection[str]) -> int:
         """Erase events of the archive; see `BoundFeed.erase`."""
         if isinstance(ids, str) or isinstance(keys, str):
             raise ConfigurationError("Give ids and keys of events as lists of text.")
-        if not self.archive.erasable:
+        if not self._archive.erasable:
             raise ConfigurationError(
                 "Pages of this feed are marked as ones that never change, and caches keep them for "
                 "a year: stop that by Archive(…, erasable=True) in all its processes, then erase."
@@ -430,7 +337,7 @@ class Sealer:
                     f"give it one, by {name}=…, before events are sealed."
                 )
         self.kept()
-        return self.archive.erase(ids, keys, lambda position: str(Place(position)))
+        return self._archive.erase(ids, keys, lambda position: str(Place(position)))
 
     def kept(self) -> "Manifest":
         """Return what the archive has, as it is now.
@@ -439,19 +346,18 @@ class Sealer:
             ConfigurationError: it is the archive of another feed.
             Unavailable: its store did not answer.
         """
-        manifest = self.archive.look()
-        self.archive.expect(self._feed)
+        manifest = self._archive.look()
+        self._archive.expect(self._feed)
         return manifest
 
-    def sealable(
-        self, connection: Connection, last: str | None, sealed: int, older_than: timedelta | None
+    def _sealable(
+        self, connection: Connection, kept: "Manifest", older_than: timedelta | None
     ) -> int:
         """Return the position up to which the table can be sealed.
 
         Args:
             connection: to the feed's database.
-            last: the cursor at which the archive ends; None for an empty one.
-            sealed: its position.
+            kept: what the archive has.
             older_than: leave what happened later than so long ago; None for nothing.
 
         Raises:
@@ -460,15 +366,15 @@ class Sealer:
             ConfigurationError: events were trimmed before they were sealed, or the feed does not
                 know times.
         """
-        # What no reader can have seen is not to be lost.
+        # What no reader can have seen must not be lost.
         self._reader.checks.refuse_unpublished(connection)
         settled = self._reader.head(connection)
         trimmed = self._history.mark(connection).trimmed
         if self._query.read(connection, 0, trimmed, 1).last is not None:
             raise begun_again(trimmed)
-        self._refuse_gap(connection, sealed)
-        if last is not None:
-            self._reader.vouch_in_table(connection, last)
+        self._refuse_gap(connection, kept.sealed)
+        if kept.last is not None:
+            self._reader.vouch_in_table(connection, kept.last)
         if older_than is None:
             return settled
         moment = datetime.now(UTC) - older_than
@@ -477,12 +383,12 @@ class Sealer:
             for partition in self._partitions
         )
 
-    def rows(
+    def _rows(
         self, connection: Connection, after: int, until: int, limit: int
     ) -> tuple[SealedRows, str]:
-        """Read rows as segments hold them; return them and the cursor behind the last one."""
+        """Read rows as segments hold them; return them and the cursor after the last one."""
         rows = self._query.read(connection, after, until, limit)
-        # Behind them, so that it tells of what was missing.
+        # Afterwards, so that it knows of what was missing.
         self._refuse_gap(connection, after)
         return rows, "" if rows.last is None else self._history.cursor(*rows.last)
 

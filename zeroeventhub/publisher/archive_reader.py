@@ -1,0 +1,569 @@
+"""What a feed's archive answers: the events at or below a boundary, before the table is asked.
+
+A question about a feed goes to its table, through a connection of the host's. Nothing is fetched
+from an archive meanwhile: where a part of it is needed that is not at hand, the question ends with
+`NotAtHand`, the connection is given back, the part is fetched, and the question is asked again.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import Connection
+
+from zeroeventhub.at_hand import NotAtHand
+from zeroeventhub.errors import ConfigurationError, Trimmed
+from zeroeventhub.protocol import SegmentPart, Segments, TypeFilter
+from zeroeventhub.publisher.cursor import Place
+from zeroeventhub.publisher.page_query import Stretch
+from zeroeventhub.publisher.rows import Row
+from zeroeventhub.publisher.splits import Part
+
+if TYPE_CHECKING:
+    from zeroeventhub.archive.archive import Archive
+    from zeroeventhub.archive.group import Footer, Group
+    from zeroeventhub.archive.manifest import GroupEntry, Manifest, Segment
+
+__all__ = ["ArchiveReader", "ArchivedPages", "SegmentPlace"]
+
+SEGMENTS = 64
+"""How many segments are searched for one question, at most; of more only their sizes count."""
+
+GROUPS = 16
+"""How many row groups are searched for an id, at most."""
+
+FILES = 100
+"""How many files one answer names, at most."""
+
+
+class GroupPlace(NamedTuple):
+    """Say where a row group is.
+
+    Attributes:
+        segment: it is in this one.
+        footer: that segment's index.
+        number: the group's, there.
+        entry: describes it.
+    """
+
+    segment: "Segment"
+    footer: "Footer"
+    number: int
+    entry: "GroupEntry"
+
+
+class SegmentPlace(NamedTuple):
+    """Say which events of a segment were asked for.
+
+    Attributes:
+        segment: it.
+        after: the position after which they begin.
+        upto: the position at which they end.
+        cursor: stands there.
+    """
+
+    segment: "Segment"
+    after: int
+    upto: int
+    cursor: str
+
+
+@dataclass
+class ArchivedPages:
+    """Hold pages as far as they are in an archive.
+
+    Attributes:
+        pages: those that are whole.
+        begun: the beginning of the next one, which the table continues; None if no more are wanted.
+        after: the position after which the table is read.
+        looked_at: how many rows were looked at for what is begun, if only some were chosen.
+    """
+
+    pages: list[Stretch]
+    begun: Stretch | None
+    after: int
+    looked_at: int = 0
+
+
+class ArchiveReader:
+    """Find events in an archive, in what is at hand; `NotAtHand` asks for the rest.
+
+    Args:
+        archive: holds them.
+        feed: the digest by which the archive knows the feed.
+        partitions: those that events may be in.
+    """
+
+    def __init__(self, archive: "Archive", feed: str, partitions: Collection[int]) -> None:
+        self.archive = archive
+        self._partitions = partitions
+        self._reached = 0
+        # A question has a connection of its own, and one boundary.
+        self._boundaries: WeakKeyDictionary[Connection, int] = WeakKeyDictionary()
+        self.feed = feed
+
+    @property
+    def erases(self) -> bool:
+        """Tell whether events may be erased after they were published."""
+        return self.archive.erasable
+
+    def boundary(self, connection: Connection) -> int:
+        """Return the position up to which a question is answered from the archive.
+
+        Args:
+            connection: that of the question.
+        """
+        return self._boundaries.setdefault(connection, self._reached)
+
+    def has_lost(self, connection: Connection, trimmed: int, position: int) -> bool:
+        """Tell whether events are gone that a question has looked for.
+
+        Args:
+            connection: that of the question.
+            trimmed: the position up to which the table has been trimmed by now.
+            position: the lowest one that was asked about.
+
+        Raises:
+            NotAtHand: they are in the archive: ask again, and they are looked for there.
+        """
+        if trimmed <= self.boundary(connection) or position > trimmed:
+            return False
+        if not self.holds(trimmed):
+            return True
+        raise NotAtHand(partial(self.reach, trimmed))
+
+    def holds(self, position: int) -> bool:
+        """Tell whether the archive is known to have all up to a position.
+
+        Raises:
+            NotAtHand: there may be a newer manifest, which has it.
+        """
+        if self.archive.manifest.sealed >= position:
+            return True
+        if self.archive.is_stale:
+            raise NotAtHand(self.archive.look)
+        return False
+
+    def reach(self, position: int) -> None:
+        """Let later questions be answered from the archive up to a position."""
+        self._reached = max(self._reached, position)
+
+    def cursor_at_end(self, position: int) -> str | None:
+        """Return the cursor behind the last event of a segment, if it ends at a position."""
+        known = self._known()
+        index = known.at(position)
+        ends = index < len(known.segments) and known.segments[index].upto == position
+        return known.segments[index].last if ends else None
+
+    def segments(self, after: int, until: int) -> list["Segment"]:
+        """Return the segments that have positions above one and not above another, in order."""
+        found = []
+        for segment in self._segments(after):
+            if segment.after >= until:
+                break
+            found.append(segment)
+        return found
+
+    def groups(
+        self,
+        partition: int | None,
+        after: int,
+        until: int,
+        wanted: Callable[["Segment"], bool] = lambda _segment: True,
+    ) -> Iterator[GroupPlace]:
+        """Yield the row groups of a partition that have places above one and not above another.
+
+        Args:
+            partition: the partition; None for all of them, one behind the other in each segment.
+            after: a position.
+            until: another.
+            wanted: tells which segments are looked into.
+        """
+        for segment in self._segments(after):
+            if segment.after >= until:
+                return
+            if not wanted(segment):
+                continue
+            footer = self._footer(segment)
+            if partition is None:
+                numbers: Iterable[int] = range(len(footer.entries))
+            else:
+                numbers = footer.groups(partition)
+            for number in numbers:
+                entry = footer.entries[number]
+                if entry.last > after and entry.first <= until:
+                    yield GroupPlace(segment, footer, number, entry)
+
+    def group(self, place: GroupPlace) -> "Group":
+        """Return a row group.
+
+        Raises:
+            NotAtHand: it has to be fetched first.
+        """
+        found = self.archive.group(place.segment, place.number)
+        if found is None:
+            load = self.archive.load_group
+            raise NotAtHand(partial(load, place.segment, place.footer, place.number))
+        return found
+
+    def row_at(self, position: int) -> Row | None:
+        """Return the row at a position, of whatever partition."""
+        for segment in self._segments(position - 1):
+            if segment.after >= position:
+                return None
+            footer = self._footer(segment)
+            # Who has just read a page asks for its place, which is in what was read.
+            for place in self._around(segment, footer, position):
+                held = self.archive.group(segment, place.number)
+                if held is not None and (index := held.at(position)) is not None:
+                    return position, held.event(index)
+            row = self._row_below(segment, footer, position)
+            return row if row is not None and row[0] == position else None
+        return None
+
+    def row_below(self, position: int) -> Row | None:
+        """Return the last row at or below a position, of whatever partition."""
+        segments = self._known().segments
+        index = min(self._known().at(position), len(segments) - 1)
+        while index >= 0:
+            segment = segments[index]
+            row = self._row_below(segment, self._footer(segment), position)
+            if row is not None:
+                return row
+            index -= 1
+        return None
+
+    def _row_below(self, segment: "Segment", footer: "Footer", position: int) -> Row | None:
+        partitions = footer.partitions
+        if len(partitions) > 1:
+            places = self.archive.places(segment)
+            if places is None:
+                raise NotAtHand(partial(self.archive.load_places, segment))
+            found = places.below(position)
+            if found is None:
+                return None
+            position, partition = found
+        else:
+            (partition,) = partitions
+        numbers = footer.groups(partition)
+        below = [number for number in numbers if footer.entries[number].first <= position]
+        if not below:
+            return None
+        place = GroupPlace(segment, footer, below[-1], footer.entries[below[-1]])
+        group = self.group(place)
+        index = group.above(position) - 1
+        return group.positions[index], group.event(index)
+
+    @staticmethod
+    def _around(segment: "Segment", footer: "Footer", position: int) -> Iterator[GroupPlace]:
+        """Yield the row groups that may have a position."""
+        for number, entry in enumerate(footer.entries):
+            if entry.first <= position <= entry.last:
+                yield GroupPlace(segment, footer, number, entry)
+
+    def _segments(self, after: int) -> Iterator["Segment"]:
+        """Yield the segments that have positions above one, in order."""
+        known = self._known()
+        yield from known.segments[known.at(after + 1) :]
+
+    def _known(self) -> "Manifest":
+        """Return a manifest that is new enough, of this feed.
+
+        Raises:
+            NotAtHand: it has to be fetched first.
+            ConfigurationError: the archive is of another feed.
+        """
+        if self.archive.is_stale:
+            raise NotAtHand(self.archive.refresh)
+        self.archive.expect(self.feed)
+        return self.archive.manifest
+
+    def _footer(self, segment: "Segment") -> "Footer":
+        found = self.archive.footer(segment)
+        if found is None:
+            raise NotAtHand(partial(self.archive.load_footer, segment))
+        if strays := [one for one in found.partitions if one not in self._partitions]:
+            raise ConfigurationError(
+                f"The archive has events of partition {strays[0]}, which the feed does not have: "
+                "its partitions were others when it was sealed. Seal it into a new archive."
+            )
+        return found
+
+    def pages(
+        self,
+        connection: Connection,
+        partition: int,
+        *,
+        after: int,
+        until: int,
+        limit: int,
+        count: int,
+        types: TypeFilter | None,
+        each: bool,
+        room: int,
+        window: int,
+    ) -> ArchivedPages:
+        """Read pages; each ends where it would end if all of its events were in the table.
+
+        Args:
+            connection: that of the question.
+            partition: one of the feed's.
+            after: as for `PageQuery.read`; so are the next ones.
+            until: a position.
+            limit: how many rows.
+            count: how many pages.
+            types: which events.
+            each: whether positions are wanted.
+            room: how many bytes a page holds, unless a single event is larger.
+            window: how many rows a page looks at in search of events of some types.
+        """
+        boundary = self.boundary(connection)
+        end, pages = min(boundary, until), list[Stretch]()
+        while after < end:
+            page = _PageReader(Stretch(until), limit, room, window, each=each)
+            for place in self.groups(partition, after, end):
+                group = self.group(place)
+                page.take(group, group.above(after), group.above(end), types)
+                if page.is_done:
+                    break
+            found = page.stretch
+            if not page.is_done and found.until > boundary:
+                return ArchivedPages(pages, found, boundary, page.looked_at)
+            pages.append(found)
+            if not found.full or found.last is None or len(pages) == count:
+                return ArchivedPages(pages, None, after)
+            after = found.last[0]
+        return ArchivedPages(pages, Stretch(until), after)
+
+    def count(
+        self, connection: Connection, partition: int, events: int, *, after: int, until: int
+    ) -> tuple[int, int, int]:
+        """Count events, up to so many.
+
+        Returns:
+            The position of the last one, how many they are, and where the table goes on.
+        """
+        boundary = self.boundary(connection)
+        position, found, end = after, 0, min(boundary, until)
+        for place in self.groups(partition, after, end) if after < end else ():
+            entry, left = place.entry, events - found
+            is_inside = after < entry.first and entry.last <= end
+            if is_inside and entry.places == entry.events < left:
+                position, found = entry.last, found + entry.events
+                continue
+            group = self.group(place)
+            start, stop = group.above(after), group.above(end)
+            if count := min(group.count(start, stop), left):
+                position, found = group.positions[group.index_of(start, count)], found + count
+            if found == events:
+                break
+        return position, found, max(after, boundary)
+
+    def measure(
+        self, connection: Connection, partition: int, *, after: int, until: int, most: int
+    ) -> tuple[int, int, datetime | None, int]:
+        """Count places and events, until there are more places than so many.
+
+        Returns:
+            How many there are, the time of the first event, and where the table goes on.
+        """
+        boundary = self.boundary(connection)
+        places, events, end = 0, 0, min(boundary, until)
+        first: datetime | None = None
+        for place in self.groups(partition, after, end) if after < end else ():
+            group = None
+            start, stop = 0, place.entry.places
+            if not events or place.entry.last > end:
+                group = self.group(place)
+                start, stop = group.above(after), group.above(end)
+            count = place.entry.events if group is None else group.count(start, stop)
+            if group is not None and count and not events:
+                first = group.time(group.index_of(start, 1))
+            places, events = places + stop - start, events + count
+            if places > most:
+                break
+        return places, events, first, max(after, boundary)
+
+    def first_since(self, partition: int | None, moment: datetime, end: int) -> int | None:
+        """Return the first position of an event of a moment or later, up to an end."""
+        found: list[int] = []
+        for place in self.groups(
+            partition, 0, end, lambda one: one.latest is not None and one.latest >= moment
+        ):
+            if found and place.segment.after >= min(found):
+                break
+            if place.entry.latest is not None and place.entry.latest >= moment:
+                group = self.group(place)
+                index = group.first_since(moment)
+                if index is not None and group.positions[index] <= end:
+                    found.append(group.positions[index])
+        return min(found, default=None)
+
+    def last_of(
+        self, event_id: str, partition: int, end: int, types: TypeFilter | None
+    ) -> int | None:
+        """Return the position of the last event of an id, searching back from an end.
+
+        Raises:
+            Trimmed: there may be one, too far back to be searched for.
+        """
+        searched = 0
+        segments = self.segments(0, end)
+        for segment in reversed(segments[-SEGMENTS:]):
+            places = [*self.groups(partition, segment.after, min(segment.upto, end))]
+            for place in reversed(places):
+                entry = place.entry
+                if entry.lowest is None or not entry.lowest <= event_id <= (entry.highest or ""):
+                    continue
+                if searched == GROUPS:
+                    raise _too_far()
+                searched += 1
+                group = self.group(place)
+                allowed = None if types is None else group.of_types(types)
+                index = group.last_of(event_id, allowed)
+                if index is not None and group.positions[index] <= end:
+                    return group.positions[index]
+        if len(segments) > SEGMENTS:
+            raise _too_far()
+        return None
+
+    def parts(self, partition: int, after: int, end: int) -> list[Part]:
+        """Return how many rows there are, and where: by groups, or by segments if they are many."""
+        segments = self.segments(after, end)
+        if len(segments) > SEGMENTS:
+            partitions = len(self._partitions)
+            return [Part(one.after, one.upto, one.places / partitions) for one in segments]
+        parts = []
+        for place in self.groups(partition, after, end):
+            entry = place.entry
+            rows, last = entry.places, entry.last
+            if entry.first <= after or entry.last > end:
+                group = self.group(place)
+                start, stop = group.above(after), group.above(end)
+                rows, last = stop - start, group.positions[stop - 1]
+            if rows:
+                parts.append(Part(max(entry.first - 1, after), last, rows))
+        return parts
+
+    def positions(self, partition: int, after: int, end: int) -> list[int]:
+        """Return the positions of a partition's rows."""
+        return [
+            position
+            for place in self.groups(partition, after, end)
+            for group in [self.group(place)]
+            for position in group.positions[group.above(after) : group.above(end)]
+        ]
+
+    @property
+    def is_shared(self) -> bool:
+        """Tell whether readers reach the archive's files themselves."""
+        return self.archive.is_shared
+
+    def files(self, after: int, until: int, stop: Place | None) -> list[SegmentPlace]:
+        """Return the first files of the events between two positions.
+
+        Args:
+            after: a position.
+            until: another.
+            stop: where the reader wants to stop, if anywhere.
+        """
+        return list(islice(self._files(after, until, stop), FILES))
+
+    def _files(self, after: int, until: int, stop: Place | None) -> Iterator[SegmentPlace]:
+        for segment in self.segments(after, until):
+            low, high = max(segment.after, after), min(segment.upto, until)
+            if low >= high:
+                return
+            cursor = str(Place(high))
+            if stop is not None and high == stop.position:
+                cursor = str(stop)
+            elif high == segment.upto and Place.of(segment.last).position == high:
+                cursor = segment.last
+            yield SegmentPlace(segment, low, high, cursor)
+
+    def named(self, start: str, files: list[SegmentPlace]) -> Segments:
+        """Name files to their reader, without a connection: the store may be asked to sign.
+
+        Args:
+            start: the cursor after which their events begin.
+            files: what is in which.
+        """
+        url = self.archive.url
+        parts = tuple(
+            SegmentPart(url(one.segment), one.segment.size, one.after, one.upto, one.cursor)
+            for one in files
+        )
+        return Segments(parts, files[-1].cursor if files else start)
+
+
+class _PageReader:
+    """Read a page from the row groups of an archive, one after the other.
+
+    Args:
+        stretch: the page.
+        limit: how many rows it has at most.
+        room: how many bytes.
+        window: how many rows it looks at in search of events of some types.
+        each: whether the position of each event is wanted.
+    """
+
+    def __init__(self, stretch: Stretch, limit: int, room: int, window: int, *, each: bool) -> None:
+        self.stretch = stretch
+        self._limit = limit
+        self._room = room
+        self._window = window
+        self._each = each
+        self.looked_at = 0
+        """How many rows were looked at, if only some were chosen."""
+        self.is_done = False
+        """Whether the page ends here."""
+
+    def take(self, group: "Group", start: int, stop: int, types: TypeFilter | None) -> None:
+        """Take rows of a group, those of some types if any are named."""
+        if types is None:
+            self._take(group, range(start, stop))
+            return
+        # No more rows are looked at than a page may look at in search of its events.
+        stop = min(stop, start + self._window - self.looked_at)
+        self.looked_at += stop - start
+        is_seen = self.looked_at == self._window
+        if is_seen:
+            self.stretch.until = group.positions[stop - 1]
+        self._take(group, [one for one in group.of_types(types) if start <= one < stop])
+        self.is_done = self.is_done or is_seen
+
+    def _take(self, group: "Group", rows: Sequence[int]) -> None:
+        """Take rows of a group, as many as the page has room for."""
+        stretch = self.stretch
+        taken = rows[: self._limit - stretch.rows]
+        fitting = group.fitting(taken, self._room - stretch.size)
+        if fitting < len(taken):
+            if not stretch.parts and not any(map(group.is_there, taken[:fitting])):
+                fitting += 1  # The first event of a page always fits.
+            taken = taken[:fitting]
+            stretch.full = self.is_done = True
+        if not taken:
+            return
+        stretch.rows += len(taken)
+        last = taken[-1]
+        stretch.last = group.positions[last], group.event(last)
+        events, size = group.events(taken)
+        if events:
+            stretch.parts.append(events)
+            stretch.size += size
+        if self._each:
+            there = (row for row in taken if group.is_whole or group.is_there(row))
+            stretch.positions += [group.positions[row] for row in there]
+        if self.is_done or stretch.rows == self._limit:
+            stretch.full, self.is_done = stretch.last[0] < stretch.until, True
+
+
+def _too_far() -> Trimmed:
+    return Trimmed(
+        "The event of this id, if there is one, lies too far back in the archive to be looked "
+        "for: read on from a cursor."
+    )

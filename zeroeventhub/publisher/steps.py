@@ -1,0 +1,115 @@
+"""What a bound feed does, step by step: written once, carried out by a sync or an async engine."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Generator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from zeroeventhub.publisher.read_only import explained
+
+__all__ = [
+    "Pause",
+    "Query",
+    "Step",
+    "Steps",
+    "Work",
+    "carry_out",
+    "carry_out_async",
+    "drive",
+    "drive_async",
+]
+
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True)
+class Query:
+    """Call a function with a connection of the feed's engine."""
+
+    call: Callable[[Connection], Any]
+
+
+@dataclass(frozen=True)
+class Work:
+    """Call a function that takes a while and needs no connection."""
+
+    call: Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Pause:
+    """Wait for some seconds."""
+
+    seconds: float
+
+
+Step: TypeAlias = Query | Work | Pause
+
+Steps: TypeAlias = Generator[Step, Any, _Answer]
+"""Decisions: each step is yielded, its result is sent back, and its error is raised there."""
+
+
+def carry_out(engine: Engine, step: Step) -> Any:
+    """Carry out a step with a sync engine."""
+    if isinstance(step, Query):
+        with explained(), engine.connect() as connection:
+            return step.call(connection)
+    if isinstance(step, Work):
+        return step.call()
+    time.sleep(step.seconds)
+    return None
+
+
+async def carry_out_async(engine: AsyncEngine, step: Step) -> Any:
+    """Carry out a step with an async engine; work is done in a thread."""
+    if isinstance(step, Query):
+        with explained():
+            async with engine.connect() as connection:
+                return await connection.run_sync(step.call)
+    if isinstance(step, Work):
+        return await asyncio.to_thread(step.call)
+    await asyncio.sleep(step.seconds)
+    return None
+
+
+def drive(steps: Steps[_Answer], carry_out: Callable[[Step], Any]) -> _Answer:
+    """Carry out every step; return what they return, or raise what they raise."""
+    go_on: Callable[[], Step] = partial(next, steps)
+    try:
+        while True:
+            step = go_on()
+            try:
+                go_on = partial(steps.send, carry_out(step))
+            except Exception as error:  # noqa: BLE001 - decisions judge it
+                go_on = partial(steps.throw, error)
+    except StopIteration as end:
+        answer: _Answer = end.value
+        return answer
+    finally:
+        del go_on  # an error knows this frame, which must not know the error
+        steps.close()
+
+
+async def drive_async(
+    steps: Steps[_Answer], carry_out: Callable[[Step], Awaitable[Any]]
+) -> _Answer:
+    """Carry out every step; see `drive`."""
+    go_on: Callable[[], Step] = partial(next, steps)
+    try:
+        while True:
+            step = go_on()
+            try:
+                go_on = partial(steps.send, await carry_out(step))
+            except Exception as error:  # noqa: BLE001 - decisions judge it
+                go_on = partial(steps.throw, error)
+    except StopIteration as end:
+        answer: _Answer = end.value
+        return answer
+    finally:
+        del go_on  # an error knows this frame, which must not know the error
+        steps.close()
