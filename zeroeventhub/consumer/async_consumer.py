@@ -8,7 +8,6 @@ from typing import Any
 
 from zeroeventhub.client import AsyncClient
 from zeroeventhub.consumer.base import BaseConsumer
-from zeroeventhub.consumer.driving import next_step
 from zeroeventhub.consumer.page import AsyncPendingPage, Wish
 from zeroeventhub.consumer.page_transactions import PageTransactions
 from zeroeventhub.consumer.progress import AsyncProgressReporter
@@ -17,6 +16,7 @@ from zeroeventhub.consumer.signals import stop_on_signals
 from zeroeventhub.consumer.steps import Deliver, Discover, Fetch, Pause, Step
 from zeroeventhub.consumer.store_session import StoreSteps, async_engine, in_store_async
 from zeroeventhub.consumer.tasks import AsyncPrefetcher, Tasks
+from zeroeventhub.driving import next_step
 from zeroeventhub.errors import ZeroEventHubError
 
 __all__ = ["AsyncConsumer"]

@@ -8,7 +8,6 @@ from typing import Any
 
 from zeroeventhub.client import Client
 from zeroeventhub.consumer.base import BaseConsumer
-from zeroeventhub.consumer.driving import next_step
 from zeroeventhub.consumer.page import PendingPage, Wish
 from zeroeventhub.consumer.page_transactions import PageTransactions
 from zeroeventhub.consumer.progress import ProgressReporter
@@ -17,6 +16,7 @@ from zeroeventhub.consumer.signals import stop_on_signals
 from zeroeventhub.consumer.steps import Deliver, Discover, Fetch, Pause, Step
 from zeroeventhub.consumer.store_session import StoreSteps, in_store, sync_engine
 from zeroeventhub.consumer.threads import Prefetcher, Threads
+from zeroeventhub.driving import next_step
 from zeroeventhub.errors import ZeroEventHubError
 
 __all__ = ["Consumer"]

@@ -13,9 +13,9 @@ from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from zeroeventhub.client import AsyncClient, Client
-from zeroeventhub.consumer.driving import drive, drive_async
 from zeroeventhub.consumer.store.store import CursorStore
 from zeroeventhub.databases.errors import reaching_store
+from zeroeventhub.driving import drive, drive_async
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import FIRST, LAG, Event, Lag, Partition
 from zeroeventhub.wire.cloud_event import event_time

@@ -9,7 +9,6 @@ from typing import Any
 
 from zeroeventhub.client import AsyncClient
 from zeroeventhub.consumer.config import Config
-from zeroeventhub.consumer.driving import drive_async, drop_traceback
 from zeroeventhub.consumer.landing import prepare_rows
 from zeroeventhub.consumer.page import Wish
 from zeroeventhub.consumer.page_transactions import PageTransactions, Result, Transact, Work
@@ -28,6 +27,7 @@ from zeroeventhub.consumer.steps import (
     Stop,
 )
 from zeroeventhub.consumer.store_session import in_store_async
+from zeroeventhub.driving import drive_async, drop_traceback
 from zeroeventhub.errors import Fenced
 from zeroeventhub.protocol import Page
 from zeroeventhub.wire.ndjson import PageEvents

@@ -11,7 +11,6 @@ from typing import Any
 
 from zeroeventhub.client import Client
 from zeroeventhub.consumer.config import Config
-from zeroeventhub.consumer.driving import drive, drop_traceback
 from zeroeventhub.consumer.landing import prepare_rows
 from zeroeventhub.consumer.page import Wish
 from zeroeventhub.consumer.page_transactions import PageTransactions, Result, Transact
@@ -30,6 +29,7 @@ from zeroeventhub.consumer.steps import (
     Stop,
 )
 from zeroeventhub.consumer.store_session import in_store
+from zeroeventhub.driving import drive, drop_traceback
 from zeroeventhub.errors import Fenced
 from zeroeventhub.protocol import Page
 from zeroeventhub.wire.ndjson import PageEvents

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, Ty
 from sqlalchemy import Connection, event
 
 from zeroeventhub.at_hand import NotAtHand, Parts
+from zeroeventhub.driving import drive, drive_async
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import EXTENSIONS, FeedInfo, Segments
 from zeroeventhub.publisher import compacting, trimming
@@ -32,8 +33,6 @@ from zeroeventhub.publisher.steps import (
     Work,
     carry_out,
     carry_out_async,
-    drive,
-    drive_async,
 )
 from zeroeventhub.publisher.trimming import SILENCE, TrimBound, Trimmer, TrimPlan
 

@@ -2,9 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy import Connection, Engine
@@ -20,8 +19,6 @@ __all__ = [
     "Work",
     "carry_out",
     "carry_out_async",
-    "drive",
-    "drive_async",
 ]
 
 _Answer = TypeVar("_Answer")
@@ -75,41 +72,3 @@ async def carry_out_async(engine: AsyncEngine, step: Step) -> Any:
         return await asyncio.to_thread(step.call)
     await asyncio.sleep(step.seconds)
     return None
-
-
-def drive(steps: Steps[_Answer], carry_out: Callable[[Step], Any]) -> _Answer:
-    """Carry out every step; return what they return, or raise what they raise."""
-    go_on: Callable[[], Step] = partial(next, steps)
-    try:
-        while True:
-            step = go_on()
-            try:
-                go_on = partial(steps.send, carry_out(step))
-            except Exception as error:  # noqa: BLE001 - decisions judge it
-                go_on = partial(steps.throw, error)
-    except StopIteration as end:
-        answer: _Answer = end.value
-        return answer
-    finally:
-        del go_on  # an error knows this frame, which must not know the error
-        steps.close()
-
-
-async def drive_async(
-    steps: Steps[_Answer], carry_out: Callable[[Step], Awaitable[Any]]
-) -> _Answer:
-    """Carry out every step; see `drive`."""
-    go_on: Callable[[], Step] = partial(next, steps)
-    try:
-        while True:
-            step = go_on()
-            try:
-                go_on = partial(steps.send, await carry_out(step))
-            except Exception as error:  # noqa: BLE001 - decisions judge it
-                go_on = partial(steps.throw, error)
-    except StopIteration as end:
-        answer: _Answer = end.value
-        return answer
-    finally:
-        del go_on  # an error knows this frame, which must not know the error
-        steps.close()
