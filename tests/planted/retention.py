@@ -153,9 +153,9 @@ PLANTED = (
     ),
     Planted(
         "the last segment is erased from as well",
-        "archive/writing.py",
-        "for segment in archive.look().segments]:",
-        "for segment in archive.look().segments[:-1]]:",
+        "archive/archive.py",
+        "for segment in self.look().segments]:",
+        "for segment in self.look().segments[:-1]]:",
         _ERASING,
     ),
     Planted(

@@ -8,6 +8,7 @@ from pathlib import Path
 from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -21,8 +22,8 @@ from zeroeventhub.archive.manifest import (
     Segment,
     is_whole,
 )
-from zeroeventhub.archive.objects import Objects, Sharing, damaged
-from zeroeventhub.archive.writing import Draft, Made, erase
+from zeroeventhub.archive.objects import Objects, damaged
+from zeroeventhub.archive.writing import Draft, Made, without
 from zeroeventhub.errors import ConfigurationError, Unavailable
 
 if TYPE_CHECKING:
@@ -85,7 +86,9 @@ class Archive:
         )
         """What is in the store."""
         self._manifests = Manifests(self.objects)
-        self._sharing = Sharing(self.objects, shared, min(shared_for, grace))
+        _check_shared(shared, self.objects)
+        self._shared = shared
+        self._shared_for = min(shared_for, grace)
         self._memory = Memory(memory_bytes)
         # Archives that are given one folder keep apart.
         own = blake2b(repr(self.objects.store).encode(), digest_size=8).hexdigest()
@@ -137,16 +140,21 @@ class Archive:
     @property
     def is_shared(self) -> bool:
         """Tell whether readers reach the files themselves."""
-        return self._sharing.is_on
+        return self._shared is not None
 
     def url(self, segment: Segment) -> str:
         """Return the URL by which readers reach the file of a segment.
 
         Raises:
+            ConfigurationError: files are not shared.
             Unavailable: the store did not answer, which was asked to sign it.
         """
         path, _ = _paths(segment.name)
-        return self._sharing.url(path)
+        if self._shared is None:
+            raise ConfigurationError("The files of this archive are not shared: Archive(shared=…).")
+        if self._shared == SIGNED:
+            return self.objects.signed(path, self._shared_for)
+        return f"{self._shared.rstrip('/')}/{path}"
 
     def sealed(self) -> int:
         """Return the position up to which all events are in the archive, by its newest manifest.
@@ -173,17 +181,17 @@ class Archive:
 
     def footer(self, segment: Segment) -> Footer | None:
         """Return the index of a segment, if it is at hand."""
-        found: Footer | None = self._kept(segment.name, "footer")
+        found: Footer | None = self._memory.get((segment.name, "footer"))
         return found
 
     def group(self, segment: Segment, number: int) -> Group | None:
         """Return a row group of a segment, if it is at hand."""
-        found: Group | None = self._kept(segment.name, number)
+        found: Group | None = self._memory.get((segment.name, number))
         return found
 
     def places(self, segment: Segment) -> Places | None:
         """Return where the positions of a segment are, if that is at hand."""
-        found: Places | None = self._kept(segment.name, "places")
+        found: Places | None = self._memory.get((segment.name, "places"))
         return found
 
     def load_footer(self, segment: Segment) -> Footer:
@@ -309,8 +317,44 @@ class Archive:
         return False
 
     def erase(self, ids: Collection[str], keys: Collection[str], bare: Callable[[int], str]) -> int:
-        """Put segments without some events in the place of those that have them; see `erase`."""
-        return erase(self, ids, keys, bare)
+        """Put segments without some events in the place of those that have them.
+
+        Stopped anywhere, it can be done again: what is erased is erased.
+
+        Args:
+            ids: of the events.
+            keys: of more of them.
+            bare: makes the cursor after an event that is no longer there, of its position.
+
+        Returns:
+            How many events were erased.
+
+        Raises:
+            Unavailable: the store did not answer; do it again.
+        """
+        erased = 0
+        for name in [segment.name for segment in self.look().segments]:
+            # Until it is done, or nothing is left to do; another process may be sealing.
+            while segment := next(
+                (one for one in self.manifest.segments if one.name == name), None
+            ):
+                if not keys and not self._may_have(segment, ids):
+                    break
+                made, events = without(self.content(segment), segment, ids, keys, bare)
+                if made is None:
+                    break
+                if self.replace(made, name, events):
+                    erased += events
+        return erased
+
+    def _may_have(self, segment: Segment, ids: Collection[str]) -> bool:
+        """Tell whether an id lies between the lowest and the highest of a row group."""
+        return any(
+            one.lowest <= identity <= one.highest
+            for one in self.load_footer(segment).entries
+            if one.lowest is not None and one.highest is not None
+            for identity in ids
+        )
 
     def tidy(self) -> list[str]:
         """Delete files that nobody needs any more, and return their names.
@@ -366,9 +410,6 @@ class Archive:
         if self._disk is not None and (gone or not before.generation):
             self._disk.keep_only(names)
 
-    def _kept(self, name: str, part: str | int) -> Any:
-        return self._memory.get((name, part))
-
     def _part(
         self,
         name: str,
@@ -414,3 +455,20 @@ class Archive:
 def _paths(name: str) -> list[str]:
     """Name the files of a segment: that of its events, and the one beside it."""
     return [f"{_FOLDER}/{name}{_FILE}", f"{_FOLDER}/{name}{_PLACES}"]
+
+
+SIGNED = "signed"
+"""Says that files are shared by URLs that the store signs."""
+
+
+def _check_shared(shared: str | None, objects: Objects) -> None:
+    """Refuse a way by which no reader would reach files; see `Archive`."""
+    if shared == SIGNED:
+        if not objects.signs:
+            raise ConfigurationError(
+                "This store does not sign URLs: share its files by a URL, or not at all."
+            )
+    elif shared is not None and urlsplit(shared).scheme not in {"file", "http", "https"}:
+        raise ConfigurationError(
+            f'The files of an archive are shared by a URL of file, http or https, or as "{SIGNED}".'
+        )

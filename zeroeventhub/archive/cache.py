@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
 from threading import Lock
-from typing import Protocol
+from typing import Any, Protocol
 from weakref import WeakValueDictionary
 from zlib import crc32
 
@@ -51,8 +51,8 @@ class Memory:
         self._weight = 0
         self._lock = Lock()
 
-    def get(self, key: Hashable) -> _Weighed | None:
-        """Return what is kept under a key."""
+    def get(self, key: Hashable) -> Any:
+        """Return what is kept under a key; None if nothing is."""
         with self._lock:
             if key in self._held:
                 self._held.move_to_end(key)

@@ -4,7 +4,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Sequence
 from datetime import datetime
 from functools import cached_property
-from io import BytesIO, RawIOBase
+from io import SEEK_CUR, SEEK_END, SEEK_SET, BytesIO
 from itertools import accumulate, takewhile
 from typing import Any, Literal
 
@@ -218,7 +218,7 @@ class Places:
         return None if index < 0 else (self._positions[index], self._partitions[index])
 
 
-class _Part(RawIOBase):
+class _Part(BytesIO):
     """Be a file of which only one row group is there.
 
     Args:
@@ -228,33 +228,17 @@ class _Part(RawIOBase):
     """
 
     def __init__(self, content: bytes, start: int, size: int) -> None:
-        super().__init__()
-        self._content, self._start, self._size = content, start, size
-        self._place = 0
+        super().__init__(content)
+        self._start, self._size = start, size
 
-    def seekable(self) -> bool:
-        """Tell that it is."""
-        return True
-
-    def readable(self) -> bool:
-        """Tell that it is."""
-        return True
-
-    def seek(self, place: int, whence: int = 0) -> int:
-        """Go to a place."""
-        self._place = place + (0, self._place, self._size)[whence]
-        return self._place
+    def seek(self, place: int, whence: int = SEEK_SET) -> int:
+        """Go to a place of the whole file."""
+        place += {SEEK_SET: 0, SEEK_CUR: self.tell(), SEEK_END: self._size}[whence]
+        return super().seek(place - self._start) + self._start
 
     def tell(self) -> int:
-        """Return the place."""
-        return self._place
-
-    def read(self, size: int = -1) -> bytes:
-        """Read bytes of the group."""
-        start = self._place - self._start
-        found = self._content[start:] if size < 0 else self._content[start : start + size]
-        self._place += len(found)
-        return found
+        """Return the place in the whole file."""
+        return super().tell() + self._start
 
 
 def _lines(data: Any) -> Lines:

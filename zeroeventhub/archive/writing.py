@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from io import BytesIO
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zlib import crc32
 
 import pyarrow as pa
@@ -22,13 +22,10 @@ from zeroeventhub.archive.manifest import (
     encode_index,
 )
 
-if TYPE_CHECKING:
-    from zeroeventhub.archive.archive import Archive
-
 __all__ = [
     "Draft",
     "Made",
-    "erase",
+    "without",
 ]
 
 GROUP_EVENTS = 10_000
@@ -253,58 +250,9 @@ _TELLING = ("id", "key", "headers", "data")
 """The columns that may tell of somebody; when an event of what type was there stays known."""
 
 
-def erase(
-    archive: "Archive", ids: Collection[str], keys: Collection[str], bare: Callable[[int], str]
-) -> int:
-    """Put segments without some events in the place of those that have them.
-
-    Stopped anywhere, it can be done again: what is erased is erased.
-
-    Args:
-        archive: has the segments.
-        ids: of the events.
-        keys: of more of them.
-        bare: makes the cursor behind an event that is no longer there, of its position.
-
-    Returns:
-        How many events were erased.
-
-    Raises:
-        Unavailable: the store did not answer; do it again.
-    """
-    erased = 0
-    for name in [segment.name for segment in archive.look().segments]:
-        # Until it is done, or nothing is left to do; somebody else may be sealing.
-        while (segment := _named(archive, name)) is not None:
-            if not keys and not _may_have(archive, segment, ids):
-                break
-            made, events = _without(archive.content(segment), segment, ids, keys, bare)
-            if made is None:
-                break
-            if archive.replace(made, name, events):
-                erased += events
-    return erased
-
-
-def _named(archive: "Archive", name: str) -> "Segment | None":
-    found = (segment for segment in archive.manifest.segments if segment.name == name)
-    return next(found, None)
-
-
-def _may_have(archive: "Archive", segment: "Segment", ids: Collection[str]) -> bool:
-    """Tell whether an id lies between the lowest and the highest of a row group."""
-    entries = archive.load_footer(segment).entries
-    return any(
-        one.lowest <= identity <= one.highest
-        for one in entries
-        if one.lowest is not None and one.highest is not None
-        for identity in ids
-    )
-
-
-def _without(
+def without(
     content: bytes,
-    segment: "Segment",
+    segment: Segment,
     ids: Collection[str],
     keys: Collection[str],
     bare: Callable[[int], str],

@@ -120,7 +120,7 @@ def build(
             queries,
             # Consumers that come late read on from the archive.
             registry=registry if archive is None else None,
-            version=None if defined.versions is None else defined.versions[1],
+            version=defined.version,
         )
         compactor = _compactor(defined, reader, source, marks, trimmer)
     if archive is not None:
@@ -189,14 +189,15 @@ def _archive_reader(defined: Definition, source: Source) -> ArchiveReader | None
 
 def _key_query(defined: Definition, source: Source, page_bytes: int) -> KeyQuery | None:
     """Return what reads the events of a key, if they have versions that are shown."""
-    if defined.versions is None or not defined.shows_keys:
+    version = defined.version
+    if version is None or not defined.shows_keys:
         return None
     if source.events is not None and defined.envelope and "id" not in defined.attributes:
         raise ConfigurationError(
             "With the ordering sequenced, events of a key are read without positions, which "
             "would be their ids: give the column of their ids as well."
         )
-    key, version = defined.versions
+    key = defined.attributes["key"]
     return KeyQuery(defined.events, key, version, source, defined.mapper, page_bytes=page_bytes)
 
 
@@ -241,7 +242,7 @@ def _compactor(
     defined: Definition, reader: Reader, source: Source, marks: Marks, trimmer: Trimmer
 ) -> Compactor | None:
     """Return what keeps the last event of each key, if the feed says that it does."""
-    if defined.compaction is None or defined.compacted_by is None:
+    if defined.compaction is None:
         return None
     tombstone = defined.compaction.tombstone
     return Compactor(
@@ -249,7 +250,7 @@ def _compactor(
         source,
         marks,
         trimmer.before,
-        key=defined.compacted_by,
+        key=defined.attributes["key"],
         tombstone=None if tombstone is None else resolve(defined.events.table, tombstone),
         keep=defined.compaction.keep_tombstones,
     )

@@ -105,7 +105,7 @@ class Compactor:
         marks: Marks,
         before: Before,
         *,
-        key: Column[Any],
+        key: ColumnElement[Any],
         tombstone: ColumnElement[bool] | None,
         keep: timedelta,
     ) -> None:
@@ -171,10 +171,10 @@ class Compactor:
         later: Any = positions.alias("later")
         position = later.c[str(source.position.key)]
         if source.events is None:
-            rows, key = later, later.c[self._key.key]
+            rows, key = later, later.c[str(self._key.key)]
         else:
             events = source.events.alias("later_event")
-            key = events.c[self._key.key]
+            key = events.c[str(self._key.key)]
             pairs = [(later.c[name], str(one.key)) for name, one in source.key.items()]
             rows = later.join(events, and_(*(one == events.c[name] for one, name in pairs)))
         is_later = and_(position > source.position, position <= given("settled"))

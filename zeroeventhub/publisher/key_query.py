@@ -51,8 +51,8 @@ class KeyQuery:
     def __init__(
         self,
         published: Events,
-        key: Column[Any],
-        version: Column[Any],
+        key: ColumnElement[Any],
+        version: ColumnElement[Any],
         source: Source,
         mapper: Mapper,
         *,

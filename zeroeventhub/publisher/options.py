@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from sqlalchemy import Column, ColumnElement, Integer, Table, inspect
@@ -27,14 +27,11 @@ if TYPE_CHECKING:
 __all__ = [
     "Definition",
     "attributes_of",
-    "beside",
-    "compacted_by",
     "envelope_of",
+    "info_of",
     "key_of",
-    "lasting",
     "partition_of",
     "table_of",
-    "versions_of",
 ]
 
 _ATTRIBUTE = re.compile(r"[a-z0-9]{1,20}", re.ASCII)
@@ -45,7 +42,160 @@ _TAKEN = (
 )
 """What other parameters of a feed stand for."""
 
-_Kept = TypeVar("_Kept", Retention, Progress)
+
+@dataclass(frozen=True, kw_only=True)
+class Definition:
+    """Hold what a caller has said of a feed, found in its table.
+
+    Attributes:
+        events: the table, and the columns of an event's place in it.
+        ordering_name: of the ordering; None for the database's own.
+        partitions: their number or their layout; None for as many as the table has events in.
+        info: what the feed says of itself, but for its extensions.
+        mapper: turns rows into events.
+        envelope: that of CloudEvents, if events have one.
+        attributes: the expressions of id, type, key and time, those that there are.
+        version: the column of an event's number within its key, if there is one.
+        shows_keys: whether readers may ask for the events of a key.
+        seal: makes the digests of cursors.
+        is_mutable: whether rows are changed after they were written.
+        retention: where the feed's mark is kept.
+        progress: where the progress of consumers is kept.
+        archive: where history is sealed to.
+        compaction: which events are kept of a key.
+
+    Raises:
+        ConfigurationError: two of these do not go together.
+    """
+
+    events: Events
+    ordering_name: str | None
+    partitions: int | Layout | None
+    info: FeedInfo
+    mapper: Mapper
+    envelope: CloudEvents | None
+    attributes: Mapping[str, ColumnElement[Any]]
+    version: ColumnElement[Any] | None
+    shows_keys: bool
+    seal: Seal
+    is_mutable: bool
+    retention: Retention | None
+    progress: Progress | None
+    archive: "Archive | None"
+    compaction: Compaction | None
+
+    def __post_init__(self) -> None:
+        """Refuse what does not go together."""
+        self._check_versions()
+        self._check_compaction()
+        table = self.events.table
+        for kept in (self.retention, self.progress):
+            if kept is not None and kept.table.schema != table.schema:
+                raise ConfigurationError(
+                    f"What is known of the feed over table {table.fullname!r} is kept beside it: "
+                    f"{type(kept).__name__}(schema={table.schema!r})."
+                )
+        if self.archive is not None:
+            self._check_archive()
+
+    def _check_versions(self) -> None:
+        key, version = self.attributes.get("key"), self.version
+        if version is None:
+            if self.shows_keys:
+                raise ConfigurationError(
+                    "The history of a key is read in the order of versions: give the column of "
+                    "those."
+                )
+            return
+        if key is None:
+            raise ConfigurationError(
+                "A version is the number of an event within its key: give both."
+            )
+        if not (isinstance(key, Column) and isinstance(version, Column)):
+            raise ConfigurationError("Where events have versions, key and version are columns.")
+        if not isinstance(version.type, Integer):
+            raise ConfigurationError(f"A version is a whole number; {version} is not.")
+        value_of(key, "")
+        expect_unique(self.events.table, key, version)
+
+    def _check_compaction(self) -> None:
+        if self.compaction is None:
+            return
+        if not isinstance(self.attributes.get("key"), Column):
+            raise ConfigurationError(
+                "A feed is compacted by its key, which has to be a column of its table: give key."
+            )
+        if self.version is not None:
+            raise ConfigurationError(
+                "A key's versions are counted on from its events, of which compaction would leave "
+                "the last: leave out version or compaction."
+            )
+        if self.retention is None:
+            raise ConfigurationError(
+                "A feed that is compacted has to know of it: give it retention=Retention() as well."
+            )
+        if self.compaction.tombstone is not None and self.events.time is None:
+            raise ConfigurationError(
+                "Tombstones are kept for some time: give the column of the time of events."
+            )
+
+    def _check_archive(self) -> None:
+        if self.is_mutable:
+            raise ConfigurationError(
+                "A feed whose rows are changed or deleted cannot be sealed, for what is in an "
+                "archive stays as it is: leave out mutable or archive."
+            )
+        if self.grows:
+            raise ConfigurationError(
+                "An archive holds a fixed number of partitions: give the number of partitions as "
+                "well."
+            )
+        if self.retention is None:
+            raise ConfigurationError(
+                "A feed with an archive has to know what was trimmed of its table: give it "
+                "retention=Retention() as well."
+            )
+
+    @property
+    def ids(self) -> AbstractSet[int]:
+        """Return the partitions that events may be in, read or not."""
+        if isinstance(self.partitions, Layout):
+            return self.partitions.ids
+        return frozenset(partition.id for partition in self.info.partitions)
+
+    @property
+    def grows(self) -> bool:
+        """Tell whether there are as many partitions as the table has events in."""
+        return self.events.partition is not None and self.partitions is None
+
+    @property
+    def scheme(self) -> str:
+        """Return a word for how events are divided that another division does not have."""
+        return "layout" if isinstance(self.partitions, Layout) else str(self.partitions)
+
+    @property
+    def used(self) -> list[ColumnElement[Any]]:
+        """Return all columns and expressions that are read."""
+        events, attributes = self.events, self.attributes
+        known = [*events.key, events.partition, events.time, self.version]
+        known += [attributes.get("type"), attributes.get("id")]
+        if self.version is not None:
+            known.append(attributes["key"])
+        return [*self.mapper.columns, *(one for one in known if one is not None)]
+
+    def ordering(self, dialect: str) -> Ordering:
+        """Make the ordering of the table, for a database by SQLAlchemy's name for it.
+
+        Raises:
+            ConfigurationError: events of this database cannot be put in this order.
+        """
+        return ordering_for(dialect, self.events, self.ordering_name)
+
+    def marks(self, source: Source) -> Marks | None:
+        """Return what reads and raises the feed's mark, if it has a place."""
+        if self.retention is None:
+            return None
+        return Marks(self.retention, source, self.ids)
 
 
 def table_of(table: Table | type[Any]) -> Table:
@@ -55,6 +205,14 @@ def table_of(table: Table | type[Any]) -> Table:
     if not isinstance(found, Table):
         raise ConfigurationError(f"{table!r} is neither a Table nor a class mapped to one.")
     return found
+
+
+def envelope_of(table: Table, cloudevents: bool | str) -> CloudEvents | None:
+    """Return the envelope of events, if they are to have one."""
+    if not cloudevents:
+        return None
+    source = cloudevents if isinstance(cloudevents, str) else f"/{quote(table.name)}"
+    return CloudEvents(source=source, type=str(table.name))
 
 
 def attributes_of(
@@ -75,72 +233,6 @@ def attributes_of(
                 f"to z and digits, and is none of {', '.join(_TAKEN)}."
             )
     return attributes
-
-
-def beside(table: Table, kept: _Kept | None) -> _Kept | None:
-    """Refuse a table about a feed that another one of its name might be taken for."""
-    if kept is not None and kept.table.schema != table.schema:
-        raise ConfigurationError(
-            f"What is known of the feed over table {table.fullname!r} is kept beside it: "
-            f"{type(kept).__name__}(schema={table.schema!r})."
-        )
-    return kept
-
-
-def compacted_by(
-    table: Table,
-    compaction: Compaction,
-    *,
-    key: Expression | None,
-    time: Expression | None,
-    version: Expression | None,
-    retention: Retention | None,
-) -> Column[Any]:
-    """Find the column of keys by which a feed is compacted.
-
-    Raises:
-        ConfigurationError: there is none, or what has to be beside it is not there.
-    """
-    column = None if key is None else resolve(table, key)
-    if not isinstance(column, Column):
-        raise ConfigurationError(
-            "A feed is compacted by its key, which has to be a column of its table: give key."
-        )
-    if version is not None:
-        raise ConfigurationError(
-            "A key's versions are counted on from its events, of which compaction would leave the "
-            "last: leave out version or compaction."
-        )
-    if retention is None:
-        raise ConfigurationError(
-            "A feed that is compacted has to know of it: give it retention=Retention() as well."
-        )
-    if compaction.tombstone is not None and time is None:
-        raise ConfigurationError(
-            "Tombstones are kept for some time: give the column of the time of events."
-        )
-    return column
-
-
-def lasting(
-    archive: "Archive | None", retention: Retention | None, *, mutable: bool, grows: bool
-) -> "Archive | None":
-    """Refuse an archive of what changes, and one that nobody would know to read."""
-    if archive is not None and mutable:
-        raise ConfigurationError(
-            "A feed whose rows are changed or deleted cannot be sealed, for what is in an archive "
-            "stays as it is: leave out mutable or archive."
-        )
-    if archive is not None and grows:
-        raise ConfigurationError(
-            "An archive holds a fixed number of partitions: give the number of partitions as well."
-        )
-    if archive is not None and retention is None:
-        raise ConfigurationError(
-            "A feed with an archive has to know what was trimmed of its table: give it "
-            "retention=Retention() as well."
-        )
-    return archive
 
 
 def key_of(
@@ -189,92 +281,8 @@ def partition_of(
     return column
 
 
-def versions_of(
-    table: Table, key: Expression | None, version: Expression
-) -> tuple[Column[Any], Column[Any]]:
-    """Find the columns of keys and versions, which an index has to serve together."""
-    if key is None:
-        raise ConfigurationError("A version is the number of an event within its key: give both.")
-    found = resolve(table, key), resolve(table, version)
-    if not (isinstance(found[0], Column) and isinstance(found[1], Column)):
-        raise ConfigurationError("Where events have versions, key and version are columns.")
-    if not isinstance(found[1].type, Integer):
-        raise ConfigurationError(f"A version is a whole number; {found[1]} is not.")
-    value_of(found[0], "")
-    expect_unique(table, found[0], found[1])
-    return found[0], found[1]
-
-
-def envelope_of(table: Table, cloudevents: bool | str) -> CloudEvents | None:
-    """Return the envelope of events, if they are to have one."""
-    if not cloudevents:
-        return None
-    source = cloudevents if isinstance(cloudevents, str) else f"/{quote(table.name)}"
-    return CloudEvents(source=source, type=str(table.name))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Definition:
-    """Hold what a caller has said of a feed, found in its table.
-
-    Attributes:
-        events: the table, and what tells of an event's place in it.
-        ordering_name: of the ordering; None for the database's own.
-        info: what the feed says of itself, but for its extensions.
-        ids: the partitions that events may be in, read or not.
-        grows: whether there are as many partitions as the table has events in.
-        scheme: how events are divided, in a word that another division does not have.
-        mapper: turns rows into events.
-        envelope: that of CloudEvents, if events have one.
-        attributes: the expressions of id, type, key and time, those that there are.
-        versions: the columns of keys and of an event's number within its key, if there are any.
-        shows_keys: whether readers may ask for the events of a key.
-        seal: makes the digests of cursors.
-        is_mutable: whether rows are changed after they were written.
-        retention: where the feed's mark is kept.
-        progress: where it is kept how far consumers have come.
-        archive: where history is sealed to.
-        compaction: what is said of the events that are kept of a key.
-        compacted_by: the column of those keys.
-    """
-
-    events: Events
-    ordering_name: str | None
-    info: FeedInfo
-    ids: AbstractSet[int]
-    grows: bool
-    scheme: str
-    mapper: Mapper
-    envelope: CloudEvents | None
-    attributes: Mapping[str, ColumnElement[Any]]
-    versions: tuple[Column[Any], Column[Any]] | None
-    shows_keys: bool
-    seal: Seal
-    is_mutable: bool
-    retention: Retention | None
-    progress: Progress | None
-    archive: "Archive | None"
-    compaction: Compaction | None
-    compacted_by: Column[Any] | None
-
-    @property
-    def used(self) -> list[ColumnElement[Any]]:
-        """Return all columns and expressions that are read."""
-        events = self.events
-        known = (*events.key, *(self.versions or ()), events.partition, events.time)
-        told = (self.attributes.get("type"), self.attributes.get("id"))
-        return [*self.mapper.columns, *(one for one in (*known, *told) if one is not None)]
-
-    def ordering(self, dialect: str) -> Ordering:
-        """Make the ordering of the table, for a database by SQLAlchemy's name for it.
-
-        Raises:
-            ConfigurationError: events of this database cannot be put in this order.
-        """
-        return ordering_for(dialect, self.events, self.ordering_name)
-
-    def marks(self, source: Source) -> Marks | None:
-        """Return what knows the feed's mark, if it has a place."""
-        if self.retention is None:
-            return None
-        return Marks(self.retention, source, self.ids)
+def info_of(partitions: int | Layout | None) -> FeedInfo:
+    """Return what a feed says of itself, but for its extensions."""
+    if isinstance(partitions, Layout):
+        return partitions.info()
+    return FeedInfo.of(1 if partitions is None else partitions)

@@ -13,7 +13,6 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.partitions import Layout
-from zeroeventhub.protocol import FeedInfo
 from zeroeventhub.publisher.assembly import build
 from zeroeventhub.publisher.bound_feed import AsyncBoundFeed, BoundFeed
 from zeroeventhub.publisher.compacting import Compaction
@@ -22,14 +21,11 @@ from zeroeventhub.publisher.mapping import Data, Expression, Mapper, resolve
 from zeroeventhub.publisher.options import (
     Definition,
     attributes_of,
-    beside,
-    compacted_by,
     envelope_of,
+    info_of,
     key_of,
-    lasting,
     partition_of,
     table_of,
-    versions_of,
 )
 from zeroeventhub.publisher.ordering import Events, Ordering
 from zeroeventhub.publisher.partition_hash import hash_on_connect
@@ -129,14 +125,10 @@ class TableFeed:
     ) -> None:
         found = table_of(table)
         named = {"id": id, "type": type, "key": key, "time": time}
-        given = {name: column for name, column in named.items() if column is not None}
+        given = {
+            name: resolve(found, column) for name, column in named.items() if column is not None
+        }
         envelope = envelope_of(found, cloudevents)
-        if isinstance(partitions, Layout):
-            info, ids, scheme = partitions.info(), partitions.ids, "layout"
-        else:
-            info, scheme = FeedInfo.of(1 if partitions is None else partitions), str(partitions)
-            ids = frozenset(partition.id for partition in info.partitions)
-        grows = partition is not None and partitions is None
         mapper = Mapper(
             found,
             data=list(found.c) if data is None else data,
@@ -144,41 +136,24 @@ class TableFeed:
             envelope=envelope,
             headers=headers or {},
         )
-        versions = None if version is None else versions_of(found, key, version)
-        if key_history and versions is None:
-            raise ConfigurationError(
-                "The history of a key is read in the order of versions: give the column of those."
-            )
-        by = None
-        if compaction is not None:
-            by = compacted_by(
-                found, compaction, key=key, time=time, version=version, retention=retention
-            )
+        position_key = key_of(found, position, ordering)
+        column = partition_of(found, partition, partitions)
         self._defined = Definition(
-            events=Events(
-                found,
-                key_of(found, position, ordering),
-                partition_of(found, partition, partitions),
-                None if time is None else resolve(found, time),
-                append_only,
-            ),
+            events=Events(found, position_key, column, given.get("time"), append_only),
             ordering_name=ordering,
-            info=info,
-            ids=ids,
-            grows=grows,
-            scheme=scheme,
+            partitions=partitions,
+            info=info_of(partitions),
             mapper=mapper,
             envelope=envelope,
-            attributes={name: resolve(found, column) for name, column in given.items()},
-            versions=versions,
+            attributes=given,
+            version=None if version is None else resolve(found, version),
             shows_keys=key_history,
             seal=Seal(mapper.recipe, cursor_secret),
             is_mutable=mutable,
-            retention=beside(found, retention),
-            progress=beside(found, progress),
-            archive=lasting(archive, retention, mutable=mutable, grows=grows),
+            retention=retention,
+            progress=progress,
+            archive=archive,
             compaction=compaction,
-            compacted_by=by,
         )
 
     @overload
