@@ -26,7 +26,7 @@ PLANTED = (
         "publisher/reader.py",
         "            settled = self._horizon(connection, first, end).settled\n",
         "            settled = self._horizon(connection, first, end).highest\n",
-        (f"{_ROOM}/test_questions.py", "-k", "above_the_horizon"),
+        (f"{_ROOM}/test_reader.py", "-k", "above_the_horizon"),
     ),
     Planted(
         "the diverged check: a cursor of another history is refused",

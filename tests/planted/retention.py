@@ -7,11 +7,11 @@ _PROGRESS = ("tests/integration/publisher/test_progress.py", "-k", "sqlite")
 _DELETING = ("tests/integration/publisher/test_deleting.py", "-k", "sqlite")
 _COMPACTING = ("tests/integration/publisher/test_compacting.py", "-k", "sqlite")
 _SEALING = ("tests/integration/publisher/test_sealing.py", "-k", "history")
-_ARCHIVED = ("tests/integration/publisher/test_archived.py", "-k", "boundary")
+_ARCHIVED = ("tests/integration/publisher/test_archive_reader.py", "-k", "boundary")
 _ARCHIVE = ("tests/integration/archive/test_archive.py", "-k", "not s3")
-_CHANGED = ("tests/integration/archive/test_archive.py", "-k", "byte_that_was_changed")
+_CHANGED = ("tests/integration/archive/test_group.py", "-k", "byte_that_was_changed")
 _MANIFEST = "tests/integration/archive/test_manifest.py"
-_ERASING = ("tests/integration/archive/test_erasing.py",)
+_ERASING = ("tests/integration/archive/test_writing.py",)
 _LOG = ("tests/integration/event_log/test_event_log.py", "-k", "sqlite")
 
 PLANTED = (

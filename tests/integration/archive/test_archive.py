@@ -4,14 +4,13 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
-from io import BytesIO
+from urllib.parse import parse_qs, urlsplit
 
-import msgspec
 import pytest
 from harness.archives import Died, dying, made, positions_in, store_for
-from pyarrow import parquet
+from obstore.store import S3Store
 
-from zeroeventhub.archive import Archive, writing
+from zeroeventhub.archive import Archive
 from zeroeventhub.archive.objects import Objects
 from zeroeventhub.errors import ConfigurationError, Unavailable
 
@@ -238,39 +237,6 @@ def test_reader_goes_on_with_what_it_knows_while_the_store_is_down(tmp_path, cap
         Archive(tmp_path, look_seconds=0.9)
 
 
-def test_segment_is_parquet_that_others_read(tmp_path):
-    """Each row group has the events of one partition, in order, and every reader can read them."""
-    archive = Archive(tmp_path)
-    archive.add(made(0, 30, partitions=3, type=["placed"] * 30), "feed")
-    (segment,) = archive.look().segments
-    file = parquet.ParquetFile(BytesIO(archive.content(segment)))
-    for number in range(3):
-        wanted = [
-            {"position": at, "partition": number, "type": "placed", "data": f'{{"n":{at}}}'}
-            for at in range(1, 31)
-            if at % 3 == number
-        ]
-        rows = file.read_row_group(number).select([*wanted[0]]).to_pylist()
-        assert rows == wanted
-    assert file.num_row_groups == 3
-
-
-def test_row_groups_hold_what_is_fetched_at_once(tmp_path):
-    """A row group has 10,000 events and 4 MiB of their JSON, or a single event that is larger."""
-    archive = Archive(tmp_path)
-    archive.add(made(0, 20_001), "feed")
-    large = [f'"{"x" * size}"' for size in (3_000_000, 2_000_000, 1_000_000, 5_000_000, 10)]
-    archive.add(made(20_001, 20_006, data=large), "feed")
-    groups = [
-        [(entry.first, entry.last) for entry in archive.load_footer(one).entries]
-        for one in archive.look().segments
-    ]
-    assert groups == [
-        [(1, 10_000), (10_001, 20_000), (20_001, 20_001)],
-        [(20_002, 20_002), (20_003, 20_004), (20_005, 20_005), (20_006, 20_006)],
-    ]
-
-
 def test_segment_that_was_changed_by_somebody_else_is_refused(tmp_path):
     """What comes from the store is compared with what was written there, part by part."""
     archive = Archive(tmp_path, erasable=True)
@@ -293,65 +259,34 @@ def test_segment_that_was_changed_by_somebody_else_is_refused(tmp_path):
     assert archive.is_stale
 
 
-def everything_in(folder):
-    """All that an archive in a folder says: its segments, their events, and where they are."""
-    archive, found = Archive(folder), []
-    for segment in archive.look().segments:
-        footer, places = archive.load_footer(segment), archive.load_places(segment)
-        found.append((segment, [places.below(at) for at in range(segment.upto + 1)]))
-        for number, entry in enumerate(footer.entries):
-            group = archive.load_group(segment, footer, number)
-            events = [group.event(index) for index in range(entry.places)]
-            found.append((entry, group.positions.tolist(), events))
-    return found
+STORE = S3Store("bucket", region="us-east-1", access_key_id="any", secret_access_key="any")
 
 
-@pytest.mark.parametrize(
-    ("stride", "bits"),
-    [(67, 1), *(pytest.param(1, bits, marks=pytest.mark.test_all) for bits in (1, 128, 255))],
-)
-def test_byte_that_was_changed_is_noticed_or_of_no_effect(tmp_path, stride, bits):
-    """A changed byte in any file of an archive is an error, or readers get what they got before."""
-    Archive(tmp_path).add(made(0, 12, partitions=2), "feed")
-    before, noticed = everything_in(tmp_path), {}
-    for path in [path for path in tmp_path.rglob("*.*") if path.is_file()]:
-        content = path.read_bytes()
-        noticed[path.suffix] = 0
-        for at in range(0, len(content), stride):
-            path.write_bytes(content[:at] + bytes([content[at] ^ bits]) + content[at + 1 :])
-            try:
-                assert everything_in(tmp_path) == before, (path.name, at)
-            except (Unavailable, ConfigurationError):
-                noticed[path.suffix] += 1
-        path.write_bytes(content)
-        # All but the name of the manifest's digest, and the mark with which Parquet begins.
-        assert noticed[path.suffix] >= (len(content) - len("blake2b")) // stride
-    assert {*noticed} == {".json", ".parquet", ".places"}
+def test_file_is_named_below_what_stands_before_it(tmp_path):
+    """The archive names a file by the URL that it was given; one that shares nothing names none."""
+    segment = made(0, 10).segment
+    for prefix in ("https://cdn.example/orders", "https://cdn.example/orders/"):
+        archive = Archive(tmp_path, shared=prefix)
+        assert archive.is_shared
+        url = f"https://cdn.example/orders/segments/{segment.name}.parquet"
+        assert archive.url(segment) == url
+    assert not Archive(tmp_path).is_shared
+    with pytest.raises(ConfigurationError, match="not shared"):
+        Archive(tmp_path).url(segment)
 
 
-def test_segment_of_before_there_were_digests_is_read(tmp_path, monkeypatch):
-    """What was sealed without digests is read as before, and compared with its checksums."""
+def test_signed_url_is_good_no_longer_than_its_file_stays():
+    """A URL that the store signs ends with its time, or with the grace if that is shorter."""
+    for hours, seconds in ((1, 3_600), (72, 7_200)):
+        archive = Archive(
+            STORE, shared="signed", shared_for=timedelta(hours=hours), grace=timedelta(hours=2)
+        )
+        asked = parse_qs(urlsplit(archive.url(made(0, 10).segment)).query)
+        assert asked["X-Amz-Expires"] == [str(seconds)]
 
-    def without(entries):
-        values = [[getattr(one, name) for name in one.__struct_fields__] for one in entries]
-        return msgspec.json.encode([one[:-1] for one in values])
 
-    monkeypatch.setattr(writing, "encode_index", without)
-    monkeypatch.setattr(writing, "digest_of", lambda _: "")
-    archive = Archive(tmp_path, erasable=True)
-    archive.add(made(0, 12, partitions=2, key=["ada", "bob"] * 6), "feed")
-    (manifest,) = (tmp_path / "manifest").iterdir()
-    assert b"_digest" not in manifest.read_bytes()
-    found = everything_in(tmp_path)
-    assert [positions for _, positions, *_ in found[1:]] == [[*range(2, 13, 2)], [*range(1, 13, 2)]]
-    (path,) = (tmp_path / "segments").glob("*.parquet")
-    content = path.read_bytes()
-    for place in (500, len(content) - 20):
-        path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
-        with pytest.raises(Unavailable, match="is not what was written"):
-            everything_in(tmp_path)
-    path.write_bytes(content)
-    monkeypatch.undo()
-    assert archive.erase([], ["ada"], bare) == 6
-    (segment,) = Archive(tmp_path).look().segments
-    assert all([segment.footer_digest, segment.places_digest])
+@pytest.mark.parametrize("shared", ["signed", "ftp://cdn.example", "orders", ""])
+def test_way_by_which_no_file_is_reached_is_refused(tmp_path, shared):
+    """A folder signs no URLs, and files have URLs of three kinds."""
+    with pytest.raises(ConfigurationError):
+        Archive(tmp_path, shared=shared)

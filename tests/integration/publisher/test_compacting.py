@@ -4,7 +4,6 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
-import pytest
 from harness.log import Log
 from harness.ordering_table import OBSERVED, OBSERVED_MARIADB, SEQUENCED, SEQUENCING, SINGLE_WRITER
 from harness.published import published
@@ -17,7 +16,6 @@ from hypothesis import strategies as st
 from sqlalchemy import create_engine, func, insert, select
 
 from zeroeventhub import FIRST, TableFeed
-from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.compacting import Compaction
 from zeroeventhub.publisher.retention import Retention
 
@@ -147,21 +145,6 @@ def test_every_ordering_is_compacted(request, case):
     bound = settled(log.feed)
     assert [bound.compact(rows=5), bound.compact()] == [9, 0]
     assert sorted(log.everything()) == [0, 1, 2]
-
-
-@pytest.mark.parametrize(
-    ("options", "complaint"),
-    [
-        ({"key": None}, "give key"),
-        ({"key": orders.c.customer + "x"}, "has to be a column"),
-        ({"retention": None}, "retention"),
-        ({"time": None, "compaction": Compaction(tombstone=orders.c.kind == "x")}, "time"),
-    ],
-)
-def test_what_cannot_be_compacted_is_refused(options, complaint):
-    """What a compacted feed needs is said when it is made."""
-    with pytest.raises(ConfigurationError, match=complaint):
-        source(**options)
 
 
 @given(

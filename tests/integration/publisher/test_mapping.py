@@ -5,7 +5,6 @@ from harness.tables import event_table
 from sqlalchemy import Integer, String, insert
 
 from zeroeventhub import FIRST, TableFeed
-from zeroeventhub.errors import ConfigurationError
 
 TEXTS = {"person": String(20), "operation": String(20), "trace": String(60)}
 persons = event_table("persons", **TEXTS, size=Integer)
@@ -30,18 +29,3 @@ def test_attributes_are_taken_from_columns(engine, headers):
     expected = {"subject": "ann", "method": "PUT", "traceparent": TRACE, "size": "5"}
     assert {name: full[name] for name in ATTRIBUTES} == expected
     assert set(full) - set(bare) == set(ATTRIBUTES)
-
-
-@pytest.mark.parametrize(
-    ("attributes", "cloudevents", "reason"),
-    [
-        ({"subject": "person"}, False, "give cloudevents"),
-        ({"Subject": "person"}, True, "cannot be a further"),
-        ({"id": "person"}, True, "cannot be a further"),
-        ({"subject": "nobody"}, True, "no column"),
-    ],
-)
-def test_attributes_that_cannot_be_are_refused(attributes, cloudevents, reason):
-    """A name that CloudEvents do not allow, or that is another option's, says so at once."""
-    with pytest.raises(ConfigurationError, match=reason):
-        TableFeed(persons, data=["id"], cloudevents=cloudevents, attributes=attributes)

@@ -83,8 +83,6 @@ def test_attributes_are_columns_of_segments(engine, tmp_path):
 
 def test_feeds_that_cannot_be_sealed_are_refused(sqlite, tmp_path):
     """What could not be kept is refused when the feed is made, or at the first look."""
-    with pytest.raises(ConfigurationError, match="retention"):
-        source(Archive(tmp_path), retention=None)
     with pytest.raises(ConfigurationError, match="no archive"):
         source(None).bind(sqlite).seal()
     feed = opened(sqlite, Archive(tmp_path))

@@ -1,7 +1,8 @@
-"""Events that are erased from an archive are gone, and nothing else is."""
+"""Segments as they are written, and as they are written anew without what is erased."""
 
 from contextlib import suppress
 from datetime import timedelta
+from io import BytesIO
 
 import pytest
 from harness.archives import (
@@ -16,6 +17,7 @@ from harness.archives import (
     source,
 )
 from harness.trimmed import numbers, trim
+from pyarrow import parquet
 
 from zeroeventhub import FIRST, LAST
 from zeroeventhub.archive import Archive
@@ -157,3 +159,36 @@ def test_pages_of_what_may_be_erased_are_not_kept(sqlite, tmp_path):
     said = source(Archive(tmp_path, erasable=True), **ATTRIBUTES).bind(sqlite)
     assert not said.read(0, "1-0", 1).full
     assert said.erase(ids=["5"]) == 1
+
+
+def test_segment_is_parquet_that_others_read(tmp_path):
+    """Each row group has the events of one partition, in order, and every reader can read them."""
+    archive = Archive(tmp_path)
+    archive.add(made(0, 30, partitions=3, type=["placed"] * 30), "feed")
+    (segment,) = archive.look().segments
+    file = parquet.ParquetFile(BytesIO(archive.content(segment)))
+    for number in range(3):
+        wanted = [
+            {"position": at, "partition": number, "type": "placed", "data": f'{{"n":{at}}}'}
+            for at in range(1, 31)
+            if at % 3 == number
+        ]
+        rows = file.read_row_group(number).select([*wanted[0]]).to_pylist()
+        assert rows == wanted
+    assert file.num_row_groups == 3
+
+
+def test_row_groups_hold_what_is_fetched_at_once(tmp_path):
+    """A row group has 10,000 events and 4 MiB of their JSON, or a single event that is larger."""
+    archive = Archive(tmp_path)
+    archive.add(made(0, 20_001), "feed")
+    large = [f'"{"x" * size}"' for size in (3_000_000, 2_000_000, 1_000_000, 5_000_000, 10)]
+    archive.add(made(20_001, 20_006, data=large), "feed")
+    groups = [
+        [(entry.first, entry.last) for entry in archive.load_footer(one).entries]
+        for one in archive.look().segments
+    ]
+    assert groups == [
+        [(1, 10_000), (10_001, 20_000), (20_001, 20_001)],
+        [(20_002, 20_002), (20_003, 20_004), (20_005, 20_005), (20_006, 20_006)],
+    ]

@@ -1,0 +1,79 @@
+"""Options that do not go together, or that the table does not have, are refused by TableFeed."""
+
+import pytest
+from harness.shop import orders
+from harness.tables import event_table
+from sqlalchemy import Column, Integer, MetaData, String, Table, UniqueConstraint
+
+from zeroeventhub import TableFeed
+from zeroeventhub.archive import Archive
+from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.publisher.compacting import Compaction
+from zeroeventhub.publisher.progress import Progress
+from zeroeventhub.publisher.retention import Retention
+
+persons = event_table("persons", person=String(20), version=Integer, name=String(20))
+bare = Table("bare", MetaData(), Column("n", Integer))
+texts = Table("texts", MetaData(), Column("id", String(9), primary_key=True))
+counted = Table(
+    "counted",
+    MetaData(),
+    Column("id", Integer, primary_key=True),
+    Column("person", String(9)),
+    Column("version", Integer),
+    UniqueConstraint("person", "version"),
+)
+COMPACTED = {"key": "customer", "retention": Retention(), "compaction": Compaction()}
+VERSIONS = {"key": "person", "version": "version"}
+ENVELOPE = {"cloudevents": True, "attributes": {"subject": "person"}}
+
+
+@pytest.mark.parametrize(
+    ("table", "options", "complaint"),
+    [
+        ("orders", {}, "neither a Table nor a class"),
+        (bare, {}, "no primary key of one column"),
+        (bare, {"ordering": "sequenced"}, "no primary key by which"),
+        (texts, {}, "whole numbers that the database draws"),
+        (orders, {"position": orders.c.id + 1}, "a column of the table"),
+        (orders, {"time": "nothing"}, "has no column 'nothing'"),
+        (orders, {"partitions": 2}, "Say which column"),
+        (orders, {"partitions": 0, "partition": "part"}, "partitions, not 0"),
+        (orders, {"partition": "kind"}, "a whole number from 0"),
+        (orders, {"cursor_secret": "short"}, "at least 16"),
+        (orders, {"retention": Retention(schema="other")}, r"Retention\(schema=None\)"),
+        (orders, {"progress": Progress(schema="other")}, r"Progress\(schema=None\)"),
+        (persons, ENVELOPE | {"cloudevents": False}, "give cloudevents"),
+        (persons, ENVELOPE | {"attributes": {"Subject": "person"}}, "cannot be a further"),
+        (persons, ENVELOPE | {"attributes": {"id": "person"}}, "cannot be a further"),
+        (persons, ENVELOPE | {"attributes": {"subject": "nobody"}}, "no column"),
+        (persons, {"key_history": True}, "give the column of those"),
+        (persons, VERSIONS | {"key": None}, "give both"),
+        (persons, VERSIONS | {"key": persons.c.person + "x"}, "key and version are columns"),
+        (persons, VERSIONS | {"version": "name"}, "is a whole number"),
+        (orders, COMPACTED | {"key": None}, "give key"),
+        (orders, COMPACTED | {"key": orders.c.customer + "x"}, "has to be a column"),
+        (orders, COMPACTED | {"retention": None}, "retention"),
+        (orders, COMPACTED | {"compaction": Compaction(tombstone=orders.c.kind == "x")}, "time"),
+        (counted, VERSIONS | COMPACTED | {"key": "person"}, "leave out version or compaction"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(table, options, complaint):
+    """What a feed cannot be made from is said when it is made."""
+    with pytest.raises(ConfigurationError, match=complaint):
+        TableFeed(table, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"mutable": True}, "leave out mutable"),
+        ({"partition": "part", "partitions": None}, "fixed number of partitions"),
+        ({"retention": None}, "what was trimmed"),
+    ],
+)
+def test_feed_that_cannot_be_sealed_is_refused(tmp_path, options, complaint):
+    """An archive is of a feed that stays as it is, whose partitions are known."""
+    given = {"archive": Archive(tmp_path), "retention": Retention(), **options}
+    with pytest.raises(ConfigurationError, match=complaint):
+        TableFeed(orders, **given)
