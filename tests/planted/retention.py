@@ -91,8 +91,8 @@ PLANTED = (
     Planted(
         "a cursor at an event that was compacted stays good",
         "publisher/compacting.py",
-        "self._marks.thinning(int(found[-1].position))",
-        "self._marks.thinning(int(found[0].position))",
+        "self._marks.thin(connection, int(found[-1].position))",
+        "self._marks.thin(connection, int(found[0].position))",
         _COMPACTING,
     ),
     Planted(
@@ -161,8 +161,8 @@ PLANTED = (
     Planted(
         "a row group is read up to its last event",
         "publisher/archive_reader.py",
-        "if entry.last > after and entry.first <= until:",
-        "if entry.last > after and entry.first < until:",
+        "if place.entry.last > after and place.entry.first <= until:",
+        "if place.entry.last > after and place.entry.first < until:",
         _ARCHIVED,
     ),
     Planted(

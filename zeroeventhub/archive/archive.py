@@ -7,7 +7,7 @@ from hashlib import blake2b, sha256
 from pathlib import Path
 from threading import Lock
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -30,8 +30,15 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 __all__ = [
+    "FOOTER",
+    "PLACES",
     "Archive",
 ]
+
+FOOTER, PLACES = "footer", "places"
+"""The parts of a segment beside its row groups, which have numbers."""
+
+_Held = TypeVar("_Held", Footer, Group, Places)
 
 _FOLDER = "segments"
 _FILE, _PLACES = ".parquet", ".places"
@@ -179,20 +186,14 @@ class Archive:
                 "new one to a feed whose events are made in another way."
             )
 
-    def footer(self, segment: Segment) -> Footer | None:
-        """Return the index of a segment, if it is at hand."""
-        found: Footer | None = self._memory.get((segment.name, "footer"))
-        return found
+    def held(self, segment: Segment, part: str | int) -> Any:
+        """Return a part of a segment that is in memory; None if it is not.
 
-    def group(self, segment: Segment, number: int) -> Group | None:
-        """Return a row group of a segment, if it is at hand."""
-        found: Group | None = self._memory.get((segment.name, number))
-        return found
-
-    def places(self, segment: Segment) -> Places | None:
-        """Return where the positions of a segment are, if that is at hand."""
-        found: Places | None = self._memory.get((segment.name, "places"))
-        return found
+        Args:
+            segment: the segment.
+            part: FOOTER, PLACES, or the number of a row group.
+        """
+        return self._memory.get((segment.name, part))
 
     def load_footer(self, segment: Segment) -> Footer:
         """Fetch the index of a segment.
@@ -201,15 +202,13 @@ class Archive:
             Unavailable: the store did not answer, or the segment has just been replaced.
         """
         content = self._part(
-            f"{segment.name}.footer",
-            _paths(segment.name)[0],
+            segment,
+            FOOTER,
             lambda found: is_whole(found, segment.footer_digest, segment.footer_check),
             start=segment.size - segment.footer,
             length=segment.footer,
         )
-        footer = Footer(content, segment.size)
-        self._memory.keep((segment.name, "footer"), footer)
-        return footer
+        return self._hold(segment, FOOTER, Footer(content, segment.size))
 
     def load_group(self, segment: Segment, footer: Footer, number: int) -> Group:
         """Fetch a row group of a segment.
@@ -219,15 +218,13 @@ class Archive:
         """
         entry = footer.entries[number]
         content = self._part(
-            f"{segment.name}.{number}",
-            _paths(segment.name)[0],
+            segment,
+            number,
             lambda found: is_whole(found, entry.digest, entry.check),
             start=entry.start,
             length=entry.length,
         )
-        group = footer.group(number, content)
-        self._memory.keep((segment.name, number), group)
-        return group
+        return self._hold(segment, number, footer.group(number, content))
 
     def load_places(self, segment: Segment) -> Places:
         """Fetch where the positions of a segment of several partitions are.
@@ -235,14 +232,8 @@ class Archive:
         Raises:
             Unavailable: the store did not answer, or the segment has just been replaced.
         """
-        content = self._part(
-            f"{segment.name}.places",
-            _paths(segment.name)[1],
-            lambda found: is_whole(found, segment.places_digest),
-        )
-        places = Places(content)
-        self._memory.keep((segment.name, "places"), places)
-        return places
+        content = self._part(segment, PLACES, lambda found: is_whole(found, segment.places_digest))
+        return self._hold(segment, PLACES, Places(content))
 
     def content(self, segment: Segment) -> bytes:
         """Fetch the whole file of a segment, past all that is kept.
@@ -410,24 +401,29 @@ class Archive:
         if self._disk is not None and (gone or not before.generation):
             self._disk.keep_only(names)
 
+    def _hold(self, segment: Segment, part: str | int, found: _Held) -> _Held:
+        self._memory.keep((segment.name, part), found)
+        return found
+
     def _part(
         self,
-        name: str,
-        path: str,
+        segment: Segment,
+        part: str | int,
         fits: Callable[[bytes], bool],
         *,
         start: int = 0,
         length: int | None = None,
     ) -> bytes:
-        """Read a part of the archive, from the disk's cache or from the store.
+        """Read a part of a segment, from the disk's cache or from the store.
 
         Args:
-            name: of the part in the cache.
-            path: of the file that has it.
-            fits: tells whether bytes are what was written there.
-            start: where it begins in the file.
-            length: how many bytes it has; None for all.
+            segment: the segment.
+            part: as for `held`.
+            fits: whether bytes are what was written there.
+            start: where it begins in its file.
+            length: how many bytes it has; None for the whole file.
         """
+        name, path = f"{segment.name}.{part}", _paths(segment.name)[part == PLACES]
         found = None if self._disk is None else self._disk.get(name)
         if found is not None and not fits(found):
             _log.warning("%s in the archive's cache is not what was written: fetch it anew.", name)

@@ -27,7 +27,7 @@ from zeroeventhub.errors import ConfigurationError, Unavailable
 from zeroeventhub.publisher.checks import Finding
 from zeroeventhub.publisher.ordering import Source
 from zeroeventhub.publisher.progress import Progress
-from zeroeventhub.publisher.retention import Marks
+from zeroeventhub.publisher.retention import MarkTable
 from zeroeventhub.publisher.sealing import SEGMENT_EVENTS
 from zeroeventhub.publisher.trimming import ROWS, TrimPlan
 
@@ -180,7 +180,7 @@ def ddl(
             change = DropConstraint(rule) if uninstall else AddConstraint(rule)
             parts.append((str(change.compile(dialect=engine.dialect)),))
     if retention and not uninstall:
-        parts.append(Marks.of(order.source).statements(engine.dialect))
+        parts.append(MarkTable.of(order.source).statements(engine.dialect))
     if progress and not uninstall:
         parts.append((Progress.beside(order.source).statement(engine.dialect),))
     if not any(parts):

@@ -5,7 +5,7 @@ from an archive meanwhile: where a part of it is needed that is not at hand, the
 `NotAtHand`, the connection is given back, the part is fetched, and the question is asked again.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -47,13 +47,16 @@ class GroupPlace(NamedTuple):
         segment: it is in this one.
         footer: that segment's index.
         number: the group's, there.
-        entry: describes it.
     """
 
     segment: "Segment"
     footer: "Footer"
     number: int
-    entry: "GroupEntry"
+
+    @property
+    def entry(self) -> "GroupEntry":
+        """Return what describes the group."""
+        return self.footer.entries[self.number]
 
 
 class SegmentPlace(NamedTuple):
@@ -189,14 +192,11 @@ class ArchiveReader:
             if not wanted(segment):
                 continue
             footer = self._footer(segment)
-            if partition is None:
-                numbers: Iterable[int] = range(len(footer.entries))
-            else:
-                numbers = footer.groups(partition)
-            for number in numbers:
-                entry = footer.entries[number]
-                if entry.last > after and entry.first <= until:
-                    yield GroupPlace(segment, footer, number, entry)
+            everything = range(len(footer.entries))
+            for number in everything if partition is None else footer.groups(partition):
+                place = GroupPlace(segment, footer, number)
+                if place.entry.last > after and place.entry.first <= until:
+                    yield place
 
     def group(self, place: GroupPlace) -> "Group":
         """Return a row group.
@@ -204,7 +204,7 @@ class ArchiveReader:
         Raises:
             NotAtHand: it has to be fetched first.
         """
-        found = self.archive.group(place.segment, place.number)
+        found: Group | None = self.archive.held(place.segment, place.number)
         if found is None:
             load = self.archive.load_group
             raise NotAtHand(partial(load, place.segment, place.footer, place.number))
@@ -212,35 +212,32 @@ class ArchiveReader:
 
     def row_at(self, position: int) -> Row | None:
         """Return the row at a position, of whatever partition."""
-        for segment in self._segments(position - 1):
-            if segment.after >= position:
-                return None
-            footer = self._footer(segment)
-            # Who has just read a page asks for its place, which is in what was read.
-            for place in self._around(segment, footer, position):
-                held = self.archive.group(segment, place.number)
+        segment = next(self._segments(position - 1), None)
+        if segment is None or segment.after >= position:
+            return None
+        footer = self._footer(segment)
+        # A reader that has just read a page asks for its end, which is in what was read.
+        for number, entry in enumerate(footer.entries):
+            if entry.first <= position <= entry.last:
+                held: Group | None = self.archive.held(segment, number)
                 if held is not None and (index := held.at(position)) is not None:
                     return position, held.event(index)
-            row = self._row_below(segment, footer, position)
-            return row if row is not None and row[0] == position else None
-        return None
+        row = self._row_below(segment, footer, position)
+        return row if row is not None and row[0] == position else None
 
     def row_below(self, position: int) -> Row | None:
         """Return the last row at or below a position, of whatever partition."""
-        segments = self._known().segments
-        index = min(self._known().at(position), len(segments) - 1)
-        while index >= 0:
-            segment = segments[index]
+        known = self._known()
+        for segment in reversed(known.segments[: known.at(position) + 1]):
             row = self._row_below(segment, self._footer(segment), position)
             if row is not None:
                 return row
-            index -= 1
         return None
 
     def _row_below(self, segment: "Segment", footer: "Footer", position: int) -> Row | None:
         partitions = footer.partitions
         if len(partitions) > 1:
-            places = self.archive.places(segment)
+            places = self.archive.held(segment, "places")
             if places is None:
                 raise NotAtHand(partial(self.archive.load_places, segment))
             found = places.below(position)
@@ -253,17 +250,9 @@ class ArchiveReader:
         below = [number for number in numbers if footer.entries[number].first <= position]
         if not below:
             return None
-        place = GroupPlace(segment, footer, below[-1], footer.entries[below[-1]])
-        group = self.group(place)
+        group = self.group(GroupPlace(segment, footer, below[-1]))
         index = group.above(position) - 1
         return group.positions[index], group.event(index)
-
-    @staticmethod
-    def _around(segment: "Segment", footer: "Footer", position: int) -> Iterator[GroupPlace]:
-        """Yield the row groups that may have a position."""
-        for number, entry in enumerate(footer.entries):
-            if entry.first <= position <= entry.last:
-                yield GroupPlace(segment, footer, number, entry)
 
     def _segments(self, after: int) -> Iterator["Segment"]:
         """Yield the segments that have positions above one, in order."""
@@ -283,7 +272,7 @@ class ArchiveReader:
         return self.archive.manifest
 
     def _footer(self, segment: "Segment") -> "Footer":
-        found = self.archive.footer(segment)
+        found: Footer | None = self.archive.held(segment, "footer")
         if found is None:
             raise NotAtHand(partial(self.archive.load_footer, segment))
         if strays := [one for one in found.partitions if one not in self._partitions]:

@@ -35,7 +35,7 @@ from zeroeventhub.publisher.ordering import Source
 from zeroeventhub.publisher.page_query import PageQuery, TypeCondition
 from zeroeventhub.publisher.progress import Registry
 from zeroeventhub.publisher.reader import Queries, Reader
-from zeroeventhub.publisher.retention import Marks
+from zeroeventhub.publisher.retention import MarkTable
 from zeroeventhub.publisher.rows import RowQuery, can_stream
 from zeroeventhub.publisher.sealing import Sealer, SealQuery
 from zeroeventhub.publisher.splits import SplitQuery
@@ -239,7 +239,7 @@ def _extensions(defined: Definition, source: Source, types: TypeCondition | None
 
 
 def _compactor(
-    defined: Definition, reader: Reader, source: Source, marks: Marks, trimmer: Trimmer
+    defined: Definition, reader: Reader, source: Source, marks: MarkTable, trimmer: Trimmer
 ) -> Compactor | None:
     """Return what keeps the last event of each key, if the feed says that it does."""
     if defined.compaction is None:
@@ -257,7 +257,7 @@ def _compactor(
 
 
 def _grow(
-    reader: Reader, pages: PageQuery, checkup: Checkup, marks: Marks | None, count: int
+    reader: Reader, pages: PageQuery, checkup: Checkup, marks: MarkTable | None, count: int
 ) -> None:
     """Give a feed more partitions; each part is assigned its own, as other threads may read it."""
     checkup.partitions = pages.ids = range(count)

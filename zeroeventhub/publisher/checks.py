@@ -27,7 +27,7 @@ from zeroeventhub.publisher.cursor import HIGHEST_POSITION
 from zeroeventhub.publisher.keyset import NearRows, NeededIndex
 from zeroeventhub.publisher.ordering import Ordering
 from zeroeventhub.publisher.page_query import PageQuery
-from zeroeventhub.publisher.retention import Marks
+from zeroeventhub.publisher.retention import MarkTable
 
 __all__ = [
     "Checks",
@@ -158,7 +158,7 @@ class Checkup:
         partitions: Collection[int],
         near: Collection[NearRows],
         indexes: Collection[NeededIndex],
-        marks: Marks | None = None,
+        marks: MarkTable | None = None,
         lasting: Table | None = None,
     ) -> None:
         self._ordering = ordering

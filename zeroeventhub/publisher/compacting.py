@@ -26,7 +26,7 @@ from zeroeventhub.publisher.keyset import LIMIT, NearRows, Way, given
 from zeroeventhub.publisher.mapping import Expression
 from zeroeventhub.publisher.ordering import Source
 from zeroeventhub.publisher.reader import Reader
-from zeroeventhub.publisher.retention import Marks
+from zeroeventhub.publisher.retention import MarkTable
 
 __all__ = [
     "ROWS",
@@ -102,7 +102,7 @@ class Compactor:
         self,
         reader: Reader,
         source: Source,
-        marks: Marks,
+        marks: MarkTable,
         before: Before,
         *,
         key: ColumnElement[Any],
@@ -148,7 +148,7 @@ class Compactor:
             seen = connection.execute(query, {**bounds, "after": after, "limit": rows}).all()
             events, found = 0, [row for row in seen if row.is_gone]
             if found:
-                connection.execute(self._marks.thinning(int(found[-1].position)))
+                self._marks.thin(connection, int(found[-1].position))
                 events = delete_events(connection, self._source, found, is_range=False)
             reached = int(seen[-1].position) if len(seen) == rows else span.until
             return Deleted(events, reached, is_last=reached >= span.until)

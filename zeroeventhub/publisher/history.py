@@ -12,7 +12,7 @@ from zeroeventhub.protocol import FIRST, Event
 from zeroeventhub.publisher.archive_reader import ArchiveReader
 from zeroeventhub.publisher.cursor import START, Place, Seal
 from zeroeventhub.publisher.keyset import LIMIT, Way, given
-from zeroeventhub.publisher.retention import NOTHING_TRIMMED, Mark, Marks
+from zeroeventhub.publisher.retention import NOTHING_TRIMMED, LowWaterMark, MarkTable
 from zeroeventhub.publisher.rows import Row, RowQuery
 
 __all__ = [
@@ -50,7 +50,7 @@ class History:
         *,
         mutable: bool = False,
         compacted: bool = False,
-        marks: Marks | None = None,
+        marks: MarkTable | None = None,
         archive: ArchiveReader | None = None,
     ) -> None:
         self.archive = archive
@@ -92,7 +92,7 @@ class History:
         """Tell whether everybody can make the digest that a cursor holds of an event."""
         return not self._mutable and not self._seal.is_secret
 
-    def mark(self, connection: Connection) -> Mark:
+    def mark(self, connection: Connection) -> LowWaterMark:
         """Return up to where the table has been trimmed."""
         return NOTHING_TRIMMED if self._marks is None else self._marks.read(connection)
 
@@ -127,7 +127,7 @@ class History:
         is_kept = self.archive is not None and self.archive.holds(mark.trimmed)
         return START if is_kept else mark.earliest
 
-    def _lost(self, connection: Connection, position: int) -> Mark:
+    def _lost(self, connection: Connection, position: int) -> LowWaterMark:
         """Return up to where events are lost, for who has read from a position on.
 
         Raises:
@@ -136,7 +136,7 @@ class History:
         mark = self.mark(connection)
         if self.archive is None or self.archive.has_lost(connection, mark.trimmed, position):
             return mark
-        return Mark(compacted=mark.compacted, moved=mark.trimmed)
+        return LowWaterMark(compacted=mark.compacted, moved=mark.trimmed)
 
     def cursor_below(self, connection: Connection, position: int) -> str:
         """Return the cursor behind the last event, of any partition, at or below a position.
@@ -189,7 +189,7 @@ class History:
 
     def verify(
         self, connection: Connection, *places: Place | None, partition: int | None = None
-    ) -> Mark:
+    ) -> LowWaterMark:
         """Refuse cursors whose events are not the ones that they were given for.
 
         Args:
@@ -211,7 +211,7 @@ class History:
         for place, row in found:
             if place.position > mark.trimmed:
                 self._verify(connection, place, row, mark)
-            elif not mark.spares(place, partition):
+            elif not mark.still_covers(place, partition):
                 self._refuse_trimmed(mark)
         return mark
 
@@ -226,9 +226,9 @@ class History:
             row = self._row(connection, self._at, place.position)
             self._verify(connection, place, row, mark)
         else:
-            mark.spares(place, None)
+            mark.still_covers(place, None)
 
-    def _refuse_trimmed(self, mark: Mark) -> None:
+    def _refuse_trimmed(self, mark: LowWaterMark) -> None:
         raise Trimmed(
             "The cursor lies below the history that this feed retains.", earliest=mark.earliest
         )
@@ -241,7 +241,9 @@ class History:
             return self.archive.row_at(place.position)
         return self._row(connection, self._at, place.position)
 
-    def _verify(self, connection: Connection, place: Place, row: Row | None, mark: Mark) -> None:
+    def _verify(
+        self, connection: Connection, place: Place, row: Row | None, mark: LowWaterMark
+    ) -> None:
         if self._mutable or not place.check:
             return
         if row is None:
@@ -261,7 +263,7 @@ class History:
             return True
         return compare_digest(self._seal.check(place.position, event.raw), place.check)
 
-    def _refuse_missing(self, connection: Connection, place: Place, mark: Mark) -> None:
+    def _refuse_missing(self, connection: Connection, place: Place, mark: LowWaterMark) -> None:
         if self._row_below(connection, place.position) is None:
             raise Trimmed(
                 "The events up to this cursor are no longer there, and perhaps some behind it.",

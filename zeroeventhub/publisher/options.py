@@ -19,7 +19,7 @@ from zeroeventhub.publisher.lookups import value_of
 from zeroeventhub.publisher.mapping import CloudEvents, Expression, Mapper, resolve
 from zeroeventhub.publisher.ordering import Events, Ordering, Source, ordering_for
 from zeroeventhub.publisher.progress import Progress
-from zeroeventhub.publisher.retention import Marks, Retention
+from zeroeventhub.publisher.retention import MarkTable, Retention
 
 if TYPE_CHECKING:
     from zeroeventhub.archive.archive import Archive
@@ -191,11 +191,11 @@ class Definition:
         """
         return ordering_for(dialect, self.events, self.ordering_name)
 
-    def marks(self, source: Source) -> Marks | None:
+    def marks(self, source: Source) -> MarkTable | None:
         """Return what reads and raises the feed's mark, if it has a place."""
         if self.retention is None:
             return None
-        return Marks(self.retention, source, self.ids)
+        return MarkTable(self.retention, source, self.ids)
 
 
 def table_of(table: Table | type[Any]) -> Table:

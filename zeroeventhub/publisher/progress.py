@@ -24,7 +24,7 @@ from zeroeventhub.protocol import FIRST, LAST
 from zeroeventhub.publisher.cursor import Place
 from zeroeventhub.publisher.keyset import NearRows
 from zeroeventhub.publisher.ordering import Source
-from zeroeventhub.publisher.retention import FeedTable, Mark, Marks, exact, key_of
+from zeroeventhub.publisher.retention import FeedTable, LowWaterMark, MarkTable, exact, key_of
 
 __all__ = [
     "CLOCKS",
@@ -111,7 +111,7 @@ class Registry:
         marks: knows what was trimmed and is read nowhere else; None where nothing is lost.
     """
 
-    def __init__(self, progress: Progress, source: Source, marks: Marks | None = None) -> None:
+    def __init__(self, progress: Progress, source: Source, marks: MarkTable | None = None) -> None:
         self._table = progress.table
         self._feed = key_of(source)
         self._near = NearRows(source)
@@ -155,7 +155,7 @@ class Registry:
         at = Place.of(cursor)
         if self._marks is not None:
             mark = self._marks.locked(connection)
-            if at.position <= mark.trimmed and not mark.spares(at, partition):
+            if at.position <= mark.trimmed and not mark.still_covers(at, partition):
                 raise Trimmed("The place has just been trimmed.", earliest=mark.earliest)
         columns = self._table.c
         key = {
@@ -221,7 +221,9 @@ class Registry:
             for consumer, principal, partition, cursor, heard_at in connection.execute(query)
         ]
 
-    def allowed_since(self, connection: Connection, since: float, mark: Mark, until: int) -> int:
+    def allowed_since(
+        self, connection: Connection, since: float, mark: LowWaterMark, until: int
+    ) -> int:
         """Return up to where those let a feed be trimmed that were heard since a moment.
 
         Args:
@@ -249,7 +251,7 @@ class Registry:
         return places
 
     def allowed(
-        self, connection: Connection, one: Registered, mark: Mark, until: int
+        self, connection: Connection, one: Registered, mark: LowWaterMark, until: int
     ) -> int | None:
         """Return up to where a consumer lets a feed be trimmed; None where it is too late for it.
 
@@ -272,10 +274,10 @@ class Registry:
             known = {one.partition: mark.earliest} | dict(mark.partitions)
             raised = replace(mark, trimmed=until, partitions=known)
             try:
-                if not mark.spares(place, one.partition):
+                if not mark.still_covers(place, one.partition):
                     return None
                 # What is good at the mark need not be good below it.
-                stands = raised.spares(place, one.partition)
+                stands = raised.still_covers(place, one.partition)
             except Gone:
                 return None
         if not stands:

@@ -37,7 +37,7 @@ from zeroeventhub.publisher.lookups import CountQuery, IdQuery, LagQuery, TimeQu
 from zeroeventhub.publisher.ordering import Horizon, Ordering
 from zeroeventhub.publisher.page_query import PageQuery, Stretch
 from zeroeventhub.publisher.progress import Registry
-from zeroeventhub.publisher.retention import Mark, begun_again
+from zeroeventhub.publisher.retention import LowWaterMark, begun_again
 from zeroeventhub.publisher.splits import SplitQuery
 
 __all__ = [
@@ -480,7 +480,7 @@ class Reader:
 
     def _verify(
         self, connection: Connection, partition: int, place: Place, stop: Place | None, until: int
-    ) -> Mark:
+    ) -> LowWaterMark:
         """Refuse what was read from a place, if it is not what lies behind it; return the mark."""
         mark = self._history.verify(connection, place, stop, partition=partition)
         gone = max(mark.trimmed, mark.moved)

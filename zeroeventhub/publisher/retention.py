@@ -16,7 +16,6 @@ from sqlalchemy import (
     String,
     Table,
     Text,
-    Update,
     exists,
     func,
     insert,
@@ -37,8 +36,8 @@ from zeroeventhub.publisher.ordering import Source
 __all__ = [
     "NOTHING_TRIMMED",
     "FeedTable",
-    "Mark",
-    "Marks",
+    "LowWaterMark",
+    "MarkTable",
     "Retention",
     "begun_again",
     "exact",
@@ -151,15 +150,15 @@ def exact(length: int) -> TypeEngine[str]:
 
 
 @dataclass(frozen=True)
-class Mark:
-    """Say what is gone from a feed's table.
+class LowWaterMark:
+    """Hold what is gone from a feed's table.
 
     Attributes:
         trimmed: the position of the last event that was trimmed: there and below, none is left.
-        earliest: the cursor behind that event, which stands before the first one that is left.
+        earliest: the cursor after that event, which stands before the first one that is left.
         compacted: the position up to which events may be missing one by one.
         moved: the position up to which events are in the feed's archive alone.
-        partitions: by partition, the cursor behind the last of its events that was trimmed; one
+        partitions: by partition, the cursor after the last of its events that was trimmed; one
             that is not named may have lost any up to the mark.
     """
 
@@ -169,11 +168,11 @@ class Mark:
     moved: int = 0
     partitions: Mapping[int, str] = field(default_factory=dict)
 
-    def spares(self, place: Place, partition: int | None) -> bool:
-        """Tell whether all that lies behind a place at the mark or below it is still there.
+    def still_covers(self, place: Place, partition: int | None) -> bool:
+        """Tell whether all that follows a place at the mark or below it is still there.
 
-        A place with a digest counts only where that can be compared: what another history has had
-        behind such a place, nobody knows any more.
+        A place with a digest counts only where that can be compared: what another history had
+        after such a place is not known any more.
 
         Args:
             place: at the mark or below it.
@@ -190,8 +189,8 @@ class Mark:
         else:
             last = Place.of(known)
         if place.position != last.position:
-            is_behind = place.position > last.position and not place.check
-            return is_behind or last.position == 0
+            follows = place.position > last.position and not place.check
+            return follows or last.position == 0
         comparable = place.check and place.recipe == last.recipe
         if comparable and not compare_digest(place.check, last.check):
             raise Diverged(
@@ -201,7 +200,7 @@ class Mark:
         return True
 
 
-NOTHING_TRIMMED = Mark()
+NOTHING_TRIMMED = LowWaterMark()
 
 
 def begun_again(mark: int) -> FeedFailure:
@@ -225,8 +224,8 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(_Partitions).decode
 
 
-class Marks:
-    """Read and raise the mark of a feed.
+class MarkTable:
+    """Read and raise the low-water mark of a feed.
 
     Args:
         retention: holds the table.
@@ -244,14 +243,15 @@ class Marks:
         self.partitions = partitions
         self._scheme = _scheme(source)
         self.feed = key_of(source)
-        columns = retention.table.c
         self.table = retention.table
+        columns = retention.table.c
+        self._own = columns.feed == self.feed
         self._query = select(
             columns.trimmed, columns.earliest, columns.compacted, columns.partitions
-        ).where(columns.feed == self.feed)
+        ).where(self._own)
 
     @classmethod
-    def of(cls, source: Source) -> "Marks":
+    def of(cls, source: Source) -> "MarkTable":
         """Take what the feed over a table needs, for its statements alone."""
         return cls(Retention.beside(source), source, ())
 
@@ -260,7 +260,7 @@ class Marks:
         row = self.row.compile(dialect=_plain(dialect), compile_kwargs={"literal_binds": True})
         return self._retention.statement(dialect), str(row)
 
-    def read(self, connection: Connection) -> Mark:
+    def read(self, connection: Connection) -> LowWaterMark:
         """Return the mark.
 
         Raises:
@@ -269,17 +269,17 @@ class Marks:
         row = connection.execute(self._query).first()
         if row is None:
             raise ConfigurationError(self.missing)
-        return Mark(row.trimmed, row.earliest, row.compacted, partitions=self._of(row))
+        return LowWaterMark(row.trimmed, row.earliest, row.compacted, partitions=self._of(row))
 
-    def locked(self, connection: Connection) -> Mark:
-        """Return the mark, which nobody else raises before the transaction ends.
+    def locked(self, connection: Connection) -> LowWaterMark:
+        """Return the mark, which no other transaction raises before this one ends.
 
-        It begins by a write, which is what SQLite asks for at first.
+        It begins by a write, as SQLite needs it.
 
         Raises:
             ConfigurationError: the feed has no row.
         """
-        same = update(self.table).where(self.table.c.feed == self.feed)
+        same = update(self.table).where(self._own)
         if connection.execute(same.values(trimmed=self.table.c.trimmed)).rowcount == 0:
             raise ConfigurationError(self.missing)
         return self.read(connection)
@@ -300,52 +300,48 @@ class Marks:
         return connection.execute(self._query).first() is not None
 
     def install(self, connection: Connection) -> None:
-        """Create the table and the feed's row unless they exist.
-
-        Args:
-            connection: in a transaction of yours.
-        """
+        """Create the table and the feed's row unless they exist."""
         self._retention.create_tables(connection)
         connection.execute(self.row)
 
     @property
     def row(self) -> Insert:
         """Return the statement that adds the feed's row unless it is there."""
-        table = self.table
         row = select(
             literal(self.feed, String),
             literal(0, BigInteger),
             literal(START, String),
             literal(0, BigInteger),
-        ).where(~exists().where(table.c.feed == self.feed))
-        return insert(table).from_select(["feed", "trimmed", "earliest", "compacted"], row)
+        ).where(~exists().where(self._own))
+        return insert(self.table).from_select(["feed", "trimmed", "earliest", "compacted"], row)
 
-    def raising(self, mark: Mark, trimmed: int, earliest: str, last: Mapping[int, str]) -> Update:
-        """Build the statement that raises the mark, in the transaction of what it tells.
+    def trim(
+        self,
+        connection: Connection,
+        mark: LowWaterMark,
+        trimmed: int,
+        earliest: str,
+        last: Mapping[int, str],
+    ) -> None:
+        """Raise the mark, in the transaction that deletes the events.
 
         Args:
+            connection: in that transaction.
             mark: as it is, locked.
-            trimmed: as in `Mark`; so is the next one.
-            earliest: see there.
-            last: as `Mark.partitions`, of those that lose events.
+            trimmed: as in `LowWaterMark`; so is the next one.
+            earliest: a cursor.
+            last: as `LowWaterMark.partitions`, of those that lose events.
         """
         cursors = dict.fromkeys(self.partitions, mark.earliest) | dict(mark.partitions)
         known = _Partitions(self._scheme, trimmed, cursors | dict(last))
-        table = self.table
-        return (
-            update(table)
-            .where(table.c.feed == self.feed)
-            .values(trimmed=trimmed, earliest=earliest, partitions=_encode(known).decode())
-        )
+        values = {"trimmed": trimmed, "earliest": earliest, "partitions": _encode(known).decode()}
+        connection.execute(update(self.table).where(self._own).values(values))
 
-    def thinning(self, until: int) -> Update:
-        """Build the statement that says up to where events may be missing one by one."""
+    def thin(self, connection: Connection, until: int) -> None:
+        """Note up to where events may be missing one by one, where they are deleted."""
         column = self.table.c.compacted
-        return (
-            update(self.table)
-            .where(self.table.c.feed == self.feed, column < until)
-            .values(compacted=until)
-        )
+        change = update(self.table).where(self._own, column < until)
+        connection.execute(change.values(compacted=until))
 
     def _of(self, row: Any) -> dict[int, str]:
         """Return what a row knows of the feed's partitions; nothing if it is of others."""

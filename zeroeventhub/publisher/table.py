@@ -226,7 +226,7 @@ class TableFeed:
         if marks is None:
             raise ConfigurationError("A feed that loses events needs a Retention, which says so.")
         marks.check(connection)
-        connection.execute(marks.thinning(until))
+        marks.thin(connection, until)
 
     def uninstall(self, connection: Connection) -> None:
         """Remove from the database what the ordering has added; the table's data stays.
@@ -238,5 +238,5 @@ class TableFeed:
 
 def _run(connection: Connection, statements: Iterable[str]) -> None:
     for statement in statements:
-        # Nothing in a statement is a parameter, neither behind a colon nor behind a percent sign.
+        # Nothing in a statement is a parameter, neither after a colon nor after a percent sign.
         connection.execute(text(statement.replace(":", r"\:")))

@@ -25,7 +25,7 @@ from zeroeventhub.publisher.keyset import LIMIT, NearRows, Way, given
 from zeroeventhub.publisher.ordering import NeedsLastRow, Ordering
 from zeroeventhub.publisher.progress import CLOCKS, Registry
 from zeroeventhub.publisher.reader import Queries, Reader
-from zeroeventhub.publisher.retention import Mark, Marks
+from zeroeventhub.publisher.retention import LowWaterMark, MarkTable
 
 if TYPE_CHECKING:
     from zeroeventhub.archive.manifest import Manifest
@@ -165,7 +165,7 @@ class Trimmer:
         reader: Reader,
         ordering: Ordering,
         history: History,
-        marks: Marks,
+        marks: MarkTable,
         queries: Queries,
         *,
         registry: Registry | None = None,
@@ -240,7 +240,7 @@ class Trimmer:
         )
 
     def _held_back(
-        self, connection: Connection, bound: TrimBound, mark: Mark, until: int
+        self, connection: Connection, bound: TrimBound, mark: LowWaterMark, until: int
     ) -> tuple[int, list[str]]:
         """Return up to where consumers let events go, and a sentence about each of them."""
         if self._registry is None:
@@ -305,7 +305,7 @@ class Trimmer:
             trimmed = int(found[-1].position)
             cursors = self._history.cursors_at(connection, {*last.values(), trimmed})
             ends = {partition: cursors[position] for partition, position in last.items()}
-            connection.execute(self._marks.raising(mark, trimmed, cursors[trimmed], ends))
+            self._marks.trim(connection, mark, trimmed, cursors[trimmed], ends)
             events = delete_events(connection, self._source, found, is_range=True)
             return Deleted(events, trimmed, is_last=trimmed >= plan.until)
 

@@ -157,12 +157,12 @@ def test_memory_keeps_what_was_used_last_within_its_bound(tmp_path):
     archive.look()
 
     def at_hand(*asked):
-        return [archive.group(segment, number) is not None for number in asked]
+        return [archive.held(segment, number) is not None for number in asked]
 
     for number in (0, 1, 2, 1, 2, 0):
         archive.load_group(segment, footer, number)
     assert at_hand(2, 1, 0, 3) == [True, True, True, False]
-    used = archive.group(segment, 2)
+    used = archive.held(segment, 2)
     assert at_hand(1, 0) == [True, True]
     archive.load_group(segment, footer, 3)
     assert at_hand(0, 1, 2, 3) == [True] * 4
@@ -187,7 +187,7 @@ def test_nothing_is_kept_of_segments_that_were_replaced(tmp_path):
     archives[2] = Archive(tmp_path / "archive", cache=tmp_path / "c")
     for archive, name in zip(archives, "abc", strict=True):
         new, _ = archive.look().segments
-        assert archive.group(old, 0) is None
+        assert archive.held(old, 0) is None
         names = {file.name.partition(".")[0] for file in (tmp_path / name).glob("*/*")}
         assert old.name not in names
         assert kept.name in names
