@@ -32,10 +32,10 @@ PLANTED = (
     Planted(
         "what was trimmed is looked up behind the rows of a page",
         "publisher/reader.py",
-        "        pages, here = [], start",
-        """        early = self._history.mark(connection)
-        self._history.mark = lambda _: early
-        pages, here = [], start""",
+        "            pages, here = [], start",
+        """            early = self._history.mark(connection)
+            self._history.mark = lambda _: early
+            pages, here = [], start""",
         (_RETENTION, "-k", "between_any_two"),
     ),
     Planted(

@@ -19,7 +19,7 @@ from zeroeventhub.at_hand import NotAtHand
 from zeroeventhub.errors import ConfigurationError, Trimmed
 from zeroeventhub.protocol import SegmentPart, Segments, TypeFilter
 from zeroeventhub.publisher.cursor import Place
-from zeroeventhub.publisher.page_query import Stretch
+from zeroeventhub.publisher.page_query import ReadRequest, Stretch
 from zeroeventhub.publisher.rows import Row
 from zeroeventhub.publisher.splits import Part
 
@@ -283,50 +283,33 @@ class ArchiveReader:
         return found
 
     def pages(
-        self,
-        connection: Connection,
-        partition: int,
-        *,
-        after: int,
-        until: int,
-        limit: int,
-        count: int,
-        types: TypeFilter | None,
-        each: bool,
-        room: int,
-        window: int,
+        self, connection: Connection, request: ReadRequest, *, room: int, window: int
     ) -> ArchivedPages:
         """Read pages; each ends where it would end if all of its events were in the table.
 
         Args:
             connection: that of the question.
-            partition: one of the feed's.
-            after: as for `PageQuery.read`; so are the next ones.
-            until: a position.
-            limit: how many rows.
-            count: how many pages.
-            types: which events.
-            each: whether positions are wanted.
+            request: what they are to hold.
             room: how many bytes a page holds, unless a single event is larger.
             window: how many rows a page looks at in search of events of some types.
         """
         boundary = self.boundary(connection)
-        end, pages = min(boundary, until), list[Stretch]()
+        after, end, pages = request.after, min(boundary, request.until), list[Stretch]()
         while after < end:
-            page = _PageReader(Stretch(until), limit, room, window, each=each)
-            for place in self.groups(partition, after, end):
+            page = _PageReader(request, room, window)
+            for place in self.groups(request.partition, after, end):
                 group = self.group(place)
-                page.take(group, group.above(after), group.above(end), types)
+                page.take(group, group.above(after), group.above(end))
                 if page.is_done:
                     break
             found = page.stretch
             if not page.is_done and found.until > boundary:
                 return ArchivedPages(pages, found, boundary, page.looked_at)
             pages.append(found)
-            if not found.full or found.last is None or len(pages) == count:
+            if not found.full or found.last is None or len(pages) == request.count:
                 return ArchivedPages(pages, None, after)
             after = found.last[0]
-        return ArchivedPages(pages, Stretch(until), after)
+        return ArchivedPages(pages, Stretch(request.until), after)
 
     def count(
         self, connection: Connection, partition: int, events: int, *, after: int, until: int
@@ -493,26 +476,24 @@ class _PageReader:
     """Read a page from the row groups of an archive, one after the other.
 
     Args:
-        stretch: the page.
-        limit: how many rows it has at most.
+        request: what the page is to hold.
         room: how many bytes.
         window: how many rows it looks at in search of events of some types.
-        each: whether the position of each event is wanted.
     """
 
-    def __init__(self, stretch: Stretch, limit: int, room: int, window: int, *, each: bool) -> None:
-        self.stretch = stretch
-        self._limit = limit
+    def __init__(self, request: ReadRequest, room: int, window: int) -> None:
+        self.stretch = Stretch(request.until)
+        self._request = request
         self._room = room
         self._window = window
-        self._each = each
         self.looked_at = 0
         """How many rows were looked at, if only some were chosen."""
         self.is_done = False
         """Whether the page ends here."""
 
-    def take(self, group: "Group", start: int, stop: int, types: TypeFilter | None) -> None:
+    def take(self, group: "Group", start: int, stop: int) -> None:
         """Take rows of a group, those of some types if any are named."""
+        types = self._request.types
         if types is None:
             self._take(group, range(start, stop))
             return
@@ -527,8 +508,8 @@ class _PageReader:
 
     def _take(self, group: "Group", rows: Sequence[int]) -> None:
         """Take rows of a group, as many as the page has room for."""
-        stretch = self.stretch
-        taken = rows[: self._limit - stretch.rows]
+        stretch, limit = self.stretch, self._request.limit
+        taken = rows[: limit - stretch.rows]
         fitting = group.fitting(taken, self._room - stretch.size)
         if fitting < len(taken):
             if not stretch.parts and not any(map(group.is_there, taken[:fitting])):
@@ -544,10 +525,10 @@ class _PageReader:
         if events:
             stretch.parts.append(events)
             stretch.size += size
-        if self._each:
+        if self._request.each:
             there = (row for row in taken if group.is_whole or group.is_there(row))
             stretch.positions += [group.positions[row] for row in there]
-        if self.is_done or stretch.rows == self._limit:
+        if self.is_done or stretch.rows == limit:
             stretch.full, self.is_done = stretch.last[0] < stretch.until, True
 
 

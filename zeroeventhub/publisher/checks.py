@@ -26,7 +26,7 @@ from zeroeventhub.errors import ConfigurationError, FeedFailure, Gone
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION
 from zeroeventhub.publisher.keyset import NearRows, NeededIndex
 from zeroeventhub.publisher.ordering import Ordering
-from zeroeventhub.publisher.page_query import PageQuery
+from zeroeventhub.publisher.page_query import PageQuery, ReadRequest
 from zeroeventhub.publisher.retention import MarkTable
 
 __all__ = [
@@ -269,7 +269,7 @@ class Checkup:
 
     def _look_at_events(self, connection: Connection) -> str:
         for partition in self.partitions:
-            self._pages.read(connection, partition, after=0, until=HIGHEST_POSITION, limit=1)
+            self._pages.read(connection, ReadRequest(partition, 0, HIGHEST_POSITION, limit=1))
         return "The first events have a JSON form."
 
     def _look_at_retention(self, connection: Connection) -> str:

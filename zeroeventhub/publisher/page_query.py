@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PageQuery",
+    "ReadRequest",
     "Stretch",
     "TypeCondition",
     "exact",
@@ -111,6 +112,29 @@ _ONE: ColumnElement[int] = literal_column("1")
 
 # Written out, as LIMIT is.
 _BEFORE: ColumnElement[int] = bindparam("before", type_=Integer, literal_execute=True)
+
+
+@dataclass(frozen=True)
+class ReadRequest:
+    """Say what pages are to hold.
+
+    Attributes:
+        partition: one of the feed's.
+        after: the position after which they begin.
+        until: the one up to which they go.
+        limit: how many rows of a page to look at, at most.
+        count: how many pages to read, at most; 1 with `types`.
+        types: which events; None for all.
+        each: whether the position of each event is wanted.
+    """
+
+    partition: int
+    after: int
+    until: int
+    limit: int
+    count: int = 1
+    types: TypeFilter | None = None
+    each: bool = False
 
 
 @dataclass
@@ -231,85 +255,34 @@ class PageQuery:
         """Tell whether there are events between those of a partition."""
         return self._source.partition is not None
 
-    def read(
-        self,
-        connection: Connection,
-        partition: int,
-        *,
-        after: int,
-        until: int,
-        limit: int,
-        count: int = 1,
-        types: TypeFilter | None = None,
-        each: bool = False,
-    ) -> list[Stretch]:
-        """Read pages of events above one position and not above another, whole.
-
-        Args:
-            connection: to the database.
-            partition: one of the feed's.
-            after: a position.
-            until: another.
-            limit: how many rows of a page to look at, at most.
-            count: how many pages to read, at most; 1 with `types`.
-            types: which events; None for all.
-            each: whether the position of each event is wanted.
+    def read(self, connection: Connection, request: ReadRequest) -> list[Stretch]:
+        """Read pages, whole.
 
         Returns:
             One page or more; each but the last is full.
 
         Raises:
-            NotAtHand: some of them have to be fetched from the archive first.
+            NotAtHand: some events have to be fetched from the archive first.
         """
-        before, page, looked_at = list[Stretch](), Stretch(until), 0
-        if self._archive is not None:
-            archived = self._archive.pages(
-                connection,
-                partition,
-                after=after,
-                until=until,
-                limit=limit,
-                count=count,
-                types=types,
-                each=each,
-                room=self._page_bytes,
-                window=FILTERED_ROWS,
-            )
-            if archived.begun is None:
-                return archived.pages
-            before, page = archived.pages, archived.begun
-            after, looked_at = archived.after, archived.looked_at
-        in_table = self._read(
-            connection,
-            partition,
-            page,
-            after=after,
-            limit=limit,
-            count=count - len(before),
-            types=types,
-            each=each,
-            looked_at=looked_at,
+        if self._archive is None:
+            return self._read(connection, request, Stretch(request.until))
+        archived = self._archive.pages(
+            connection, request, room=self._page_bytes, window=FILTERED_ROWS
         )
-        return before + in_table
+        if archived.begun is None:
+            return archived.pages
+        left = request.count - len(archived.pages)
+        rest = replace(request, after=archived.after, count=left)
+        return archived.pages + self._read(connection, rest, archived.begun, archived.looked_at)
 
     def _read(
-        self,
-        connection: Connection,
-        partition: int,
-        page: Stretch,
-        *,
-        after: int,
-        limit: int,
-        count: int,
-        types: TypeFilter | None,
-        each: bool,
-        looked_at: int,
+        self, connection: Connection, request: ReadRequest, page: Stretch, looked_at: int = 0
     ) -> list[Stretch]:
         """Read pages from the table, of which the first may have begun in the archive."""
-        until = page.until
-        if after >= until:
+        limit, count, types, until = request.limit, request.count, request.types, request.until
+        if request.after >= until:
             return [page]
-        values = {"partition": partition, "after": after, "until": until}
+        values = {"partition": request.partition, "after": request.after, "until": until}
         if types is not None:
             before = {"before": FILTERED_ROWS - looked_at - 1}
             window = self._window(self._rows.near.way(connection))
@@ -321,7 +294,7 @@ class PageQuery:
                 start, stop = 0, len(rows.texts)
                 taken += stop
                 while start < stop:
-                    start = page.take(rows, start, limit, self._page_bytes, each=each)
+                    start = page.take(rows, start, limit, self._page_bytes, each=request.each)
                     if not page.full:
                         continue
                     page.end()

@@ -4,9 +4,8 @@ Their signatures are those of a bound feed, which gives each of them its connect
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
 
 from sqlalchemy import Connection
 
@@ -35,7 +34,7 @@ from zeroeventhub.publisher.horizon import HorizonReport, HorizonWatch
 from zeroeventhub.publisher.key_query import KeyQuery
 from zeroeventhub.publisher.lookups import CountQuery, IdQuery, LagQuery, TimeQuery
 from zeroeventhub.publisher.ordering import Horizon, Ordering
-from zeroeventhub.publisher.page_query import PageQuery, Stretch
+from zeroeventhub.publisher.page_query import PageQuery, ReadRequest, Stretch
 from zeroeventhub.publisher.progress import Registry
 from zeroeventhub.publisher.retention import LowWaterMark, begun_again
 from zeroeventhub.publisher.splits import SplitQuery
@@ -67,25 +66,6 @@ class Queries:
     lags: LagQuery
     counts: CountQuery
     keys: KeyQuery | None = None
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """Say what pages are to hold.
-
-    Attributes:
-        partition: the one to read.
-        limit: how many events a page may have.
-        types: which events; None for all.
-        stop: where to stop; None for the horizon.
-        each: whether the cursor behind each event is wanted.
-    """
-
-    partition: int
-    limit: int
-    types: TypeFilter | None
-    stop: Place | None
-    each: bool = field(kw_only=True)
 
 
 QUIET = 1_000
@@ -186,44 +166,42 @@ class Reader:
             horizon = self._horizon(connection, end)
             here = self._history.cursor_below(connection, horizon.settled)
             return [Page([], here, caught_up=True)]
-        wanted = Wanted(partition, limit, types, end, each=each)
-        return self._history.from_first(
-            connection, cursor, partial(self._pages, connection, wanted, count)
-        )
 
-    def _pages(self, connection: Connection, wanted: Wanted, count: int, start: str) -> list[Page]:
-        place = Place.of(start)
-        horizon = self._horizon(connection, place, wanted.stop)
-        until = _until(horizon, wanted.stop)
-        pages, here = [], start
-        for stretch in self._queries.pages.read(
-            connection,
-            wanted.partition,
-            after=place.position,
-            until=until,
-            limit=wanted.limit,
-            count=count,
-            types=wanted.types,
-            each=wanted.each,
-        ):
-            pages.append(self._page(connection, wanted, here, stretch, horizon))
-            here = pages[-1].cursor
-        # Afterwards, so that no other history can come between the look at it and the pages, or
-        # the pages and their checkpoints.
-        mark = self._verify(connection, wanted.partition, place, wanted.stop, until)
-        if pages[0].cursor == start and place.position < mark.trimmed <= until:
-            # Nothing has come here since; the place that has been trimmed is not one to stay at.
-            pages[0] = replace(pages[0], cursor=mark.earliest)
-        if place.position < mark.compacted:
-            # What has lost events may lose more.
-            pages = [replace(page, full=False) for page in pages]
-        return pages
+        def found(start: str) -> list[Page]:
+            place = Place.of(start)
+            horizon = self._horizon(connection, place, end)
+            until = _until(horizon, end)
+            request = ReadRequest(partition, place.position, until, limit, count, types, each)
+            pages, here = [], start
+            for stretch in self._queries.pages.read(connection, request):
+                page = self._page(connection, request, here, stretch, horizon=horizon, stop=end)
+                pages.append(page)
+                here = page.cursor
+            # Afterwards, so that no other history can come between the look at it and the pages,
+            # or the pages and their checkpoints.
+            mark = self._verify(connection, partition, place, end, until)
+            if pages[0].cursor == start and place.position < mark.trimmed <= until:
+                # Nothing has come here since; a place that has been trimmed is none to stay at.
+                pages[0] = replace(pages[0], cursor=mark.earliest)
+            if place.position < mark.compacted:
+                # What has lost events may lose more.
+                pages = [replace(page, full=False) for page in pages]
+            return pages
+
+        return self._history.from_first(connection, cursor, found)
 
     def _page(
-        self, connection: Connection, wanted: Wanted, here: str, stretch: Stretch, horizon: Horizon
+        self,
+        connection: Connection,
+        request: ReadRequest,
+        here: str,
+        stretch: Stretch,
+        *,
+        horizon: Horizon,
+        stop: Place | None,
     ) -> Page:
-        after, stop = Place.of(here).position, wanted.stop
-        filtered = wanted.types is not None
+        after = Place.of(here).position
+        filtered = request.types is not None
         end = self._end(connection, here, after, stretch, filtered=filtered)
         reached = False
         if stop is not None and not stretch.full:
@@ -237,7 +215,7 @@ class Reader:
             caught_up=not stretch.full and stretch.until >= horizon.settled,
             stop_reached=reached,
             full=stretch.full and len(events) > 0 and not self._history.is_mutable,
-            cursors=self._history.cursors(stretch.positions, events) if wanted.each else (),
+            cursors=self._history.cursors(stretch.positions, events) if request.each else (),
         )
 
     def vouch(self, connection: Connection, cursors: Collection[str]) -> None:
