@@ -59,7 +59,7 @@ class Archive:
         cache_bytes: how much of it is kept there, about.
         memory_bytes: how much is kept in memory, unpacked.
         grace: how long files that were replaced stay for those who still read them, and how old
-            one has to be that no manifest names before it is taken for left behind.
+            one has to be that no manifest names before it is taken for abandoned.
         look_seconds: how often one looks for a newer manifest while the archive is read; 1 or more.
         erasable: whether events may be erased after they were published, so that no page is marked
             as one that never changes.
@@ -252,14 +252,14 @@ class Archive:
         return Draft()
 
     def add(self, made: Made, feed: str) -> bool:
-        """Add a segment behind the last one.
+        """Add a segment after the last one.
 
         Args:
             made: the segment.
             feed: the feed whose events are in it, in the digest of `expect`.
 
         Returns:
-            Whether it was added. If not, somebody else has added what is in it, or a part of that:
+            Whether it was added. If not, another process has added what is in it, or a part of it:
             look where the archive ends now.
 
         Raises:
@@ -282,7 +282,7 @@ class Archive:
             events: how many events the old one has more.
 
         Returns:
-            Whether it was replaced; if not, somebody else has replaced it before.
+            Whether it was replaced; if not, another process has replaced it before.
         """
         self._upload(made)
         known = self.manifest
@@ -300,7 +300,7 @@ class Archive:
     def _has(self, made: Made) -> bool:
         """Tell whether the newest manifest names a segment; one that it does not is never named.
 
-        To try again with the same file would be wrong: it may be taken for left behind by now.
+        To try again with the same file would be wrong: it may be taken for abandoned by now.
         """
         if any(made.segment.name == one.name for one in self.look().segments):
             return True
@@ -348,7 +348,7 @@ class Archive:
         )
 
     def tidy(self) -> list[str]:
-        """Delete files that nobody needs any more, and return their names.
+        """Delete files that are needed no more, and return their names.
 
         These are segments that were replaced and those of sealers that died, once they are older
         than the grace time, and manifests of long ago.

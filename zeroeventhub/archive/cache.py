@@ -46,7 +46,7 @@ class Memory:
     def __init__(self, most: int) -> None:
         self._most = most
         self._held: OrderedDict[Hashable, _Weighed] = OrderedDict()
-        # What somebody still uses is found, also where there is no room for it.
+        # What is still in use is found, also where there is no room for it.
         self._alive: WeakValueDictionary[Hashable, _Weighed] = WeakValueDictionary()
         self._weight = 0
         self._lock = Lock()

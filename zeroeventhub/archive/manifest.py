@@ -127,7 +127,7 @@ class Segment(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         name: of its file; no other segment ever has it.
-        after: the position behind which it begins.
+        after: the position after which it begins.
         upto: the position at which it ends.
         places: how many positions in it have an event, or had one.
         events: how many events there are.
@@ -135,7 +135,7 @@ class Segment(msgspec.Struct, frozen=True, omit_defaults=True):
         sha256: of the file, in hexadecimal digits.
         footer: how many bytes at the end of the file tell where the rest is.
         footer_check: a checksum of them.
-        last: the cursor behind the last event, by which another history is noticed.
+        last: the cursor after the last event, by which another history is noticed.
         earliest: the earliest time of an event; None where none has a time.
         latest: the latest one.
         footer_digest: a digest of those bytes at the end; empty in manifests of before there was
@@ -209,7 +209,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def last(self) -> str | None:
-        """Return the cursor behind the last event; None if there is none."""
+        """Return the cursor after the last event; None if there is none."""
         return self.segments[-1].last if self.segments else None
 
     def at(self, position: int) -> int:
@@ -217,7 +217,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
         return bisect_left(self.segments, position, key=lambda segment: segment.upto)
 
     def encode(self) -> bytes:
-        """Write the manifest, and behind all else its own digest."""
+        """Write the manifest, and after all else its own digest."""
         content = msgspec.json.format(_encode(self), indent=1).removesuffix(b"\n}") + b',\n "'
         return content + _digest_field(content)
 
@@ -238,7 +238,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
         except msgspec.DecodeError as error:
             raise ConfigurationError(
                 f"The archive's manifest cannot be read ({error}): this is no archive, or it was "
-                "changed by somebody else."
+                "changed by another program."
             ) from error
 
 
@@ -270,7 +270,7 @@ _KEPT = 10
 class Manifests:
     """Read the newest manifest, and create the next one.
 
-    A generation is an object that is created if nobody else has created it: of two who add to the
+    A generation is an object that is created unless it is there: of two processes that add to the
     archive at once, one has to look again. No clock and no lock of the store is relied on.
 
     Args:
@@ -284,7 +284,7 @@ class Manifests:
         """Return the newest manifest.
 
         Args:
-            known: an earlier one, behind which it is looked for.
+            known: an earlier one, after which it is looked for.
 
         Raises:
             ConfigurationError: it cannot be read by this version.
@@ -308,7 +308,7 @@ class Manifests:
     def create(self, manifest: Manifest) -> bool:
         """Create the next generation; return whether it is the newest now.
 
-        If not, somebody else was before, or has already gone on from this one, or the store was
+        If not, another process was before, or has already gone on from this one, or the store was
         asked twice because its answer was lost: look again.
 
         Raises:
@@ -318,11 +318,11 @@ class Manifests:
         if not self._objects.create(f"{_FOLDER}/{name}", manifest.encode()):
             return False
         # Who slept for so long that later generations were made, and this number was tidied away,
-        # has created what nobody reads.
+        # has created what no reader reads.
         return not self._objects.names(_FOLDER, name)
 
     def tidy(self, newest: Manifest, grace: timedelta) -> None:
-        """Remove manifests that are old and that nobody can still be looking at."""
+        """Remove manifests that are old and that no reader can still be looking at."""
         before = datetime.now(UTC) - grace
         highest = _name(max(newest.generation - _KEPT, 0))
         old = [

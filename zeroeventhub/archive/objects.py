@@ -104,19 +104,19 @@ class Objects:
         with _explained():
             return str(obstore.sign(self.store, "GET", path, lifetime))
 
-    def names(self, folder: str, behind: str = "") -> list[str]:
-        """List the names of objects in a folder, in order, from behind one on."""
-        return sorted(name for name, _ in self.ages(folder, behind))
+    def names(self, folder: str, after: str = "") -> list[str]:
+        """List the names of objects in a folder, in order, those after one."""
+        return sorted(name for name, _ in self.ages(folder, after))
 
-    def ages(self, folder: str, behind: str = "") -> Iterator[tuple[str, datetime]]:
+    def ages(self, folder: str, after: str = "") -> Iterator[tuple[str, datetime]]:
         """Yield the names of objects in a folder, in any order, and when each was created."""
-        offset = f"{folder}/{behind}" if behind else None
+        offset = f"{folder}/{after}" if after else None
         with _explained():
             for some in obstore.list(self.store, f"{folder}/", offset=offset, chunk_size=1000):
                 for one in some:
                     name = one["path"].rpartition("/")[2]
                     # Some servers do not know of offsets, and list everything.
-                    if name > behind:
+                    if name > after:
                         yield name, one["last_modified"]
 
     def delete(self, paths: Sequence[str]) -> None:

@@ -109,9 +109,9 @@ class Draft:
         """Make the segment.
 
         Args:
-            after: the position behind which it begins.
+            after: the position after which it begins.
             upto: the one at which it ends.
-            last: the cursor behind the last event.
+            last: the cursor after the last event.
         """
         for partition in sorted(self._waiting):
             self._write(self._waiting[partition].groups(all_of_them=True))
@@ -247,7 +247,7 @@ def _size(data: Any) -> int:
 
 
 _TELLING = ("id", "key", "headers", "data")
-"""The columns that may tell of somebody; when an event of what type was there stays known."""
+"""The columns that may identify a person; when an event of what type was there stays known."""
 
 
 def without(

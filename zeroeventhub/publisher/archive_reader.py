@@ -156,7 +156,7 @@ class ArchiveReader:
         self._reached = max(self._reached, position)
 
     def cursor_at_end(self, position: int) -> str | None:
-        """Return the cursor behind the last event of a segment, if it ends at a position."""
+        """Return the cursor after the last event of a segment, if it ends at a position."""
         known = self._known()
         index = known.at(position)
         ends = index < len(known.segments) and known.segments[index].upto == position
@@ -181,10 +181,10 @@ class ArchiveReader:
         """Yield the row groups of a partition that have places above one and not above another.
 
         Args:
-            partition: the partition; None for all of them, one behind the other in each segment.
+            partition: the partition; None for all of them, one after the other in each segment.
             after: a position.
             until: another.
-            wanted: tells which segments are looked into.
+            wanted: whether a segment is looked into.
         """
         for segment in self._segments(after):
             if segment.after >= until:

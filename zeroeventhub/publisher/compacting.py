@@ -43,8 +43,8 @@ class Compaction:
     Attributes:
         tombstone: a column or an expression that is true for an event which says that its key is
             no more; None where no event does.
-        keep_tombstones: how long such an event stays, by the feed's `time`: whoever has been away
-            for longer does not hear that the key is no more.
+        keep_tombstones: how long such an event stays, by the feed's `time`: a consumer that
+            stops for longer does not hear that the key is no more.
 
     Raises:
         ConfigurationError: the time is below zero.
@@ -73,7 +73,7 @@ class Span:
     """Say which events are looked at.
 
     Attributes:
-        after: the position behind which they lie.
+        after: the position after which they lie.
         until: the highest of their positions.
         settled: the horizon, up to which later events of a key count.
         tombstones: the position up to which tombstones go.

@@ -47,7 +47,7 @@ class Registered:
 
     Attributes:
         consumer: its name.
-        principal: who said so; empty where nobody is told apart.
+        principal: who said so; empty where principals are not known.
         partition: of which partition.
         cursor: where it has committed.
         heard: how many seconds ago it said so.
@@ -230,7 +230,7 @@ class Registry:
             connection: to the feed's database.
             since: the moment, in seconds since 1970, by a clock that may be somewhat ahead.
             mark: what has been trimmed.
-            until: up to where somebody wants it trimmed.
+            until: up to where it is to be trimmed.
         """
         columns = self._table.c
         for one in self.registered(
@@ -255,14 +255,14 @@ class Registry:
     ) -> int | None:
         """Return up to where a consumer lets a feed be trimmed; None where it is too late for it.
 
-        It goes on behind its place only if that can be checked even then: where it stands at the
+        It goes on from its place only if that can be checked even then: where it stands at the
         last event of its partition, or above all that goes.
 
         Args:
             connection: to the feed's database.
             one: the consumer's place.
             mark: what has been trimmed.
-            until: up to where somebody wants it trimmed.
+            until: up to where it is to be trimmed.
         """
         place = Place.of(one.cursor)
         if place.position >= until:

@@ -54,8 +54,8 @@ class Queries:
         times: finds the place of a moment.
         splits: cuts a partition into pieces.
         ids: finds an event.
-        lags: counts the events behind a place.
-        counts: finds the place behind so many events.
+        lags: counts the events after a place.
+        counts: finds the place after so many events.
         keys: reads the events of a key; None where there are no versions.
     """
 
@@ -459,7 +459,7 @@ class Reader:
     def _verify(
         self, connection: Connection, partition: int, place: Place, stop: Place | None, until: int
     ) -> LowWaterMark:
-        """Refuse what was read from a place, if it is not what lies behind it; return the mark."""
+        """Refuse what was read from a place, if it is not what follows it; return the mark."""
         mark = self._history.verify(connection, place, stop, partition=partition)
         gone = max(mark.trimmed, mark.moved)
         if place.position > gone:
@@ -475,7 +475,7 @@ class Reader:
     def _end(
         self, connection: Connection, here: str, after: int, stretch: Stretch, *, filtered: bool
     ) -> str:
-        """Choose the checkpoint of a page: it stands behind an event, of any partition."""
+        """Choose the checkpoint of a page: it stands after an event, of any partition."""
         last, until = stretch.last, stretch.until
         if last is not None:
             here, after = self._history.cursor(*last), last[0]

@@ -344,7 +344,7 @@ class MarkTable:
         connection.execute(change.values(compacted=until))
 
     def _of(self, row: Any) -> dict[int, str]:
-        """Return what a row knows of the feed's partitions; nothing if it is of others."""
+        """Return what a row knows of the partitions; nothing if they were divided otherwise."""
         if row.partitions is None:
             return {}
         known = _decode(row.partitions)

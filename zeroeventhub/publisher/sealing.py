@@ -97,7 +97,7 @@ class SealQuery:
 
         Args:
             connection: to the feed's database.
-            after: the position behind which they lie.
+            after: the position after which they lie.
             until: the one up to which they do.
             limit: how many, at most.
 
@@ -115,15 +115,15 @@ class SealQuery:
         columns = list(zip(*rows, strict=True))
         found: dict[str, Sequence[Any]] = {"position": columns[0]}
         names = [*self._forms, *self._placed]
-        # Behind them there may be a column that only tells whether the event is there.
-        told = dict(zip(names, columns[1 + self._columns :], strict=False))
+        # After them there may be a column that is only about whether the event is there.
+        attributes = dict(zip(names, columns[1 + self._columns :], strict=False))
         if self._kind is not None:
-            told.setdefault("type", (None,) * len(rows))
+            attributes.setdefault("type", (None,) * len(rows))
         try:
-            found |= {name: self._values(name, values) for name, values in told.items()}
+            found |= {name: self._values(name, values) for name, values in attributes.items()}
         except (TypeError, ValueError, LookupError, msgspec.MsgspecError) as error:
             raise FeedFailure(
-                f"A row behind position {after} has an attribute that cannot be kept: {error}"
+                f"A row after position {after} has an attribute that cannot be kept: {error}"
             ) from error
         found |= self._events(rows, columns)
         raw = found["data"][-1]

@@ -78,18 +78,18 @@ class TableFeed:
         mutable: say that rows are changed or deleted after they were written. By default a cursor
             is refused if the event that it stands at is no longer the same, which shows that
             history was lost; of a mutable feed only the numbers can be compared.
-        cursor_secret: known to the publisher alone, and the same in all of its processes. A cursor
-            holds a digest of the event at which it stands, also of one that its reader may not see;
-            with a secret nobody can check by it whether a guess of that event is right. Needed
-            where readers may see only a part of the feed, and events can be guessed. With another
-            secret, of cursors from before only the numbers are compared.
-        retention: where it is kept what has been trimmed of the feed, so that whoever comes too
-            late is told, and nobody else; see docs/retention.md.
-        progress: where it is kept how far consumers have come that say so, so that trimming waits
-            for them.
+        cursor_secret: 16 bytes or more, known to the publisher alone, and the same in all of its
+            processes. A cursor holds a digest of the event at which it stands, also of one that its
+            reader may not see; with a secret no reader can check by it whether a guess of that
+            event is right. Needed where readers may see only a part of the feed, and events can be
+            guessed. With another secret, of cursors from before only the numbers are compared.
+        retention: the table that holds what has been trimmed of the feed, so that readers that come
+            too late get 410, and no other reader does; see docs/retention.md.
+        progress: the table that holds how far consumers have come that register it, so that
+            trimming waits for them.
         compaction: keep the last event of each key, and let those before it go, whenever the bound
             feed's `compact` is called; see docs/retention.md.
-        archive: where its history is sealed to and read from once it is trimmed, so that nobody
+        archive: where its history is sealed to and read from once it is trimmed, so that no reader
             comes too late; see docs/archive.md.
 
     Raises:
