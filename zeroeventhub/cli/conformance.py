@@ -10,7 +10,8 @@ import httpx
 from zeroeventhub.cli.options import PATIENCE, as_json, header_options
 from zeroeventhub.conformance import Outcome, Result, all_checks, check_feed
 from zeroeventhub.conformance.misbehaving import misbehave
-from zeroeventhub.conformance.report import as_document, as_junit, as_lines, redacted, summary
+from zeroeventhub.conformance.report import as_document, as_junit, as_lines, summary
+from zeroeventhub.conformance.subject import redacted
 from zeroeventhub.errors import ConfigurationError, TransientError
 
 __all__ = ["conformance"]

@@ -7,17 +7,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
-import httpx
-
 from zeroeventhub.conformance.answer import Answer
-from zeroeventhub.conformance.finding import Outcome, Result
+from zeroeventhub.conformance.check import Outcome, Result
 
 __all__ = [
     "as_document",
     "as_junit",
     "as_lines",
     "first_bytes",
-    "redacted",
     "summary",
 ]
 
@@ -32,11 +29,6 @@ def first_bytes(body: bytes, most: int = SHOWN_BYTES) -> str:
     text = body[:most].decode("ascii", "backslashreplace")
     shown = "".join(c if c in _PRINTABLE else c.encode("unicode_escape").decode() for c in text)
     return shown + ("…" if len(body) > most else "")
-
-
-def redacted(url: str) -> str:
-    """Return a feed's URL without what may be secret in it."""
-    return str(httpx.URL(url).copy_with(userinfo=b"", query=None, fragment=None))
 
 
 def as_lines(result: Result) -> Iterable[str]:

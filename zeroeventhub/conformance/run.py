@@ -6,13 +6,18 @@ from dataclasses import replace
 
 import httpx
 
-from zeroeventhub.conformance.answer import Answer, Probe
-from zeroeventhub.conformance.catalogue import all_checks
-from zeroeventhub.conformance.finding import Finding, Outcome, Result
-from zeroeventhub.conformance.registry import Check, run_check
-from zeroeventhub.conformance.subject import Subject
+import zeroeventhub.conformance.checks  # noqa: F401 - registers the checks
+from zeroeventhub.conformance.answer import Answer
+from zeroeventhub.conformance.check import (
+    Check,
+    Finding,
+    Outcome,
+    Result,
+    all_checks,
+    run_check,
+)
+from zeroeventhub.conformance.subject import Probe, Subject
 from zeroeventhub.errors import ConfigurationError, Forbidden, NotFound, Unreachable
-from zeroeventhub.protocol import FIRST
 
 __all__ = ["check_feed"]
 
@@ -20,7 +25,8 @@ LONGEST = 60.0
 """Seconds after which what is left of the checks is skipped."""
 
 _V1_ANSWERS = {400, 422}
-_OK = 200
+_NO_V2 = "The feed speaks ZeroEventHub v1 only."
+_NO_V1 = "The feed does not speak ZeroEventHub v1."
 
 
 def check_feed(
@@ -40,34 +46,31 @@ def check_feed(
 
     Raises:
         ConfigurationError: the address or a name is wrong.
-        Unreachable: nobody answers at the address.
+        Unreachable: there is no answer from the address.
         Forbidden: the feed asks for credentials.
         NotFound: there is no feed at the address.
     """
     chosen = _choose(only)
     probe = Probe(url, http)
     first = _greet(probe)
-    v2 = first.status == _OK or (first.status not in _V1_ANSWERS and partitions is None)
+    v2 = first.ok or (first.status not in _V1_ANSWERS and partitions is None)
     if not v2 and partitions is None:
         raise ConfigurationError(
             f"{probe.address} does not answer discovery ({first.status}); if it is a feed of "
             "ZeroEventHub v1, say how many partitions it has."
         )
     # Each version has a probe of its own, and so judges its own refusals.
-    subjects = {False: Subject(probe), True: _v1_subject(Probe(url, http), partitions)}
-    reason = {
-        False: None if v2 else "The feed speaks ZeroEventHub v1 only.",
-        True: None if subjects[True] else "The feed does not speak ZeroEventHub v1.",
-    }
-    for known in subjects.values():
-        if known is not None:
-            known.probe.end = time.monotonic() + LONGEST
+    subject_v1 = _v1_subject(Probe(url, http), partitions)
+    probe.end = time.monotonic() + LONGEST
+    if subject_v1 is not None:
+        subject_v1.probe.end = probe.end
+    subjects = {False: Subject(probe) if v2 else None, True: subject_v1}
     found: dict[str, str] = {}
     for check in chosen:
         subject = subjects[check.v1]
-        why = reason[check.v1]
-        if subject is None or why is not None:
-            yield Result(check.name, check.section, check.sentence, Outcome.SKIP, why or "")
+        if subject is None:
+            reason = _NO_V1 if check.v1 else _NO_V2
+            yield Result(check.name, check.section, check.sentence, Outcome.SKIP, reason)
             continue
         result = run_check(check, subject)
         if result.outcome is Outcome.FAIL:
@@ -104,9 +107,8 @@ def _v1_subject(probe: Probe, partitions: int | None) -> Subject | None:
     if partitions is not None:
         return Subject(probe, range(partitions))
     try:
-        ids = sorted(Subject(probe).partitions())
-        subject = Subject(probe, ids)
-        answer = subject.send([*subject.parameters(ids[0], FIRST), ("pagesizehint", "1")])
+        subject = Subject(probe, sorted(Subject(probe).partitions()))
+        answer = subject.send([*subject.parameters(), ("pagesizehint", "1")])
     except Finding:
         return None
     return subject if answer.ok and b'"partition"' in answer.body else None

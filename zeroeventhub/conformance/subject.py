@@ -1,25 +1,187 @@
-"""The feed that is being checked: what it says of itself, and how its pages are asked for."""
+"""The feed that is being checked: how it is asked, and what the checks know of it."""
 
 import json
+import math
 import re
-from collections.abc import Sequence
-from typing import Any
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+from urllib.parse import quote, urlencode
 
+import httpx
 import msgspec
 
-from zeroeventhub.conformance.answer import Answer, PageText, Parameters, Probe, SentEvent
-from zeroeventhub.conformance.finding import Finding, Outcome, fail, skip
-from zeroeventhub.conformance.walk import HINT, Walk, walk
+from zeroeventhub.conformance.answer import Answer, Checkpoint, PageText, SentEvent
+from zeroeventhub.conformance.check import Finding, Outcome, fail, skip
+from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import FIRST
 
-__all__ = ["Subject"]
+__all__ = [
+    "BAD_REQUEST",
+    "CONFLICT",
+    "HINT",
+    "MOST_PARTITIONS",
+    "Probe",
+    "Subject",
+    "Walk",
+    "redacted",
+]
+
+Parameters = Sequence[tuple[str, str | bytes]]
+_T = TypeVar("_T")
+
+BAD_REQUEST = 400
+CONFLICT = 409
+_LATER = {429, 503}
+
+TIMEOUT = 20.0
+LARGEST_BODY = 64 * 2**20
+LONGEST_RETRY = 5.0
+TRIES = 3
+_OVER = "The time for all checks is over."
+
+HINT = 25
+"""A page size that makes several pages of a small feed."""
 
 MOST_PARTITIONS = 4
 """How many partitions are read; what goes for them goes for the rest."""
 
+MOST_PAGES = 40
+MOST_BOUNDED_PAGES = 400
+MOST_EVENTS = 3_000
+MOST_EMPTY = 3
 MOST_TO_HEAD = 20
+LONGEST_WALK = 8.0
 _ID = re.compile("[0-9]{1,5}")
-CONFLICT = 409
+_SHOWN = 60
+
+
+def redacted(url: str) -> str:
+    """Return a feed's URL without what may be secret in it."""
+    return str(httpx.URL(url).copy_with(userinfo=b"", query=None, fragment=None))
+
+
+class Probe:
+    """Send requests below a feed's address.
+
+    Args:
+        url: the feed's address.
+        http: a client with the headers that the publisher wants to see.
+
+    Attributes:
+        address: the feed's address without what may be secret in it.
+        end: when the time for all checks is over, on the monotonic clock.
+        last: the last answer.
+        refusals: all answers of status 400 and above.
+
+    Raises:
+        ConfigurationError: the address is not one.
+    """
+
+    def __init__(self, url: str, http: httpx.Client) -> None:
+        try:
+            self._url = httpx.URL(url)
+        except (httpx.InvalidURL, UnicodeError):
+            raise ConfigurationError("This is not a URL.") from None
+        if self._url.scheme not in {"http", "https"} or not self._url.host:
+            raise ConfigurationError("A feed's URL starts with http:// or https://.")
+        self._http = http
+        self.address = redacted(url)
+        self.end = math.inf
+        self.last: Answer | None = None
+        self.refusals: list[Answer] = []
+
+    def ask(
+        self,
+        suffix: str = "",
+        parameters: Parameters = (),
+        *,
+        method: str = "GET",
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """Send a request, and return the whole answer; one that says "later" is asked again.
+
+        Args:
+            suffix: what to add to the feed's path, such as "/events".
+            parameters: the query, in order; bytes are sent as they are, percent-encoded.
+            method: GET or HEAD.
+            headers: headers of this request.
+
+        Raises:
+            Finding: there was no whole answer.
+        """
+        for attempt in range(1, TRIES + 1):
+            answer = self._send(suffix, parameters, method, headers or {})
+            if answer.status not in _LATER or attempt == TRIES:
+                break
+            wanted = answer.headers.get("retry-after", "")
+            time.sleep(min(float(wanted) if wanted.isdigit() else 1.0, LONGEST_RETRY))
+        self.last = answer
+        if answer.status >= BAD_REQUEST:
+            self.refusals.append(answer)
+        return answer
+
+    def _send(
+        self, suffix: str, parameters: Parameters, method: str, headers: Mapping[str, str]
+    ) -> Answer:
+        path, _, own = self._url.raw_path.partition(b"?")
+        query = urlencode(parameters, quote_via=quote, safe=":;").encode()
+        path = (path.rstrip(b"/") if suffix else path) + suffix.encode()
+        url = self._url.copy_with(raw_path=b"?".join((path, b"&".join(filter(None, (own, query))))))
+        shown = path.decode("ascii") + ("?" if own or query else "") + ("…&" if own else "")
+        answer = Answer(method, shown + query.decode())
+        began = time.monotonic()
+        timeout = min(TIMEOUT, self.end - began)
+        if timeout <= 0:
+            skip(_OVER, answer)
+        sent = {"Accept-Encoding": "identity", **headers}
+        body = bytearray()
+        try:
+            with self._http.stream(
+                method, url, headers=sent, follow_redirects=False, timeout=timeout
+            ) as response:
+                answer = replace(answer, status=response.status_code, headers=response.headers)
+                for chunk in response.iter_raw():
+                    body += chunk
+                    if len(body) > LARGEST_BODY or time.monotonic() - began > timeout:
+                        reason = f"The answer did not end within {timeout:g} s and 64 MiB."
+                        raise Finding(Outcome.FAIL, reason, answer, fault="no whole answer")
+        except httpx.RequestError as error:
+            if time.monotonic() >= self.end:
+                skip(_OVER, answer)
+            # The exception's own text may hold the URL with its secrets.
+            reason = f"There was no whole answer: {type(error).__name__}."
+            raise Finding(Outcome.FAIL, reason, answer, fault="no whole answer") from None
+        return replace(answer, body=bytes(body), seconds=time.monotonic() - began)
+
+
+@dataclass
+class Walk:
+    """Hold what came when a partition was read from its start.
+
+    Attributes:
+        events: the events in order, up to the last checkpoint.
+        checkpoints: all checkpoints, with the number of these events before each.
+        pages: the answers and what they hold.
+        at_head: whether it came to the head.
+        broken: why it ended before, if a page was not one.
+    """
+
+    events: list[SentEvent] = field(default_factory=list)
+    checkpoints: list[Checkpoint] = field(default_factory=list)
+    pages: list[tuple[Answer, PageText]] = field(default_factory=list)
+    at_head: bool = False
+    broken: Finding | None = None
+
+    @property
+    def inner(self) -> list[Checkpoint]:
+        """The checkpoints with events before and after them."""
+        return [one for one in self.checkpoints if 0 < one.count < len(self.events)]
+
+    def need_inner(self) -> list[Checkpoint]:
+        """Return the checkpoints with events before and after them; skip if there is none."""
+        return self.inner or skip("There is no checkpoint with events before and after it.")
 
 
 class Subject:
@@ -29,6 +191,9 @@ class Subject:
         probe: what sends the requests.
         ids: the ids of the partitions, for a feed that is asked in the words of ZeroEventHub v1;
             None for FeedAPI v2.
+
+    Attributes:
+        pages: all pages that came, with their answers.
     """
 
     def __init__(self, probe: Probe, ids: Sequence[int] | None = None) -> None:
@@ -71,9 +236,7 @@ class Subject:
     @property
     def extensions(self) -> frozenset[str]:
         """The extensions that the feed lists."""
-        if self.v1:
-            return frozenset()
-        listed = self.document().get("extensions")
+        listed = None if self.v1 else self.document().get("extensions")
         names = listed if isinstance(listed, list) else []
         return frozenset(name for name in names if isinstance(name, str))
 
@@ -91,17 +254,23 @@ class Subject:
         if self._ids is not None:
             return list(self._ids)
         found = [int(str(entry["id"])) for entry in self.entries()]
-        if not found:
-            skip("The feed lists no partition.", self.discovery())
-        return found
+        return found or skip("The feed lists no partition.", self.discovery())
 
-    # Asking for pages.
+    # Asking for pages, and at the addresses of extensions.
 
-    def parameters(self, partition: int | str, cursor: str | bytes) -> list[tuple[str, Any]]:
-        """Return the parameters that every request for a page has."""
-        if self._ids is not None:
-            return [("n", str(len(self._ids))), (f"cursor{partition}", cursor)]
-        return [("token", self.token), ("partition", str(partition)), ("cursor", cursor)]
+    def place(self, partition: int | str | None = None) -> list[tuple[str, Any]]:
+        """Return the parameters that name a partition of FeedAPI v2; by default the first."""
+        chosen = self.partitions()[0] if partition is None else partition
+        return [("token", self.token), ("partition", str(chosen))]
+
+    def parameters(
+        self, partition: int | str | None = None, cursor: str | bytes = FIRST
+    ) -> list[tuple[str, Any]]:
+        """Return the parameters that every request for a page has; by default the first one's."""
+        if self._ids is None:
+            return [*self.place(partition), ("cursor", cursor)]
+        number = self._ids[0] if partition is None else partition
+        return [("n", str(len(self._ids))), (f"cursor{number}", cursor)]
 
     def send(self, parameters: Parameters, **options: Any) -> Answer:
         """Ask for a page with exactly these parameters."""
@@ -117,8 +286,7 @@ class Subject:
 
     def page(self, partition: int, cursor: str, extra: Parameters = (), **options: Any) -> PageText:
         """Ask for a page, which has to be one: 200 and a checkpoint."""
-        answer = self.ask(partition, cursor, extra, **options)
-        return self.understand(answer, partition)
+        return self.understand(self.ask(partition, cursor, extra, **options), partition)
 
     def understand(self, answer: Answer, partition: int) -> PageText:
         """Read an answer that has to be a page."""
@@ -128,22 +296,99 @@ class Subject:
         self.pages.append((answer, page))
         if "json" in page.faults or "deep" in page.faults:
             fail(f"The page cannot be read: {page.faults.get('json', 'too deep')}.", answer)
-        if not page.marks:
+        if not page.checkpoints:
             fail("The page has no checkpoint, so a consumer reads it again forever.", answer)
         return page
+
+    def get(
+        self,
+        suffix: str,
+        parameters: Parameters,
+        form: type[_T],
+        what: str,
+        lack: str,
+        *,
+        media_type: str | None = "application/json",
+    ) -> _T:
+        """Ask at an extension's address, which has to answer with a document.
+
+        Args:
+            suffix: what to add to the feed's path.
+            parameters: the query.
+            form: the type of the document.
+            what: what is asked for, as the start of a sentence about a wrong answer.
+            lack: a sentence about a document of another form.
+            media_type: the media type that it has to have; None for any.
+        """
+        answer = self.probe.ask(suffix, parameters)
+        if not answer.ok:
+            fail(f"{what} was answered with status {answer.status}.")
+        if media_type is not None and answer.media_type != media_type:
+            fail(f"{what} was answered with {answer.media_type}.")
+        try:
+            return msgspec.json.decode(answer.body, type=form)
+        except (msgspec.DecodeError, RecursionError):
+            fail(lack)
+
+    def refuse(
+        self,
+        parameters: Parameters,
+        what: str,
+        *,
+        statuses: Collection[int] = (BAD_REQUEST,),
+        suffix: str | None = None,
+    ) -> None:
+        """Send what has to be refused, and fail unless it is.
+
+        Args:
+            parameters: the request's query.
+            what: what is wrong with it, as the start of a sentence.
+            statuses: the statuses to refuse it with.
+            suffix: where to send it, if not where pages are.
+        """
+        answer = self.send(parameters) if suffix is None else self.probe.ask(suffix, parameters)
+        if answer.status not in statuses:
+            extra = " and an empty body" if answer.ok and not answer.body else ""
+            fail(f"{what} was answered with status {answer.status}{extra}.")
 
     # What is read once, and compared with afterwards.
 
     def walk(self, partition: int) -> Walk:
         """Read a partition from its start, as far as the checks need; once."""
         if partition not in self._walks:
-
-            def read(cursor: str) -> tuple[Answer, PageText]:
-                page = self.page(partition, cursor, [("pagesizehint", str(HINT))])
-                return self.pages[-1][0], page
-
-            self._walks[partition] = walk(read)
+            seen = self._walks[partition] = Walk()
+            try:
+                self._walk(partition, seen)
+            except Finding as finding:
+                seen.broken = finding
         return self._walks[partition]
+
+    def _walk(self, partition: int, seen: Walk) -> None:
+        """Read a partition until its head, or until it is enough."""
+        end = time.monotonic() + LONGEST_WALK
+        cursor = FIRST
+        empty = 0
+        before: set[str] = set()
+        while len(seen.pages) < MOST_PAGES and len(seen.events) < MOST_EVENTS:
+            page = self.page(partition, cursor, [("pagesizehint", str(HINT))])
+            seen.pages.append(self.pages[-1])
+            count = len(seen.events)
+            seen.events += page.settled
+            seen.checkpoints += [replace(one, count=count + one.count) for one in page.checkpoints]
+            after = page.cursor
+            if page.settled and (after == cursor or after in before):
+                fail(
+                    "A page with events gives a cursor that was given before: it goes in circles.",
+                    self.pages[-1][0],
+                )
+            empty = 0 if page.settled else empty + 1
+            if empty and (after == cursor or page.end.caught_up or empty >= MOST_EMPTY):
+                seen.at_head = True
+                return
+            before.add(after)
+            cursor = after
+            if time.monotonic() > end:
+                return
 
     def sample(self, least: int = 0) -> tuple[int, Walk]:
         """Return the partition with the most events, and these; skip if there are too few.
@@ -154,7 +399,7 @@ class Subject:
         known = self.partitions()[:MOST_PARTITIONS]
         best = max(known, key=lambda partition: len(self.walk(partition).events))
         found = self.walk(best)
-        if found.broken is not None and not found.marks:
+        if found.broken is not None and not found.checkpoints:
             reason = f"The feed cannot be read from its start. {found.broken.reason}"
             skip(reason, found.broken.answer)
         if len(found.events) < least:
@@ -171,11 +416,29 @@ class Subject:
             page = self.page(partition, cursor, extra)
             events += page.settled
             empty = 0 if page.settled else empty + 1
-            done = page.marks[-1].stop_reached is True
-            if len(events) >= count or done or (empty and page.cursor == cursor) or empty > 3:  # noqa: PLR2004
+            at_head = empty and (page.cursor == cursor or empty > MOST_EMPTY)
+            if len(events) >= count or page.end.stop_reached or at_head:
                 break
             cursor = page.cursor
         return events
+
+    def read_until(
+        self, partition: int, start: str, stop: str, hint: int = HINT
+    ) -> list[SentEvent]:
+        """Read from a cursor until the publisher says that the stop is reached."""
+        cursor = start
+        events: list[SentEvent] = []
+        for _ in range(MOST_BOUNDED_PAGES):
+            page = self.page(partition, cursor, [("stop", stop), ("pagesizehint", str(hint))])
+            events += page.settled
+            if page.end.stop_reached:
+                if page.cursor != stop:
+                    fail("The checkpoint that says stopReached is not the stop.")
+                return events
+            if not page.settled and page.cursor == cursor:
+                break
+            cursor = page.cursor
+        raise Finding(Outcome.FAIL, "The stop is never said to be reached.")
 
     def head(self, partition: int, *, strict: bool = False) -> tuple[str, Answer]:
         """Return a cursor at the head, and the empty page that it gave; skip if it runs away.
@@ -184,22 +447,18 @@ class Subject:
             partition: the partition's id.
             strict: whether a page that cannot be read fails the check; else it is skipped.
         """
+        known = self.walk(partition)
+        cursor = known.checkpoints[-1].cursor if known.checkpoints else FIRST
         try:
-            return self._head(partition)
+            for _ in range(MOST_TO_HEAD):
+                page = self.page(partition, cursor)
+                if not page.events:
+                    return page.cursor, self.pages[-1][0]
+                cursor = page.cursor
         except Finding as finding:
             if strict:
                 raise
             skip(f"The head cannot be read. {finding.reason}", finding.answer)
-
-    def _head(self, partition: int) -> tuple[str, Answer]:
-        known = self.walk(partition)
-        cursor = known.marks[-1].cursor if known.marks else FIRST
-        for _ in range(MOST_TO_HEAD):
-            page = self.page(partition, cursor)
-            answer = self.pages[-1][0]
-            if not page.events:
-                return page.cursor, answer
-            cursor = page.cursor
         reason = "The head was not reached: there are too many events, or they come too fast."
         raise Finding(Outcome.SKIP, reason)
 
@@ -209,17 +468,11 @@ class Subject:
         """Fail unless one sequence of events starts like the other."""
         for number, (left, right) in enumerate(zip(expected, events, strict=False), 1):
             if left.identity != right.identity:
-                fail(f"Event {number} {what}: {_short(left)} became {_short(right)}.", self._last())
+                fail(f"Event {number} {what}: {_short(left)} became {_short(right)}.")
         if len(events) < len(expected):
-            fail(
-                f"Only {len(events)} of {len(expected)} events came {what}.",
-                self._last(),
-            )
-
-    def _last(self) -> Answer | None:
-        return self.pages[-1][0] if self.pages else None
+            fail(f"Only {len(events)} of {len(expected)} events came {what}.")
 
 
 def _short(event: SentEvent) -> str:
     text = json.dumps(event.data, default=str)
-    return text if len(text) < 60 else text[:60] + "…"  # noqa: PLR2004 - what a line holds
+    return text if len(text) < _SHOWN else text[:_SHOWN] + "…"

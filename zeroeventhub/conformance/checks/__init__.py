@@ -1,45 +1,14 @@
-"""The checks, a module for each part of the protocol."""
+"""The checks, a chapter for each part of the protocol; importing them registers them in order."""
 
-from zeroeventhub.conformance.checks import (
-    arrow,
-    caching,
-    caught_up,
-    cursor_of_count,
-    cursor_of_time,
-    discovery,
-    event_types,
-    key_history,
-    lag,
-    lines,
-    parameters,
-    problems,
-    reading,
-    segments,
-    splits,
-    stop,
-    token,
-    v1,
-    wait,
-)
+# What looks at all answers comes last.
+# isort: off
+from zeroeventhub.conformance.checks import layout
+from zeroeventhub.conformance.checks import reading
+from zeroeventhub.conformance.checks import requests
+from zeroeventhub.conformance.checks import page_options
+from zeroeventhub.conformance.checks import extensions
+from zeroeventhub.conformance.checks import answers
 
-__all__ = [
-    "arrow",
-    "caching",
-    "caught_up",
-    "cursor_of_count",
-    "cursor_of_time",
-    "discovery",
-    "event_types",
-    "key_history",
-    "lag",
-    "lines",
-    "parameters",
-    "problems",
-    "reading",
-    "segments",
-    "splits",
-    "stop",
-    "token",
-    "v1",
-    "wait",
-]
+# isort: on
+
+__all__ = ["answers", "extensions", "layout", "page_options", "reading", "requests"]

@@ -1,29 +1,23 @@
-"""Checks of what comes when a consumer follows the cursors."""
+"""Checks of what comes when a consumer follows the cursors, in both versions of the protocol."""
 
+import json
 from collections import Counter
+from functools import partial
 
-from zeroeventhub.conformance.finding import Outcome, fail, note, skip
-from zeroeventhub.conformance.registry import check
-from zeroeventhub.conformance.sections import (
-    CLOSED,
-    EXACTLY_ONCE,
-    PAGES,
-    READING,
-    REPLAY,
-    SPECIAL_CURSORS,
-    V1,
-)
+from zeroeventhub.conformance.answer import PageText
+from zeroeventhub.conformance.check import Outcome, check, fail, note, skip
 from zeroeventhub.conformance.subject import MOST_PARTITIONS, Subject
 from zeroeventhub.protocol import FIRST, LAST
 
 _SIZES = {1: 12, 2: 20, 7: 60}
 """By page size, how many events are read with it."""
 
-_MOST_MARKS = 8
+_MOST_CURSORS = 8
 _TRIES = 5
+_check_v1 = partial(check, "12", v1=True, v2=False)
 
 
-@check("reading", READING, "Following the cursors from _first reaches the head.", v1=V1)
+@check("4", "reading", "Following the cursors from _first reaches the head.", v1=True)
 def _reading(subject: Subject) -> None:
     for partition in subject.partitions()[:MOST_PARTITIONS]:
         known = subject.walk(partition)
@@ -34,7 +28,7 @@ def _reading(subject: Subject) -> None:
         skip(f"There is more than is read here: {len(known.events):,} events were in order.")
 
 
-@check("reading-again", REPLAY, "Reading again from the start gives the same events.", v1=V1)
+@check("14", "reading-again", "Reading again from the start gives the same events.", v1=True)
 def _again(subject: Subject) -> None:
     partition, known = subject.sample(1)
     events = subject.read(partition, FIRST, len(known.events))[: len(known.events)]
@@ -45,81 +39,65 @@ def _again(subject: Subject) -> None:
     subject.expect_same(known.events, events, "when it was read again")
 
 
-@check("page-sizes", REPLAY, "The size of the pages does not change which events come.", v1=V1)
+@check("14", "page-sizes", "The size of the pages does not change which events come.", v1=True)
 def _sizes(subject: Subject) -> None:
     partition, known = subject.sample(2)
     for size, count in _SIZES.items():
         expected = known.events[:count]
-        extra = [("pagesizehint", str(size))]
-        events = subject.read(partition, FIRST, len(expected), extra)
+        events = subject.read(partition, FIRST, len(expected), [("pagesizehint", str(size))])
         subject.expect_same(expected, events, f"in pages of {size}")
 
 
-@check("cursors-resume", PAGES, "Every checkpoint's cursor goes on right behind it.", v1=V1)
+@check("6", "cursors-resume", "Every checkpoint's cursor goes on right behind it.", v1=True)
 def _resume(subject: Subject) -> None:
     partition, known = subject.sample(2)
-    marks = known.ends()
-    if not marks:
-        skip("There is no checkpoint with events before and behind it.")
-    step = max(1, len(marks) // _MOST_MARKS)
-    for mark in marks[::step][:_MOST_MARKS]:
-        expected = known.events[mark.count : mark.count + 3]
-        events = subject.read(partition, mark.cursor, len(expected), [("pagesizehint", "3")])
-        subject.expect_same(expected, events, f"behind the cursor after {mark.count} events")
+    checkpoints = known.need_inner()
+    step = max(1, len(checkpoints) // _MOST_CURSORS)
+    for one in checkpoints[::step][:_MOST_CURSORS]:
+        expected = known.events[one.count : one.count + 3]
+        events = subject.read(partition, one.cursor, len(expected), [("pagesizehint", "3")])
+        subject.expect_same(expected, events, f"behind the cursor after {one.count} events")
 
 
-@check("events-once", EXACTLY_ONCE, "A feed that promises exactlyOnce sends no event twice.")
+@check("13.1", "events-once", "A feed that promises exactlyOnce sends no event twice.")
 def _once(subject: Subject) -> None:
     _, known = subject.sample(2)
-    ids = [_event_id(event.data) for event in known.events]
-    if None in ids:
+    found = [event.cloud_event for event in known.events]
+    if not all(found):
         skip("The events have no id to tell them apart by.")
-    repeated = [number for number, count in Counter(ids).items() if count > 1]
+    ids = Counter((str(one.get("source")), str(one.get("id"))) for one in found)
+    repeated = sum(count > 1 for count in ids.values())
     if repeated and subject.document().get("exactlyOnce") is True:
-        fail(f"{len(repeated)} ids came more than once.", known.pages[-1][0])
+        fail(f"{repeated} ids came more than once.", known.pages[-1][0])
     if repeated:
-        note(f"{len(repeated)} ids came more than once, as exactlyOnce=false allows.")
+        note(f"{repeated} ids came more than once, as exactlyOnce=false allows.")
 
 
-def _event_id(data: object) -> tuple[str, str] | None:
-    """Return what tells an event apart: source and id of a CloudEvent."""
-    if not isinstance(data, dict) or "specversion" not in data:
-        return None
-    return str(data.get("source")), str(data.get("id"))
-
-
-@check("head", PAGES, "At the head comes an empty page that gives the cursor back.", v1=V1)
+@check("6", "head", "At the head comes an empty page that gives the cursor back.", v1=True)
 def _head(subject: Subject) -> None:
     partition, _ = subject.sample()
     for _ in range(_TRIES):
         cursor, _ = subject.head(partition, strict=True)
-        page = subject.page(partition, cursor)
-        if page.cursor == cursor:
+        if subject.page(partition, cursor).cursor == cursor:
             return
     skip("The feed is being written to.", subject.probe.last)
 
 
-@check(
-    "last",
-    SPECIAL_CURSORS,
-    "The page of _last is empty, and nothing old follows its cursor.",
-    v1=V1,
-)
+@check("7.4", "last", "The page of _last is empty, and nothing old follows its cursor.", v1=True)
 def _last(subject: Subject) -> None:
     partition, known = subject.sample()
     page = subject.page(partition, LAST)
-    answer = subject.pages[-1][0]
     if page.events:
-        fail("The page of _last holds events.", answer)
+        fail("The page of _last holds events.")
     old = {event.identity for event in known.events}
     if len(old) < len(known.events):
-        skip("Events with the same data cannot be told apart.", answer)
+        skip("Events with the same data cannot be told apart.", subject.probe.last)
     following = subject.page(partition, page.cursor)
     if any(event.identity in old for event in following.events):
-        fail("Behind _last came an event that had been there before.", subject.pages[-1][0])
+        fail("After _last came an event that had been there before.")
 
 
-@check("closed", CLOSED, "A closed partition that was read to its end comes to rest.")
+@check("8.2", "closed", "A closed partition that was read to its end comes to rest.")
 def _closed(subject: Subject) -> None:
     closed = [
         number
@@ -135,8 +113,81 @@ def _closed(subject: Subject) -> None:
             cursor, _ = subject.head(partition)
             page = subject.page(partition, cursor)
             if page.events:
-                fail("A closed partition grew.", subject.probe.last)
+                fail("A closed partition grew.")
             if page.cursor == cursor:
                 break
         else:
-            fail("At its end the cursor goes on moving.", subject.probe.last)
+            fail("At its end the cursor goes on moving.")
+
+
+# What only ZeroEventHub v1 has.
+
+
+@_check_v1("negotiation", "A request without parameters is 400: the feed speaks v1.")
+def _negotiation(subject: Subject) -> None:
+    answer = subject.discovery()
+    if answer.status not in {200, 400, 422}:
+        fail(f"It was answered with status {answer.status}.", answer)
+
+
+@_check_v1("partition-count", "Another number of partitions than the feed's is 400.")
+def _count(subject: Subject) -> None:
+    _, cursor = subject.parameters()
+    for count in (len(subject.partitions()) + 1, 0):
+        answer = subject.send([("n", str(count)), cursor])
+        if answer.ok and count:
+            subject.understand(answer, subject.partitions()[0])
+            note(f"n={count} is emulated, as ZeroEventHub v1 leaves it free.", answer)
+        subject.refuse([("n", str(count)), cursor], f"n={count}")
+
+
+@_check_v1("partition-count-malformed", "An n that is no number is 400.")
+def _bad_count(subject: Subject) -> None:
+    _, cursor = subject.parameters()
+    for count in ("x", "", "1.5", "-1", "9" * 30):
+        subject.refuse([("n", count), cursor], f"n={count[:9]!r}")
+
+
+@_check_v1("several-cursors", "Several cursors in one request are served.")
+def _several(subject: Subject) -> None:
+    if len(subject.partitions()) < 2:  # noqa: PLR2004 - it takes two
+        skip("The feed has one partition.")
+    left, right = subject.partitions()[:2]
+    answer = subject.send([*subject.parameters(left), subject.parameters(right)[1]])
+    if not answer.ok:
+        fail(f"Two cursors were answered with status {answer.status}.")
+    page = PageText.of(answer.body)
+    if "json" in page.faults:
+        fail(f"The answer cannot be read: {page.faults['json']}.")
+    text = answer.body.decode(errors="replace")
+    lines = [json.loads(line) for line in text.split("\n") if line.strip()]
+    if not {line.get("partition") for line in lines if "cursor" in line} >= {left, right}:
+        fail("There is no checkpoint for each of the partitions.")
+
+
+@_check_v1("headers", "Headers come only if they are asked for, and by name.")
+def _headers(subject: Subject) -> None:
+    partition, known = subject.sample(1)
+    if any(event.headers for event in known.events):
+        fail("Headers came, though none was asked for.", known.pages[0][0])
+    page = subject.page(partition, FIRST, [("headers", "_all"), ("pagesizehint", "25")])
+    subject.expect_same(known.events[: len(page.settled)], page.settled, "with headers")
+    names = sorted({name for event in page.events for name in event.headers or {}})
+    if not names:
+        skip("The events have no headers.", subject.probe.last)
+    page = subject.page(partition, FIRST, [("headers", names[0]), ("pagesizehint", "25")])
+    found = {name for event in page.events for name in event.headers or {}}
+    if found - {names[0]}:
+        note(f"{names[0]} was asked for, and others came as well.", subject.probe.last)
+    if names[0] not in found:
+        fail(f"{names[0]} was asked for, and did not come.")
+
+
+@_check_v1("same-events", "The events are those that FeedAPI v2 gives.")
+def _same(subject: Subject) -> None:
+    if not subject.discovery().ok:
+        skip("The feed speaks v1 only.")
+    partition, known = subject.sample(1)
+    expected = known.events[:50]
+    events = Subject(subject.probe).read(partition, FIRST, len(expected))
+    subject.expect_same(expected, events, "in FeedAPI v2")

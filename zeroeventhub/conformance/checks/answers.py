@@ -1,0 +1,277 @@
+"""Checks of all answers that came: what caches may keep, the lines of pages, and refusals."""
+
+from contextlib import suppress
+
+import msgspec
+
+from zeroeventhub.conformance.answer import Answer, PageText
+from zeroeventhub.conformance.check import Finding, check, fail, note, skip
+from zeroeventhub.conformance.subject import BAD_REQUEST, HINT, MOST_PARTITIONS, Subject, Walk
+from zeroeventhub.protocol import FIRST, LAST
+from zeroeventhub.wire import NDJSON_TYPE
+
+# What caches may keep, and HEAD.
+
+_NOT_MODIFIED = 304
+_HINTS = ("2", "5")
+
+
+@check("11", "caching-head", "A page at the head must not be kept: it grows.", v1=True)
+def _head(subject: Subject) -> None:
+    partition, known = subject.sample()
+    _, answer = subject.head(partition)
+    for seen, page in [(answer, PageText()), *known.pages, *subject.pages]:
+        # A page with all the events that were asked for may be full, though none follows yet.
+        caught_up = any(one.caught_up for one in page.checkpoints)
+        at_head = caught_up or not page.events or (known.at_head and seen is _last_page(known))
+        if seen.cacheable and at_head:
+            fail("A page at the head says that it may be kept.", seen)
+
+
+def _last_page(known: Walk) -> Answer | None:
+    """Return the last page with events, if it has fewer than were asked for."""
+    ends = [(answer, page) for answer, page in known.pages if page.events][-1:]
+    return ends[0][0] if ends and len(ends[0][1].events) < HINT else None
+
+
+@check("11", "caching-special", "A page of _first or _last must not be kept.", v1=True)
+def _special(subject: Subject) -> None:
+    partition, _ = subject.sample()
+    for cursor in (FIRST, LAST):
+        if subject.ask(partition, cursor, [("pagesizehint", "1")]).cacheable:
+            fail(f"The page of {cursor} says that it may be kept.")
+
+
+@check("3", "caching-discovery", "The discovery document must not be kept.")
+def _discovery(subject: Subject) -> None:
+    answer = subject.discovery()
+    if answer.cacheable:
+        fail("The discovery document says that it may be kept, so a new token comes late.", answer)
+
+
+@check("11", "caching-no-store", "What is not a full page has Cache-Control: no-store.", v1=True)
+def _no_store(subject: Subject) -> None:
+    subject.sample()
+    answers = [answer for answer, _ in subject.pages]
+    if not subject.v1:
+        answers.append(subject.discovery())
+    for answer in answers:
+        if not answer.cacheable and "no-store" not in answer.cache_control:
+            fail("An answer does not say no-store.", answer)
+
+
+@check("11", "caching-repeats", "A page that may be kept is the same whenever it is asked for.")
+def _repeats(subject: Subject) -> None:
+    for partition, cursor, hint, kept in _kept(subject):
+        for _ in range(2):
+            again = subject.ask(partition, cursor, [("pagesizehint", hint)])
+            if again.body != kept.body:
+                fail("A page that may be kept came with other bytes.")
+            if again.headers.get("etag") != kept.headers.get("etag"):
+                fail("The same page came with another ETag.")
+
+
+@check("11", "caching-etag", "If-None-Match with a page's own ETag is answered with 304.")
+def _etag(subject: Subject) -> None:
+    for partition, cursor, hint, kept in _kept(subject):
+        etag = kept.headers.get("etag")
+        if etag is None:
+            fail("A page that may be kept has no ETag.", kept)
+        if etag.startswith("W/"):
+            fail("The ETag of a page that may be kept is a weak one.", kept)
+        extra = [("pagesizehint", hint)]
+        for sent in (etag, f'"conformance", {etag}', "*"):
+            answer = subject.ask(partition, cursor, extra, headers={"If-None-Match": sent})
+            if answer.status != _NOT_MODIFIED:
+                fail(f"If-None-Match with its ETag was answered with {answer.status}.")
+            if answer.body:
+                fail("A 304 has a body.")
+            if answer.headers.get("etag") != etag or not answer.cacheable:
+                fail("A 304 has another ETag or Cache-Control than its page.")
+        answer = subject.ask(partition, cursor, extra, headers={"If-None-Match": '"conformance"'})
+        if not answer.ok:
+            fail(f"Another ETag was answered with {answer.status}.")
+
+
+def _kept(subject: Subject) -> list[tuple[int, str, str, Answer]]:
+    """Return requests for pages that say that they may be kept."""
+    partition, known = subject.sample(3)
+    found = []
+    for one in known.inner[:4]:
+        for hint in _HINTS:
+            answer = subject.ask(partition, one.cursor, [("pagesizehint", hint)])
+            if answer.ok and answer.cacheable:
+                found.append((partition, one.cursor, hint, answer))
+    return found or skip("No page says that it may be kept.")
+
+
+@check("2.1", "head-request", "HEAD is answered as GET, without the body.", v1=True)
+def _head_request(subject: Subject) -> None:
+    partition, known = subject.sample()
+    cursor = known.checkpoints[0].cursor if known.checkpoints else FIRST
+    extra = [("pagesizehint", "1")]
+    page = subject.ask(partition, cursor, extra)
+    pairs = [(page, subject.ask(partition, cursor, extra, method="HEAD"))]
+    if not subject.v1:
+        pairs.append((subject.discovery(), subject.probe.ask(method="HEAD")))
+    for answer, head in pairs:
+        if head.status != answer.status:
+            fail(f"GET is answered with {answer.status}, HEAD with {head.status}.", head)
+        if head.body:
+            fail("The answer to HEAD has a body.", head)
+        if head.media_type != answer.media_type:
+            fail("HEAD names another media type than GET.", head)
+        lengths = [one.headers.get("content-length") for one in (answer, head)]
+        if lengths[0] != lengths[1]:
+            fail(f"GET says Content-Length {lengths[0]}, HEAD {lengths[1]}.", head)
+
+
+# The lines of every page that came.
+
+
+def _seen(subject: Subject) -> list[tuple[Answer, PageText]]:
+    for partition in subject.partitions()[:MOST_PARTITIONS]:
+        subject.walk(partition)
+        with suppress(Finding):
+            subject.page(partition, LAST)
+    return subject.pages or skip("No page came.")
+
+
+def _form(
+    section: str,
+    name: str,
+    sentence: str,
+    *kinds: str,
+    lenient: bool = False,
+    v2: bool = True,
+) -> None:
+    """Register a check that no page has a fault of these kinds."""
+
+    def run(subject: Subject) -> None:
+        for answer, page in _seen(subject):
+            for kind in kinds:
+                if kind in page.faults:
+                    (note if lenient else fail)(f"In a page {page.faults[kind]}.", answer)
+
+    check(section, name, sentence, v1=True, v2=v2)(run)
+
+
+_form("6", "page-checkpoint", "Every page has a checkpoint.", "checkpoint")
+_form("6", "page-end", "An answer ends with a checkpoint: nothing stands behind it.", "tail")
+_form("5.1", "page-newline", "The last byte of a page is a newline.", "newline")
+_form("5.2", "lines-json", "Every line is a JSON object.", "json", "deep")
+_form("2.3", "lines-strict", "There is no NaN and no Infinity: they are not JSON.", "constant")
+_form("2.3", "lines-utf8", "Every line is UTF-8.", "utf8")
+_form("2.2", "lines-bom", "No page starts with a byte order mark.", "bom")
+_form("2.3", "lines-surrogates", "No surrogate stands without its other half.", "surrogate")
+_form("2.3", "lines-members", "No line has a member twice.", "twice")
+_form("5.2", "lines-one-command", "A line is an event or a checkpoint, not both.", "both")
+_form("5.1", "lines-empty", "No line is empty.", "empty")
+_form("5.1", "lines-plain", "Lines end in 0x0A alone.", "return", lenient=True)
+_form("9.2", "lines-flags", "caughtUp and stopReached are true, or absent.", "flag")
+_form("5.2", "lines-headers", "Headers are an object.", "headers")
+_form("16", "line-length", "A line has 65,535 bytes at most.", "long", lenient=True)
+_form("5.2", "event-data", "An event's data is an object or a string.", "data", lenient=True)
+_form("7.1", "cursor-form", "A cursor is 1 to 4096 characters of printable ASCII.", "cursor")
+_form(
+    "12", "partition-lines", "Every line names its partition, as a number.", "partition", v2=False
+)
+
+
+@check("2.2", "page-media-type", "A page is application/x-ndjson.", v1=True)
+def _media_type(subject: Subject) -> None:
+    for answer, _ in _seen(subject):
+        if answer.media_type != NDJSON_TYPE:
+            fail(f"A page came as {answer.media_type}.", answer)
+
+
+@check("2.2", "page-encoding", "A page is not compressed for who asks for identity.", v1=True)
+def _encoding(subject: Subject) -> None:
+    for answer, _ in _seen(subject):
+        encoding = answer.headers.get("content-encoding", "identity").lower()
+        if encoding != "identity":
+            fail(f"A page came as {encoding}, though identity was asked for.", answer)
+
+
+# Refusals.
+
+_PROBLEM = "application/problem+json"
+_CANARY = "conformance<canary>"
+_SERVER_ERROR = 500
+_KINDS = {
+    400: {"bad-request", "bad-cursor"},
+    401: {"unauthorized", "forbidden"},
+    403: {"forbidden"},
+    404: {"not-found"},
+    409: {"token-changed"},
+    410: {"trimmed", "diverged", "gone"},
+    429: {"too-many-requests"},
+    500: {"failed"},
+    503: {"unavailable"},
+}
+
+
+def _decode(answer: Answer) -> dict[str, object]:
+    try:
+        return msgspec.json.decode(answer.body, type=dict[str, object])
+    except (msgspec.DecodeError, RecursionError):
+        fail("A problem document is not a JSON object.", answer)
+
+
+def _refusals(subject: Subject) -> list[Answer]:
+    """Return the refusals that came; at least one is asked for."""
+    with suppress(Finding):  # a connection that breaks is what another check finds
+        subject.send(subject.parameters(cursor=_CANARY))
+    refused = [one for one in subject.probe.refusals if BAD_REQUEST <= one.status < _SERVER_ERROR]
+    # What answers below the feed's own addresses may be another server's.
+    refused = [answer for answer in refused if answer.status not in {404, 405, 414, 431}]
+    return refused or skip("Nothing was refused.")
+
+
+@check("10.1", "problem-documents", "A refusal is a problem document (RFC 9457).", v1=True)
+def _documents(subject: Subject) -> None:
+    for answer in _refusals(subject):
+        if answer.media_type != _PROBLEM:
+            fail(f"A refusal came as {answer.media_type}.", answer)
+        document = _decode(answer)
+        if document.get("status") != answer.status:
+            fail("A problem document names another status than its answer.", answer)
+        for member in ("type", "title", "detail", "instance"):
+            if not isinstance(document.get(member), str):
+                fail(f"A problem document has no {member}.", answer)
+        if ("earliestCursor" in document) is not str(document["type"]).endswith("/trimmed"):
+            fail("earliestCursor is there with trimmed, and only there.", answer)
+
+
+@check(
+    "10.2", "problem-kinds", "The type of a problem is one of the specification's kinds.", v1=True
+)
+def _kinds(subject: Subject) -> None:
+    for answer in _refusals(subject):
+        if answer.media_type != _PROBLEM:
+            skip("Refusals are no problem documents.", answer)
+        start, _, kind = str(_decode(answer).get("type")).rpartition("/")
+        if start != "urn:zeroeventhub:problem" or kind not in _KINDS.get(answer.status, {kind}):
+            fail(f"Status {answer.status} came with a type of its own.", answer)
+
+
+@check("10.1", "problem-echo", "A refusal repeats nothing of the request.", v1=True)
+def _echo(subject: Subject) -> None:
+    for answer in _refusals(subject):
+        if _CANARY.encode() in answer.body:
+            fail("A refusal repeats the cursor that was sent.", answer)
+
+
+@check("10.1", "problem-caching", "A refusal must not be kept.", v1=True)
+def _caching(subject: Subject) -> None:
+    for answer in _refusals(subject):
+        if answer.cacheable:
+            fail("A refusal says that it may be kept.", answer)
+
+
+@check("10.1", "server-errors", "No request makes the publisher fail.", v1=True)
+def _errors(subject: Subject) -> None:
+    _refusals(subject)
+    for answer in subject.probe.refusals:
+        if answer.status >= _SERVER_ERROR and answer.status not in {501, 503}:
+            fail(f"A request was answered with status {answer.status}.", answer)

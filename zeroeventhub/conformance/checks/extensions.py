@@ -1,0 +1,618 @@
+"""Checks of the extensions that answer in a form or at an address of their own."""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from functools import partial
+from importlib.util import find_spec
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+
+from zeroeventhub.conformance.answer import Answer, Checkpoint, PageText, SentEvent
+from zeroeventhub.conformance.check import check, fail, skip
+from zeroeventhub.conformance.checks.layout import EXTENSION_REQUESTS
+from zeroeventhub.conformance.checks.requests import NO_CURSOR
+from zeroeventhub.conformance.subject import BAD_REQUEST, Subject
+from zeroeventhub.errors import ZeroEventHubError
+from zeroeventhub.protocol import (
+    ARROW,
+    CURSOR_OF_COUNT,
+    CURSOR_OF_TIME,
+    FIRST,
+    KEY_HISTORY,
+    LAG,
+    LAST,
+    SEGMENTS,
+    SPLITS,
+)
+from zeroeventhub.wire import ARROW_TYPE, NDJSON_TYPE
+
+_check_time = partial(check, "9.6", extension=CURSOR_OF_TIME)
+_check_splits = partial(check, "9.7", extension=SPLITS)
+_check_lag = partial(check, "9.8", extension=LAG)
+_check_arrow = partial(check, "9.9", extension=ARROW)
+_check_count = partial(check, "9.10", extension=CURSOR_OF_COUNT)
+_check_key = partial(check, "9.11", extension=KEY_HISTORY)
+_check_segments = partial(check, "9.12", extension=SEGMENTS)
+
+_BAD_COUNTS = ("-1", "x", "", "1.5")
+
+
+def _refuses(section: str, extension: str, sentence: str, bad: Mapping[str, Sequence[str]]) -> None:
+    """Register a check that an extension refuses what lacks a parameter, or has a bad one.
+
+    Args:
+        section: the section of the specification.
+        extension: the extension.
+        sentence: what the specification asks for.
+        bad: by name of a parameter, the values to refuse.
+    """
+    suffix, valid = EXTENSION_REQUESTS[extension]
+
+    def run(subject: Subject) -> None:
+        place = subject.place()
+        for name in valid:
+            rest = [parameter for parameter in valid.items() if parameter[0] != name]
+            subject.refuse([*place, *rest], f"A request without {name}", suffix=suffix)
+        for name, values in bad.items():
+            statuses = {BAD_REQUEST, 410} if name in {"cursor", "stop"} else {BAD_REQUEST}
+            for value in values:
+                parameters = [*place, *(valid | {name: value}).items()]
+                what = f"{name}={value!r}"
+                subject.refuse(parameters, what, statuses=statuses, suffix=suffix)
+
+    check(section, f"{extension}-malformed", sentence, extension=extension)(run)
+
+
+# The cursor of a time.
+
+_LONG_AGO = "1970-01-01T00:00:00Z"
+
+
+def _cursor_at(subject: Subject, partition: int, moment: str) -> str:
+    parameters = [*subject.place(partition), ("time", moment)]
+    lack = "The answer holds no real cursor."
+    found = subject.get("/cursor", parameters, dict[str, Any], "A time", lack)
+    cursor = found.get("cursor")
+    if not isinstance(cursor, str) or cursor in {FIRST, LAST, ""}:
+        fail(lack)
+    return cursor
+
+
+@_check_time("cursor-of-time", "The same time gives the same cursor.")
+def _same_time(subject: Subject) -> None:
+    partition, known = subject.sample(1)
+    times = [time for event in known.events if (time := _time(event)) is not None]
+    chosen = times[:: max(1, len(times) // 3)][:3]
+    pairs = [(_LONG_AGO, "1970-01-01T01:00:00+01:00"), (_LONG_AGO, _LONG_AGO)]
+    for pair in [*pairs, *((_text(time), _text(time)) for time in chosen)]:
+        first, second = (_cursor_at(subject, partition, moment) for moment in pair)
+        if first != second:
+            fail("The same time gave different cursors.")
+
+
+@_check_time(
+    "cursor-of-time-before",
+    "The cursor of a time stands before all events of that time or later.",
+)
+def _before(subject: Subject) -> None:
+    partition, known = subject.sample(1)
+    expected = known.events[:20]
+    cursor = _cursor_at(subject, partition, _LONG_AGO)
+    events = subject.read(partition, cursor, len(expected), [("pagesizehint", "20")])
+    subject.expect_same(expected, events, "behind the cursor of 1970")
+    places = {event.identity: place for place, event in enumerate(known.events)}
+    timed = [(event, time) for event in known.events if (time := _time(event)) is not None]
+    if not timed or len(places) < len(known.events):
+        skip("Beyond that, the events do not tell their time (CloudEvents do).")
+    for _, time in timed[:: max(1, len(timed) // 5)][:5]:
+        cursor = _cursor_at(subject, partition, _text(time))
+        following = subject.read(partition, cursor, 1, [("pagesizehint", "1")])
+        place = places.get(following[0].identity, len(places)) if following else len(places)
+        left_out = sum(other >= time and places[event.identity] < place for event, other in timed)
+        if left_out:
+            fail(f"{left_out} events of that time or later lie before it.")
+
+
+@_check_time("cursor-of-time-later", "A time to come gives a cursor.")
+def _later(subject: Subject) -> None:
+    partition, _ = subject.sample()
+    moment = _text(datetime.now(UTC) + timedelta(days=1))
+    subject.page(partition, _cursor_at(subject, partition, moment))
+
+
+_refuses(
+    "9.6",
+    CURSOR_OF_TIME,
+    "What is no time is 400.",
+    {
+        "time": (
+            "",
+            "x",
+            "1",
+            "2026-01-01",
+            "2026-02-30T00:00:00Z",
+            "2026-01-01T00:00:00",
+            "2026-01-01 00:00:00Z",
+            "2026-01-01T00:00Z",
+            "2026-01-01T00:00:60Z",
+        )
+    },
+)
+
+
+def _time(event: SentEvent) -> datetime | None:
+    """Return the time of a CloudEvent, if it has one."""
+    try:
+        time = datetime.fromisoformat(str(event.cloud_event.get("time")))
+    except ValueError:
+        return None
+    return time if time.tzinfo else None
+
+
+def _text(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+# Splits.
+
+_PIECES = 4
+
+
+class _Splits(msgspec.Struct, frozen=True):
+    """Hold what an answer says."""
+
+    cursors: list[str]
+
+
+def _split(subject: Subject, partition: int, count: int, **bounds: str) -> list[str]:
+    parameters = [*subject.place(partition), ("count", str(count)), *bounds.items()]
+    lack = "The answer holds no list of cursors."
+    found = subject.get("/splits", parameters, _Splits, "Splitting", lack, media_type=None)
+    cursors = found.cursors
+    if not 2 <= len(cursors) <= count + 1:  # noqa: PLR2004 - a piece has two ends
+        fail(f"{len(cursors) - 1} pieces came, and {count} were asked for.")
+    if {FIRST, LAST, ""} & set(cursors):
+        fail("A boundary is _first or _last, not a real cursor.")
+    return cursors
+
+
+def _read_pieces(subject: Subject, partition: int, cursors: list[str]) -> list[SentEvent]:
+    return [
+        event
+        for start, stop in pairwise(cursors)
+        if start != stop
+        for event in subject.read_until(partition, start, stop, 1000)
+    ]
+
+
+@_check_splits("splits", "The pieces, read one after the other, are the whole.")
+def _whole(subject: Subject) -> None:
+    partition, known = subject.sample(1)
+    bounds = {} if known.at_head else {"stop": known.checkpoints[-1].cursor}
+    cursors = _split(subject, partition, _PIECES, **bounds)
+    subject.expect_same(known.events, _read_pieces(subject, partition, cursors), "in pieces")
+
+
+@_check_splits("splits-bounds", "The pieces lie between cursor and stop.")
+def _bounds(subject: Subject) -> None:
+    partition, known = subject.sample(3)
+    start, stop = known.need_inner()[0], known.checkpoints[-1]
+    cursors = _split(subject, partition, _PIECES, cursor=start.cursor, stop=stop.cursor)
+    if (cursors[0], cursors[-1]) != (start.cursor, stop.cursor):
+        fail("The first and the last boundary are not those asked for.")
+    events = _read_pieces(subject, partition, cursors)
+    subject.expect_same(known.events[start.count : stop.count], events, "in pieces")
+    if len(events) != stop.count - start.count:
+        fail(f"{len(events)} events came in pieces of {stop.count - start.count}.")
+
+
+@_check_splits("splits-one", "One piece has two boundaries.")
+def _one_piece(subject: Subject) -> None:
+    partition, _ = subject.sample()
+    _split(subject, partition, 1)
+
+
+_refuses(
+    "9.7",
+    SPLITS,
+    "A count that is not 1 to 1000 is 400.",
+    {"cursor": (LAST, NO_CURSOR), "count": ("0", "1001", *_BAD_COUNTS)},
+)
+
+
+# Lag.
+
+
+def _lag(subject: Subject, partition: int, cursor: str) -> dict[str, Any]:
+    parameters = subject.parameters(partition, cursor)
+    lack = "The answer is not a JSON object."
+    found = subject.get("/lag", parameters, dict[str, Any], "The lag of a cursor", lack)
+    events, seconds = found.get("events"), found.get("seconds", 0)
+    if type(events) is not int or events < 0:
+        fail("The answer holds no number of events.")
+    if type(seconds) not in {int, float} or seconds < 0:
+        fail("seconds is not a number from 0 on.")
+    if found.get("more", True) is not True:
+        fail("more is there, and is not true.")
+    return found
+
+
+@_check_lag("lag", "Behind a cursor lie as many events as lag says.")
+def _exact_lag(subject: Subject) -> None:
+    partition, known = subject.sample(1)
+    places = [Checkpoint(FIRST, 0), *known.checkpoints]
+    for place in places[:: max(1, len(places) // 3)]:
+        found = _lag(subject, partition, place.cursor)
+        answer, counted = subject.probe.last, found["events"]
+        # What has been read was settled then; more may have come since.
+        if "more" not in found and counted < len(known.events) - place.count:
+            fail(f"{counted} events were counted, and more can be read.")
+        if known.at_head:
+            events = subject.read(partition, place.cursor, counted, [("pagesizehint", "1000")])
+            if len(events) < counted:
+                fail(f"{counted} events were counted; {len(events)} can be read.", answer)
+
+
+@_check_lag("lag-head", "Behind _last there are 0 events, 0 seconds old.")
+def _lag_of_head(subject: Subject) -> None:
+    partition, _ = subject.sample()
+    found = _lag(subject, partition, LAST)
+    if found != found | {"events": 0, "seconds": 0} or "more" in found:
+        fail("Behind _last there is nothing, and lag says otherwise.")
+
+
+_refuses("9.8", LAG, "The lag of what is no cursor is refused.", {"cursor": ("", NO_CURSOR)})
+
+
+# Pages as Arrow.
+
+_PREFERRED = f"{ARROW_TYPE}, {NDJSON_TYPE};q=0.5"
+_NOT_PREFERRED = (
+    None,
+    "*/*",
+    NDJSON_TYPE,
+    f"{ARROW_TYPE};q=0",
+    f"{ARROW_TYPE};q=0.5, {NDJSON_TYPE}",
+    f"{ARROW_TYPE};q=0.5, */*",
+)
+
+
+def _accepting(subject: Subject, partition: int, cursor: str, accept: str | None) -> Answer:
+    headers = {} if accept is None else {"Accept": accept}
+    answer = subject.ask(partition, cursor, [("pagesizehint", "5")], headers=headers)
+    if accept == _PREFERRED and not (answer.ok and answer.media_type == ARROW_TYPE):
+        fail(f"Arrow was asked for; {answer.status}, {answer.media_type} came.")
+    return answer
+
+
+def _places(subject: Subject) -> tuple[int, list[str]]:
+    partition, known = subject.sample(1)
+    return partition, [FIRST, *[one.cursor for one in known.checkpoints[-3:]]]
+
+
+@_check_arrow("arrow", "A page is the same as Arrow and in lines.")
+def _same_as_arrow(subject: Subject) -> None:
+    if find_spec("pyarrow") is None:
+        skip("It takes pyarrow to see: pip install 'zeroeventhub[arrow]'")
+    partition, places = _places(subject)
+    for cursor in places:
+        before, answer, after = (
+            _accepting(subject, partition, cursor, accept)
+            for accept in (NDJSON_TYPE, _PREFERRED, NDJSON_TYPE)
+        )
+        # Where something has come meanwhile, they need not be the same.
+        if before.body != after.body:
+            continue
+        found, expected = _lines_of(answer, partition), PageText.of(after.body)
+        if [e.identity for e in found.settled] != [e.identity for e in expected.settled]:
+            fail("The page has other events as Arrow than it has in lines.", answer)
+        if found.end != expected.end:
+            fail("The page has another checkpoint as Arrow than it has in lines.", answer)
+
+
+def _lines_of(answer: Answer, partition: int) -> PageText:
+    """Read a page as Arrow, as if it had come in lines."""
+    from zeroeventhub.wire.arrow import ArrowDecoder  # noqa: PLC0415 - of another extra
+
+    decoder = ArrowDecoder(partition)
+    try:
+        decoder.feed(answer.body)
+        page = decoder.page()
+    except ZeroEventHubError as error:
+        fail(f"The Arrow stream is no page: {error}", answer)
+    texts = [row["data"] for batch in page.batches for row in batch.to_pylist()]
+    flags = ',"caughtUp":true' if page.caught_up else ""
+    flags += ',"stopReached":true' if page.stop_reached else ""
+    lines = [f'{{"data":{text}}}\n' for text in texts]
+    return PageText.of("".join([*lines, f'{{"cursor":"{page.cursor}"{flags}}}\n']).encode())
+
+
+@_check_arrow("arrow-others", "Who does not prefer Arrow gets lines.")
+def _lines_preferred(subject: Subject) -> None:
+    partition, places = _places(subject)
+    for accept in _NOT_PREFERRED:
+        if _accepting(subject, partition, places[0], accept).media_type == ARROW_TYPE:
+            fail(f"Arrow came to a request with Accept: {accept or 'nothing'}.")
+
+
+@_check_arrow("arrow-caching", "Caches tell the two forms of a page apart.")
+def _caching_arrow(subject: Subject) -> None:
+    partition, places = _places(subject)
+    for cursor in places:
+        forms = [_accepting(subject, partition, cursor, one) for one in (NDJSON_TYPE, _PREFERRED)]
+        for answer in forms:
+            named = answer.headers.get("vary", "").lower().split(",")
+            if not {"accept", "*"} & {name.strip() for name in named}:
+                fail("A page does not say Vary: Accept.", answer)
+        lines, arrow = (answer.headers.get("etag") for answer in forms)
+        if arrow and arrow == lines:
+            fail("Both forms of a page have the same ETag.")
+
+
+# The cursor of a count.
+
+_PORTIONS = (1, 7, 30)
+
+
+class _Counted(msgspec.Struct, frozen=True):
+    """Hold what an answer says."""
+
+    cursor: str
+    events: int
+
+
+def _count(
+    subject: Subject, partition: int, cursor: str, events: int, stop: str | None = None
+) -> _Counted:
+    parameters = [*subject.parameters(partition, cursor), ("events", str(events))]
+    if stop is not None:
+        parameters.append(("stop", stop))
+    lack = "The answer holds no cursor, or not how many events lie before it."
+    what = "The cursor of a count"
+    found = subject.get("/cursor-of-count", parameters, _Counted, what, lack)
+    if found.cursor in {FIRST, LAST, ""}:
+        fail("The cursor is _first or _last, not a real one.")
+    if not 0 <= found.events <= events:
+        fail(f"{found.events} events were counted, and {events} were asked for.")
+    return found
+
+
+@_check_count("cursor-of-count", "Up to the cursor lie as many events as its answer says.")
+def _exact_count(subject: Subject) -> None:
+    partition, known = subject.sample(1)
+    for portion in _PORTIONS:
+        cursor, seen = FIRST, 0
+        for _ in _PORTIONS:
+            found = _count(subject, partition, cursor, portion)
+            answer = subject.probe.last
+            # What has been read was settled then; more may have come since.
+            if found.events < min(portion, len(known.events) - seen):
+                fail(f"{found.events} events were counted, and more can be read.")
+            if not found.events:
+                break
+            events = subject.read_until(partition, cursor, found.cursor)
+            if len(events) != found.events:
+                fail(f"{found.events} events were counted; {len(events)} can be read.", answer)
+            subject.expect_same(known.events[seen:][: len(events)], events, "up to a count")
+            cursor, seen = found.cursor, seen + found.events
+
+
+@_check_count(
+    "cursor-of-count-stop",
+    "Where there are fewer events before the stop, the cursor is the stop.",
+)
+def _count_to_stop(subject: Subject) -> None:
+    partition, known = subject.sample(2)
+    stop = known.need_inner()[-1]
+    for events in (stop.count, stop.count + 1):
+        found = _count(subject, partition, FIRST, events, stop.cursor)
+        if found != _Counted(stop.cursor, stop.count):
+            fail(f"Up to a stop behind {stop.count} events, the answer is another.")
+
+
+@_check_count(
+    "cursor-of-count-nothing",
+    "Where no event follows, the cursor is the one that was asked for.",
+)
+def _count_nothing(subject: Subject) -> None:
+    partition, known = subject.sample(1)
+    cursor = known.checkpoints[-1].cursor
+    for stop in (cursor, known.checkpoints[0].cursor):
+        if _count(subject, partition, cursor, 5, stop) != _Counted(cursor, 0):
+            fail("There is nothing to count, and the answer is another.")
+
+
+_refuses(
+    "9.10",
+    CURSOR_OF_COUNT,
+    "A number of events that is not 1 to 1000000 is 400.",
+    {
+        "cursor": (LAST, "", NO_CURSOR),
+        "stop": (FIRST, LAST, NO_CURSOR),
+        "events": ("0", "1000001", *_BAD_COUNTS),
+    },
+)
+
+
+# The history of a key.
+
+_MOST = 5
+"""How many events of a key are read one by one."""
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    """Hold an event and its version."""
+
+    version: int
+    data: msgspec.Raw
+
+    @property
+    def event(self) -> SentEvent:
+        """The event, decoded as those of pages are, so that numbers are exact."""
+        return SentEvent(json.loads(bytes(self.data), parse_float=Decimal, parse_int=Decimal))
+
+
+class _History(msgspec.Struct, frozen=True):
+    """Hold what an answer says."""
+
+    events: list[_Entry]
+    more: Any = None
+
+
+def _history(subject: Subject, key: str, after: int = 0, *extra: tuple[str, str]) -> _History:
+    parameters = [("key", key), ("after-version", str(after)), *extra]
+    lack = "The answer holds no events with versions."
+    what = "The history of a key"
+    found = subject.get("/key-history", parameters, _History, what, lack)
+    versions = [after, *(entry.version for entry in found.events)]
+    if versions != sorted(set(versions)):
+        fail("The versions do not rise from the one that was asked for.")
+    if found.more is not None and (found.more is not True or not found.events):
+        fail("more is there, and is not true, or there is no event.")
+    return found
+
+
+def _key(subject: Subject) -> tuple[str, list[str]]:
+    """Return a key that has versions, and those of its events that pages have shown."""
+    _, known = subject.sample(1)
+    keys: dict[str, list[str]] = {}
+    for event in known.events:
+        key = event.data.get("partitionkey") if isinstance(event.data, dict) else None
+        if isinstance(key, str):
+            keys.setdefault(key, []).append(event.identity)
+    most = sorted(keys, key=lambda key: -len(keys[key]))[:_MOST]
+    found = next((key for key in most if _history(subject, key).events), None)
+    if found is None:
+        skip("It takes events with a partitionkey, and versions of it, to see.")
+    return found, keys[found]
+
+
+@_check_key("key-history", "The events of a key are those of its pages, in rising versions.")
+def _same_key(subject: Subject) -> None:
+    key, shown = _key(subject)
+    events = [entry.event for entry in _history(subject, key).events]
+    if any(not isinstance(e.data, dict) or e.data.get("partitionkey") != key for e in events):
+        fail("There is an event of another key.")
+    # Pages may have others beside them that have no version, and not yet those that are new.
+    found = [event.identity for event in events]
+    both = [one for one in found if one in shown]
+    if not both or both != [one for one in shown if one in found]:
+        fail("The events of the key are not those of its pages, in their order.")
+
+
+@_check_key("key-history-pages", "Read one by one, the events of a key are the same.")
+def _one_by_one(subject: Subject) -> None:
+    key, _ = _key(subject)
+    whole = _history(subject, key)
+    after = 0
+    for expected in whole.events[:_MOST]:
+        one = _history(subject, key, after, ("pagesizehint", "1"))
+        found = [(entry.version, entry.event) for entry in one.events]
+        if found != [(expected.version, expected.event)]:
+            fail(f"One event was asked for behind version {after}, and another answer came.")
+        if expected is not whole.events[-1] and one.more is not True:
+            fail("There are more events, and the answer does not say so.")
+        after = expected.version
+
+
+@_check_key(
+    "key-history-nothing",
+    "Of a key that nobody has, and behind the last version, there are no events.",
+)
+def _no_history(subject: Subject) -> None:
+    for name in ("conformance-no-such-key", "", "' OR 1=1 --", "\u2028"):
+        if _history(subject, name).events:
+            fail(f"There are events of the key {name!r}.")
+    if _history(subject, _key(subject)[0], 10**15).events:
+        fail("There are events behind a version that nobody has given.")
+
+
+@_check_key(
+    "key-history-malformed", "A request without a key, or behind what is no version, is 400."
+)
+def _bad_key(subject: Subject) -> None:
+    refuse = partial(subject.refuse, suffix="/key-history")
+    refuse([], "A request without key")
+    refuse([("key", "a"), ("key", "b")], "A request with two keys")
+    for version in _BAD_COUNTS:
+        refuse([("key", "a"), ("after-version", version)], f"after-version={version!r}")
+
+
+# Segments of the archive.
+
+_MOST_FILES = 100
+
+
+class _Segment(msgspec.Struct, frozen=True, rename="camel"):
+    """Hold what an answer says of a file."""
+
+    url: str
+    size: int
+    after: int
+    up_to: int
+    cursor: str
+
+
+class _Segments(msgspec.Struct, frozen=True):
+    """Hold what an answer says."""
+
+    segments: list[_Segment]
+    cursor: str
+
+
+def _files(subject: Subject, partition: int, cursor: str) -> _Segments:
+    parameters = subject.parameters(partition, cursor)
+    lack = "The answer names no files, or not where they end."
+    found = subject.get("/segments", parameters, _Segments, "A request for files", lack)
+    if {FIRST, LAST, ""} & {found.cursor, *(one.cursor for one in found.segments)}:
+        fail("A cursor is _first or _last, not a real one.")
+    if len(found.segments) > _MOST_FILES:
+        fail(f"{len(found.segments)} files were named, and {_MOST_FILES} may be.")
+    return found
+
+
+@_check_segments("segments", "Files follow each other, and pages go on behind them.")
+def _chain(subject: Subject) -> None:
+    partition, known = subject.sample(1)
+    found = _files(subject, partition, FIRST)
+    end = 0
+    if not found.segments:
+        skip("No events of the partition are in files.")
+    for one in found.segments:
+        if not one.url.startswith(("https://", "http://", "file://")) or one.size < 1:
+            fail("A file has no URL that can be read, or no size.")
+        if not end <= one.after < one.up_to:
+            fail("A file does not begin behind the one before, or ends before it begins.")
+        end = one.up_to
+    if found.cursor != found.segments[-1].cursor:
+        fail("The cursor does not stand behind the last file.")
+    events = subject.read_until(partition, FIRST, found.cursor)
+    subject.expect_same(known.events[: len(events)], events, "up to the end of files")
+
+
+@_check_segments(
+    "segments-end",
+    "Behind the last file no file is named, and the cursor is the one that was asked for.",
+)
+def _last_file(subject: Subject) -> None:
+    partition, _ = subject.sample(1)
+    cursor, found = FIRST, _files(subject, partition, FIRST)
+    while found.segments:
+        if found.cursor == cursor:
+            fail("Files were named, and the cursor stays where it was.")
+        cursor = found.cursor
+        found = _files(subject, partition, cursor)
+    if cursor not in {FIRST, found.cursor}:
+        fail("No file was named, and the cursor is another.")
+
+
+_refuses(
+    "9.12",
+    SEGMENTS,
+    "A request for files from no cursor, or from _last, is 400.",
+    {"cursor": (LAST, "", NO_CURSOR)},
+)

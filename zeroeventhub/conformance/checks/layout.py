@@ -1,0 +1,245 @@
+"""Checks of discovery: what a feed says of itself, and the token that stands for its layout."""
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from zeroeventhub.conformance.check import check, fail, note, skip
+from zeroeventhub.conformance.subject import BAD_REQUEST, CONFLICT, Subject
+from zeroeventhub.protocol import (
+    CURSOR_OF_COUNT,
+    CURSOR_OF_TIME,
+    EVENT_TYPES,
+    FIRST,
+    HIGHEST_PARTITION,
+    KEY_HISTORY,
+    LAG,
+    SEGMENTS,
+    SPLITS,
+    STOP,
+    WAIT,
+)
+
+_TOKEN = re.compile("[!-~]{1,256}")
+_ID = re.compile("0|[1-9][0-9]{0,4}")
+_TRIES = 3
+_NOT_FOUND = 404
+
+EXTENSION_REQUESTS = {
+    CURSOR_OF_TIME: ("/cursor", {"time": "2020-01-01T00:00:00Z"}),
+    SPLITS: ("/splits", {"count": "2"}),
+    LAG: ("/lag", {"cursor": FIRST}),
+    CURSOR_OF_COUNT: ("/cursor-of-count", {"cursor": FIRST, "events": "2"}),
+    KEY_HISTORY: ("/key-history", {"key": "conformance"}),
+    SEGMENTS: ("/segments", {"cursor": FIRST}),
+}
+"""By extension, the path of a request that has an address of its own, and its parameters."""
+
+
+def _document_check(
+    section: str, name: str, sentence: str
+) -> Callable[[Callable[[Subject], Iterator[str]]], None]:
+    """Register what yields sentences about faults of the discovery document as a check."""
+
+    def register(find: Callable[[Subject], Iterator[str]]) -> None:
+        def run(subject: Subject) -> None:
+            for reason in find(subject):
+                fail(reason, subject.discovery())
+
+        check(section, name, sentence)(run)
+
+    return register
+
+
+@_document_check("3", "discovery-document", "A GET of the feed's address answers 200 with JSON.")
+def _document(subject: Subject) -> Iterator[str]:
+    answer = subject.discovery()
+    if not answer.ok:
+        yield f"Discovery answered with status {answer.status}."
+    missing = {"token", "partitions"} - set(subject.document())
+    if missing:
+        yield f"The document has no {' and no '.join(sorted(missing))}."
+    _entries(subject)
+
+
+@_document_check("2.2", "discovery-media-type", "The discovery document is application/json.")
+def _media_type(subject: Subject) -> Iterator[str]:
+    answer = subject.discovery()
+    if answer.ok and answer.media_type != "application/json":
+        yield f"It came as {answer.media_type}."
+
+
+@_document_check("3", "discovery-token", "The token is a string of 1 to 256 printable characters.")
+def _token(subject: Subject) -> Iterator[str]:
+    token = subject.document().get("token")
+    if not isinstance(token, str):
+        yield f"The token is {token!r}, which is not a string."
+    elif not _TOKEN.fullmatch(token):
+        yield "The token is not 1 to 256 characters of printable ASCII."
+
+
+@_document_check("3", "exactly-once", "exactlyOnce says whether events may come twice.")
+def _exactly_once(subject: Subject) -> Iterator[str]:
+    document = subject.document()
+    if "exactlyOnce" not in document:
+        note("exactlyOnce is missing; consumers take it for false.", subject.discovery())
+    if not isinstance(document["exactlyOnce"], bool):
+        yield "exactlyOnce is neither true nor false."
+
+
+@_document_check(
+    "3",
+    "partition-ids",
+    "Partition ids are strings of whole numbers, 0 to 32767, each once.",
+)
+def _ids(subject: Subject) -> Iterator[str]:
+    seen = set()
+    for entry in _entries(subject):
+        partition = entry.get("id")
+        yield from _id_faults("id", partition)
+        if partition in seen:
+            yield f"Partition {partition} is listed twice."
+        seen.add(partition)
+
+
+@_document_check(
+    "3", "layout-ids", "startsAfterPartition and cursorFromPartitions hold ids: strings."
+)
+def _references(subject: Subject) -> Iterator[str]:
+    for entry in _entries(subject):
+        if not isinstance(entry.get("closed"), bool | None):
+            yield "closed is neither true nor false."
+        if entry.get("startsAfterPartition") is not None:
+            yield from _id_faults("startsAfterPartition", entry["startsAfterPartition"])
+        ancestors = entry.get("cursorFromPartitions") or []
+        if not isinstance(ancestors, list):
+            yield "cursorFromPartitions is not a list."
+        for ancestor in ancestors:
+            yield from _id_faults("cursorFromPartitions", ancestor)
+
+
+@_document_check(
+    "8.3", "layout-order", "A partition starts after a closed one, and never after itself."
+)
+def _order(subject: Subject) -> Iterator[str]:
+    known = {str(entry.get("id")): entry for entry in _entries(subject)}
+    for name, entry in known.items():
+        seen = set()
+        child, parent = name, _parent(entry)
+        while parent is not None:
+            if parent in seen or parent == name:
+                yield f"Partition {name} starts after itself."
+            if parent not in known:
+                break
+            if known[parent].get("closed") is not True:
+                yield f"Partition {child} starts after partition {parent}, which is not closed."
+            seen.add(parent)
+            child, parent = parent, _parent(known[parent])
+
+
+@_document_check("3", "extensions", "extensions, where it is there, is a sorted list of names.")
+def _extensions(subject: Subject) -> Iterator[str]:
+    listed = subject.document().get("extensions")
+    if listed is None:
+        return
+    if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
+        yield "extensions is not a list of strings."
+    if listed != sorted(set(listed)):
+        yield "extensions is not sorted, or names one twice."
+    for name in (SPLITS, CURSOR_OF_COUNT):
+        if name in listed and STOP not in listed:
+            yield f"{name} is listed without stop."
+
+
+@check("9.1", "extensions-absent", "What a feed does not list is answered with 404.")
+def _absent(subject: Subject) -> None:
+    place = subject.place()
+    for name, (suffix, given) in EXTENSION_REQUESTS.items():
+        if name not in subject.extensions:
+            answer = subject.probe.ask(suffix, [*place, *given.items()])
+            if answer.status != _NOT_FOUND:
+                fail(f"{suffix} answers with {answer.status}, but {name} is not listed.")
+
+
+@check("9.1", "extensions-ignored", "Parameters of what is not listed are passed over.")
+def _ignored(subject: Subject) -> None:
+    partition = subject.partitions()[0]
+    for name, value in ((STOP, ""), (WAIT, "x"), (EVENT_TYPES, ";")):
+        if name not in subject.extensions:
+            answer = subject.ask(partition, FIRST, [(name, value), ("pagesizehint", "1")])
+            if not answer.ok:
+                fail(f"{name} is not listed, and was answered with {answer.status}.")
+
+
+@check("8.1", "discovery-again", "Discovery answers the same while the layout is the same.")
+def _again(subject: Subject) -> None:
+    for _ in range(2):
+        before, token = subject.document().get("partitions"), subject.token
+        subject.discovery(again=True)
+        if subject.token != token:
+            continue
+        if subject.document().get("partitions") != before:
+            fail("The layout is another, but the token is the same.")
+        return
+    skip("The token changed while it was looked at.")
+
+
+@check("4", "token-accepted", "The token that discovery gives is the one that events take.")
+def _accepted(subject: Subject) -> None:
+    for _ in range(_TRIES):
+        subject.discovery(again=True)
+        answer = subject.send(subject.parameters())
+        if answer.status != CONFLICT:
+            break
+    else:
+        fail("The newest token was refused again and again.")
+    if not answer.ok:
+        fail(f"A good request was answered with status {answer.status}.")
+
+
+@check("4", "token-unknown", "A token that is not the feed's is answered with 409.")
+def _unknown(subject: Subject) -> None:
+    _, *rest = subject.parameters()
+    for token in (f"{subject.token}-conformance", "conformance"):
+        subject.refuse([("token", token), *rest], "An unknown token", statuses={CONFLICT})
+
+
+@check("8.1", "token-partitions", "All partitions take the same token.")
+def _everywhere(subject: Subject) -> None:
+    for partition in subject.partitions()[:50]:
+        answer = subject.ask(partition, FIRST, [("pagesizehint", "1")])
+        if answer.status == CONFLICT:
+            fail(f"Partition {partition} refuses the token of discovery.")
+
+
+@check("4", "token-missing", "A request without a token is answered with 400.")
+def _missing(subject: Subject) -> None:
+    answer = subject.send(subject.parameters()[1:])
+    if answer.status != BAD_REQUEST:
+        fail(f"It was answered with status {answer.status}.")
+
+
+@check("8.1", "token-rotation", "A token is refused as soon as discovery gives another.")
+def _rotation(_subject: Subject) -> None:
+    skip("The layout would have to change, and nothing is changed here.")
+
+
+def _entries(subject: Subject) -> list[dict[str, Any]]:
+    listed = subject.document().get("partitions")
+    if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
+        fail("partitions is not a list of objects.", subject.discovery())
+    return listed
+
+
+def _parent(entry: dict[str, Any]) -> str | None:
+    parent = entry.get("startsAfterPartition")
+    return None if parent is None else str(parent)
+
+
+def _id_faults(member: str, value: Any) -> Iterator[str]:
+    if not isinstance(value, str):
+        yield f"{member} holds {value!r}, which is not a string."
+    elif not _ID.fullmatch(value):
+        yield f"{member} holds {value!r}, which is not a whole number in digits."
+    elif int(value) > HIGHEST_PARTITION:
+        yield f"{member} holds {value}; the highest is {HIGHEST_PARTITION}."

@@ -1,0 +1,272 @@
+"""Checks of the extensions of a request for a page: event-types, caught-up, stop and wait."""
+
+from collections import Counter
+from functools import partial
+
+from zeroeventhub.conformance.answer import Checkpoint, SentEvent
+from zeroeventhub.conformance.check import check, fail, skip
+from zeroeventhub.conformance.checks.requests import BAD_CURSOR_STATUSES, NO_CURSOR, refuses
+from zeroeventhub.conformance.subject import Subject, Walk
+from zeroeventhub.protocol import CAUGHT_UP, EVENT_TYPES, FIRST, LAST, STOP, WAIT
+
+_check_types = partial(check, "9.3", extension=EVENT_TYPES)
+_check_caught_up = partial(check, "9.2", extension=CAUGHT_UP)
+_check_stop = partial(check, "9.4", extension=STOP)
+_check_wait = partial(check, "9.5", extension=WAIT)
+
+
+# Types of events.
+
+_NO_TYPE = "conformance.no.such.type"
+_ONLY = "event-types"
+_SKIP = "skip-event-types"
+_MOST_PAGES = 60
+_BAD_TYPES = (
+    ";".join(f"conformance{number}" for number in range(101)),
+    "a" * 300,
+    "\u00e9",
+    "a.*",
+)
+
+
+@check(
+    "9.1",
+    "event-types-unlisted",
+    "A feed that does not list event-types sends events of all types.",
+)
+def _unlisted(subject: Subject) -> None:
+    if EVENT_TYPES in subject.extensions:
+        skip("The feed lists event-types.")
+    partition, known = subject.sample(1)
+    what = "of a feed that lists no event-types"
+    _expect(subject, partition, known.events[:25], (_ONLY, _NO_TYPE), what)
+
+
+@_check_types("event-types-both", "event-types and skip-event-types at once are 400.")
+def _both(subject: Subject) -> None:
+    subject.refuse([*subject.parameters(), (_ONLY, "a"), (_SKIP, "b")], "Both at once")
+
+
+@_check_types("event-types", "Only events of the types asked for come.")
+def _only(subject: Subject) -> None:
+    partition, known = subject.sample(1)
+    if subject.page(partition, FIRST, [(_ONLY, _NO_TYPE)]).events:
+        fail("An event came, though its type was not asked for.")
+    for name in _types(known):
+        expected = [event for event in known.events if _type(event) == name]
+        _expect(subject, partition, expected, (_ONLY, f";{name};{_NO_TYPE}"), f"of type {name}")
+
+
+@_check_types("event-types-skip", "Events of the types to skip do not come.")
+def _skip(subject: Subject) -> None:
+    partition, known = subject.sample(1)
+    _expect(subject, partition, known.events[:200], (_SKIP, _NO_TYPE), "with nothing to skip")
+    for name in _types(known):
+        expected = [event for event in known.events if _type(event) != name]
+        if expected:
+            _expect(subject, partition, expected, (_SKIP, name), f"without type {name}")
+
+
+@_check_types("event-types-case", "The case of a type's name does not matter.")
+def _case(subject: Subject) -> None:
+    partition, known = subject.sample(1)
+    names = _types(known)
+    if not names:
+        skip("The events do not tell their type (CloudEvents do).")
+    for name in names:
+        expected = [event for event in known.events if _type(event) == name]
+        _expect(subject, partition, expected, (_ONLY, name.swapcase()), f"of {name.swapcase()}")
+
+
+@_check_types("event-types-checkpoint", "The checkpoint moves on over events that are left out.")
+def _checkpoint(subject: Subject) -> None:
+    partition, known = subject.sample(1)
+    cursor = FIRST
+    for _ in range(_MOST_PAGES):
+        page = subject.page(partition, cursor, [(_ONLY, _NO_TYPE)])
+        answer = subject.probe.last
+        before, cursor = cursor, page.cursor
+        if before == cursor or page.end.caught_up:
+            break
+    following = subject.page(partition, cursor, [("pagesizehint", "1")]).events
+    # The events of the walk have been passed, as far as the walk went.
+    old = {event.identity for event in known.events}
+    if len(old) == len(known.events) and following and following[0].identity in old:
+        fail("With every event left out the checkpoint stays before them.", answer)
+
+
+@_check_types("event-types-empty", "A list without a type is as if it were missing.")
+def _empty(subject: Subject) -> None:
+    partition, known = subject.sample(1)
+    for parameter in ((_ONLY, ""), (_SKIP, ";;")):
+        _expect(subject, partition, known.events[:25], parameter, "with a list without a type")
+
+
+refuses(
+    "9.3",
+    "event-types-malformed",
+    "A list of too many types, or of what is no type's name, is 400.",
+    {_ONLY: _BAD_TYPES, _SKIP: _BAD_TYPES},
+    extension=EVENT_TYPES,
+)
+
+
+def _expect(
+    subject: Subject,
+    partition: int,
+    expected: list[SentEvent],
+    parameter: tuple[str, str],
+    what: str,
+) -> None:
+    events = subject.read(partition, FIRST, len(expected), [parameter, ("pagesizehint", "100")])
+    subject.expect_same(expected, events, what)
+
+
+def _types(known: Walk) -> list[str]:
+    """Return the most frequent types, the rarest of them last."""
+    names = Counter(name for event in known.events if (name := _type(event)) is not None)
+    return [name for name, _ in names.most_common(3)]
+
+
+def _type(event: SentEvent) -> str | None:
+    """Return the type of a CloudEvent; what other data means is not known here."""
+    name = event.cloud_event.get("type")
+    return name if isinstance(name, str) else None
+
+
+# The flag of the head.
+
+
+@_check_caught_up("caught-up", "At the head the checkpoint says caughtUp.")
+def _at_head(subject: Subject) -> None:
+    partition, _ = subject.sample()
+    for _ in range(3):
+        cursor, _ = subject.head(partition)
+        page = subject.page(partition, cursor)
+        if page.end.caught_up:
+            return
+        if page.events or page.cursor != cursor:
+            continue  # it is being written to
+    fail("At the head no checkpoint says caughtUp.")
+
+
+@_check_caught_up("caught-up-early", "Before the head no checkpoint says so.")
+def _early(subject: Subject) -> None:
+    partition, known = subject.sample(2)
+    for start in [Checkpoint(FIRST, 0), *known.inner[:5]]:
+        page = subject.page(partition, start.cursor, [("pagesizehint", "1")])
+        if page.end.caught_up and start.count + len(page.settled) < len(known.events):
+            fail("A checkpoint says caughtUp, and events follow it.")
+    for answer, page in subject.pages:
+        if any(one.caught_up for one in page.checkpoints[:-1]):
+            fail("A checkpoint says caughtUp, and more of its page follows.", answer)
+
+
+# Bounded reads.
+
+
+def _stops(subject: Subject) -> tuple[int, list[Checkpoint], list[SentEvent]]:
+    """Return a partition, two checkpoints to stop at, and the events before and after them."""
+    partition, known = subject.sample(2)
+    inner = known.inner
+    if not inner:
+        # Small feeds come in one page; a page of one event gives a cursor in the middle.
+        end = subject.page(partition, FIRST, [("pagesizehint", "1")]).end
+        if not 0 < end.count < len(known.events):
+            known.need_inner()
+        inner = [end]
+    return partition, [inner[len(inner) // 2], inner[0]], known.events
+
+
+@_check_stop("stop", "A read ends exactly at its stop, and says so.")
+def _exact(subject: Subject) -> None:
+    partition, stops, known = _stops(subject)
+    for stop in stops:
+        for hint in (1000, 7):
+            events = subject.read_until(partition, FIRST, stop.cursor, hint)
+            subject.expect_same(known[: stop.count], events, "up to a stop")
+            if len(events) > stop.count:
+                fail(f"{len(events) - stop.count} events behind the stop came.")
+
+
+@_check_stop("stop-replay", "A bounded read gives the same each time.")
+def _replay(subject: Subject) -> None:
+    partition, stops, _ = _stops(subject)
+    stop = stops[0].cursor
+    first, second = (subject.read_until(partition, FIRST, stop, 11) for _ in range(2))
+    subject.expect_same(first, second, "when it was read again")
+    if len(first) != len(second):
+        fail("A bounded read gave another number of events.")
+
+
+@_check_stop("stop-behind", "From its stop or behind it, a read is an empty page.")
+def _behind(subject: Subject) -> None:
+    partition, stops, _ = _stops(subject)
+    stop = stops[0].cursor
+    for cursor in (stop, subject.page(partition, stop, [("pagesizehint", "1")]).cursor):
+        page = subject.page(partition, cursor, [("stop", stop)])
+        if page.cursor != cursor:
+            fail("A read from behind its stop moves back.")
+        if page.events or not page.end.stop_reached:
+            fail("A read from behind its stop is not an empty page that says so.")
+
+
+refuses(
+    "9.4",
+    "stop-malformed",
+    "A stop that the feed has not given is 400.",
+    {"stop": (NO_CURSOR, "", "\x00", FIRST, LAST)},
+    statuses=BAD_CURSOR_STATUSES,
+    extension=STOP,
+)
+
+
+# Long polls.
+
+_SLACK = 3.0
+_EARLY = 0.1
+_AT_ONCE = 2.0
+
+
+@_check_wait("wait", "At the head an answer is held until the wait is over.")
+def _held(subject: Subject) -> None:
+    partition, _ = subject.sample()
+    for wait in ("1", "0.5"):
+        for _ in range(3):
+            cursor, _ = subject.head(partition)
+            answer = subject.ask(partition, cursor, [("wait", wait)])
+            page = subject.understand(answer, partition)
+            if answer.seconds > float(wait) + _SLACK:
+                fail(f"wait={wait} took {answer.seconds:.1f} s.")
+            if not page.events and page.cursor == cursor:
+                break
+        else:
+            skip("The feed is being written to.", answer)
+        if answer.seconds < float(wait) - _EARLY:
+            fail(f"With wait={wait} an empty page came after {answer.seconds:.2f} s.")
+
+
+@_check_wait("wait-events", "Where there are events, nothing is waited for.")
+def _at_once(subject: Subject) -> None:
+    partition, _ = subject.sample(1)
+    for wait in ("3", "999999999"):
+        answer = subject.ask(partition, FIRST, [("pagesizehint", "1"), ("wait", wait)])
+        subject.understand(answer, partition)
+        if answer.seconds > _AT_ONCE:
+            fail(f"Events that were there came after {answer.seconds:.1f} s.")
+
+
+@_check_wait("wait-last", "The page of _last is never waited for.")
+def _last(subject: Subject) -> None:
+    answer = subject.ask(subject.partitions()[0], LAST, [("wait", "3")])
+    if answer.seconds > _AT_ONCE:
+        fail(f"The page of _last came after {answer.seconds:.1f} s.")
+
+
+refuses(
+    "9.5",
+    "wait-malformed",
+    "A wait that is no number is 400.",
+    {"wait": ("x", "-1", "1e1", "", ".5", "5.", "1.2.3", "NaN", "\u0661", "1" * 10)},
+    extension=WAIT,
+)
