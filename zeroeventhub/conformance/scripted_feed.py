@@ -1,39 +1,39 @@
-"""A scenario: a script of answers that misbehave, and the verdict on the client that met them."""
+"""What scenarios are made of: answers of any bytes, and feeds that go wrong by script."""
 
 import json
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
 from http import HTTPStatus
 from typing import Any, Literal
 
 from zeroeventhub.protocol import FIRST, LAST
+from zeroeventhub.wire import NDJSON_TYPE
 
 __all__ = [
+    "ALL_APPLIED",
     "EVENTS",
     "MIDDLE",
+    "PAGE",
+    "Answer",
     "Reply",
     "Request",
     "Run",
     "Scenario",
     "add",
-    "at_offset",
     "checkpoint",
     "discovery",
     "event",
-    "judge",
-    "listed",
     "numbered",
     "page",
+    "place_of",
     "problem",
+    "registered",
     "script",
     "serve_feed",
     "text",
 ]
-
-NDJSON = "application/x-ndjson"
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Reply:
         status: its status.
         media_type: its media type; None for none.
         headers: more headers.
-        framing: how its end is told: by Content-Length, in chunks, or by closing.
+        framing: what shows its end: Content-Length, chunks, or that the connection closes.
         length: the Content-Length to claim; None for the true one.
         cut: after how many bytes of the body the connection is closed; None for the end.
         pause: seconds between one byte and the next; 0 for none.
@@ -54,7 +54,7 @@ class Reply:
 
     body: bytes = b""
     status: int = 200
-    media_type: str | None = NDJSON
+    media_type: str | None = NDJSON_TYPE
     headers: tuple[tuple[str, str], ...] = ()
     framing: Literal["length", "chunked", "close"] = "length"
     length: int | None = None
@@ -63,11 +63,11 @@ class Reply:
     hang_up: bool = False
 
     def send(self, write: Callable[[bytes], object]) -> None:
-        """Write the answer; the connection is closed behind it."""
+        """Write the answer; the connection is closed after it."""
         if self.hang_up:
             return
         write(self._head())
-        body = self.body if self.cut is None else self.body[: self.cut]
+        body = self.body[: self.cut]
         if self.pause:
             for place in range(len(body)):
                 write(body[place : place + 1])
@@ -102,19 +102,17 @@ class Request:
     Attributes:
         path: what follows the scenario's own path, such as "/events".
         query: its parameters; of each the first value.
-        headers: its headers, by names in lower case.
-        origin: where the publisher listens, such as "http://127.0.0.1:8080".
+        url: the scenario's own address, such as "http://127.0.0.1:8080/redirect".
     """
 
     path: str
     query: Mapping[str, str]
-    headers: Mapping[str, str]
-    origin: str
+    url: str
 
 
 @dataclass
 class Run:
-    """Hold what one client was told so far.
+    """Hold what one client has been sent so far.
 
     Attributes:
         asked: by question, how often it was asked.
@@ -125,18 +123,22 @@ class Run:
     faults: list[str] = field(default_factory=list)
 
 
+Answer = Callable[[Request, Run], Reply]
+ALL_APPLIED = "Every event is applied once."
+
+
 @dataclass(frozen=True)
 class Scenario:
     """Hold one way to misbehave.
 
     Attributes:
-        name: its name, which is its path.
         section: the section of the specification that says what a client does.
+        name: its name, which is its path.
         sentence: what is done to the client.
-        right: what a right client does.
-        answer: answers a request.
+        answer: answers a request; one that is there for offsets takes `offset` as well.
         applied: JSON texts of the events that a right consumer has applied at the end: by
             partition, in order.
+        right: what a right client does.
         error: the kind of error that the consumer ends with; None if it reaches the head.
         may_fail: whether a right client may end in an error in place of the head, with the
             start of these events applied.
@@ -145,12 +147,12 @@ class Scenario:
         sizes: for how many offsets the scenario is there, as name-0, name-1, and so on.
     """
 
-    name: str
     section: str
+    name: str
     sentence: str
-    right: str
-    answer: Callable[[Request, Run], Reply]
+    answer: Callable[..., Reply]
     applied: Mapping[int, Sequence[str]]
+    right: str = ALL_APPLIED
     error: str | None = None
     may_fail: bool = False
     sequence: tuple[int, ...] = ()
@@ -175,24 +177,17 @@ class Scenario:
 
 
 _SCENARIOS: dict[str, Scenario] = {}
-_MAKERS: dict[str, Callable[[int], Scenario]] = {}
 
 
-def add(scenario: Scenario, maker: Callable[[int], Scenario] | None = None) -> None:
-    """Put a scenario on the list; one that has offsets with what makes it for each."""
+def add(*arguments: Any, **options: Any) -> None:
+    """Register a scenario, made of these arguments."""
+    scenario = Scenario(*arguments, **options)
     _SCENARIOS[scenario.name] = scenario
-    if maker is not None:
-        _MAKERS[scenario.name] = maker
 
 
-def listed() -> dict[str, Scenario]:
-    """Return the scenarios that have been put on the list so far, by name."""
+def registered() -> dict[str, Scenario]:
+    """Return the registered scenarios by name."""
     return dict(_SCENARIOS)
-
-
-def at_offset(family: str, offset: int) -> Scenario:
-    """Return one of a family of scenarios."""
-    return _MAKERS[family](offset)
 
 
 def text(data: Any) -> str:
@@ -200,16 +195,10 @@ def text(data: Any) -> str:
     return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
 
 
-Wrong = Callable[[int, int], Reply | None]
-"""Chooses what goes wrong, by place of the cursor and number of the try there."""
-
 EVENTS: tuple[str, ...] = tuple(text({"n": number}) for number in range(4))
-MIDDLE = 2
-"""The place where most scripts go wrong: behind the first page."""
-
 PAGE = 2
-DISCOVERY_TYPE = "application/json"
-PROBLEM_TYPE = "application/problem+json"
+MIDDLE = 2
+"""The place where most scripts go wrong: after the first page."""
 
 
 def numbered(*numbers: int) -> list[str]:
@@ -217,8 +206,9 @@ def numbered(*numbers: int) -> list[str]:
     return [EVENTS[number] for number in numbers]
 
 
-def event(data: str, **members: Any) -> bytes:
-    """Write the line of an event."""
+def event(data: str | int, **members: Any) -> bytes:
+    """Write the line of an event: of a JSON text, or of a number."""
+    data = EVENTS[data] if isinstance(data, int) else data
     more = "".join(f",{text(name)}:{text(value)}" for name, value in members.items())
     return f'{{"data":{data}{more}}}\n'.encode()
 
@@ -242,7 +232,7 @@ def discovery(
 ) -> Reply:
     """Answer discovery."""
     document = {"token": token, "partitions": list(partitions), "exactlyOnce": True, **members}
-    return Reply(json.dumps(document).encode(), media_type=DISCOVERY_TYPE)
+    return Reply(json.dumps(document).encode(), media_type="application/json")
 
 
 def problem(status: int, kind: str, **members: Any) -> Reply:
@@ -255,10 +245,10 @@ def problem(status: int, kind: str, **members: Any) -> Reply:
         "instance": "urn:uuid:00000000-0000-4000-8000-000000000000",
         **members,
     }
-    return Reply(json.dumps(document).encode(), status, PROBLEM_TYPE)
+    return Reply(json.dumps(document).encode(), status, "application/problem+json")
 
 
-def place_of(cursor: str, size: int) -> int | None:
+def place_of(cursor: str, size: int = len(EVENTS)) -> int | None:
     """Return how many events stand before a cursor; None if it was never given."""
     if cursor in {FIRST, LAST}:
         return 0 if cursor == FIRST else size
@@ -267,19 +257,31 @@ def place_of(cursor: str, size: int) -> int | None:
     return int(number) if given and int(number) <= size else None
 
 
+Wrong = Callable[[int, int], Reply | None]
+"""Chooses what goes wrong, by place of the cursor and number of the try there."""
+
+
 def serve_feed(
-    wrong: Wrong = lambda _place, _try: None,
+    wrong: Wrong | Reply | bytes | None = None,
     *,
+    always: bool = False,
     events: Sequence[str] = EVENTS,
     greeting: Reply | None = None,
-) -> Callable[[Request, Run], Reply]:
+) -> Answer:
     """Make what answers for a feed of one partition, except where it goes wrong.
 
     Args:
-        wrong: chooses what goes wrong.
+        wrong: what goes wrong; an answer or a body goes wrong after the first page.
+        always: whether it goes wrong at every try; else at the first.
         events: the events of the feed.
         greeting: the answer to discovery.
     """
+    given = Reply(wrong) if isinstance(wrong, bytes) else wrong
+
+    def choose(place: int, number: int) -> Reply | None:
+        if callable(given):
+            return given(place, number)
+        return given if place == MIDDLE and (always or number == 1) else None
 
     def answer(request: Request, run: Run) -> Reply:
         if not request.path:
@@ -294,92 +296,38 @@ def serve_feed(
         if place is None:
             return problem(400, "bad-cursor")
         run.asked[f"place {place}"] += 1
-        return wrong(place, run.asked[f"place {place}"]) or Reply(page(place, events))
+        return choose(place, run.asked[f"place {place}"]) or Reply(page(place, events))
 
     return answer
 
 
 def script(
-    name: str,
     section: str,
+    name: str,
     sentence: str,
-    right: str,
     wrong: Wrong | Reply | bytes | None = None,
+    right: str = ALL_APPLIED,
     *,
     always: bool = False,
     events: Sequence[str] = EVENTS,
     applied: Sequence[str] | None = None,
-    error: str | None = None,
-    may_fail: bool = False,
     greeting: Reply | None = None,
+    **options: Any,
 ) -> None:
-    """Put a script on the list: mostly one wrong answer behind the first page.
+    """Register a feed of one partition: mostly one wrong answer after the first page.
 
     Args:
-        name: the scenario's name.
         section: the section of the specification.
+        name: the scenario's name.
         sentence: what is done to the client.
+        wrong: as in serve_feed.
         right: what a right client does.
-        wrong: what goes wrong; an answer or a body goes wrong behind the first page.
-        always: whether it goes wrong at every try; else at the first.
+        always: as in serve_feed.
         events: the events of the feed.
         applied: what a right consumer has applied; by default all events.
-        error: the kind of error that it ends with.
-        may_fail: whether it may end in an error as well.
         greeting: the answer to discovery.
+        options: the scenario's other attributes.
     """
-    given = Reply(wrong) if isinstance(wrong, bytes) else wrong
-
-    def choose(place: int, number: int) -> Reply | None:
-        if callable(given):
-            return given(place, number)
-        return given if place == MIDDLE and (always or number == 1) else None
-
-    answer = serve_feed(choose, events=events, greeting=greeting)
+    answer = serve_feed(wrong, always=always, events=events, greeting=greeting)
     done = {0: list(events if applied is None else applied)}
-    add(Scenario(name, section, sentence, right, answer, done, error, may_fail))
-
-
-def judge(scenario: Scenario, run: Run, body: bytes) -> dict[str, Any]:
-    """Judge a client.
-
-    Args:
-        scenario: what the client went through.
-        run: what it was told.
-        body: what it applied, as NDJSON: {"partition":0,"data":…} for each event, in order, and
-            {"error":"…"} at the end if it ended in an error.
-    """
-    reasons = list(run.faults)
-    applied: dict[int, list[Any]] = defaultdict(list)
-    sequence = []
-    error = None
-    try:
-        for line in body.split(b"\n"):
-            document = _read(line) if line.strip() else {}
-            if "data" in document:
-                partition = int(document.get("partition", 0))
-                applied[partition].append(document["data"])
-                sequence.append(partition)
-            error = document.get("error", error)
-    except (ValueError, TypeError, RecursionError, AttributeError) as problem:
-        return {"passed": False, "reasons": [f"What was applied cannot be read: {problem}"]}
-    for partition in sorted({*scenario.applied, *applied}):
-        expected = [_read(data.encode()) for data in scenario.applied.get(partition, ())]
-        got = applied[partition]
-        short = error is not None and scenario.may_fail and expected[: len(got)] == got
-        if got != expected and not short:
-            reasons.append(
-                f"Partition {partition}: {len(expected)} events should have been applied, "
-                f"and {len(got)} were, or others."
-            )
-    if (error is not None) != (scenario.error is not None) and not scenario.may_fail:
-        wanted = scenario.error or "none"
-        reasons.append(f"The client should have ended with this error: {wanted}.")
-    known = [partition for partition in sequence if partition in scenario.sequence]
-    if known != sorted(known, key=scenario.sequence.index):
-        reasons.append("The partitions were applied in another sequence.")
-    return {"passed": not reasons, "reasons": reasons}
-
-
-def _read(line: bytes) -> Any:
-    return json.loads(line, parse_float=Decimal)
+    add(section, name, sentence, answer, done, right, **options)
