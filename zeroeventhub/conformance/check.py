@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from zeroeventhub.conformance.answer import Answer
@@ -19,6 +19,7 @@ __all__ = [
     "check",
     "fail",
     "note",
+    "register",
     "run_check",
     "skip",
 ]
@@ -122,34 +123,41 @@ class Check:
 _CHECKS: dict[str, Check] = {}
 
 
-def check(
+def register(
     section: str,
     name: str,
     sentence: str,
+    run: Run,
     *,
     extension: str | None = None,
     v1: bool = False,
     v2: bool = True,
-) -> Callable[[Run], Run]:
-    """Register a function as a check.
+) -> None:
+    """Register a check.
 
     Args:
         section: the section of the specification.
         name: the check's name.
         sentence: what the specification asks for.
+        run: the function that makes it.
         extension: the extension that the feed has to list for it.
         v1: whether it is made in the words of ZeroEventHub v1, with "v1-" before its name.
         v2: whether it is made in the words of FeedAPI v2.
     """
+    if v2:
+        _CHECKS[name] = Check(name, section, sentence, run, extension)
+    if v1:
+        _CHECKS[f"v1-{name}"] = Check(f"v1-{name}", V1_SECTION, sentence, run, v1=True)
 
-    def register(run: Run) -> Run:
-        if v2:
-            _CHECKS[name] = Check(name, section, sentence, run, extension)
-        if v1:
-            _CHECKS[f"v1-{name}"] = Check(f"v1-{name}", V1_SECTION, sentence, run, v1=True)
-        return run
 
-    return register
+def check(section: str, sentence: str, **options: Any) -> Callable[[Run], None]:
+    """Register a function as the check of its name, with hyphens for underscores."""
+
+    def register_function(run: Run) -> None:
+        name = run.__name__.rstrip("_").replace("_", "-")
+        register(section, name, sentence, run, **options)
+
+    return register_function
 
 
 def all_checks() -> dict[str, Check]:

@@ -10,13 +10,7 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 from zeroeventhub.conformance.answer import Answer
 from zeroeventhub.conformance.check import Outcome, Result
 
-__all__ = [
-    "as_document",
-    "as_junit",
-    "as_lines",
-    "first_bytes",
-    "summary",
-]
+__all__ = ["as_document", "as_junit", "as_lines", "first_bytes", "summary"]
 
 SHOWN_BYTES = 160
 SHOWN_TARGET = 300

@@ -8,14 +8,7 @@ import httpx
 
 import zeroeventhub.conformance.checks  # noqa: F401 - registers the checks
 from zeroeventhub.conformance.answer import Answer
-from zeroeventhub.conformance.check import (
-    Check,
-    Finding,
-    Outcome,
-    Result,
-    all_checks,
-    run_check,
-)
+from zeroeventhub.conformance.check import Check, Finding, Outcome, Result, all_checks, run_check
 from zeroeventhub.conformance.subject import Probe, Subject
 from zeroeventhub.errors import ConfigurationError, Forbidden, NotFound, Unreachable
 
@@ -30,11 +23,7 @@ _NO_V1 = "The feed does not speak ZeroEventHub v1."
 
 
 def check_feed(
-    url: str,
-    http: httpx.Client,
-    *,
-    partitions: int | None = None,
-    only: Collection[str] = (),
+    url: str, http: httpx.Client, *, partitions: int | None = None, only: Collection[str] = ()
 ) -> Iterator[Result]:
     """Check a feed, and yield the results as they come; each fault fails one check.
 

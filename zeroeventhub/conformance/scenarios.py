@@ -182,9 +182,7 @@ _BROKEN = "The answer breaks off after so many bytes,"
 _cuts("cut", "length", f"{_BROKEN} short of its Content-Length.")
 _cuts("cut-chunked", "chunked", f"{_BROKEN} without its last chunk.")
 _cuts(
-    "cut-clean",
-    "close",
-    "The answer ends after so many bytes, and nothing tells that it was cut.",
+    "cut-clean", "close", "The answer ends after so many bytes, and nothing tells that it was cut."
 )
 
 
@@ -428,12 +426,7 @@ for _section, _name, _sentence, _body in (
     ("2.3", "half-pair", "Data escapes half a surrogate pair.", event('{"n":"\\ud800"}') + _END),
     ("2.3", "trailing-comma", "Data has a trailing comma.", event('{"n":1,}') + _END),
     ("5.2", "not-an-object", "A line is a list.", b"[1]\n" + _END),
-    (
-        "5.2",
-        "two-on-a-line",
-        "Two objects stand on one line.",
-        b'{"data":{}}{"data":{}}\n' + _END,
-    ),
+    ("5.2", "two-on-a-line", "Two objects stand on one line.", b'{"data":{}}{"data":{}}\n' + _END),
     ("5.2", "number-cursor", "A cursor is a number.", event(2) + b'{"cursor":4}\n'),
     ("5.2", "first-cursor", "A checkpoint says _first.", event(2) + checkpoint("_first")),
     ("5.2", "other-partition", "A line is of another partition.", event(2, partition=7) + _END),

@@ -5,7 +5,7 @@ from contextlib import suppress
 import msgspec
 
 from zeroeventhub.conformance.answer import Answer, PageText
-from zeroeventhub.conformance.check import Finding, check, fail, note, skip
+from zeroeventhub.conformance.check import Finding, check, fail, note, register, skip
 from zeroeventhub.conformance.subject import BAD_REQUEST, HINT, MOST_PARTITIONS, Subject, Walk
 from zeroeventhub.protocol import FIRST, LAST
 from zeroeventhub.wire import NDJSON_TYPE
@@ -16,8 +16,8 @@ _NOT_MODIFIED = 304
 _HINTS = ("2", "5")
 
 
-@check("11", "caching-head", "A page at the head must not be kept: it grows.", v1=True)
-def _head(subject: Subject) -> None:
+@check("11", "A page at the head must not be kept: it grows.", v1=True)
+def caching_head(subject: Subject) -> None:
     partition, known = subject.sample()
     _, answer = subject.head(partition)
     for seen, page in [(answer, PageText()), *known.pages, *subject.pages]:
@@ -34,23 +34,23 @@ def _last_page(known: Walk) -> Answer | None:
     return ends[0][0] if ends and len(ends[0][1].events) < HINT else None
 
 
-@check("11", "caching-special", "A page of _first or _last must not be kept.", v1=True)
-def _special(subject: Subject) -> None:
+@check("11", "A page of _first or _last must not be kept.", v1=True)
+def caching_special(subject: Subject) -> None:
     partition, _ = subject.sample()
     for cursor in (FIRST, LAST):
         if subject.ask(partition, cursor, [("pagesizehint", "1")]).cacheable:
             fail(f"The page of {cursor} says that it may be kept.")
 
 
-@check("3", "caching-discovery", "The discovery document must not be kept.")
-def _discovery(subject: Subject) -> None:
+@check("3", "The discovery document must not be kept.")
+def caching_discovery(subject: Subject) -> None:
     answer = subject.discovery()
     if answer.cacheable:
         fail("The discovery document says that it may be kept, so a new token comes late.", answer)
 
 
-@check("11", "caching-no-store", "What is not a full page has Cache-Control: no-store.", v1=True)
-def _no_store(subject: Subject) -> None:
+@check("11", "What is not a full page has Cache-Control: no-store.", v1=True)
+def caching_no_store(subject: Subject) -> None:
     subject.sample()
     answers = [answer for answer, _ in subject.pages]
     if not subject.v1:
@@ -60,8 +60,8 @@ def _no_store(subject: Subject) -> None:
             fail("An answer does not say no-store.", answer)
 
 
-@check("11", "caching-repeats", "A page that may be kept is the same whenever it is asked for.")
-def _repeats(subject: Subject) -> None:
+@check("11", "A page that may be kept is the same whenever it is asked for.")
+def caching_repeats(subject: Subject) -> None:
     for partition, cursor, hint, kept in _kept(subject):
         for _ in range(2):
             again = subject.ask(partition, cursor, [("pagesizehint", hint)])
@@ -71,8 +71,8 @@ def _repeats(subject: Subject) -> None:
                 fail("The same page came with another ETag.")
 
 
-@check("11", "caching-etag", "If-None-Match with a page's own ETag is answered with 304.")
-def _etag(subject: Subject) -> None:
+@check("11", "If-None-Match with a page's own ETag is answered with 304.")
+def caching_etag(subject: Subject) -> None:
     for partition, cursor, hint, kept in _kept(subject):
         etag = kept.headers.get("etag")
         if etag is None:
@@ -105,8 +105,8 @@ def _kept(subject: Subject) -> list[tuple[int, str, str, Answer]]:
     return found or skip("No page says that it may be kept.")
 
 
-@check("2.1", "head-request", "HEAD is answered as GET, without the body.", v1=True)
-def _head_request(subject: Subject) -> None:
+@check("2.1", "HEAD is answered as GET, without the body.", v1=True)
+def head_request(subject: Subject) -> None:
     partition, known = subject.sample()
     cursor = known.checkpoints[0].cursor if known.checkpoints else FIRST
     extra = [("pagesizehint", "1")]
@@ -138,12 +138,7 @@ def _seen(subject: Subject) -> list[tuple[Answer, PageText]]:
 
 
 def _form(
-    section: str,
-    name: str,
-    sentence: str,
-    *kinds: str,
-    lenient: bool = False,
-    v2: bool = True,
+    section: str, name: str, sentence: str, *kinds: str, lenient: bool = False, v2: bool = True
 ) -> None:
     """Register a check that no page has a fault of these kinds."""
 
@@ -153,7 +148,7 @@ def _form(
                 if kind in page.faults:
                     (note if lenient else fail)(f"In a page {page.faults[kind]}.", answer)
 
-    check(section, name, sentence, v1=True, v2=v2)(run)
+    register(section, name, sentence, run, v1=True, v2=v2)
 
 
 _form("6", "page-checkpoint", "Every page has a checkpoint.", "checkpoint")
@@ -178,15 +173,15 @@ _form(
 )
 
 
-@check("2.2", "page-media-type", "A page is application/x-ndjson.", v1=True)
-def _media_type(subject: Subject) -> None:
+@check("2.2", "A page is application/x-ndjson.", v1=True)
+def page_media_type(subject: Subject) -> None:
     for answer, _ in _seen(subject):
         if answer.media_type != NDJSON_TYPE:
             fail(f"A page came as {answer.media_type}.", answer)
 
 
-@check("2.2", "page-encoding", "A page is not compressed for who asks for identity.", v1=True)
-def _encoding(subject: Subject) -> None:
+@check("2.2", "A page is not compressed for who asks for identity.", v1=True)
+def page_encoding(subject: Subject) -> None:
     for answer, _ in _seen(subject):
         encoding = answer.headers.get("content-encoding", "identity").lower()
         if encoding != "identity":
@@ -228,8 +223,8 @@ def _refusals(subject: Subject) -> list[Answer]:
     return refused or skip("Nothing was refused.")
 
 
-@check("10.1", "problem-documents", "A refusal is a problem document (RFC 9457).", v1=True)
-def _documents(subject: Subject) -> None:
+@check("10.1", "A refusal is a problem document (RFC 9457).", v1=True)
+def problem_documents(subject: Subject) -> None:
     for answer in _refusals(subject):
         if answer.media_type != _PROBLEM:
             fail(f"A refusal came as {answer.media_type}.", answer)
@@ -243,10 +238,8 @@ def _documents(subject: Subject) -> None:
             fail("earliestCursor is there with trimmed, and only there.", answer)
 
 
-@check(
-    "10.2", "problem-kinds", "The type of a problem is one of the specification's kinds.", v1=True
-)
-def _kinds(subject: Subject) -> None:
+@check("10.2", "The type of a problem is one of the specification's kinds.", v1=True)
+def problem_kinds(subject: Subject) -> None:
     for answer in _refusals(subject):
         if answer.media_type != _PROBLEM:
             skip("Refusals are no problem documents.", answer)
@@ -255,22 +248,22 @@ def _kinds(subject: Subject) -> None:
             fail(f"Status {answer.status} came with a type of its own.", answer)
 
 
-@check("10.1", "problem-echo", "A refusal repeats nothing of the request.", v1=True)
-def _echo(subject: Subject) -> None:
+@check("10.1", "A refusal repeats nothing of the request.", v1=True)
+def problem_echo(subject: Subject) -> None:
     for answer in _refusals(subject):
         if _CANARY.encode() in answer.body:
             fail("A refusal repeats the cursor that was sent.", answer)
 
 
-@check("10.1", "problem-caching", "A refusal must not be kept.", v1=True)
-def _caching(subject: Subject) -> None:
+@check("10.1", "A refusal must not be kept.", v1=True)
+def problem_caching(subject: Subject) -> None:
     for answer in _refusals(subject):
         if answer.cacheable:
             fail("A refusal says that it may be kept.", answer)
 
 
-@check("10.1", "server-errors", "No request makes the publisher fail.", v1=True)
-def _errors(subject: Subject) -> None:
+@check("10.1", "No request makes the publisher fail.", v1=True)
+def server_errors(subject: Subject) -> None:
     _refusals(subject)
     for answer in subject.probe.refusals:
         if answer.status >= _SERVER_ERROR and answer.status not in {501, 503}:

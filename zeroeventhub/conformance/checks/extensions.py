@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from zeroeventhub.conformance.answer import Answer, Checkpoint, PageText, SentEvent
-from zeroeventhub.conformance.check import check, fail, skip
+from zeroeventhub.conformance.check import check, fail, register, skip
 from zeroeventhub.conformance.checks.layout import EXTENSION_REQUESTS
 from zeroeventhub.conformance.checks.requests import NO_CURSOR
 from zeroeventhub.conformance.subject import BAD_REQUEST, Subject
@@ -64,7 +64,7 @@ def _refuses(section: str, extension: str, sentence: str, bad: Mapping[str, Sequ
                 what = f"{name}={value!r}"
                 subject.refuse(parameters, what, statuses=statuses, suffix=suffix)
 
-    check(section, f"{extension}-malformed", sentence, extension=extension)(run)
+    register(section, f"{extension}-malformed", sentence, run, extension=extension)
 
 
 # The cursor of a time.
@@ -82,8 +82,8 @@ def _cursor_at(subject: Subject, partition: int, moment: str) -> str:
     return cursor
 
 
-@_check_time("cursor-of-time", "The same time gives the same cursor.")
-def _same_time(subject: Subject) -> None:
+@_check_time("The same time gives the same cursor.")
+def cursor_of_time(subject: Subject) -> None:
     partition, known = subject.sample(1)
     times = [time for event in known.events if (time := _time(event)) is not None]
     chosen = times[:: max(1, len(times) // 3)][:3]
@@ -94,11 +94,8 @@ def _same_time(subject: Subject) -> None:
             fail("The same time gave different cursors.")
 
 
-@_check_time(
-    "cursor-of-time-before",
-    "The cursor of a time stands before all events of that time or later.",
-)
-def _before(subject: Subject) -> None:
+@_check_time("The cursor of a time stands before all events of that time or later.")
+def cursor_of_time_before(subject: Subject) -> None:
     partition, known = subject.sample(1)
     expected = known.events[:20]
     cursor = _cursor_at(subject, partition, _LONG_AGO)
@@ -117,8 +114,8 @@ def _before(subject: Subject) -> None:
             fail(f"{left_out} events of that time or later lie before it.")
 
 
-@_check_time("cursor-of-time-later", "A time to come gives a cursor.")
-def _later(subject: Subject) -> None:
+@_check_time("A time to come gives a cursor.")
+def cursor_of_time_later(subject: Subject) -> None:
     partition, _ = subject.sample()
     moment = _text(datetime.now(UTC) + timedelta(days=1))
     subject.page(partition, _cursor_at(subject, partition, moment))
@@ -189,16 +186,16 @@ def _read_pieces(subject: Subject, partition: int, cursors: list[str]) -> list[S
     ]
 
 
-@_check_splits("splits", "The pieces, read one after the other, are the whole.")
-def _whole(subject: Subject) -> None:
+@_check_splits("The pieces, read one after the other, are the whole.")
+def splits(subject: Subject) -> None:
     partition, known = subject.sample(1)
     bounds = {} if known.at_head else {"stop": known.checkpoints[-1].cursor}
     cursors = _split(subject, partition, _PIECES, **bounds)
     subject.expect_same(known.events, _read_pieces(subject, partition, cursors), "in pieces")
 
 
-@_check_splits("splits-bounds", "The pieces lie between cursor and stop.")
-def _bounds(subject: Subject) -> None:
+@_check_splits("The pieces lie between cursor and stop.")
+def splits_bounds(subject: Subject) -> None:
     partition, known = subject.sample(3)
     start, stop = known.need_inner()[0], known.checkpoints[-1]
     cursors = _split(subject, partition, _PIECES, cursor=start.cursor, stop=stop.cursor)
@@ -210,8 +207,8 @@ def _bounds(subject: Subject) -> None:
         fail(f"{len(events)} events came in pieces of {stop.count - start.count}.")
 
 
-@_check_splits("splits-one", "One piece has two boundaries.")
-def _one_piece(subject: Subject) -> None:
+@_check_splits("One piece has two boundaries.")
+def splits_one(subject: Subject) -> None:
     partition, _ = subject.sample()
     _split(subject, partition, 1)
 
@@ -241,8 +238,8 @@ def _lag(subject: Subject, partition: int, cursor: str) -> dict[str, Any]:
     return found
 
 
-@_check_lag("lag", "Behind a cursor lie as many events as lag says.")
-def _exact_lag(subject: Subject) -> None:
+@_check_lag("Behind a cursor lie as many events as lag says.")
+def lag(subject: Subject) -> None:
     partition, known = subject.sample(1)
     places = [Checkpoint(FIRST, 0), *known.checkpoints]
     for place in places[:: max(1, len(places) // 3)]:
@@ -257,8 +254,8 @@ def _exact_lag(subject: Subject) -> None:
                 fail(f"{counted} events were counted; {len(events)} can be read.", answer)
 
 
-@_check_lag("lag-head", "Behind _last there are 0 events, 0 seconds old.")
-def _lag_of_head(subject: Subject) -> None:
+@_check_lag("Behind _last there are 0 events, 0 seconds old.")
+def lag_head(subject: Subject) -> None:
     partition, _ = subject.sample()
     found = _lag(subject, partition, LAST)
     if found != found | {"events": 0, "seconds": 0} or "more" in found:
@@ -294,8 +291,8 @@ def _places(subject: Subject) -> tuple[int, list[str]]:
     return partition, [FIRST, *[one.cursor for one in known.checkpoints[-3:]]]
 
 
-@_check_arrow("arrow", "A page is the same as Arrow and in lines.")
-def _same_as_arrow(subject: Subject) -> None:
+@_check_arrow("A page is the same as Arrow and in lines.")
+def arrow(subject: Subject) -> None:
     if find_spec("pyarrow") is None:
         skip("It takes pyarrow to see: pip install 'zeroeventhub[arrow]'")
     partition, places = _places(subject)
@@ -331,16 +328,16 @@ def _lines_of(answer: Answer, partition: int) -> PageText:
     return PageText.of("".join([*lines, f'{{"cursor":"{page.cursor}"{flags}}}\n']).encode())
 
 
-@_check_arrow("arrow-others", "Who does not prefer Arrow gets lines.")
-def _lines_preferred(subject: Subject) -> None:
+@_check_arrow("Who does not prefer Arrow gets lines.")
+def arrow_others(subject: Subject) -> None:
     partition, places = _places(subject)
     for accept in _NOT_PREFERRED:
         if _accepting(subject, partition, places[0], accept).media_type == ARROW_TYPE:
             fail(f"Arrow came to a request with Accept: {accept or 'nothing'}.")
 
 
-@_check_arrow("arrow-caching", "Caches tell the two forms of a page apart.")
-def _caching_arrow(subject: Subject) -> None:
+@_check_arrow("Caches tell the two forms of a page apart.")
+def arrow_caching(subject: Subject) -> None:
     partition, places = _places(subject)
     for cursor in places:
         forms = [_accepting(subject, partition, cursor, one) for one in (NDJSON_TYPE, _PREFERRED)]
@@ -381,8 +378,8 @@ def _count(
     return found
 
 
-@_check_count("cursor-of-count", "Up to the cursor lie as many events as its answer says.")
-def _exact_count(subject: Subject) -> None:
+@_check_count("Up to the cursor lie as many events as its answer says.")
+def cursor_of_count(subject: Subject) -> None:
     partition, known = subject.sample(1)
     for portion in _PORTIONS:
         cursor, seen = FIRST, 0
@@ -401,11 +398,8 @@ def _exact_count(subject: Subject) -> None:
             cursor, seen = found.cursor, seen + found.events
 
 
-@_check_count(
-    "cursor-of-count-stop",
-    "Where there are fewer events before the stop, the cursor is the stop.",
-)
-def _count_to_stop(subject: Subject) -> None:
+@_check_count("Where there are fewer events before the stop, the cursor is the stop.")
+def cursor_of_count_stop(subject: Subject) -> None:
     partition, known = subject.sample(2)
     stop = known.need_inner()[-1]
     for events in (stop.count, stop.count + 1):
@@ -414,11 +408,8 @@ def _count_to_stop(subject: Subject) -> None:
             fail(f"Up to a stop behind {stop.count} events, the answer is another.")
 
 
-@_check_count(
-    "cursor-of-count-nothing",
-    "Where no event follows, the cursor is the one that was asked for.",
-)
-def _count_nothing(subject: Subject) -> None:
+@_check_count("Where no event follows, the cursor is the one that was asked for.")
+def cursor_of_count_nothing(subject: Subject) -> None:
     partition, known = subject.sample(1)
     cursor = known.checkpoints[-1].cursor
     for stop in (cursor, known.checkpoints[0].cursor):
@@ -491,8 +482,8 @@ def _key(subject: Subject) -> tuple[str, list[str]]:
     return found, keys[found]
 
 
-@_check_key("key-history", "The events of a key are those of its pages, in rising versions.")
-def _same_key(subject: Subject) -> None:
+@_check_key("The events of a key are those of its pages, in rising versions.")
+def key_history(subject: Subject) -> None:
     key, shown = _key(subject)
     events = [entry.event for entry in _history(subject, key).events]
     if any(not isinstance(e.data, dict) or e.data.get("partitionkey") != key for e in events):
@@ -504,8 +495,8 @@ def _same_key(subject: Subject) -> None:
         fail("The events of the key are not those of its pages, in their order.")
 
 
-@_check_key("key-history-pages", "Read one by one, the events of a key are the same.")
-def _one_by_one(subject: Subject) -> None:
+@_check_key("Read one by one, the events of a key are the same.")
+def key_history_pages(subject: Subject) -> None:
     key, _ = _key(subject)
     whole = _history(subject, key)
     after = 0
@@ -519,11 +510,8 @@ def _one_by_one(subject: Subject) -> None:
         after = expected.version
 
 
-@_check_key(
-    "key-history-nothing",
-    "Of a key that nobody has, and behind the last version, there are no events.",
-)
-def _no_history(subject: Subject) -> None:
+@_check_key("Of a key that nobody has, and behind the last version, there are no events.")
+def key_history_nothing(subject: Subject) -> None:
     for name in ("conformance-no-such-key", "", "' OR 1=1 --", "\u2028"):
         if _history(subject, name).events:
             fail(f"There are events of the key {name!r}.")
@@ -531,10 +519,8 @@ def _no_history(subject: Subject) -> None:
         fail("There are events behind a version that nobody has given.")
 
 
-@_check_key(
-    "key-history-malformed", "A request without a key, or behind what is no version, is 400."
-)
-def _bad_key(subject: Subject) -> None:
+@_check_key("A request without a key, or behind what is no version, is 400.")
+def key_history_malformed(subject: Subject) -> None:
     refuse = partial(subject.refuse, suffix="/key-history")
     refuse([], "A request without key")
     refuse([("key", "a"), ("key", "b")], "A request with two keys")
@@ -575,8 +561,8 @@ def _files(subject: Subject, partition: int, cursor: str) -> _Segments:
     return found
 
 
-@_check_segments("segments", "Files follow each other, and pages go on behind them.")
-def _chain(subject: Subject) -> None:
+@_check_segments("Files follow each other, and pages go on behind them.")
+def segments(subject: Subject) -> None:
     partition, known = subject.sample(1)
     found = _files(subject, partition, FIRST)
     end = 0
@@ -595,10 +581,9 @@ def _chain(subject: Subject) -> None:
 
 
 @_check_segments(
-    "segments-end",
-    "Behind the last file no file is named, and the cursor is the one that was asked for.",
+    "Behind the last file no file is named, and the cursor is the one that was asked for."
 )
-def _last_file(subject: Subject) -> None:
+def segments_end(subject: Subject) -> None:
     partition, _ = subject.sample(1)
     cursor, found = FIRST, _files(subject, partition, FIRST)
     while found.segments:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator
+from functools import wraps
 from typing import Any
 
 from zeroeventhub.conformance.check import check, fail, note, skip
@@ -37,22 +38,23 @@ EXTENSION_REQUESTS = {
 
 
 def _document_check(
-    section: str, name: str, sentence: str
+    section: str, sentence: str
 ) -> Callable[[Callable[[Subject], Iterator[str]]], None]:
     """Register what yields sentences about faults of the discovery document as a check."""
 
-    def register(find: Callable[[Subject], Iterator[str]]) -> None:
+    def register_function(find: Callable[[Subject], Iterator[str]]) -> None:
+        @wraps(find)
         def run(subject: Subject) -> None:
             for reason in find(subject):
                 fail(reason, subject.discovery())
 
-        check(section, name, sentence)(run)
+        check(section, sentence)(run)
 
-    return register
+    return register_function
 
 
-@_document_check("3", "discovery-document", "A GET of the feed's address answers 200 with JSON.")
-def _document(subject: Subject) -> Iterator[str]:
+@_document_check("3", "A GET of the feed's address answers 200 with JSON.")
+def discovery_document(subject: Subject) -> Iterator[str]:
     answer = subject.discovery()
     if not answer.ok:
         yield f"Discovery answered with status {answer.status}."
@@ -62,15 +64,15 @@ def _document(subject: Subject) -> Iterator[str]:
     _entries(subject)
 
 
-@_document_check("2.2", "discovery-media-type", "The discovery document is application/json.")
-def _media_type(subject: Subject) -> Iterator[str]:
+@_document_check("2.2", "The discovery document is application/json.")
+def discovery_media_type(subject: Subject) -> Iterator[str]:
     answer = subject.discovery()
     if answer.ok and answer.media_type != "application/json":
         yield f"It came as {answer.media_type}."
 
 
-@_document_check("3", "discovery-token", "The token is a string of 1 to 256 printable characters.")
-def _token(subject: Subject) -> Iterator[str]:
+@_document_check("3", "The token is a string of 1 to 256 printable characters.")
+def discovery_token(subject: Subject) -> Iterator[str]:
     token = subject.document().get("token")
     if not isinstance(token, str):
         yield f"The token is {token!r}, which is not a string."
@@ -78,8 +80,8 @@ def _token(subject: Subject) -> Iterator[str]:
         yield "The token is not 1 to 256 characters of printable ASCII."
 
 
-@_document_check("3", "exactly-once", "exactlyOnce says whether events may come twice.")
-def _exactly_once(subject: Subject) -> Iterator[str]:
+@_document_check("3", "exactlyOnce says whether events may come twice.")
+def exactly_once(subject: Subject) -> Iterator[str]:
     document = subject.document()
     if "exactlyOnce" not in document:
         note("exactlyOnce is missing; consumers take it for false.", subject.discovery())
@@ -87,12 +89,8 @@ def _exactly_once(subject: Subject) -> Iterator[str]:
         yield "exactlyOnce is neither true nor false."
 
 
-@_document_check(
-    "3",
-    "partition-ids",
-    "Partition ids are strings of whole numbers, 0 to 32767, each once.",
-)
-def _ids(subject: Subject) -> Iterator[str]:
+@_document_check("3", "Partition ids are strings of whole numbers, 0 to 32767, each once.")
+def partition_ids(subject: Subject) -> Iterator[str]:
     seen = set()
     for entry in _entries(subject):
         partition = entry.get("id")
@@ -102,10 +100,8 @@ def _ids(subject: Subject) -> Iterator[str]:
         seen.add(partition)
 
 
-@_document_check(
-    "3", "layout-ids", "startsAfterPartition and cursorFromPartitions hold ids: strings."
-)
-def _references(subject: Subject) -> Iterator[str]:
+@_document_check("3", "startsAfterPartition and cursorFromPartitions hold ids: strings.")
+def layout_ids(subject: Subject) -> Iterator[str]:
     for entry in _entries(subject):
         if not isinstance(entry.get("closed"), bool | None):
             yield "closed is neither true nor false."
@@ -118,10 +114,8 @@ def _references(subject: Subject) -> Iterator[str]:
             yield from _id_faults("cursorFromPartitions", ancestor)
 
 
-@_document_check(
-    "8.3", "layout-order", "A partition starts after a closed one, and never after itself."
-)
-def _order(subject: Subject) -> Iterator[str]:
+@_document_check("8.3", "A partition starts after a closed one, and never after itself.")
+def layout_order(subject: Subject) -> Iterator[str]:
     known = {str(entry.get("id")): entry for entry in _entries(subject)}
     for name, entry in known.items():
         seen = set()
@@ -137,8 +131,8 @@ def _order(subject: Subject) -> Iterator[str]:
             child, parent = parent, _parent(known[parent])
 
 
-@_document_check("3", "extensions", "extensions, where it is there, is a sorted list of names.")
-def _extensions(subject: Subject) -> Iterator[str]:
+@_document_check("3", "extensions, where it is there, is a sorted list of names.")
+def extensions(subject: Subject) -> Iterator[str]:
     listed = subject.document().get("extensions")
     if listed is None:
         return
@@ -151,8 +145,8 @@ def _extensions(subject: Subject) -> Iterator[str]:
             yield f"{name} is listed without stop."
 
 
-@check("9.1", "extensions-absent", "What a feed does not list is answered with 404.")
-def _absent(subject: Subject) -> None:
+@check("9.1", "What a feed does not list is answered with 404.")
+def extensions_absent(subject: Subject) -> None:
     place = subject.place()
     for name, (suffix, given) in EXTENSION_REQUESTS.items():
         if name not in subject.extensions:
@@ -161,8 +155,8 @@ def _absent(subject: Subject) -> None:
                 fail(f"{suffix} answers with {answer.status}, but {name} is not listed.")
 
 
-@check("9.1", "extensions-ignored", "Parameters of what is not listed are passed over.")
-def _ignored(subject: Subject) -> None:
+@check("9.1", "Parameters of what is not listed are passed over.")
+def extensions_ignored(subject: Subject) -> None:
     partition = subject.partitions()[0]
     for name, value in ((STOP, ""), (WAIT, "x"), (EVENT_TYPES, ";")):
         if name not in subject.extensions:
@@ -171,8 +165,8 @@ def _ignored(subject: Subject) -> None:
                 fail(f"{name} is not listed, and was answered with {answer.status}.")
 
 
-@check("8.1", "discovery-again", "Discovery answers the same while the layout is the same.")
-def _again(subject: Subject) -> None:
+@check("8.1", "Discovery answers the same while the layout is the same.")
+def discovery_again(subject: Subject) -> None:
     for _ in range(2):
         before, token = subject.document().get("partitions"), subject.token
         subject.discovery(again=True)
@@ -184,8 +178,8 @@ def _again(subject: Subject) -> None:
     skip("The token changed while it was looked at.")
 
 
-@check("4", "token-accepted", "The token that discovery gives is the one that events take.")
-def _accepted(subject: Subject) -> None:
+@check("4", "The token that discovery gives is the one that events take.")
+def token_accepted(subject: Subject) -> None:
     for _ in range(_TRIES):
         subject.discovery(again=True)
         answer = subject.send(subject.parameters())
@@ -197,30 +191,30 @@ def _accepted(subject: Subject) -> None:
         fail(f"A good request was answered with status {answer.status}.")
 
 
-@check("4", "token-unknown", "A token that is not the feed's is answered with 409.")
-def _unknown(subject: Subject) -> None:
+@check("4", "A token that is not the feed's is answered with 409.")
+def token_unknown(subject: Subject) -> None:
     _, *rest = subject.parameters()
     for token in (f"{subject.token}-conformance", "conformance"):
         subject.refuse([("token", token), *rest], "An unknown token", statuses={CONFLICT})
 
 
-@check("8.1", "token-partitions", "All partitions take the same token.")
-def _everywhere(subject: Subject) -> None:
+@check("8.1", "All partitions take the same token.")
+def token_partitions(subject: Subject) -> None:
     for partition in subject.partitions()[:50]:
         answer = subject.ask(partition, FIRST, [("pagesizehint", "1")])
         if answer.status == CONFLICT:
             fail(f"Partition {partition} refuses the token of discovery.")
 
 
-@check("4", "token-missing", "A request without a token is answered with 400.")
-def _missing(subject: Subject) -> None:
+@check("4", "A request without a token is answered with 400.")
+def token_missing(subject: Subject) -> None:
     answer = subject.send(subject.parameters()[1:])
     if answer.status != BAD_REQUEST:
         fail(f"It was answered with status {answer.status}.")
 
 
-@check("8.1", "token-rotation", "A token is refused as soon as discovery gives another.")
-def _rotation(_subject: Subject) -> None:
+@check("8.1", "A token is refused as soon as discovery gives another.")
+def token_rotation(_subject: Subject) -> None:
     skip("The layout would have to change, and nothing is changed here.")
 
 

@@ -21,20 +21,11 @@ _NO_TYPE = "conformance.no.such.type"
 _ONLY = "event-types"
 _SKIP = "skip-event-types"
 _MOST_PAGES = 60
-_BAD_TYPES = (
-    ";".join(f"conformance{number}" for number in range(101)),
-    "a" * 300,
-    "\u00e9",
-    "a.*",
-)
+_BAD_TYPES = (";".join(f"conformance{number}" for number in range(101)), "a" * 300, "\u00e9", "a.*")
 
 
-@check(
-    "9.1",
-    "event-types-unlisted",
-    "A feed that does not list event-types sends events of all types.",
-)
-def _unlisted(subject: Subject) -> None:
+@check("9.1", "A feed that does not list event-types sends events of all types.")
+def event_types_unlisted(subject: Subject) -> None:
     if EVENT_TYPES in subject.extensions:
         skip("The feed lists event-types.")
     partition, known = subject.sample(1)
@@ -42,13 +33,13 @@ def _unlisted(subject: Subject) -> None:
     _expect(subject, partition, known.events[:25], (_ONLY, _NO_TYPE), what)
 
 
-@_check_types("event-types-both", "event-types and skip-event-types at once are 400.")
-def _both(subject: Subject) -> None:
+@_check_types("event-types and skip-event-types at once are 400.")
+def event_types_both(subject: Subject) -> None:
     subject.refuse([*subject.parameters(), (_ONLY, "a"), (_SKIP, "b")], "Both at once")
 
 
-@_check_types("event-types", "Only events of the types asked for come.")
-def _only(subject: Subject) -> None:
+@_check_types("Only events of the types asked for come.")
+def event_types(subject: Subject) -> None:
     partition, known = subject.sample(1)
     if subject.page(partition, FIRST, [(_ONLY, _NO_TYPE)]).events:
         fail("An event came, though its type was not asked for.")
@@ -57,8 +48,8 @@ def _only(subject: Subject) -> None:
         _expect(subject, partition, expected, (_ONLY, f";{name};{_NO_TYPE}"), f"of type {name}")
 
 
-@_check_types("event-types-skip", "Events of the types to skip do not come.")
-def _skip(subject: Subject) -> None:
+@_check_types("Events of the types to skip do not come.")
+def event_types_skip(subject: Subject) -> None:
     partition, known = subject.sample(1)
     _expect(subject, partition, known.events[:200], (_SKIP, _NO_TYPE), "with nothing to skip")
     for name in _types(known):
@@ -67,8 +58,8 @@ def _skip(subject: Subject) -> None:
             _expect(subject, partition, expected, (_SKIP, name), f"without type {name}")
 
 
-@_check_types("event-types-case", "The case of a type's name does not matter.")
-def _case(subject: Subject) -> None:
+@_check_types("The case of a type's name does not matter.")
+def event_types_case(subject: Subject) -> None:
     partition, known = subject.sample(1)
     names = _types(known)
     if not names:
@@ -78,8 +69,8 @@ def _case(subject: Subject) -> None:
         _expect(subject, partition, expected, (_ONLY, name.swapcase()), f"of {name.swapcase()}")
 
 
-@_check_types("event-types-checkpoint", "The checkpoint moves on over events that are left out.")
-def _checkpoint(subject: Subject) -> None:
+@_check_types("The checkpoint moves on over events that are left out.")
+def event_types_checkpoint(subject: Subject) -> None:
     partition, known = subject.sample(1)
     cursor = FIRST
     for _ in range(_MOST_PAGES):
@@ -95,8 +86,8 @@ def _checkpoint(subject: Subject) -> None:
         fail("With every event left out the checkpoint stays before them.", answer)
 
 
-@_check_types("event-types-empty", "A list without a type is as if it were missing.")
-def _empty(subject: Subject) -> None:
+@_check_types("A list without a type is as if it were missing.")
+def event_types_empty(subject: Subject) -> None:
     partition, known = subject.sample(1)
     for parameter in ((_ONLY, ""), (_SKIP, ";;")):
         _expect(subject, partition, known.events[:25], parameter, "with a list without a type")
@@ -137,8 +128,8 @@ def _type(event: SentEvent) -> str | None:
 # The flag of the head.
 
 
-@_check_caught_up("caught-up", "At the head the checkpoint says caughtUp.")
-def _at_head(subject: Subject) -> None:
+@_check_caught_up("At the head the checkpoint says caughtUp.")
+def caught_up(subject: Subject) -> None:
     partition, _ = subject.sample()
     for _ in range(3):
         cursor, _ = subject.head(partition)
@@ -150,8 +141,8 @@ def _at_head(subject: Subject) -> None:
     fail("At the head no checkpoint says caughtUp.")
 
 
-@_check_caught_up("caught-up-early", "Before the head no checkpoint says so.")
-def _early(subject: Subject) -> None:
+@_check_caught_up("Before the head no checkpoint says so.")
+def caught_up_early(subject: Subject) -> None:
     partition, known = subject.sample(2)
     for start in [Checkpoint(FIRST, 0), *known.inner[:5]]:
         page = subject.page(partition, start.cursor, [("pagesizehint", "1")])
@@ -178,8 +169,8 @@ def _stops(subject: Subject) -> tuple[int, list[Checkpoint], list[SentEvent]]:
     return partition, [inner[len(inner) // 2], inner[0]], known.events
 
 
-@_check_stop("stop", "A read ends exactly at its stop, and says so.")
-def _exact(subject: Subject) -> None:
+@_check_stop("A read ends exactly at its stop, and says so.")
+def stop(subject: Subject) -> None:
     partition, stops, known = _stops(subject)
     for stop in stops:
         for hint in (1000, 7):
@@ -189,8 +180,8 @@ def _exact(subject: Subject) -> None:
                 fail(f"{len(events) - stop.count} events behind the stop came.")
 
 
-@_check_stop("stop-replay", "A bounded read gives the same each time.")
-def _replay(subject: Subject) -> None:
+@_check_stop("A bounded read gives the same each time.")
+def stop_replay(subject: Subject) -> None:
     partition, stops, _ = _stops(subject)
     stop = stops[0].cursor
     first, second = (subject.read_until(partition, FIRST, stop, 11) for _ in range(2))
@@ -199,8 +190,8 @@ def _replay(subject: Subject) -> None:
         fail("A bounded read gave another number of events.")
 
 
-@_check_stop("stop-behind", "From its stop or behind it, a read is an empty page.")
-def _behind(subject: Subject) -> None:
+@_check_stop("From its stop or behind it, a read is an empty page.")
+def stop_behind(subject: Subject) -> None:
     partition, stops, _ = _stops(subject)
     stop = stops[0].cursor
     for cursor in (stop, subject.page(partition, stop, [("pagesizehint", "1")]).cursor):
@@ -228,8 +219,8 @@ _EARLY = 0.1
 _AT_ONCE = 2.0
 
 
-@_check_wait("wait", "At the head an answer is held until the wait is over.")
-def _held(subject: Subject) -> None:
+@_check_wait("At the head an answer is held until the wait is over.")
+def wait(subject: Subject) -> None:
     partition, _ = subject.sample()
     for wait in ("1", "0.5"):
         for _ in range(3):
@@ -246,8 +237,8 @@ def _held(subject: Subject) -> None:
             fail(f"With wait={wait} an empty page came after {answer.seconds:.2f} s.")
 
 
-@_check_wait("wait-events", "Where there are events, nothing is waited for.")
-def _at_once(subject: Subject) -> None:
+@_check_wait("Where there are events, nothing is waited for.")
+def wait_events(subject: Subject) -> None:
     partition, _ = subject.sample(1)
     for wait in ("3", "999999999"):
         answer = subject.ask(partition, FIRST, [("pagesizehint", "1"), ("wait", wait)])
@@ -256,8 +247,8 @@ def _at_once(subject: Subject) -> None:
             fail(f"Events that were there came after {answer.seconds:.1f} s.")
 
 
-@_check_wait("wait-last", "The page of _last is never waited for.")
-def _last(subject: Subject) -> None:
+@_check_wait("The page of _last is never waited for.")
+def wait_last(subject: Subject) -> None:
     answer = subject.ask(subject.partitions()[0], LAST, [("wait", "3")])
     if answer.seconds > _AT_ONCE:
         fail(f"The page of _last came after {answer.seconds:.1f} s.")

@@ -17,8 +17,8 @@ _TRIES = 5
 _check_v1 = partial(check, "12", v1=True, v2=False)
 
 
-@check("4", "reading", "Following the cursors from _first reaches the head.", v1=True)
-def _reading(subject: Subject) -> None:
+@check("4", "Following the cursors from _first reaches the head.", v1=True)
+def reading(subject: Subject) -> None:
     for partition in subject.partitions()[:MOST_PARTITIONS]:
         known = subject.walk(partition)
         if known.broken is not None and known.broken.outcome is Outcome.FAIL:
@@ -28,8 +28,8 @@ def _reading(subject: Subject) -> None:
         skip(f"There is more than is read here: {len(known.events):,} events were in order.")
 
 
-@check("14", "reading-again", "Reading again from the start gives the same events.", v1=True)
-def _again(subject: Subject) -> None:
+@check("14", "Reading again from the start gives the same events.", v1=True)
+def reading_again(subject: Subject) -> None:
     partition, known = subject.sample(1)
     events = subject.read(partition, FIRST, len(known.events))[: len(known.events)]
     before = Counter(event.identity for event in known.events)
@@ -39,8 +39,8 @@ def _again(subject: Subject) -> None:
     subject.expect_same(known.events, events, "when it was read again")
 
 
-@check("14", "page-sizes", "The size of the pages does not change which events come.", v1=True)
-def _sizes(subject: Subject) -> None:
+@check("14", "The size of the pages does not change which events come.", v1=True)
+def page_sizes(subject: Subject) -> None:
     partition, known = subject.sample(2)
     for size, count in _SIZES.items():
         expected = known.events[:count]
@@ -48,8 +48,8 @@ def _sizes(subject: Subject) -> None:
         subject.expect_same(expected, events, f"in pages of {size}")
 
 
-@check("6", "cursors-resume", "Every checkpoint's cursor goes on right behind it.", v1=True)
-def _resume(subject: Subject) -> None:
+@check("6", "Every checkpoint's cursor goes on right behind it.", v1=True)
+def cursors_resume(subject: Subject) -> None:
     partition, known = subject.sample(2)
     checkpoints = known.need_inner()
     step = max(1, len(checkpoints) // _MOST_CURSORS)
@@ -59,8 +59,8 @@ def _resume(subject: Subject) -> None:
         subject.expect_same(expected, events, f"behind the cursor after {one.count} events")
 
 
-@check("13.1", "events-once", "A feed that promises exactlyOnce sends no event twice.")
-def _once(subject: Subject) -> None:
+@check("13.1", "A feed that promises exactlyOnce sends no event twice.")
+def events_once(subject: Subject) -> None:
     _, known = subject.sample(2)
     found = [event.cloud_event for event in known.events]
     if not all(found):
@@ -73,8 +73,8 @@ def _once(subject: Subject) -> None:
         note(f"{repeated} ids came more than once, as exactlyOnce=false allows.")
 
 
-@check("6", "head", "At the head comes an empty page that gives the cursor back.", v1=True)
-def _head(subject: Subject) -> None:
+@check("6", "At the head comes an empty page that gives the cursor back.", v1=True)
+def head(subject: Subject) -> None:
     partition, _ = subject.sample()
     for _ in range(_TRIES):
         cursor, _ = subject.head(partition, strict=True)
@@ -83,8 +83,8 @@ def _head(subject: Subject) -> None:
     skip("The feed is being written to.", subject.probe.last)
 
 
-@check("7.4", "last", "The page of _last is empty, and nothing old follows its cursor.", v1=True)
-def _last(subject: Subject) -> None:
+@check("7.4", "The page of _last is empty, and nothing old follows its cursor.", v1=True)
+def last(subject: Subject) -> None:
     partition, known = subject.sample()
     page = subject.page(partition, LAST)
     if page.events:
@@ -97,8 +97,8 @@ def _last(subject: Subject) -> None:
         fail("After _last came an event that had been there before.")
 
 
-@check("8.2", "closed", "A closed partition that was read to its end comes to rest.")
-def _closed(subject: Subject) -> None:
+@check("8.2", "A closed partition that was read to its end comes to rest.")
+def closed(subject: Subject) -> None:
     closed = [
         number
         for number, entry in zip(subject.partitions(), subject.entries(), strict=False)
@@ -123,15 +123,15 @@ def _closed(subject: Subject) -> None:
 # What only ZeroEventHub v1 has.
 
 
-@_check_v1("negotiation", "A request without parameters is 400: the feed speaks v1.")
-def _negotiation(subject: Subject) -> None:
+@_check_v1("A request without parameters is 400: the feed speaks v1.")
+def negotiation(subject: Subject) -> None:
     answer = subject.discovery()
     if answer.status not in {200, 400, 422}:
         fail(f"It was answered with status {answer.status}.", answer)
 
 
-@_check_v1("partition-count", "Another number of partitions than the feed's is 400.")
-def _count(subject: Subject) -> None:
+@_check_v1("Another number of partitions than the feed's is 400.")
+def partition_count(subject: Subject) -> None:
     _, cursor = subject.parameters()
     for count in (len(subject.partitions()) + 1, 0):
         answer = subject.send([("n", str(count)), cursor])
@@ -141,15 +141,15 @@ def _count(subject: Subject) -> None:
         subject.refuse([("n", str(count)), cursor], f"n={count}")
 
 
-@_check_v1("partition-count-malformed", "An n that is no number is 400.")
-def _bad_count(subject: Subject) -> None:
+@_check_v1("An n that is no number is 400.")
+def partition_count_malformed(subject: Subject) -> None:
     _, cursor = subject.parameters()
     for count in ("x", "", "1.5", "-1", "9" * 30):
         subject.refuse([("n", count), cursor], f"n={count[:9]!r}")
 
 
-@_check_v1("several-cursors", "Several cursors in one request are served.")
-def _several(subject: Subject) -> None:
+@_check_v1("Several cursors in one request are served.")
+def several_cursors(subject: Subject) -> None:
     if len(subject.partitions()) < 2:  # noqa: PLR2004 - it takes two
         skip("The feed has one partition.")
     left, right = subject.partitions()[:2]
@@ -165,8 +165,8 @@ def _several(subject: Subject) -> None:
         fail("There is no checkpoint for each of the partitions.")
 
 
-@_check_v1("headers", "Headers come only if they are asked for, and by name.")
-def _headers(subject: Subject) -> None:
+@_check_v1("Headers come only if they are asked for, and by name.")
+def headers(subject: Subject) -> None:
     partition, known = subject.sample(1)
     if any(event.headers for event in known.events):
         fail("Headers came, though none was asked for.", known.pages[0][0])
@@ -183,8 +183,8 @@ def _headers(subject: Subject) -> None:
         fail(f"{names[0]} was asked for, and did not come.")
 
 
-@_check_v1("same-events", "The events are those that FeedAPI v2 gives.")
-def _same(subject: Subject) -> None:
+@_check_v1("The events are those that FeedAPI v2 gives.")
+def same_events(subject: Subject) -> None:
     if not subject.discovery().ok:
         skip("The feed speaks v1 only.")
     partition, known = subject.sample(1)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from zeroeventhub.conformance.check import check, fail, note
+from zeroeventhub.conformance.check import check, fail, note, register
 from zeroeventhub.conformance.subject import BAD_REQUEST, CONFLICT, Subject
 from zeroeventhub.protocol import FIRST
 
@@ -64,11 +64,11 @@ def refuses(
                 found = what.format(name=parameter, value=shown)
                 subject.refuse(request, found, statuses=statuses)
 
-    check(section, name, sentence, extension=extension, v1=v1)(run)
+    register(section, name, sentence, run, extension=extension, v1=v1)
 
 
-@check("4", "partition-missing", "A request without a partition is answered with 400.")
-def _no_partition(subject: Subject) -> None:
+@check("4", "A request without a partition is answered with 400.")
+def partition_missing(subject: Subject) -> None:
     token, _, cursor = subject.parameters()
     subject.refuse([token, cursor], "A request without partition")
 
@@ -82,15 +82,15 @@ refuses(
 )
 
 
-@check("4", "partition-unknown", "A partition that the feed does not have is 400.")
-def _unknown_partition(subject: Subject) -> None:
+@check("4", "A partition that the feed does not have is 400.")
+def partition_unknown(subject: Subject) -> None:
     known = subject.partitions()
     for partition in {32767, max(known) + 1} - set(known):
         subject.refuse(subject.parameters(partition), f"Partition {partition}")
 
 
-@check("4", "cursor-missing", "A request without a cursor is answered with 400.", v1=True)
-def _no_cursor(subject: Subject) -> None:
+@check("4", "A request without a cursor is answered with 400.", v1=True)
+def cursor_missing(subject: Subject) -> None:
     subject.refuse(subject.parameters()[:-1], "A request without cursor")
 
 
@@ -105,33 +105,31 @@ refuses(
 )
 
 
-@check("2.1", "parameters-twice", "A parameter that is there twice is answered with 400.", v1=True)
-def _twice(subject: Subject) -> None:
+@check("2.1", "A parameter that is there twice is answered with 400.", v1=True)
+def parameters_twice(subject: Subject) -> None:
     complete = [*subject.parameters(), ("pagesizehint", "1")]
     for parameter in complete:
         subject.refuse([*complete, parameter], f"{parameter[0]} twice")
 
 
-@check(
-    "2.1", "parameters-unknown", "A parameter that the feed does not know is passed over.", v1=True
-)
-def _unknown(subject: Subject) -> None:
+@check("2.1", "A parameter that the feed does not know is passed over.", v1=True)
+def parameters_unknown(subject: Subject) -> None:
     unknown = ("conformance-unknown", "1")
     answer = subject.ask(subject.partitions()[0], FIRST, [unknown, unknown, ("pagesizehint", "1")])
     if not answer.ok:
         fail(f"An unknown parameter was answered with status {answer.status}.")
 
 
-@check("2.1", "numbers", "Leading zeros mean nothing, and a number has any length.")
-def _numbers(subject: Subject) -> None:
+@check("2.1", "Leading zeros mean nothing, and a number has any length.")
+def numbers(subject: Subject) -> None:
     padded = subject.parameters(f"000{subject.partitions()[0]}")
     answer = subject.send([*padded, ("pagesizehint", "0001")])
     if not answer.ok:
         fail(f"A number with leading zeros was answered with status {answer.status}.")
 
 
-@check("2.1", "faults-order", "Of several faults, the form comes before the token.")
-def _order(subject: Subject) -> None:
+@check("2.1", "Of several faults, the form comes before the token.")
+def faults_order(subject: Subject) -> None:
     _, _, cursor = subject.parameters()
     token = ("token", "conformance")
     unknown = ("partition", str(max(subject.partitions()) + 1))
@@ -140,15 +138,15 @@ def _order(subject: Subject) -> None:
     subject.refuse([token, unknown, cursor], what, statuses=[CONFLICT])
 
 
-@check("2.1", "range", "A Range is passed over: a part of a page would be a cut page.")
-def _range(subject: Subject) -> None:
+@check("2.1", "A Range is passed over: a part of a page would be a cut page.")
+def range_(subject: Subject) -> None:
     answer = subject.ask(subject.partitions()[0], FIRST, headers={"Range": "bytes=0-3"})
     if not answer.ok:
         fail(f"A request with a Range was answered with status {answer.status}.")
 
 
-@check("2.1", "methods", "Methods other than GET and HEAD are answered with 405 and Allow.")
-def _methods(subject: Subject) -> None:
+@check("2.1", "Methods other than GET and HEAD are answered with 405 and Allow.")
+def methods(subject: Subject) -> None:
     # PROPFIND asks for properties, and changes nothing wherever it is understood.
     for suffix, parameters in (("", []), ("/events", subject.parameters())):
         answer = subject.probe.ask(suffix, parameters, method="PROPFIND")
@@ -193,7 +191,7 @@ def _size(section: str, name: str, sentence: str, hints: Sequence[str], most: in
             if len(page.events) > most:
                 fail(f"{len(page.events)} events came where {most} at most were to come.", answer)
 
-    check(section, name, sentence, v1=True)(run)
+    register(section, name, sentence, run, v1=True)
 
 
 _size("4", "pagesizehint-one", "A hint of 1 gives one event, and moves on.", ["1"], 1)
