@@ -1,0 +1,178 @@
+"""The checks of the conformance kit: they find planted faults, and pass right feeds."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from itertools import count
+
+import pytest
+from harness.checked import check, outcomes
+from harness.mutant_publishers import MUTANTS, publisher
+from harness.readers import mounted
+from harness.shop import metadata, orders
+from harness.statements import add
+from harness.web import serving
+from sqlalchemy import MetaData
+from starlette.applications import Starlette
+
+from zeroeventhub import EventLog, NewEvent, TableFeed, feed_routes
+from zeroeventhub.conformance import all_checks
+
+EVERYTHING = pytest.mark.test_all
+
+
+def place(engine, size, first=0):
+    """Append orders with everything that an event can have."""
+    metadata.create_all(engine)
+    began = datetime(2026, 1, 1, tzinfo=UTC)
+    rows = [
+        {
+            "part": number % 2,
+            "kind": ("order.placed", "order.paid", "order.sent")[number % 3],
+            "customer": f"c{number % 7}",
+            "placed": began + timedelta(minutes=number),
+            "data": {"n": number, "text": "line\u2028break"},
+        }
+        for number in range(first, first + size)
+    ]
+    add(engine, orders, rows)
+
+
+def check_table(engine, left_out=()):
+    """Check the feed of a table that shows all that an event can have, but for some things."""
+    metadata.create_all(engine)
+    columns = {"data": "data", "type": "kind", "time": "placed", "id": "id", "partition": "part"}
+    columns |= {"headers": {"customer": "customer"}, "cloudevents": True}
+    columns = {name: column for name, column in columns.items() if name not in left_out}
+    partitions = 2 if "partition" in columns else None
+    feed = TableFeed(orders, partitions=partitions, **columns)
+    with mounted(feed, engine, arrow=True) as url:
+        return check(url)
+
+
+OF_KEYS = {f"key-history{what}" for what in ("", "-pages", "-nothing", "-malformed")}
+"""Checks of what only a feed with versions has."""
+
+OF_FILES = {"segments", "segments-end", "segments-malformed"}
+"""Checks of what only a feed has whose archive is shared."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("database", ["sqlite", pytest.param("postgresql", marks=EVERYTHING)])
+def test_our_publisher_conforms(request, database):
+    """A table's feed fails no check, and what is skipped is what it does not have."""
+    engine = request.getfixturevalue(database)
+    place(engine, 200)
+    results = check_table(engine)
+    assert outcomes(results, "fail") == outcomes(results, "note") == {}
+    lacking = {"closed", "token-rotation", "event-types-unlisted", *OF_KEYS, *OF_FILES}
+    assert set(outcomes(results, "skip")) == lacking
+
+
+OPTIONAL = ["type", "time", "id", "partition", "headers", "cloudevents"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "left_out",
+    [
+        OPTIONAL,
+        ["type"],
+        *(pytest.param([one], marks=EVERYTHING) for one in OPTIONAL if one != "type"),
+    ],
+    ids=" ".join,
+)
+def test_our_publisher_conforms_without(sqlite, left_out):
+    """A table's feed without some of the optional columns fails no check either."""
+    place(sqlite, 60)
+    results = check_table(sqlite, left_out)
+    assert outcomes(results, "fail") == outcomes(results, "note") == {}
+
+
+def test_filter_that_is_not_listed_is_found(sqlite):
+    """A publisher that filters by event-types has to say so in its discovery."""
+    place(sqlite, 20)
+    application = Starlette(routes=feed_routes("/orders", TableFeed(orders, data="data"), sqlite))
+
+    async def filtering(scope, receive, send):
+        if b"event-types=" in scope.get("query_string", b""):
+            query = scope["query_string"].replace(b"_first", b"_last")
+            scope = {**scope, "query_string": query}
+        await application(scope, receive, send)
+
+    with serving(filtering) as url:
+        found = check(f"{url}/orders", only=["event-types-unlisted"])
+    assert found["event-types-unlisted"].outcome == "fail"
+
+
+@pytest.mark.slow
+def test_our_log_conforms(any_engine):
+    """A log's feed that shows the history of keys fails no check, and none of keys is skipped."""
+    tables = MetaData()
+    log = EventLog(tables, "log", partitions=2)
+    tables.create_all(any_engine)
+    with any_engine.begin() as connection:
+        for number in range(60):
+            new = NewEvent(f"kind{number % 3}", {"n": number, "half": number / 2})
+            log.append_to(connection, f"k{number % 4}", [new], expected_version=number // 4)
+        log.append(connection, [NewEvent("kind0", {"n": n}, key="k0") for n in range(9)])
+    feed = log.feed(cloudevents=True, key_history=True)
+    with mounted(feed, any_engine) as url:
+        results = check(url)
+    assert outcomes(results, "fail") == {}
+    assert not OF_KEYS & set(outcomes(results, "skip"))
+
+
+@EVERYTHING
+def test_our_publisher_conforms_without_events(sqlite):
+    """An empty table's feed fails no check; those that need events are skipped."""
+    results = check_table(sqlite)
+    assert outcomes(results, "fail") == {}
+    assert "page-sizes" in outcomes(results, "skip")
+
+
+@pytest.mark.slow
+def test_publisher_that_is_written_to_conforms(sqlite):
+    """Events that come in while a feed is checked make nothing fail."""
+    metadata.create_all(sqlite)
+    done = threading.Event()
+
+    def write():
+        for first in count(0, 4):
+            if done.wait(0.01):
+                return
+            place(sqlite, 4, first)
+
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(write)
+        try:
+            results = check_table(sqlite)
+        finally:
+            done.set()
+        writing.result(timeout=30)
+    assert outcomes(results, "fail") == {}
+
+
+@pytest.mark.slow
+def test_publisher_in_memory_conforms():
+    """The feed that the mutants are made from fails no check."""
+    with serving(publisher()) as url:
+        results = check(f"{url}/feed")
+    assert outcomes(results, "fail") == {}
+    assert set(outcomes(results, "skip")) == {"closed", "token-rotation", "event-types-unlisted"}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutant_is_caught(name):
+    """A publisher that breaks one rule fails the check of that rule."""
+    caught_by, _ = MUTANTS[name]
+    with serving(publisher(MUTANTS[name])) as url:
+        result = check(f"{url}/feed", only=[caught_by])[caught_by]
+    assert result.outcome == "fail", result.reason
+    assert result.answer is not None
+
+
+def test_most_checks_have_a_mutant():
+    """Most checks have been seen to fail."""
+    names = {name for name, check in all_checks().items() if not check.v1}
+    assert len(names & {caught_by for caught_by, _ in MUTANTS.values()}) > len(names) / 2

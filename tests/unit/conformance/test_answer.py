@@ -1,0 +1,43 @@
+"""What the checks see in the lines of a page."""
+
+import pytest
+
+from zeroeventhub.conformance.answer import PageText
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        (b'{"data":{}}', None),
+        (b'{"data":null}', "data"),
+        (b'{"data":{"a":1,"a":2}}', None),
+        (b'{"data":1,"data":{}}', "twice"),
+        (b'{"data":{"n":NaN}}', "constant"),
+        (b'{"data":{"n":1e999,"m":' + b"9" * 5000 + b"}}", None),
+        (b'{"data":"\\ud800"}', "surrogate"),
+        (b'{"data":"\\ud83d\\ude00"}', None),
+        (b'{"data":"\xff"}', "utf8"),
+        (b'{"data":"\xe2\x80\xa8"}', None),
+        (b'{"data":{},"cursor":"c"}', "both"),
+        (b'{"data":{}}\r', "return"),
+        (b"", "empty"),
+        (b"x", "json"),
+        (b"[]", "json"),
+        (b'{"cursor":1}', "cursor"),
+        (b'{"cursor":"_last"}', "cursor"),
+        (b'{"cursor":"\\u00e9"}', "cursor"),
+        (b'{"cursor":"' + b"c" * 4097 + b'"}', "cursor"),
+        (b'{"cursor":null}', None),
+        (b'{"cursor":"c","caughtUp":1}', "flag"),
+        (b'{"cursor":"c","stopReached":false}', "flag"),
+        (b'{"data":"' + b"x" * 65_525 + b'"}', "long"),
+        (b'{"data":"' + b"x" * 65_524 + b'"}', None),
+        (b'{"data":' + b"[" * 20_000 + b"}", "deep"),
+        (b'{"something":"else"}', None),
+    ],
+)
+def test_fault_of_a_line_is_seen(line, fault):
+    """Every way in which a line can be wrong has a name, and right lines have none."""
+    page = PageText.of(line + b'\n{"cursor":"end"}\n')
+    assert set(page.faults) == ({fault} if fault else set())
+    assert page.cursor == "end"
