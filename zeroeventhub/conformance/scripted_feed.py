@@ -21,7 +21,6 @@ __all__ = [
     "Request",
     "Run",
     "Scenario",
-    "add",
     "checkpoint",
     "discovery",
     "event",
@@ -30,6 +29,7 @@ __all__ = [
     "place_of",
     "problem",
     "registered",
+    "scenario",
     "script",
     "serve_feed",
     "text",
@@ -179,10 +179,13 @@ class Scenario:
 _SCENARIOS: dict[str, Scenario] = {}
 
 
-def add(*arguments: Any, **options: Any) -> None:
-    """Register a scenario, made of these arguments."""
-    scenario = Scenario(*arguments, **options)
-    _SCENARIOS[scenario.name] = scenario
+def scenario(section: str, name: str, sentence: str) -> Callable[..., None]:
+    """Return what registers a scenario: call it with the scenario's other attributes."""
+
+    def register(*attributes: Any, **more: Any) -> None:
+        _SCENARIOS[name] = Scenario(section, name, sentence, *attributes, **more)
+
+    return register
 
 
 def registered() -> dict[str, Scenario]:
@@ -301,33 +304,30 @@ def serve_feed(
     return answer
 
 
-def script(
-    section: str,
-    name: str,
-    sentence: str,
-    wrong: Wrong | Reply | bytes | None = None,
-    right: str = ALL_APPLIED,
-    *,
-    always: bool = False,
-    events: Sequence[str] = EVENTS,
-    applied: Sequence[str] | None = None,
-    greeting: Reply | None = None,
-    **options: Any,
-) -> None:
-    """Register a feed of one partition: mostly one wrong answer after the first page.
+def script(section: str, name: str, sentence: str) -> Callable[..., None]:
+    """Return what registers a feed of one partition: mostly one wrong answer after the first page.
 
-    Args:
-        section: the section of the specification.
-        name: the scenario's name.
-        sentence: what is done to the client.
-        wrong: as in serve_feed.
-        right: what a right client does.
-        always: as in serve_feed.
-        events: the events of the feed.
-        applied: what a right consumer has applied; by default all events.
-        greeting: the answer to discovery.
-        options: the scenario's other attributes.
+    Call it with what goes wrong, what a right client does, and options of serve_feed and of the
+    scenario. A right consumer applies all events; if it ends in an error, what goes wrong comes at
+    every try, and only the first page is applied.
     """
-    answer = serve_feed(wrong, always=always, events=events, greeting=greeting)
-    done = {0: list(events if applied is None else applied)}
-    add(section, name, sentence, answer, done, right, **options)
+
+    def register(
+        wrong: Wrong | Reply | bytes | None = None,
+        right: str | None = None,
+        *,
+        error: str | None = None,
+        always: bool = False,
+        events: Sequence[str] = EVENTS,
+        applied: Sequence[str] | None = None,
+        greeting: Reply | None = None,
+        **more: Any,
+    ) -> None:
+        ends = error is not None
+        answer = serve_feed(wrong, always=always or ends, events=events, greeting=greeting)
+        by_default = events[:MIDDLE] if ends else events
+        done = {0: list(by_default if applied is None else applied)}
+        said = right or ("Ends in an error." if ends else ALL_APPLIED)
+        scenario(section, name, sentence)(answer, done, said, error, **more)
+
+    return register
