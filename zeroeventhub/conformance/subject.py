@@ -4,8 +4,9 @@ import json
 import math
 import re
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -31,6 +32,7 @@ __all__ = [
 Parameters = Sequence[tuple[str, str | bytes]]
 _T = TypeVar("_T")
 
+OK = 200
 BAD_REQUEST = 400
 CONFLICT = 409
 _LATER = {429, 503}
@@ -60,6 +62,20 @@ _SHOWN = 60
 def redacted(url: str) -> str:
     """Return a feed's URL without what may be secret in it."""
     return str(httpx.URL(url).copy_with(userinfo=b"", query=None, fragment=None))
+
+
+def expect(answer: Answer, what: str, *statuses: int) -> Answer:
+    """Return an answer that has one of some statuses; fail if it has another.
+
+    Args:
+        answer: the answer.
+        what: what is asked for, as the start of a sentence.
+        statuses: the statuses that are right; 200 if there is none.
+    """
+    if answer.status not in (statuses or (OK,)):
+        extra = " and an empty body" if answer.ok and not answer.body else ""
+        fail(f"{what} was answered with status {answer.status}{extra}.", answer)
+    return answer
 
 
 class Probe:
@@ -288,6 +304,22 @@ class Subject:
         """Ask for a page, which has to be one: 200 and a checkpoint."""
         return self.understand(self.ask(partition, cursor, extra, **options), partition)
 
+    def follow(
+        self, partition: int, cursor: str, extra: Parameters = ()
+    ) -> Iterator[tuple[PageText, int]]:
+        """Follow the cursors, up to an empty page that gives its own cursor back.
+
+        Yield each page, and how many pages up to this one were empty in a row.
+        """
+        empty = 0
+        while True:
+            page = self.page(partition, cursor, extra)
+            empty = 0 if page.settled else empty + 1
+            yield page, empty
+            if empty and page.cursor == cursor:
+                return
+            cursor = page.cursor
+
     def understand(self, answer: Answer, partition: int) -> PageText:
         """Read an answer that has to be a page."""
         if not answer.ok:
@@ -320,36 +352,13 @@ class Subject:
             lack: a sentence about a document of another form.
             media_type: the media type that it has to have; None for any.
         """
-        answer = self.probe.ask(suffix, parameters)
-        if not answer.ok:
-            fail(f"{what} was answered with status {answer.status}.")
+        answer = expect(self.probe.ask(suffix, parameters), what)
         if media_type is not None and answer.media_type != media_type:
             fail(f"{what} was answered with {answer.media_type}.")
         try:
             return msgspec.json.decode(answer.body, type=form)
         except (msgspec.DecodeError, RecursionError):
             fail(lack)
-
-    def refuse(
-        self,
-        parameters: Parameters,
-        what: str,
-        *,
-        statuses: Collection[int] = (BAD_REQUEST,),
-        suffix: str | None = None,
-    ) -> None:
-        """Send what has to be refused, and fail unless it is.
-
-        Args:
-            parameters: the request's query.
-            what: what is wrong with it, as the start of a sentence.
-            statuses: the statuses to refuse it with.
-            suffix: where to send it, if not where pages are.
-        """
-        answer = self.send(parameters) if suffix is None else self.probe.ask(suffix, parameters)
-        if answer.status not in statuses:
-            extra = " and an empty body" if answer.ok and not answer.body else ""
-            fail(f"{what} was answered with status {answer.status}{extra}.")
 
     # What is read once, and compared with afterwards.
 
@@ -366,28 +375,22 @@ class Subject:
     def _walk(self, partition: int, seen: Walk) -> None:
         """Read a partition until its head, or until it is enough."""
         end = time.monotonic() + LONGEST_WALK
-        cursor = FIRST
-        empty = 0
-        before: set[str] = set()
-        while len(seen.pages) < MOST_PAGES and len(seen.events) < MOST_EVENTS:
-            page = self.page(partition, cursor, [("pagesizehint", str(HINT))])
+        before = [FIRST]
+        for page, empty in self.follow(partition, FIRST, [("pagesizehint", str(HINT))]):
             seen.pages.append(self.pages[-1])
             count = len(seen.events)
             seen.events += page.settled
             seen.checkpoints += [replace(one, count=count + one.count) for one in page.checkpoints]
-            after = page.cursor
-            if page.settled and (after == cursor or after in before):
+            if page.settled and page.cursor in before:
                 fail(
                     "A page with events gives a cursor that was given before: it goes in circles.",
                     self.pages[-1][0],
                 )
-            empty = 0 if page.settled else empty + 1
-            if empty and (after == cursor or page.end.caught_up or empty >= MOST_EMPTY):
-                seen.at_head = True
-                return
-            before.add(after)
-            cursor = after
-            if time.monotonic() > end:
+            still = page.cursor == before[-1] or page.end.caught_up or empty >= MOST_EMPTY
+            seen.at_head = empty > 0 and still
+            before.append(page.cursor)
+            enough = len(seen.pages) >= MOST_PAGES or len(seen.events) >= MOST_EVENTS
+            if seen.at_head or enough or time.monotonic() > end:
                 return
 
     def sample(self, least: int = 0) -> tuple[int, Walk]:
@@ -411,33 +414,24 @@ class Subject:
     ) -> list[SentEvent]:
         """Read at least so many events that follow a cursor, or up to the head."""
         events: list[SentEvent] = []
-        empty = 0
-        for _ in range(count + MOST_TO_HEAD):
-            page = self.page(partition, cursor, extra)
+        for page, empty in islice(self.follow(partition, cursor, extra), count + MOST_TO_HEAD):
             events += page.settled
-            empty = 0 if page.settled else empty + 1
-            at_head = empty and (page.cursor == cursor or empty > MOST_EMPTY)
-            if len(events) >= count or page.end.stop_reached or at_head:
+            if len(events) >= count or page.end.stop_reached or empty > MOST_EMPTY:
                 break
-            cursor = page.cursor
         return events
 
     def read_until(
         self, partition: int, start: str, stop: str, hint: int = HINT
     ) -> list[SentEvent]:
         """Read from a cursor until the publisher says that the stop is reached."""
-        cursor = start
         events: list[SentEvent] = []
-        for _ in range(MOST_BOUNDED_PAGES):
-            page = self.page(partition, cursor, [("stop", stop), ("pagesizehint", str(hint))])
+        bounds = [("stop", stop), ("pagesizehint", str(hint))]
+        for page, _ in islice(self.follow(partition, start, bounds), MOST_BOUNDED_PAGES):
             events += page.settled
             if page.end.stop_reached:
                 if page.cursor != stop:
                     fail("The checkpoint that says stopReached is not the stop.")
                 return events
-            if not page.settled and page.cursor == cursor:
-                break
-            cursor = page.cursor
         raise Finding(Outcome.FAIL, "The stop is never said to be reached.")
 
     def head(self, partition: int, *, strict: bool = False) -> tuple[str, Answer]:
@@ -450,11 +444,9 @@ class Subject:
         known = self.walk(partition)
         cursor = known.checkpoints[-1].cursor if known.checkpoints else FIRST
         try:
-            for _ in range(MOST_TO_HEAD):
-                page = self.page(partition, cursor)
+            for page, _ in islice(self.follow(partition, cursor), MOST_TO_HEAD):
                 if not page.events:
                     return page.cursor, self.pages[-1][0]
-                cursor = page.cursor
         except Finding as finding:
             if strict:
                 raise

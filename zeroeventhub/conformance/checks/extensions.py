@@ -15,7 +15,7 @@ from zeroeventhub.conformance.answer import Answer, Checkpoint, PageText, SentEv
 from zeroeventhub.conformance.check import check, fail, register, skip
 from zeroeventhub.conformance.checks.layout import EXTENSION_REQUESTS
 from zeroeventhub.conformance.checks.requests import NO_CURSOR
-from zeroeventhub.conformance.subject import BAD_REQUEST, Subject
+from zeroeventhub.conformance.subject import BAD_REQUEST, Subject, expect
 from zeroeventhub.errors import ZeroEventHubError
 from zeroeventhub.protocol import (
     ARROW,
@@ -56,13 +56,13 @@ def _refuses(section: str, extension: str, sentence: str, bad: Mapping[str, Sequ
         place = subject.place()
         for name in valid:
             rest = [parameter for parameter in valid.items() if parameter[0] != name]
-            subject.refuse([*place, *rest], f"A request without {name}", suffix=suffix)
+            answer = subject.probe.ask(suffix, [*place, *rest])
+            expect(answer, f"A request without {name}", BAD_REQUEST)
         for name, values in bad.items():
-            statuses = {BAD_REQUEST, 410} if name in {"cursor", "stop"} else {BAD_REQUEST}
+            statuses = (BAD_REQUEST, 410) if name in {"cursor", "stop"} else (BAD_REQUEST,)
             for value in values:
-                parameters = [*place, *(valid | {name: value}).items()]
-                what = f"{name}={value!r}"
-                subject.refuse(parameters, what, statuses=statuses, suffix=suffix)
+                answer = subject.probe.ask(suffix, [*place, *(valid | {name: value}).items()])
+                expect(answer, f"{name}={value!r}", *statuses)
 
     register(section, f"{extension}-malformed", sentence, run, extension=extension)
 
@@ -521,11 +521,12 @@ def key_history_nothing(subject: Subject) -> None:
 
 @_check_key("A request without a key, or behind what is no version, is 400.")
 def key_history_malformed(subject: Subject) -> None:
-    refuse = partial(subject.refuse, suffix="/key-history")
-    refuse([], "A request without key")
-    refuse([("key", "a"), ("key", "b")], "A request with two keys")
+    ask = partial(subject.probe.ask, "/key-history")
+    expect(ask([]), "A request without key", BAD_REQUEST)
+    expect(ask([("key", "a"), ("key", "b")]), "A request with two keys", BAD_REQUEST)
     for version in _BAD_COUNTS:
-        refuse([("key", "a"), ("after-version", version)], f"after-version={version!r}")
+        answer = ask([("key", "a"), ("after-version", version)])
+        expect(answer, f"after-version={version!r}", BAD_REQUEST)
 
 
 # Segments of the archive.
