@@ -410,7 +410,7 @@ MUTANTS = {
     "shows another key": ("key-history", instead("read_key", another_key)),
     "answers lag unannounced": ("extensions-absent", swapped(b'"lag",', b"", "/feed")),
     "knows no Arrow": ("arrow", header("content-type", "application/x-ndjson")),
-    "sends Arrow to everybody": ("arrow-others", header("content-type", ARROW_TYPE)),
+    "sends Arrow unasked": ("arrow-others", header("content-type", ARROW_TYPE)),
     "gives both forms one tag": ("arrow-caching", header("etag", '"tag"')),
     "does not wait": ("wait", answered(lambda _: None, ask=without_wait)),
     "lists a parent that is open": ("layout-order", found("info", open_parent)),

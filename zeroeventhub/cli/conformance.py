@@ -96,7 +96,7 @@ def _check(
 
 
 class _Unreachable(click.ClickException):
-    """Say that nobody answered, so that nothing was checked."""
+    """Say that no publisher answered, so that nothing was checked."""
 
     exit_code = MISUSED
 

@@ -70,7 +70,7 @@ def judge(scenario: Scenario, run: Run, body: bytes) -> dict[str, Any]:
         if got != expected and not short:
             reasons.append(
                 f"Partition {partition}: {len(expected)} events should have been applied, "
-                f"and {len(got)} were, or others."
+                f"and {len(got)} were, or different ones."
             )
     if (error is not None) != (scenario.error is not None) and not scenario.may_fail:
         wanted = scenario.error or "none"

@@ -37,13 +37,13 @@ script("6", "no-checkpoint", "A whole answer of events has no checkpoint.")(
     event(2) + event(3), "Applies none of it, and asks again."
 )
 script("6", "empty-body", "An answer of status 200 has no body.")(b"", _RETRY)
-script("6", "tail", "Behind the last checkpoint stands an event, which comes again.")(
+script("6", "tail", "An event follows the last checkpoint, and comes again.")(
     event(2) + checkpoint(3) + event(3), "Drops the tail, so that no event is applied twice."
 )
 script(
     "6",
     "applied-twice",
-    "An answer breaks off behind its events; with the next try there are more of them.",
+    "An answer breaks off after its events; with the next try there are more of them.",
 )(
     lambda place, number: (
         Reply(b"".join(map(event, range(number))), framing="close")
@@ -131,7 +131,7 @@ _BROKEN = "The answer breaks off after so many bytes,"
 _cuts("cut", "length", f"{_BROKEN} short of its Content-Length.")
 _cuts("cut-chunked", "chunked", f"{_BROKEN} without its last chunk.")
 _cuts(
-    "cut-clean", "close", "The answer ends after so many bytes, and nothing tells that it was cut."
+    "cut-clean", "close", "The answer ends after so many bytes, and nothing shows that it was cut."
 )
 
 
@@ -197,7 +197,7 @@ def _layouts(section: str, name: str, sentence: str) -> Callable[..., None]:
 _layouts(
     "8.1",
     "token-changed",
-    "409 comes behind the first page, and a new layout has one partition more.",
+    "409 comes after the first page, and a new layout has one partition more.",
 )(
     "Discovers again, and goes on where it was.",
     [[_ROOT], [_ROOT, {"id": "1"}]],
@@ -209,7 +209,7 @@ _layouts("8.1", "token-refused", "409 comes three times in a row.")(
 _layouts(
     "8.3",
     "children",
-    "A closed partition has a child that starts after it, and stands behind it in the list.",
+    "A closed partition has a child that starts after it, and is listed before it.",
 )(
     "Reads the child when the parent has been read to its end.",
     [[{"id": "5", "startsAfterPartition": "0"}, _CLOSED]],
@@ -246,7 +246,7 @@ _HEIRS = [
     {"id": "1", "cursorFromPartitions": ["0"]},
     {"id": "2", "cursorFromPartitions": ["7", "0"]},
 ]
-_layouts("8.4", "heirs", "A partition goes, and two others take its cursor.")(
+_layouts("8.4", "heirs", "A partition goes, and two new ones take its cursor.")(
     "Starts both where it was in the partition that went.",
     [[_ROOT], _HEIRS],
     {
@@ -289,7 +289,7 @@ def _tolerated(section: str, name: str, sentence: str) -> Callable[..., None]:
     return lambda *lines: script(section, name, sentence)(b"".join(lines), always=True)
 
 
-_tolerated("5.2", "unknown-fields", "Lines have members that nobody knows.")(
+_tolerated("5.2", "unknown-fields", "Lines have unknown members.")(
     event(2, colour="red", nothing=None),
     event(3, caughtUp=True, extra={"cursor": "k1"}),
     checkpoint(4, colour=[1, {"data": 2}]),
@@ -300,7 +300,7 @@ _tolerated("5.2", "unknown-commands", "There are lines without data and cursor."
 _tolerated("5.2", "no-cursor", "A cursor is null, and one is empty: neither is a checkpoint.")(
     event(2), b'{"cursor":null}\n', b'{"cursor":""}\n', event(3), checkpoint(4)
 )
-_tolerated("5.2", "one-line", "An event and its checkpoint stand on one line.")(
+_tolerated("5.2", "one-line", "An event and its checkpoint are one line.")(
     event(2, cursor="k3"), event(3, cursor="k4")
 )
 _tolerated("5.1", "carriage-returns", "Lines end in CR LF.")(_END.replace(b"\n", b"\r\n"))
@@ -308,10 +308,10 @@ _tolerated("5.1", "empty-lines", "There are empty lines.")(
     b"\n", _END.replace(b"\n", b"\n \n\t\n\r\n")
 )
 _tolerated("5.1", "no-last-newline", "The last line does not end.")(_END.rstrip(b"\n"))
-_tolerated("9.2", "flags-of-others", "Flags hold what is not true.")(
+_tolerated("9.2", "flags-of-others", "Flags have values other than true.")(
     event(2), event(3), checkpoint(4, caughtUp="yes", stopReached={"a": 1})
 )
-_tolerated("9.2", "caught-up-tail", "caughtUp is said, and an event stands behind it.")(
+_tolerated("9.2", "caught-up-tail", "An event follows a checkpoint that says caughtUp.")(
     event(2), checkpoint(3, caughtUp=True), event(3)
 )
 
@@ -321,7 +321,7 @@ _tolerated("9.2", "caught-up-tail", "caughtUp is said, and an event stands behin
 
 def _refused(section: str, name: str, sentence: str, *lines: bytes) -> None:
     """Register lines that end in an error."""
-    right = "Ends in an error; nothing of that line or behind it is applied."
+    right = "Ends in an error; nothing of that line or after it is applied."
     script(section, name, sentence)(b"".join(lines), right, error="protocol")
 
 
@@ -329,15 +329,13 @@ _refused("2.2", "byte-order-mark", "A page starts with a byte order mark.", b"\x
 _BAD_UTF8 = event('{"n":"%"}').replace(b"%", b"\xff")
 _refused("2.3", "bad-utf8", "A string holds bytes that are not UTF-8.", _BAD_UTF8, _END)
 _BAD_UTF8 = b'{"x":"\xff"}\n'
-_refused("2.3", "bad-utf8-passed-over", "A member that nobody knows is not UTF-8.", _BAD_UTF8, _END)
+_refused("2.3", "bad-utf8-passed-over", "An unknown member is not UTF-8.", _BAD_UTF8, _END)
 _refused("2.3", "nan", "Data holds NaN.", event('{"n":NaN}'), _END)
 _refused("2.3", "infinity", "Data holds -Infinity.", event('{"n":-Infinity}'), _END)
 _refused("2.3", "half-pair", "Data escapes half a surrogate pair.", event('{"n":"\\ud800"}'), _END)
 _refused("2.3", "trailing-comma", "Data has a trailing comma.", event('{"n":1,}'), _END)
 _refused("5.2", "not-an-object", "A line is a list.", b"[1]\n", _END)
-_refused(
-    "5.2", "two-on-a-line", "Two objects stand on one line.", b'{"data":{}}{"data":{}}\n', _END
-)
+_refused("5.2", "two-on-a-line", "Two objects are on one line.", b'{"data":{}}{"data":{}}\n', _END)
 _refused("5.2", "number-cursor", "A cursor is a number.", event(2), b'{"cursor":4}\n')
 _refused("5.2", "first-cursor", "A checkpoint says _first.", event(2), checkpoint("_first"))
 _refused("5.2", "other-partition", "A line is of another partition.", event(2, partition=7), _END)
@@ -349,7 +347,7 @@ _refused(
     checkpoint(2),
 )
 
-script("5.2", "error-text", "Behind a checkpoint stands the text of an error, once.")(
+script("5.2", "error-text", "The text of an error follows a checkpoint, once.")(
     event(2) + checkpoint(3) + b"Internal server error\n",
     "Applies up to the checkpoint, and ends in an error or asks again.",
     may_fail=True,
@@ -360,7 +358,7 @@ script("6", "moving-head", "An empty page moves the cursor on.")(
     events=[*numbered(0, 1), "{}", EVENTS[3]],
     applied=numbered(0, 1, 3),
 )
-script("6", "many-pages", "There is a checkpoint behind every event.")(
+script("6", "many-pages", "A checkpoint follows every event.")(
     lambda place, _: (
         Reply(b"".join(event(n) + checkpoint(n + 1) for n in range(place, len(EVENTS))))
         if place < len(EVENTS)
@@ -440,7 +438,7 @@ _script_v1(
 )
 _script_v1(
     "headers",
-    "Headers come, though nobody asked.",
+    "Headers come, though none was asked for.",
     lambda page, _place, _number: page.replace(b'"data"', b'"headers":{"h":"v"},"data"'),
 )
 _script_v1(
@@ -500,7 +498,7 @@ def _discovery(name: str, sentence: str, greeting: Reply, **more: Any) -> None:
 _discovery("numbers-as-ids", "Discovery writes ids as numbers.", discovery([{"id": 0}]))
 _discovery(
     "odd-extensions",
-    "Discovery lists extensions that nobody knows.",
+    "Discovery lists unknown extensions.",
     discovery(extensions=["x-new", 17, None, "stopp"], future={"a": 1}),
 )
 for _name, _sentence, _greeting in (

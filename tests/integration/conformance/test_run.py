@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(600)  # the first run installs the peer
 
 
 def test_one_broken_connection_is_one_finding():
-    """Of all checks that meet the same fault one fails, and the others say which one."""
+    """Of all checks that meet the same fault one fails, and the rest say which one."""
     application = publisher()
 
     async def breaking(scope, receive, send):

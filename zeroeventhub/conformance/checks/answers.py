@@ -157,13 +157,13 @@ def _form(
 
 
 _form("6", "page-checkpoint", "Every page has a checkpoint.", "checkpoint")
-_form("6", "page-end", "An answer ends with a checkpoint: nothing stands behind it.", "tail")
+_form("6", "page-end", "An answer ends with a checkpoint: nothing follows it.", "tail")
 _form("5.1", "page-newline", "The last byte of a page is a newline.", "newline")
 _form("5.2", "lines-json", "Every line is a JSON object.", "json", "deep")
 _form("2.3", "lines-strict", "There is no NaN and no Infinity: they are not JSON.", "constant")
 _form("2.3", "lines-utf8", "Every line is UTF-8.", "utf8")
 _form("2.2", "lines-bom", "No page starts with a byte order mark.", "bom")
-_form("2.3", "lines-surrogates", "No surrogate stands without its other half.", "surrogate")
+_form("2.3", "lines-surrogates", "No surrogate is without its other half.", "surrogate")
 _form("2.3", "lines-members", "No line has a member twice.", "twice")
 _form("5.2", "lines-one-command", "A line is an event or a checkpoint, not both.", "both")
 _form("5.1", "lines-empty", "No line is empty.", "empty")
@@ -185,7 +185,7 @@ def page_media_type(subject: Subject) -> None:
             fail(f"A page came as {answer.media_type}.", answer)
 
 
-@check("2.2", "A page is not compressed for who asks for identity.", v1=True)
+@check("2.2", "A page is not compressed where identity is asked for.", v1=True)
 def page_encoding(subject: Subject) -> None:
     for answer, _ in _seen(subject):
         encoding = answer.headers.get("content-encoding", "identity").lower()

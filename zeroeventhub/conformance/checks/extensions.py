@@ -100,11 +100,11 @@ def cursor_of_time_before(subject: Subject) -> None:
     expected = known.events[:20]
     cursor = _cursor_at(subject, partition, _LONG_AGO)
     events = subject.read(partition, cursor, len(expected), [("pagesizehint", "20")])
-    subject.expect_same(expected, events, "behind the cursor of 1970")
+    subject.expect_same(expected, events, "after the cursor of 1970")
     places = {event.identity: place for place, event in enumerate(known.events)}
     timed = [(event, time) for event in known.events if (time := _time(event)) is not None]
     if not timed or len(places) < len(known.events):
-        skip("Beyond that, the events do not tell their time (CloudEvents do).")
+        skip("Beyond that, the events do not say their time (CloudEvents do).")
     for _, time in timed[:: max(1, len(timed) // 5)][:5]:
         cursor = _cursor_at(subject, partition, _text(time))
         following = subject.read(partition, cursor, 1, [("pagesizehint", "1")])
@@ -238,7 +238,7 @@ def _lag(subject: Subject, partition: int, cursor: str) -> dict[str, Any]:
     return found
 
 
-@_check_lag("Behind a cursor lie as many events as lag says.")
+@_check_lag("As many events follow a cursor as lag says.")
 def lag(subject: Subject) -> None:
     partition, known = subject.sample(1)
     places = [Checkpoint(FIRST, 0), *known.checkpoints]
@@ -254,12 +254,12 @@ def lag(subject: Subject) -> None:
                 fail(f"{counted} events were counted; {len(events)} can be read.", answer)
 
 
-@_check_lag("Behind _last there are 0 events, 0 seconds old.")
+@_check_lag("After _last there are 0 events, 0 seconds old.")
 def lag_head(subject: Subject) -> None:
     partition, _ = subject.sample()
     found = _lag(subject, partition, LAST)
     if found != found | {"events": 0, "seconds": 0} or "more" in found:
-        fail("Behind _last there is nothing, and lag says otherwise.")
+        fail("After _last there is nothing, and lag says otherwise.")
 
 
 _refuses("9.8", LAG, "The lag of what is no cursor is refused.", {"cursor": ("", NO_CURSOR)})
@@ -328,7 +328,7 @@ def _lines_of(answer: Answer, partition: int) -> PageText:
     return PageText.of("".join([*lines, f'{{"cursor":"{page.cursor}"{flags}}}\n']).encode())
 
 
-@_check_arrow("Who does not prefer Arrow gets lines.")
+@_check_arrow("A client that does not prefer Arrow gets lines.")
 def arrow_others(subject: Subject) -> None:
     partition, places = _places(subject)
     for accept in _NOT_PREFERRED:
@@ -336,7 +336,7 @@ def arrow_others(subject: Subject) -> None:
             fail(f"Arrow came to a request with Accept: {accept or 'nothing'}.")
 
 
-@_check_arrow("Caches tell the two forms of a page apart.")
+@_check_arrow("Caches distinguish the two forms of a page.")
 def arrow_caching(subject: Subject) -> None:
     partition, places = _places(subject)
     for cursor in places:
@@ -405,7 +405,7 @@ def cursor_of_count_stop(subject: Subject) -> None:
     for events in (stop.count, stop.count + 1):
         found = _count(subject, partition, FIRST, events, stop.cursor)
         if found != _Counted(stop.cursor, stop.count):
-            fail(f"Up to a stop behind {stop.count} events, the answer is another.")
+            fail(f"Up to a stop after {stop.count} events, the answer is another.")
 
 
 @_check_count("Where no event follows, the cursor is the one that was asked for.")
@@ -488,7 +488,7 @@ def key_history(subject: Subject) -> None:
     events = [entry.event for entry in _history(subject, key).events]
     if any(not isinstance(e.data, dict) or e.data.get("partitionkey") != key for e in events):
         fail("There is an event of another key.")
-    # Pages may have others beside them that have no version, and not yet those that are new.
+    # Pages may hold events without a version as well, and not yet the newest ones.
     found = [event.identity for event in events]
     both = [one for one in found if one in shown]
     if not both or both != [one for one in shown if one in found]:
@@ -504,22 +504,22 @@ def key_history_pages(subject: Subject) -> None:
         one = _history(subject, key, after, ("pagesizehint", "1"))
         found = [(entry.version, entry.event) for entry in one.events]
         if found != [(expected.version, expected.event)]:
-            fail(f"One event was asked for behind version {after}, and another answer came.")
+            fail(f"One event was asked for after version {after}, and another answer came.")
         if expected is not whole.events[-1] and one.more is not True:
             fail("There are more events, and the answer does not say so.")
         after = expected.version
 
 
-@_check_key("Of a key that nobody has, and behind the last version, there are no events.")
+@_check_key("Of an unknown key, and after the last version, there are no events.")
 def key_history_nothing(subject: Subject) -> None:
     for name in ("conformance-no-such-key", "", "' OR 1=1 --", "\u2028"):
         if _history(subject, name).events:
             fail(f"There are events of the key {name!r}.")
     if _history(subject, _key(subject)[0], 10**15).events:
-        fail("There are events behind a version that nobody has given.")
+        fail("There are events after a version that was never given.")
 
 
-@_check_key("A request without a key, or behind what is no version, is 400.")
+@_check_key("A request without a key, or after what is no version, is 400.")
 def key_history_malformed(subject: Subject) -> None:
     ask = partial(subject.probe.ask, "/key-history")
     expect(ask([]), "A request without key", BAD_REQUEST)
@@ -562,7 +562,7 @@ def _files(subject: Subject, partition: int, cursor: str) -> _Segments:
     return found
 
 
-@_check_segments("Files follow each other, and pages go on behind them.")
+@_check_segments("Files follow each other, and pages go on after them.")
 def segments(subject: Subject) -> None:
     partition, known = subject.sample(1)
     found = _files(subject, partition, FIRST)
@@ -573,16 +573,16 @@ def segments(subject: Subject) -> None:
         if not one.url.startswith(("https://", "http://", "file://")) or one.size < 1:
             fail("A file has no URL that can be read, or no size.")
         if not end <= one.after < one.up_to:
-            fail("A file does not begin behind the one before, or ends before it begins.")
+            fail("A file does not begin after the one before, or ends before it begins.")
         end = one.up_to
     if found.cursor != found.segments[-1].cursor:
-        fail("The cursor does not stand behind the last file.")
+        fail("The cursor is not the last file's.")
     events = subject.read_until(partition, FIRST, found.cursor)
     subject.expect_same(known.events[: len(events)], events, "up to the end of files")
 
 
 @_check_segments(
-    "Behind the last file no file is named, and the cursor is the one that was asked for."
+    "After the last file no file is named, and the cursor is the one that was asked for."
 )
 def segments_end(subject: Subject) -> None:
     partition, _ = subject.sample(1)

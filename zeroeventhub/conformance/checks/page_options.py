@@ -65,7 +65,7 @@ def event_types_case(subject: Subject) -> None:
     partition, known = subject.sample(1)
     names = _types(known)
     if not names:
-        skip("The events do not tell their type (CloudEvents do).")
+        skip("The events do not say their type (CloudEvents do).")
     for name in names:
         expected = [event for event in known.events if _type(event) == name]
         _expect(subject, partition, expected, (_ONLY, name.swapcase()), f"of {name.swapcase()}")
@@ -176,7 +176,7 @@ def stop(subject: Subject) -> None:
             events = subject.read_until(partition, FIRST, stop.cursor, hint)
             subject.expect_same(known[: stop.count], events, "up to a stop")
             if len(events) > stop.count:
-                fail(f"{len(events) - stop.count} events behind the stop came.")
+                fail(f"{len(events) - stop.count} events after the stop came.")
 
 
 @_check_stop("A bounded read gives the same each time.")
@@ -189,16 +189,16 @@ def stop_replay(subject: Subject) -> None:
         fail("A bounded read gave another number of events.")
 
 
-@_check_stop("From its stop or behind it, a read is an empty page.")
+@_check_stop("From its stop or after it, a read is an empty page.")
 def stop_behind(subject: Subject) -> None:
     partition, stops, _ = _stops(subject)
     stop = stops[0].cursor
     for cursor in (stop, subject.page(partition, stop, [("pagesizehint", "1")]).cursor):
         page = subject.page(partition, cursor, [("stop", stop)])
         if page.cursor != cursor:
-            fail("A read from behind its stop moves back.")
+            fail("A read from after its stop moves back.")
         if page.events or not page.end.stop_reached:
-            fail("A read from behind its stop is not an empty page that says so.")
+            fail("A read from after its stop is not an empty page that says so.")
 
 
 refuses(

@@ -48,7 +48,7 @@ def page_sizes(subject: Subject) -> None:
         subject.expect_same(expected, events, f"in pages of {size}")
 
 
-@check("6", "Every checkpoint's cursor goes on right behind it.", v1=True)
+@check("6", "Every checkpoint's cursor goes on right after it.", v1=True)
 def cursors_resume(subject: Subject) -> None:
     partition, known = subject.sample(2)
     checkpoints = known.need_inner()
@@ -56,7 +56,7 @@ def cursors_resume(subject: Subject) -> None:
     for one in checkpoints[::step][:_MOST_CURSORS]:
         expected = known.events[one.count : one.count + 3]
         events = subject.read(partition, one.cursor, len(expected), [("pagesizehint", "3")])
-        subject.expect_same(expected, events, f"behind the cursor after {one.count} events")
+        subject.expect_same(expected, events, f"from the cursor after {one.count} events")
 
 
 @check("13.1", "A feed that promises exactlyOnce sends no event twice.")
@@ -64,7 +64,7 @@ def events_once(subject: Subject) -> None:
     _, known = subject.sample(2)
     found = [event.cloud_event for event in known.events]
     if not all(found):
-        skip("The events have no id to tell them apart by.")
+        skip("The events have no id to distinguish them by.")
     ids = Counter((str(one.get("source")), str(one.get("id"))) for one in found)
     repeated = sum(count > 1 for count in ids.values())
     if repeated and subject.document().get("exactlyOnce") is True:
@@ -91,7 +91,7 @@ def last(subject: Subject) -> None:
         fail("The page of _last holds events.")
     old = {event.identity for event in known.events}
     if len(old) < len(known.events):
-        skip("Events with the same data cannot be told apart.", subject.probe.last)
+        skip("Events with the same data cannot be distinguished.", subject.probe.last)
     following = subject.page(partition, page.cursor)
     if any(event.identity in old for event in following.events):
         fail("After _last came an event that had been there before.")
@@ -175,7 +175,7 @@ def headers(subject: Subject) -> None:
     page = subject.page(partition, FIRST, [("headers", names[0]), ("pagesizehint", "25")])
     found = {name for event in page.events for name in event.headers or {}}
     if found - {names[0]}:
-        note(f"{names[0]} was asked for, and others came as well.", subject.probe.last)
+        note(f"{names[0]} was asked for, and more came as well.", subject.probe.last)
     if names[0] not in found:
         fail(f"{names[0]} was asked for, and did not come.")
 
