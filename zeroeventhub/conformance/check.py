@@ -150,11 +150,24 @@ def register(
         _CHECKS[f"v1-{name}"] = Check(f"v1-{name}", V1_SECTION, sentence, run, v1=True)
 
 
-def check(section: str, sentence: str, **options: Any) -> Callable[[Run], None]:
-    """Register a function as the check of its name, with hyphens for underscores."""
+def check(
+    section: str, sentence: str, *, needs: int | None = None, **options: Any
+) -> Callable[[Callable[..., None]], None]:
+    """Register a function as the check of its name, with hyphens for underscores.
 
-    def register_function(run: Run) -> None:
-        name = run.__name__.rstrip("_").replace("_", "-")
+    Args:
+        section: the section of the specification.
+        sentence: what the specification asks for.
+        needs: how many events the check needs; it is called with the partition that has the most
+            and with what came from there, or skipped. None if it needs no partition.
+        options: as in register.
+    """
+
+    def register_function(make: Callable[..., None]) -> None:
+        def run(subject: "Subject") -> None:
+            make(subject, *(() if needs is None else subject.sample(needs)))
+
+        name = make.__name__.rstrip("_").replace("_", "-")
         register(section, name, sentence, run, **options)
 
     return register_function

@@ -23,9 +23,8 @@ _NOT_MODIFIED = 304
 _HINTS = ("2", "5")
 
 
-@check("11", "A page at the head must not be kept: it grows.", v1=True)
-def caching_head(subject: Subject) -> None:
-    partition, known = subject.sample()
+@check("11", "A page at the head must not be kept: it grows.", v1=True, needs=0)
+def caching_head(subject: Subject, partition: int, known: Walk) -> None:
     _, answer = subject.head(partition)
     for seen, page in [(answer, PageText()), *known.pages, *subject.pages]:
         # A page with all the events that were asked for may be full, though none follows yet.
@@ -41,9 +40,8 @@ def _last_page(known: Walk) -> Answer | None:
     return ends[0][0] if ends and len(ends[0][1].events) < HINT else None
 
 
-@check("11", "A page of _first or _last must not be kept.", v1=True)
-def caching_special(subject: Subject) -> None:
-    partition, _ = subject.sample()
+@check("11", "A page of _first or _last must not be kept.", v1=True, needs=0)
+def caching_special(subject: Subject, partition: int, _known: Walk) -> None:
     for cursor in (FIRST, LAST):
         if subject.ask(partition, cursor, [("pagesizehint", "1")]).cacheable:
             fail(f"The page of {cursor} says that it may be kept.")
@@ -110,9 +108,8 @@ def _kept(subject: Subject) -> list[tuple[int, str, str, Answer]]:
     return found or skip("No page says that it may be kept.")
 
 
-@check("2.1", "HEAD is answered as GET, without the body.", v1=True)
-def head_request(subject: Subject) -> None:
-    partition, known = subject.sample()
+@check("2.1", "HEAD is answered as GET, without the body.", v1=True, needs=0)
+def head_request(subject: Subject, partition: int, known: Walk) -> None:
     cursor = known.checkpoints[0].cursor if known.checkpoints else FIRST
     extra = [("pagesizehint", "1")]
     page = subject.ask(partition, cursor, extra)

@@ -15,7 +15,7 @@ from zeroeventhub.conformance.answer import Answer, Checkpoint, PageText, SentEv
 from zeroeventhub.conformance.check import check, fail, register, skip
 from zeroeventhub.conformance.checks.layout import EXTENSION_REQUESTS
 from zeroeventhub.conformance.checks.requests import NO_CURSOR
-from zeroeventhub.conformance.subject import BAD_REQUEST, Subject, expect
+from zeroeventhub.conformance.subject import BAD_REQUEST, Subject, Walk, expect
 from zeroeventhub.errors import ZeroEventHubError
 from zeroeventhub.protocol import (
     ARROW,
@@ -82,9 +82,8 @@ def _cursor_at(subject: Subject, partition: int, moment: str) -> str:
     return cursor
 
 
-@_check_time("The same time gives the same cursor.")
-def cursor_of_time(subject: Subject) -> None:
-    partition, known = subject.sample(1)
+@_check_time("The same time gives the same cursor.", needs=1)
+def cursor_of_time(subject: Subject, partition: int, known: Walk) -> None:
     times = [time for event in known.events if (time := _time(event)) is not None]
     chosen = times[:: max(1, len(times) // 3)][:3]
     pairs = [(_LONG_AGO, "1970-01-01T01:00:00+01:00"), (_LONG_AGO, _LONG_AGO)]
@@ -94,9 +93,8 @@ def cursor_of_time(subject: Subject) -> None:
             fail("The same time gave different cursors.")
 
 
-@_check_time("The cursor of a time stands before all events of that time or later.")
-def cursor_of_time_before(subject: Subject) -> None:
-    partition, known = subject.sample(1)
+@_check_time("The cursor of a time stands before all events of that time or later.", needs=1)
+def cursor_of_time_before(subject: Subject, partition: int, known: Walk) -> None:
     expected = known.events[:20]
     cursor = _cursor_at(subject, partition, _LONG_AGO)
     events = subject.read(partition, cursor, len(expected), [("pagesizehint", "20")])
@@ -114,9 +112,8 @@ def cursor_of_time_before(subject: Subject) -> None:
             fail(f"{left_out} events of that time or later lie before it.")
 
 
-@_check_time("A time to come gives a cursor.")
-def cursor_of_time_later(subject: Subject) -> None:
-    partition, _ = subject.sample()
+@_check_time("A time to come gives a cursor.", needs=0)
+def cursor_of_time_later(subject: Subject, partition: int, _known: Walk) -> None:
     moment = _text(datetime.now(UTC) + timedelta(days=1))
     subject.page(partition, _cursor_at(subject, partition, moment))
 
@@ -186,17 +183,15 @@ def _read_pieces(subject: Subject, partition: int, cursors: list[str]) -> list[S
     ]
 
 
-@_check_splits("The pieces, read one after the other, are the whole.")
-def splits(subject: Subject) -> None:
-    partition, known = subject.sample(1)
+@_check_splits("The pieces, read one after the other, are the whole.", needs=1)
+def splits(subject: Subject, partition: int, known: Walk) -> None:
     bounds = {} if known.at_head else {"stop": known.checkpoints[-1].cursor}
     cursors = _split(subject, partition, _PIECES, **bounds)
     subject.expect_same(known.events, _read_pieces(subject, partition, cursors), "in pieces")
 
 
-@_check_splits("The pieces lie between cursor and stop.")
-def splits_bounds(subject: Subject) -> None:
-    partition, known = subject.sample(3)
+@_check_splits("The pieces lie between cursor and stop.", needs=3)
+def splits_bounds(subject: Subject, partition: int, known: Walk) -> None:
     start, stop = known.need_inner()[0], known.checkpoints[-1]
     cursors = _split(subject, partition, _PIECES, cursor=start.cursor, stop=stop.cursor)
     if (cursors[0], cursors[-1]) != (start.cursor, stop.cursor):
@@ -207,9 +202,8 @@ def splits_bounds(subject: Subject) -> None:
         fail(f"{len(events)} events came in pieces of {stop.count - start.count}.")
 
 
-@_check_splits("One piece has two boundaries.")
-def splits_one(subject: Subject) -> None:
-    partition, _ = subject.sample()
+@_check_splits("One piece has two boundaries.", needs=0)
+def splits_one(subject: Subject, partition: int, _known: Walk) -> None:
     _split(subject, partition, 1)
 
 
@@ -238,9 +232,8 @@ def _lag(subject: Subject, partition: int, cursor: str) -> dict[str, Any]:
     return found
 
 
-@_check_lag("As many events follow a cursor as lag says.")
-def lag(subject: Subject) -> None:
-    partition, known = subject.sample(1)
+@_check_lag("As many events follow a cursor as lag says.", needs=1)
+def lag(subject: Subject, partition: int, known: Walk) -> None:
     places = [Checkpoint(FIRST, 0), *known.checkpoints]
     for place in places[:: max(1, len(places) // 3)]:
         found = _lag(subject, partition, place.cursor)
@@ -254,9 +247,8 @@ def lag(subject: Subject) -> None:
                 fail(f"{counted} events were counted; {len(events)} can be read.", answer)
 
 
-@_check_lag("After _last there are 0 events, 0 seconds old.")
-def lag_head(subject: Subject) -> None:
-    partition, _ = subject.sample()
+@_check_lag("After _last there are 0 events, 0 seconds old.", needs=0)
+def lag_head(subject: Subject, partition: int, _known: Walk) -> None:
     found = _lag(subject, partition, LAST)
     if found != found | {"events": 0, "seconds": 0} or "more" in found:
         fail("After _last there is nothing, and lag says otherwise.")
@@ -378,9 +370,8 @@ def _count(
     return found
 
 
-@_check_count("Up to the cursor lie as many events as its answer says.")
-def cursor_of_count(subject: Subject) -> None:
-    partition, known = subject.sample(1)
+@_check_count("Up to the cursor lie as many events as its answer says.", needs=1)
+def cursor_of_count(subject: Subject, partition: int, known: Walk) -> None:
     for portion in _PORTIONS:
         cursor, seen = FIRST, 0
         for _ in _PORTIONS:
@@ -398,9 +389,8 @@ def cursor_of_count(subject: Subject) -> None:
             cursor, seen = found.cursor, seen + found.events
 
 
-@_check_count("Where there are fewer events before the stop, the cursor is the stop.")
-def cursor_of_count_stop(subject: Subject) -> None:
-    partition, known = subject.sample(2)
+@_check_count("Where there are fewer events before the stop, the cursor is the stop.", needs=2)
+def cursor_of_count_stop(subject: Subject, partition: int, known: Walk) -> None:
     stop = known.need_inner()[-1]
     for events in (stop.count, stop.count + 1):
         found = _count(subject, partition, FIRST, events, stop.cursor)
@@ -408,9 +398,8 @@ def cursor_of_count_stop(subject: Subject) -> None:
             fail(f"Up to a stop after {stop.count} events, the answer is another.")
 
 
-@_check_count("Where no event follows, the cursor is the one that was asked for.")
-def cursor_of_count_nothing(subject: Subject) -> None:
-    partition, known = subject.sample(1)
+@_check_count("Where no event follows, the cursor is the one that was asked for.", needs=1)
+def cursor_of_count_nothing(subject: Subject, partition: int, known: Walk) -> None:
     cursor = known.checkpoints[-1].cursor
     for stop in (cursor, known.checkpoints[0].cursor):
         if _count(subject, partition, cursor, 5, stop) != _Counted(cursor, 0):
@@ -562,9 +551,8 @@ def _files(subject: Subject, partition: int, cursor: str) -> _Segments:
     return found
 
 
-@_check_segments("Files follow each other, and pages go on after them.")
-def segments(subject: Subject) -> None:
-    partition, known = subject.sample(1)
+@_check_segments("Files follow each other, and pages go on after them.", needs=1)
+def segments(subject: Subject, partition: int, known: Walk) -> None:
     found = _files(subject, partition, FIRST)
     end = 0
     if not found.segments:
@@ -582,10 +570,9 @@ def segments(subject: Subject) -> None:
 
 
 @_check_segments(
-    "After the last file no file is named, and the cursor is the one that was asked for."
+    "After the last file no file is named, and the cursor is the one that was asked for.", needs=1
 )
-def segments_end(subject: Subject) -> None:
-    partition, _ = subject.sample(1)
+def segments_end(subject: Subject, partition: int, _known: Walk) -> None:
     cursor, found = FIRST, _files(subject, partition, FIRST)
     while found.segments:
         if found.cursor == cursor:

@@ -40,9 +40,8 @@ def event_types_both(subject: Subject) -> None:
     expect(answer, "A request with both", BAD_REQUEST)
 
 
-@_check_types("Only events of the types asked for come.")
-def event_types(subject: Subject) -> None:
-    partition, known = subject.sample(1)
+@_check_types("Only events of the types asked for come.", needs=1)
+def event_types(subject: Subject, partition: int, known: Walk) -> None:
     if subject.page(partition, FIRST, [(_ONLY, _NO_TYPE)]).events:
         fail("An event came, though its type was not asked for.")
     for name in _types(known):
@@ -50,9 +49,8 @@ def event_types(subject: Subject) -> None:
         _expect(subject, partition, expected, (_ONLY, f";{name};{_NO_TYPE}"), f"of type {name}")
 
 
-@_check_types("Events of the types to skip do not come.")
-def event_types_skip(subject: Subject) -> None:
-    partition, known = subject.sample(1)
+@_check_types("Events of the types to skip do not come.", needs=1)
+def event_types_skip(subject: Subject, partition: int, known: Walk) -> None:
     _expect(subject, partition, known.events[:200], (_SKIP, _NO_TYPE), "with nothing to skip")
     for name in _types(known):
         expected = [event for event in known.events if _type(event) != name]
@@ -60,9 +58,8 @@ def event_types_skip(subject: Subject) -> None:
             _expect(subject, partition, expected, (_SKIP, name), f"without type {name}")
 
 
-@_check_types("The case of a type's name does not matter.")
-def event_types_case(subject: Subject) -> None:
-    partition, known = subject.sample(1)
+@_check_types("The case of a type's name does not matter.", needs=1)
+def event_types_case(subject: Subject, partition: int, known: Walk) -> None:
     names = _types(known)
     if not names:
         skip("The events do not say their type (CloudEvents do).")
@@ -71,9 +68,8 @@ def event_types_case(subject: Subject) -> None:
         _expect(subject, partition, expected, (_ONLY, name.swapcase()), f"of {name.swapcase()}")
 
 
-@_check_types("The checkpoint moves on over events that are left out.")
-def event_types_checkpoint(subject: Subject) -> None:
-    partition, known = subject.sample(1)
+@_check_types("The checkpoint moves on over events that are left out.", needs=1)
+def event_types_checkpoint(subject: Subject, partition: int, known: Walk) -> None:
     for page, _ in islice(subject.follow(partition, FIRST, [(_ONLY, _NO_TYPE)]), _MOST_PAGES):
         if page.end.caught_up:
             break
@@ -85,9 +81,8 @@ def event_types_checkpoint(subject: Subject) -> None:
         fail("With every event left out the checkpoint stays before them.", answer)
 
 
-@_check_types("A list without a type is as if it were missing.")
-def event_types_empty(subject: Subject) -> None:
-    partition, known = subject.sample(1)
+@_check_types("A list without a type is as if it were missing.", needs=1)
+def event_types_empty(subject: Subject, partition: int, known: Walk) -> None:
     for parameter in ((_ONLY, ""), (_SKIP, ";;")):
         _expect(subject, partition, known.events[:25], parameter, "with a list without a type")
 
@@ -127,9 +122,8 @@ def _type(event: SentEvent) -> str | None:
 # The flag of the head.
 
 
-@_check_caught_up("At the head the checkpoint says caughtUp.")
-def caught_up(subject: Subject) -> None:
-    partition, _ = subject.sample()
+@_check_caught_up("At the head the checkpoint says caughtUp.", needs=0)
+def caught_up(subject: Subject, partition: int, _known: Walk) -> None:
     for _ in range(3):
         cursor, _ = subject.head(partition)
         page = subject.page(partition, cursor)
@@ -140,9 +134,8 @@ def caught_up(subject: Subject) -> None:
     fail("At the head no checkpoint says caughtUp.")
 
 
-@_check_caught_up("Before the head no checkpoint says so.")
-def caught_up_early(subject: Subject) -> None:
-    partition, known = subject.sample(2)
+@_check_caught_up("Before the head no checkpoint says so.", needs=2)
+def caught_up_early(subject: Subject, partition: int, known: Walk) -> None:
     for start in [Checkpoint(FIRST, 0), *known.inner[:5]]:
         page = subject.page(partition, start.cursor, [("pagesizehint", "1")])
         if page.end.caught_up and start.count + len(page.settled) < len(known.events):
@@ -218,9 +211,8 @@ _EARLY = 0.1
 _AT_ONCE = 2.0
 
 
-@_check_wait("At the head an answer is held until the wait is over.")
-def wait(subject: Subject) -> None:
-    partition, _ = subject.sample()
+@_check_wait("At the head an answer is held until the wait is over.", needs=0)
+def wait(subject: Subject, partition: int, _known: Walk) -> None:
     for wait in ("1", "0.5"):
         for _ in range(3):
             cursor, _ = subject.head(partition)
@@ -236,9 +228,8 @@ def wait(subject: Subject) -> None:
             fail(f"With wait={wait} an empty page came after {answer.seconds:.2f} s.")
 
 
-@_check_wait("Where there are events, nothing is waited for.")
-def wait_events(subject: Subject) -> None:
-    partition, _ = subject.sample(1)
+@_check_wait("Where there are events, nothing is waited for.", needs=1)
+def wait_events(subject: Subject, partition: int, _known: Walk) -> None:
     for wait in ("3", "999999999"):
         answer = subject.ask(partition, FIRST, [("pagesizehint", "1"), ("wait", wait)])
         subject.understand(answer, partition)

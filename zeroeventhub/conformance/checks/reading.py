@@ -6,7 +6,7 @@ from functools import partial
 
 from zeroeventhub.conformance.answer import PageText
 from zeroeventhub.conformance.check import Outcome, check, fail, note, skip
-from zeroeventhub.conformance.subject import BAD_REQUEST, MOST_PARTITIONS, Subject, expect
+from zeroeventhub.conformance.subject import BAD_REQUEST, MOST_PARTITIONS, Subject, Walk, expect
 from zeroeventhub.protocol import FIRST, LAST
 
 _SIZES = {1: 12, 2: 20, 7: 60}
@@ -28,9 +28,8 @@ def reading(subject: Subject) -> None:
         skip(f"There is more than is read here: {len(known.events):,} events were in order.")
 
 
-@check("14", "Reading again from the start gives the same events.", v1=True)
-def reading_again(subject: Subject) -> None:
-    partition, known = subject.sample(1)
+@check("14", "Reading again from the start gives the same events.", v1=True, needs=1)
+def reading_again(subject: Subject, partition: int, known: Walk) -> None:
     events = subject.read(partition, FIRST, len(known.events))[: len(known.events)]
     before = Counter(event.identity for event in known.events)
     after = Counter(event.identity for event in events)
@@ -39,18 +38,16 @@ def reading_again(subject: Subject) -> None:
     subject.expect_same(known.events, events, "when it was read again")
 
 
-@check("14", "The size of the pages does not change which events come.", v1=True)
-def page_sizes(subject: Subject) -> None:
-    partition, known = subject.sample(2)
+@check("14", "The size of the pages does not change which events come.", v1=True, needs=2)
+def page_sizes(subject: Subject, partition: int, known: Walk) -> None:
     for size, count in _SIZES.items():
         expected = known.events[:count]
         events = subject.read(partition, FIRST, len(expected), [("pagesizehint", str(size))])
         subject.expect_same(expected, events, f"in pages of {size}")
 
 
-@check("6", "Every checkpoint's cursor goes on right after it.", v1=True)
-def cursors_resume(subject: Subject) -> None:
-    partition, known = subject.sample(2)
+@check("6", "Every checkpoint's cursor goes on right after it.", v1=True, needs=2)
+def cursors_resume(subject: Subject, partition: int, known: Walk) -> None:
     checkpoints = known.need_inner()
     step = max(1, len(checkpoints) // _MOST_CURSORS)
     for one in checkpoints[::step][:_MOST_CURSORS]:
@@ -59,9 +56,8 @@ def cursors_resume(subject: Subject) -> None:
         subject.expect_same(expected, events, f"from the cursor after {one.count} events")
 
 
-@check("13.1", "A feed that promises exactlyOnce sends no event twice.")
-def events_once(subject: Subject) -> None:
-    _, known = subject.sample(2)
+@check("13.1", "A feed that promises exactlyOnce sends no event twice.", needs=2)
+def events_once(subject: Subject, _partition: int, known: Walk) -> None:
     found = [event.cloud_event for event in known.events]
     if not all(found):
         skip("The events have no id to distinguish them by.")
@@ -73,9 +69,8 @@ def events_once(subject: Subject) -> None:
         note(f"{repeated} ids came more than once, as exactlyOnce=false allows.")
 
 
-@check("6", "At the head comes an empty page that gives the cursor back.", v1=True)
-def head(subject: Subject) -> None:
-    partition, _ = subject.sample()
+@check("6", "At the head comes an empty page that gives the cursor back.", v1=True, needs=0)
+def head(subject: Subject, partition: int, _known: Walk) -> None:
     for _ in range(_TRIES):
         cursor, _ = subject.head(partition, strict=True)
         if subject.page(partition, cursor).cursor == cursor:
@@ -83,9 +78,8 @@ def head(subject: Subject) -> None:
     skip("The feed is being written to.", subject.probe.last)
 
 
-@check("7.4", "The page of _last is empty, and nothing old follows its cursor.", v1=True)
-def last(subject: Subject) -> None:
-    partition, known = subject.sample()
+@check("7.4", "The page of _last is empty, and nothing old follows its cursor.", v1=True, needs=0)
+def last(subject: Subject, partition: int, known: Walk) -> None:
     page = subject.page(partition, LAST)
     if page.events:
         fail("The page of _last holds events.")
@@ -162,9 +156,8 @@ def several_cursors(subject: Subject) -> None:
         fail("There is no checkpoint for each of the partitions.")
 
 
-@_check_v1("Headers come only if they are asked for, and by name.")
-def headers(subject: Subject) -> None:
-    partition, known = subject.sample(1)
+@_check_v1("Headers come only if they are asked for, and by name.", needs=1)
+def headers(subject: Subject, partition: int, known: Walk) -> None:
     if any(event.headers for event in known.events):
         fail("Headers came, though none was asked for.", known.pages[0][0])
     page = subject.page(partition, FIRST, [("headers", "_all"), ("pagesizehint", "25")])
