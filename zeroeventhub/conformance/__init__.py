@@ -1,6 +1,7 @@
 """Check a publisher in any language against the specification, from outside and read-only."""
 
-from zeroeventhub.conformance.check import Check, Outcome, Result, all_checks
-from zeroeventhub.conformance.run import check_feed
+import zeroeventhub.conformance.checks  # noqa: F401 - registers the checks
+from zeroeventhub.conformance.answer import Outcome
+from zeroeventhub.conformance.check import Check, Result, all_checks, check_feed
 
 __all__ = ["Check", "Outcome", "Result", "all_checks", "check_feed"]

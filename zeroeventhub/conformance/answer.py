@@ -1,16 +1,27 @@
-"""An answer as the checks see it: its status and headers, and the lines of its page."""
+"""An answer as the checks see it: its status, its headers, the lines of its page, findings."""
 
 import json
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any
+from enum import StrEnum
+from typing import Any, NoReturn
 
 import httpx
 
 from zeroeventhub.protocol import FIRST, LAST
 
-__all__ = ["Answer", "Checkpoint", "PageText", "SentEvent"]
+__all__ = [
+    "Answer",
+    "Checkpoint",
+    "Finding",
+    "Outcome",
+    "PageText",
+    "SentEvent",
+    "fail",
+    "note",
+    "skip",
+]
 
 LONGEST_LINE = 65_535
 """Bytes of a line that every known client reads, without the newline."""
@@ -65,6 +76,50 @@ class Answer:
             return False
         age = control.get("s-maxage") or control.get("max-age") or "0"
         return "immutable" in control or (age.isdigit() and int(age) > 0)
+
+
+class Outcome(StrEnum):
+    """Name how a check ended."""
+
+    PASS = "pass"  # noqa: S105 - not a password
+    NOTE = "note"
+    FAIL = "fail"
+    SKIP = "skip"
+
+
+class Finding(Exception):  # noqa: N818 - leaves a check early, with what it found
+    """Leave a check with what it found.
+
+    Args:
+        outcome: how the check ends.
+        reason: one sentence.
+        answer: the answer that shows it; of a failure, the last answer if None.
+        fault: what the failures of one fault have in common; the reason, if empty.
+    """
+
+    def __init__(
+        self, outcome: Outcome, reason: str, answer: Answer | None = None, fault: str = ""
+    ) -> None:
+        super().__init__(reason)
+        self.outcome = outcome
+        self.reason = reason
+        self.answer = answer
+        self.fault = fault or reason
+
+
+def fail(reason: str, answer: Answer | None = None) -> NoReturn:
+    """End a check: the publisher does what the protocol forbids, as the last answer shows."""
+    raise Finding(Outcome.FAIL, reason, answer)
+
+
+def note(reason: str, answer: Answer | None = None) -> NoReturn:
+    """End a check: it is allowed, but there are consumers that stumble over it."""
+    raise Finding(Outcome.NOTE, reason, answer)
+
+
+def skip(reason: str, answer: Answer | None = None) -> NoReturn:
+    """End a check: it cannot be made on this feed as it is now."""
+    raise Finding(Outcome.SKIP, reason, answer)
 
 
 @dataclass(frozen=True)

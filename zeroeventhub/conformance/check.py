@@ -1,74 +1,25 @@
-"""A check: what it asks for, how it ends, and the registry that all checks are in."""
+"""A check, the registry of all checks, and how they are made of a feed one after the other."""
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
 
-if TYPE_CHECKING:
-    from zeroeventhub.conformance.answer import Answer
-    from zeroeventhub.conformance.subject import Subject
+import httpx
 
-__all__ = [
-    "Check",
-    "Finding",
-    "Outcome",
-    "Result",
-    "all_checks",
-    "check",
-    "fail",
-    "note",
-    "register",
-    "run_check",
-    "skip",
-]
+from zeroeventhub.conformance.answer import Answer, Finding, Outcome, skip
+from zeroeventhub.conformance.subject import Probe, Subject
+from zeroeventhub.errors import ConfigurationError, Forbidden, NotFound, Unreachable
 
-V1_SECTION = "12"
+__all__ = ["Check", "Result", "all_checks", "check", "check_feed", "register"]
 
+LONGEST = 60.0
+"""Seconds after which what is left of the checks is skipped."""
 
-class Outcome(StrEnum):
-    """Name how a check ended."""
-
-    PASS = "pass"  # noqa: S105 - not a password
-    NOTE = "note"
-    FAIL = "fail"
-    SKIP = "skip"
-
-
-class Finding(Exception):  # noqa: N818 - leaves a check early, with what it found
-    """Leave a check with what it found.
-
-    Args:
-        outcome: how the check ends.
-        reason: one sentence.
-        answer: the answer that shows it; of a failure, the last answer if None.
-        fault: what the failures of one fault have in common; the reason, if empty.
-    """
-
-    def __init__(
-        self, outcome: Outcome, reason: str, answer: "Answer | None" = None, fault: str = ""
-    ) -> None:
-        super().__init__(reason)
-        self.outcome = outcome
-        self.reason = reason
-        self.answer = answer
-        self.fault = fault or reason
-
-
-def fail(reason: str, answer: "Answer | None" = None) -> NoReturn:
-    """End a check: the publisher does what the protocol forbids, as the last answer shows."""
-    raise Finding(Outcome.FAIL, reason, answer)
-
-
-def note(reason: str, answer: "Answer | None" = None) -> NoReturn:
-    """End a check: it is allowed, but there are consumers that stumble over it."""
-    raise Finding(Outcome.NOTE, reason, answer)
-
-
-def skip(reason: str, answer: "Answer | None" = None) -> NoReturn:
-    """End a check: it cannot be made on this feed as it is now."""
-    raise Finding(Outcome.SKIP, reason, answer)
+_V1_ANSWERS = {400, 422}
+_NO_V2 = "The feed speaks ZeroEventHub v1 only."
+_NO_V1 = "The feed does not speak ZeroEventHub v1."
+_V1_SECTION = "12"
 
 
 @dataclass(frozen=True)
@@ -91,12 +42,12 @@ class Result:
     sentence: str
     outcome: Outcome
     reason: str = ""
-    answer: "Answer | None" = None
+    answer: Answer | None = None
     seconds: float = 0.0
     fault: str = ""
 
 
-Run = Callable[["Subject"], None]
+Run = Callable[[Subject], None]
 
 
 @dataclass(frozen=True)
@@ -147,7 +98,7 @@ def register(
     if v2:
         _CHECKS[name] = Check(name, section, sentence, run, extension)
     if v1:
-        _CHECKS[f"v1-{name}"] = Check(f"v1-{name}", V1_SECTION, sentence, run, v1=True)
+        _CHECKS[f"v1-{name}"] = Check(f"v1-{name}", _V1_SECTION, sentence, run, v1=True)
 
 
 def check(
@@ -164,7 +115,7 @@ def check(
     """
 
     def register_function(make: Callable[..., None]) -> None:
-        def run(subject: "Subject") -> None:
+        def run(subject: Subject) -> None:
             make(subject, *(() if needs is None else subject.sample(needs)))
 
         name = make.__name__.rstrip("_").replace("_", "-")
@@ -178,20 +129,98 @@ def all_checks() -> dict[str, Check]:
     return dict(sorted(_CHECKS.items(), key=lambda item: item[1].v1))
 
 
-def run_check(chosen: Check, subject: "Subject") -> Result:
-    """Make one check of a feed."""
+def _make(chosen: Check, subject: Subject | None) -> Result:
+    """Make one check of a feed; None if the feed does not speak the check's version."""
     began = time.monotonic()
     outcome, reason, answer, fault = Outcome.PASS, "", None, ""
     try:
+        if subject is None:
+            skip(_NO_V1 if chosen.v1 else _NO_V2)
         if chosen.extension and chosen.extension not in subject.extensions:
             skip(f"The feed does not list the extension {chosen.extension}.")
         chosen.run(subject)
     except Finding as finding:
-        outcome, reason, answer = finding.outcome, finding.reason, finding.answer
-        fault = finding.fault
-        if outcome is Outcome.FAIL and answer is None:
+        outcome, reason, fault = finding.outcome, finding.reason, finding.fault
+        answer = finding.answer
+        if outcome is Outcome.FAIL and answer is None and subject is not None:
             answer = subject.probe.last
     seconds = time.monotonic() - began
     return Result(
         chosen.name, chosen.section, chosen.sentence, outcome, reason, answer, seconds, fault
     )
+
+
+def check_feed(
+    url: str, http: httpx.Client, *, partitions: int | None = None, only: Collection[str] = ()
+) -> Iterator[Result]:
+    """Check a feed, and yield the results as they come; each fault fails one check.
+
+    Args:
+        url: the feed's address.
+        http: a client with the headers that the publisher wants to see; yours to close.
+        partitions: how many partitions the feed has, if it only speaks ZeroEventHub v1.
+        only: names of the checks to make; none for all.
+
+    Raises:
+        ConfigurationError: the address or a name is wrong.
+        Unreachable: there is no answer from the address.
+        Forbidden: the feed asks for credentials.
+        NotFound: there is no feed at the address.
+    """
+    all_chosen = _choose(only)
+    probe = Probe(url, http)
+    first = _greet(probe)
+    v2 = first.ok or (first.status not in _V1_ANSWERS and partitions is None)
+    if not v2 and partitions is None:
+        raise ConfigurationError(
+            f"{probe.address} does not answer discovery ({first.status}); if it is a feed of "
+            "ZeroEventHub v1, say how many partitions it has."
+        )
+    # Each version has a probe of its own, and so judges its own refusals.
+    subject_v1 = _v1_subject(Probe(url, http), partitions)
+    probe.end = time.monotonic() + LONGEST
+    if subject_v1 is not None:
+        subject_v1.probe.end = probe.end
+    subjects = {False: Subject(probe) if v2 else None, True: subject_v1}
+    found: dict[str, str] = {}
+    for chosen in all_chosen:
+        result = _make(chosen, subjects[chosen.v1])
+        if result.outcome is Outcome.FAIL:
+            finder = found.setdefault(result.fault, chosen.name)
+            if finder != chosen.name:
+                seen = f"It meets the fault that {finder} has found: {result.reason}"
+                result = replace(result, outcome=Outcome.SKIP, reason=seen)
+        yield result
+
+
+def _choose(only: Collection[str]) -> list[Check]:
+    known = all_checks()
+    if unknown := sorted(set(only) - set(known)):
+        raise ConfigurationError(f"There is no check {unknown[0]!r}: --list shows their names.")
+    return [one for one in known.values() if not only or one.name in only]
+
+
+def _greet(probe: Probe) -> Answer:
+    try:
+        answer = probe.ask()
+    except Finding as finding:
+        raise Unreachable(f"{probe.address} cannot be reached. {finding.reason}") from None
+    if answer.status in {401, 403}:
+        raise Forbidden(f"{probe.address} asks who you are ({answer.status}): give a header by -H.")
+    if answer.status in {404, 405, 410}:
+        raise NotFound(f"There is no feed at {probe.address} ({answer.status}).")
+    if 300 <= answer.status < 400:  # noqa: PLR2004 - the class of redirections
+        raise NotFound(f"{probe.address} has moved ({answer.status}): give the feed's own address.")
+    return answer
+
+
+def _v1_subject(probe: Probe, partitions: int | None) -> Subject | None:
+    """Return the feed as v1 sees it, if it speaks v1."""
+    if partitions is not None:
+        return Subject(probe, range(partitions))
+    try:
+        subject = Subject(probe, sorted(Subject(probe).partitions()))
+        answer = subject.send([*subject.parameters(), ("pagesizehint", "1")])
+    except Finding:
+        return None
+    return subject if answer.ok and b'"partition"' in answer.body else None

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
-from zeroeventhub.conformance.answer import Answer
-from zeroeventhub.conformance.check import Outcome, Result
+from zeroeventhub.conformance.answer import Answer, Outcome
+from zeroeventhub.conformance.check import Result
 
 __all__ = ["as_document", "as_junit", "as_lines", "first_bytes", "summary"]
 

@@ -13,8 +13,16 @@ from urllib.parse import quote, urlencode
 import httpx
 import msgspec
 
-from zeroeventhub.conformance.answer import Answer, Checkpoint, PageText, SentEvent
-from zeroeventhub.conformance.check import Finding, Outcome, fail, skip
+from zeroeventhub.conformance.answer import (
+    Answer,
+    Checkpoint,
+    Finding,
+    Outcome,
+    PageText,
+    SentEvent,
+    fail,
+    skip,
+)
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import FIRST
 

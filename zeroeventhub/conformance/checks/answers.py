@@ -4,8 +4,8 @@ from contextlib import suppress
 
 import msgspec
 
-from zeroeventhub.conformance.answer import Answer, PageText
-from zeroeventhub.conformance.check import Finding, check, fail, note, register, skip
+from zeroeventhub.conformance.answer import Answer, Finding, PageText, fail, note, skip
+from zeroeventhub.conformance.check import check, register
 from zeroeventhub.conformance.subject import (
     BAD_REQUEST,
     HINT,

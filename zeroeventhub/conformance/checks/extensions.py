@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from zeroeventhub.conformance.answer import Answer, Checkpoint, PageText, SentEvent
-from zeroeventhub.conformance.check import check, fail, register, skip
+from zeroeventhub.conformance.answer import Answer, Checkpoint, PageText, SentEvent, fail, skip
+from zeroeventhub.conformance.check import check, register
 from zeroeventhub.conformance.checks.layout import EXTENSION_REQUESTS
 from zeroeventhub.conformance.checks.requests import NO_CURSOR
 from zeroeventhub.conformance.subject import BAD_REQUEST, Subject, Walk, expect

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import Any
 
-from zeroeventhub.conformance.check import check, fail, note, skip
+from zeroeventhub.conformance.answer import fail, note, skip
+from zeroeventhub.conformance.check import check
 from zeroeventhub.conformance.subject import BAD_REQUEST, CONFLICT, Subject, expect
 from zeroeventhub.protocol import (
     CURSOR_OF_COUNT,

@@ -4,8 +4,8 @@ from collections import Counter
 from functools import partial
 from itertools import islice
 
-from zeroeventhub.conformance.answer import Checkpoint, SentEvent
-from zeroeventhub.conformance.check import check, fail, skip
+from zeroeventhub.conformance.answer import Checkpoint, SentEvent, fail, skip
+from zeroeventhub.conformance.check import check
 from zeroeventhub.conformance.checks.requests import BAD_CURSOR_STATUSES, NO_CURSOR, refuses
 from zeroeventhub.conformance.subject import BAD_REQUEST, Subject, Walk, expect
 from zeroeventhub.protocol import CAUGHT_UP, EVENT_TYPES, FIRST, LAST, STOP, WAIT

@@ -4,8 +4,8 @@ import json
 from collections import Counter
 from functools import partial
 
-from zeroeventhub.conformance.answer import PageText
-from zeroeventhub.conformance.check import Outcome, check, fail, note, skip
+from zeroeventhub.conformance.answer import Outcome, PageText, fail, note, skip
+from zeroeventhub.conformance.check import check
 from zeroeventhub.conformance.subject import BAD_REQUEST, MOST_PARTITIONS, Subject, Walk, expect
 from zeroeventhub.protocol import FIRST, LAST
 

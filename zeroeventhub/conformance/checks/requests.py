@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from zeroeventhub.conformance.check import check, fail, note, register
+from zeroeventhub.conformance.answer import fail, note
+from zeroeventhub.conformance.check import check, register
 from zeroeventhub.conformance.subject import BAD_REQUEST, CONFLICT, Subject, expect
 from zeroeventhub.protocol import FIRST
 
