@@ -1,4 +1,4 @@
-"""Tell OpenTelemetry and Prometheus what consumers and publishers do."""
+"""Report to OpenTelemetry and Prometheus what consumers and publishers do."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -7,9 +7,8 @@ from zeroeventhub.errors import require
 
 if TYPE_CHECKING:
     from zeroeventhub.telemetry.open_telemetry import OpenTelemetry
-    from zeroeventhub.telemetry.open_telemetry_publisher import OpenTelemetryPublisher
     from zeroeventhub.telemetry.prometheus import Prometheus, lag_collector
-    from zeroeventhub.telemetry.prometheus_publisher import PrometheusPublisher
+    from zeroeventhub.telemetry.publishers import OpenTelemetryPublisher, PrometheusPublisher
 
 __all__ = [
     "OpenTelemetry",
@@ -20,13 +19,12 @@ __all__ = [
 ]
 
 # Imported when first asked for: each needs what only its extra installs.
-_EXTRAS = {"open_telemetry": "opentelemetry", "prometheus": "prometheus_client"}
-_LAZY = {
-    "OpenTelemetry": "open_telemetry",
-    "OpenTelemetryPublisher": "open_telemetry_publisher",
-    "Prometheus": "prometheus",
-    "PrometheusPublisher": "prometheus_publisher",
-    "lag_collector": "prometheus",
+_MODULES = {
+    "OpenTelemetry": ("open_telemetry", "opentelemetry"),
+    "OpenTelemetryPublisher": ("publishers", "opentelemetry"),
+    "Prometheus": ("prometheus", "prometheus_client"),
+    "PrometheusPublisher": ("publishers", "prometheus_client"),
+    "lag_collector": ("prometheus", "prometheus_client"),
 }
 
 
@@ -37,9 +35,8 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     """Import a public name of an extra when it is first asked for."""
-    if name not in _LAZY:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = _LAZY[name]
-    package = _EXTRAS[module.removesuffix("_publisher")]
+    module, package = _MODULES[name]
     require(package, extra=package.removesuffix("_client"), user=f"{name} of telemetry")
     return getattr(import_module(f"{__name__}.{module}"), name)

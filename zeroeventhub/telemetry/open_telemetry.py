@@ -1,7 +1,8 @@
-"""Tell OpenTelemetry what consumers do."""
+"""Report to OpenTelemetry what consumers do."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -13,31 +14,28 @@ from opentelemetry.trace.propagation.tracecontext import (
 
 from zeroeventhub.client import Client
 from zeroeventhub.consumer.store.store import CursorStore
-from zeroeventhub.protocol import Event, Lag
-from zeroeventhub.telemetry.consumer_metrics import (
-    LAG_EVENTS,
-    LAG_TIME,
-    METRICS,
-    OPEN_LETTERS,
+from zeroeventhub.protocol import Event
+from zeroeventhub.telemetry.consumers import ConsumerMetrics, LagGauges
+from zeroeventhub.telemetry.metrics import (
+    CONSUMER_METRICS,
+    LAG_METRICS,
     SECONDS,
+    Collect,
     Kind,
-    LagReading,
-    LettersReading,
-    Measuring,
     Metric,
 )
 from zeroeventhub.wire.cloud_event import traceparent
 
 __all__ = [
-    "SYSTEM",
-    "Meter",
     "OpenTelemetry",
+    "OpenTelemetryInstruments",
+    "describe_current_span",
 ]
 
 RELEASE = version("zeroeventhub")
 
-SYSTEM = {"messaging.system": "zeroeventhub"}
-_ATTRIBUTES = {
+_SYSTEM = {"messaging.system": "zeroeventhub"}
+_NAMES = {
     "consumer": "messaging.consumer.group.name",
     "partition": "messaging.destination.partition.id",
     "error": "error.type",
@@ -49,58 +47,63 @@ _ATTRIBUTES = {
 }
 """What labels are called in OpenTelemetry's semantic conventions, where they have them."""
 
-Observed = Iterable[tuple[float, Sequence[str | int]]]
-"""Values, each with its labels."""
 
-
-class Meter:
+class OpenTelemetryInstruments:
     """Keep the measurements of some metrics.
 
     Args:
-        kept: those.
+        kept: the metrics that are recorded.
         provider: makes them; None for the global one.
     """
 
     def __init__(self, kept: Iterable[Metric], provider: metrics.MeterProvider | None) -> None:
         self._meter = metrics.get_meter("zeroeventhub", RELEASE, provider)
-        self._records = {metric: self._recorder(metric) for metric in kept}
+        self._recorders = {metric.name: self._recorder(metric) for metric in kept}
 
-    def record(self, metric: Metric, value: float, *labels: str | int) -> None:
-        """Keep a measurement, with a value for each of the metric's labels."""
-        self._records[metric](value, _named(metric, labels))
+    def record(self, name: str, value: float, *labels: str | int) -> None:
+        """Keep a measurement of a metric, with a value for each of its labels."""
+        self._recorders[name](value, labels)
 
-    def observe(self, metric: Metric, look: Callable[[], Observed]) -> None:
-        """Look a gauge up whenever metrics are collected."""
+    def observe(self, metrics: Sequence[Metric], collect: Collect) -> None:
+        """Look gauges up whenever metrics are collected."""
+        for metric in metrics:
+            self._meter.create_observable_gauge(
+                _name(metric),
+                [partial(_observe, metric, collect)],
+                unit=metric.unit,
+                description=metric.description,
+            )
 
-        def callback(_: metrics.CallbackOptions) -> Iterable[metrics.Observation]:
-            for value, labels in look():
-                yield metrics.Observation(value, _named(metric, labels))
-
-        self._meter.create_observable_gauge(
-            _name(metric), [callback], unit=metric.unit, description=metric.description
-        )
-
-    def _recorder(self, metric: Metric) -> Callable[[float, dict[str, str | int]], None]:
-        """Make what keeps the measurements of a metric."""
+    def _recorder(self, metric: Metric) -> Callable[[float, Sequence[str | int]], None]:
+        """Return the function that keeps the measurements of a metric, with their labels."""
         described: dict[str, Any] = {"unit": metric.unit, "description": metric.description}
+        keep: Callable[[float, dict[str, str | int]], None]
         match metric.kind:
             case Kind.COUNTER:
-                return self._meter.create_counter(_name(metric), **described).add
+                keep = self._meter.create_counter(_name(metric), **described).add
             case Kind.GAUGE:
-                return self._meter.create_gauge(_name(metric), **described).set
+                keep = self._meter.create_gauge(_name(metric), **described).set
             case Kind.HISTOGRAM:
                 described["explicit_bucket_boundaries_advisory"] = SECONDS
-                return self._meter.create_histogram(_name(metric), **described).record
+                keep = self._meter.create_histogram(_name(metric), **described).record
+        return lambda value, labels: keep(value, _attributes(metric, labels))
 
 
 def _name(metric: Metric) -> str:
-    return f"zeroeventhub.{metric.side}.{metric.name}"
+    return f"zeroeventhub.{metric.name}"
 
 
-def _named(metric: Metric, values: Sequence[str | int]) -> dict[str, str | int]:
+def _observe(
+    metric: Metric, collect: Collect, _: metrics.CallbackOptions
+) -> Iterable[metrics.Observation]:
+    for value, labels in collect(metric.name):
+        yield metrics.Observation(value, _attributes(metric, labels))
+
+
+def _attributes(metric: Metric, values: Sequence[str | int]) -> dict[str, str | int]:
     """Name the values of a metric's labels; an empty one is left out."""
     named = zip(metric.labels, values, strict=True)
-    return SYSTEM | {_ATTRIBUTES[label]: value for label, value in named if value != ""}
+    return _SYSTEM | {_NAMES[label]: value for label, value in named if value != ""}
 
 
 MOST_LINKS = 128
@@ -109,7 +112,7 @@ MOST_LINKS = 128
 _propagator = TraceContextTextMapPropagator()
 
 
-class OpenTelemetry(Measuring):
+class OpenTelemetry(ConsumerMetrics):
     """Trace and measure consumers with OpenTelemetry.
 
     Args:
@@ -122,9 +125,8 @@ class OpenTelemetry(Measuring):
         tracer_provider: trace.TracerProvider | None = None,
         meter_provider: metrics.MeterProvider | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(OpenTelemetryInstruments(CONSUMER_METRICS, meter_provider))
         self._tracer = trace.get_tracer("zeroeventhub", RELEASE, tracer_provider)
-        self._meter = Meter(METRICS, meter_provider)
 
     @contextmanager
     def applying(self, consumer: str, partition: int, events: Sequence[Event]) -> Iterator[None]:
@@ -140,7 +142,7 @@ class OpenTelemetry(Measuring):
             kind=trace.SpanKind.CONSUMER,
             links=links,
             attributes={
-                **SYSTEM,
+                **_SYSTEM,
                 "messaging.operation.name": "process",
                 "messaging.operation.type": "process",
                 "messaging.consumer.group.name": consumer,
@@ -165,23 +167,14 @@ class OpenTelemetry(Measuring):
             store: has the consumer's cursors; made with a sync engine.
             name: the consumer's name.
         """
-        reading = LagReading(client, store, name)
+        self._instruments.observe(LAG_METRICS, LagGauges(client, store, name).collect)
 
-        def found(value: Callable[[Lag], float | None]) -> Observed:
-            for partition, lag in reading.read().items():
-                if (seen := value(lag)) is not None:
-                    yield seen, (name, str(partition))
 
-        self._meter.observe(LAG_EVENTS, lambda: found(lambda lag: lag.events))
-        letters = LettersReading(store, name)
-        self._meter.observe(
-            OPEN_LETTERS,
-            lambda: ((count, (name, str(number))) for number, count in letters.read().items()),
-        )
-        self._meter.observe(LAG_TIME, lambda: found(lambda lag: lag.seconds))
-
-    def _record(self, metric: Metric, value: float, *labels: str) -> None:
-        self._meter.record(metric, value, *labels)
+def describe_current_span(attributes: Mapping[str, str | float]) -> None:
+    """Set attributes of the current span, if one is recorded."""
+    span = trace.get_current_span()
+    if span.is_recording():
+        span.set_attributes({**_SYSTEM, **attributes})
 
 
 def _origins(events: Sequence[Event]) -> tuple[Context | None, list[trace.Link]]:

@@ -1,4 +1,4 @@
-"""What OpenTelemetry is shown of consumers, and of what Prometheus is shown as well."""
+"""The spans of consumers."""
 
 import pytest
 from opentelemetry import trace
@@ -7,18 +7,15 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
-from prometheus_client import generate_latest
 
 from zeroeventhub import Event
-from zeroeventhub.errors import Diverged, Fenced
-from zeroeventhub.telemetry import OpenTelemetry, Prometheus
-from zeroeventhub.telemetry.consumer_metrics import METRICS
+from zeroeventhub.errors import Fenced
+from zeroeventhub.telemetry import OpenTelemetry
 
 CONSUMER = "billing"
 ONE, TWO = "1" * 32, "2" * 32
 IDENTITY = {"messaging.system": "zeroeventhub", "messaging.consumer.group.name": CONSUMER}
 PAGE = {**IDENTITY, "messaging.destination.partition.id": "3"}
-LABELS = {"consumer": CONSUMER, "partition": "3"}
 
 
 @pytest.fixture
@@ -122,64 +119,3 @@ def test_error_is_recorded(spans, observer, collected):
     assert recorded.attributes["exception.message"] == "It has moved."
     (point,) = collected()["apply.duration"].data.data_points
     assert point.count == 1
-
-
-NAMES = {"error": "error.type", "state": "zeroeventhub.dead_letter.state"}
-"""How OpenTelemetry calls labels."""
-
-COUNTED = [
-    ("events", PAGE, {}, 7),
-    ("pages", PAGE, {}, 2),
-    ("failures", PAGE, {"error": "KeyError"}, 2),
-    ("dead_letters", PAGE, {"state": "failed"}, 2),
-    ("dead_letters", PAGE, {"state": "held"}, 1),
-    ("retries", PAGE, {"error": "KeyError"}, 2),
-    ("retries", IDENTITY, {"error": "Diverged"}, 1),
-    ("backoff", PAGE, {"error": "KeyError"}, 3.5),
-    ("backoff", IDENTITY, {"error": "Diverged"}, 4),
-    ("fenced", PAGE, {}, 1),
-    ("duplicates", PAGE, {}, 4),
-]
-
-
-def test_every_hook_is_measured(observer, collected, registry, value):
-    """Each thing that a consumer tells shows in a metric of its own, of both kinds of telemetry;
-    failures and pauses are told apart by the kind of their error, never by its text.
-    """
-    for one in (observer, Prometheus(registry)):
-        one.fetched(CONSUMER, 3, 5, 0.2)
-        with one.applying(CONSUMER, 3, []):
-            assert value("consumer_apply_duration_seconds_count", **LABELS) is None
-        one.committed(CONSUMER, 3, 5)
-        one.committed(CONSUMER, 3, 2)
-        for number in (1, 2):
-            one.failed(CONSUMER, 3, KeyError(f"secret {number}"), number)
-            one.set_aside(CONSUMER, 3, 1, number - 1)
-            one.waited(CONSUMER, 3, KeyError("secret"), number + 0.25)
-        one.waited(CONSUMER, None, Diverged("secret"), 4.0)
-        one.fenced(CONSUMER, 3)
-        one.duplicate(CONSUMER, 3, 4)
-        one.halted(CONSUMER, 3, KeyError("secret"))
-        one.held(CONSUMER, frozenset({3, 4}))
-    metrics = collected()
-    assert {name: metric.unit for name, metric in metrics.items()} == {
-        metric.name: metric.unit for metric in METRICS
-    }
-    found = {name: list(metric.data.data_points) for name, metric in metrics.items()}
-    for name, where, labels, expected in COUNTED:
-        attributes = where | {NAMES[label]: text for label, text in labels.items()}
-        assert [p.value for p in found[name] if dict(p.attributes) == attributes] == [expected]
-        unit = "_seconds" if name == "backoff" else ""
-        shown = {**LABELS, "partition": "3" if where == PAGE else "", **labels}
-        assert value(f"consumer_{name}{unit}_total", **shown) == expected
-    for name, where, expected in (("partition_halted", PAGE, 1), ("partitions_held", IDENTITY, 2)):
-        assert [(dict(p.attributes), p.value) for p in found[name]] == [(where, expected)]
-    (fetch,), (apply,) = found["fetch.duration"], found["apply.duration"]
-    assert (fetch.sum, apply.count) == (0.2, 1)
-    assert fetch.explicit_bounds[:2] == (0.005, 0.01)
-    assert value("consumer_fetch_duration_seconds_sum", **LABELS) == 0.2
-    for bound, count in (("0.1", 0), ("0.25", 1), ("60.0", 1)):
-        assert value("consumer_fetch_duration_seconds_bucket", le=bound, **LABELS) == count
-    assert value("consumer_apply_duration_seconds_count", **LABELS) == 1
-    assert "secret" not in str(found)
-    assert b"secret" not in generate_latest(registry)

@@ -14,7 +14,7 @@ from zeroeventhub.publisher.horizon import HorizonReport
 from zeroeventhub.publisher.ordering import Blocker
 from zeroeventhub.server import Answered
 from zeroeventhub.telemetry import OpenTelemetryPublisher, PrometheusPublisher
-from zeroeventhub.telemetry.publisher_metrics import HORIZON_METRICS, PUBLISHER_METRICS
+from zeroeventhub.telemetry.metrics import HORIZON_METRICS, PUBLISHER_METRICS
 
 ROUTE = {"feed": "orders", "route": "events"}
 PAGE = Answered(
@@ -45,6 +45,11 @@ class Watched:
         return self.report
 
 
+def short(metric):
+    """The name of a metric without whose it is."""
+    return metric.name.removeprefix("publisher.")
+
+
 def test_answer_is_measured(registry, value, reader, collected):
     """Requests, events, bytes, the time without the waiting and waiters show by route."""
     for observer in (
@@ -63,7 +68,7 @@ def test_answer_is_measured(registry, value, reader, collected):
     assert value("publisher_waiters", feed="orders") == 3
     assert b"alice" not in generate_latest(registry)
     found = {name: metric.data.data_points for name, metric in collected().items()}
-    assert {metric.name for metric in PUBLISHER_METRICS} == {*found}
+    assert {short(metric) for metric in PUBLISHER_METRICS} == {*found}
     where = {
         "messaging.system": "zeroeventhub",
         "messaging.destination.name": "orders",
@@ -114,7 +119,7 @@ def test_age_and_oldest_blocker_of_each_horizon_are_shown(registry, value, reade
     assert b"4712" not in shown
     assert b'blocker_age_seconds{feed="invoices"' not in shown
     found = {name: metric.data.data_points for name, metric in collected().items()}
-    assert {metric.name for metric in HORIZON_METRICS} == {*found}
+    assert {short(metric) for metric in HORIZON_METRICS} == {*found}
     assert found["blocker.age"][0].value == 73.5
     assert found["blocker.age"][0].attributes["zeroeventhub.blocker.pid"] == 4711
 

@@ -1,0 +1,207 @@
+"""The table of metrics, and lookups of what is measured when metrics are collected."""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from threading import Lock
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from zeroeventhub.errors import ZeroEventHubError
+
+__all__ = [
+    "CONSUMER_METRICS",
+    "HORIZON_METRICS",
+    "LAG_METRICS",
+    "PUBLISHER_METRICS",
+    "SECONDS",
+    "Collect",
+    "Instruments",
+    "Kind",
+    "Lookup",
+    "Metric",
+    "Observations",
+]
+
+SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+"""Where the buckets of a histogram of seconds end; a feed may wait for 30 before it answers."""
+
+
+class Kind(Enum):
+    """Say how measurements add up: to a sum that grows, to the last one, or to a distribution."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """Describe a metric.
+
+    Attributes:
+        name: what is measured, in words with dots between.
+        kind: how measurements add up.
+        unit: as UCUM has it.
+        labels: what tells its series apart.
+        description: one sentence.
+    """
+
+    name: str
+    kind: Kind
+    unit: str
+    labels: tuple[str, ...]
+    description: str
+
+
+def _table(text: str) -> tuple[Metric, ...]:
+    """Read metrics, two lines each: name, kind, unit and labels; below them the description."""
+    lines = [line.strip() for line in text.strip().splitlines()]
+    return tuple(
+        Metric(name, Kind(kind), unit, tuple(labels), description)
+        for (name, kind, unit, *labels), description in zip(
+            map(str.split, lines[::2]), lines[1::2], strict=True
+        )
+    )
+
+
+CONSUMER_METRICS: Final = _table(
+    """
+    consumer.events  counter  {event}  consumer partition
+        Events that were applied and committed.
+    consumer.pages  counter  {page}  consumer partition
+        Pages that were applied and committed.
+    consumer.fetch.duration  histogram  s  consumer partition
+        How long the feed took for a page, with its waiting.
+    consumer.apply.duration  histogram  s  consumer partition
+        How long the transaction of a page took.
+    consumer.failures  counter  {failure}  consumer partition error
+        Tries to apply a page that raised.
+    consumer.dead_letters  counter  {event}  consumer partition state
+        Events set aside: failed, or held back behind one of their key.
+    consumer.duplicates  counter  {event}  consumer partition
+        Events that the inbox dropped, because they came twice.
+    consumer.fenced  counter  {commit}  consumer partition
+        Commits refused because another process has gone on.
+    consumer.retries  counter  {retry}  consumer partition error
+        Pauses before something is tried again.
+    consumer.backoff  counter  s  consumer partition error
+        Time spent in those pauses.
+    consumer.partitions_held  gauge  {partition}  consumer
+        Partitions that this process holds by lease.
+    consumer.partition_halted  gauge  1  consumer partition
+        1 for a partition that stands still, 0 once it goes on.
+    """
+)
+"""What the hooks of a consumer's observer measure."""
+
+LAG_METRICS: Final = _table(
+    """
+    consumer.lag.events  gauge  {event}  consumer partition
+        Events behind the consumer's cursor; at least so many.
+    consumer.lag.time  gauge  s  consumer partition
+        How long ago the first of these events happened.
+    consumer.dead_letters.open  gauge  {event}  consumer partition
+        Dead letters that are neither settled nor discarded.
+    """
+)
+"""What is looked up of a consumer when metrics are collected."""
+
+PUBLISHER_METRICS: Final = _table(
+    """
+    publisher.requests  counter  {request}  feed route status
+        Requests that were answered.
+    publisher.events  counter  {event}  feed route
+        Events in answers; not those of streams.
+    publisher.sent  counter  By  feed route
+        Bytes in the bodies of answers; not those of streams.
+    publisher.answer.duration  histogram  s  feed route
+        How long the feed took for an answer, without its waiting at the head.
+    publisher.waiters  gauge  {request}  feed
+        Requests that wait at the head now.
+    """
+)
+"""What the hooks of a publisher's observer measure."""
+
+HORIZON_METRICS: Final = _table(
+    """
+    publisher.horizon.age  gauge  s  feed
+        How long the oldest position that is drawn and not settled has been seen so.
+    publisher.blocker.age  gauge  s  feed pid
+        How long the oldest writer that holds the horizon back has been open.
+    publisher.blocker.query_age  gauge  s  feed pid
+        How long ago the last statement of this writer began.
+    publisher.unpublished  gauge  1  feed
+        1 while the table has events that are in no partition of the feed, otherwise 0.
+    publisher.longest_event  gauge  By  feed
+        How long the longest event is that this process has read; some consumers take 65,535 bytes.
+    publisher.registered  gauge  {consumer}  feed
+        Consumers that say how far they have come, for which trimming waits.
+    """
+)
+"""What is looked up of a feed when metrics are collected."""
+
+Observations = Iterable[tuple[float, Sequence[str | int]]]
+"""Values of a metric, each with a value for each of its labels."""
+
+Collect = Callable[[str], Observations]
+"""Returns the values of a metric by its name, as they are now."""
+
+
+class Instruments(Protocol):
+    """Keep measurements for one system of telemetry."""
+
+    def record(self, name: str, value: float, *labels: str | int) -> None:
+        """Keep a measurement of a metric, with a value for each of its labels."""
+
+    def observe(self, metrics: Sequence[Metric], collect: Collect) -> None:
+        """Look gauges up whenever metrics are collected."""
+
+
+FRESH = 1.0
+"""Seconds for which a value is kept: several gauges of one collection take one query."""
+
+_log = logging.getLogger("zeroeventhub.telemetry")
+
+_Found = TypeVar("_Found")
+
+
+class Lookup(Generic[_Found]):
+    """Look a value up at each collection of metrics; where that fails, log why.
+
+    Args:
+        subject: what is looked up, as the log names it.
+        look_up: finds the value.
+        default: what is returned where that fails.
+        extra: the attributes of the log's record.
+    """
+
+    def __init__(
+        self, subject: str, look_up: Callable[[], _Found], default: _Found, extra: dict[str, Any]
+    ) -> None:
+        self._subject = subject
+        self._look_up = look_up
+        self._default = default
+        self._extra = extra
+        self._lock = Lock()
+        self._value = default
+        self._read_at: float | None = None
+
+    def read(self) -> _Found:
+        """Return the value of now, or of a moment ago."""
+        with self._lock:
+            if self._read_at is None or time.monotonic() - self._read_at >= FRESH:
+                self._value = self._try()
+                self._read_at = time.monotonic()
+            return self._value
+
+    def _try(self) -> _Found:
+        try:
+            return self._look_up()
+        except ZeroEventHubError as error:
+            reason = str(error)
+        except Exception as error:  # noqa: BLE001 - other metrics are collected all the same
+            reason = f"{type(error).__name__} was raised."  # its text may have SQL in it
+        _log.warning("%s is not known: %s", self._subject, reason, extra=self._extra)
+        return self._default

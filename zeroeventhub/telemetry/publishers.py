@@ -1,0 +1,151 @@
+"""Measure what feeds do, for OpenTelemetry and for Prometheus."""
+
+from inspect import iscoroutinefunction
+from typing import TYPE_CHECKING, Protocol
+
+from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.server.app import Answered, Observer
+from zeroeventhub.telemetry.metrics import (
+    HORIZON_METRICS,
+    PUBLISHER_METRICS,
+    Instruments,
+    Lookup,
+    Observations,
+)
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import MeterProvider
+    from prometheus_client import CollectorRegistry
+
+    from zeroeventhub.publisher.horizon import HorizonReport
+
+__all__ = [
+    "OpenTelemetryPublisher",
+    "PrometheusPublisher",
+]
+
+
+class Watched(Protocol):
+    """Be a feed that knows its horizon, as a TableFeed does that is bound to a sync engine."""
+
+    def horizon(self) -> "HorizonReport":
+        """Return how far the feed may be read, since when that is so, and who holds it back."""
+
+
+class _PublisherMetrics(Observer):
+    """Measure what feeds do.
+
+    Args:
+        instruments: keep the measurements.
+    """
+
+    def __init__(self, instruments: Instruments) -> None:
+        self._record = instruments.record
+        self._horizons: dict[str, Lookup[HorizonReport | None]] = {}
+        instruments.observe(HORIZON_METRICS, self._collect)
+
+    def answered(self, answered: Answered) -> None:
+        """Count a request and what was answered."""
+        where = (answered.feed, answered.route)
+        self._record("publisher.requests", 1, *where, answered.status)
+        self._record("publisher.events", answered.events, *where)
+        self._record("publisher.sent", answered.size, *where)
+        self._record(
+            "publisher.answer.duration", max(0.0, answered.seconds - answered.waited), *where
+        )
+
+    def waiting(self, feed: str, requests: int) -> None:
+        """Show how many requests wait."""
+        self._record("publisher.waiters", requests, feed)
+
+    def observe_horizon(self, feed: Watched, name: str = "feed") -> None:
+        """Show how old a feed's horizon is, whenever metrics are collected, and who holds it back.
+
+        Where the horizon cannot be had, nothing is shown and the log says why.
+
+        Args:
+            feed: a TableFeed that is bound to a sync engine; it need not be the one that is
+                served.
+            name: the name of the feed's routes.
+
+        Raises:
+            ConfigurationError: the feed has no horizon, or is bound to an async engine.
+        """
+        horizon = getattr(feed, "horizon", None)
+        if horizon is None or iscoroutinefunction(horizon):
+            raise ConfigurationError(
+                "Metrics are collected by sync code: to show a feed's horizon, give a TableFeed "
+                "that is bound to a sync engine, as by feed.bind(create_engine(…))."
+            )
+        self._horizons[name] = Lookup(
+            f"The horizon of feed {name!r}", horizon, None, {"feed": name}
+        )
+
+    def _collect(self, metric: str) -> Observations:
+        """Yield the values of a metric, of each feed or of its oldest blocker."""
+        for name, horizon in self._horizons.items():
+            if (report := horizon.read()) is None:
+                continue
+            match metric:
+                case "publisher.horizon.age":
+                    yield report.age, (name,)
+                case "publisher.unpublished":
+                    yield float(report.unpublished is not None), (name,)
+                case "publisher.longest_event":
+                    yield report.longest_event, (name,)
+                case "publisher.registered":
+                    yield report.registered, (name,)
+            for blocker in report.blockers[:1]:
+                labels = (name, "" if blocker.pid is None else blocker.pid)
+                if metric == "publisher.blocker.age":
+                    yield blocker.age.total_seconds(), labels
+                elif metric == "publisher.blocker.query_age" and blocker.query_age is not None:
+                    yield blocker.query_age.total_seconds(), labels
+
+
+class PrometheusPublisher(_PublisherMetrics):
+    """Measure feeds for Prometheus; one observer for all feeds of a process.
+
+    Args:
+        registry: where the metrics are registered; None for the client library's own registry.
+
+    Raises:
+        ConfigurationError: the registry has these metrics already.
+    """
+
+    def __init__(self, registry: "CollectorRegistry | None" = None) -> None:
+        from zeroeventhub.telemetry.prometheus import PrometheusInstruments  # noqa: PLC0415 - of another extra
+
+        super().__init__(
+            PrometheusInstruments(
+                PUBLISHER_METRICS,
+                registry,
+                instead="make one PrometheusPublisher(), and give it to all feeds of the process.",
+            )
+        )
+
+
+class OpenTelemetryPublisher(_PublisherMetrics):
+    """Measure feeds with OpenTelemetry, and describe answers in the spans of the host.
+
+    Args:
+        meter_provider: makes the metrics; None for the global one.
+    """
+
+    def __init__(self, meter_provider: "MeterProvider | None" = None) -> None:
+        from zeroeventhub.telemetry import open_telemetry  # noqa: PLC0415 - of another extra
+
+        super().__init__(open_telemetry.OpenTelemetryInstruments(PUBLISHER_METRICS, meter_provider))
+        self._describe = open_telemetry.describe_current_span
+
+    def answered(self, answered: Answered) -> None:
+        """Count a request, and describe the answer in the current span, if one is recorded."""
+        super().answered(answered)
+        self._describe(
+            {
+                "messaging.destination.name": answered.feed,
+                "messaging.batch.message_count": answered.events,
+                "zeroeventhub.route": answered.route,
+                "zeroeventhub.waited": answered.waited,
+            }
+        )
