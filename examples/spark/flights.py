@@ -21,8 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from sqlalchemy import Engine, insert
 
-from zeroeventhub.cli.demo.flights import FLIGHTS, read_flights
-from zeroeventhub.cli.demo.publisher import departures, open_departures
+from zeroeventhub.cli.demo import FLIGHTS, departures, open_departures, read_flights
 from zeroeventhub.spark import register
 
 COLUMNS = "flight_number INT, carrier STRING, origin STRING, scheduled TIMESTAMP_NTZ, delay INT"

@@ -165,15 +165,11 @@ from zeroeventhub.cli import main
 """
 
 COUNTED_TWICE = """
-from zeroeventhub.consumer import partition_follower
-from zeroeventhub.cli import main
-from zeroeventhub.cli.demo import command
+from zeroeventhub.cli import demo, main
 
-truth = command.true_totals
-command.true_totals = lambda flights: truth(flights - 1)
-# Without kills, and without a long wait at the end.
-command._Demo._schedule = lambda demo: []
-partition_follower.LONGEST_WAIT = 0.1
+truth = demo.true_totals
+demo.true_totals = lambda flights: truth(flights - 1)
+demo.kill_schedule = lambda dice, flights: []
 """
 
 

@@ -2,7 +2,7 @@
 
 from harness.planted import Planted
 
-_MISTAKES = ("tests/integration/cli/test_mistakes.py",)
+_MISTAKES = ("tests/integration/cli/test_commands.py",)
 _CURSORS = ("tests/integration/cli/test_cursors.py",)
 
 PLANTED = (
@@ -22,10 +22,10 @@ PLANTED = (
     ),
     Planted(
         "check --strict fails for warnings",
-        "cli/maintaining.py",
+        "cli/maintenance.py",
         '{"error", "warning"} if strict else {"error"}',
         '{"error"} if strict else {"error", "warning"}',
-        ("tests/integration/cli/test_check.py", "-k", "sqlite"),
+        ("tests/integration/cli/test_maintenance.py", "-k", "mends_it and sqlite"),
     ),
     Planted(
         "conformance ends with exit code 1 where a check failed",
@@ -36,29 +36,29 @@ PLANTED = (
     ),
     Planted(
         "sync does not begin in the middle of a feed",
-        "cli/reading.py",
+        "cli/reader.py",
         "store.cursors(connection, consumer) and not landing.exists(connection)",
         "store.cursors(connection, consumer) and landing is None",
-        ("tests/integration/cli/test_sync.py", "-k", "sqlite or not (postgresql or mariadb)"),
+        ("tests/integration/cli/test_reader.py", "-k", "sqlite or not (postgresql or mariadb)"),
     ),
     Planted(
         "cursors reset empties tables in the transaction that moves the cursors",
         "cli/cursors.py",
-        "            deleted = {\n",
-        "            connection.commit()\n            deleted = {\n",
+        "        deleted = {\n",
+        "        connection.commit()\n        deleted = {\n",
         _CURSORS,
     ),
     Planted(
         "an operator is asked before anything is changed",
-        "cli/cursors.py",
+        "cli/output.py",
         "    if not yes:\n",
         "    if yes:\n",
         _CURSORS,
     ),
     Planted(
         "the demo fails where its sums are not the truth",
-        "cli/demo/command.py",
-        "    if not result.equal:\n",
+        "cli/demo.py",
+        '    if not result["equal"]:\n',
         "    if result is None:\n",
         ("tests/acceptance/test_command_line.py", "-k", "says_what_is_wrong"),
     ),

@@ -8,12 +8,20 @@ import click
 from sqlalchemy.exc import SQLAlchemyError
 
 from zeroeventhub.cli.conformance import conformance
-from zeroeventhub.cli.cursors import cursors
+from zeroeventhub.cli.cursors import cursors, lag
 from zeroeventhub.cli.dead_letters import dead_letters
 from zeroeventhub.cli.demo import demo
-from zeroeventhub.cli.lag import lag, progress
-from zeroeventhub.cli.maintaining import check, compact, ddl, erase, horizon, seal, trim
-from zeroeventhub.cli.reading import discover, sync, tail
+from zeroeventhub.cli.maintenance import (
+    check,
+    compact,
+    ddl,
+    erase,
+    horizon,
+    progress,
+    seal,
+    trim,
+)
+from zeroeventhub.cli.reader import discover, sync, tail
 from zeroeventhub.cli.serve import serve
 from zeroeventhub.errors import (
     ConfigurationError,
@@ -84,24 +92,7 @@ def commands(*, verbose: bool) -> None:
 
 
 for command in (
-    *(
-        check,
-        compact,
-        conformance,
-        cursors,
-        ddl,
-        dead_letters,
-        demo,
-        discover,
-        erase,
-        horizon,
-        lag,
-        progress,
-        seal,
-        serve,
-        sync,
-        tail,
-        trim,
-    ),
+    *(check, compact, conformance, cursors, ddl, dead_letters, demo, discover, erase),
+    *(horizon, lag, progress, seal, serve, sync, tail, trim),
 ):
     commands.add_command(command)

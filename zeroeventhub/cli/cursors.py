@@ -1,52 +1,47 @@
-"""Cursors of consumers: show, set, move and forget them."""
+"""Cursors of consumers: show, set, move and forget them, and show how far they lag."""
 
-import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from itertools import groupby
-from typing import Any
 
 import click
 from sqlalchemy import Connection, Engine, delete
 
 from zeroeventhub.cli.options import (
-    FeedAddress,
+    NAMED_CURSORS,
+    agreed,
     as_json,
+    consumer_option,
     feed_options,
-    open_client,
-    open_database,
-    reflect,
+    moment,
+    option_group,
+    store_option,
 )
+from zeroeventhub.cli.output import confirm, duration, report, table
+from zeroeventhub.cli.reader import cursors_at
+from zeroeventhub.cli.tables import open_database, reflect
+from zeroeventhub.client import Client
+from zeroeventhub.consumer.lag import lag as find_lag
 from zeroeventhub.consumer.store.admin import CursorStatus
 from zeroeventhub.consumer.store.store import CursorStore
 from zeroeventhub.errors import ConfigurationError, printable
-from zeroeventhub.protocol import FIRST, LAST
+from zeroeventhub.protocol import FIRST
 from zeroeventhub.spark.offsets import committed_offsets
 
 __all__ = [
-    "agreed",
-    "consumer_option",
     "cursors",
     "expect_consumer",
-    "go_ahead",
+    "lag",
     "open_store",
-    "store_option",
 ]
 
-store_option = click.option(
-    "--store", "database", required=True, metavar="DATABASE_URL", help="Where the cursors are."
-)
 
-consumer_option = click.option("--consumer", required=True, help="The consumer's name.")
-
-agreed = click.option("--yes", is_flag=True, help="Do not ask before anything is changed.")
+_TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
-@contextmanager
-def open_store(url: str) -> Iterator[tuple[Engine, CursorStore]]:
-    """Open a store, and its database, for as long as a command runs.
+def open_store(url: str) -> tuple[Engine, CursorStore]:
+    """Open a store and its database.
 
     Raises:
         ConfigurationError: there is none at this address, or one of another version.
@@ -55,7 +50,7 @@ def open_store(url: str) -> Iterator[tuple[Engine, CursorStore]]:
     store = CursorStore(engine)
     with engine.connect() as connection:
         store.check_tables(connection)
-    yield engine, store
+    return engine, store
 
 
 def expect_consumer(connection: Connection, store: CursorStore, consumer: str) -> None:
@@ -70,104 +65,7 @@ def expect_consumer(connection: Connection, store: CursorStore, consumer: str) -
         raise ConfigurationError(f"This store has no consumer {printable(consumer)!r}; {others}.")
 
 
-def go_ahead(question: str, *, yes: bool) -> None:
-    """End the command unless its user agrees; what is asked is not part of the output."""
-    if not yes:
-        click.confirm(f"{question} Go on?", abort=True, err=True)
-
-
-def document(value: Any) -> str:
-    """Write a dataclass, or a list of them, as JSON."""
-    found = [asdict(one) for one in value] if isinstance(value, list) else asdict(value)
-    return json.dumps(found, default=_plain)
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if isinstance(value, bytes):
-        return value.decode()
-    raise TypeError(type(value).__name__)
-
-
-def put(
-    engine: Engine,
-    store: CursorStore,
-    consumer: str,
-    cursors: Mapping[int, str],
-    *,
-    yes: bool,
-    as_json: bool,
-) -> None:
-    """Ask, put cursors elsewhere, and say so.
-
-    Args:
-        engine: the store's database.
-        store: where the cursors are.
-        consumer: the consumer's name.
-        cursors: by partition.
-        yes: do not ask.
-        as_json: say it for machines.
-    """
-    before = _cursors(engine, store, consumer)
-    lines = [
-        f"  partition {number}: {printable(before.get(number, 'none'))} -> {printable(cursor)}"
-        for number, cursor in sorted(cursors.items())
-    ]
-    go_ahead(
-        f"Consumer {printable(consumer)} will go on elsewhere, so that events are repeated or left "
-        "out:\n" + "\n".join(lines) + "\n",
-        yes=yes,
-    )
-    with engine.begin() as connection:
-        for number, cursor in sorted(cursors.items()):
-            store.set(connection, consumer, number, cursor)
-    if as_json:
-        listed = [
-            {"partition": number, "before": before.get(number), "cursor": cursor}
-            for number, cursor in sorted(cursors.items())
-        ]
-        click.echo(json.dumps({"consumer": consumer, "partitions": listed}))
-    else:
-        click.echo("\n".join(line.strip() for line in lines))
-
-
-def stream_cursors(
-    engine: Engine, store: CursorStore, consumer: str, checkpoint: str, source: str | None
-) -> dict[int, str]:
-    """Return where a consumer goes on behind a stream of Spark, by partition.
-
-    Partitions that the stream has not begun are left out: a consumer starts them by itself.
-
-    Args:
-        engine: the store's database.
-        store: where the cursors are.
-        consumer: the consumer's name.
-        checkpoint: the folder of the stream's checkpoint.
-        source: the stream's source that is the feed; None if it has one.
-
-    Raises:
-        ConfigurationError: the checkpoint does not say it, or the consumer has been where the
-            stream has not.
-    """
-    offsets = committed_offsets(checkpoint, source)
-    passed = {*offsets.cursors, *(one for line in offsets.cursor_from.values() for one in line)}
-    before = _cursors(engine, store, consumer)
-    if further := [one for one in before if one not in passed and before[one] != FIRST]:
-        raise ConfigurationError(
-            f"Consumer {printable(consumer)} has a cursor in partition {min(further)}, which the "
-            "stream has not begun, and would leave out what is before that: let it start there "
-            "again by `zeroeventhub cursors reset`, or take another name."
-        )
-    return dict(offsets.cursors)
-
-
-def _cursors(engine: Engine, store: CursorStore, consumer: str) -> dict[int, str]:
-    with engine.connect() as connection:
-        return store.cursors(connection, consumer)
-
-
-_NAMES = {"first": FIRST, "last": LAST}
+cursor_options = option_group(store_option, consumer_option)
 
 partition_option = click.option(
     "--partition",
@@ -203,8 +101,7 @@ def cursors() -> None:
 @as_json
 def list_(database: str, *, consumer: str | None, as_json: bool) -> None:
     """List the consumers of a store."""
-    with open_store(database) as (engine, store):
-        found = _standings(engine, store, consumer)
+    engine, store = open_store(database)
     listed = [
         _Listed(
             name,
@@ -212,42 +109,37 @@ def list_(database: str, *, consumer: str | None, as_json: bool) -> None:
             len({place.owner for place in places} - {None}),
             max(place.updated_at for place in places),
         )
-        for name, group in groupby(found, lambda place: place.consumer)
+        for name, group in groupby(_statuses(engine, store, consumer), lambda one: one.consumer)
         if (places := list(group))
     ]
-    if as_json:
-        click.echo(document(listed))
-        return
-    for one in listed:
-        click.echo(
-            f"{printable(one.consumer)}: partitions {one.partitions}, processes {one.processes}, "
-            f"moved {_moment(one.updated_at)}"
-        )
+    lines = (
+        f"{printable(one.consumer)}: partitions {one.partitions}, processes {one.processes}, "
+        f"moved {one.updated_at:{_TIME}}"
+        for one in listed
+    )
+    report(listed, lines, as_json=as_json)
 
 
 @cursors.command()
-@store_option
-@consumer_option
+@cursor_options
 @as_json
 def show(database: str, *, consumer: str, as_json: bool) -> None:
     """Show where a consumer stands in each partition, and which process reads it."""
-    with open_store(database) as (engine, store):
-        found = _standings(engine, store, consumer)
-    if as_json:
-        click.echo(document(found))
-        return
-    for place in found:
-        notes = [f"epoch {place.epoch}", f"moved {_moment(place.updated_at)}"]
-        if place.ended:
-            notes.append("read to its end")
-        if place.owner is not None:
-            notes.append(f"read by {printable(place.owner)}, for {place.lease_seconds:.0f} s yet")
-        click.echo(f"partition {place.partition}: {printable(place.cursor)}; {'; '.join(notes)}")
+    found = _statuses(*open_store(database), consumer)
+    report(found, map(_line, found), as_json=as_json)
+
+
+def _line(place: CursorStatus) -> str:
+    notes = [f"epoch {place.epoch}", f"moved {place.updated_at:{_TIME}}"]
+    if place.ended:
+        notes.append("read to its end")
+    if place.owner is not None:
+        notes.append(f"read by {printable(place.owner)}, for {place.lease_seconds:.0f} s yet")
+    return f"partition {place.partition}: {printable(place.cursor)}; {'; '.join(notes)}"
 
 
 @cursors.command("set")
-@store_option
-@consumer_option
+@cursor_options
 @click.option("--partition", type=click.IntRange(0), help="The partition.")
 @click.argument("cursor", metavar="[first|last|CURSOR]", required=False)
 @click.option(
@@ -279,37 +171,65 @@ def set_(
 
     DIR is the stream's checkpointLocation. Let the query end before, by Trigger.AvailableNow.
     """
-    with open_store(database) as (engine, store):
-        match partition, cursor, checkpoint, source:
-            case int() as number, str() as place, None, None:
-                found = {number: _NAMES.get(place, place)}
-            case None, None, str() as folder, _:
-                found = stream_cursors(engine, store, consumer, folder, source)
-            case _:
-                raise ConfigurationError(
-                    "Say --partition and a cursor, or --from-spark-checkpoint in their place."
-                )
-        put(engine, store, consumer, found, yes=yes, as_json=as_json)
+    engine, store = open_store(database)
+    before = _cursors(engine, store, consumer)
+    match partition, cursor, checkpoint, source:
+        case int() as number, str() as place, None, None:
+            found = {number: NAMED_CURSORS.get(place, place)}
+        case None, None, str() as folder, _:
+            found = _stream_cursors(before, consumer, folder, source)
+        case _:
+            raise ConfigurationError(
+                "Say --partition and a cursor, or --from-spark-checkpoint in their place."
+            )
+    _set_cursors(engine, store, consumer, found, yes=yes, as_json=as_json)
+
+
+def _stream_cursors(
+    before: Mapping[int, str], consumer: str, checkpoint: str, source: str | None
+) -> dict[int, str]:
+    """Return where a consumer goes on after a stream of Spark, by partition.
+
+    Partitions that the stream has not begun are left out: a consumer starts them by itself.
+
+    Args:
+        before: the consumer's cursors, by partition.
+        consumer: its name.
+        checkpoint: the folder of the stream's checkpoint.
+        source: the stream's source that is the feed; None if it has one.
+
+    Raises:
+        ConfigurationError: the checkpoint does not say it, or the consumer has been where the
+            stream has not.
+    """
+    offsets = committed_offsets(checkpoint, source)
+    passed = {*offsets.cursors, *(one for line in offsets.cursor_from.values() for one in line)}
+    if further := [one for one in before if one not in passed and before[one] != FIRST]:
+        raise ConfigurationError(
+            f"Consumer {printable(consumer)} has a cursor in partition {min(further)}, which the "
+            "stream has not begun, and would leave out what is before that: let it start there "
+            "again by `zeroeventhub cursors reset`, or take another name."
+        )
+    return dict(offsets.cursors)
 
 
 @cursors.command()
 @feed_options
 @click.option(
     "--time",
-    "moment",
+    callback=moment,
     required=True,
     metavar="TIME",
     help="The moment, with its time zone, such as 2026-01-31T12:00:00Z.",
 )
-@store_option
-@consumer_option
+@cursor_options
 @partition_option
 @agreed
 @as_json
 def seek(
     *,
-    feed: FeedAddress,
-    moment: str,
+    client: Client,
+    time: datetime,
     database: str,
     consumer: str,
     chosen: tuple[int, ...],
@@ -320,22 +240,43 @@ def seek(
 
     The feed at URL says which cursors these are. About the inbox, see `cursors set`.
     """
-    try:
-        time = datetime.fromisoformat(moment)
-    except ValueError:
-        raise ConfigurationError(
-            "--time takes a moment with its time zone, such as 2026-01-31T12:00:00Z."
-        ) from None
-    with open_store(database) as (engine, store):
-        with open_client(feed) as client:
-            numbers = chosen or [partition.id for partition in client.discover().partitions]
-            found = {number: client.cursor_at(time, number) for number in numbers}
-        put(engine, store, consumer, found, yes=yes, as_json=as_json)
+    engine, store = open_store(database)
+    found = cursors_at(client, time, chosen)
+    _set_cursors(engine, store, consumer, found, yes=yes, as_json=as_json)
+
+
+def _set_cursors(
+    engine: Engine,
+    store: CursorStore,
+    consumer: str,
+    cursors: Mapping[int, str],
+    *,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Ask, set the cursors of some partitions, and report where they were."""
+    before = _cursors(engine, store, consumer)
+    changes = [
+        {"partition": number, "before": before.get(number), "cursor": cursor}
+        for number, cursor in sorted(cursors.items())
+    ]
+    lines = [
+        f"partition {number}: {printable(before.get(number, 'none'))} -> {printable(cursor)}"
+        for number, cursor in sorted(cursors.items())
+    ]
+    confirm(
+        f"Consumer {printable(consumer)} will go on elsewhere, so that events are repeated or left "
+        "out:\n" + "".join(f"  {line}\n" for line in lines),
+        yes=yes,
+    )
+    with engine.begin() as connection:
+        for number, cursor in sorted(cursors.items()):
+            store.set(connection, consumer, number, cursor)
+    report({"consumer": consumer, "partitions": changes}, lines, as_json=as_json)
 
 
 @cursors.command()
-@store_option
-@consumer_option
+@cursor_options
 @partition_option
 @click.option(
     "--to",
@@ -368,35 +309,36 @@ def reset(
 
     With --empty, what it has written is built anew: cursors and tables are of one moment.
     """
-    if cursor not in _NAMES and len(chosen) != 1:
+    if cursor not in NAMED_CURSORS and len(chosen) != 1:
         raise ConfigurationError("A cursor belongs to one partition: say --partition as well.")
-    with open_store(database) as (engine, store):
-        known = {place.partition for place in _standings(engine, store, consumer)}
-        _check_known(known, chosen, consumer)
-        tables = [reflect(engine, name) for name in emptied]
-        names = ", ".join(map(printable, emptied))
-        go_ahead(
-            f"Consumer {printable(consumer)} will start again in partition "
-            f"{', '.join(map(str, sorted(chosen or known)))}, and its dead letters there and what "
-            "its inbox knows are forgotten"
-            + (f"; all rows of {names} are deleted." if names else "; effects may be repeated."),
-            yes=yes,
+    engine, store = open_store(database)
+    known = {place.partition for place in _statuses(engine, store, consumer)}
+    if unknown := set(chosen) - known:
+        raise ConfigurationError(
+            f"Consumer {printable(consumer)!r} has no cursor in partition {min(unknown)}; "
+            f"it has them in {', '.join(map(str, sorted(known)))}."
         )
-        with engine.begin() as connection:
-            count = store.reset(connection, consumer, chosen or None, _NAMES.get(cursor, cursor))
-            deleted = {
-                name: connection.execute(delete(table)).rowcount
-                for name, table in zip(emptied, tables, strict=True)
-            }
-    if as_json:
-        click.echo(json.dumps({"consumer": consumer, "partitions": count, "deleted": deleted}))
-        return
-    click.echo(f"Partitions that start again: {count}")
-    for name, rows in deleted.items():
-        click.echo(f"Rows deleted from {printable(name)}: {rows:,}")
+    tables = {name: reflect(engine, name) for name in emptied}
+    names = ", ".join(map(printable, tables))
+    confirm(
+        f"Consumer {printable(consumer)} will start again in partition "
+        f"{', '.join(map(str, sorted(chosen or known)))}, and its dead letters there and what "
+        "its inbox knows are forgotten"
+        + (f"; all rows of {names} are deleted." if names else "; effects may be repeated."),
+        yes=yes,
+    )
+    start = NAMED_CURSORS.get(cursor, cursor)
+    with engine.begin() as connection:
+        count = store.reset(connection, consumer, chosen or None, start)
+        deleted = {
+            name: connection.execute(delete(table)).rowcount for name, table in tables.items()
+        }
+    document = {"consumer": consumer, "partitions": count, "deleted": deleted}
+    rows = (f"Rows deleted from {printable(name)}: {rows:,}" for name, rows in deleted.items())
+    report(document, [f"Partitions that start again: {count}", *rows], as_json=as_json)
 
 
-def _standings(engine: Engine, store: CursorStore, consumer: str | None) -> list[CursorStatus]:
+def _statuses(engine: Engine, store: CursorStore, consumer: str | None) -> list[CursorStatus]:
     """Return where consumers stand; refuse a name that none has."""
     with engine.connect() as connection:
         if consumer is not None:
@@ -405,13 +347,28 @@ def _standings(engine: Engine, store: CursorStore, consumer: str | None) -> list
     return [place for place in found if consumer in {None, place.consumer}]
 
 
-def _check_known(known: set[int], chosen: tuple[int, ...], consumer: str) -> None:
-    if unknown := set(chosen) - known:
-        raise ConfigurationError(
-            f"Consumer {printable(consumer)!r} has no cursor in partition {min(unknown)}; "
-            f"it has them in {', '.join(map(str, sorted(known)))}."
-        )
+def _cursors(engine: Engine, store: CursorStore, consumer: str) -> dict[int, str]:
+    with engine.connect() as connection:
+        return store.cursors(connection, consumer)
 
 
-def _moment(moment: datetime) -> str:
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+@click.command()
+@feed_options
+@cursor_options
+@as_json
+def lag(*, client: Client, database: str, consumer: str, as_json: bool) -> None:
+    """Show how many events of the feed at URL a consumer has not read, and how old the first is.
+
+    A feed that does not count them is read, up to 10,000 events for each partition.
+    """
+    engine, store = open_store(database)
+    with engine.connect() as connection:
+        expect_consumer(connection, store, consumer)
+    found = find_lag(client, store, consumer)
+    listed = [{"partition": number, **asdict(lag)} for number, lag in found.items()]
+    rows = [("partition", "events", "behind")]
+    rows += [
+        (str(number), f"{lag.events:,}{'' if lag.exact else '+'}", duration(lag.seconds))
+        for number, lag in found.items()
+    ]
+    report({"consumer": consumer, "partitions": listed}, table(rows), as_json=as_json)

@@ -1,19 +1,13 @@
 """`zeroeventhub dead-letters`: events that could not be applied, and what is to become of them."""
 
-import json
+from collections.abc import Iterator
 
 import click
 from sqlalchemy import Connection
 
-from zeroeventhub.cli.cursors import (
-    agreed,
-    consumer_option,
-    expect_consumer,
-    go_ahead,
-    open_store,
-    store_option,
-)
-from zeroeventhub.cli.options import as_json
+from zeroeventhub.cli.cursors import expect_consumer, open_store
+from zeroeventhub.cli.options import agreed, as_json, consumer_option, option_group, store_option
+from zeroeventhub.cli.output import confirm, report
 from zeroeventhub.consumer.store.dead_letters import DeadLetter
 from zeroeventhub.consumer.store.store import CursorStore
 from zeroeventhub.errors import ConfigurationError, printable
@@ -23,7 +17,13 @@ __all__ = ["dead_letters"]
 _WIDTH = 120
 """How many characters of an error are listed."""
 
-ids_argument = click.argument("ids", metavar="[ID]...", nargs=-1, type=click.IntRange(0, 2**63 - 1))
+_ID = click.IntRange(0, 2**63 - 1)
+
+letters_options = option_group(
+    store_option,
+    consumer_option,
+    click.argument("ids", metavar="[ID]...", nargs=-1, type=_ID),
+)
 
 
 @click.group("dead-letters")
@@ -41,47 +41,36 @@ def list_(
     database: str, *, consumer: str, partition: int | None, limit: int | None, as_json: bool
 ) -> None:
     """List the dead letters of a consumer, the oldest first."""
-    with open_store(database) as (engine, store), engine.connect() as connection:
+    engine, store = open_store(database)
+    with engine.connect() as connection:
         expect_consumer(connection, store, consumer)
         letters = store.dead_letters.letters(connection, consumer, partition=partition, limit=limit)
-    if as_json:
-        click.echo(json.dumps([_described(letter) for letter in letters]))
-        return
-    for letter in letters:
-        click.echo(_line(letter))
+    report([_described(letter) for letter in letters], map(_line, letters), as_json=as_json)
 
 
 @dead_letters.command()
 @store_option
 @consumer_option
-@click.argument("id", type=click.IntRange(0, 2**63 - 1))
+@click.argument("id", type=_ID)
 @as_json
 def show(database: str, *, consumer: str, id: int, as_json: bool) -> None:  # noqa: A002 - its name
     """Show a dead letter: the event, and the error that applying it ended in."""
-    with open_store(database) as (engine, store), engine.connect() as connection:
+    engine, store = open_store(database)
+    with engine.connect() as connection:
         letter = store.dead_letters.get(connection, consumer, id)
-    if as_json:
-        click.echo(json.dumps(_described(letter)))
-        return
-    click.echo(_line(letter))
-    for name, value in sorted(letter.event.headers.items()):
-        click.echo(f"header {printable(name)}: {printable(value)}")
-    click.echo(printable(letter.event.raw.decode()))
-    if letter.traceback:
-        click.echo(printable(letter.traceback, keep="\n"), nl=False)
+    report(_described(letter), _lines(letter), as_json=as_json)
 
 
 @dead_letters.command()
-@store_option
-@consumer_option
-@ids_argument
+@letters_options
 @as_json
 def retry(database: str, *, consumer: str, ids: tuple[int, ...], as_json: bool) -> None:
     """Have dead letters applied once more, these or all.
 
     Letters that are held back follow those that they wait for by themselves.
     """
-    with open_store(database) as (engine, store), engine.begin() as connection:
+    engine, store = open_store(database)
+    with engine.begin() as connection:
         for letter in _chosen(store, connection, consumer, ids):
             if letter.state == "held":
                 raise ConfigurationError(
@@ -89,19 +78,15 @@ def retry(database: str, *, consumer: str, ids: tuple[int, ...], as_json: bool) 
                     "follows it by itself: retry or discard that one."
                 )
         count = store.dead_letters.retry(connection, consumer, ids or None)
-    if as_json:
-        click.echo(json.dumps({"marked": count}))
-        return
-    click.echo(
+    line = (
         f"Dead letters marked: {count}. The consumer that is running applies them, or its next "
         "run; one that has an earlier failed letter of its key waits for that."
     )
+    report({"marked": count}, [line], as_json=as_json)
 
 
 @dead_letters.command()
-@store_option
-@consumer_option
-@ids_argument
+@letters_options
 @agreed
 @as_json
 def discard(
@@ -111,15 +96,14 @@ def discard(
 
     Letters that are held back behind one that is forgotten are applied then.
     """
-    with open_store(database) as (engine, store):
-        with engine.connect() as connection:
-            which = f"dead letters {', '.join(map(str, ids))}" if ids else "all dead letters"
-            _chosen(store, connection, consumer, ids)
-        name = printable(consumer)
-        go_ahead(f"The events of {which} of {name} are lost to it for good.", yes=yes)
-        with engine.begin() as connection:
-            count = store.dead_letters.discard(connection, consumer, ids or None)
-    click.echo(json.dumps({"discarded": count}) if as_json else f"Dead letters forgotten: {count}")
+    engine, store = open_store(database)
+    with engine.connect() as connection:
+        _chosen(store, connection, consumer, ids)
+    which = f"dead letters {', '.join(map(str, ids))}" if ids else "all dead letters"
+    confirm(f"The events of {which} of {printable(consumer)} are lost to it for good.", yes=yes)
+    with engine.begin() as connection:
+        count = store.dead_letters.discard(connection, consumer, ids or None)
+    report({"discarded": count}, [f"Dead letters forgotten: {count}"], as_json=as_json)
 
 
 def _chosen(
@@ -131,7 +115,7 @@ def _chosen(
 
 
 def _line(letter: DeadLetter) -> str:
-    told = {
+    state = {
         "failed": f"failed after {letter.tries} tries",
         "held": "held back",
         "retry": f"to be applied again after {letter.tries} tries",
@@ -139,10 +123,20 @@ def _line(letter: DeadLetter) -> str:
     parts = [f"{letter.id}", f"partition {letter.partition}"]
     if letter.key is not None:
         parts.append(f"key {_cut(letter.key)}")
-    parts += [told[letter.state], f"{letter.created_at:%Y-%m-%dT%H:%M:%SZ}"]
+    parts += [state[letter.state], f"{letter.created_at:%Y-%m-%dT%H:%M:%SZ}"]
     if letter.error:
         parts.append(_cut(letter.error.partition("\n")[0]))
     return "  ".join(parts)
+
+
+def _lines(letter: DeadLetter) -> Iterator[str]:
+    """Show all of a letter to an operator."""
+    yield _line(letter)
+    for name, value in sorted(letter.event.headers.items()):
+        yield f"header {printable(name)}: {printable(value)}"
+    yield printable(letter.event.raw.decode())
+    if letter.traceback:
+        yield printable(letter.traceback, keep="\n").removesuffix("\n")
 
 
 def _cut(text: str) -> str:

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from zeroeventhub.cli.published import open_feed, publish_options
+from zeroeventhub.cli.tables import open_feed, publish_options
 from zeroeventhub.errors import ConfigurationError, FeedFailure, Unavailable, require
 from zeroeventhub.protocol import FIRST, FeedInfo
 from zeroeventhub.server import Observer, feed_routes
@@ -102,14 +102,13 @@ def serve(
             raise ConfigurationError(
                 f"{option} is a path as it is; it has no parameters in braces."
             )
-    engine, feed = open_feed(**table)
-    bound: Any = feed.bind(engine)
-    _try(bound)
-    shown, observer = ([], None) if metrics is None else _metrics(metrics, bound)
+    feed = open_feed(**table)
+    _try(feed)
+    shown, observer = ([], None) if metrics is None else _metrics(metrics, feed)
     # Everybody may read what is served here, so every cache may keep it.
     routes = feed_routes(
         path,
-        bound,
+        feed,
         shared_cache=True,
         http_feed=http_feed,
         server_sent_events=server_sent_events,
@@ -119,7 +118,7 @@ def serve(
     )
     application = Starlette(routes=[*shown, *routes])
     mounted = path.strip("/")
-    info = bound.info()
+    info = feed.info()
     run_web(application, host, port, lambda url: _announce(info, f"{url}/{mounted}".rstrip("/")))
 
 

@@ -4,12 +4,13 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from harness.command_line import invoke
 from harness.readers import mounted
 from harness.shop import metadata, orders, place
 from harness.stores import NAME
 from sqlalchemy import update
 
-from zeroeventhub import TableFeed
+from zeroeventhub import CursorStore, TableFeed
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
@@ -37,6 +38,34 @@ def feed(shop):
     published = TableFeed(orders, partitions=2, time="placed", cloudevents=True, **columns)
     with mounted(published, shop) as url:
         yield url
+
+
+@pytest.fixture
+def expect_refusal(sqlite, sqlite_url, tmp_path, monkeypatch):
+    """A function that runs a command which must fail, with two orders and a consumer around."""
+    metadata.create_all(sqlite)
+    store = CursorStore(sqlite)
+    with sqlite.begin() as connection:
+        place(connection, 2, partitions=2)
+        store.create_tables(connection)
+        store.load(connection, NAME, 0)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty.db").touch()
+    places = {
+        "{shop}": sqlite_url,
+        "{empty}": "sqlite:///empty.db",
+        "{missing}": "sqlite:///missing.db",
+    }
+
+    def expect_refusal(arguments, code, words):
+        before = set(tmp_path.iterdir())
+        shown = invoke(*(places.get(part, part) for part in arguments))
+        assert (shown.exit_code, shown.stdout) == (code, "")
+        assert words in shown.stderr
+        assert "Traceback" not in shown.stderr
+        assert set(tmp_path.iterdir()) == before
+
+    return expect_refusal
 
 
 @pytest.fixture

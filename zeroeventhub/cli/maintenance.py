@@ -1,35 +1,29 @@
-"""Look after a feed's table and archive: check, horizon, ddl, trim, compact, seal and erase."""
+"""Look after a feed's table and archive: check it, show its horizon, trim, compact, seal, erase."""
 
-import json
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 from sqlalchemy import CheckConstraint, Dialect
 from sqlalchemy.schema import AddConstraint, DropConstraint
 
-from zeroeventhub.cli.cursors import agreed, go_ahead
-from zeroeventhub.cli.options import (
-    Meters,
-    age,
-    as_json,
-    open_table,
-    partitions_option,
-    table_options,
-)
-from zeroeventhub.cli.published import open_feed, publish_options
-from zeroeventhub.errors import ConfigurationError, Unavailable
+from zeroeventhub.cli.options import age, agreed, as_json, consumer_option, older_than_option
+from zeroeventhub.cli.output import Meters, confirm, duration, report
+from zeroeventhub.cli.output import table as in_columns
+from zeroeventhub.cli.tables import open_feed, open_table, publish_options, table_options
+from zeroeventhub.errors import ConfigurationError, Gone, Unavailable, printable
+from zeroeventhub.protocol import Lag
 from zeroeventhub.publisher.checks import Finding
 from zeroeventhub.publisher.ordering import Source
-from zeroeventhub.publisher.progress import Progress
+from zeroeventhub.publisher.progress import Progress, Registered
 from zeroeventhub.publisher.retention import MarkTable
 from zeroeventhub.publisher.sealing import SEGMENT_EVENTS
-from zeroeventhub.publisher.trimming import ROWS, TrimPlan
+from zeroeventhub.publisher.trimming import ROWS
 
 __all__ = [
     "check",
@@ -37,6 +31,7 @@ __all__ = [
     "ddl",
     "erase",
     "horizon",
+    "progress",
     "seal",
     "trim",
 ]
@@ -47,7 +42,7 @@ PATIENCE = 30.0
 _Answer = TypeVar("_Answer")
 
 
-def patiently(ask: Callable[[], _Answer]) -> _Answer:
+def _retry_until_ready(ask: Callable[[], _Answer]) -> _Answer:
     """Ask something of a feed until its horizon is known.
 
     Raises:
@@ -77,32 +72,25 @@ def check(*, strict: bool, as_json: bool, **table: Any) -> None:
     Takes the options of `zeroeventhub serve`. Exit codes: 0 it can be published, 1 it cannot, or
     there are warnings and --strict, 2 there was nothing to check.
     """
-    engine, feed = open_feed(**table)
-    bound: Any = feed.bind(engine)
+    feed = open_feed(**table)
     try:
-        findings: list[Finding] = bound.check()
+        findings: list[Finding] = feed.check()
     except Unavailable as error:
         raise click.ClickException(str(error)) from error
-    if as_json:
-        click.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
-    else:
-        for finding in findings:
-            _show(finding)
+    report(findings, map(_described, findings), as_json=as_json, indent=2)
     failing = {"error", "warning"} if strict else {"error"}
     if any(finding.level in failing for finding in findings):
         sys.exit(FAILED)
 
 
-def _show(finding: Finding) -> None:
+def _described(finding: Finding) -> str:
     mark = click.style(f"{finding.level:7}", fg=_COLOURS[finding.level])
-    click.echo(f"{mark}  {finding.subject:10}  {finding.sentence}")
-    if finding.statement is not None:
-        click.echo(f"{'':21}{finding.statement}")
+    statement = "" if finding.statement is None else f"\n{'':21}{finding.statement}"
+    return f"{mark}  {finding.subject:10}  {finding.sentence}{statement}"
 
 
 @click.command()
 @table_options
-@partitions_option
 @as_json
 def horizon(*, as_json: bool, **table: Any) -> None:
     """Show how far a feed over a table may be read, and the open writers, the oldest first.
@@ -126,28 +114,21 @@ def horizon(*, as_json: bool, **table: Any) -> None:
     unpublished = feed.bind(engine).horizon().unpublished
     held_back = settled is None or settled < (highest or 0)
     age = max((blocker.age.total_seconds() for blocker in blockers), default=0) if held_back else 0
-    if as_json:
-        document = {
-            "settled": settled,
-            "highest": highest,
-            "age": age,
-            "blockers": [asdict(blocker) for blocker in blockers],
-            "unpublished": unpublished,
-        }
-        click.echo(json.dumps(document, default=lambda age: age.total_seconds()))
-        return
     known = "not known yet: it waits for the writers below" if settled is None else settled
     line = f"horizon {known}" + ("" if highest is None else f", last number drawn {highest}")
-    click.echo(line + (f", held back for at most {age:.1f} s" if age else ""))
-    for blocker in blockers:
-        click.echo(str(blocker))
-    if unpublished is not None:
-        click.echo(unpublished)
+    line += f", held back for at most {age:.1f} s" if age else ""
+    document = {
+        "settled": settled,
+        "highest": highest,
+        "age": age,
+        "blockers": blockers,
+        "unpublished": unpublished,
+    }
+    report(document, [line, *map(str, blockers), *filter(None, [unpublished])], as_json=as_json)
 
 
 @click.command()
 @table_options
-@partitions_option
 @click.option("--uninstall", is_flag=True, help="Print what takes it back.")
 @click.option(
     "--retention", is_flag=True, help="Print what a feed needs to be trimmed, which stays."
@@ -211,12 +192,7 @@ def _for_mysql(statements: tuple[str, ...]) -> str:
 
 @click.command()
 @publish_options
-@click.option(
-    "--older-than",
-    callback=age,
-    metavar="AGE",
-    help="Events older than this, such as 30d or 12h.",
-)
+@older_than_option
 @click.option(
     "--below", type=click.IntRange(1), metavar="POSITION", help="Events below this position."
 )
@@ -254,36 +230,26 @@ def trim(
     Takes the options of `zeroeventhub serve`: give those that the feed has. It has to know its
     mark, by what `zeroeventhub ddl --retention` prints. Stopped anywhere, it goes on next time.
     """
-    engine, feed = open_feed(**table, must_have_mark=True)
-    bound = feed.bind(engine)
-    plan = patiently(partial(bound.plan_trim, older_than=older_than, below=below, silence=silence))
+    feed = open_feed(**table, must_have_mark=True)
+    plan = _retry_until_ready(
+        partial(feed.plan_trim, older_than=older_than, below=below, silence=silence)
+    )
     if not as_json:
         click.echo(str(plan))
     trimmed = None
     if not dry_run and plan.first is not None:
-        go_ahead("These events will be deleted.", yes=yes)
-        trimmed = _carried_out(bound, plan, rows)
-    if as_json:
-        click.echo(json.dumps({**asdict(plan), "trimmed": trimmed}, default=datetime.isoformat))
-    elif trimmed is not None:
-        click.echo(f"{trimmed:,} events are gone.")
-
-
-def _carried_out(bound: Any, plan: TrimPlan, rows: int) -> int:
-    with Meters({"trimmed": plan.events if plan.exact else None}) as meters:
-        return int(
-            bound.trim(plan, rows=rows, told=lambda events, _: meters.show("trimmed", events))
-        )
+        confirm("These events will be deleted.", yes=yes)
+        with Meters({"trimmed": plan.events if plan.exact else None}) as meters:
+            trimmed = feed.trim(
+                plan, rows=rows, told=lambda events, _: meters.show("trimmed", events)
+            )
+    done = [] if trimmed is None else [f"{trimmed:,} events are gone."]
+    report({**vars(plan), "trimmed": trimmed}, done, as_json=as_json)
 
 
 @click.command()
 @publish_options
-@click.option(
-    "--older-than",
-    callback=age,
-    metavar="AGE",
-    help="Only events older than this, such as 30d or 12h.",
-)
+@older_than_option
 @agreed
 @as_json
 def compact(*, older_than: timedelta | None, yes: bool, as_json: bool, **table: Any) -> None:
@@ -294,25 +260,19 @@ def compact(*, older_than: timedelta | None, yes: bool, as_json: bool, **table: 
     say --compacted from before the first time on, or caches keep pages for ever that change here.
     Stopped anywhere, it begins anew.
     """
-    engine, feed = open_feed(**{**table, "compacted": True})
-    bound = feed.bind(engine)
-    patiently(bound.head)
-    go_ahead("Events behind which there is a later one of their key will go.", yes=yes)
+    feed = open_feed(**{**table, "compacted": True})
+    _retry_until_ready(feed.head)
+    confirm("Events behind which there is a later one of their key will go.", yes=yes)
     with Meters({"deleted": None}) as meters:
-        events = bound.compact(
+        events = feed.compact(
             older_than=older_than, told=lambda events, _: meters.show("deleted", events)
         )
-    click.echo(json.dumps({"deleted": events}) if as_json else f"{events:,} events are gone.")
+    report({"deleted": events}, [f"{events:,} events are gone."], as_json=as_json)
 
 
 @click.command()
 @publish_options
-@click.option(
-    "--older-than",
-    callback=age,
-    metavar="AGE",
-    help="Only events older than this, such as 30d or 12h.",
-)
+@older_than_option
 @click.option(
     "--segment-events",
     type=click.IntRange(1),
@@ -344,23 +304,20 @@ def seal(
     """
     if not table["archive"]:
         raise ConfigurationError("Say where to seal it: --archive with a folder, or a URL.")
-    engine, feed = open_feed(**table)
-    bound = feed.bind(engine)
-    patiently(bound.head)
+    feed = open_feed(**table)
+    _retry_until_ready(feed.head)
     with Meters({"sealed": None}) as meters:
-        found = bound.seal(
+        found = feed.seal(
             older_than=older_than,
             segment_events=segment_events,
             least=least,
             told=lambda events: meters.show("sealed", events),
         )
-    if as_json:
-        click.echo(json.dumps(asdict(found)))
-        return
-    click.echo(
+    line = (
         f"{found.events:,} events in {found.segments:,} new segments of {found.size:,} bytes; "
         f"sealed up to position {found.position}."
     )
+    report(found, [line], as_json=as_json)
 
 
 @click.command()
@@ -377,12 +334,72 @@ def erase(
     Takes the options of `zeroeventhub serve`: give those that the feed has, --archive and
     --erasable. What is still in the table stays there. Stopped anywhere, do it again.
     """
-    if not table["archive"]:
+    archive = table["archive"]
+    if not archive:
         raise ConfigurationError("Say from where: --archive with a folder, or a URL.")
     if not ids and not keys:
         raise ConfigurationError("Say which events: --event-id or --event-key, once or more.")
-    engine, feed = open_feed(**table)
-    bound = feed.bind(engine)
-    go_ahead("These events will be erased for good.", yes=yes)
-    events = bound.erase(ids=ids, keys=keys)
-    click.echo(json.dumps({"erased": events}) if as_json else f"{events:,} events were erased.")
+    if "://" not in archive and not Path(archive).exists():
+        raise ConfigurationError(f"There is no archive {archive}.")
+    feed = open_feed(**table)
+    confirm("These events will be erased for good.", yes=yes)
+    events = feed.erase(ids=ids, keys=keys)
+    report({"erased": events}, [f"{events:,} events were erased."], as_json=as_json)
+
+
+@click.group()
+def progress() -> None:
+    """Show consumers that have told a feed how far they have come, and forget some.
+
+    Trimming waits for them. The feed has to keep what they say, in the table that
+    `zeroeventhub ddl --progress` prints.
+    """
+
+
+@progress.command("list")
+@publish_options
+@as_json
+def list_(*, as_json: bool, **table: Any) -> None:
+    """List who has come how far, how many events lie behind that, and when it was heard.
+
+    Takes the options of `zeroeventhub serve`.
+    """
+    feed = open_feed(**table)
+    found = [(one, _lag(feed, one)) for one in feed.registered()]
+    rows = [("consumer", "principal", "partition", "events", "behind", "heard")]
+    rows += [
+        (
+            printable(one.consumer),
+            printable(one.principal) or "-",
+            str(one.partition),
+            "lost some" if lag is None else f"{lag.events:,}{'' if lag.exact else '+'}",
+            "unknown" if lag is None else duration(lag.seconds),
+            f"{duration(one.heard)} ago",
+        )
+        for one, lag in found
+    ]
+    report([{**vars(one), "lag": lag} for one, lag in found], in_columns(rows), as_json=as_json)
+
+
+@progress.command()
+@publish_options
+@consumer_option
+@click.option("--principal", help="Who registers it; by default whoever does.")
+@agreed
+@as_json
+def forget(*, consumer: str, principal: str | None, yes: bool, as_json: bool, **table: Any) -> None:
+    """Forget a consumer that is no more, so that trimming does not wait for it."""
+    feed = open_feed(**table)
+    confirm(f"Trimming will no longer wait for consumer {printable(consumer)}.", yes=yes)
+    places = feed.forget_progress(consumer, principal=principal)
+    document = {"consumer": consumer, "places": places}
+    report(document, [f"Places that are forgotten: {places}"], as_json=as_json)
+
+
+def _lag(feed: Any, one: Registered) -> Lag | None:
+    """Count the events after a consumer's cursor; None where some of them are gone."""
+    try:
+        found: Lag = feed.lag(one.partition, one.cursor)
+    except Gone:
+        return None
+    return found

@@ -4,21 +4,21 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Collection
 from datetime import datetime
-from typing import Any
 
 import click
 from sqlalchemy import Connection
 
 from zeroeventhub.cli.options import (
-    FeedAddress,
-    Meters,
+    NAMED_CURSORS,
     as_json,
     feed_options,
-    open_client,
-    open_database,
+    moment,
+    type_options,
 )
+from zeroeventhub.cli.output import Meters
+from zeroeventhub.cli.tables import open_database
 from zeroeventhub.client import Client
 from zeroeventhub.consumer.config import Failures
 from zeroeventhub.consumer.consumer import Consumer
@@ -27,7 +27,7 @@ from zeroeventhub.consumer.observer import Observer
 from zeroeventhub.consumer.page import PendingPage
 from zeroeventhub.consumer.store.store import CursorStore
 from zeroeventhub.errors import ConfigurationError, printable
-from zeroeventhub.protocol import EVENT_TYPES, FIRST, LAST, TypeFilter
+from zeroeventhub.protocol import EVENT_TYPES, FIRST, TypeFilter
 from zeroeventhub.wire.documents import encode_info
 
 __all__ = [
@@ -37,66 +37,30 @@ __all__ = [
 ]
 
 
-def type_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that choose events by their type."""
-    for option in (
-        click.option(
-            "--skip-event-type",
-            "skipped_types",
-            multiple=True,
-            metavar="NAME",
-            help="Pass over events of this type; can be given several times.",
-        ),
-        click.option(
-            "--event-type",
-            "only_types",
-            multiple=True,
-            metavar="NAME",
-            help="Read only events of this type; can be given several times.",
-        ),
-    ):
-        command = option(command)
-    return command
+ATTEMPTS = 5
+"""How often a request is tried, unless a command follows the feed."""
 
 
-def chosen_types(
-    client: Client, only: tuple[str, ...], skipped: tuple[str, ...]
-) -> TypeFilter | None:
-    """Return what to ask a feed for; None for all its events.
+def cursors_at(client: Client, moment: datetime, partitions: Collection[int]) -> dict[int, str]:
+    """Ask a feed for the cursors of a moment, of these partitions or of all."""
+    numbers = partitions or [partition.id for partition in client.discover().partitions]
+    return {number: client.cursor_at(moment, number) for number in numbers}
 
-    Args:
-        client: of the feed, which has to be one that filters.
-        only: the types to read.
-        skipped: the types to pass over.
 
-    Raises:
-        ConfigurationError: both were given, a name cannot be a type's, or the feed does not
-            announce that it filters.
-    """
-    if only and skipped:
-        raise ConfigurationError(
-            "Say which types of events to read or which to skip: --event-type or "
-            "--skip-event-type, not both."
-        )
-    names = only or skipped
-    if not names:
-        return None
-    types = TypeFilter(frozenset(names), skip=bool(skipped))
-    # One that ignores the filter would send events of other types as if they had been asked for.
-    if EVENT_TYPES not in client.discover().extensions:
+def _expect_filter(client: Client, types: TypeFilter | None) -> None:
+    """Refuse a filter where the feed would ignore it, and send events of other types as well."""
+    if types is not None and EVENT_TYPES not in client.discover().extensions:
         raise ConfigurationError(
             "This feed does not announce that it filters events by their type: read all of them."
         )
-    return types
 
 
 @click.command()
 @feed_options
 @as_json
-def discover(*, feed: FeedAddress, as_json: bool) -> None:
+def discover(*, client: Client, as_json: bool) -> None:
     """Show the partitions of the feed at URL, and its extensions."""
-    with open_client(feed) as client:
-        info = client.discover()
+    info = client.discover()
     if as_json:
         click.echo(encode_info(info), nl=False)
         return
@@ -117,10 +81,6 @@ def discover(*, feed: FeedAddress, as_json: bool) -> None:
         click.echo(f"partition {partition.id}" + (f": {'; '.join(notes)}" if notes else ""))
 
 
-ATTEMPTS = 3
-NAME = "tail"
-
-
 @click.command()
 @feed_options
 @click.option("--partition", type=click.IntRange(0), help="Read this partition only.")
@@ -132,6 +92,7 @@ NAME = "tail"
 )
 @click.option(
     "--since",
+    callback=moment,
     metavar="TIME",
     help="Start before the events of this moment, such as 2026-01-31T12:00:00Z.",
 )
@@ -140,14 +101,13 @@ NAME = "tail"
 @type_options
 def tail(
     *,
-    feed: FeedAddress,
+    client: Client,
     partition: int | None,
     start: str | None,
-    since: str | None,
+    since: datetime | None,
     limit: int | None,
     follow: bool,
-    only_types: tuple[str, ...],
-    skipped_types: tuple[str, ...],
+    types: TypeFilter | None,
 ) -> None:
     """Print the events of the feed at URL as NDJSON.
 
@@ -155,42 +115,38 @@ def tail(
     """
     if start is not None and since is not None:
         raise ConfigurationError("Say where to start by --from or by --since, not both.")
-    moment = None if since is None else _moment(since)
-    names = {"first": FIRST, "last": LAST}
-    cursor = FIRST if start is None else names.get(start, start)
-    chosen = None if partition is None else [partition]
-    with open_client(feed) as client:
-        if start not in {None, *names} and not chosen and len(client.discover().partitions) > 1:
-            raise ConfigurationError("A cursor belongs to one partition: say --partition as well.")
-        types = chosen_types(client, only_types, skipped_types)
-        begin = {} if moment is None else _cursors_at(client, moment, chosen)
-        # Nothing is kept, so the cursors live in memory.
-        memory = open_database("sqlite://")
-        store = CursorStore(memory)
+    chosen = [] if partition is None else [partition]
+    if start not in {None, *NAMED_CURSORS} and not chosen and len(client.discover().partitions) > 1:
+        raise ConfigurationError("A cursor belongs to one partition: say --partition as well.")
+    _expect_filter(client, types)
+    begin = {} if since is None else cursors_at(client, since, chosen)
+    # Nothing is kept, so the cursors live in memory.
+    memory = open_database("sqlite://")
+    store = CursorStore(memory)
+    with memory.begin() as connection:
+        store.create_tables(connection)
+        for number, place in begin.items():
+            store.load(connection, "tail", number, start=place)
+    left = limit
+    for page in Consumer(
+        client,
+        store,
+        "tail",
+        start=FIRST if start is None else NAMED_CURSORS.get(start, start),
+        partitions=chosen or None,
+        follow=follow,
+        limit=limit,
+        types=types,
+        attempts=None if follow else ATTEMPTS,
+    ):
+        events = page.events[:left]
+        lines = b"".join(event.raw + b"\n" for event in events)
+        sys.stdout.buffer.write(_for_terminal(lines) if sys.stdout.isatty() else lines)
+        sys.stdout.buffer.flush()
         with memory.begin() as connection:
-            store.create_tables(connection)
-            for number, place in begin.items():
-                store.load(connection, NAME, number, start=place)
-        left = limit
-        for page in Consumer(
-            client,
-            store,
-            NAME,
-            start=cursor,
-            partitions=chosen,
-            follow=follow,
-            limit=limit,
-            types=types,
-            attempts=None if follow else ATTEMPTS,
-        ):
-            events = page.events[:left]
-            lines = b"".join(event.raw + b"\n" for event in events)
-            sys.stdout.buffer.write(_for_terminal(lines) if sys.stdout.isatty() else lines)
-            sys.stdout.buffer.flush()
-            with memory.begin() as connection:
-                page.commit(connection)
-            if left is not None and (left := left - len(events)) == 0:
-                break
+            page.commit(connection)
+        if left is not None and (left := left - len(events)) == 0:
+            break
 
 
 def _for_terminal(lines: bytes) -> bytes:
@@ -199,23 +155,6 @@ def _for_terminal(lines: bytes) -> bytes:
         one if one.isprintable() or one == "\n" else json.dumps(one)[1:-1] for one in lines.decode()
     ).encode()
 
-
-def _moment(text: str) -> datetime:
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError:
-        raise ConfigurationError(
-            "--since takes a moment with its time zone, such as 2026-01-31T12:00:00Z."
-        ) from None
-
-
-def _cursors_at(client: Client, moment: datetime, chosen: list[int] | None) -> dict[int, str]:
-    """Ask for the cursors of a moment, by partition."""
-    numbers = chosen or [partition.id for partition in client.discover().partitions]
-    return {number: client.cursor_at(moment, number) for number in numbers}
-
-
-ATTEMPTS = 5
 
 LEASE = 10.0
 """Seconds for which a process that was killed keeps its partitions."""
@@ -263,7 +202,7 @@ PATIENCE = 1.0
 @as_json
 def sync(
     *,
-    feed: FeedAddress,
+    client: Client,
     database: str,
     table: str,
     consumer: str,
@@ -273,8 +212,7 @@ def sync(
     set_aside: bool,
     lease: float,
     register_progress: bool,
-    only_types: tuple[str, ...],
-    skipped_types: tuple[str, ...],
+    types: TypeFilter | None,
     as_json: bool,
 ) -> None:
     """Land the events of the feed at URL in a table, each exactly once.
@@ -286,7 +224,8 @@ def sync(
     engine = open_database(database)
     landing = LandingTable(table)
     store = CursorStore(engine)
-    with open_client(feed) as client, Meters({"landed": None}) as meters:
+    with Meters({"landed": None}) as meters:
+        _expect_filter(client, types)
         watch = _Watch(meters, lease)
         following = Consumer(
             client,
@@ -294,7 +233,7 @@ def sync(
             consumer,
             follow=follow,
             limit=page,
-            types=chosen_types(client, only_types, skipped_types),
+            types=types,
             attempts=None if follow else ATTEMPTS,
             lease=lease,
             failures=Failures(tries, "set-aside" if set_aside else "halt"),

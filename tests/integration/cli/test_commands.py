@@ -1,0 +1,42 @@
+"""What a command cannot do is said in one sentence, with an exit code."""
+
+import pytest
+
+NOWHERE = "http://127.0.0.1:1/"
+TAIL = ["tail", NOWHERE]
+SYNC = ["sync", NOWHERE, "--into", "sqlite:///stray.db", "--table", "t", "--consumer", "c"]
+TABLE = ["--database", "{shop}", "--table", "orders"]
+CONFORMANCE = ["conformance", NOWHERE]
+TRIM = ["trim", *TABLE, "--yes"]
+ERASE = ["erase", *TABLE, "--archive", "x", "--erasable"]
+LAG = ["lag", NOWHERE, "--store", "{shop}"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["check"], 2, "--database"),
+        (["seal", *TABLE], 2, "Say where to seal it"),
+        (ERASE, 2, "Say which events"),
+        ([*ERASE, "--event-id", "1"], 2, "There is no archive x."),
+        (TRIM, 2, "Say what to trim"),
+        ([*TRIM, "--older-than", "soon"], 2, "an age is written as"),
+        ([*TRIM, "--below", "3"], 2, "has no row of feed 'orders.id'"),
+        (["discover", NOWHERE], 1, "cannot be reached"),
+        (SYNC, 1, "cannot be reached"),
+        ([*TAIL, "-H", "nonsense"], 2, "'Name: value'"),
+        ([*TAIL, "--from", "first", "--since", "2026-01-31T12:00:00Z"], 2, "not both"),
+        ([*TAIL, "--since", "noon"], 2, "--since takes a moment"),
+        ([*TAIL, "--event-type", "a;b"], 2, "semicolons"),
+        (CONFORMANCE, 2, "cannot be reached"),
+        ([*CONFORMANCE, "--only", "nonsense"], 2, "'nonsense'"),
+        ([*LAG, "--consumer", "typo"], 2, "no consumer 'typo'; it has billing"),
+        ([*LAG, "--consumer", "billing"], 1, "cannot be reached"),
+        (["cursors", "list", "--store", "{missing}"], 2, "There is no database file"),
+        (["cursors", "list", "--store", "{empty}"], 2, "has no table zeroeventhub_cursors"),
+        (["nonsense"], 2, "nonsense"),
+    ],
+)
+def test_mistake_is_one_sentence_and_a_code(expect_refusal, arguments, code, words):
+    """What cannot be done is said in a sentence, without a traceback or a stray file."""
+    expect_refusal(arguments, code, words)

@@ -1,0 +1,198 @@
+"""`zeroeventhub discover`, `tail` and `sync`."""
+
+import json
+
+import pytest
+from harness.command_line import invoke
+from harness.published import install
+from harness.readers import mounted
+from harness.shop import fill, orders, place, write
+from harness.stores import call, new_store
+from harness.web import serving
+from sqlalchemy import MetaData, Table, insert, inspect, select, text
+from starlette.applications import Starlette
+
+from zeroeventhub import CursorStore, TableFeed, feed_routes
+from zeroeventhub.cli import reader
+from zeroeventhub.publisher.progress import Progress
+
+EXTENSIONS = "caught-up, cursor-of-count, cursor-of-time, event-types, lag, splits, stop, wait"
+
+
+def test_discover_shows_partitions(feed):
+    """Discover prints the partitions for people, and JSON for machines."""
+    assert invoke("discover", feed).stdout == (
+        "FeedAPI v2, token 2; each event once\n"
+        f"extensions: {EXTENSIONS}\n"
+        "partition 0\npartition 1\n"
+    )
+    document = json.loads(invoke("discover", feed, "--json").stdout)
+    assert (document["token"], document["extensions"]) == ("2", EXTENSIONS.split(", "))
+
+
+TENS = list(range(9, 100, 10))  # the numbers of the orders that are paid
+
+
+def numbers(result):
+    """The numbers of the orders that were printed, a line of JSON each."""
+    return [json.loads(line)["data"]["n"] for line in result.stdout.splitlines()]
+
+
+def test_tail_prints_events_and_nothing_else(feed):
+    """Tail prints every event as a line of JSON; nothing else is on stdout or stderr."""
+    shown = invoke("tail", feed)
+    assert sorted(numbers(shown)) == list(range(100))
+    assert (shown.stderr, shown.exit_code) == ("", 0)
+
+
+def test_tail_ends_at_the_head_though_more_comes_all_the_time(shop):
+    """Where each request finds another event, tail prints what was there, and ends."""
+    routes = feed_routes("/orders", TableFeed(orders, data="data"), shop)
+    application, coming = Starlette(routes=routes), iter(range(100, 150))
+
+    async def restless(scope, receive, send):
+        if scope["type"] == "http":
+            write(shop, 1, first=next(coming))
+        await application(scope, receive, send)
+
+    with serving(restless) as url:
+        shown = invoke("tail", f"{url}/orders")
+    assert (shown.exit_code, shown.stderr) == (0, "")
+    found = [json.loads(line)["n"] for line in shown.stdout.splitlines()]
+    assert found == [*range(len(found))]
+    assert 100 <= len(found) < 110
+
+
+def test_tail_starts_and_stops_where_it_is_asked_to(feed):
+    """Tail reads one partition, from a cursor, up to a number of events."""
+    cursor = "1-50"
+    assert numbers(invoke("tail", feed, "--partition", 1, "--from", cursor, "--limit", 3)) == [
+        *(51, 53, 55)
+    ]
+    assert numbers(invoke("tail", feed, "--limit", 7)) == list(range(0, 14, 2))
+    assert invoke("tail", feed, "--from", "last").stdout == ""
+    refused = invoke("tail", feed, "--from", cursor)
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "--partition" in refused.stderr
+
+
+def test_tail_prints_the_types_that_it_is_asked_for(feed):
+    """Tail prints events of some types, or all others; case does not matter."""
+    assert sorted(numbers(invoke("tail", feed, "--event-type", "PAID"))) == TENS
+    others = invoke("tail", feed, "--skip-event-type", "paid", "--skip-event-type", "nothing")
+    assert sorted(numbers(others)) == [n for n in range(100) if n not in TENS]
+    both = invoke("tail", feed, "--event-type", "paid", "--event-type", "placed", "--limit", 60)
+    assert len(numbers(both)) == 60
+    assert invoke("tail", feed, "--event-type", "nothing").stdout == ""
+
+
+def test_tail_starts_at_a_moment(feed):
+    """Tail prints what is of a moment or later, in every partition or in one."""
+    shown = invoke("tail", feed, "--since", "2026-01-31T12:01:30Z")
+    assert sorted(numbers(shown)) == list(range(90, 100)), shown.stderr
+    one = invoke("tail", feed, "--since", "2026-01-31T13:01:30+01:00", "--partition", 1)
+    assert numbers(one) == [91, 93, 95, 97, 99]
+    assert invoke("tail", feed, "--since", "2026-02-01T00:00:00Z").stdout == ""
+    assert len(numbers(invoke("tail", feed, "--since", "2020-01-01T00:00:00Z"))) == 100
+
+
+def sync(feed, url, *options):
+    """Run the command into a table `landed` of a database."""
+    into = ("--into", url, "--table", "landed", "--consumer", "copy", "--json")
+    return invoke("sync", feed, *into, *options)
+
+
+def landed(engine):
+    """Read what has landed, in order."""
+    table = Table("landed", MetaData(), autoload_with=engine).c
+    query = select(*(table[name] for name in ("partition", "arrival", "id", "type", "key", "data")))
+    with engine.connect() as connection:
+        ordered = query.order_by(table.partition, table.arrival)
+        return [tuple(row) for row in connection.execute(ordered)]
+
+
+def test_sync_lands_every_event_once(feed, database_url, engine, shop):
+    """Sync creates its table, lands every event with its attributes, and resumes."""
+    first = sync(feed, database_url)
+    assert (first.exit_code, json.loads(first.stdout)["landed"]) == (0, 100), first.stderr
+    rows = landed(engine)
+    assert [row[:2] for row in rows] == [(p, a) for p in range(2) for a in range(1, 51)]
+    assert rows[0][2:5] == ("1", "placed", "c0")
+    write(shop, 4, first=100, partitions=2)
+    assert json.loads(sync(feed, database_url).stdout)["landed"] == 4
+    assert len(landed(engine)) == 104
+    assert json.loads(sync(feed, database_url).stdout)["landed"] == 0
+
+
+def test_sync_does_not_begin_in_the_middle(feed, any_engine, any_database_url):
+    """A consumer that has read before is not taken to another table without its history."""
+    into = ("sync", feed, "--into", any_database_url, "--consumer", "copy", "--table")
+    assert invoke(*into, "landed").exit_code == 0
+    refused = invoke(*into, "elsewhere")
+    assert (refused.exit_code, "another --consumer" in refused.stderr) == (2, True)
+    assert not inspect(any_engine).has_table("elsewhere")
+
+
+def test_sync_lands_the_types_that_it_is_asked_for(feed, sqlite, sqlite_url):
+    """Sync lands events of some types, and passes over the others for good."""
+    paid = sync(feed, sqlite_url, "--event-type", "paid")
+    assert json.loads(paid.stdout)["landed"] == 10
+    assert {row[3] for row in landed(sqlite)} == {"paid"}
+    skipped = sync(feed, sqlite_url, "--skip-event-type", "paid")
+    assert json.loads(skipped.stdout)["landed"] == 0
+
+
+@pytest.mark.slow
+def test_sync_says_that_it_waits_for_a_process_that_died(feed, sqlite, sqlite_url, monkeypatch):
+    """Sync names the consumer whose other processes hold the leases, and lands all after them."""
+    monkeypatch.setattr(reader, "PATIENCE", 0.1)
+    store = new_store(sqlite)
+    call(store, store.leases.claim, "dead", range(2), seconds=1, share=True, name="copy")
+    shown = sync(feed, sqlite_url, "--lease", 0.6)
+    assert (shown.exit_code, json.loads(shown.stdout)["landed"]) == (0, 100)
+    assert shown.stderr.count("Other processes of consumer 'copy' hold its partitions") == 1
+
+
+@pytest.fixture
+def poison(shop):
+    """An order that PostgreSQL refuses, for its JSON has U+0000, and four orders after it."""
+    with shop.begin() as connection:
+        connection.execute(insert(orders), [{"part": 0, "data": {"n": 100, "name": "\0"}}])
+        place(connection, 4, first=101, partitions=2)
+
+
+@pytest.mark.usefixtures("poison")
+@pytest.mark.parametrize("sets_aside", [False, True])
+def test_sync_at_an_event_that_cannot_land(feed, postgresql, postgresql_url, sets_aside):
+    """Sync halts the partition and says where, or writes a dead letter and goes on."""
+    flags = ["--set-aside"] if sets_aside else []
+    shown = sync(feed, postgresql_url, "--tries", 2, *flags)
+    store = CursorStore(postgresql)
+    with postgresql.connect() as connection:
+        in_1 = connection.scalar(text("SELECT count(*) FROM landed WHERE partition = 1"))
+        letters = store.dead_letters.letters(connection, "copy")
+    assert in_1 == 52
+    if sets_aside:
+        assert shown.exit_code == 0, shown.stderr
+        document = json.loads(shown.stdout)
+        assert (document["landed"], document["set_aside"]) == (104, 1)
+        assert shown.stderr.endswith("Events set aside as dead letters: 1\n")
+        assert [letter.event.data["data"]["name"] for letter in letters] == ["\0"]
+    else:
+        assert shown.exit_code == 1
+        assert "Partition 0 stands still" in shown.stderr
+        assert letters == []
+
+
+def test_sync_registers_what_has_landed(sqlite, tmp_path):
+    """The command that lands a feed in a table tells its publisher, if it is asked to."""
+    fill(sqlite, 10)
+    source = TableFeed(orders, data="data", progress=Progress())
+    install(source, sqlite)
+    into = f"sqlite:///{tmp_path}/copy.db"
+    with mounted(source, sqlite) as url:
+        for consumer, flags in (("silent", []), ("heard", ["--register-progress"])):
+            options = ["--into", into, "--table", consumer, "--consumer", consumer, *flags]
+            assert invoke("sync", url, *options).exit_code == 0
+    (one,) = source.bind(sqlite).registered()
+    assert (one.consumer, one.cursor) == ("heard", source.bind(sqlite).cursor_after(10))

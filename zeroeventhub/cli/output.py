@@ -1,0 +1,154 @@
+"""What commands print: answers for people and machines, questions, and progress."""
+
+import json
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, is_dataclass
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Any, Self
+
+import click
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
+
+__all__ = [
+    "Meters",
+    "confirm",
+    "duration",
+    "report",
+    "table",
+]
+
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
+
+
+def report(
+    document: Any, lines: Iterable[str], *, as_json: bool, indent: int | None = None
+) -> None:
+    """Print what a command has found or done, for machines or for people.
+
+    Args:
+        document: for machines: what JSON has, dataclasses, times and text in UTF-8.
+        lines: for people.
+        as_json: whether it is for machines.
+        indent: how far JSON is indented; None for one line.
+    """
+    if as_json:
+        click.echo(json.dumps(document, default=_plain, indent=indent))
+        return
+    for line in lines:
+        click.echo(line)
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, bytes):
+        return value.decode()
+    raise TypeError(type(value).__name__)
+
+
+def confirm(consequence: str, *, yes: bool) -> None:
+    """End the command unless its user agrees; what is asked is not part of the output."""
+    if not yes:
+        click.confirm(f"{consequence} Go on?", abort=True, err=True)
+
+
+def table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Set rows in columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        for row in rows
+    ]
+
+
+def duration(seconds: float | None) -> str:
+    """Write a time in the largest unit that it has one of."""
+    if seconds is None:
+        return "unknown"
+    for size, unit in _UNITS:
+        if seconds >= size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.1f} s"
+
+
+PLAIN_INTERVAL = 5.0
+
+
+class Meters:
+    """Show counters that grow, each under its name.
+
+    Args:
+        totals: where each counter ends; None where that is unknown.
+    """
+
+    def __init__(self, totals: dict[str, int | None]) -> None:
+        self._totals = totals
+        self._counts = dict.fromkeys(totals, 0)
+        self._started = time.monotonic()
+        self._last_line = self._started
+        self._bars: Progress | None = None
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> Self:
+        """Start showing."""
+        if sys.stderr.isatty():
+            known = all(total is not None for total in self._totals.values())
+            self._bars = Progress(
+                SpinnerColumn(),
+                TextColumn("{task.description}"),
+                *((BarColumn(), MofNCompleteColumn()) if known else ()),
+                TextColumn("{task.fields[rate]}"),
+                TimeElapsedColumn(),
+                console=Console(stderr=True),
+            )
+            self._bars.start()
+            self._tasks = {
+                name: self._bars.add_task(name, total=total, rate="")
+                for name, total in self._totals.items()
+            }
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop showing."""
+        if self._bars is not None:
+            self._bars.stop()
+
+    def show(self, name: str, count: int) -> None:
+        """Move a counter."""
+        self._counts[name] = count
+        elapsed = time.monotonic() - self._started
+        if self._bars is not None:
+            rate = f"{count:,} events, {count / max(elapsed, 0.001):,.0f}/s"
+            self._bars.update(self._tasks[name], completed=count, rate=rate)
+        elif time.monotonic() - self._last_line >= PLAIN_INTERVAL:
+            self._last_line = time.monotonic()
+            self.say(", ".join(f"{name} {count:,}" for name, count in self._counts.items()))
+
+    def say(self, line: str) -> None:
+        """Write a line beside the counters."""
+        if self._bars is not None:
+            self._bars.console.print(line, highlight=False, markup=False)
+        else:
+            sys.stderr.write(f"{line}\n")
+            sys.stderr.flush()

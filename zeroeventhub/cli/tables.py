@@ -1,0 +1,259 @@
+"""Options that name a table and say how it is published, and the feed that they make."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+from sqlalchemy import (
+    JSON,
+    Engine,
+    MetaData,
+    Table,
+    create_engine,
+    literal_column,
+    make_url,
+    type_coerce,
+)
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, NoSuchTableError
+
+from zeroeventhub.cli.options import age, option_group
+from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.publisher import TableFeed
+from zeroeventhub.publisher.compacting import Compaction
+from zeroeventhub.publisher.mapping import resolve
+from zeroeventhub.publisher.ordering import ORDERINGS
+from zeroeventhub.publisher.progress import Progress
+from zeroeventhub.publisher.retention import Retention
+
+__all__ = [
+    "open_database",
+    "open_feed",
+    "open_table",
+    "publish_options",
+    "reflect",
+    "table_options",
+]
+
+_DRIVERS = {
+    "postgres": "postgresql+psycopg",
+    "postgresql": "postgresql+psycopg",
+    "mariadb": "mariadb+pymysql",
+    "mysql": "mysql+pymysql",
+}
+
+
+def open_database(url: str, *, must_exist: bool = False) -> Engine:
+    """Make the engine of a database, with the drivers that come with the command line.
+
+    Its connections are closed when the command ends, however it ends.
+
+    Args:
+        url: as SQLAlchemy has it.
+        must_exist: refuse an SQLite file that is not there, which would be created otherwise.
+    """
+    try:
+        parsed = make_url(url)
+        driver = _DRIVERS.get(parsed.drivername, parsed.drivername)
+        engine = create_engine(parsed.set(drivername=driver))
+    except (ArgumentError, ValueError):
+        raise ConfigurationError(
+            "This is not a database URL, such as sqlite:///events.db "
+            "or postgresql://user:password@host/database."
+        ) from None
+    except (NoSuchModuleError, ModuleNotFoundError) as error:
+        raise ConfigurationError(f"There is no driver for this database: {error}") from None
+    if engine.dialect.is_async:
+        raise ConfigurationError(
+            f"{engine.url.drivername} is a driver for asynchronous code: name the database by "
+            f"{engine.url.get_backend_name()}:// alone."
+        )
+    file = engine.url.database
+    if must_exist and engine.dialect.name == "sqlite" and file and not Path(file).exists():
+        raise ConfigurationError(f"There is no database file {file}.")
+    if (context := click.get_current_context(silent=True)) is not None:
+        context.call_on_close(engine.dispose)
+    return engine
+
+
+def reflect(engine: Engine, name: str) -> Table:
+    """Read a table's columns from its database."""
+    schema, _, table = name.rpartition(".")
+    try:
+        return Table(table, MetaData(), schema=schema or None, autoload_with=engine)
+    except NoSuchTableError:
+        raise ConfigurationError(f"There is no table {name!r} in this database.") from None
+
+
+def _attributes(_context: click.Context, _option: Any, texts: tuple[str, ...]) -> dict[str, str]:
+    """Read columns by the names of their attributes, as a callback of an option."""
+    pairs = [text.partition("=") for text in texts]
+    if not all(name and column for name, _, column in pairs):
+        raise ConfigurationError("An attribute is written as NAME=COL, such as subject=customer.")
+    return {name: column for name, _, column in pairs}
+
+
+table_options = option_group(
+    click.option("--database", required=True, metavar="URL", help="Where the table is."),
+    click.option(
+        "--table", required=True, metavar="NAME", help="The table; schema.table if needed."
+    ),
+    click.option(
+        "--position",
+        metavar="COL",
+        help="The column that orders events; by default the primary key.",
+    ),
+    click.option(
+        "--partition", metavar="COL", help="The column with an event's partition, from 0."
+    ),
+    click.option("--time", metavar="COL", help="The column of the event's time."),
+    click.option("--ordering", type=click.Choice(ORDERINGS), help="How events are ordered."),
+    click.option("--append-only", is_flag=True, help="No row is ever deleted (SQLite)."),
+    click.option(
+        "--partitions",
+        type=click.IntRange(1),
+        metavar="N",
+        help="How many partitions; by default as many as the table has, also later.",
+    ),
+)
+"""The options that name a table of events and its order."""
+
+publish_options = option_group(
+    table_options,
+    click.option("--data", metavar="COL", help="The column that holds an event's data as JSON."),
+    click.option("--columns", metavar="a,b,c", help="The columns that make an event's data."),
+    click.option("--type", metavar="COL", help="The column of the event's type."),
+    click.option("--key", metavar="COL", help="The column of the event's key."),
+    click.option("--id", metavar="COL", help="The column of the event's id."),
+    click.option(
+        "--attribute",
+        "attributes",
+        multiple=True,
+        callback=_attributes,
+        metavar="NAME=COL",
+        help="A column for an attribute of the envelope, such as subject=customer; can be "
+        "given several times.",
+    ),
+    click.option("--cloudevents", is_flag=True, help="Wrap events in a CloudEvents envelope."),
+    click.option(
+        "--mutable",
+        is_flag=True,
+        help="Rows are changed or deleted, so cursors cannot be checked.",
+    ),
+    click.option(
+        "--archive", metavar="PLACE", help="Where old events are kept: a folder, or a URL."
+    ),
+    click.option(
+        "--erasable",
+        is_flag=True,
+        help="Events may be erased from the archive, so no page is one that never changes.",
+    ),
+    click.option(
+        "--shared",
+        metavar="WAY",
+        help='How readers reach files of the archive: "signed", or what stands before a name.',
+    ),
+    click.option(
+        "--cache", metavar="FOLDER", help="Where to keep what was fetched of the archive."
+    ),
+    click.option(
+        "--compacted",
+        is_flag=True,
+        help="The last event of each key is kept, by `zeroeventhub compact`.",
+    ),
+    click.option(
+        "--tombstone",
+        metavar="SQL",
+        help="What is true for an event which says that its key is no more; it runs in the "
+        "database as it is, so it has to be your own.",
+    ),
+    click.option(
+        "--keep-tombstones",
+        callback=age,
+        metavar="AGE",
+        help="How long such events stay; by default 7d.",
+    ),
+)
+"""The options that name a table and say what its events are."""
+
+
+def open_table(database: str, table: str, **options: Any) -> tuple[Engine, TableFeed]:
+    """Open a database and make the feed of one of its tables, for what its ordering says.
+
+    Args:
+        database: its URL.
+        table: the table's name.
+        options: the other options that name a table of events and its order.
+    """
+    engine = open_database(database, must_exist=True)
+    return engine, TableFeed(reflect(engine, table), **options)
+
+
+def open_feed(*, must_have_mark: bool = False, **given: Any) -> Any:
+    """Open a database and return the feed of one of its tables, bound to it.
+
+    Args:
+        must_have_mark: whether the feed must know what was trimmed, and not only where the table
+            has a mark; one that is compacted or has an archive always must.
+        given: what `publish_options` gives a command.
+
+    Raises:
+        ConfigurationError: options contradict each other, or something is not there.
+    """
+    if given["data"] and given["columns"]:
+        raise ConfigurationError("An event's data is --data or --columns, not both.")
+    if given["partitions"] and not given["partition"]:
+        raise ConfigurationError("--partitions needs --partition, the column to read it from.")
+    archive, compaction = _archive(given), _compaction(given)
+    engine = open_database(given.pop("database"), must_exist=True)
+    events = reflect(engine, given.pop("table"))
+    data = _data(events, given.pop("data"), given.pop("columns"))
+    feed = partial(TableFeed, events, data=data, compaction=compaction, **given)
+    retention, progress = Retention(schema=events.schema), Progress(schema=events.schema)
+    kept: dict[str, Any] = {}
+    with engine.connect() as connection:
+        if progress.is_there(connection):
+            kept["progress"] = progress
+        with_mark = feed(retention=retention, archive=archive)
+        if must_have_mark or compaction or archive or with_mark.has_mark(connection):
+            kept |= {"retention": retention, "archive": archive}
+    return feed(**kept).bind(engine)
+
+
+def _archive(given: dict[str, Any]) -> Any:
+    """Take the options of an archive; return it, or None."""
+    place = given.pop("archive")
+    cache, erasable, shared = (given.pop(name) for name in ("cache", "erasable", "shared"))
+    if cache and not place:
+        raise ConfigurationError("--cache is of no use without --archive, of which it keeps parts.")
+    if not place and (erasable or shared):
+        raise ConfigurationError("--erasable and --shared tell of an archive: give --archive too.")
+    if not place:
+        return None
+    from zeroeventhub.archive import Archive  # noqa: PLC0415 - of another extra
+
+    return Archive(place, cache=cache, erasable=erasable, shared=shared)
+
+
+def _compaction(given: dict[str, Any]) -> Compaction | None:
+    """Take the options of a compacted feed; return how it is compacted, or None."""
+    compacted, tombstone = given.pop("compacted"), given.pop("tombstone")
+    keep = {} if (age := given.pop("keep_tombstones")) is None else {"keep_tombstones": age}
+    if not compacted and (tombstone or keep):
+        raise ConfigurationError(
+            "--tombstone and --keep-tombstones tell of a compacted feed: give --compacted too."
+        )
+    if not compacted:
+        return None
+    return Compaction(tombstone=tombstone and literal_column(f"({tombstone})"), **keep)
+
+
+def _data(events: Table, data: str | None, columns: str | None) -> Any:
+    if columns:
+        return [name.strip() for name in columns.split(",")]
+    if data is None:
+        return None
+    column = resolve(events, data)
+    # A column named here holds JSON, whatever type it was declared with. One of jsonb stays so:
+    # PostgreSQL would parse every document again to make it json.
+    return column if isinstance(column.type, JSON) else type_coerce(column, JSON).label(data)
