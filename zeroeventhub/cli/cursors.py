@@ -11,14 +11,13 @@ from sqlalchemy import Connection, Engine, delete
 from zeroeventhub.cli.options import (
     NAMED_CURSORS,
     agreed,
-    as_json,
     consumer_option,
     feed_options,
     moment,
     option_group,
     store_option,
 )
-from zeroeventhub.cli.output import confirm, duration, report, table
+from zeroeventhub.cli.output import Answer, answering, confirm, duration, table
 from zeroeventhub.cli.reader import cursors_at
 from zeroeventhub.cli.tables import open_database, reflect
 from zeroeventhub.client import Client
@@ -61,8 +60,8 @@ def expect_consumer(connection: Connection, store: CursorStore, consumer: str) -
     """
     names = sorted({place.consumer for place in store.standings(connection)})
     if consumer not in names and not store.dead_letters.count(connection, consumer):
-        others = f"it has {', '.join(map(printable, names))}" if names else "it has none at all"
-        raise ConfigurationError(f"This store has no consumer {printable(consumer)!r}; {others}.")
+        known = f"it has {', '.join(map(printable, names))}" if names else "it has none at all"
+        raise ConfigurationError(f"This store has no consumer {printable(consumer)!r}; {known}.")
 
 
 cursor_options = option_group(store_option, consumer_option)
@@ -98,8 +97,8 @@ def cursors() -> None:
 @cursors.command("list")
 @store_option
 @click.option("--consumer", help="The consumer's name; by default all are listed.")
-@as_json
-def list_(database: str, *, consumer: str | None, as_json: bool) -> None:
+@answering
+def list_(database: str, *, consumer: str | None) -> Answer:
     """List the consumers of a store."""
     engine, store = open_store(database)
     listed = [
@@ -117,16 +116,16 @@ def list_(database: str, *, consumer: str | None, as_json: bool) -> None:
         f"moved {one.updated_at:{_TIME}}"
         for one in listed
     )
-    report(listed, lines, as_json=as_json)
+    return listed, lines
 
 
 @cursors.command()
 @cursor_options
-@as_json
-def show(database: str, *, consumer: str, as_json: bool) -> None:
+@answering
+def show(database: str, *, consumer: str) -> Answer:
     """Show where a consumer stands in each partition, and which process reads it."""
     found = _statuses(*open_store(database), consumer)
-    report(found, map(_line, found), as_json=as_json)
+    return found, map(_line, found)
 
 
 def _line(place: CursorStatus) -> str:
@@ -152,7 +151,7 @@ def _line(place: CursorStatus) -> str:
     "--source", metavar="SOURCE", help="The stream's source that is the feed, if it has several."
 )
 @agreed
-@as_json
+@answering
 def set_(
     database: str,
     *,
@@ -162,8 +161,7 @@ def set_(
     checkpoint: str | None,
     source: str | None,
     yes: bool,
-    as_json: bool,
-) -> None:
+) -> Answer:
     """Put a consumer's cursor in a partition elsewhere, or all of them by a stream of Spark.
 
     CURSOR is one that the feed has given for this partition. Where the consumer keeps an inbox,
@@ -182,7 +180,7 @@ def set_(
             raise ConfigurationError(
                 "Say --partition and a cursor, or --from-spark-checkpoint in their place."
             )
-    _set_cursors(engine, store, consumer, found, yes=yes, as_json=as_json)
+    return _set_cursors(engine, store, consumer, found, yes=yes)
 
 
 def _stream_cursors(
@@ -225,7 +223,7 @@ def _stream_cursors(
 @cursor_options
 @partition_option
 @agreed
-@as_json
+@answering
 def seek(
     *,
     client: Client,
@@ -234,15 +232,14 @@ def seek(
     consumer: str,
     chosen: tuple[int, ...],
     yes: bool,
-    as_json: bool,
-) -> None:
+) -> Answer:
     """Put a consumer's cursors before the events of a moment or later.
 
     The feed at URL says which cursors these are. About the inbox, see `cursors set`.
     """
     engine, store = open_store(database)
     found = cursors_at(client, time, chosen)
-    _set_cursors(engine, store, consumer, found, yes=yes, as_json=as_json)
+    return _set_cursors(engine, store, consumer, found, yes=yes)
 
 
 def _set_cursors(
@@ -252,8 +249,7 @@ def _set_cursors(
     cursors: Mapping[int, str],
     *,
     yes: bool,
-    as_json: bool,
-) -> None:
+) -> Answer:
     """Ask, set the cursors of some partitions, and report where they were."""
     before = _cursors(engine, store, consumer)
     changes = [
@@ -272,7 +268,7 @@ def _set_cursors(
     with engine.begin() as connection:
         for number, cursor in sorted(cursors.items()):
             store.set(connection, consumer, number, cursor)
-    report({"consumer": consumer, "partitions": changes}, lines, as_json=as_json)
+    return {"consumer": consumer, "partitions": changes}, lines
 
 
 @cursors.command()
@@ -294,7 +290,7 @@ def _set_cursors(
     help="Delete all rows of this table in the same transaction; can be given several times.",
 )
 @agreed
-@as_json
+@answering
 def reset(
     database: str,
     *,
@@ -303,8 +299,7 @@ def reset(
     cursor: str,
     emptied: tuple[str, ...],
     yes: bool,
-    as_json: bool,
-) -> None:
+) -> Answer:
     """Let a consumer start again, with an empty inbox and without dead letters.
 
     With --empty, what it has written is built anew: cursors and tables are of one moment.
@@ -335,7 +330,7 @@ def reset(
         }
     document = {"consumer": consumer, "partitions": count, "deleted": deleted}
     rows = (f"Rows deleted from {printable(name)}: {rows:,}" for name, rows in deleted.items())
-    report(document, [f"Partitions that start again: {count}", *rows], as_json=as_json)
+    return document, [f"Partitions that start again: {count}", *rows]
 
 
 def _statuses(engine: Engine, store: CursorStore, consumer: str | None) -> list[CursorStatus]:
@@ -355,8 +350,8 @@ def _cursors(engine: Engine, store: CursorStore, consumer: str) -> dict[int, str
 @click.command()
 @feed_options
 @cursor_options
-@as_json
-def lag(*, client: Client, database: str, consumer: str, as_json: bool) -> None:
+@answering
+def lag(*, client: Client, database: str, consumer: str) -> Answer:
     """Show how many events of the feed at URL a consumer has not read, and how old the first is.
 
     A feed that does not count them is read, up to 10,000 events for each partition.
@@ -371,4 +366,4 @@ def lag(*, client: Client, database: str, consumer: str, as_json: bool) -> None:
         (str(number), f"{lag.events:,}{'' if lag.exact else '+'}", duration(lag.seconds))
         for number, lag in found.items()
     ]
-    report({"consumer": consumer, "partitions": listed}, table(rows), as_json=as_json)
+    return {"consumer": consumer, "partitions": listed}, table(rows)

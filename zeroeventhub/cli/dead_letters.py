@@ -6,8 +6,8 @@ import click
 from sqlalchemy import Connection
 
 from zeroeventhub.cli.cursors import expect_consumer, open_store
-from zeroeventhub.cli.options import agreed, as_json, consumer_option, option_group, store_option
-from zeroeventhub.cli.output import confirm, report
+from zeroeventhub.cli.options import agreed, consumer_option, option_group, store_option
+from zeroeventhub.cli.output import Answer, answering, confirm
 from zeroeventhub.consumer.store.dead_letters import DeadLetter
 from zeroeventhub.consumer.store.store import CursorStore
 from zeroeventhub.errors import ConfigurationError, printable
@@ -36,35 +36,33 @@ def dead_letters() -> None:
 @consumer_option
 @click.option("--partition", type=click.IntRange(0), help="Of this partition alone.")
 @click.option("--limit", type=click.IntRange(1), help="List no more than so many.")
-@as_json
-def list_(
-    database: str, *, consumer: str, partition: int | None, limit: int | None, as_json: bool
-) -> None:
+@answering
+def list_(database: str, *, consumer: str, partition: int | None, limit: int | None) -> Answer:
     """List the dead letters of a consumer, the oldest first."""
     engine, store = open_store(database)
     with engine.connect() as connection:
         expect_consumer(connection, store, consumer)
         letters = store.dead_letters.letters(connection, consumer, partition=partition, limit=limit)
-    report([_described(letter) for letter in letters], map(_line, letters), as_json=as_json)
+    return [_described(letter) for letter in letters], map(_line, letters)
 
 
 @dead_letters.command()
 @store_option
 @consumer_option
 @click.argument("id", type=_ID)
-@as_json
-def show(database: str, *, consumer: str, id: int, as_json: bool) -> None:  # noqa: A002 - its name
+@answering
+def show(database: str, *, consumer: str, id: int) -> Answer:  # noqa: A002 - its name
     """Show a dead letter: the event, and the error that applying it ended in."""
     engine, store = open_store(database)
     with engine.connect() as connection:
         letter = store.dead_letters.get(connection, consumer, id)
-    report(_described(letter), _lines(letter), as_json=as_json)
+    return _described(letter), _lines(letter)
 
 
 @dead_letters.command()
 @letters_options
-@as_json
-def retry(database: str, *, consumer: str, ids: tuple[int, ...], as_json: bool) -> None:
+@answering
+def retry(database: str, *, consumer: str, ids: tuple[int, ...]) -> Answer:
     """Have dead letters applied once more, these or all.
 
     Letters that are held back follow those that they wait for by themselves.
@@ -74,7 +72,7 @@ def retry(database: str, *, consumer: str, ids: tuple[int, ...], as_json: bool) 
         for letter in _chosen(store, connection, consumer, ids):
             if letter.state == "held":
                 raise ConfigurationError(
-                    f"Dead letter {letter.id} is held back behind an earlier one of its key, and "
+                    f"Dead letter {letter.id} is held back after an earlier one of its key, and "
                     "follows it by itself: retry or discard that one."
                 )
         count = store.dead_letters.retry(connection, consumer, ids or None)
@@ -82,19 +80,17 @@ def retry(database: str, *, consumer: str, ids: tuple[int, ...], as_json: bool) 
         f"Dead letters marked: {count}. The consumer that is running applies them, or its next "
         "run; one that has an earlier failed letter of its key waits for that."
     )
-    report({"marked": count}, [line], as_json=as_json)
+    return {"marked": count}, [line]
 
 
 @dead_letters.command()
 @letters_options
 @agreed
-@as_json
-def discard(
-    database: str, *, consumer: str, ids: tuple[int, ...], yes: bool, as_json: bool
-) -> None:
+@answering
+def discard(database: str, *, consumer: str, ids: tuple[int, ...], yes: bool) -> Answer:
     """Forget dead letters for good, these or all.
 
-    Letters that are held back behind one that is forgotten are applied then.
+    Letters that are held back by one that is forgotten are applied then.
     """
     engine, store = open_store(database)
     with engine.connect() as connection:
@@ -103,7 +99,7 @@ def discard(
     confirm(f"The events of {which} of {printable(consumer)} are lost to it for good.", yes=yes)
     with engine.begin() as connection:
         count = store.dead_letters.discard(connection, consumer, ids or None)
-    report({"discarded": count}, [f"Dead letters forgotten: {count}"], as_json=as_json)
+    return {"discarded": count}, [f"Dead letters forgotten: {count}"]
 
 
 def _chosen(

@@ -293,7 +293,7 @@ def demo(*, database: str | None, flights: int, seed: int | None, as_json: bool)
     middle, the publisher once. In the end its table must equal the truth, or the exit code is 1.
     """
     seed = random.randrange(10**6) if seed is None else seed  # noqa: S311 - to be repeated
-    # SIGTERM ends the demo as an exception does, so that nothing is left behind.
+    # SIGTERM ends the demo as an exception does, so that the processes end and the folder goes.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     with tempfile.TemporaryDirectory(prefix="zeroeventhub-demo-") as folder:
         result = _Race(Path(folder), database, flights, seed).run()
@@ -337,7 +337,7 @@ class _Race:
             self._port = free.getsockname()[1]
 
     def run(self) -> dict[str, Any]:
-        """Run to the end, and leave nothing behind in a database that was lent."""
+        """Run to the end, and drop the demo's tables from a database that the user gave."""
         truth = true_totals(self._flights)
         with self._publisher_database.begin() as connection:
             if inspect(connection).has_table(departures.name):

@@ -13,7 +13,7 @@ from sqlalchemy import CheckConstraint, Dialect
 from sqlalchemy.schema import AddConstraint, DropConstraint
 
 from zeroeventhub.cli.options import age, agreed, as_json, consumer_option, older_than_option
-from zeroeventhub.cli.output import Meters, confirm, duration, report
+from zeroeventhub.cli.output import Answer, Meters, answering, confirm, duration, report
 from zeroeventhub.cli.output import table as in_columns
 from zeroeventhub.cli.tables import open_feed, open_table, publish_options, table_options
 from zeroeventhub.errors import ConfigurationError, Gone, Unavailable, printable
@@ -91,40 +91,32 @@ def _described(finding: Finding) -> str:
 
 @click.command()
 @table_options
-@as_json
-def horizon(*, as_json: bool, **table: Any) -> None:
+@answering
+def horizon(**table: Any) -> Answer:
     """Show how far a feed over a table may be read, and the open writers, the oldest first.
 
     It is held back for as long as the oldest number that is drawn and not settled has been drawn:
     one look sees no more of that than the age of the oldest writer, which is at least as long.
     """
     engine, feed = open_table(**table)
-    order = feed.ordering(engine.dialect.name)
-    settled = highest = None
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        order.check(connection)
-        if (step := order.step(connection)) is not None:
-            connection.exec_driver_sql(step)
-        try:
-            found = order.horizon(connection)
-            settled, highest = found.settled, found.drawn
-        except Unavailable:
-            pass  # no settled number is known yet; the writers below are why
-        blockers = order.blockers(connection)
-    unpublished = feed.bind(engine).horizon().unpublished
-    held_back = settled is None or settled < (highest or 0)
+    found = feed.bind(engine).horizon()
+    with engine.connect() as connection:
+        blockers = feed.ordering(engine.dialect.name).blockers(connection)
+    held_back = found.settled is None or found.settled < (found.drawn or 0)
     age = max((blocker.age.total_seconds() for blocker in blockers), default=0) if held_back else 0
-    known = "not known yet: it waits for the writers below" if settled is None else settled
-    line = f"horizon {known}" + ("" if highest is None else f", last number drawn {highest}")
+    known = "not known yet: it waits for the writers below"
+    line = f"horizon {known if found.settled is None else found.settled}"
+    line += "" if found.drawn is None else f", last number drawn {found.drawn}"
     line += f", held back for at most {age:.1f} s" if age else ""
     document = {
-        "settled": settled,
-        "highest": highest,
+        "settled": found.settled,
+        "highest": found.drawn,
         "age": age,
         "blockers": blockers,
-        "unpublished": unpublished,
+        "unpublished": found.unpublished,
     }
-    report(document, [line, *map(str, blockers), *filter(None, [unpublished])], as_json=as_json)
+    lines = [line, *map(str, blockers), *([found.unpublished] if found.unpublished else [])]
+    return document, lines
 
 
 @click.command()
@@ -225,7 +217,7 @@ def trim(
     as_json: bool,
     **table: Any,
 ) -> None:
-    """Delete the oldest events of a table, in small transactions, and tell the feed over it.
+    """Delete the oldest events of a table, in small transactions, and record it for the feed.
 
     Takes the options of `zeroeventhub serve`: give those that the feed has. It has to know its
     mark, by what `zeroeventhub ddl --retention` prints. Stopped anywhere, it goes on next time.
@@ -251,23 +243,23 @@ def trim(
 @publish_options
 @older_than_option
 @agreed
-@as_json
-def compact(*, older_than: timedelta | None, yes: bool, as_json: bool, **table: Any) -> None:
-    """Delete the events of a table behind which there is a later one of the same key.
+@answering
+def compact(*, older_than: timedelta | None, yes: bool, **table: Any) -> Answer:
+    """Delete the events of a table that are followed by a later one of the same key.
 
     Takes the options of `zeroeventhub serve`: give those that the feed has, and --key. It has to
-    know its mark, by what `zeroeventhub ddl --retention` prints. Whoever serves the table has to
-    say --compacted from before the first time on, or caches keep pages for ever that change here.
+    know its mark, by what `zeroeventhub ddl --retention` prints. Serve the table with
+    --compacted from before the first time on, or caches keep pages for ever that change here.
     Stopped anywhere, it begins anew.
     """
     feed = open_feed(**{**table, "compacted": True})
     _retry_until_ready(feed.head)
-    confirm("Events behind which there is a later one of their key will go.", yes=yes)
+    confirm("Events that are followed by a later one of their key will go.", yes=yes)
     with Meters({"deleted": None}) as meters:
         events = feed.compact(
             older_than=older_than, told=lambda events, _: meters.show("deleted", events)
         )
-    report({"deleted": events}, [f"{events:,} events are gone."], as_json=as_json)
+    return {"deleted": events}, [f"{events:,} events are gone."]
 
 
 @click.command()
@@ -287,15 +279,14 @@ def compact(*, older_than: timedelta | None, yes: bool, as_json: bool, **table: 
     show_default=True,
     help="How many events are worth a segment.",
 )
-@as_json
+@answering
 def seal(
     *,
     older_than: timedelta | None,
     segment_events: int,
     least: int,
-    as_json: bool,
     **table: Any,
-) -> None:
+) -> Answer:
     """Write what is settled in a table, and not in its archive yet, into the archive.
 
     Takes the options of `zeroeventhub serve`: give those that the feed has, and --archive. The
@@ -317,7 +308,7 @@ def seal(
         f"{found.events:,} events in {found.segments:,} new segments of {found.size:,} bytes; "
         f"sealed up to position {found.position}."
     )
-    report(found, [line], as_json=as_json)
+    return found, [line]
 
 
 @click.command()
@@ -325,10 +316,8 @@ def seal(
 @click.option("--event-id", "ids", multiple=True, metavar="ID", help="The id of an event; several.")
 @click.option("--event-key", "keys", multiple=True, metavar="KEY", help="A key; several.")
 @agreed
-@as_json
-def erase(
-    *, ids: tuple[str, ...], keys: tuple[str, ...], yes: bool, as_json: bool, **table: Any
-) -> None:
+@answering
+def erase(*, ids: tuple[str, ...], keys: tuple[str, ...], yes: bool, **table: Any) -> Answer:
     """Erase events from the archive of a table's feed, by their ids or keys, for good.
 
     Takes the options of `zeroeventhub serve`: give those that the feed has, --archive and
@@ -344,12 +333,12 @@ def erase(
     feed = open_feed(**table)
     confirm("These events will be erased for good.", yes=yes)
     events = feed.erase(ids=ids, keys=keys)
-    report({"erased": events}, [f"{events:,} events were erased."], as_json=as_json)
+    return {"erased": events}, [f"{events:,} events were erased."]
 
 
 @click.group()
 def progress() -> None:
-    """Show consumers that have told a feed how far they have come, and forget some.
+    """Show how far registered consumers have come, and forget some.
 
     Trimming waits for them. The feed has to keep what they say, in the table that
     `zeroeventhub ddl --progress` prints.
@@ -358,9 +347,9 @@ def progress() -> None:
 
 @progress.command("list")
 @publish_options
-@as_json
-def list_(*, as_json: bool, **table: Any) -> None:
-    """List who has come how far, how many events lie behind that, and when it was heard.
+@answering
+def list_(**table: Any) -> Answer:
+    """List where each consumer is, how far it lags, and when it registered that.
 
     Takes the options of `zeroeventhub serve`.
     """
@@ -378,22 +367,22 @@ def list_(*, as_json: bool, **table: Any) -> None:
         )
         for one, lag in found
     ]
-    report([{**vars(one), "lag": lag} for one, lag in found], in_columns(rows), as_json=as_json)
+    return [{**vars(one), "lag": lag} for one, lag in found], in_columns(rows)
 
 
 @progress.command()
 @publish_options
 @consumer_option
-@click.option("--principal", help="Who registers it; by default whoever does.")
+@click.option("--principal", help="The principal that registers it; by default any.")
 @agreed
-@as_json
-def forget(*, consumer: str, principal: str | None, yes: bool, as_json: bool, **table: Any) -> None:
+@answering
+def forget(*, consumer: str, principal: str | None, yes: bool, **table: Any) -> Answer:
     """Forget a consumer that is no more, so that trimming does not wait for it."""
     feed = open_feed(**table)
     confirm(f"Trimming will no longer wait for consumer {printable(consumer)}.", yes=yes)
     places = feed.forget_progress(consumer, principal=principal)
     document = {"consumer": consumer, "places": places}
-    report(document, [f"Places that are forgotten: {places}"], as_json=as_json)
+    return document, [f"Places that are forgotten: {places}"]
 
 
 def _lag(feed: Any, one: Registered) -> Lag | None:

@@ -3,10 +3,10 @@
 import json
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import datetime, timedelta
-from types import TracebackType
+from functools import wraps
 from typing import Any, Self
 
 import click
@@ -16,13 +16,14 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     SpinnerColumn,
-    TaskID,
     TextColumn,
     TimeElapsedColumn,
 )
 
 __all__ = [
+    "Answer",
     "Meters",
+    "answering",
     "confirm",
     "duration",
     "report",
@@ -48,6 +49,22 @@ def report(
         return
     for line in lines:
         click.echo(line)
+
+
+Answer = tuple[Any, Iterable[str]]
+"""What a command answers: a document for machines, and lines for people."""
+
+
+def answering(command: Callable[..., Answer]) -> Callable[..., None]:
+    """Add --json to a command, and print what it returns, for machines or for people."""
+
+    @click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
+    @wraps(command)
+    def printing(*, as_json: bool, **options: Any) -> None:
+        document, lines = command(**options)
+        report(document, lines, as_json=as_json)
+
+    return printing
 
 
 def _plain(value: Any) -> Any:
@@ -98,17 +115,12 @@ class Meters:
     """
 
     def __init__(self, totals: dict[str, int | None]) -> None:
-        self._totals = totals
         self._counts = dict.fromkeys(totals, 0)
         self._started = time.monotonic()
         self._last_line = self._started
         self._bars: Progress | None = None
-        self._tasks: dict[str, TaskID] = {}
-
-    def __enter__(self) -> Self:
-        """Start showing."""
         if sys.stderr.isatty():
-            known = all(total is not None for total in self._totals.values())
+            known = all(total is not None for total in totals.values())
             self._bars = Progress(
                 SpinnerColumn(),
                 TextColumn("{task.description}"),
@@ -117,19 +129,18 @@ class Meters:
                 TimeElapsedColumn(),
                 console=Console(stderr=True),
             )
-            self._bars.start()
             self._tasks = {
                 name: self._bars.add_task(name, total=total, rate="")
-                for name, total in self._totals.items()
+                for name, total in totals.items()
             }
+
+    def __enter__(self) -> Self:
+        """Start showing."""
+        if self._bars is not None:
+            self._bars.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stop showing."""
         if self._bars is not None:
             self._bars.stop()

@@ -166,7 +166,7 @@ PATIENCE = 1.0
 @click.command()
 @feed_options
 @click.option("--into", "database", required=True, metavar="DATABASE_URL", help="Where to.")
-@click.option("--table", required=True, help="The table, created if it is not there.")
+@click.option("--table", required=True, help="The table, created if it does not exist.")
 @click.option(
     "--consumer",
     required=True,
@@ -191,7 +191,7 @@ PATIENCE = 1.0
     type=click.FloatRange(0, min_open=True),
     default=LEASE,
     show_default=True,
-    help="Seconds after which others take over from a process that was killed.",
+    help="Seconds after which other processes take over from one that was killed.",
 )
 @click.option(
     "--register-progress",

@@ -25,7 +25,7 @@ GRACE = 10
 """Seconds that requests under way may take after SIGTERM."""
 
 STALLED = 30
-"""Seconds after which a connection is dropped whose reader takes nothing, or is not there."""
+"""Seconds after which a connection is dropped whose reader takes nothing or is gone."""
 
 
 def run_web(
@@ -40,7 +40,7 @@ def run_web(
         application: what to serve.
         host: the address to listen on.
         port: the port; 0 for a free one.
-        announce: is told the application's URL, without a slash at its end, when it listens.
+        announce: called with the application's URL, without a slash at its end, when it listens.
 
     Raises:
         ConfigurationError: the address is not to be had.

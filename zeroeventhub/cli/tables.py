@@ -50,7 +50,7 @@ def open_database(url: str, *, must_exist: bool = False) -> Engine:
 
     Args:
         url: as SQLAlchemy has it.
-        must_exist: refuse an SQLite file that is not there, which would be created otherwise.
+        must_exist: refuse an SQLite file that does not exist, which would be created otherwise.
     """
     try:
         parsed = make_url(url)
@@ -198,7 +198,7 @@ def open_feed(*, must_have_mark: bool = False, **given: Any) -> Any:
         given: what `publish_options` gives a command.
 
     Raises:
-        ConfigurationError: options contradict each other, or something is not there.
+        ConfigurationError: options contradict each other, or what they name does not exist.
     """
     if given["data"] and given["columns"]:
         raise ConfigurationError("An event's data is --data or --columns, not both.")
@@ -227,7 +227,9 @@ def _archive(given: dict[str, Any]) -> Any:
     if cache and not place:
         raise ConfigurationError("--cache is of no use without --archive, of which it keeps parts.")
     if not place and (erasable or shared):
-        raise ConfigurationError("--erasable and --shared tell of an archive: give --archive too.")
+        raise ConfigurationError(
+            "--erasable and --shared are about an archive: give --archive too."
+        )
     if not place:
         return None
     from zeroeventhub.archive import Archive  # noqa: PLC0415 - of another extra
@@ -241,7 +243,7 @@ def _compaction(given: dict[str, Any]) -> Compaction | None:
     keep = {} if (age := given.pop("keep_tombstones")) is None else {"keep_tombstones": age}
     if not compacted and (tombstone or keep):
         raise ConfigurationError(
-            "--tombstone and --keep-tombstones tell of a compacted feed: give --compacted too."
+            "--tombstone and --keep-tombstones are about a compacted feed: give --compacted too."
         )
     if not compacted:
         return None

@@ -189,7 +189,7 @@ def _origins(events: Sequence[Event]) -> tuple[Context | None, list[trace.Link]]
 
 
 def _context(event: Event) -> trace.SpanContext | None:
-    """Read the span that an event was published in; None if it does not tell."""
+    """Read the span that an event was published in; None if it has none."""
     carrier = {"traceparent": traceparent(event) or ""}
     context = trace.get_current_span(_propagator.extract(carrier)).get_span_context()
     return context if context.is_valid else None
