@@ -12,7 +12,7 @@ import threading
 import time
 import zipfile
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
@@ -106,24 +106,24 @@ def read_flights(flights: int, *, first: int = 0, step: int = 1) -> Iterator[dic
                 "origin": line["origin"],
                 "destination": line["dest"],
                 "miles": int(line["distance"]),
-                "scheduled": _scheduled(line),
+                "scheduled": datetime.fromisoformat(line["time_hour"]).astimezone(UTC)
+                + timedelta(minutes=int(line["minute"])),
                 "delay": None if line["dep_delay"] in _MISSING else int(line["dep_delay"]),
             }
 
 
 def true_totals(flights: int) -> dict[str, tuple[int, int]]:
     """Compute departures and miles by carrier from the source itself."""
-    departures: Counter[str] = Counter()
+    return _add_up(read_flights(flights))
+
+
+def _add_up(rows: Iterable[dict[str, Any]]) -> dict[str, tuple[int, int]]:
+    number: Counter[str] = Counter()
     miles: Counter[str] = Counter()
-    for row in read_flights(flights):
-        departures[row["carrier"]] += 1
+    for row in rows:
+        number[row["carrier"]] += 1
         miles[row["carrier"]] += row["miles"]
-    return {carrier: (number, miles[carrier]) for carrier, number in departures.items()}
-
-
-def _scheduled(line: dict[str, str]) -> datetime:
-    hour = datetime.fromisoformat(line["time_hour"]).astimezone(UTC)
-    return hour + timedelta(minutes=int(line["minute"]))
+    return {carrier: (number[carrier], miles[carrier]) for carrier in number}
 
 
 # The publisher: a service that writes its departures and serves them as a feed.
@@ -216,20 +216,11 @@ departures_by_carrier = Table(
 )
 
 
-def create_consumer_tables(engine: Engine) -> CursorStore:
-    """Create the tables of cursors and of totals; return the store."""
-    store = CursorStore(engine)
-    with engine.begin() as connection:
-        store.create_tables(connection)
-        departures_by_carrier.metadata.create_all(connection)
-    return store
-
-
 def consume(database: str, url: str) -> None:
     """Follow the departures until stopped; a kill at any point does no harm."""
     logging.disable(logging.WARNING)
     engine = create_engine(database)
-    store = create_consumer_tables(engine)
+    store = CursorStore(engine)
     with httpx.Client() as http:
         Consumer(
             Client(url, http), store, "departures_by_carrier", poll_interval=0.05, lease=LEASE
@@ -238,11 +229,7 @@ def consume(database: str, url: str) -> None:
 
 def count(connection: Connection, page: PendingPage) -> None:
     """Add a page to the totals; its cursor moves in the same transaction."""
-    departures: Counter[str] = Counter()
-    miles: Counter[str] = Counter()
-    for departure in page.events:
-        departures[departure.data["carrier"]] += 1
-        miles[departure.data["carrier"]] += departure.data["miles"]
+    added = _add_up(event.data for event in page.events)
     statement = sqlite_insert(departures_by_carrier)
     table = departures_by_carrier.c
     connection.execute(
@@ -253,8 +240,8 @@ def count(connection: Connection, page: PendingPage) -> None:
             }
         ),
         [
-            {"carrier": carrier, "departures": number, "miles": miles[carrier]}
-            for carrier, number in departures.items()
+            {"carrier": carrier, "departures": number, "miles": miles}
+            for carrier, (number, miles) in added.items()
         ],
     )
 
@@ -346,7 +333,9 @@ class _Race:
                     "write to: give it another database."
                 )
             departures.metadata.create_all(connection)
-        create_consumer_tables(self._consumer_database)
+        with self._consumer_database.begin() as connection:
+            CursorStore(self._consumer_database).create_tables(connection)
+            departures_by_carrier.metadata.create_all(connection)
         try:
             result = self._run()
             with self._consumer_database.connect() as connection:
