@@ -35,7 +35,6 @@ __all__ = [
     "open_store",
 ]
 
-
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 

@@ -18,6 +18,8 @@ from zeroeventhub.cli.output import table as in_columns
 from zeroeventhub.cli.tables import open_feed, open_table, publish_options, table_options
 from zeroeventhub.errors import ConfigurationError, Gone, Unavailable, printable
 from zeroeventhub.protocol import Lag
+from zeroeventhub.publisher.archived.sealing import SEGMENT_EVENTS
+from zeroeventhub.publisher.bound_feed import BoundFeed
 from zeroeventhub.publisher.checks import Finding
 from zeroeventhub.publisher.ordering import Source
 from zeroeventhub.publisher.progress import Progress, Registered
@@ -74,7 +76,7 @@ def check(*, strict: bool, as_json: bool, **table: Any) -> None:
     """
     feed = open_feed(**table)
     try:
-        findings: list[Finding] = feed.check()
+        findings = feed.check()
     except Unavailable as error:
         raise click.ClickException(str(error)) from error
     report(findings, map(_described, findings), as_json=as_json, indent=2)
@@ -385,10 +387,9 @@ def forget(*, consumer: str, principal: str | None, yes: bool, **table: Any) -> 
     return document, [f"Places that are forgotten: {places}"]
 
 
-def _lag(feed: Any, one: Registered) -> Lag | None:
+def _lag(feed: BoundFeed, one: Registered) -> Lag | None:
     """Count the events after a consumer's cursor; None where some of them are gone."""
     try:
-        found: Lag = feed.lag(one.partition, one.cursor)
+        return feed.lag(one.partition, one.cursor)
     except Gone:
         return None
-    return found

@@ -31,11 +31,11 @@ from zeroeventhub.protocol import EVENT_TYPES, FIRST, TypeFilter
 from zeroeventhub.wire.documents import encode_info
 
 __all__ = [
+    "cursors_at",
     "discover",
     "sync",
     "tail",
 ]
-
 
 ATTEMPTS = 5
 """How often a request is tried, unless a command follows the feed."""

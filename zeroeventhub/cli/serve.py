@@ -14,6 +14,7 @@ from starlette.routing import Route
 from zeroeventhub.cli.tables import open_feed, publish_options
 from zeroeventhub.errors import ConfigurationError, FeedFailure, Unavailable, require
 from zeroeventhub.protocol import FIRST, FeedInfo
+from zeroeventhub.publisher.bound_feed import BoundFeed
 from zeroeventhub.server import Observer, feed_routes
 
 __all__ = [
@@ -122,7 +123,7 @@ def serve(
     run_web(application, host, port, lambda url: _announce(info, f"{url}/{mounted}".rstrip("/")))
 
 
-def _try(feed: Any) -> None:
+def _try(feed: BoundFeed) -> None:
     """Read one event, so that what is wrong is said now and not to the first consumer."""
     try:
         feed.read(0, FIRST, 1)
@@ -133,7 +134,7 @@ def _try(feed: Any) -> None:
         return  # a writer is at work; the feed will wait for it
 
 
-def _metrics(path: str, feed: Any) -> tuple[list[Route], Observer]:
+def _metrics(path: str, feed: BoundFeed) -> tuple[list[Route], Observer]:
     """Return the route that shows metrics of a feed, and what measures them."""
     require("prometheus_client", extra="prometheus", user="--metrics")
     from prometheus_client import (  # noqa: PLC0415 - of another extra

@@ -20,6 +20,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, NoSuchTableError
 from zeroeventhub.cli.options import age, option_group
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher import TableFeed
+from zeroeventhub.publisher.bound_feed import BoundFeed
 from zeroeventhub.publisher.compacting import Compaction
 from zeroeventhub.publisher.mapping import resolve
 from zeroeventhub.publisher.ordering import ORDERINGS
@@ -189,7 +190,7 @@ def open_table(database: str, table: str, **options: Any) -> tuple[Engine, Table
     return engine, TableFeed(reflect(engine, table), **options)
 
 
-def open_feed(*, must_have_mark: bool = False, **given: Any) -> Any:
+def open_feed(*, must_have_mark: bool = False, **given: Any) -> BoundFeed:
     """Open a database and return the feed of one of its tables, bound to it.
 
     Args:
