@@ -46,8 +46,9 @@ def run_web(
     Raises:
         ConfigurationError: the address is not to be had.
     """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        listening = socket.create_server((host, port), family=_family(host))
+        listening = socket.create_server((host, port), family=family)
     except OSError as error:
         raise ConfigurationError(
             f"Cannot listen on {host} port {port}: {error.strerror}. "
@@ -66,10 +67,6 @@ def run_web(
             application, log_level="warning", access_log=False, timeout_graceful_shutdown=GRACE
         )
         uvicorn.Server(config).run(sockets=[listening])
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 @click.command()

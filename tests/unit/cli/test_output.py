@@ -1,0 +1,40 @@
+"""What commands print while they work, and in which units."""
+
+import sys
+
+import pytest
+
+from zeroeventhub.cli import output
+from zeroeventhub.cli.output import Meters, duration
+
+
+def test_progress_is_a_line_now_and_then_in_a_file(capsys, monkeypatch):
+    """Where stderr is no terminal, all counters are on one line, some seconds apart."""
+    with Meters({"published": 5000, "consumed": None}) as meters:
+        meters.show("published", 999)
+        monkeypatch.setattr(output, "PLAIN_INTERVAL", 0.0)
+        meters.show("published", 1000)
+        meters.say("killed the consumer")
+    assert capsys.readouterr().err == "published 1,000, consumed 0\nkilled the consumer\n"
+
+
+@pytest.mark.parametrize(("total", "shown"), [(5000, "1000/5000"), (None, "landed")])
+def test_progress_is_a_bar_on_a_terminal(capsys, monkeypatch, total, shown):
+    """A terminal shows each counter with its rate, and how far it is where the end is known."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with Meters({"landed": total}) as meters:
+        meters.show("landed", 1000)
+    text = capsys.readouterr().err
+    assert "1,000 events, " in text
+    assert (shown in text, "/5000" in text) == (True, total is not None)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(None, "unknown"), (59.94, "59.9 s"), (60, "1.0 min"), (5400, "1.5 h"), (86_400, "1.0 d")],
+)
+def test_duration_has_the_largest_unit_that_fits(seconds, text):
+    """A time is in the largest unit that it has one of."""
+    assert duration(seconds) == text
