@@ -11,10 +11,9 @@ from sqlalchemy import Connection, Engine, delete
 from zeroeventhub.cli.options import (
     NAMED_CURSORS,
     agreed,
-    consumer_option,
+    consumer_options,
     feed_options,
     moment,
-    option_group,
     store_option,
 )
 from zeroeventhub.cli.output import Answer, answering, confirm, duration, table
@@ -62,8 +61,6 @@ def expect_consumer(connection: Connection, store: CursorStore, consumer: str) -
         known = f"it has {', '.join(map(printable, names))}" if names else "it has none at all"
         raise ConfigurationError(f"This store has no consumer {printable(consumer)!r}; {known}.")
 
-
-cursor_options = option_group(store_option, consumer_option)
 
 partition_option = click.option(
     "--partition",
@@ -119,7 +116,7 @@ def list_(database: str, *, consumer: str | None) -> Answer:
 
 
 @cursors.command()
-@cursor_options
+@consumer_options
 @answering
 def show(database: str, *, consumer: str) -> Answer:
     """Show where a consumer stands in each partition, and which process reads it."""
@@ -137,7 +134,7 @@ def _line(place: CursorStatus) -> str:
 
 
 @cursors.command("set")
-@cursor_options
+@consumer_options
 @click.option("--partition", type=click.IntRange(0), help="The partition.")
 @click.argument("cursor", metavar="[first|last|CURSOR]", required=False)
 @click.option(
@@ -219,7 +216,7 @@ def _stream_cursors(
     metavar="TIME",
     help="The moment, with its time zone, such as 2026-01-31T12:00:00Z.",
 )
-@cursor_options
+@consumer_options
 @partition_option
 @agreed
 @answering
@@ -271,7 +268,7 @@ def _set_cursors(
 
 
 @cursors.command()
-@cursor_options
+@consumer_options
 @partition_option
 @click.option(
     "--to",
@@ -348,7 +345,7 @@ def _cursors(engine: Engine, store: CursorStore, consumer: str) -> dict[int, str
 
 @click.command()
 @feed_options
-@cursor_options
+@consumer_options
 @answering
 def lag(*, client: Client, database: str, consumer: str) -> Answer:
     """Show how many events of the feed at URL a consumer has not read, and how old the first is.

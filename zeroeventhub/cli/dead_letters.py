@@ -6,7 +6,7 @@ import click
 from sqlalchemy import Connection
 
 from zeroeventhub.cli.cursors import expect_consumer, open_store
-from zeroeventhub.cli.options import agreed, consumer_option, option_group, store_option
+from zeroeventhub.cli.options import agreed, consumer_options, option_group
 from zeroeventhub.cli.output import Answer, answering, confirm
 from zeroeventhub.consumer.store.dead_letters import DeadLetter
 from zeroeventhub.consumer.store.store import CursorStore
@@ -20,9 +20,7 @@ _WIDTH = 120
 _ID = click.IntRange(0, 2**63 - 1)
 
 letters_options = option_group(
-    store_option,
-    consumer_option,
-    click.argument("ids", metavar="[ID]...", nargs=-1, type=_ID),
+    consumer_options, click.argument("ids", metavar="[ID]...", nargs=-1, type=_ID)
 )
 
 
@@ -32,8 +30,7 @@ def dead_letters() -> None:
 
 
 @dead_letters.command("list")
-@store_option
-@consumer_option
+@consumer_options
 @click.option("--partition", type=click.IntRange(0), help="Of this partition alone.")
 @click.option("--limit", type=click.IntRange(1), help="List no more than so many.")
 @answering
@@ -47,8 +44,7 @@ def list_(database: str, *, consumer: str, partition: int | None, limit: int | N
 
 
 @dead_letters.command()
-@store_option
-@consumer_option
+@consumer_options
 @click.argument("id", type=_ID)
 @answering
 def show(database: str, *, consumer: str, id: int) -> Answer:  # noqa: A002 - its name

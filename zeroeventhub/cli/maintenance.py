@@ -18,7 +18,6 @@ from zeroeventhub.cli.output import table as in_columns
 from zeroeventhub.cli.tables import open_feed, open_table, publish_options, table_options
 from zeroeventhub.errors import ConfigurationError, Gone, Unavailable, printable
 from zeroeventhub.protocol import Lag
-from zeroeventhub.publisher.archived.sealing import SEGMENT_EVENTS
 from zeroeventhub.publisher.bound_feed import BoundFeed
 from zeroeventhub.publisher.checks import Finding
 from zeroeventhub.publisher.ordering import Source

@@ -21,6 +21,7 @@ __all__ = [
     "agreed",
     "as_json",
     "consumer_option",
+    "consumer_options",
     "feed_options",
     "header_options",
     "moment",
@@ -81,6 +82,8 @@ store_option = click.option(
 )
 
 consumer_option = click.option("--consumer", required=True, help="The consumer's name.")
+
+consumer_options = option_group(store_option, consumer_option)
 
 older_than_option = click.option(
     "--older-than",

@@ -20,6 +20,8 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
+from zeroeventhub.cli.options import as_json as as_json_option
+
 __all__ = [
     "Answer",
     "Meters",
@@ -58,7 +60,7 @@ Answer = tuple[Any, Iterable[str]]
 def answering(command: Callable[..., Answer]) -> Callable[..., None]:
     """Add --json to a command, and print what it returns, for machines or for people."""
 
-    @click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
+    @as_json_option
     @wraps(command)
     def printing(*, as_json: bool, **options: Any) -> None:
         document, lines = command(**options)
