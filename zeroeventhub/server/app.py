@@ -75,16 +75,8 @@ class FeedApp:
 
     Attributes:
         name: of the feed's routes.
-        access: finds out who asks.
-        quotas: keeps each principal to its quota.
-        runner: calls the feed.
-        pages: keeps its pages, and reads them ahead.
-        renderer: sends them in the form that a client prefers.
-        sender: sends answers.
-        observer: is called with requests and answers.
         shared_cache: whether caches that serve several clients may keep pages that never change,
             if everybody may read the feed.
-        log: logs the feed's problems.
     """
 
     name: str
@@ -127,7 +119,7 @@ class RouteApp:
                 request.expect_few_parameters()
                 principal = request.principal = await app.access.identify(request)
                 READER.set(principal.name)
-                counted = app.quotas.admitted(principal)
+                counted = app.quotas.counted(principal)
                 feed = AuthorizedFeed(app.runner, app.quotas, principal)
                 response = await self.answer(app, request, feed)
                 app.log.failures.over()

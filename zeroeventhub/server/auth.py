@@ -10,7 +10,7 @@ from hmac import compare_digest
 from inspect import isawaitable, iscoroutinefunction
 from secrets import token_bytes
 from time import monotonic
-from typing import Any, Literal, NoReturn, cast
+from typing import Any, Literal, NoReturn, TypeAlias, cast
 
 import anyio
 import anyio.to_thread
@@ -281,19 +281,27 @@ _SOON = 1.0
 """Seconds after which to come again, where it is not known when there will be room."""
 
 
+_Requests: TypeAlias = Literal["in_flight", "waiters"]
+
+_REFUSALS = {
+    "in_flight": "Too many of your requests are under way: wait for their answers.",
+    "waiters": "Too many of your requests wait for something to read: ask without waiting.",
+}
+
+
 @dataclass(slots=True)
 class _Account:
     """Hold what a principal takes.
 
     Attributes:
         in_flight: its requests that are under way.
-        waiting: those of them that wait at the head.
+        waiters: those of them that wait at the head.
         due: when the next request would be due, if all came at the rate: what is allowed lies no
             further ahead of the clock than a burst.
     """
 
     in_flight: int = 0
-    waiting: int = 0
+    waiters: int = 0
     due: float = 0.0
 
     def is_settled(self, now: float) -> bool:
@@ -308,12 +316,12 @@ class Counted:
 
     Args:
         account: the principal's.
-        among: the name of the requests that it is one of.
+        among: the requests that it is one of.
     """
 
     __slots__ = ("_account", "_among")
 
-    def __init__(self, account: _Account, among: Literal["in_flight", "waiting"]) -> None:
+    def __init__(self, account: _Account, among: _Requests) -> None:
         self._account = account
         self._among = among
         setattr(account, among, getattr(account, among) + 1)
@@ -348,38 +356,19 @@ class Quotas:
         """Return how many principals are remembered."""
         return len(self._accounts)
 
-    def admitted(self, principal: Principal) -> Counted:
-        """Count a request for as long as it is under way.
+    def counted(self, principal: Principal, among: _Requests = "in_flight") -> Counted:
+        """Count a request for as long as it is in flight, or waits at the head.
 
         Raises:
             TooManyRequests: it would be one too many.
         """
-        quota, account = self._quota(principal), self._account(principal)
-        if quota.in_flight is not None and account.in_flight >= quota.in_flight:
-            raise TooManyRequests(
-                "Too many of your requests are under way: wait for their answers.",
-                retry_after=_SOON,
-            )
-        if quota.rate is not None and quota.burst is not None:
+        quota = principal.quota or self._default or (_USUAL if principal.name else _NO_QUOTA)
+        account, most = self._account(principal.name), getattr(quota, among)
+        if most is not None and getattr(account, among) >= most:
+            raise TooManyRequests(_REFUSALS[among], retry_after=_SOON)
+        if among == "in_flight" and quota.rate is not None and quota.burst is not None:
             self._take_turn(account, quota.rate, quota.burst)
-        return Counted(account, "in_flight")
-
-    def waiting(self, principal: Principal) -> Counted:
-        """Count a request that is under way for as long as it waits at the head.
-
-        Raises:
-            TooManyRequests: it would be one too many.
-        """
-        quota, account = self._quota(principal), self._account(principal)
-        if quota.waiters is not None and account.waiting >= quota.waiters:
-            raise TooManyRequests(
-                "Too many of your requests wait for something to read: ask without waiting.",
-                retry_after=_SOON,
-            )
-        return Counted(account, "waiting")
-
-    def _quota(self, principal: Principal) -> Quota:
-        return principal.quota or self._default or (_USUAL if principal.name else _NO_QUOTA)
+        return Counted(account, among)
 
     def _take_turn(self, account: _Account, rate: float, burst: int) -> None:
         """Let a request through that comes no earlier than the rate and the burst allow."""
@@ -392,15 +381,15 @@ class Quotas:
             raise TooManyRequests("You ask more often than you may: slow down.", retry_after=early)
         account.due = due + interval
 
-    def _account(self, principal: Principal) -> _Account:
-        account = self._accounts.get(principal.name)
+    def _account(self, name: str) -> _Account:
+        account = self._accounts.get(name)
         if account is None:
             if len(self._accounts) >= self._crowd:
                 # Forget those of whom nothing is left; it costs little, as their number doubled.
                 now, known = self._clock(), self._accounts.items()
                 self._accounts = {name: one for name, one in known if not one.is_settled(now)}
                 self._crowd = max(_FEW, 2 * len(self._accounts))
-            account = self._accounts[principal.name] = _Account()
+            account = self._accounts[name] = _Account()
         return account
 
 

@@ -92,7 +92,7 @@ class AuthorizedFeed:
 
     def waiting(self) -> AbstractContextManager[None]:
         """Count a request of the principal's for as long as it waits at the head."""
-        return self._quotas.waiting(self._principal)
+        return self._quotas.counted(self._principal, "waiters")
 
     async def cursor_of(self, event_id: str, partition: int) -> str:
         """Return the cursor after an event that the principal may see, by its id."""

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from contextlib import AbstractContextManager
 from functools import partial
 from inspect import isawaitable, iscoroutinefunction
 from typing import Any, TypeVar, cast
@@ -67,7 +67,8 @@ class FeedRunner:
             patience=capacity.patience,
         )
         self._connections = queue(refusal=_BUSY)
-        self._answers = queue(refusal=_BUSY)
+        self.answers = queue(refusal=_BUSY)
+        """For answers of several pages, which are in memory until their end."""
         self._archive = queue(refusal=_SLOW)
         # A call that is admitted has a thread: none waits for one.
         self._threads = anyio.CapacityLimiter(capacity.connections)
@@ -112,14 +113,6 @@ class FeedRunner:
     async def call(self, method: str, *arguments: Any, **options: Any) -> Any:
         """Call a method of the feed's when it is this request's turn."""
         return await self._in_turn(partial(self._call, method, *arguments, **options))
-
-    def several(self) -> AbstractAsyncContextManager[None]:
-        """Be one of a few answers of several pages, which are in memory until their end.
-
-        Raises:
-            Unavailable: there were too many, for some time.
-        """
-        return self._answers.acquire()
 
     def rows(self, limit: int | None) -> int:
         """Return how many events a page has at most; None asks for the default."""
@@ -190,8 +183,11 @@ class FeedRunner:
         """
         if size < large:
             return function(*arguments)
-        with self._sender.held(size):
+        self._sender.budget.take(size)
+        try:
             return await anyio.to_thread.run_sync(function, *arguments, limiter=self._threads)
+        finally:
+            self._sender.budget.take(-size)
 
     async def _shared_page(self, wanted: PageRequest) -> tuple[Found, bool]:
         """Read a page for all requests of a reader that ask the same before it is begun.
@@ -237,12 +233,12 @@ class FeedRunner:
         page, is_part = found
         size = size_of(page.events)
         # Other answers may have taken the room meanwhile.
-        if size and (is_part or (is_own and not self._sender.fits(size))):
+        if size and (is_part or (is_own and not self._sender.budget.fits(size))):
             del found, page
-            async with self._sender.reserve():
+            async with self._sender.budget.acquire(self._sender.page_bytes):
                 return await self._in_turn(partial(self._read, wanted))
         if not is_own:
-            async with self._sender.reserve(size):
+            async with self._sender.budget.acquire(size):
                 pass
         return page
 

@@ -10,13 +10,8 @@ from starlette.requests import Request
 
 from zeroeventhub.errors import BadCursor, BadRequest, ConfigurationError
 from zeroeventhub.protocol import (
-    EVENT_TYPES,
-    FIRST,
-    LAST,
     PARTITION,
     REQUIRED,
-    STOP,
-    WAIT,
     Extension,
     FeedInfo,
     Parameter,
@@ -26,16 +21,16 @@ from zeroeventhub.protocol import (
 from zeroeventhub.server.auth import EVERYBODY, Principal
 
 __all__ = [
-    "EventsRequest",
     "FeedRequest",
     "PageRequest",
     "cursor_in",
     "number_in",
     "optional",
     "optional_number",
-    "read_events_request",
     "read_extension_request",
     "read_v1_request",
+    "required",
+    "seconds_in",
     "types_of",
 ]
 
@@ -103,6 +98,13 @@ def number_in(text: str, name: str) -> int:
         raise BadRequest(f"The parameter {name} is not a whole number.")
     # Longer numbers are all the same to a feed, and costly to read.
     return int(text) if len(text) <= _MOST_DIGITS else 10**_MOST_DIGITS
+
+
+def seconds_in(text: str, name: str) -> float:
+    """Return the number of seconds that a text is."""
+    if not _SECONDS_FORM.fullmatch(text):
+        raise BadRequest(f"The parameter {name} is not a number of seconds.")
+    return float(text)
 
 
 def optional_number(query: QueryParams, name: str) -> int | None:
@@ -174,54 +176,6 @@ class PageRequest(NamedTuple):
         """What the feed's `read` is given by name: no more than was asked for."""
         named = ("types", self.types), ("stop", self.stop), ("each", self.each)
         return {name: value for name, value in named if value}
-
-
-class EventsRequest(NamedTuple):
-    """Hold what a FeedAPI v2 request asks for (Events endpoint, Request).
-
-    Attributes:
-        token: the version of the partition layout that the consumer knows.
-        partition: the partition's id.
-        cursor: where to read from.
-        limit: how many events to return; None for the feed's own choice.
-        types: the types of events to return; None for all.
-        stop: the cursor to read up to; None for the head.
-        wait: seconds to wait at the head for something to read.
-    """
-
-    token: str
-    partition: int
-    cursor: str
-    limit: int | None
-    types: TypeFilter | None = None
-    stop: str | None = None
-    wait: float = 0.0
-
-
-def read_events_request(query: QueryParams, extensions: Collection[str]) -> EventsRequest:
-    """Read a FeedAPI v2 request.
-
-    Args:
-        query: its parameters.
-        extensions: what the feed can do; the parameters of other extensions are ignored.
-
-    Raises:
-        BadRequest: a parameter is missing, there twice, or not of its form.
-    """
-    token, partition = required(query, "token"), required(query, "partition")
-    stop = optional(query, "stop") if STOP in extensions else None
-    wait = optional(query, "wait") if WAIT in extensions else None
-    if wait is not None and not _SECONDS_FORM.fullmatch(wait):
-        raise BadRequest("The parameter wait is not a number of seconds.")
-    return EventsRequest(
-        token,
-        number_in(partition, "partition"),
-        cursor_in(required(query, "cursor")),
-        optional_number(query, "pagesizehint"),
-        types=types_of(query) if EVENT_TYPES in extensions else None,
-        stop=None if stop is None else cursor_in(stop, {FIRST, LAST}),
-        wait=0.0 if wait is None else float(wait),
-    )
 
 
 def read_v1_request(

@@ -13,7 +13,17 @@ from starlette.routing import Route
 
 from zeroeventhub.errors import ConfigurationError, FeedFailure, Gone, require
 from zeroeventhub.feed import AsyncFeed, Feed, FeedSource
-from zeroeventhub.protocol import EXTENSIONS, FIRST, LAST, WAIT, Event, Extension, KeyPage
+from zeroeventhub.protocol import (
+    EVENT_TYPES,
+    EXTENSIONS,
+    FIRST,
+    LAST,
+    STOP,
+    WAIT,
+    Event,
+    Extension,
+    KeyPage,
+)
 from zeroeventhub.server.app import Answer, FeedApp, Observer, RouteApp
 from zeroeventhub.server.auth import Access, Authorize, Quota, Quotas, everybody
 from zeroeventhub.server.authorized_feed import AuthorizedFeed, expect_extension, expect_partition
@@ -22,12 +32,15 @@ from zeroeventhub.server.pages import PageCache
 from zeroeventhub.server.problems import Log
 from zeroeventhub.server.request import (
     FeedRequest,
+    cursor_in,
     number_in,
     optional,
     optional_number,
-    read_events_request,
     read_extension_request,
     read_v1_request,
+    required,
+    seconds_in,
+    types_of,
 )
 from zeroeventhub.server.responses import FRESH, Renderer, content_codings
 from zeroeventhub.server.sending import Sender
@@ -65,7 +78,7 @@ async def _events_v1(
     cursors = [*known.items()]
     first = crc32(request.scope["query_string"]) % len(cursors)
     parts: dict[int, bytes] = {}
-    async with app.runner.several():
+    async with app.runner.answers.acquire():
         for partition, cursor in cursors[first:] + cursors[:first]:
             if sum(map(len, parts.values())) >= app.runner.page_bytes:
                 break
@@ -78,21 +91,32 @@ async def _events_v1(
 
 async def events(app: FeedApp, request: FeedRequest, feed: AuthorizedFeed) -> Response:
     """Answer with a page (FeedAPI v2, Events endpoint)."""
-    info = await feed.info()
-    asked = read_events_request(request.parameters(), info.extensions)
-    expect_partition(info, asked.token, asked.partition)
-    wanted = feed.page(
-        asked.partition, asked.cursor, asked.limit, types=asked.types, stop=asked.stop
+    info, query = await feed.info(), request.parameters()
+    token, partition = (
+        required(query, "token"),
+        number_in(required(query, "partition"), "partition"),
     )
+    # The parameters of extensions that the feed lacks are ignored.
+    stop = optional(query, "stop") if STOP in info.extensions else None
+    wait = optional(query, "wait") if WAIT in info.extensions else None
+    seconds = 0.0 if wait is None else seconds_in(wait, "wait")
+    wanted = feed.page(
+        partition,
+        cursor_in(required(query, "cursor")),
+        optional_number(query, "pagesizehint"),
+        types=types_of(query) if EVENT_TYPES in info.extensions else None,
+        stop=None if stop is None else cursor_in(stop, {FIRST, LAST}),
+    )
+    expect_partition(info, token, partition)
     shared = wanted if feed.is_shared(wanted) else None
     page = None if shared is None else await app.pages.get(shared)
     if page is None:
         # The place of LAST is what was asked for, and it is known at once.
-        waits = request.method != "HEAD" and asked.cursor != LAST
+        waits = request.method != "HEAD" and wanted.cursor != LAST
         try:
             found = await app.runner.read_or_wait(
                 wanted,
-                seconds=asked.wait if waits else 0.0,
+                seconds=seconds if waits else 0.0,
                 request=request,
                 waiting=feed.waiting,
             )

@@ -5,7 +5,7 @@ import math
 import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -218,45 +218,22 @@ class Sender:
 
     def __init__(self, capacity: Capacity) -> None:
         self._seconds = capacity.sending_seconds
-        self._page = min(capacity.page_bytes, capacity.sending_bytes)
-        self._budget = AdmissionQueue(
+        self.page_bytes = min(capacity.page_bytes, capacity.sending_bytes)
+        """The room to have before a page is read whose size is not known."""
+        self.budget = AdmissionQueue(
             capacity.sending_bytes,
             queue=capacity.queue,
             patience=capacity.patience,
             refusal="Too much of the feed is on its way to readers who do not take it.",
             keeps_some=True,
         )
+        """Bytes in memory, and on their way. To wait for room, acquire what an answer needs, and
+        make it ready and send it without a pause after that: it takes its own then."""
 
     @property
     def is_full(self) -> bool:
         """Tell whether the budget has no room for another page."""
-        return not self._budget.fits(self._page)
-
-    def fits(self, size: int) -> bool:
-        """Tell whether the budget has room for so many bytes at once."""
-        return self._budget.fits(size)
-
-    def reserve(self, size: int | None = None) -> AbstractAsyncContextManager[None]:
-        """Have room for an answer that is being found; what it does not need comes free after it.
-
-        The answer takes its own when it is made ready and sent: without a pause after this.
-
-        Args:
-            size: of the answer in bytes, where that is known; a whole page by default.
-
-        Raises:
-            Unavailable: there is no room, and there was none for some time.
-        """
-        return self._budget.acquire(self._page if size is None else size)
-
-    @contextmanager
-    def held(self, size: int) -> Iterator[None]:
-        """Count bytes of an answer that is in memory, and so takes its room."""
-        self._budget.take(size)
-        try:
-            yield
-        finally:
-            self._budget.take(-size)
+        return not self.budget.fits(self.page_bytes)
 
     async def send(self, response: Response, request: Request, send: Send) -> None:
         """Send an answer in pieces; it is given up when its reader takes none for too long."""
@@ -266,7 +243,7 @@ class Sender:
 
             async def send_patiently(message: Message) -> None:
                 body = message.get("body", b"")
-                self._budget.take(len(body))  # all of it, while some of it is left to send
+                self.budget.take(len(body))  # all of it, while some of it is left to send
                 try:
                     if len(body) > BUFFERED:
                         # Cut one by one: many readers may be slow to take the same page.
@@ -279,7 +256,7 @@ class Sender:
                     patience.deadline = anyio.current_time() + self._seconds
                     await send(message)
                 finally:
-                    self._budget.take(-len(body))
+                    self.budget.take(-len(body))
                 patience.deadline = math.inf  # the next may be long in coming
 
             await response(request.scope, request.receive, send_patiently)
