@@ -6,7 +6,7 @@ require("starlette", extra="server", user="Serving a feed")
 
 # After it:
 from zeroeventhub.server.app import Answered, Observer  # noqa: E402
-from zeroeventhub.server.auth import (  # noqa: E402  # noqa: E402
+from zeroeventhub.server.auth import (  # noqa: E402
     Authorize,
     FeedAuthorization,
     Principal,

@@ -53,10 +53,11 @@ from zeroeventhub.errors import (
     Unauthorized,
     Unavailable,
 )
+from zeroeventhub.protocol import EXTENSIONS
 from zeroeventhub.server import auth, deny
 
-PATHS = ["", "/events", "/cursor", "/splits", "/lag", "/cursor-of-count", "/segments"]
-PATHS += ["/key-history", "/http-feed", "/server-sent-events"]
+PATHS = ["", "/events", "/http-feed", "/server-sent-events"]
+PATHS += [f"/{one.path}" for one in EXTENSIONS.values() if one.path and not one.is_put]
 
 
 def test_hook_lets_in(shop):

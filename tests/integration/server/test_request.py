@@ -9,8 +9,9 @@ from harness.random_requests import ALLOWED, PATHS, fuzz
 from harness.readers import kind, mounted
 from harness.shop import orders
 
-from zeroeventhub import FIRST, LAST, FeedInfo, Partition, TableFeed, TypeFilter, protocol
+from zeroeventhub import FIRST, LAST, FeedInfo, Partition, TableFeed, TypeFilter
 from zeroeventhub.errors import FeedError
+from zeroeventhub.protocol import EXTENSIONS, STOP
 
 HOSTILE_NUMBERS = [
     *["", " ", "-1", "+1", " 1", "1 ", "1\n", "1.0", "1e3", "0x1", "1_0", "true", "null", "\x00"],
@@ -45,11 +46,7 @@ OPTIONAL = {
     "http-feed": ["lastEventId", "timeout"],
     "server-sent-events": ["cursor", "event-types", "skip-event-types"],
 }
-EXTENSIONS = [protocol.CURSOR_OF_COUNT, protocol.CURSOR_OF_TIME, protocol.EVENT_TYPES, protocol.LAG]
-EXTENSIONS += [protocol.KEY_HISTORY, protocol.PROGRESS, protocol.SEGMENTS, protocol.SPLITS]
-EXTENSIONS += [protocol.STOP, protocol.WAIT]
-METHODS = {"head", "read", "cursor_at", "cursor_of", "cursor_of_count", "lag", "read_key"}
-METHODS |= {"register_progress", "segments", "splits"}
+METHODS = {"head", "read", "cursor_of", *(one.method for one in EXTENSIONS.values())}
 
 
 class LetThroughError(FeedError):
@@ -213,7 +210,7 @@ def test_place_that_has_no_meaning_is_refused(refused):
 def test_parameters_of_extensions_that_a_feed_lacks_are_passed_over(ask):
     """A feed is given what belongs to its extensions, and what belongs to others is not read."""
     asked = {**THERE, "stop": "d", "wait": "x", "event-types": "a"}
-    assert ask("events", asked, [protocol.STOP])[1] == ("read", (0, "c", 1000), {"stop": "d"})
+    assert ask("events", asked, [STOP])[1] == ("read", (0, "c", 1000), {"stop": "d"})
 
 
 @pytest.mark.parametrize(
