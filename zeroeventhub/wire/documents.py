@@ -231,6 +231,8 @@ def _decode(body: bytes, form: type[_Document]) -> _Document:
         body.decode()  # what is passed over must be UTF-8 as well
         return msgspec.json.decode(body, type=form)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        if "matching regex" in str(error):  # of all that answers hold, cursors alone have a pattern
+            raise ProtocolError("The feed gave a cursor that cannot be read from.") from error
         raise ProtocolError(f"The answer is not what was asked for: {error}") from error
 
 
