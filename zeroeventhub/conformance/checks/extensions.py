@@ -1,7 +1,7 @@
 """Checks of the extensions that answer in a form or at an address of their own."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import partial
@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from zeroeventhub.conformance.answer import Answer, Checkpoint, PageText, SentEvent, fail, skip
-from zeroeventhub.conformance.check import check, register
+from zeroeventhub.conformance.check import check
 from zeroeventhub.conformance.checks.layout import EXTENSION_REQUESTS
 from zeroeventhub.conformance.checks.requests import NO_CURSOR
 from zeroeventhub.conformance.subject import BAD_REQUEST, Subject, Walk, expect
@@ -41,30 +41,19 @@ _check_segments = partial(check, "9.12", extension=SEGMENTS)
 _BAD_COUNTS = ("-1", "x", "", "1.5")
 
 
-def _refuses(section: str, extension: str, sentence: str, bad: Mapping[str, Sequence[str]]) -> None:
-    """Register a check that an extension refuses what lacks a parameter, or has a bad one.
-
-    Args:
-        section: the section of the specification.
-        extension: the extension.
-        sentence: what the specification asks for.
-        bad: by name of a parameter, the values to refuse.
-    """
+def _expect_refusals(subject: Subject, extension: str, **bad: Sequence[str]) -> None:
+    """Expect that a request is refused that lacks a parameter, or has one of these bad values."""
     suffix, valid = EXTENSION_REQUESTS[extension]
-
-    def run(subject: Subject) -> None:
-        place = subject.place()
-        for name in valid:
-            rest = [parameter for parameter in valid.items() if parameter[0] != name]
-            answer = subject.probe.ask(suffix, [*place, *rest])
-            expect(answer, f"A request without {name}", BAD_REQUEST)
-        for name, values in bad.items():
-            statuses = (BAD_REQUEST, 410) if name in {"cursor", "stop"} else (BAD_REQUEST,)
-            for value in values:
-                answer = subject.probe.ask(suffix, [*place, *(valid | {name: value}).items()])
-                expect(answer, f"{name}={value!r}", *statuses)
-
-    register(section, f"{extension}-malformed", sentence, run, extension=extension)
+    place = subject.place()
+    for name in valid:
+        rest = [parameter for parameter in valid.items() if parameter[0] != name]
+        answer = subject.probe.ask(suffix, [*place, *rest])
+        expect(answer, f"A request without {name}", BAD_REQUEST)
+    for name, values in bad.items():
+        statuses = (BAD_REQUEST, 410) if name in {"cursor", "stop"} else (BAD_REQUEST,)
+        for value in values:
+            answer = subject.probe.ask(suffix, [*place, *(valid | {name: value}).items()])
+            expect(answer, f"{name}={value!r}", *statuses)
 
 
 # The cursor of a time.
@@ -118,24 +107,22 @@ def cursor_of_time_later(subject: Subject, partition: int, _known: Walk) -> None
     subject.page(partition, _cursor_at(subject, partition, moment))
 
 
-_refuses(
-    "9.6",
-    CURSOR_OF_TIME,
-    "What is no time is 400.",
-    {
-        "time": (
-            "",
-            "x",
-            "1",
-            "2026-01-01",
-            "2026-02-30T00:00:00Z",
-            "2026-01-01T00:00:00",
-            "2026-01-01 00:00:00Z",
-            "2026-01-01T00:00Z",
-            "2026-01-01T00:00:60Z",
-        )
-    },
+_BAD_TIMES = (
+    "",
+    "x",
+    "1",
+    "2026-01-01",
+    "2026-02-30T00:00:00Z",
+    "2026-01-01T00:00:00",
+    "2026-01-01 00:00:00Z",
+    "2026-01-01T00:00Z",
+    "2026-01-01T00:00:60Z",
 )
+
+
+@_check_time("What is no time is 400.")
+def cursor_of_time_malformed(subject: Subject) -> None:
+    _expect_refusals(subject, CURSOR_OF_TIME, time=_BAD_TIMES)
 
 
 def _time(event: SentEvent) -> datetime | None:
@@ -207,12 +194,10 @@ def splits_one(subject: Subject, partition: int, _known: Walk) -> None:
     _split(subject, partition, 1)
 
 
-_refuses(
-    "9.7",
-    SPLITS,
-    "A count that is not 1 to 1000 is 400.",
-    {"cursor": (LAST, NO_CURSOR), "count": ("0", "1001", *_BAD_COUNTS)},
-)
+@_check_splits("A count that is not 1 to 1000 is 400.")
+def splits_malformed(subject: Subject) -> None:
+    counts = ("0", "1001", *_BAD_COUNTS)
+    _expect_refusals(subject, SPLITS, cursor=(LAST, NO_CURSOR), count=counts)
 
 
 # Lag.
@@ -254,7 +239,9 @@ def lag_head(subject: Subject, partition: int, _known: Walk) -> None:
         fail("After _last there is nothing, and lag says otherwise.")
 
 
-_refuses("9.8", LAG, "The lag of what is no cursor is refused.", {"cursor": ("", NO_CURSOR)})
+@_check_lag("The lag of what is no cursor is refused.")
+def lag_malformed(subject: Subject) -> None:
+    _expect_refusals(subject, LAG, cursor=("", NO_CURSOR))
 
 
 # Pages as Arrow.
@@ -406,16 +393,11 @@ def cursor_of_count_nothing(subject: Subject, partition: int, known: Walk) -> No
             fail("There is nothing to count, and the answer is another.")
 
 
-_refuses(
-    "9.10",
-    CURSOR_OF_COUNT,
-    "A number of events that is not 1 to 1000000 is 400.",
-    {
-        "cursor": (LAST, "", NO_CURSOR),
-        "stop": (FIRST, LAST, NO_CURSOR),
-        "events": ("0", "1000001", *_BAD_COUNTS),
-    },
-)
+@_check_count("A number of events that is not 1 to 1000000 is 400.")
+def cursor_of_count_malformed(subject: Subject) -> None:
+    cursors, stops = (LAST, "", NO_CURSOR), (FIRST, LAST, NO_CURSOR)
+    events = ("0", "1000001", *_BAD_COUNTS)
+    _expect_refusals(subject, CURSOR_OF_COUNT, cursor=cursors, stop=stops, events=events)
 
 
 # The history of a key.
@@ -583,9 +565,6 @@ def segments_end(subject: Subject, partition: int, _known: Walk) -> None:
         fail("No file was named, and the cursor is another.")
 
 
-_refuses(
-    "9.12",
-    SEGMENTS,
-    "A request for files from no cursor, or from _last, is 400.",
-    {"cursor": (LAST, "", NO_CURSOR)},
-)
+@_check_segments("A request for files from no cursor, or from _last, is 400.")
+def segments_malformed(subject: Subject) -> None:
+    _expect_refusals(subject, SEGMENTS, cursor=(LAST, "", NO_CURSOR))

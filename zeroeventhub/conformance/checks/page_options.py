@@ -2,11 +2,11 @@
 
 from collections import Counter
 from functools import partial
-from itertools import islice
+from itertools import islice, product
 
 from zeroeventhub.conformance.answer import Checkpoint, SentEvent, fail, skip
 from zeroeventhub.conformance.check import check
-from zeroeventhub.conformance.checks.requests import BAD_CURSOR_STATUSES, NO_CURSOR, refuses
+from zeroeventhub.conformance.checks.requests import BAD_CURSOR_STATUSES, NO_CURSOR, shown
 from zeroeventhub.conformance.subject import BAD_REQUEST, Subject, Walk, expect
 from zeroeventhub.protocol import CAUGHT_UP, EVENT_TYPES, FIRST, LAST, STOP, WAIT
 
@@ -87,13 +87,11 @@ def event_types_empty(subject: Subject, partition: int, known: Walk) -> None:
         _expect(subject, partition, known.events[:25], parameter, "with a list without a type")
 
 
-refuses(
-    "9.3",
-    "event-types-malformed",
-    "A list of too many types, or of what is no type's name, is 400.",
-    {_ONLY: _BAD_TYPES, _SKIP: _BAD_TYPES},
-    extension=EVENT_TYPES,
-)
+@_check_types("A list of too many types, or of what is no type's name, is 400.")
+def event_types_malformed(subject: Subject) -> None:
+    for name, value in product((_ONLY, _SKIP), _BAD_TYPES):
+        answer = subject.send([*subject.parameters(), (name, value)])
+        expect(answer, f"{name}={shown(value)}", BAD_REQUEST)
 
 
 def _expect(
@@ -194,14 +192,11 @@ def stop_behind(subject: Subject) -> None:
             fail("A read from after its stop is not an empty page that says so.")
 
 
-refuses(
-    "9.4",
-    "stop-malformed",
-    "A stop that the feed has not given is 400.",
-    {"stop": (NO_CURSOR, "", "\x00", FIRST, LAST)},
-    statuses=BAD_CURSOR_STATUSES,
-    extension=STOP,
-)
+@_check_stop("A stop that the feed has not given is 400.")
+def stop_malformed(subject: Subject) -> None:
+    for stop in (NO_CURSOR, "", "\x00", FIRST, LAST):
+        answer = subject.send([*subject.parameters(), ("stop", stop)])
+        expect(answer, f"stop={stop!r}", *BAD_CURSOR_STATUSES)
 
 
 # Long polls.
@@ -244,10 +239,8 @@ def wait_last(subject: Subject) -> None:
         fail(f"The page of _last came after {answer.seconds:.1f} s.")
 
 
-refuses(
-    "9.5",
-    "wait-malformed",
-    "A wait that is no number is 400.",
-    {"wait": ("x", "-1", "1e1", "", ".5", "5.", "1.2.3", "NaN", "\u0661", "1" * 10)},
-    extension=WAIT,
-)
+@_check_wait("A wait that is no number is 400.")
+def wait_malformed(subject: Subject) -> None:
+    for wait in ("x", "-1", "1e1", "", ".5", "5.", "1.2.3", "NaN", "\u0661", "1" * 10):
+        answer = subject.send([*subject.parameters(), ("wait", wait)])
+        expect(answer, f"wait={wait!r}", BAD_REQUEST)
