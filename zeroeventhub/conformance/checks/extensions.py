@@ -273,7 +273,7 @@ def _places(subject: Subject) -> tuple[int, list[str]]:
 @_check_arrow("A page is the same as Arrow and in lines.")
 def arrow(subject: Subject) -> None:
     if find_spec("pyarrow") is None:
-        skip("It takes pyarrow to see: pip install 'zeroeventhub[arrow]'")
+        skip("It takes pyarrow to see, which the extra [arrow] installs.")
     partition, places = _places(subject)
     for cursor in places:
         before, answer, after = (
