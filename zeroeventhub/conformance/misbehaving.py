@@ -16,8 +16,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import zeroeventhub.conformance.scenarios  # noqa: F401 - registers the scenarios
-from zeroeventhub.conformance.scripted_feed import Reply, Request, Run, Scenario
-from zeroeventhub.conformance.scripted_feed import registered as all_scenarios
+from zeroeventhub.conformance.scripted_feed import Reply, Request, Run, Scenario, all_scenarios
 from zeroeventhub.errors import ConfigurationError
 
 __all__ = ["Scenario", "all_scenarios", "expand", "misbehave", "misbehaving"]

@@ -9,9 +9,9 @@ from zeroeventhub.conformance.scripted_feed import (
     EVENTS,
     MIDDLE,
     PAGE,
-    Answer,
     Reply,
     Request,
+    Responder,
     Run,
     checkpoint,
     discovery,
@@ -144,7 +144,7 @@ _CLOSED = {"id": "0", "closed": True}
 _ALL = dict(enumerate(EVENTS))
 
 
-def _serve_layouts(layouts: Sequence[_Layout], events: _Events, refusals: int) -> Answer:
+def _serve_layouts(layouts: Sequence[_Layout], events: _Events, refusals: int) -> Responder:
     """Serve a layout; if there are two, the other one once the middle was asked for.
 
     Every partition holds the events that it is given, with places counted over all of them: an

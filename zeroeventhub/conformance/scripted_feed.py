@@ -16,11 +16,12 @@ __all__ = [
     "EVENTS",
     "MIDDLE",
     "PAGE",
-    "Answer",
     "Reply",
     "Request",
+    "Responder",
     "Run",
     "Scenario",
+    "all_scenarios",
     "checkpoint",
     "discovery",
     "event",
@@ -28,7 +29,6 @@ __all__ = [
     "page",
     "place_of",
     "problem",
-    "registered",
     "scenario",
     "script",
     "serve_feed",
@@ -123,7 +123,7 @@ class Run:
     faults: list[str] = field(default_factory=list)
 
 
-Answer = Callable[[Request, Run], Reply]
+Responder = Callable[[Request, Run], Reply]
 ALL_APPLIED = "Every event is applied once."
 
 
@@ -188,8 +188,8 @@ def scenario(section: str, name: str, sentence: str) -> Callable[..., None]:
     return register
 
 
-def registered() -> dict[str, Scenario]:
-    """Return the registered scenarios by name."""
+def all_scenarios() -> dict[str, Scenario]:
+    """Return all scenarios by name; those with offsets once."""
     return dict(_SCENARIOS)
 
 
@@ -233,7 +233,7 @@ def discovery(
     token: Any = "1",  # noqa: S107 - not a password
     **members: Any,
 ) -> Reply:
-    """Answer discovery."""
+    """Responder discovery."""
     document = {"token": token, "partitions": list(partitions), "exactlyOnce": True, **members}
     return Reply(json.dumps(document).encode(), media_type="application/json")
 
@@ -270,7 +270,7 @@ def serve_feed(
     always: bool = False,
     events: Sequence[str] = EVENTS,
     greeting: Reply | None = None,
-) -> Answer:
+) -> Responder:
     """Make what answers for a feed of one partition, except where it goes wrong.
 
     Args:

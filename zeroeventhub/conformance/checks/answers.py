@@ -139,7 +139,7 @@ def _seen(subject: Subject) -> list[tuple[Answer, PageText]]:
     return subject.pages or skip("No page came.")
 
 
-def _form(
+def _lines(
     section: str, name: str, sentence: str, *kinds: str, lenient: bool = False, v2: bool = True
 ) -> None:
     """Register a check that no page has a fault of these kinds."""
@@ -153,24 +153,24 @@ def _form(
     register(section, name, sentence, run, v1=True, v2=v2)
 
 
-_form("6", "page-checkpoint", "Every page has a checkpoint.", "checkpoint")
-_form("6", "page-end", "An answer ends with a checkpoint: nothing follows it.", "tail")
-_form("5.1", "page-newline", "The last byte of a page is a newline.", "newline")
-_form("5.2", "lines-json", "Every line is a JSON object.", "json", "deep")
-_form("2.3", "lines-strict", "There is no NaN and no Infinity: they are not JSON.", "constant")
-_form("2.3", "lines-utf8", "Every line is UTF-8.", "utf8")
-_form("2.2", "lines-bom", "No page starts with a byte order mark.", "bom")
-_form("2.3", "lines-surrogates", "No surrogate is without its other half.", "surrogate")
-_form("2.3", "lines-members", "No line has a member twice.", "twice")
-_form("5.2", "lines-one-command", "A line is an event or a checkpoint, not both.", "both")
-_form("5.1", "lines-empty", "No line is empty.", "empty")
-_form("5.1", "lines-plain", "Lines end in 0x0A alone.", "return", lenient=True)
-_form("9.2", "lines-flags", "caughtUp and stopReached are true, or absent.", "flag")
-_form("5.2", "lines-headers", "Headers are an object.", "headers")
-_form("16", "line-length", "A line has 65,535 bytes at most.", "long", lenient=True)
-_form("5.2", "event-data", "An event's data is an object or a string.", "data", lenient=True)
-_form("7.1", "cursor-form", "A cursor is 1 to 4096 characters of printable ASCII.", "cursor")
-_form(
+_lines("6", "page-checkpoint", "Every page has a checkpoint.", "checkpoint")
+_lines("6", "page-end", "An answer ends with a checkpoint: nothing follows it.", "tail")
+_lines("5.1", "page-newline", "The last byte of a page is a newline.", "newline")
+_lines("5.2", "lines-json", "Every line is a JSON object.", "json", "deep")
+_lines("2.3", "lines-strict", "There is no NaN and no Infinity: they are not JSON.", "constant")
+_lines("2.3", "lines-utf8", "Every line is UTF-8.", "utf8")
+_lines("2.2", "lines-bom", "No page starts with a byte order mark.", "bom")
+_lines("2.3", "lines-surrogates", "No surrogate is without its other half.", "surrogate")
+_lines("2.3", "lines-members", "No line has a member twice.", "twice")
+_lines("5.2", "lines-one-command", "A line is an event or a checkpoint, not both.", "both")
+_lines("5.1", "lines-empty", "No line is empty.", "empty")
+_lines("5.1", "lines-plain", "Lines end in 0x0A alone.", "return", lenient=True)
+_lines("9.2", "lines-flags", "caughtUp and stopReached are true, or absent.", "flag")
+_lines("5.2", "lines-headers", "Headers are an object.", "headers")
+_lines("16", "line-length", "A line has 65,535 bytes at most.", "long", lenient=True)
+_lines("5.2", "event-data", "An event's data is an object or a string.", "data", lenient=True)
+_lines("7.1", "cursor-form", "A cursor is 1 to 4096 characters of printable ASCII.", "cursor")
+_lines(
     "12", "partition-lines", "Every line names its partition, as a number.", "partition", v2=False
 )
 
