@@ -265,7 +265,7 @@ class Checkup:
             if count > before:
                 self.grow(count)
         self._pages.refuse_unpublished(connection)
-        return "Every event is in a partition that somebody can read."
+        return "Every event is in a partition of the feed."
 
     def _look_at_events(self, connection: Connection) -> str:
         for partition in self.partitions:
