@@ -1,4 +1,4 @@
-"""An e-mail for large orders: nothing can take it back, so it goes out at most so many times."""
+"""An e-mail for each large order: it cannot be undone, so the number of tries is limited."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ from sqlalchemy import text
 from zeroeventhub import Consumer, Event
 
 MOST = 2
-"""How often an e-mail is tried. With 1 some may be missing, and none is there twice."""
+"""How often an e-mail is tried. With 1 some may be missing, and none is sent twice."""
 
 LARGE = 9
 MAILBOX = Path("mailbox.txt")
@@ -23,18 +23,18 @@ with engine.begin() as connection:
 
 
 def send(event: Event) -> None:
-    """Hand an e-mail to a server whose answer is lost now and then, or that takes us with it."""
+    """Send an e-mail; the server's answer is sometimes lost, and with --crash this process dies."""
     with MAILBOX.open("a") as mailbox:
         mailbox.write(f"{event.data['id']}\n")
     number = int(event.data["id"].partition("-")[2])
     if number % 4 == 0:
-        raise TimeoutError("The mail server has taken it, and its answer was lost.")
+        raise TimeoutError("The mail server accepted the e-mail, and its answer was lost.")
     if "--crash" in sys.argv and number > 100:  # noqa: PLR2004 - somewhere in the middle
         os._exit(1)
 
 
 def may_try(event: Event) -> bool:
-    """Count a try, and commit that before anything is sent; tell whether there is one left."""
+    """Count a try, and commit that before the e-mail is sent; return whether a try was left."""
     statement = """INSERT INTO mails VALUES (:event, 1, FALSE)
         ON CONFLICT (event) DO UPDATE SET tries = tries + 1 WHERE tries < :most AND NOT sent
         RETURNING tries"""
@@ -44,7 +44,7 @@ def may_try(event: Event) -> bool:
 
 
 def mail(event: Event) -> None:
-    """Try until it was sent or no try is left; what is left then is for a person to look at."""
+    """Try until the e-mail is sent or no try is left; an operator then finds it in the table."""
     while may_try(event):
         try:
             send(event)
@@ -56,7 +56,7 @@ def mail(event: Event) -> None:
 
 
 if __name__ == "__main__":
-    # One process, page by page: what cannot be undone is best done in one place.
+    # One process, page by page, so that one place does what cannot be undone.
     for page in Consumer(client(), store, "mail", follow=False, limit=20):
         for event in page.events:
             if event.data["data"]["amount"] >= LARGE:

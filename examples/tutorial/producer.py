@@ -1,4 +1,4 @@
-"""Customers who place orders, and who ask again when they have heard nothing."""
+"""Customers who place orders, and repeat a request without an answer."""
 
 import sys
 
@@ -8,7 +8,7 @@ ORDERS = 400
 
 
 def main(orders: int) -> None:
-    """Place orders; every fifth answer is lost, and the customer asks again."""
+    """Place orders; every fifth answer is lost, and the customer repeats the request."""
     for number in range(orders):
         order = f"request-{number}", f"customer-{number % 20}", 1 + number % 9
         place(*order)

@@ -1,4 +1,4 @@
-"""What all consumers of the tutorial have in common: a database each, and the shop's feed."""
+"""What the tutorial's consumers share: a database for each, and a client of the shop's feed."""
 
 import os
 
@@ -9,11 +9,11 @@ from zeroeventhub import Client, CursorStore
 
 URL = os.environ.get("SHOP", "http://127.0.0.1:8000/orders")
 LEASE = 3.0
-"""Seconds after which the partitions of a process that died are read by another."""
+"""Seconds after which another process reads the partitions of one that died."""
 
 
 def opened(database: str) -> tuple[Engine, CursorStore]:
-    """Open a consumer's database, and create what its cursors need."""
+    """Open a consumer's database, and create the tables of its cursors."""
     engine = create_engine(f"sqlite:///{database}", connect_args={"timeout": 30})
     store = CursorStore(engine)
     with engine.begin() as connection:

@@ -1,4 +1,4 @@
-"""Run the whole tutorial in an empty folder, break what can break, and compare with the truth."""
+"""Run the tutorial in an empty folder, kill processes, and compare the results with the truth."""
 
 import json
 import os
@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 ORDERS = int(sys.argv[1]) if len(sys.argv) > 1 else 400
 PATIENCE = 90.0
 LARGE, MOST = 9, 2
-"""As the mailer has them."""
+"""The same values as in mail.py."""
 
 
 def start(*arguments: str) -> subprocess.Popen[bytes]:
@@ -27,7 +27,7 @@ def start(*arguments: str) -> subprocess.Popen[bytes]:
 
 
 def until(done: Callable[[], bool], what: str) -> None:
-    """Wait for something."""
+    """Wait until a condition holds."""
     deadline = time.monotonic() + PATIENCE
     while not done():
         if time.monotonic() > deadline:
@@ -36,19 +36,19 @@ def until(done: Callable[[], bool], what: str) -> None:
 
 
 def free_port() -> int:
-    """Find a port that nobody listens at."""
+    """Find a free port."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         return int(listening.getsockname()[1])
 
 
 def listens(port: int) -> bool:
-    """Tell whether somebody listens at a port."""
+    """Tell whether a process listens at a port."""
     with socket.socket() as trying:
         return trying.connect_ex(("127.0.0.1", port)) == 0
 
 
 def truth() -> dict[str, int]:
-    """Add up what customers were meant to spend."""
+    """Add up what customers have to have spent."""
     spent: Counter[str] = Counter()
     for number in range(ORDERS):
         spent[f"customer-{number % 20}"] += 1 + number % 9
@@ -56,7 +56,7 @@ def truth() -> dict[str, int]:
 
 
 def totals() -> dict[str, int]:
-    """Read what the consumer has added up."""
+    """Read the totals that the consumer stored."""
     engine = create_engine("sqlite:///totals.db")
     with engine.connect() as connection:
         rows = connection.execute(text("SELECT customer, spent FROM totals")).all()
@@ -65,20 +65,20 @@ def totals() -> dict[str, int]:
 
 
 def noted() -> list[str]:
-    """Read the ids of all rows that analytics has, a row that was cut off left out."""
+    """Read the ids of all whole rows of analytics."""
     rows = b"".join(file.read_bytes() + b"\n" for file in Path("analytics").iterdir())
     lines = rows.split(b"\n")
     return [json.loads(line)["id"] for line in lines if line.endswith(b"}")]
 
 
 def tell(sentence: str) -> None:
-    """Say what happens."""
+    """Print what happens."""
     print(sentence, flush=True)
 
 
 def main() -> None:
-    """Tell the story."""
-    from shop import open_shop  # noqa: PLC0415 - its database is in the folder that we are in now
+    """Run all steps."""
+    from shop import open_shop  # noqa: PLC0415 - it opens its database in the current folder
 
     open_shop()
     port = free_port()
@@ -87,7 +87,7 @@ def main() -> None:
     running = [start("-m", "uvicorn", "shop:app", *options.split())]
     try:
         until(lambda: listens(port), "the shop")
-        tell(f"The shop is open. Customers place {ORDERS} orders, and ask again for every fifth.")
+        tell(f"The shop is open. Customers place {ORDERS} orders, and repeat every fifth request.")
         producer = start(str(HERE / "producer.py"), str(ORDERS))
         groups = {
             "totals": [start(str(HERE / "totals.py")) for _ in "12"],
@@ -100,7 +100,7 @@ def main() -> None:
         groups["search"][0].wait(PATIENCE)
         groups["search"].append(start(str(HERE / "search.py")))
         running.append(groups["search"][1])
-        tell("One process of each group has died; another takes its partitions over.")
+        tell("One process of each group has died; another takes over its partitions.")
         if producer.wait(PATIENCE):
             sys.exit("The producer has failed.")
         until(lambda: read(totals) == truth(), "the totals")
@@ -109,7 +109,7 @@ def main() -> None:
         documents, rows = len([*Path("index").glob("*.json")]), len(noted())
         tell(f"The index has {documents} documents; analytics has {rows} rows of {ORDERS} ids.")
         if documents != ORDERS or rows <= ORDERS:
-            sys.exit("The process that crashed should have left rows that came again.")
+            sys.exit("The process that crashed should have left rows that were written again.")
         mail()
         for workers in groups.values():
             workers[1].terminate()
@@ -124,23 +124,23 @@ def main() -> None:
 
 
 def read(question: Callable[[], dict[str, int]]) -> dict[str, int]:
-    """Ask a database that may not have its tables yet."""
+    """Query a database that may not have its tables yet."""
     try:
         return question()
-    except Exception:  # noqa: BLE001 - whatever it is, it is asked again
+    except Exception:  # noqa: BLE001 - the caller tries again
         return {}
 
 
 def mail() -> None:
     """Send e-mails, with a crash in the middle, and count them."""
     start(str(HERE / "mail.py"), "--crash").wait(PATIENCE)
-    tell("The mailer has crashed behind an e-mail that it had sent, before it could note that.")
+    tell("The mailer has crashed after it sent an e-mail, before it could record that.")
     if start(str(HERE / "mail.py")).wait(PATIENCE):
         sys.exit("The mailer has failed.")
     sent = Counter(Path("mailbox.txt").read_text().split())
     large = {f"request-{number}" for number in range(ORDERS) if 1 + number % 9 >= LARGE}
     if set(sent) != large or max(sent.values()) > MOST:
-        sys.exit(f"E-mails are not what they should be: {sent}.")
+        sys.exit(f"The e-mails are wrong: {sent}.")
     twice = sum(count == MOST for count in sent.values())
     tell(f"{len(sent)} e-mails went out, {twice} of them twice, and none three times.")
 

@@ -15,7 +15,7 @@ engine, store = opened("search.db")
 
 
 def index(event: Event) -> None:
-    """Put a document under the id of its event: done again, it is the same document."""
+    """Store a document under the id of its event: a repetition gives the same document."""
     document = INDEX / f"{event.data['id']}.json"
     half = document.with_suffix(f".{os.getpid()}")
     half.write_text(json.dumps(event.data["data"]))
@@ -29,7 +29,7 @@ def note(events: list[Event]) -> None:
 
 
 def apply(_: object, events: list[Event]) -> None:
-    """Do both. The cursor moves behind it, so a crash in between does both again."""
+    """Do both. The cursor is committed afterwards, so a crash in between repeats both."""
     for event in events:
         index(event)
     note(events)

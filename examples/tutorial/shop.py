@@ -11,7 +11,7 @@ orders = EventLog(metadata, "orders", partitions=4)
 
 
 def open_shop() -> None:
-    """Create the log, and let SQLite read while it writes."""
+    """Create the log, and let readers and writers of SQLite work concurrently."""
     with engine.connect() as connection:
         connection.exec_driver_sql("PRAGMA journal_mode=WAL")
     metadata.create_all(engine)
@@ -20,7 +20,7 @@ def open_shop() -> None:
 def place(request: str, customer: str, amount: int) -> int:
     """Place an order; return how many its customer has placed by now.
 
-    Who asks twice has placed it once: the request is the id of the event.
+    A repeated request places the order once, since the request is the id of the event.
     """
     placed = NewEvent("OrderPlaced", {"customer": customer, "amount": amount}, id=request)
     with engine.begin() as connection:

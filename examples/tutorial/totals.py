@@ -1,4 +1,4 @@
-"""What each customer has spent: an effect in the database that keeps the cursor as well."""
+"""What each customer has spent: an effect in the database that also stores the cursor."""
 
 import sys
 
@@ -14,14 +14,14 @@ with engine.begin() as connection:
 
 
 def add(connection: Connection, event: Event) -> None:
-    """Add an order. This must not happen twice, and cannot: the cursor moves with it."""
+    """Add an order, exactly once, because the cursor moves in the same transaction."""
     statement = """INSERT INTO totals VALUES (:customer, :amount)
         ON CONFLICT (customer) DO UPDATE SET spent = spent + excluded.spent"""
     connection.execute(text(statement), event.data["data"])
 
 
 def replay() -> None:
-    """Forget the totals and the cursors in one transaction; then everything comes again."""
+    """Delete the totals and the cursors in one transaction, so that all events come again."""
     with engine.begin() as connection:
         store.reset(connection, "totals")
         connection.execute(text("DELETE FROM totals"))
