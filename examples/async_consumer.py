@@ -1,4 +1,4 @@
-"""The billing service again, asynchronous (pip install aiosqlite), in a loop that runs itself."""
+"""The billing service with asyncio (pip install aiosqlite)."""
 
 import asyncio
 

@@ -1,7 +1,7 @@
-"""A shop whose readers show a JWT of an identity provider's: run `uvicorn jwt_publisher:app`.
+"""A shop whose readers send a JWT of an identity provider: run `uvicorn jwt_publisher:app`.
 
-It needs PyJWT: pip install 'pyjwt[crypto]'. Who asks is said by the token; what that one may see is
-said here.
+It needs PyJWT: pip install 'pyjwt[crypto]'. The token identifies the reader; this file decides what
+the reader may see.
 """
 
 import os
@@ -26,7 +26,7 @@ keys = jwt.PyJWKClient(f"{ISSUER}/keys", timeout=3)
 
 
 def reader(request: Request) -> Principal:
-    """Return who asks; called in a thread of the feed's, because it may ask the provider."""
+    """Return the reader; the feed calls this in a thread, because it may ask the provider."""
     shown = request.headers.getlist("Authorization")
     scheme, _, token = shown[0].partition(" ") if len(shown) == 1 else ("", "", "")
     if scheme.lower() != "bearer":
@@ -35,7 +35,7 @@ def reader(request: Request) -> Principal:
         claims = jwt.decode(
             token,
             keys.get_signing_key_from_jwt(token),
-            algorithms=["RS256"],  # never what the token itself says
+            algorithms=["RS256"],  # never the algorithm that the token names
             issuer=ISSUER,
             audience=AUDIENCE,
             leeway=30,

@@ -1,6 +1,6 @@
-"""A shop whose readers show a certificate, which nginx verifies: see nginx-mtls.conf beside this.
+"""A shop whose readers have certificates, which nginx verifies by nginx-mtls.conf in this folder.
 
-Nobody but nginx may reach it: `uvicorn --host 127.0.0.1 mtls_publisher:app`.
+Only nginx may reach it: `uvicorn --host 127.0.0.1 mtls_publisher:app`.
 """
 
 import os
@@ -19,7 +19,7 @@ READERS = {
 
 
 async def reader(request: Request) -> Principal:
-    """Return whose certificate nginx has verified; it sets both headers for every request."""
+    """Return the reader; nginx verifies its certificate and sets both headers on every request."""
     verified = request.headers.getlist("X-Client-Verify")
     subject = request.headers.getlist("X-Client-Subject")
     if verified != ["SUCCESS"] or len(subject) != 1 or subject[0] not in READERS:

@@ -1,4 +1,4 @@
-"""A feed of your own making: the lines of a file that only grows, without a database."""
+"""Your own feed, without a database: the lines of a file that only grows."""
 
 from pathlib import Path
 
@@ -10,14 +10,14 @@ JOURNAL = Path("journal.txt")
 
 
 class Journal:
-    """Publish a file's lines; a cursor is a place in the file, in bytes."""
+    """Publish a file's lines; a cursor is an offset in the file, in bytes."""
 
     def info(self) -> FeedInfo:
         """Describe a feed of one partition."""
         return FeedInfo.of(partitions=1)
 
     def read(self, partition: int, cursor: str, limit: int) -> Page:  # noqa: ARG002 - there is one
-        """Read whole lines from a cursor on."""
+        """Read whole lines after a cursor."""
         place = {FIRST: 0, LAST: JOURNAL.stat().st_size}.get(cursor)
         if place is None:
             if not cursor.isdecimal():

@@ -1,7 +1,7 @@
-"""A shop whose orders are not for everybody: readers show a token that the shop has given them.
+"""A shop whose readers need a token that the shop has given them.
 
 Run it with `ORDERS_TOKENS='{"billing": "…", "archive": "…"}' ORDERS_SECRET=… uvicorn
-token_publisher:app`; `secrets.token_urlsafe()` makes what nobody guesses.
+token_publisher:app`; make the tokens and the secret with `secrets.token_urlsafe()`.
 """
 
 import json
@@ -40,5 +40,5 @@ feed = TableFeed(orders, data="data", type="type", cursor_secret=os.environ["ORD
 
 app = Starlette(
     routes=feed_routes("/orders", feed, engine, authorize=readers),
-    middleware=[Middleware(FeedAuthorization)],  # a feed that does not say who may, nobody may read
+    middleware=[Middleware(FeedAuthorization)],  # refuses feeds without an `authorize`
 )

@@ -1,4 +1,4 @@
-"""The billing service once more: typed events, an ORM session, and orders that cannot be billed."""
+"""The billing service with typed events, an ORM session, and orders that cannot be billed."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from zeroeventhub import Client, Consumer, CursorStore, Failures
 
 @dataclass
 class Order:
-    """What the shop publishes; an order that does not look like this is set aside."""
+    """An order of the shop; an event that does not have this form is set aside."""
 
     customer: str
     amount: float

@@ -1,7 +1,7 @@
-"""A year of departures from New York City, caught up with, added up and followed: `make spark`.
+"""Catch up with a year of departures from New York City, and follow the rest: `make spark`.
 
-Nine in ten have departed when Spark begins, and the others depart while it follows. One checkpoint
-goes through both, so that each of them is in the files once.
+Nine in ten have departed when Spark begins; the rest depart while it follows. One checkpoint covers
+both, so that each departure is in the files once.
 """
 
 import argparse
@@ -30,7 +30,7 @@ SETTINGS = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"
 
 
 def main(folder: Path, flights: int) -> int:
-    """Run it all in a folder; return how many departures are missing or there twice."""
+    """Run everything in a folder; return how many departures are missing or duplicated."""
     engine = open_departures(f"sqlite:///{folder / 'departures.db'}")
     departures.metadata.create_all(engine)
     rows = read_flights(flights)
@@ -70,7 +70,7 @@ def main(folder: Path, flights: int) -> int:
 def depart(
     engine: Engine, rows: Iterator[dict[str, Any]], size: int = 10_000, pause: float = 0
 ) -> None:
-    """Write departures as they come, some at a time."""
+    """Write departures in batches, with a pause after each."""
     while batch := list(islice(rows, size)):
         with engine.begin() as connection:
             connection.execute(insert(departures), batch)
@@ -90,7 +90,7 @@ def published(engine: Engine) -> Iterator[str]:
 
 
 def delays(found: DataFrame) -> DataFrame:
-    """Add up, by carrier, how many departed and how late they were."""
+    """Count departures and average their delays, by carrier."""
     late = sql.round(sql.avg("delay"), 1).alias("minutes late")
     return found.groupBy("carrier").agg(sql.count("*").alias("departures"), late).orderBy(late)
 
@@ -98,6 +98,6 @@ def delays(found: DataFrame) -> DataFrame:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--flights", type=int, default=FLIGHTS, help="how many there are")
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # what Spark's tasks run in
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the Python of Spark's tasks
     with tempfile.TemporaryDirectory() as folder:
         sys.exit(main(Path(folder), parser.parse_args().flights) != 0)

@@ -1,4 +1,4 @@
-"""The shop's orders in Spark: all of them as a table, and as files that every run goes on with."""
+"""The shop's orders in Spark: all of them as a table, and as files to which every run adds."""
 
 from pyspark.sql import SparkSession
 
