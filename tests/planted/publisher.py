@@ -3,6 +3,7 @@
 from harness.planted import Planted
 
 _ROOM = "tests/integration/publisher"
+_DATABASES = "tests/integration/databases"
 _UNIT = "tests/unit/publisher"
 _SQLITE = ("-k", "sqlite")
 
@@ -89,23 +90,23 @@ PLANTED = (
     ),
     Planted(
         "an error of the database that no waiting mends is no reason to come back",
-        "publisher/read_only.py",
-        "        if names & _CHANGED:",
-        "        if names & _LATE:",
+        "databases/errors.py",
+        '        if _is(error, "changed"):',
+        '        if _is(error, "late"):',
         (f"{_ROOM}/test_columns.py", *_SQLITE),
     ),
     Planted(
         "a connection is given back as it was after an error as well",
-        "publisher/read_only.py",
-        "    except Exception:\n        _leave(connection, guest, kept)\n        raise\n",
+        "databases/read_only.py",
+        "    except Exception:\n        _end(connection, session, kept)\n        raise\n",
         "    except Exception:\n        raise\n",
-        (f"{_ROOM}/test_guest_connection.py", "-k", "as_it_was and sqlite"),
+        (f"{_DATABASES}/test_read_only.py", "-k", "as_it_was and sqlite"),
     ),
     Planted(
         "the deadline begins anew with each statement",
-        "publisher/read_only.py",
+        "databases/sqlite.py",
         "            deadline = monotonic() + self._seconds\n",
         "            deadline = min(deadline, monotonic() + self._seconds)\n",
-        (f"{_ROOM}/test_guest_connection.py", "-k", "each_statement"),
+        (f"{_DATABASES}/test_read_only.py", "-k", "each_statement"),
     ),
 )

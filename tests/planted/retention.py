@@ -175,7 +175,7 @@ PLANTED = (
     Planted(
         "an error of the database is no event that came before",
         "event_log/keyed_table.py",
-        "            if not is_taken(error):\n                raise\n",
+        "            if not is_duplicate(error):\n                raise\n",
         "",
         _LOG,
     ),

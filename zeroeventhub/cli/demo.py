@@ -25,7 +25,6 @@ from zlib import crc32
 import click
 import httpx
 from sqlalchemy import (
-    BigInteger,
     Column,
     Connection,
     DateTime,
@@ -42,7 +41,6 @@ from sqlalchemy import (
     inspect,
     select,
 )
-from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from starlette.applications import Starlette
 
 from zeroeventhub.cli.options import as_json
@@ -53,6 +51,9 @@ from zeroeventhub.client import Client
 from zeroeventhub.consumer.consumer import Consumer
 from zeroeventhub.consumer.page import PendingPage
 from zeroeventhub.consumer.store.store import CursorStore
+from zeroeventhub.databases import database_of
+from zeroeventhub.databases.tables import ROW_NUMBER
+from zeroeventhub.databases.upsert import upsert
 from zeroeventhub.errors import ConfigurationError, Unreachable, require
 from zeroeventhub.publisher import TableFeed
 from zeroeventhub.server import feed_routes
@@ -134,7 +135,7 @@ LARGEST_TRANSACTION = 400
 departures = Table(
     "departures",
     MetaData(),
-    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+    Column("id", ROW_NUMBER, primary_key=True),
     Column("flight_number", Integer, nullable=False, unique=True),
     Column("partition", Integer, nullable=False),
     Column("carrier", String(2), nullable=False),
@@ -153,7 +154,7 @@ departures = Table(
 def open_departures(database: str) -> Engine:
     """Open the publisher's database; SQLite with readers beside its writer."""
     engine = open_database(database)
-    if engine.dialect.name == "sqlite":
+    if database_of(engine).single_writer:
 
         @event.listens_for(engine, "connect")
         def prepare(connection: Any, _: object) -> None:
@@ -230,20 +231,11 @@ def consume(database: str, url: str) -> None:
 def count(connection: Connection, page: PendingPage) -> None:
     """Add a page to the totals; its cursor moves in the same transaction."""
     added = _add_up(event.data for event in page.events)
-    statement = sqlite_insert(departures_by_carrier)
-    table = departures_by_carrier.c
-    connection.execute(
-        statement.on_conflict_do_update(
-            set_={
-                "departures": table.departures + statement.excluded.departures,
-                "miles": table.miles + statement.excluded.miles,
-            }
-        ),
-        [
-            {"carrier": carrier, "departures": number, "miles": miles}
-            for carrier, (number, miles) in added.items()
-        ],
-    )
+    kept = departures_by_carrier.c
+    for carrier, (number, miles) in added.items():
+        row = {"carrier": carrier, "departures": number, "miles": miles}
+        changes = {name: kept[name] + row[name] for name in ("departures", "miles")}
+        upsert(connection, departures_by_carrier, row, changes)
 
 
 def totals(connection: Connection) -> dict[str, tuple[int, int]]:

@@ -16,6 +16,7 @@ from zeroeventhub.cli.options import age, agreed, as_json, consumer_option, olde
 from zeroeventhub.cli.output import Answer, Meters, answering, confirm, duration, report
 from zeroeventhub.cli.output import table as in_columns
 from zeroeventhub.cli.tables import open_feed, open_table, publish_options, table_options
+from zeroeventhub.databases import database_of
 from zeroeventhub.errors import ConfigurationError, Gone, Unavailable, printable
 from zeroeventhub.protocol import Lag
 from zeroeventhub.publisher.bound_feed import BoundFeed
@@ -147,7 +148,7 @@ def ddl(
     parts = [statements.uninstall] if uninstall else [statements.install, statements.backfill]
     if partition and partitions:
         rule = _rule(order.source, engine.dialect, partition, partitions)
-        if engine.dialect.name == "sqlite":
+        if not database_of(engine).adds_constraints:
             check = f"CHECK ({rule.sqltext})"
             click.echo(f"-- SQLite adds no constraint to a table: create it with {check}.")
         else:
@@ -160,9 +161,8 @@ def ddl(
     if not any(parts):
         click.echo("-- This ordering needs nothing in the database.")
         return
-    show = _for_mysql if engine.dialect.name in {"mariadb", "mysql"} else _in_transaction
     for part in filter(None, parts):
-        click.echo(show(part))
+        click.echo(database_of(engine).script(part))
 
 
 def _rule(source: Source, dialect: Dialect, partition: str, partitions: int) -> CheckConstraint:
@@ -172,15 +172,6 @@ def _rule(source: Source, dialect: Dialect, partition: str, partitions: int) -> 
     rule = CheckConstraint(f"{column} BETWEEN 0 AND {partitions - 1}", f"{table.name}_{partition}")
     table.append_constraint(rule)
     return rule
-
-
-def _in_transaction(statements: tuple[str, ...]) -> str:
-    return "BEGIN;\n" + "".join(f"{statement};\n" for statement in statements) + "COMMIT;"
-
-
-def _for_mysql(statements: tuple[str, ...]) -> str:
-    """Set statements apart as the server's own client reads them: some have semicolons inside."""
-    return "DELIMITER $$\n" + "".join(f"{line}$$\n" for line in statements) + "DELIMITER ;"
 
 
 @click.command()

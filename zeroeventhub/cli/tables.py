@@ -1,7 +1,6 @@
 """Options that name a table and say how it is published, and the feed that they make."""
 
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import click
@@ -18,6 +17,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, NoSuchTableError
 
 from zeroeventhub.cli.options import age, option_group
+from zeroeventhub.databases import database_of, driver_of
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher import TableFeed
 from zeroeventhub.publisher.bound_feed import BoundFeed
@@ -36,13 +36,6 @@ __all__ = [
     "table_options",
 ]
 
-_DRIVERS = {
-    "postgres": "postgresql+psycopg",
-    "postgresql": "postgresql+psycopg",
-    "mariadb": "mariadb+pymysql",
-    "mysql": "mysql+pymysql",
-}
-
 
 def open_database(url: str, *, must_exist: bool = False) -> Engine:
     """Make the engine of a database, with the drivers that come with the command line.
@@ -55,8 +48,7 @@ def open_database(url: str, *, must_exist: bool = False) -> Engine:
     """
     try:
         parsed = make_url(url)
-        driver = _DRIVERS.get(parsed.drivername, parsed.drivername)
-        engine = create_engine(parsed.set(drivername=driver))
+        engine = create_engine(parsed.set(drivername=driver_of(parsed.drivername)))
     except (ArgumentError, ValueError):
         raise ConfigurationError(
             "This is not a database URL, such as sqlite:///events.db "
@@ -69,8 +61,7 @@ def open_database(url: str, *, must_exist: bool = False) -> Engine:
             f"{engine.url.drivername} is a driver for asynchronous code: name the database by "
             f"{engine.url.get_backend_name()}:// alone."
         )
-    file = engine.url.database
-    if must_exist and engine.dialect.name == "sqlite" and file and not Path(file).exists():
+    if must_exist and (file := database_of(engine).missing_file(engine)):
         raise ConfigurationError(f"There is no database file {file}.")
     if (context := click.get_current_context(silent=True)) is not None:
         context.call_on_close(engine.dispose)

@@ -7,6 +7,7 @@ from typing import Literal
 
 from zeroeventhub.consumer.observer import Observer
 from zeroeventhub.consumer.store.store import CursorStore, check_consumer_name
+from zeroeventhub.databases import database_of
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import Event, TypeFilter
 
@@ -104,7 +105,7 @@ class Config:
             raise ConfigurationError("A lease is a number of seconds above 0.")
         if not 0 < self.inbox_days < math.inf:
             raise ConfigurationError("An inbox keeps events for a number of days above 0.")
-        if not self.synchronous_commit and self.store.engine.dialect.name != "postgresql":
+        if not self.synchronous_commit and not database_of(self.store.engine).commits_without_disk:
             raise ConfigurationError("synchronous_commit=False is for a store in PostgreSQL.")
         if not callable(self.key):
             raise ConfigurationError(

@@ -6,11 +6,9 @@ from itertools import groupby
 from typing import Any
 
 from sqlalchemy import (
-    JSON,
     BigInteger,
     Column,
     Connection,
-    DateTime,
     Integer,
     MetaData,
     Table,
@@ -19,8 +17,6 @@ from sqlalchemy import (
     inspect,
     select,
 )
-from sqlalchemy.dialects.mysql import DATETIME
-from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.schema import CreateTable
 
 from zeroeventhub.databases.bulk_insert import (
@@ -35,6 +31,7 @@ from zeroeventhub.databases.bulk_insert import (
     insert_columns,
     table_form,
 )
+from zeroeventhub.databases.tables import DOCUMENT, FINE_MOMENT
 from zeroeventhub.errors import ConfigurationError, ProtocolError
 from zeroeventhub.protocol import Event
 from zeroeventhub.wire.cloud_event import event_id, event_key, event_time, event_type
@@ -184,13 +181,9 @@ class LandingTable:
             Column("arrival", BigInteger, primary_key=True, autoincrement=False),
             Column("id", Text),
             Column("type", Text),
-            # MariaDB and MySQL keep whole seconds unless told otherwise.
-            Column(
-                "time",
-                DateTime(timezone=True).with_variant(DATETIME(fsp=6), "mysql", "mariadb"),
-            ),
+            Column("time", FINE_MOMENT),
             Column("key", Text),
-            Column("data", JSON().with_variant(JSONB(), "postgresql"), nullable=False),
+            Column("data", DOCUMENT, nullable=False),
             schema=schema or None,
         )
 

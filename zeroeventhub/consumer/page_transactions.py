@@ -34,6 +34,7 @@ from zeroeventhub.consumer.transaction import (
     opened_async,
     watch_commits,
 )
+from zeroeventhub.databases import database_of
 from zeroeventhub.databases.errors import store_error
 from zeroeventhub.errors import (
     ConfigurationError,
@@ -139,8 +140,7 @@ class PageTransactions:
         self._application = Application.of(apply, config.store.engine, sessions)
         self.wish = Wish(self._application.data_type)
         self.inbox = bool(config.inbox)
-        # In SQLite one writes at a time anyway.
-        alone = config.store.engine.dialect.name == "sqlite"
+        alone = database_of(config.store.engine).single_writer
         self.at_once = 1 if alone else config.lanes
         self._progress: dict[int, tuple[Place, LaneProgress | None]] = {}
         self._failures: dict[int, tuple[Place, int]] = {}

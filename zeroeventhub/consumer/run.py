@@ -21,6 +21,7 @@ from zeroeventhub.consumer.log import Log
 from zeroeventhub.consumer.partition_follower import PartitionFollower, Transactions
 from zeroeventhub.consumer.steps import Claimed, Start
 from zeroeventhub.consumer.store_session import StoreSteps
+from zeroeventhub.databases import database_of
 from zeroeventhub.errors import ConfigurationError, StoreUnavailable
 from zeroeventhub.protocol import FeedInfo
 
@@ -64,7 +65,7 @@ class Run:
         self.log = log
         self.store_steps = StoreSteps(config, owner)
         self.workers = Limiter(config.concurrency)
-        alone = engine.dialect.name == "sqlite"
+        alone = database_of(engine).single_writer
         self.writers = Limiter(1 if alone else config.concurrency + 1)
         self.running: set[int] = set()
         self.stopped = stopped

@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
 from zeroeventhub.consumer.application import Application, Kind
+from zeroeventhub.databases import database_of
 from zeroeventhub.databases.errors import is_transient
 from zeroeventhub.errors import ConfigurationError, StoreUnavailable
 
@@ -157,7 +158,7 @@ class Transaction:
             self.handle.flush()
         driver = self.connection.connection.driver_connection
         status = getattr(getattr(driver, "info", None), "transaction_status", None)
-        if status == ABORTED and self.connection.dialect.name == "postgresql":
+        if status == ABORTED and database_of(self.connection).aborts_on_error:
             raise ConfigurationError(
                 "apply has caught an error of the database and gone on, but PostgreSQL had aborted "
                 "the transaction: let the error pass, or catch it around a savepoint."

@@ -13,7 +13,6 @@ from uuid import UUID
 
 import msgspec
 from sqlalchemy import (
-    AdaptedConnection,
     Column,
     Connection,
     DateTime,
@@ -23,13 +22,12 @@ from sqlalchemy import (
     Table,
     Text,
     bindparam,
-    cast,
     insert,
     types,
 )
 from sqlalchemy import Enum as Choice
-from sqlalchemy.exc import DBAPIError
 
+from zeroeventhub.databases import database_of
 from zeroeventhub.wire.ndjson import PageEvents
 
 __all__ = [
@@ -110,14 +108,15 @@ class ColumnForm:
             return cls(
                 column, presence, msgspec.Raw, read, write, None, is_plain=True, is_text=True
             )
-        moment = isinstance(kind, DateTime) and not (kind.timezone and dialect.name == "postgresql")
+        database = database_of(dialect)
+        moment = isinstance(kind, DateTime) and not (kind.timezone and database.keeps_zones)
         convert = _in_utc if moment else None
         plain = not kind._has_bind_expression  # noqa: SLF001 - nothing public tells
         form, bind = _form(column.type), kind.bind_processor(dialect)
-        if bind is None and form in _SHOWN and dialect.driver == "psycopg":
+        if bind is None and form in _SHOWN and database.copies(dialect):
             bind = _shown
         from_python = convert
-        native = dialect.supports_native_boolean or dialect.name == "sqlite"
+        native = dialect.supports_native_boolean or database.takes_booleans
         if form is float or (form is bool and native):
             # It lets pass what is of this form, and nothing else; what was read is that.
             from_python, bind = bind, None
@@ -254,7 +253,7 @@ class TableForm:
         columns: by name; without those that the database computes.
         optional: the places of those with a default, which a row may leave out.
         model: what the data of an event is decoded as, with a field a column.
-        is_copied: whether rows are inserted by PostgreSQL's COPY.
+        is_copied: whether the database has a quicker way to insert rows than statements.
     """
 
     def __init__(self, table: Table, dialect: Dialect) -> None:
@@ -271,7 +270,7 @@ class TableForm:
         fields = [(f"column_{place}", *form.field) for place, form in enumerate(forms)]
         names = {field[0]: str(name) for field, name in zip(fields, self.columns, strict=True)}
         self.model = msgspec.defstruct("Row", fields, rename=names, kw_only=True, gc=False)
-        self.is_copied = dialect.name == "postgresql" and dialect.driver == "psycopg"
+        self.is_copied = database_of(dialect).copies(dialect)
         self._decode = msgspec.json.Decoder(self.model).decode
         required = any(form.presence is Presence.REQUIRED for form in forms)
         self._nothing = () if required else msgspec.structs.astuple(self.model())
@@ -405,7 +404,8 @@ def insert_batch(connection: Connection, form: TableForm, batch: Batch) -> None:
     # Statements that are written out name the table as it was declared.
     is_complete &= not connection.get_execution_options().get("schema_translate_map")
     if is_complete and form.is_copied and all(one.is_plain for one in chosen):
-        _copy(connection, batch)
+        columns = [one.column for one in chosen]
+        database_of(dialect).copy(connection, columns, batch.rows, batch.csv)
     elif is_complete and dialect.positional:
         text, order = _text(chosen, dialect)
         rows = batch.rows
@@ -430,7 +430,7 @@ def _parameter(form: ColumnForm, dialect: Dialect) -> Any:
     if not form.is_json:
         return bindparam(column.key, type_=column.type)
     text = bindparam(column.key, type_=Text)
-    return cast(text, column.type) if dialect.name == "postgresql" else text
+    return database_of(dialect).json_parameter(text, column.type)
 
 
 @lru_cache(maxsize=64)
@@ -464,54 +464,3 @@ def _unescaped(found: re.Match[bytes]) -> bytes:
         return text
     character: str = msgspec.json.decode(b'"%b"' % text)
     return character.encode()
-
-
-_CSV = r" (FORMAT csv, NULL 'null', ESCAPE E'\\', ENCODING 'UTF8')"
-
-
-def _copy(connection: Connection, batch: Batch) -> None:
-    """Insert rows by PostgreSQL's COPY, through psycopg.
-
-    Args:
-        connection: in the transaction that the rows are to be part of.
-        batch: the rows.
-    """
-    dialect, (_, _, rows, csv) = connection.dialect, batch
-    statement = _copy_statement(batch.forms, dialect) + ("" if csv is None else _CSV)
-    if not connection.in_transaction():
-        connection.begin()  # what goes around SQLAlchemy would not begin it
-    try:
-        driver: Any = connection.connection.dbapi_connection
-        if isinstance(driver, AdaptedConnection):
-            driver.run_async(lambda own: _copy_async(own, statement, rows, csv))
-        else:
-            _copy_sync(driver, statement, rows, csv)
-    except dialect.loaded_dbapi.Error as error:
-        raise DBAPIError.instance(
-            statement, None, error, dialect.loaded_dbapi.Error, dialect=dialect
-        ) from error
-
-
-@lru_cache(maxsize=64)
-def _copy_statement(chosen: tuple[ColumnForm, ...], dialect: Dialect) -> str:
-    quoted = dialect.identifier_preparer
-    names = ", ".join(quoted.format_column(form.column) for form in chosen)
-    return f"COPY {quoted.format_table(chosen[0].column.table)} ({names}) FROM STDIN"
-
-
-def _copy_sync(driver: Any, statement: str, rows: _Rows, csv: bytes | None) -> None:
-    with driver.cursor() as cursor, cursor.copy(statement) as copy:
-        if csv is not None:
-            copy.write(csv)
-            return
-        for row in rows:
-            copy.write_row(row)
-
-
-async def _copy_async(driver: Any, statement: str, rows: _Rows, csv: bytes | None) -> None:
-    async with driver.cursor() as cursor, cursor.copy(statement) as copy:
-        if csv is not None:
-            await copy.write(csv)
-            return
-        for row in rows:
-            await copy.write_row(row)

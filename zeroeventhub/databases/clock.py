@@ -7,7 +7,10 @@ from sqlalchemy import Connection, DateTime, Double, select
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
-__all__ = ["Moment", "UnixTime", "as_utc", "unix_time"]
+from zeroeventhub.databases import DATABASES, database_of
+from zeroeventhub.databases.port import Database
+
+__all__ = ["Moment", "StatementMoment", "UnixTime", "as_utc", "unix_time"]
 
 
 class UnixTime(FunctionElement[float]):
@@ -26,6 +29,14 @@ class Moment(FunctionElement[datetime]):
     name = "moment"
 
 
+class StatementMoment(FunctionElement[datetime]):
+    """The same of the statement, to microseconds where the database has them, as a default."""
+
+    type = DateTime(timezone=True)
+    inherit_cache = True
+    name = "statement_moment"
+
+
 def unix_time(connection: Connection) -> float:
     """Return the seconds since 1970, by the database's clock."""
     return float(connection.execute(select(UnixTime())).scalar_one())
@@ -36,29 +47,18 @@ def as_utc(moment: datetime) -> datetime:
     return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-@compiles(UnixTime, "postgresql")
-def _unix_time_postgresql(*_: Any, **__: Any) -> str:
-    # now() is when the transaction began, which may have waited for a lock since.
-    return "CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS DOUBLE PRECISION)"
-
-
-@compiles(UnixTime, "mysql", "mariadb")
-def _unix_time_mysql(*_: Any, **__: Any) -> str:
-    # UNIX_TIMESTAMP(NOW(6)) goes by way of local time, where an hour comes twice in autumn.
-    return "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6)) / 1000000E0)"
-
-
-@compiles(UnixTime, "sqlite")
-def _unix_time_sqlite(*_: Any, **__: Any) -> str:
-    # unixepoch('subsec') needs SQLite 3.42.
-    return "((julianday('now') - 2440587.5) * 86400.0)"
+@compiles(UnixTime)
+def _unix_time(_: UnixTime, compiler: Any, **__: Any) -> str:
+    return database_of(compiler).unix_time
 
 
 @compiles(Moment)
-def _moment(*_: Any, **__: Any) -> str:
-    return "CURRENT_TIMESTAMP"
+def _moment(_: Moment, compiler: Any, **__: Any) -> str:
+    # A statement is also shown without a database, in a dialect of SQLAlchemy's own.
+    return getattr(DATABASES.get(compiler.dialect.name), "moment", Database.moment)
 
 
-@compiles(Moment, "mysql", "mariadb")
-def _moment_mysql(*_: Any, **__: Any) -> str:
-    return "UTC_TIMESTAMP()"
+@compiles(StatementMoment)
+def _statement_moment(_: StatementMoment, compiler: Any, **__: Any) -> str:
+    database = DATABASES.get(compiler.dialect.name)
+    return getattr(database, "statement_moment", Database.statement_moment)

@@ -4,74 +4,18 @@ Each database numbers its errors, and the numbers are what counts here; a senten
 is nothing else.
 """
 
-import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from sqlalchemy import exc
 
-from zeroeventhub.errors import StoreUnavailable
+from zeroeventhub.databases import DATABASES
+from zeroeventhub.errors import FeedFailure, StoreUnavailable, Unavailable
 
-__all__ = ["is_transient", "reaching_store", "store_error"]
+__all__ = ["explained", "is_duplicate", "is_transient", "reaching_store", "store_error"]
 
-_STATES = frozenset(
-    {
-        "25006",  # read-only: the server has become a standby
-        "25P03",  # the session was ended while it was idle in a transaction
-        "40001",  # serialization
-        "40P01",  # deadlock
-        "53300",  # too many connections
-        "55P03",  # a lock was not to be had in time
-        "57P01",  # the server shuts down, or an administrator has ended the session
-        "57P02",  # another session crashed
-        "57P03",  # the server starts up
-        "57P05",  # the session was idle for too long
-    }
-)
-
-_NUMBERS = frozenset(
-    {
-        1020,  # the row has changed since the snapshot
-        1040,  # too many connections
-        1047,  # a node of a cluster that is not ready
-        1053,  # the server shuts down
-        1158,  # the connection broke, here and below
-        1159,
-        1160,
-        1161,
-        1203,  # too many connections of this user
-        1205,  # a lock was not to be had in time
-        1213,  # deadlock
-        1412,  # the table was altered since the snapshot
-        1613,  # a lock was not to be had in time
-        1614,  # deadlock
-        1792,  # read-only, here and below: the server has become a replica
-        1836,
-        1927,  # the connection was killed
-        2002,  # the server cannot be reached, here and below
-        2003,
-        2006,  # the connection was lost, here and below
-        2013,
-        2055,
-        3572,  # a lock was not to be had at once
-        4031,  # the session was idle for too long
-    }
-)
-
-_RESULTS = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
-
-_CONNECTION_EXCEPTION = "08"
-_READ_ONLY = 1290
 _PENDING_ROLLBACK_OF_LOST_CONNECTION = "8s2b"
-
-_FINAL = (
-    "authentication failed",
-    "does not exist",
-    "no password supplied",
-    "no pg_hba.conf entry",
-    "not permitted to log in",
-)
-"""What PostgreSQL says to who may not connect; on connecting, psycopg has no number for it."""
 
 
 def is_transient(error: BaseException) -> bool:
@@ -124,27 +68,48 @@ def store_error(error: Exception, store: str = "The consumer's database") -> Exc
 
 
 def _passes(error: BaseException | None) -> bool:
-    """Tell it of the error of a driver."""
-    if isinstance(error, sqlite3.Error):
-        # The lowest byte is the result, and the rest tells more of it.
-        return getattr(error, "sqlite_errorcode", 0) & 0xFF in _RESULTS
-    family = _family(error)
-    if family == "mysql":
-        # Most numbers share one state, HY000, which tells nothing.
-        number = next(iter(getattr(error, "args", ())), None)
-        return number in _NUMBERS or (number == _READ_ONLY and "read" in str(error))
-    state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
-    if isinstance(state, str):
-        return state in _STATES or state.startswith(_CONNECTION_EXCEPTION)
-    return family == "psycopg" and not any(sentence in str(error) for sentence in _FINAL)
+    """Tell it of the error of a driver, by the database whose driver it is."""
+    return error is not None and any(
+        database.is_transient(error) for database in DATABASES.values()
+    )
 
 
-def _family(error: BaseException | None) -> str | None:
-    """Return the kind of driver that an operational error comes from."""
-    for kind in type(error).__mro__:
-        package = kind.__module__.partition(".")[0]
-        if package in {"psycopg", "psycopg2"} and kind.__name__ == "OperationalError":
-            return "psycopg"
-        if package in {"pymysql", "aiomysql", "asyncmy", "MySQLdb"}:
-            return "mysql"
-    return None
+@contextmanager
+def explained() -> Iterator[None]:
+    """Turn the database's errors into the feed's; the database's own stay attached."""
+    try:
+        yield
+    except (exc.SQLAlchemyError, OSError) as error:
+        if _is(error, "late"):
+            raise Unavailable(
+                "A statement of the feed's took longer than it may.", retry_after=1
+            ) from error
+        if _is(error, "changed"):
+            raise FeedFailure(
+                "The feed's table, or what its ordering needs beside it, is not what it was."
+            ) from error
+        if _is(error, "denied"):
+            raise FeedFailure("The feed's user lacks a right that its query needs.") from error
+        if "Could not decode" in str(error):  # SQLite holds text that is not UTF-8
+            raise FeedFailure("A row holds text that is not UTF-8.") from error
+        if isinstance(error, (exc.OperationalError, exc.InterfaceError, exc.TimeoutError, OSError)):
+            raise Unavailable(
+                "The feed's database cannot answer just now.", retry_after=1
+            ) from error
+        raise FeedFailure("The feed's database refused the feed's query.") from error
+
+
+def is_duplicate(error: exc.IntegrityError) -> bool:
+    """Tell whether the database has refused a row because a unique value of it is there."""
+    return _is(error, "duplicate")
+
+
+def _is(error: Exception, kind: str) -> bool:
+    """Tell whether a database lists an error under a kind of `ErrorCodes`."""
+    driver: Any = getattr(error, "orig", None)
+    attributes = ("sqlstate", "pgcode", "sqlite_errorname", "sqlite_errorcode")
+    codes = {getattr(driver, name, None) for name in attributes}
+    codes.update(one for one in getattr(driver, "args", ())[:1] if isinstance(one, int))
+    return any(
+        not codes.isdisjoint(getattr(database.error_codes, kind)) for database in DATABASES.values()
+    )

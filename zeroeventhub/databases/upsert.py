@@ -1,37 +1,26 @@
-"""Write rows that others may be writing at the same moment, and read past what they lock."""
+"""Write rows that other transactions may be writing at the same moment."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Insert, Select, Table, insert
-from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy import Connection, Table
 
-__all__ = ["insert_unless_there", "past_locks", "put"]
+from zeroeventhub.databases import database_of
+
+__all__ = ["insert_ignore", "upsert"]
 
 
-def insert_unless_there(
-    connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]
-) -> int:
+def insert_ignore(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> int:
     """Insert rows whose keys are free, and return how many were."""
     if not rows:
         return 0
-    statement: Insert
-    match connection.dialect.name:
-        case "postgresql":
-            statement = postgresql.insert(table).on_conflict_do_nothing()
-        case "sqlite":
-            statement = sqlite.insert(table).on_conflict_do_nothing()
-        case _:
-            statement = insert(table).prefix_with("IGNORE")
+    statement = database_of(connection).insert_ignore(table)
     counted = {"preserve_rowcount": True}
     return connection.execute(statement, list(rows), execution_options=counted).rowcount
 
 
-def put(
-    connection: Connection,
-    table: Table,
-    row: Mapping[str, Any],
-    changes: Mapping[str, Any],
+def upsert(
+    connection: Connection, table: Table, row: Mapping[str, Any], changes: Mapping[str, Any]
 ) -> None:
     """Insert a row or change the one that is there, and lock it either way.
 
@@ -44,28 +33,4 @@ def put(
         row: the row if there is none of its key.
         changes: what to change in the one that is there.
     """
-    keys = [column.name for column in table.primary_key]
-    statement: Insert
-    match connection.dialect.name:
-        case "postgresql":
-            statement = postgresql.insert(table).on_conflict_do_update(
-                index_elements=keys, set_=changes
-            )
-        case "sqlite":
-            statement = sqlite.insert(table).on_conflict_do_update(
-                index_elements=keys, set_=changes
-            )
-        case _:
-            statement = mysql.insert(table).on_duplicate_key_update(dict(changes))
-    connection.execute(statement, dict(row))
-
-
-def past_locks(connection: Connection, query: Select[Any]) -> Select[Any]:
-    """Return a query that passes over rows which others have locked, rather than wait for them.
-
-    Only SERIALIZABLE on MariaDB and MySQL makes readers wait for writers.
-    """
-    if connection.dialect.name not in {"mysql", "mariadb"}:
-        return query
-    serializable = connection.get_isolation_level() == "SERIALIZABLE"
-    return query.with_for_update(skip_locked=True) if serializable else query
+    connection.execute(database_of(connection).upsert(table, changes), dict(row))

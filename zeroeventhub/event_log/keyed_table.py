@@ -9,18 +9,18 @@ from sqlalchemy.engine import RowMapping
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from zeroeventhub.databases import database_of
 from zeroeventhub.databases.bulk_insert import table_form
-from zeroeventhub.databases.errors import reaching_store
+from zeroeventhub.databases.errors import is_duplicate, reaching_store
 from zeroeventhub.errors import ConfigurationError, Conflict, IdReused, StoreUnavailable
 from zeroeventhub.event_log.log_table import (
     RowInsert,
     Taken,
     connected,
     insert_rows,
-    is_taken,
     writing,
 )
-from zeroeventhub.event_log.stored import Stored, newest, unseen
+from zeroeventhub.event_log.stored import Stored, unseen
 from zeroeventhub.publisher.key_query import expect_unique
 from zeroeventhub.publisher.mapping import resolve
 
@@ -205,7 +205,9 @@ class KeyedTable:
             if not is_expected(expected, version):
                 if (known := self._known(connection, rows, expected)) is not None:
                     return known
-                found = self._version_of(connection, newest(connection, self._last), key)
+                found = self._version_of(
+                    connection, database_of(connection).latest(self._last), key
+                )
                 if found != version:
                     version = found
                     continue
@@ -226,7 +228,7 @@ class KeyedTable:
                 return version + len(rows)
             if (known := self._known(connection, rows, expected)) is not None:
                 return known
-            found = self._version_of(connection, newest(connection, self._last), key)
+            found = self._version_of(connection, database_of(connection).latest(self._last), key)
             if found == version:
                 raise unseen() from taken
             version = found
@@ -247,7 +249,7 @@ class KeyedTable:
         try:
             insert_rows(connection, self._table, rows[1:])
         except IntegrityError as error:
-            if not is_taken(error):
+            if not is_duplicate(error):
                 raise
             raise IdReused(
                 "Some of these events are there already, and others are not: roll back, and append "

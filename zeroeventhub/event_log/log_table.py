@@ -1,9 +1,7 @@
 """The table of a log, and the statement that inserts into it what is not there yet."""
 
-import sqlite3
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
@@ -12,11 +10,9 @@ from sqlalchemy import (
     BigInteger,
     Column,
     Connection,
-    DateTime,
     Executable,
     Identity,
     Index,
-    Integer,
     MetaData,
     SmallInteger,
     String,
@@ -24,19 +20,16 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     bindparam,
-    cast,
-    insert,
 )
-from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.dialects.mysql import DATETIME
-from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import Session, scoped_session
-from sqlalchemy.sql.functions import FunctionElement
-from sqlalchemy.types import TypeEngine
 
+from zeroeventhub.databases import database_of
 from zeroeventhub.databases.bulk_insert import insert_columns
+from zeroeventhub.databases.clock import StatementMoment
+from zeroeventhub.databases.errors import is_duplicate
+from zeroeventhub.databases.port import Database
+from zeroeventhub.databases.tables import DOCUMENT, FINE_MOMENT, ROW_NUMBER, exact
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.event_log.stored import LONGEST_NAME, Stored, unseen
 
@@ -46,15 +39,9 @@ __all__ = [
     "Taken",
     "connected",
     "insert_rows",
-    "is_taken",
     "log_table",
     "writing",
 ]
-
-_TAKEN = frozenset(
-    {"23505", 1062, sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY}
-)
-"""What PostgreSQL, MariaDB and MySQL, and SQLite call it if a unique value is there already."""
 
 
 class Taken(Exception):  # noqa: N818 - named for what happened
@@ -83,32 +70,32 @@ class RowInsert:
         Raises:
             Taken: nothing was inserted.
         """
-        statement = self._statement(connection.dialect.name, tuple(row))
+        statement = self._statement(database_of(connection), tuple(row))
         parameters = {f"p{place}": value for place, value in enumerate(row.values())}
         try:
             counted = {"preserve_rowcount": True}
             inserted = connection.execute(statement, parameters, execution_options=counted).rowcount
         except IntegrityError as error:
-            if connection.dialect.name == "postgresql" or not is_taken(error):
+            if database_of(connection).aborts_on_error or not is_duplicate(error):
                 raise
             raise Taken from error
         if inserted != 1:
             raise Taken
 
-    def _build(self, dialect: str, names: tuple[str, ...]) -> Executable:
+    def _build(self, database: Database, names: tuple[str, ...]) -> Executable:
+        columns = (self._columns[name] for name in names)
         values = {
-            self._columns[name].key: _parameter(dialect, self._columns[name], f"p{place}")
-            for place, name in enumerate(names)
+            column.key: _parameter(database, column, f"p{place}")
+            for place, column in enumerate(columns)
         }
-        match dialect:
-            case "postgresql":
-                return (
-                    postgresql.insert(self._table).values(values).on_conflict_do_nothing().inline()
-                )
-            case "sqlite":
-                return sqlite.insert(self._table).values(values).on_conflict_do_nothing().inline()
-        # There, INSERT IGNORE would pass over more than what is taken.
-        return insert(self._table).values(values).inline()
+        return database.insert_new(self._table).values(values).inline()
+
+
+def _parameter(database: Database, column: Column[Any], parameter: str) -> Any:
+    kind = column.type
+    if not isinstance(kind, JSON):
+        return bindparam(parameter, type_=kind)
+    return database.json_parameter(bindparam(parameter, type_=Text), kind)
 
 
 def insert_rows(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -151,21 +138,6 @@ def writing(handle: Any, table: Table) -> Connection:
             "give one without AUTOCOMMIT."
         )
     return connection
-
-
-def is_taken(error: IntegrityError) -> bool:
-    """Tell whether the database has refused a row because a unique value of it is there."""
-    driver: Any = error.orig
-    names = {getattr(driver, name, None) for name in ("sqlstate", "pgcode", "sqlite_errorcode")}
-    return not _TAKEN.isdisjoint({*names, *driver.args[:1]})
-
-
-def _parameter(dialect: str, column: Column[Any], parameter: str) -> Any:
-    kind = column.type
-    if not isinstance(kind, JSON):
-        return bindparam(parameter, type_=kind)
-    text = bindparam(parameter, type_=Text)
-    return cast(text, kind) if dialect == "postgresql" else text
 
 
 class Batch:
@@ -211,13 +183,12 @@ class Batch:
         if len(rows) == 1:
             self._single.insert(connection, rows[0])
             return
-        # An error of PostgreSQL would end the whole transaction.
-        is_fatal = connection.dialect.name == "postgresql"
+        is_fatal = database_of(connection).aborts_on_error
         try:
             with connection.begin_nested() if is_fatal else nullcontext():
                 insert_rows(connection, self._table, rows)
         except IntegrityError as error:
-            if not is_taken(error):
+            if not is_duplicate(error):
                 raise
             raise Taken from error
 
@@ -238,19 +209,14 @@ def log_table(
     return Table(
         name,
         metadata,
-        Column(
-            "position",
-            BigInteger().with_variant(Integer, "sqlite"),
-            Identity(always=True),
-            primary_key=True,
-        ),
+        Column("position", ROW_NUMBER, Identity(always=True), primary_key=True),
         Column("partition", SmallInteger, nullable=False),
-        Column("id", _name(), nullable=False),
-        Column("key", _name()),
+        Column("id", exact(String(LONGEST_NAME)), nullable=False),
+        Column("key", exact(String(LONGEST_NAME))),
         Column("version", BigInteger),
-        Column("type", _name(), nullable=False),
-        Column("time", _MOMENT, nullable=False, server_default=AppendedAt()),
-        Column("data", JSON().with_variant(JSONB(), "postgresql"), nullable=False),
+        Column("type", exact(String(LONGEST_NAME)), nullable=False),
+        Column("time", FINE_MOMENT, nullable=False, server_default=StatementMoment()),
+        Column("data", DOCUMENT, nullable=False),
         UniqueConstraint("id", name=f"{name}_id"),
         # Any number of events without a version are unlike each other.
         UniqueConstraint("key", "version", name=f"{name}_key_version"),
@@ -261,43 +227,3 @@ def log_table(
         mysql_engine="InnoDB",
         mariadb_engine="InnoDB",
     )
-
-
-class AppendedAt(FunctionElement[datetime]):
-    """The moment of the statement that appends, in UTC wherever the type itself has no zone."""
-
-    type = DateTime(timezone=True)
-    inherit_cache = True
-    name = "appended_at"
-
-
-@compiles(AppendedAt)
-def _appended_at(*_: Any, **__: Any) -> str:
-    return "CURRENT_TIMESTAMP"
-
-
-@compiles(AppendedAt, "postgresql")
-def _appended_at_postgresql(*_: Any, **__: Any) -> str:
-    # CURRENT_TIMESTAMP is when the transaction began.
-    return "statement_timestamp()"
-
-
-@compiles(AppendedAt, "mysql", "mariadb")
-def _appended_at_mysql(*_: Any, **__: Any) -> str:
-    return "(UTC_TIMESTAMP(6))"
-
-
-@compiles(AppendedAt, "sqlite")
-def _appended_at_sqlite(*_: Any, **__: Any) -> str:
-    # Moments are compared as text, with six decimals.
-    return "(strftime('%Y-%m-%d %H:%M:%f000', 'now'))"
-
-
-def _name() -> TypeEngine[str]:
-    """Compare every character as it is, which MariaDB and MySQL do if a column says so."""
-    exact = String(LONGEST_NAME, collation="utf8mb4_bin")
-    return String(LONGEST_NAME).with_variant(exact, "mysql", "mariadb")
-
-
-# MariaDB and MySQL keep whole seconds unless told otherwise.
-_MOMENT = DateTime(timezone=True).with_variant(DATETIME(fsp=6), "mysql", "mariadb")

@@ -10,10 +10,11 @@ from uuid import uuid4
 
 from sqlalchemy import JSON, Column, ColumnElement, Connection, RowMapping, Select, Table, select
 
+from zeroeventhub.databases import database_of
 from zeroeventhub.databases.clock import as_utc
+from zeroeventhub.databases.json_form import json_form
 from zeroeventhub.errors import ConfigurationError, IdReused, StoreUnavailable
 from zeroeventhub.protocol import Event
-from zeroeventhub.publisher.json_form import json_form
 
 __all__ = [
     "LONGEST_NAME",
@@ -22,7 +23,6 @@ __all__ = [
     "Stored",
     "check_name",
     "kept_events",
-    "newest",
     "unseen",
 ]
 
@@ -137,7 +137,7 @@ class Stored:
         Raises:
             IdReused: one says something else than the row that has its id.
         """
-        query, name = newest(connection, self._query), self._id.name
+        query, name = database_of(connection).latest(self._query), self._id.name
         found: dict[Any, _Row] = {}
         for first in range(0, len(rows), _AT_ONCE):
             ids = [row[name] for row in rows[first : first + _AT_ONCE]]
@@ -168,16 +168,6 @@ class Stored:
                     f"{column.name}: roll back, and give each event an id of its own. An id may "
                     "come again only with the event that it was given to."
                 )
-
-
-def newest(connection: Connection, query: Any) -> Any:
-    """Let a query see what others have committed since the transaction's snapshot.
-
-    PostgreSQL and SQLite see it, or refuse to go on.
-    """
-    if connection.dialect.name in {"mysql", "mariadb"}:
-        return query.with_for_update(read=True)
-    return query
 
 
 def unseen() -> StoreUnavailable:

@@ -8,6 +8,8 @@ from sqlalchemy import ColumnElement, DateTime, Engine
 from sqlalchemy.engine.default import StrCompileDialect
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from zeroeventhub.databases import database_of
+from zeroeventhub.databases.port import Database
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import (
     ARROW,
@@ -36,7 +38,7 @@ from zeroeventhub.publisher.page_query import PageQuery, TypeCondition
 from zeroeventhub.publisher.progress import Registry
 from zeroeventhub.publisher.reader import Queries, Reader
 from zeroeventhub.publisher.retention import MarkTable
-from zeroeventhub.publisher.rows import RowQuery, can_stream
+from zeroeventhub.publisher.rows import RowQuery
 from zeroeventhub.publisher.sealing import Sealer, SealQuery
 from zeroeventhub.publisher.splits import SplitQuery
 from zeroeventhub.publisher.trimming import Trimmer
@@ -60,12 +62,13 @@ def build(
     Raises:
         ConfigurationError: events of this database cannot be put in a safe order.
     """
-    dialect, ordering = engine.dialect.name, defined.ordering(engine.dialect.name)
+    ordering = defined.ordering(engine.dialect.name)
+    database = database_of(engine)
     source, mapper = ordering.source, defined.mapper
     near, all_near = NearRows(source), NearRows.of_all(source)
     times = _searched_by(source, defined.events.time)
     ids = _searched_by(source, defined.attributes.get("id"), alike=True)
-    types = _type_condition(defined, dialect)
+    types = _type_condition(defined, database)
     marks = defined.marks(source)
     archive = _archive_reader(defined, source)
     registry = None
@@ -73,7 +76,7 @@ def build(
         # With an archive, trimming loses nothing.
         registry = Registry(defined.progress, source, marks if archive is None else None)
     history = History(
-        RowQuery(all_near, mapper, dialect),
+        RowQuery(all_near, mapper, database),
         defined.seal,
         mutable=defined.is_mutable,
         compacted=defined.compaction is not None,
@@ -82,7 +85,9 @@ def build(
     )
     queries = Queries(
         pages=PageQuery(
-            RowQuery(near, mapper, dialect, streams=can_stream(engine.dialect), joins=True),
+            RowQuery(
+                near, mapper, database, streams=database.can_stream(engine.dialect), joins=True
+            ),
             defined.info.partitions,
             defined.ids,
             types,
@@ -129,7 +134,7 @@ def build(
             SealQuery(
                 all_near,
                 mapper,
-                dialect,
+                database,
                 partition=source.partition,
                 attributes=defined.attributes,
                 kind=defined.envelope.type if defined.envelope else "",
@@ -163,7 +168,7 @@ def _searched_by(
     return NearRows(Source(source.table, column, None if alike else source.partition))
 
 
-def _type_condition(defined: Definition, dialect: str) -> TypeCondition | None:
+def _type_condition(defined: Definition, database: Database) -> TypeCondition | None:
     """Return what filters events by type, if their rows say it."""
     kind = defined.attributes.get("type")
     default = defined.envelope.type if defined.envelope else ""
@@ -171,7 +176,7 @@ def _type_condition(defined: Definition, dialect: str) -> TypeCondition | None:
         return None
     if kind is not None and not TypeCondition.understands(kind):
         return None
-    return TypeCondition(kind, default, dialect)
+    return TypeCondition(kind, default, database)
 
 
 def _archive_reader(defined: Definition, source: Source) -> ArchiveReader | None:

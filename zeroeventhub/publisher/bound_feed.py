@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, Ty
 from sqlalchemy import Connection, event
 
 from zeroeventhub.at_hand import NotAtHand, Parts
+from zeroeventhub.databases import database_of
+from zeroeventhub.databases.read_only import Autocommit, read_only
 from zeroeventhub.driving import drive, drive_async
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import EXTENSIONS, FeedInfo, Segments
@@ -18,7 +20,6 @@ from zeroeventhub.publisher.checks import Finding
 from zeroeventhub.publisher.compacting import Compactor
 from zeroeventhub.publisher.deleting import delete_in_batches
 from zeroeventhub.publisher.progress import Registered, Registry
-from zeroeventhub.publisher.read_only import PassingBy, guest_for, visiting
 from zeroeventhub.publisher.reader import Reader
 from zeroeventhub.publisher.sealing import (
     SEGMENT_BYTES,
@@ -113,7 +114,7 @@ class _Feed:
     ) -> None:
         self._engine = engine
         self._seconds = seconds
-        self._guest = guest_for(engine.dialect, seconds)
+        self._session = database_of(engine).read_only(engine.dialect, seconds)
         self.reader = reader
         """Answers questions, through connections."""
         self._trimmer = trimmer
@@ -189,7 +190,7 @@ class _Feed:
         """
 
         def look(connection: Connection) -> list[Finding]:
-            with visiting(connection, self._guest):
+            with read_only(connection, self._session):
                 return self.reader.checks.findings(connection)
 
         findings: list[Finding] = yield Query(look)
@@ -397,11 +398,11 @@ class _Feed:
         reader, checks = self.reader, self.reader.checks
         if checks.are_due:
             # Before anything is written: what writes may not be installed.
-            with visiting(connection, self._guest):
+            with read_only(connection, self._session):
                 checks.look_if_due(connection)
         with (
             checks.doubting(),
-            visiting(connection, self._guest, reader.step(connection)),
+            read_only(connection, self._session, reader.step(connection)),
             checks.looking_twice(connection),
         ):
             return ask(connection)
@@ -410,7 +411,7 @@ class _Feed:
         """Return the horizon, without a transaction where that can be done."""
         if not self.reader.may_glance:
             return self._visit(self.reader.head, connection)
-        with self.reader.checks.doubting(), visiting(connection, PassingBy()):
+        with self.reader.checks.doubting(), read_only(connection, Autocommit()):
             return self.reader.glance(connection, self._seconds)
 
 

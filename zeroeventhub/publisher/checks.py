@@ -17,11 +17,11 @@ from sqlalchemy import (
     inspect,
     literal_column,
     select,
-    text,
 )
 from sqlalchemy.exc import NoSuchTableError, SQLAlchemyError
 from sqlalchemy.sql.visitors import iterate
 
+from zeroeventhub.databases import database_of
 from zeroeventhub.errors import ConfigurationError, FeedFailure, Gone
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION
 from zeroeventhub.publisher.keyset import NearRows, NeededIndex
@@ -224,8 +224,8 @@ class Checkup:
                 reason = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
                 found.append(Finding("error", subject, f"The database refused: {reason}"))
                 return found
-        if connection.dialect.name == "sqlite" and (mode := _locking_journal(connection)):
-            found.append(Finding("warning", "journal", _JOURNAL.format(mode), _WAL))
+        database = database_of(connection)
+        found += [Finding("warning", *warning) for warning in database.warnings(connection)]
         if self._lasting is not None and (sign := _sign_of_updates(connection, self._lasting)):
             found.append(Finding("warning", "updates", f"{sign} {_ROWS_LAST}"))
         return found + [self._look_at_index(connection, index) for index in self._indexes]
@@ -294,53 +294,17 @@ _ROWS_LAST = (
     '"My rows change" in docs/ordering.md.'
 )
 
-_JOURNAL = (
-    "In journal mode {} a writer and a reader keep each other waiting, and a writer without a busy "
-    "timeout fails beside a reader's statement."
-)
-
-_WAL = "PRAGMA journal_mode = WAL"
-
-
-def _locking_journal(connection: Connection) -> str | None:
-    """Return SQLite's journal mode if readers lock writers out in it."""
-    mode = str(connection.exec_driver_sql("PRAGMA journal_mode").scalar_one())
-    return mode if mode in {"delete", "truncate", "persist"} else None
-
-
-_STATISTICS = text(
-    "SELECT n_tup_upd FROM pg_stat_user_tables WHERE relid = CAST(CAST(:name AS regclass) AS oid)"
-)
-
-_ON_UPDATE = {
-    "sqlite": """SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = :table
-        AND upper(sql) LIKE '%UPDATE ON%' AND name NOT LIKE 'zeroeventhub%'""",
-    "postgresql": """SELECT tgname FROM pg_trigger WHERE NOT tgisinternal AND (tgtype & 16) > 0
-        AND tgname NOT LIKE 'zeroeventhub%'
-        AND tgrelid = CAST(CAST(:name AS regclass) AS oid)""",
-}
-_ON_UPDATE["mysql"] = _ON_UPDATE["mariadb"] = """SELECT trigger_name
-    FROM information_schema.triggers WHERE event_object_schema = coalesce(:schema, DATABASE())
-    AND event_object_table = :table AND event_manipulation = 'UPDATE'
-    AND trigger_name NOT LIKE 'zeroeventhub%'"""
-"""How to find triggers for updates that are not a feed's own."""
-
 
 def _sign_of_updates(connection: Connection, table: Table) -> str | None:
     """Say why the rows of a table seem to be updated; None if nothing says so."""
     columns = [one.name for one in table.c if one.onupdate or one.server_onupdate]
     if columns:
         return f"Column {columns[0]!r} is set when a row is updated."
-    name = connection.dialect.identifier_preparer.format_table(table)
-    if connection.dialect.name == "postgresql":
-        updated = connection.scalar(_STATISTICS, {"name": name})
-        if updated:
-            return f"The statistics of the database know of {updated:,} updated rows."
-    query = text(_ON_UPDATE[connection.dialect.name])
-    names = {"name": name, "table": table.name, "schema": table.schema}
-    known = {key: value for key, value in names.items() if f":{key}" in query.text}
-    trigger = connection.execute(query, known).first()
-    return None if trigger is None else f"The trigger {trigger[0]!r} expects that rows are updated."
+    database = database_of(connection)
+    if updated := database.updated_rows(connection, table):
+        return f"The statistics of the database know of {updated:,} updated rows."
+    trigger = database.update_trigger(connection, table)
+    return None if trigger is None else f"The trigger {trigger!r} expects that rows are updated."
 
 
 _NO_SUCH_INDEX = "Let the database fill a column with the partition, and index that."
@@ -348,11 +312,7 @@ _NO_SUCH_INDEX = "Let the database fill a column with the partition, and index t
 
 def _server(connection: Connection) -> Finding:
     dialect = connection.dialect
-    name = {"postgresql": "PostgreSQL", "sqlite": "SQLite", "mysql": "MySQL"}.get(
-        dialect.name, "MariaDB"
-    )
-    if getattr(dialect, "is_mariadb", False):
-        name = "MariaDB"
+    name = database_of(dialect).title(dialect)
     version = ".".join(map(str, dialect.server_version_info or ()))
     return Finding("ok", "server", f"This is {name} {version}.")
 

@@ -1,7 +1,6 @@
 """Delete events batch by batch, while writers write and readers read: one loop for all of it."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
@@ -9,9 +8,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, delete, select, tuple_
 
+from zeroeventhub.databases import database_of
 from zeroeventhub.errors import Unavailable
 from zeroeventhub.publisher.ordering import Source
-from zeroeventhub.publisher.read_only import time_bound
 from zeroeventhub.publisher.steps import Pause, Query, Steps
 
 __all__ = [
@@ -86,7 +85,7 @@ def delete_in_batches(batch: Batch, after: int, told: Callable[[int, int], None]
 
 
 def _in_transaction(batch: Batch, after: int, connection: Connection) -> Deleted:
-    with impatient(connection):
+    with database_of(connection).lock_timeout(connection, PATIENCE):
         deleted = batch(connection, after)
         connection.commit()
     return deleted
@@ -94,31 +93,6 @@ def _in_transaction(batch: Batch, after: int, connection: Connection) -> Deleted
 
 PATIENCE = 1.0
 """Seconds that a batch waits for the locks of writers, at most."""
-
-_ON_MYSQL = ("innodb_lock_wait_timeout", "lock_wait_timeout")
-
-
-@contextmanager
-def impatient(connection: Connection) -> Iterator[None]:
-    """Let the statements of a transaction see the last commits, and bound their waits for locks."""
-    name = connection.dialect.name
-    if name == "sqlite":
-        yield
-        return
-    connection = connection.execution_options(isolation_level="READ COMMITTED")
-    if name == "postgresql":
-        connection.exec_driver_sql(f"SELECT {time_bound('lock_timeout', PATIENCE)}")
-        yield
-        return
-    kept = ", ".join(f"@zeroeventhub_{each} = @@SESSION.{each}" for each in _ON_MYSQL)
-    set_ = ", ".join(f"SESSION {each} = {max(1, int(PATIENCE))}" for each in _ON_MYSQL)
-    back = ", ".join(f"SESSION {each} = @zeroeventhub_{each}" for each in _ON_MYSQL)
-    connection.exec_driver_sql(f"SET {kept}, {set_}")
-    try:
-        yield
-    finally:
-        if not connection.invalidated:
-            connection.exec_driver_sql(f"SET {back}")
 
 
 def delete_events(
@@ -137,7 +111,7 @@ def delete_events(
     table: Any = source.table
     here = source.position
     # In a range MariaDB and MySQL would wait for the row after it, which a writer may hold.
-    if is_range and connection.dialect.name not in {"mysql", "mariadb"}:
+    if is_range and database_of(connection).deletes_ranges:
         chosen = here.between(found[0].position, found[-1].position)
     else:
         chosen = here.in_([row.position for row in found])

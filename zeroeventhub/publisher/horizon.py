@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
+from zeroeventhub.databases import database_of
 from zeroeventhub.errors import ConfigurationError, Unavailable
 from zeroeventhub.publisher.ordering import Blocker, Glancing, Horizon, Ordering
 
@@ -190,8 +191,8 @@ class HorizonWatch:
         try:
             return self._ordering.blockers(connection)
         except (ConfigurationError, SQLAlchemyError):
-            if connection.dialect.name == "postgresql":
-                raise  # there is no such right, and the transaction cannot go on
+            if database_of(connection).aborts_on_error:
+                raise  # the transaction cannot go on
             return []
 
 

@@ -17,6 +17,7 @@ from sqlalchemy import (
     select,
 )
 
+from zeroeventhub.databases import database_of
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import Event, KeyPage
 from zeroeventhub.publisher.lookups import same_as, value_of
@@ -85,7 +86,7 @@ class KeyQuery:
         value = value_of(self._key, key)
         if value is None:
             return KeyPage([], [])
-        query = self._query.where(*same_as(self._key, value, connection.dialect.name))
+        query = self._query.where(*same_as(self._key, value, database_of(connection)))
         if partitions is not None:
             query = query.where(self._of(partitions))
         events: list[Event] = []

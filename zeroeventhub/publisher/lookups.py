@@ -27,18 +27,20 @@ from sqlalchemy import (
     literal_column,
     select,
     true,
-    type_coerce,
 )
 from sqlalchemy import types as sql
 
+from zeroeventhub.databases import database_of
+from zeroeventhub.databases.index_hint import Way
+from zeroeventhub.databases.json_form import json_form
+from zeroeventhub.databases.port import Database
 from zeroeventhub.errors import BadCursor, ConfigurationError, FeedFailure
 from zeroeventhub.protocol import Lag, TypeFilter
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION
-from zeroeventhub.publisher.json_form import json_form
-from zeroeventhub.publisher.keyset import HIGHEST, LIMIT, NearRows, Way, given
+from zeroeventhub.publisher.keyset import HIGHEST, LIMIT, NearRows, given
 from zeroeventhub.publisher.mapping import moment
 from zeroeventhub.publisher.ordering import Source
-from zeroeventhub.publisher.page_query import TypeCondition, exact
+from zeroeventhub.publisher.page_query import TypeCondition
 
 if TYPE_CHECKING:
     from zeroeventhub.publisher.archive_reader import ArchiveReader
@@ -166,15 +168,9 @@ class TimeQuery:
         """
         if moment.tzinfo is None:
             raise ConfigurationError("A moment needs a time zone, such as datetime.now(UTC) has.")
-        if dialect.name == "sqlite":
-            # CURRENT_TIMESTAMP writes seconds; the trigger of "sequenced" writes milliseconds.
-            digits = 3 if self._time is None else 0
-        else:
-            time = self._source.given_at if self._time is None else self._time.source.position
-            kind = None if time is None else time.type.dialect_impl(dialect)
-            attribute, default = ("precision", 6) if dialect.name == "postgresql" else ("fsp", 0)
-            stated = getattr(kind, attribute, None)
-            digits = default if stated is None else stated
+        time = self._source.given_at if self._time is None else self._time.source.position
+        kind = None if time is None else time.type.dialect_impl(dialect)
+        digits = database_of(dialect).decimals(kind, is_side_table=self._time is None)
         unit = 10 ** (6 - digits)
         return moment.replace(microsecond=moment.microsecond // unit * unit)
 
@@ -193,7 +189,8 @@ class TimeQuery:
                 f"{time.type!r}."
             )
         source = self._source
-        conditions = [_not_before(time, moment, connection.dialect.name)]
+        stored = _as_stored(moment, zoned=bool(getattr(time.type, "timezone", False)))
+        conditions = [database_of(connection).not_before(time, stored)]
         if source.partition is not None and source.events is None:
             conditions.append(source.partition == partition)
         way = searched.way(connection)
@@ -220,16 +217,6 @@ class TimeQuery:
             else:
                 below = int(row[0])
         return below
-
-
-def _not_before(time: ColumnElement[Any], moment: datetime, dialect: str) -> ColumnElement[bool]:
-    stored = _as_stored(moment, zoned=bool(getattr(time.type, "timezone", False)))
-    if dialect != "sqlite":
-        return time >= stored
-    # There a time is text, with a fraction or, as CURRENT_TIMESTAMP writes it, without; the
-    # shortest form of a moment comes before all others of the same one.
-    text = stored.replace(tzinfo=None).isoformat(sep=" ")
-    return type_coerce(time, sql.String) >= (text.rstrip("0") if "." in text else text)
 
 
 def _as_stored(moment: datetime, *, zoned: bool) -> datetime:
@@ -298,7 +285,7 @@ class IdQuery:
             if value is not None and 0 < value <= until:
                 return int(value)
         elif value is not None:
-            conditions = same_as(self._identity, value, connection.dialect.name)
+            conditions = same_as(self._identity, value, database_of(connection))
             if types is not None and self._types is not None:
                 conditions.append(self._types.condition(types))
             way, table = self._searched.way(connection), self._searched.source.table
@@ -316,13 +303,15 @@ class IdQuery:
         raise BadCursor("No event of this feed has this id.")
 
 
-def same_as(column: ColumnElement[Any], value: Any, dialect: str) -> list[ColumnElement[bool]]:
+def same_as(
+    column: ColumnElement[Any], value: Any, database: Database
+) -> list[ColumnElement[bool]]:
     """Return what holds where a column is a value; the first condition is served by an index."""
     if isinstance(column.type, Integer):
         return [column == literal(value, BigInteger)]  # larger than the column's, even
     same = [column == value]
     if isinstance(column.type, String):
-        same.append(exact(column, dialect) == exact(literal(value, Text), dialect))
+        same.append(database.exact(column) == database.exact(literal(value, Text)))
     return same
 
 

@@ -8,13 +8,9 @@ from typing import Any
 import msgspec
 from sqlalchemy import ColumnElement, Row, Table, func, literal_column
 from sqlalchemy import types as sql
-from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.engine.default import StrCompileDialect
 
-from zeroeventhub.errors import ConfigurationError, FeedFailure
-from zeroeventhub.protocol import Event
-from zeroeventhub.publisher.cursor import digest
-from zeroeventhub.publisher.json_form import (
+from zeroeventhub.databases.json_form import (
     OWN_ATTRIBUTES,
     JsonForm,
     data_text,
@@ -22,6 +18,9 @@ from zeroeventhub.publisher.json_form import (
     json_form,
     timestamp,
 )
+from zeroeventhub.errors import ConfigurationError, FeedFailure
+from zeroeventhub.protocol import Event
+from zeroeventhub.publisher.cursor import digest
 
 __all__ = [
     "CloudEvents",
@@ -141,8 +140,7 @@ class Mapper:
     @property
     def has_stored_json(self) -> bool:
         """Tell whether documents of PostgreSQL's type json are in the events as they are."""
-        stored = (form.stored for form in self._forms if form.stored is not None)
-        return not all(isinstance(column.type, JSONB) for column in stored)
+        return any(form.is_unchecked for form in self._forms)
 
     def text(
         self, position: ColumnElement[int] | None, *, streams: bool = False

@@ -12,23 +12,22 @@ from sqlalchemy import (
     Connection,
     Enum,
     Integer,
-    LargeBinary,
     Select,
     String,
     Text,
     bindparam,
-    cast,
     false,
     func,
     literal,
     literal_column,
     select,
 )
-from sqlalchemy.dialects.mysql import CHAR
 
+from zeroeventhub.databases.index_hint import Way
+from zeroeventhub.databases.port import Database
 from zeroeventhub.errors import ConfigurationError, Unavailable
 from zeroeventhub.protocol import Event, Partition, TypeFilter
-from zeroeventhub.publisher.keyset import HIGHEST, LIMIT, Way, given
+from zeroeventhub.publisher.keyset import HIGHEST, LIMIT, given
 from zeroeventhub.publisher.partition_hash import outside
 from zeroeventhub.publisher.rows import BatchSize, Row, RowQuery, Rows
 from zeroeventhub.wire.lines import Lines, joined
@@ -41,7 +40,6 @@ __all__ = [
     "ReadRequest",
     "Stretch",
     "TypeCondition",
-    "exact",
 ]
 
 
@@ -51,15 +49,15 @@ class TypeCondition:
     Args:
         column: the column of types; None if all events are of the default type.
         default: the type of events whose column is NULL or empty; empty if they have none.
-        dialect: the database, as SQLAlchemy calls it.
+        database: that of the events.
     """
 
-    def __init__(self, column: ColumnElement[Any] | None, default: str, dialect: str) -> None:
-        self._dialect = dialect
+    def __init__(self, column: ColumnElement[Any] | None, default: str, database: Database) -> None:
+        self._database = database
         kind = self._text(default)
         if column is not None:
-            kind = func.coalesce(func.nullif(exact(column, dialect), self._text("")), kind)
-        self._kind = _lower(kind, dialect)
+            kind = func.coalesce(func.nullif(database.exact(column), self._text("")), kind)
+        self._kind = database.lower(kind)
 
     @staticmethod
     def understands(column: ColumnElement[Any]) -> bool:
@@ -74,31 +72,8 @@ class TypeCondition:
         return ~chosen if types.skip else chosen
 
     def _text(self, text: str) -> ColumnElement[Any]:
-        return exact(literal(text, Text), self._dialect)
+        return self._database.exact(literal(text, Text))
 
-
-def exact(text: ColumnElement[Any], dialect: str) -> ColumnElement[Any]:
-    """Return what is equal only to the same text, whatever a database takes for equal.
-
-    Args:
-        text: an expression of text.
-        dialect: the database, as SQLAlchemy calls it.
-    """
-    if dialect in _MYSQL:
-        # Of text and not of bytes from Python, which aiomysql cannot send.
-        return cast(cast(text, CHAR(charset="utf8mb4")), LargeBinary)
-    return text.collate({"postgresql": "C", "sqlite": "BINARY"}[dialect])
-
-
-def _lower(kind: ColumnElement[Any], dialect: str) -> ColumnElement[Any]:
-    """Return a type with its ASCII letters in lower case; no other letter becomes one of them."""
-    if dialect in _MYSQL:
-        # Byte by byte: in UTF-8, bytes of ASCII are never part of another letter.
-        return cast(func.lower(cast(kind, CHAR(charset="latin1"))), LargeBinary)
-    return func.lower(kind)
-
-
-_MYSQL = {"mariadb", "mysql"}
 
 FILTERED_ROWS = 50_000
 """How many rows a page looks at in search of events of certain types, at most."""

@@ -1,7 +1,7 @@
 """Partitions by the hash of a key: in Python, and in SQL that gives the same numbers everywhere.
 
-docs/partitions.md defines the hash, with examples. SQLite computes it by a function of this
-module, which every connection has to have.
+docs/partitions.md defines the hash, with examples. SQLite computes it by a function that every
+connection has to be given.
 """
 
 from collections.abc import Collection, Iterable
@@ -15,7 +15,6 @@ from sqlalchemy import (
     Integer,
     and_,
     case,
-    event,
     literal_column,
 )
 from sqlalchemy import types as sql
@@ -23,6 +22,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
+from zeroeventhub.databases import database_of
+from zeroeventhub.databases.sqlite import register
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.partitions import HASHES, Layout, Share, key_hash
 
@@ -34,9 +35,6 @@ __all__ = [
     "partition_of",
     "register",
 ]
-
-SQLITE_FUNCTION = "zeroeventhub_hash"
-"""What a connection to SQLite computes the hash with."""
 
 
 def partition_of(key: str | int, partitions: int) -> int:
@@ -103,34 +101,13 @@ def outside(column: ColumnElement[Any], ids: Collection[int]) -> list[ColumnElem
     return [column.is_(None), column < ordered[0], column > ordered[-1], *gaps]
 
 
-def register(connection: Any) -> None:
-    """Give a connection to SQLite the function that computes the hash.
-
-    Args:
-        connection: of the sqlite3 module, or the one by which SQLAlchemy adapts aiosqlite.
-    """
-    connection.create_function(SQLITE_FUNCTION, 1, _hash, deterministic=True)
-
-
 def hash_on_connect(engine: Engine | AsyncEngine) -> None:
     """Give every connection of an engine what the hash needs; of databases, only SQLite needs it.
 
     Doing it again changes nothing.
     """
     engine = engine.sync_engine if isinstance(engine, AsyncEngine) else engine
-    if engine.dialect.name == "sqlite" and not event.contains(engine, "checkout", _prepare):
-        # Not on "connect": there may be connections in the pool already.
-        event.listen(engine, "checkout", _prepare)
-
-
-def _prepare(connection: Any, record: Any, _: Any) -> None:
-    if SQLITE_FUNCTION not in record.info:
-        register(connection)
-        record.info[SQLITE_FUNCTION] = True
-
-
-def _hash(text: str | None) -> int | None:
-    return None if text is None else key_hash(text)
+    database_of(engine).prepare(engine)
 
 
 class _Hash(FunctionElement[int]):
@@ -150,42 +127,14 @@ class _Remainder(FunctionElement[int]):
 
 
 @compiles(_Hash)
-def _hash_elsewhere(_: _Hash, compiler: Any, **__: Any) -> str:
-    raise ConfigurationError(
-        f"There is no hash of keys on {compiler.dialect.name}: only on PostgreSQL, MariaDB, MySQL "
-        "and SQLite."
-    )
-
-
-@compiles(_Hash, "postgresql")
-def _hash_on_postgresql(element: _Hash, compiler: Any, **options: Any) -> str:
-    text = compiler.process(element.clauses, **options)
-    # In a database of another encoding than UTF8 it is the hash of other bytes; see the guide.
-    return f"CAST(CAST('x' || substr(md5(CAST({text} AS text)), 1, 8) AS bit(32)) AS bigint)"
-
-
-@compiles(_Hash, "mysql", "mariadb")
-def _hash_on_mysql(element: _Hash, compiler: Any, **options: Any) -> str:
-    # CONVERT goes from the column's own character set to UTF-8; CAST would go by way of that of the
-    # connection, and lose what it lacks.
-    text = compiler.process(element.clauses, **options)
-    return f"CAST(CONV(LEFT(MD5(CONVERT({text} USING utf8mb4)), 8), 16, 10) AS UNSIGNED)"
-
-
-@compiles(_Hash, "sqlite")
-def _hash_on_sqlite(element: _Hash, compiler: Any, **options: Any) -> str:
-    return f"{SQLITE_FUNCTION}(CAST({compiler.process(element.clauses, **options)} AS TEXT))"
+def _hash_sql(element: _Hash, compiler: Any, **options: Any) -> str:
+    return database_of(compiler).text_hash(compiler.process(element.clauses, **options))
 
 
 @compiles(_Remainder)
-def _remainder(element: _Remainder, compiler: Any, **options: Any) -> str:
-    return f"mod({compiler.process(element.clauses, **options)})"
-
-
-@compiles(_Remainder, "sqlite")
-def _remainder_on_sqlite(element: _Remainder, compiler: Any, **options: Any) -> str:
+def _remainder_sql(element: _Remainder, compiler: Any, **options: Any) -> str:
     dividend, divisor = (compiler.process(clause, **options) for clause in element.clauses)
-    return f"({dividend} % {divisor})"
+    return database_of(compiler).remainder(dividend, divisor)
 
 
 def _shared(

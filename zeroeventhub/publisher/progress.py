@@ -11,6 +11,7 @@ from sqlalchemy import (
     Connection,
     Double,
     Integer,
+    String,
     delete,
     func,
     insert,
@@ -19,12 +20,13 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
+from zeroeventhub.databases.tables import exact
 from zeroeventhub.errors import BadCursor, BadRequest, Forbidden, Gone, Trimmed
 from zeroeventhub.protocol import FIRST, LAST
 from zeroeventhub.publisher.cursor import Place
 from zeroeventhub.publisher.keyset import NearRows
 from zeroeventhub.publisher.ordering import Source
-from zeroeventhub.publisher.retention import FeedTable, LowWaterMark, MarkTable, exact, key_of
+from zeroeventhub.publisher.retention import FeedTable, LowWaterMark, MarkTable, key_of
 
 __all__ = [
     "CLOCKS",
@@ -82,11 +84,11 @@ class Progress(FeedTable):
     def columns() -> list[Column[Any]]:
         """Return the columns of the table."""
         return [
-            Column("feed", exact(_FEED_LENGTH), primary_key=True),
-            Column("principal", exact(_PRINCIPAL_LENGTH), primary_key=True),
-            Column("consumer", exact(NAME_LENGTH), primary_key=True),
+            Column("feed", exact(String(_FEED_LENGTH)), primary_key=True),
+            Column("principal", exact(String(_PRINCIPAL_LENGTH)), primary_key=True),
+            Column("consumer", exact(String(NAME_LENGTH)), primary_key=True),
             Column("partition", Integer, primary_key=True, autoincrement=False),
-            Column("cursor", exact(_CURSOR_LENGTH), nullable=False),
+            Column("cursor", exact(String(_CURSOR_LENGTH)), nullable=False),
             Column("position", BigInteger, nullable=False),
             Column("heard_at", Double, nullable=False),
         ]

@@ -15,20 +15,18 @@ from sqlalchemy import (
     MetaData,
     String,
     Table,
-    Text,
     exists,
-    func,
     insert,
     inspect,
     literal,
     select,
     update,
 )
-from sqlalchemy.dialects import mysql
 from sqlalchemy.engine.default import StrCompileDialect
 from sqlalchemy.schema import CreateTable
-from sqlalchemy.types import TypeEngine
 
+from zeroeventhub.databases import database_of
+from zeroeventhub.databases.tables import creation, exact, long_text, statement_text
 from zeroeventhub.errors import ConfigurationError, Diverged, FeedFailure
 from zeroeventhub.publisher.cursor import START, Place, digest
 from zeroeventhub.publisher.ordering import Source
@@ -40,14 +38,11 @@ __all__ = [
     "MarkTable",
     "Retention",
     "begun_again",
-    "exact",
     "key_of",
 ]
 
-_COLLATION = "utf8mb4_bin"
 _NAME_LENGTH = 250
 _CURSOR_LENGTH = 250
-_CREATION = 0x7A65726F  # names the lock; "zero" in ASCII
 
 
 class FeedTable:
@@ -91,8 +86,7 @@ class FeedTable:
 
     def statement(self, dialect: Dialect) -> str:
         """Return the statement that creates the table."""
-        creation = CreateTable(self.table, if_not_exists=True)
-        return str(creation.compile(dialect=_plain(dialect))).strip()
+        return creation(dialect, self.table)
 
     def create_tables(self, connection: Connection) -> None:
         """Create the table unless it exists; `TableFeed.install` does.
@@ -100,9 +94,7 @@ class FeedTable:
         Args:
             connection: in a transaction of yours, to the feeds' database.
         """
-        if connection.dialect.name == "postgresql":
-            # There, two processes that create one table at the same moment get an error.
-            connection.execute(select(func.pg_advisory_xact_lock(_CREATION)))
+        database_of(connection).lock_creation(connection)
         if not self.is_there(connection):
             connection.execute(CreateTable(self.table, if_not_exists=True))
 
@@ -121,19 +113,12 @@ class Retention(FeedTable):
     def columns() -> list[Column[Any]]:
         """Return the columns of the table."""
         return [
-            Column("feed", exact(_NAME_LENGTH), primary_key=True),
+            Column("feed", exact(String(_NAME_LENGTH)), primary_key=True),
             Column("trimmed", BigInteger, nullable=False, server_default="0"),
-            Column("earliest", exact(_CURSOR_LENGTH), nullable=False),
+            Column("earliest", exact(String(_CURSOR_LENGTH)), nullable=False),
             Column("compacted", BigInteger, nullable=False, server_default="0"),
-            Column("partitions", Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")),
+            Column("partitions", long_text()),
         ]
-
-
-def _plain(dialect: Dialect) -> Dialect:
-    """Return a dialect like another one that leaves percent signs in statements as they are."""
-    make: Any = type(dialect)
-    plain: Dialect = make(paramstyle="named")
-    return plain
 
 
 def _schema_of(source: Source) -> str | None:
@@ -141,12 +126,6 @@ def _schema_of(source: Source) -> str | None:
     table: Any = source.table if source.events is None else source.events
     schema: str | None = table.schema
     return schema
-
-
-def exact(length: int) -> TypeEngine[str]:
-    """Compare every character as it is, which MariaDB and MySQL do if a column says so."""
-    kind = String(length, collation=_COLLATION)
-    return String(length).with_variant(kind, "mysql", "mariadb")
 
 
 @dataclass(frozen=True)
@@ -257,8 +236,8 @@ class MarkTable:
 
     def statements(self, dialect: Dialect) -> tuple[str, ...]:
         """Return the statements that create the table and the feed's row."""
-        row = self.row.compile(dialect=_plain(dialect), compile_kwargs={"literal_binds": True})
-        return self._retention.statement(dialect), str(row)
+        row = statement_text(dialect, self.row, compile_kwargs={"literal_binds": True})
+        return self._retention.statement(dialect), row
 
     def read(self, connection: Connection) -> LowWaterMark:
         """Return the mark.

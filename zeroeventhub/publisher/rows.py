@@ -1,10 +1,8 @@
 """Rows of a feed: the statements that read them, how many at once, and the JSON of their events."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -19,9 +17,8 @@ from sqlalchemy import (
     select,
     true,
 )
-from sqlalchemy.dialects.postgresql.psycopg import dialect as psycopg_dialect
-from sqlalchemy.exc import DBAPIError
 
+from zeroeventhub.databases.port import Database
 from zeroeventhub.errors import FeedFailure
 from zeroeventhub.protocol import Event
 from zeroeventhub.publisher.keyset import NearRows
@@ -33,7 +30,6 @@ __all__ = [
     "Row",
     "RowQuery",
     "Rows",
-    "can_stream",
     "check_json",
 ]
 
@@ -239,22 +235,6 @@ Choice = Callable[[Select[Any]], Select[Any]]
 _SEPARATOR = b"\x1e"
 """The record separator, which is never in JSON."""
 
-# Psycopg's, for which SQLAlchemy casts each parameter: PostgreSQL cannot tell the types of all.
-_NUMBERED: Any = psycopg_dialect(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call] # it has no annotations
-
-
-_WITH_CHUNKED_ROWS = 170_000
-"""The version of libpq that hands over many rows at a time."""
-
-
-def can_stream(dialect: Any) -> bool:
-    """Tell whether a driver of SQLAlchemy's hands over rows while PostgreSQL still reads."""
-    if dialect.driver != "psycopg" or dialect.is_async:
-        return False
-    from psycopg import pq  # noqa: PLC0415 - of another extra
-
-    return pq.version() >= _WITH_CHUNKED_ROWS
-
 
 class RowQuery:
     """Select positions and their events.
@@ -262,11 +242,9 @@ class RowQuery:
     Args:
         near: finds them.
         mapper: turns rows into events.
-        dialect: the database, by SQLAlchemy's name for it. PostgreSQL makes the JSON of most events
-            by itself.
-        streams: whether psycopg hands over rows while PostgreSQL still reads.
-        joins: whether SQLite joins them to one text: Python's driver takes and gives back the lock
-            of the interpreter for each row that it hands over.
+        database: that of the events, which may make the JSON of most events itself.
+        streams: whether the driver returns rows while the database still reads.
+        joins: whether the database may join them to one text, if that is quicker.
         also: what else is selected of an event, behind all else.
         placed: what else is selected of its position, behind that.
     """
@@ -275,7 +253,7 @@ class RowQuery:
         self,
         near: NearRows,
         mapper: Mapper,
-        dialect: str,
+        database: Database,
         *,
         streams: bool = False,
         joins: bool = False,
@@ -290,14 +268,15 @@ class RowQuery:
         self._json = mapper.json
         self._check: Callable[[list[bytes | None], Callable[[int], int]], bool]
         self._check = check_json
-        if dialect == "postgresql":
+        if database.makes_json:
             is_beside = near.source.events is None
             position = near.source.position if is_beside else None
             self._json = mapper.text(position, streams=streams)
             self._check = check_surrogates if mapper.has_stored_json else _trust
         self._streams = streams and self._json is not None
-        self._joins = joins and dialect == "sqlite" and self._json is not None
-        self._numbered = lru_cache(maxsize=100)(_numbered)
+        self._joins = joins and database.joins_rows and self._json is not None
+        self._database = database
+        self._compiled = lru_cache(maxsize=100)(database.compile_stream)
 
     def select(
         self,
@@ -340,19 +319,12 @@ class RowQuery:
 
     def may_stream(self, connection: Connection) -> bool:
         """Tell whether `stream` can read from a connection."""
-        if not self._streams or connection.get_execution_options().get("schema_translate_map"):
-            return False
-        driver: Any = connection.connection.driver_connection
-        encoding: str = driver.info.encoding
-        return encoding == "utf-8"
+        return self._streams and self._database.may_stream(connection)
 
     def stream(
         self, connection: Connection, query: Select[Any], values: Mapping[str, Any], size: int
     ) -> Iterator[Rows]:
-        """Read rows by one statement, and yield them while PostgreSQL still reads the next.
-
-        libpq hands them over as PostgreSQL writes them, and no driver makes Python's values of
-        them: this takes half of the time of all other ways.
+        """Read rows by one statement, and yield them while the database still reads the next.
 
         Args:
             connection: of which `may_stream` holds.
@@ -360,34 +332,11 @@ class RowQuery:
             values: its parameters.
             size: how many rows are in memory at once.
         """
-        from psycopg.errors import error_from_result  # noqa: PLC0415 - of another extra
-        from psycopg.generators import fetch  # noqa: PLC0415
-
-        driver: Any = connection.connection.driver_connection
-        statement, names, more = self._numbered(query)
-        given = {**more, **values}
-        parameters = [given[name] for name in names]
-        with _as_of_sqlalchemy(connection, statement, parameters):
-            driver.pgconn.send_query_params(
-                statement.encode(), [str(value).encode() for value in parameters]
-            )
-            driver.pgconn.set_chunked_rows_mode(size)
-            is_answered = False
-            try:
-                while (result := driver.wait(fetch(driver.pgconn))) is not None:
-                    value, count = result.get_value, result.ntuples
-                    if count:
-                        texts = [value(index, 1) for index in range(count)]
-                        position = partial(_position, value)
-                        on_one_line = self._check(texts, position)
-                        yield Rows(position, texts, on_one_line=on_one_line)
-                    elif result.error_message:
-                        raise error_from_result(result, "utf-8")
-                is_answered = True
-            finally:
-                # The connection takes nothing else before it has answered this to its end.
-                while not is_answered and driver.wait(fetch(driver.pgconn)) is not None:
-                    pass
+        compiled = self._compiled(query)
+        for count, value in self._database.stream(connection, compiled, values, size):
+            texts = [value(index, 1) for index in range(count)]
+            position = partial(_position, value)
+            yield Rows(position, texts, on_one_line=self._check(texts, position))
 
     def read(self, connection: Connection, query: Select[Any], values: Mapping[str, Any]) -> Rows:
         """Read rows by one statement.
@@ -507,30 +456,3 @@ def _trust(texts: object, place: object) -> bool:  # noqa: ARG001 - as the other
 
 def _position(value: Callable[[int, int], Any], index: int) -> int:
     return int(value(index, 0))
-
-
-def _numbered(query: Select[Any]) -> tuple[str, list[str], dict[str, Any]]:
-    """Return a statement as libpq takes it, the names of its parameters, and those with values."""
-    compiled = query.compile(dialect=_NUMBERED, compile_kwargs={"render_postcompile": True})
-    given = {name: value for name, value in compiled.params.items() if value is not None}
-    return str(compiled), list(compiled.positiontup or ()), given
-
-
-@contextmanager
-def _as_of_sqlalchemy(
-    connection: Connection, statement: str, parameters: list[Any]
-) -> Iterator[None]:
-    """Call the listeners of the host's engine, and raise the driver's errors as SQLAlchemy does."""
-    dialect: Any = connection.dialect
-    error_class = dialect.loaded_dbapi.Error
-    told = (connection, None, statement, parameters, SimpleNamespace(), False)
-    for listener in connection.dispatch.before_cursor_execute:
-        listener(*told)
-    try:
-        yield
-    except error_class as error:
-        raise DBAPIError.instance(
-            statement, None, error, error_class, dialect=connection.dialect
-        ) from error
-    for listener in connection.dispatch.after_cursor_execute:
-        listener(*told)

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from sqlalchemy import ColumnElement, Connection
 
+from zeroeventhub.databases.json_form import json_form
+from zeroeventhub.databases.port import Database
 from zeroeventhub.errors import ConfigurationError, FeedFailure
 from zeroeventhub.protocol import Event
 from zeroeventhub.publisher.archive_reader import ArchiveReader
 from zeroeventhub.publisher.cursor import Place
 from zeroeventhub.publisher.history import History
-from zeroeventhub.publisher.json_form import json_form
 from zeroeventhub.publisher.keyset import LIMIT, NearRows, given
 from zeroeventhub.publisher.lookups import TimeQuery
 from zeroeventhub.publisher.mapping import Mapper, attribute_text, moment
@@ -66,7 +67,7 @@ class SealQuery:
     Args:
         near: finds the rows of all partitions alike.
         mapper: turns rows into events.
-        dialect: the database, by SQLAlchemy's name for it.
+        database: that of the events.
         partition: the column of partitions, where positions are; None for the one partition 0.
         attributes: the columns of `id`, `type`, `key` and `time`, those that there are.
         kind: the type of events that have none of their own; empty if they have none.
@@ -76,7 +77,7 @@ class SealQuery:
         self,
         near: NearRows,
         mapper: Mapper,
-        dialect: str,
+        database: Database,
         *,
         partition: ColumnElement[Any] | None,
         attributes: Mapping[str, ColumnElement[Any]],
@@ -88,7 +89,7 @@ class SealQuery:
         if "time" not in attributes and near.source.given_at is not None:
             self._placed["time"] = near.source.given_at
         also, placed = [form.select for form in self._forms.values()], self._placed.values()
-        self._rows = RowQuery(near, mapper, dialect, also=also, placed=[*placed])
+        self._rows = RowQuery(near, mapper, database, also=also, placed=[*placed])
         self._near = near
         self._columns = 1 if self._rows.is_json else len(mapper.columns)
 

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, TypeVar
 from sqlalchemy import Connection, Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from zeroeventhub.publisher.read_only import explained
+from zeroeventhub.databases.errors import explained
 
 __all__ = [
     "Pause",

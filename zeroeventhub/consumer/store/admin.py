@@ -8,7 +8,7 @@ from sqlalchemy import Connection, and_, func, select
 
 from zeroeventhub.consumer.store.tables import HANDED_OVER, Tables
 from zeroeventhub.databases.clock import Moment, as_utc, unix_time
-from zeroeventhub.databases.upsert import insert_unless_there
+from zeroeventhub.databases.upsert import insert_ignore
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import FIRST, HIGHEST_PARTITION, is_cursor
 
@@ -88,7 +88,7 @@ def set_cursor(
     )
     if connection.execute(update).rowcount == 0:
         row = {"consumer": consumer, "partition": partition, "cursor": FIRST}
-        insert_unless_there(connection, tables.cursors, [row])
+        insert_ignore(connection, tables.cursors, [row])
         connection.execute(update)
     _forget(connection, tables, ("lanes",), consumer, [partition])
 

@@ -11,8 +11,8 @@ from typing import Any, Literal
 from sqlalchemy import Connection, Row, Select, Update, and_, func, select
 
 from zeroeventhub.consumer.store.tables import Tables
+from zeroeventhub.databases import database_of
 from zeroeventhub.databases.clock import as_utc
-from zeroeventhub.databases.upsert import past_locks
 from zeroeventhub.errors import ConfigurationError, Fenced
 from zeroeventhub.protocol import Event
 
@@ -268,7 +268,7 @@ class DeadLetters:
         It waits for nobody; what others have locked counts the next time.
         """
         query = self._due(select(self._table.c.partition).distinct(), consumer)
-        return frozenset(connection.scalars(past_locks(connection, query)))
+        return frozenset(connection.scalars(database_of(connection).skip_locked(connection, query)))
 
     def _due(self, query: Select[Any], consumer: str) -> Select[Any]:
         columns = self._table.c

@@ -7,7 +7,7 @@ from sqlalchemy import Connection, select
 from zeroeventhub.consumer.store.dead_letters import digest
 from zeroeventhub.consumer.store.tables import Tables
 from zeroeventhub.databases.clock import unix_time
-from zeroeventhub.databases.upsert import insert_unless_there
+from zeroeventhub.databases.upsert import insert_ignore
 from zeroeventhub.errors import StoreUnavailable
 
 __all__ = ["Inbox"]
@@ -55,7 +55,7 @@ class Inbox:
         unseen = [number for number in digests if number not in seen]
         row = {"consumer": consumer, "partition": partition, "seen_at": now}
         rows = [{"digest": number, **row} for number in unseen]
-        if insert_unless_there(connection, self._table, rows) != len(rows):
+        if insert_ignore(connection, self._table, rows) != len(rows):
             raise StoreUnavailable(
                 f"Another partition brought events of partition {partition} at the same moment: "
                 "roll back and try again, and they are known."

@@ -6,7 +6,7 @@ from sqlalchemy import ColumnElement, Connection, Table, and_, func, select
 
 from zeroeventhub.consumer.store.tables import HANDED_OVER, Tables
 from zeroeventhub.databases.clock import Moment
-from zeroeventhub.databases.upsert import insert_unless_there
+from zeroeventhub.databases.upsert import insert_ignore
 from zeroeventhub.errors import StoreUnavailable
 
 __all__ = ["inherit"]
@@ -36,7 +36,7 @@ def inherit(
         if cursor is None:
             continue
         row = {"consumer": consumer, "partition": heir, "cursor": cursor}
-        insert_unless_there(connection, cursors, [row])
+        insert_ignore(connection, cursors, [row])
         # An heir that was a parent itself, and was gone until now.
         connection.execute(
             cursors.update()

@@ -11,7 +11,8 @@ from sqlalchemy import ColumnElement, Connection, and_, bindparam, or_, select
 
 from zeroeventhub.consumer.steps import Place
 from zeroeventhub.consumer.store.tables import Tables, is_at
-from zeroeventhub.databases.upsert import insert_unless_there
+from zeroeventhub.databases import database_of
+from zeroeventhub.databases.upsert import insert_ignore
 from zeroeventhub.errors import Fenced
 
 __all__ = ["LaneProgress", "Lanes"]
@@ -110,7 +111,7 @@ class Lanes:
         new = {"consumer": consumer, "partition": partition, "lane": lane, **row}
         # First, since an update that finds no row locks the gap on MariaDB and MySQL: lanes that
         # begin together would keep each other from inserting.
-        if before == 0 and insert_unless_there(connection, self._table, [new]):
+        if before == 0 and insert_ignore(connection, self._table, [new]):
             return
         update = self._table.update().where(
             self._is_row(consumer, partition), columns.lane == lane, or_(here, *left_over)
@@ -137,8 +138,8 @@ class Lanes:
             is_at(columns.cursor, place.cursor),
             columns.epoch == place.epoch,
         )
-        if connection.dialect.name == "sqlite":
-            # It has no locks of rows; a write takes the one that there is.
+        if not database_of(connection).locks_rows:
+            # A write takes the one lock that there is.
             update = self._cursors.update().where(*here).values(epoch=columns.epoch)
             found = connection.execute(update).rowcount == 1
         else:

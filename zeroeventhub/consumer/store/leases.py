@@ -4,13 +4,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Update, bindparam, func, or_, select
+from sqlalchemy import Connection, Update, bindparam, or_, select
 
 from zeroeventhub.consumer.steps import Claimed
 from zeroeventhub.consumer.store.dead_letters import DeadLetters
 from zeroeventhub.consumer.store.tables import NAME_LENGTH, Tables
+from zeroeventhub.databases import database_of
 from zeroeventhub.databases.clock import UnixTime, unix_time
-from zeroeventhub.databases.upsert import insert_unless_there, past_locks, put
+from zeroeventhub.databases.upsert import insert_ignore, upsert
 from zeroeventhub.errors import ConfigurationError, StoreUnavailable
 
 __all__ = ["Division", "Leases", "divide", "fair_share"]
@@ -197,13 +198,10 @@ class Leases:
 
         A process that is frozen here would keep the others from renewing their leases.
         """
-        if connection.dialect.name == "postgresql":
-            milliseconds = str(round(LONGEST_TURN * 1000))
-            limit = func.set_config("idle_in_transaction_session_timeout", milliseconds, True)  # noqa: FBT003 - SQL
-            connection.execute(select(limit))
+        database_of(connection).limit_idle(connection, LONGEST_TURN)
         # A write, for which SQLite takes its lock, and of one row, so that nobody waits in a ring.
         row = {"consumer": consumer, "owner": _TURN, "expires_at": 0}
-        put(connection, self._tables.members, row, {"expires_at": 0})
+        upsert(connection, self._tables.members, row, {"expires_at": 0})
 
     def _join(
         self, connection: Connection, consumer: str, owner: str, now: float, seconds: float
@@ -220,7 +218,7 @@ class Leases:
                 members.delete().where(columns.consumer == consumer, columns.owner.in_(gone))
             )
         row = {"consumer": consumer, "owner": owner, "expires_at": now + seconds}
-        put(connection, members, row, {"expires_at": now + seconds})
+        upsert(connection, members, row, {"expires_at": now + seconds})
         return {owner, *(row.owner for row in rows)}.difference(gone)
 
     def _found(
@@ -234,7 +232,7 @@ class Leases:
         found = {row.partition: (row.owner, row.expires_at) for row in connection.execute(query)}
         new = {partition: (None, 0.0) for partition in sorted(wanted) if partition not in found}
         rows = [{"consumer": consumer, "partition": number, "expires_at": 0} for number in new]
-        insert_unless_there(connection, self._tables.leases, rows)
+        insert_ignore(connection, self._tables.leases, rows)
         return found | new
 
     def _hold(
@@ -267,6 +265,6 @@ class Leases:
         query = select(columns.partition, columns.epoch, columns.ended).where(
             columns.consumer == consumer, or_(columns.ended, columns.partition.in_(sorted(held)))
         )
-        rows = connection.execute(past_locks(connection, query)).all()
+        rows = connection.execute(database_of(connection).skip_locked(connection, query)).all()
         epochs = {row.partition: row.epoch for row in rows if row.partition in held}
         return epochs, frozenset(row.partition for row in rows if row.ended)

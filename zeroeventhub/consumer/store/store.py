@@ -28,14 +28,13 @@ from zeroeventhub.consumer.store.inheritance import inherit
 from zeroeventhub.consumer.store.lanes import Lanes
 from zeroeventhub.consumer.store.leases import Leases
 from zeroeventhub.consumer.store.tables import HANDED_OVER, NAME_LENGTH, Tables, default, is_at
+from zeroeventhub.databases import database_of
 from zeroeventhub.databases.clock import Moment
-from zeroeventhub.databases.upsert import insert_unless_there, put
+from zeroeventhub.databases.upsert import insert_ignore, upsert
 from zeroeventhub.errors import ConfigurationError, Fenced, LeaseLost, TokenChanged
 from zeroeventhub.protocol import FIRST
 
 __all__ = ["CursorStore", "check_consumer_name"]
-
-_CREATION = 0x7A65726F  # names the lock; "zero" in ASCII
 
 _ADDED = {"epoch": "BIGINT NOT NULL DEFAULT 0", "ended": "BOOLEAN NOT NULL DEFAULT FALSE"}
 """Columns that the table of cursors did not always have."""
@@ -82,9 +81,7 @@ class CursorStore:
         Raises:
             ConfigurationError: there is a table of cursors, of an older version.
         """
-        if connection.dialect.name == "postgresql":
-            # There, two processes that create one table at the same moment get an error.
-            connection.execute(select(func.pg_advisory_xact_lock(_CREATION)))
+        database_of(connection).lock_creation(connection)
         for table in self.tables.all():
             connection.execute(CreateTable(table, if_not_exists=True))
         self.check_tables(connection)
@@ -165,7 +162,7 @@ class CursorStore:
         cursors, columns = self.tables.cursors, self.tables.cursors.c
         # A write comes first: it waits for commits under way, and what is read then is new.
         row = {"consumer": consumer, "partition": partition, "cursor": FIRST, "epoch": 1}
-        put(connection, cursors, row, {"epoch": columns.epoch + 1})
+        upsert(connection, cursors, row, {"epoch": columns.epoch + 1})
         query = select(columns.cursor, columns.epoch).where(self._is_row(consumer, partition))
         found = connection.execute(query).one()
         if found.cursor == HANDED_OVER:
@@ -362,7 +359,7 @@ class CursorStore:
     ) -> None:
         # Two processes may start with one consumer name at the same moment.
         row = {"consumer": consumer, "partition": partition, "cursor": cursor}
-        insert_unless_there(connection, self.tables.cursors, [row])
+        insert_ignore(connection, self.tables.cursors, [row])
 
 
 def check_consumer_name(name: str) -> None:

@@ -20,11 +20,10 @@ from sqlalchemy import (
     false,
     func,
 )
-from sqlalchemy.dialects import mysql
 from sqlalchemy.schema import SchemaItem
-from sqlalchemy.types import TypeEngine
 
 from zeroeventhub.databases.clock import Moment
+from zeroeventhub.databases.tables import ROW_NUMBER, exact, long_text
 
 __all__ = [
     "HANDED_OVER",
@@ -43,7 +42,6 @@ HANDED_OVER = ""
 """What stands in place of the cursor of a partition that others have taken over."""
 
 _DIGEST_LENGTH = 64
-_COLLATION = "utf8mb4_bin"
 
 
 @dataclass(frozen=True)
@@ -83,7 +81,7 @@ def cursor_tables(metadata: MetaData, *, schema: str | None = None) -> Tables:
         return Table(
             f"zeroeventhub_{name}",
             metadata,
-            Column("consumer", _exact(String(NAME_LENGTH)), primary_key=name != "dead_letters"),
+            Column("consumer", exact(String(NAME_LENGTH)), primary_key=name != "dead_letters"),
             *parts,
             schema=schema,
             sqlite_autoincrement=name == "dead_letters",
@@ -95,7 +93,7 @@ def cursor_tables(metadata: MetaData, *, schema: str | None = None) -> Tables:
         cursors=table(
             "cursors",
             _partition(primary_key=True),
-            Column("cursor", _exact(Text()), nullable=False),
+            Column("cursor", exact(Text()), nullable=False),
             Column("epoch", BigInteger, nullable=False, server_default="0"),
             Column("ended", Boolean, nullable=False, server_default=false()),
             Column(
@@ -105,17 +103,17 @@ def cursor_tables(metadata: MetaData, *, schema: str | None = None) -> Tables:
         leases=table(
             "leases",
             _partition(primary_key=True),
-            Column("owner", _exact(String(NAME_LENGTH))),
+            Column("owner", exact(String(NAME_LENGTH))),
             Column("expires_at", Double, nullable=False),
         ),
         members=table(
             "members",
-            Column("owner", _exact(String(NAME_LENGTH)), primary_key=True),
+            Column("owner", exact(String(NAME_LENGTH)), primary_key=True),
             Column("expires_at", Double, nullable=False),
         ),
         inbox=table(
             "inbox",
-            Column("digest", _exact(String(_DIGEST_LENGTH)), primary_key=True),
+            Column("digest", exact(String(_DIGEST_LENGTH)), primary_key=True),
             _partition(),
             Column("seen_at", Double, nullable=False),
             # Created with the table everywhere, which an index is not.
@@ -123,14 +121,14 @@ def cursor_tables(metadata: MetaData, *, schema: str | None = None) -> Tables:
         ),
         dead_letters=table(
             "dead_letters",
-            Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+            Column("id", ROW_NUMBER, primary_key=True),
             _partition(),
-            Column("key", _long()),
-            Column("key_digest", _exact(String(_DIGEST_LENGTH))),
-            Column("event", _long(), nullable=False),
-            Column("headers", _long(), nullable=False),
-            Column("error", _long(), nullable=False),
-            Column("traceback", _long(), nullable=False),
+            Column("key", long_text(is_exact=True)),
+            Column("key_digest", exact(String(_DIGEST_LENGTH))),
+            Column("event", long_text(is_exact=True), nullable=False),
+            Column("headers", long_text(is_exact=True), nullable=False),
+            Column("error", long_text(is_exact=True), nullable=False),
+            Column("traceback", long_text(is_exact=True), nullable=False),
             Column("tries", Integer, nullable=False),
             Column("state", String(10), nullable=False),
             Column("created_at", _MOMENT, nullable=False, default=Moment()),
@@ -144,7 +142,7 @@ def cursor_tables(metadata: MetaData, *, schema: str | None = None) -> Tables:
             _partition(primary_key=True),
             Column("lane", Integer, primary_key=True, autoincrement=False),
             Column("lanes", Integer, nullable=False),
-            Column("cursor", _exact(Text()), nullable=False),
+            Column("cursor", exact(Text()), nullable=False),
             Column("done", BigInteger, nullable=False),
         ),
     )
@@ -153,16 +151,6 @@ def cursor_tables(metadata: MetaData, *, schema: str | None = None) -> Tables:
 def is_at(column: ColumnElement[str], cursor: str | BindParameter[str]) -> ColumnElement[bool]:
     """Compare a cursor, which is ASCII, to the last space, which MariaDB and MySQL overlook."""
     return and_(column == cursor, func.length(column) == func.length(cursor))
-
-
-def _exact(kind: String) -> TypeEngine[str]:
-    """Compare every character as it is, which MariaDB and MySQL do if a column says so."""
-    return kind.with_variant(type(kind)(kind.length, collation=_COLLATION), "mysql", "mariadb")
-
-
-def _long() -> TypeEngine[str]:
-    """Hold text of any length, where Text ends at 64 KiB too."""
-    return Text().with_variant(mysql.LONGTEXT(collation=_COLLATION), "mysql", "mariadb")
 
 
 def _partition(*, primary_key: bool = False) -> Column[int]:

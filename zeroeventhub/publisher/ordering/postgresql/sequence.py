@@ -18,9 +18,9 @@ from sqlalchemy import (
     text,
 )
 
+from zeroeventhub.databases.postgresql import time_bound
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.ordering.port import Events
-from zeroeventhub.publisher.read_only import time_bound
 
 __all__ = ["Sequence", "find_sequence", "quoted", "quoted_name", "refuse_heirs"]
 

@@ -121,6 +121,11 @@ class JsonForm:
     text: ColumnElement[Any] | None = None
     stored: ColumnElement[Any] | None = None
 
+    @property
+    def is_unchecked(self) -> bool:
+        """Whether it is a document of PostgreSQL's type json, which may hold half a surrogate."""
+        return self.stored is not None and not isinstance(self.stored.type, postgresql.JSONB)
+
 
 def json_form(expression: ColumnElement[Any], name: str) -> JsonForm:
     """Find the JSON form of a SQL expression.

@@ -1,0 +1,376 @@
+"""PostgreSQL: through any driver, and quicker through psycopg, by COPY and by streams."""
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+from sqlalchemy import (
+    AdaptedConnection,
+    Column,
+    ColumnElement,
+    Connection,
+    Dialect,
+    Insert,
+    Select,
+    Table,
+    cast,
+    func,
+    select,
+    text,
+)
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.dialects.postgresql.psycopg import dialect as psycopg_dialect
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.types import TypeEngine
+
+from zeroeventhub.databases.index_hint import Keyset, Way, explain
+from zeroeventhub.databases.port import Database, ErrorCodes
+from zeroeventhub.databases.read_only import set_autocommit
+
+__all__ = ["PostgreSQL", "time_bound"]
+
+_TRANSIENT = frozenset(
+    {
+        "25006",  # read-only: the server has become a standby
+        "25P03",  # the session was ended while it was idle in a transaction
+        "40001",  # serialization
+        "40P01",  # deadlock
+        "53300",  # too many connections
+        "55P03",  # a lock was not to be had in time
+        "57P01",  # the server shuts down, or an administrator has ended the session
+        "57P02",  # another session crashed
+        "57P03",  # the server starts up
+        "57P05",  # the session was idle for too long
+    }
+)
+_CONNECTION_EXCEPTION = "08"
+
+_FINAL = (
+    "authentication failed",
+    "does not exist",
+    "no password supplied",
+    "no pg_hba.conf entry",
+    "not permitted to log in",
+)
+"""What it says to a user that may not connect; on connecting, psycopg has no number for it."""
+
+_TAKE_SEVERAL = {"psycopg", "psycopg_async", "psycopg2"}
+"""The drivers that send several statements at once."""
+
+_CREATION = 0x7A65726F  # names the lock; "zero" in ASCII
+
+_WITH_CHUNKED_ROWS = 170_000
+"""The version of libpq that hands over many rows at a time."""
+
+_UPDATED = text(
+    "SELECT n_tup_upd FROM pg_stat_user_tables WHERE relid = CAST(CAST(:name AS regclass) AS oid)"
+)
+_TRIGGERS = text("""SELECT tgname FROM pg_trigger WHERE NOT tgisinternal AND (tgtype & 16) > 0
+        AND tgname NOT LIKE 'zeroeventhub%'
+        AND tgrelid = CAST(CAST(:name AS regclass) AS oid)""")
+
+# Psycopg's, for which SQLAlchemy casts each parameter: PostgreSQL cannot tell the types of all.
+_NUMBERED: Any = psycopg_dialect(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call] # it has no annotations
+
+
+class PostgreSQL(Database):
+    """Be PostgreSQL."""
+
+    names = ("postgresql",)
+    drivers: ClassVar = {"postgres": "postgresql+psycopg", "postgresql": "postgresql+psycopg"}
+    aborts_on_error = True
+    commits_without_disk = True
+    indexes_expressions = True
+    keeps_zones = True
+    makes_json = True
+    # now() is when the transaction began, which may have waited for a lock since.
+    unix_time = "CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS DOUBLE PRECISION)"
+    # CURRENT_TIMESTAMP is when the transaction began.
+    statement_moment = "statement_timestamp()"
+    document = postgresql.JSONB()
+    error_codes = ErrorCodes(
+        late=frozenset({"57014", "55P03", "25P03"}),  # a statement, a lock, or between statements
+        changed=frozenset({"42P01", "42703", "42883", "0A000"}),  # table, column, function, result
+        duplicate=frozenset({"23505"}),
+    )
+
+    def title(self, dialect: Dialect) -> str:
+        return "PostgreSQL"
+
+    def insert_ignore(self, table: Table) -> Insert:
+        return postgresql.insert(table).on_conflict_do_nothing()
+
+    def upsert(self, table: Table, changes: Mapping[str, Any]) -> Insert:
+        keys = [column.name for column in table.primary_key]
+        return postgresql.insert(table).on_conflict_do_update(index_elements=keys, set_=changes)
+
+    def json_parameter(self, text: ColumnElement[Any], kind: TypeEngine[Any]) -> ColumnElement[Any]:
+        return cast(text, kind)
+
+    def copies(self, dialect: Dialect) -> bool:
+        return dialect.driver == "psycopg"
+
+    def copy(
+        self,
+        connection: Connection,
+        columns: Sequence[Column[Any]],
+        rows: Sequence[Sequence[Any]],
+        csv: bytes | None,
+    ) -> None:
+        statement = _copy_statement(tuple(columns), connection.dialect)
+        if csv is not None:
+            statement += r" (FORMAT csv, NULL 'null', ESCAPE E'\\', ENCODING 'UTF8')"
+        if not connection.in_transaction():
+            connection.begin()  # what goes around SQLAlchemy would not begin it
+        with _as_sqlalchemy(connection, statement):
+            driver: Any = connection.connection.dbapi_connection
+            if isinstance(driver, AdaptedConnection):
+                driver.run_async(lambda own: _copy_async(own, statement, rows, csv))
+            else:
+                _copy_sync(driver, statement, rows, csv)
+
+    def lock_creation(self, connection: Connection) -> None:
+        connection.execute(select(func.pg_advisory_xact_lock(_CREATION)))
+
+    def limit_idle(self, connection: Connection, seconds: float) -> None:
+        limit = func.set_config(
+            "idle_in_transaction_session_timeout",
+            str(round(seconds * 1000)),
+            True,  # noqa: FBT003 - SQL
+        )
+        connection.execute(select(limit))
+
+    @contextmanager
+    def lock_timeout(self, connection: Connection, seconds: float) -> Iterator[None]:
+        connection = connection.execution_options(isolation_level="READ COMMITTED")
+        connection.exec_driver_sql(f"SELECT {time_bound('lock_timeout', seconds)}")
+        yield
+
+    def read_only(self, dialect: Dialect, seconds: float) -> "_Session":
+        return _Session(seconds, together=dialect.driver in _TAKE_SEVERAL)
+
+    def is_transient(self, error: BaseException) -> bool:
+        state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+        if isinstance(state, str):
+            return state in _TRANSIENT or state.startswith(_CONNECTION_EXCEPTION)
+        is_operational = any(
+            kind.__name__ == "OperationalError"
+            and kind.__module__.partition(".")[0] in {"psycopg", "psycopg2"}
+            for kind in type(error).__mro__
+        )
+        return is_operational and not any(sentence in str(error) for sentence in _FINAL)
+
+    def choose_index(self, connection: Connection, keys: Keyset) -> Way:
+        by_pairs = keys.partition is not None and self.is_indexed(connection, keys)
+        return Way(by_pairs=by_pairs)
+
+    def is_indexed(self, connection: Connection, keys: Keyset) -> bool:
+        """Tell whether an index has the order, be it of columns or of expressions."""
+        hint = Way(by_pairs=keys.partition is not None)
+        found = explain(connection, keys, hint, "EXPLAIN (FORMAT JSON)").scalar_one()
+        plan = found if isinstance(found, list) else json.loads(found)
+        nodes = [*_nodes(plan[0]["Plan"])]
+        scans = [node for node in nodes if "Relation Name" in node]
+        sorts = [node for node in nodes if node["Node Type"] in {"Sort", "Incremental Sort"}]
+        wanted = "ROW(" if hint.by_pairs else "("
+        return not sorts and all(wanted in node.get("Index Cond", "") for node in scans)
+
+    def exact(self, text: ColumnElement[Any]) -> ColumnElement[Any]:
+        return text.collate("C")
+
+    def lower(self, text: ColumnElement[Any]) -> ColumnElement[Any]:
+        return func.lower(text)
+
+    def text_hash(self, text: str) -> str:
+        # In a database of another encoding than UTF8 it is the hash of other bytes; see the guide.
+        return f"CAST(CAST('x' || substr(md5(CAST({text} AS text)), 1, 8) AS bit(32)) AS bigint)"
+
+    def decimals(self, kind: TypeEngine[Any] | None, *, is_side_table: bool) -> int:
+        precision: int | None = getattr(kind, "precision", None)
+        return 6 if precision is None else precision
+
+    def can_stream(self, dialect: Dialect) -> bool:
+        if dialect.driver != "psycopg" or dialect.is_async:
+            return False
+        from psycopg import pq  # noqa: PLC0415 - of another extra
+
+        return pq.version() >= _WITH_CHUNKED_ROWS
+
+    def may_stream(self, connection: Connection) -> bool:
+        if connection.get_execution_options().get("schema_translate_map"):
+            return False
+        driver: Any = connection.connection.driver_connection
+        encoding: str = driver.info.encoding
+        return encoding == "utf-8"
+
+    def compile_stream(self, query: Select[Any]) -> tuple[str, list[str], dict[str, Any]]:
+        """Return a statement as libpq takes it, its parameters' names, and those with values."""
+        compiled = query.compile(dialect=_NUMBERED, compile_kwargs={"render_postcompile": True})
+        given = {name: value for name, value in compiled.params.items() if value is not None}
+        return str(compiled), list(compiled.positiontup or ()), given
+
+    def stream(
+        self,
+        connection: Connection,
+        compiled: tuple[str, list[str], dict[str, Any]],
+        values: Mapping[str, Any],
+        size: int,
+    ) -> Iterator[Any]:
+        """Stream rows by psycopg, as libpq returns them while PostgreSQL writes them.
+
+        No driver makes Python's values of them: this takes half of the time of all other ways.
+        """
+        from psycopg.errors import error_from_result  # noqa: PLC0415 - of another extra
+        from psycopg.generators import fetch  # noqa: PLC0415
+
+        driver: Any = connection.connection.driver_connection
+        statement, names, more = compiled
+        given = {**more, **values}
+        parameters = [given[name] for name in names]
+        with _listened(connection, statement, parameters):
+            driver.pgconn.send_query_params(
+                statement.encode(), [str(value).encode() for value in parameters]
+            )
+            driver.pgconn.set_chunked_rows_mode(size)
+            is_answered = False
+            try:
+                while (result := driver.wait(fetch(driver.pgconn))) is not None:
+                    if result.ntuples:
+                        yield result.ntuples, result.get_value
+                    elif result.error_message:
+                        raise error_from_result(result, "utf-8")
+                is_answered = True
+            finally:
+                # The connection takes nothing else before it has answered this to its end.
+                while not is_answered and driver.wait(fetch(driver.pgconn)) is not None:
+                    pass
+
+    def updated_rows(self, connection: Connection, table: Table) -> int:
+        return connection.scalar(_UPDATED, {"name": _name(connection, table)}) or 0
+
+    def update_trigger(self, connection: Connection, table: Table) -> str | None:
+        name: str | None = connection.scalar(_TRIGGERS, {"name": _name(connection, table)})
+        return name
+
+
+def time_bound(setting: str, seconds: float) -> str:
+    """Return the expression that sets a time, unless the host allows less.
+
+    Args:
+        setting: its name, such as lock_timeout.
+        seconds: what it is set to.
+    """
+    # The setting is text such as 30s, and 0 for none.
+    return (
+        f"set_config('{setting}', CAST(least(nullif(CAST(extract(epoch FROM "
+        f"CAST(current_setting('{setting}') AS interval)) * 1000 AS bigint), 0), "
+        f"{math.ceil(seconds * 1000)}) AS text), true)"
+    )
+
+
+class _Session:
+    """Read in a transaction of its own, whose end takes back what was set for it.
+
+    At READ COMMITTED each statement sees what was committed before it, as the orderings need it.
+
+    Args:
+        seconds: for a statement, if the host does not allow less.
+        together: whether the driver sends several statements at once.
+    """
+
+    def __init__(self, seconds: float, *, together: bool) -> None:
+        self._together = together
+        bounds = ", ".join(
+            time_bound(name, seconds)
+            for name in ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
+        )
+        # Whatever statistics say, what is in the order of an index is read by it and not sorted.
+        planning = ", ".join(
+            f"set_config('{name}', 'off', true)"
+            for name in ("enable_sort", "enable_incremental_sort", "enable_seqscan")
+        )
+        self._reading = (
+            "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY",
+            f"SELECT {bounds}, {planning}",
+        )
+        self._writing = ("BEGIN ISOLATION LEVEL READ COMMITTED", f"SELECT {bounds}")
+
+    def begin(self, connection: Connection, step: str | None) -> bool:
+        kept = set_autocommit(connection, to=True)
+        statements = self._reading if step is None else self._stepping(step)
+        for statement in ["; ".join(statements)] if self._together else statements:
+            connection.exec_driver_sql(statement)
+        return kept
+
+    def end(self, connection: Connection, kept: bool) -> None:
+        connection.exec_driver_sql("ROLLBACK")
+        set_autocommit(connection, to=kept)
+
+    def _stepping(self, step: str) -> tuple[str, ...]:
+        # A commit that waits for a standby must not be let go of: everybody would see what the
+        # standby may never have. One connection waits so at most, the one that gives positions.
+        return (*self._writing, step, "SET LOCAL statement_timeout = 0", "COMMIT", *self._reading)
+
+
+def _name(connection: Connection, table: Table) -> str:
+    return connection.dialect.identifier_preparer.format_table(table)
+
+
+def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for below in plan.get("Plans", ()):
+        yield from _nodes(below)
+
+
+@contextmanager
+def _as_sqlalchemy(connection: Connection, statement: str) -> Iterator[None]:
+    """Raise an error of the driver's in a statement as SQLAlchemy does."""
+    dialect: Any = connection.dialect
+    error_class = dialect.loaded_dbapi.Error
+    try:
+        yield
+    except error_class as error:
+        raise DBAPIError.instance(
+            statement, None, error, error_class, dialect=connection.dialect
+        ) from error
+
+
+@contextmanager
+def _listened(connection: Connection, statement: str, parameters: list[Any]) -> Iterator[None]:
+    """Call the listeners of the host's engine, and raise the driver's errors as SQLAlchemy does."""
+    told = (connection, None, statement, parameters, SimpleNamespace(), False)
+    for listener in connection.dispatch.before_cursor_execute:
+        listener(*told)
+    with _as_sqlalchemy(connection, statement):
+        yield
+    for listener in connection.dispatch.after_cursor_execute:
+        listener(*told)
+
+
+@lru_cache(maxsize=64)
+def _copy_statement(columns: tuple[Column[Any], ...], dialect: Dialect) -> str:
+    quoted = dialect.identifier_preparer
+    names = ", ".join(quoted.format_column(column) for column in columns)
+    return f"COPY {quoted.format_table(columns[0].table)} ({names}) FROM STDIN"
+
+
+def _copy_sync(driver: Any, statement: str, rows: Any, csv: bytes | None) -> None:
+    with driver.cursor() as cursor, cursor.copy(statement) as copy:
+        if csv is not None:
+            copy.write(csv)
+            return
+        for row in rows:
+            copy.write_row(row)
+
+
+async def _copy_async(driver: Any, statement: str, rows: Any, csv: bytes | None) -> None:
+    async with driver.cursor() as cursor, cursor.copy(statement) as copy:
+        if csv is not None:
+            await copy.write(csv)
+            return
+        for row in rows:
+            await copy.write_row(row)

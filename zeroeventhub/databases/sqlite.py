@@ -1,0 +1,241 @@
+"""SQLite: a file, one writer at a time, and functions of Python's where SQL has none."""
+
+import math
+import re
+import sqlite3
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Dialect,
+    Engine,
+    Insert,
+    Integer,
+    String,
+    Table,
+    event,
+    func,
+    text,
+    type_coerce,
+)
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.types import TypeEngine
+
+from zeroeventhub.databases.index_hint import Keyset, Way, explain
+from zeroeventhub.databases.port import Database, ErrorCodes
+from zeroeventhub.databases.read_only import as_sqlalchemy
+from zeroeventhub.partitions import key_hash
+
+__all__ = ["SQLite", "register"]
+
+_RESULTS = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
+
+_HASH = "zeroeventhub_hash"
+"""What a connection computes the hash of a key with."""
+
+_SEARCH = {
+    True: re.compile(r"^SEARCH .* \([^=]+>\? AND "),
+    False: re.compile(r"^SEARCH .* \([^=]+=\? AND [^=]+>\? AND "),
+}
+"""How a plan describes a search for a range, without partitions (True) and in one of them."""
+
+_TRIGGERS = text("""SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = :table
+        AND upper(sql) LIKE '%UPDATE ON%' AND name NOT LIKE 'zeroeventhub%'""")
+
+_JOURNAL = (
+    "In journal mode {} a writer and a reader keep each other waiting, and a writer without a busy "
+    "timeout fails beside a reader's statement."
+)
+
+TICKS = 10_000
+"""Steps of SQLite's machine between two looks at the clock: less than a millisecond."""
+
+
+class SQLite(Database):
+    """Be SQLite."""
+
+    names = ("sqlite",)
+    single_writer = True
+    locks_rows = False
+    indexes_expressions = True
+    adds_constraints = False
+    takes_booleans = True
+    # Python's driver takes and gives back the lock of the interpreter for each row that it returns.
+    joins_rows = True
+    # unixepoch('subsec') needs SQLite 3.42.
+    unix_time = "((julianday('now') - 2440587.5) * 86400.0)"
+    # Moments are compared as text, with six decimals.
+    statement_moment = "(strftime('%Y-%m-%d %H:%M:%f000', 'now'))"
+    row_number = Integer()
+    error_codes = ErrorCodes(
+        late=frozenset({"SQLITE_INTERRUPT"}),
+        changed=frozenset({"SQLITE_ERROR"}),
+        duplicate=frozenset(
+            {sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY}
+        ),
+    )
+
+    def title(self, dialect: Dialect) -> str:
+        return "SQLite"
+
+    def insert_ignore(self, table: Table) -> Insert:
+        return sqlite.insert(table).on_conflict_do_nothing()
+
+    def upsert(self, table: Table, changes: Mapping[str, Any]) -> Insert:
+        keys = [column.name for column in table.primary_key]
+        return sqlite.insert(table).on_conflict_do_update(index_elements=keys, set_=changes)
+
+    def read_only(self, dialect: Dialect, seconds: float) -> "_Session":
+        return _Session(seconds)
+
+    def is_transient(self, error: BaseException) -> bool:
+        # The lowest byte is the result, and the rest tells more of it.
+        return (
+            isinstance(error, sqlite3.Error)
+            and getattr(error, "sqlite_errorcode", 0) & 0xFF in _RESULTS
+        )
+
+    def choose_index(self, connection: Connection, keys: Keyset) -> Way:
+        """Find an index by trying them all, for not all of them are of columns."""
+        if not isinstance(keys.table, Table) or _is_row_id(connection, keys):
+            return Way()
+        known = text("SELECT name FROM pragma_index_list(:name, :schema) ORDER BY seq")
+        names = {"name": keys.table.name, "schema": keys.table.schema or "main"}
+        for index in connection.scalars(known, names).all():
+            hint = Way(index, "INDEXED BY {}")
+            try:
+                plan = explain(connection, keys, hint, "EXPLAIN QUERY PLAN").all()
+            except OperationalError:  # this one has only some of the rows
+                continue
+            if len(plan) == 1 and _SEARCH[keys.partition is None].search(plan[0].detail):
+                return hint
+        return Way()
+
+    def is_indexed(self, connection: Connection, keys: Keyset) -> bool:
+        return _is_row_id(connection, keys) or super().is_indexed(connection, keys)
+
+    def exact(self, text: ColumnElement[Any]) -> ColumnElement[Any]:
+        return text.collate("BINARY")
+
+    def lower(self, text: ColumnElement[Any]) -> ColumnElement[Any]:
+        return func.lower(text)
+
+    def text_hash(self, text: str) -> str:
+        return f"{_HASH}(CAST({text} AS TEXT))"
+
+    def remainder(self, dividend: str, divisor: str) -> str:
+        return f"({dividend} % {divisor})"
+
+    def prepare(self, engine: Engine) -> None:
+        if not event.contains(engine, "checkout", _prepare):
+            # Not on "connect": there may be connections in the pool already.
+            event.listen(engine, "checkout", _prepare)
+
+    def decimals(self, kind: TypeEngine[Any] | None, *, is_side_table: bool) -> int:
+        # CURRENT_TIMESTAMP writes seconds; the trigger of "sequenced" writes milliseconds.
+        return 3 if is_side_table else 0
+
+    def not_before(self, time: ColumnElement[Any], moment: datetime) -> ColumnElement[bool]:
+        # A time is text, with a fraction or, as CURRENT_TIMESTAMP writes it, without; the shortest
+        # form of a moment comes before all others of the same one.
+        text = moment.replace(tzinfo=None).isoformat(sep=" ")
+        return type_coerce(time, String) >= (text.rstrip("0") if "." in text else text)
+
+    def warnings(self, connection: Connection) -> list[tuple[str, str, str]]:
+        mode = str(connection.exec_driver_sql("PRAGMA journal_mode").scalar_one())
+        if mode not in {"delete", "truncate", "persist"}:
+            return []
+        return [("journal", _JOURNAL.format(mode), "PRAGMA journal_mode = WAL")]
+
+    def update_trigger(self, connection: Connection, table: Table) -> str | None:
+        name: str | None = connection.scalar(_TRIGGERS, {"table": table.name})
+        return name
+
+    def missing_file(self, engine: Engine) -> str | None:
+        file = engine.url.database
+        return file if file and not Path(file).exists() else None
+
+
+def register(connection: Any) -> None:
+    """Give a connection to SQLite the function that computes the hash.
+
+    Args:
+        connection: of the sqlite3 module, or the one by which SQLAlchemy adapts aiosqlite.
+    """
+    connection.create_function(_HASH, 1, _hash, deterministic=True)
+
+
+def _prepare(connection: Any, record: Any, _: Any) -> None:
+    if _HASH not in record.info:
+        register(connection)
+        record.info[_HASH] = True
+
+
+def _hash(text: str | None) -> int | None:
+    return None if text is None else key_hash(text)
+
+
+def _is_row_id(connection: Connection, keys: Keyset) -> bool:
+    """Tell whether rows are found by the number that SQLite keeps them by, without an index."""
+    plan = explain(connection, keys, Way(), "EXPLAIN QUERY PLAN").all()
+    return keys.partition is None and "USING INTEGER PRIMARY KEY (rowid>?" in plan[0].detail
+
+
+class _Session:
+    """Close a connection to writers, and let a handler watch the clock.
+
+    Args:
+        seconds: for a statement.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def begin(
+        self,
+        connection: Connection,
+        step: str | None,
+    ) -> tuple[int, Any]:
+        deadline = math.inf
+
+        def begun(*_: Any) -> None:
+            nonlocal deadline
+            deadline = monotonic() + self._seconds
+
+        if not connection.in_transaction():
+            connection.begin()  # a hook of the host's may begin a transaction of the database's
+        _end_transaction(connection)
+        kept = int(connection.exec_driver_sql("PRAGMA query_only").scalar_one())
+        connection.exec_driver_sql("PRAGMA query_only = 1")
+        event.listen(connection, "before_cursor_execute", begun)
+        _watch(connection, lambda: monotonic() > deadline)
+        return kept, begun
+
+    def end(self, connection: Connection, kept: tuple[int, Any]) -> None:
+        query_only, begun = kept
+        _watch(connection, None)
+        event.remove(connection, "before_cursor_execute", begun)
+        _end_transaction(connection)
+        connection.exec_driver_sql(f"PRAGMA query_only = {query_only}")
+
+
+def _end_transaction(connection: Connection) -> None:
+    driver: Any = connection.connection.driver_connection
+    if driver.in_transaction:
+        with as_sqlalchemy(connection):
+            connection.connection.dbapi_connection.rollback()  # type: ignore[union-attr] # it is open
+
+
+def _watch(connection: Connection, is_late: Any) -> None:
+    """Set a handler that SQLite calls while it works, or take it off."""
+    driver: Any = connection.connection.dbapi_connection
+    if hasattr(driver, "set_progress_handler"):
+        driver.set_progress_handler(is_late, TICKS)
+    else:
+        driver.run_async(lambda own: own.set_progress_handler(is_late, TICKS))

@@ -1,0 +1,90 @@
+"""Tables of the library's own in a host's database: their types, and the statements for them."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Connection,
+    DateTime,
+    Dialect,
+    String,
+    Table,
+    Text,
+    inspect,
+)
+from sqlalchemy.schema import CreateTable
+from sqlalchemy.sql.elements import ClauseElement
+from sqlalchemy.types import TypeEngine
+
+from zeroeventhub.databases import DATABASES, database_of
+from zeroeventhub.databases.port import Database
+
+__all__ = [
+    "DOCUMENT",
+    "FINE_MOMENT",
+    "ROW_NUMBER",
+    "create_table",
+    "creation",
+    "exact",
+    "long_text",
+    "statement_text",
+]
+
+
+_T = TypeVar("_T")
+
+
+def _of_each(
+    kind: TypeEngine[_T], own: Callable[[Database], TypeEngine[Any] | None]
+) -> TypeEngine[_T]:
+    """Return a type that is another one on the databases that have one of their own."""
+    for database in dict.fromkeys(DATABASES.values()):
+        if (variant := own(database)) is not None:
+            kind = kind.with_variant(variant, *database.names)
+    return kind
+
+
+def exact(kind: String) -> TypeEngine[str]:
+    """Compare every character as it is, which some databases do if a column says so."""
+    return _of_each(kind, lambda database: database.exact_text(kind))
+
+
+def long_text(*, is_exact: bool = False) -> TypeEngine[str]:
+    """Hold text of any length, where Text has a limit."""
+    return _of_each(Text(), lambda database: database.long_text(is_exact=is_exact))
+
+
+FINE_MOMENT = _of_each(DateTime(timezone=True), lambda database: database.fine_moment)
+"""A moment with six decimals; some databases keep whole seconds if they are not told otherwise."""
+
+DOCUMENT = _of_each(JSON(), lambda database: database.document)
+"""JSON, in the form that a database compares and indexes."""
+
+ROW_NUMBER = _of_each(BigInteger(), lambda database: database.row_number)
+"""A key that the database numbers."""
+
+
+def create_table(connection: Connection, table: Table) -> None:
+    """Create a table unless it exists, also while other processes do.
+
+    Args:
+        connection: in a transaction.
+        table: the table.
+    """
+    database_of(connection).lock_creation(connection)
+    if not inspect(connection).has_table(table.name, schema=table.schema):
+        connection.execute(CreateTable(table, if_not_exists=True))
+
+
+def creation(dialect: Dialect, table: Table) -> str:
+    """Return the statement that creates a table unless it exists."""
+    return statement_text(dialect, CreateTable(table, if_not_exists=True)).strip()
+
+
+def statement_text(dialect: Dialect, statement: ClauseElement, **options: Any) -> str:
+    """Return a statement as an operator runs it."""
+    # A dialect of its own, which leaves percent signs as they are.
+    make: Any = type(dialect)
+    return str(statement.compile(dialect=make(paramstyle="named"), **options))
