@@ -18,7 +18,7 @@ PLANTED = (
     ),
     Planted(
         "the last number is read before those who write",
-        "publisher/ordering/postgresql/observed.py",
+        "publisher/ordering/postgresql_observed.py",
         """        number = last_number(sequence, connection)
         if (decided := self._rounds.decided(began, number)) is not None:
             return decided
@@ -35,14 +35,14 @@ PLANTED = (
     ),
     Planted(
         "writers to the children of a table are waited for",
-        "publisher/ordering/postgresql/observed.py",
+        "publisher/ordering/postgresql_observed.py",
         "            UNION SELECT inhrelid FROM pg_inherits JOIN tables ON inhparent = tables.id\n",
         "",
         (_WATCHING, "-k", "observed-postgresql"),
     ),
     Planted(
         "a transaction that MariaDB has prepared is a writer",
-        "publisher/ordering/mysql/observed.py",
+        "publisher/ordering/mysql_observed.py",
         '[*(str(holder.name) for holder in holders), *(f"{PREPARED}{name}" for name in prepared)]',
         "[str(holder.name) for holder in holders]",
         (_WATCHING, "-k", "mariadb"),
@@ -71,7 +71,7 @@ PLANTED = (
     ),
     Planted(
         "the marks of a gate are read behind the last number",
-        "publisher/ordering/postgresql/gated.py",
+        "publisher/ordering/postgresql_gated.py",
         """        number = last_number(sequence, connection)
         name = {"table": quoted_name(connection, self._table)}
         # In this order: a writer that comes in between has drawn nothing at or below the number.
@@ -85,49 +85,49 @@ PLANTED = (
     ),
     Planted(
         "a mark is completed to the number that is nearest",
-        "publisher/ordering/postgresql/gated.py",
+        "publisher/ordering/postgresql_gated.py",
         "    return number - (below if below < span // 2 else below - span)",
         "    return number - below",
         _GATED,
     ),
     Planted(
         "a sequence that hands out several numbers at once is refused",
-        "publisher/ordering/postgresql/sequence.py",
+        "publisher/ordering/postgresql_observed.py",
         " or found.cycles or found.cache != 1:",
         " or found.cycles:",
         (_WATCHING, "-k", "unruly"),
     ),
     Planted(
         "positions are given one reader at a time, on PostgreSQL",
-        "publisher/ordering/postgresql/sequenced.py",
+        "publisher/ordering/postgresql_sequenced.py",
         "SELECT * INTO state FROM {state} FOR UPDATE SKIP LOCKED;",
         "SELECT * INTO state FROM {state};",
         (_SEQUENCED, "-k", "postgresql"),
     ),
     Planted(
         "the right to give positions is taken before their events are read, on MariaDB",
-        "publisher/ordering/mysql/sequenced.py",
+        "publisher/ordering/mysql_sequenced.py",
         "            FROM {state} AS state WHERE state.id = 1 FOR UPDATE SKIP LOCKED;",
         "            FROM {state} AS state WHERE state.id = 1;",
         (_SEQUENCED, "-k", "mariadb"),
     ),
     Planted(
         "the low mark waits for the writers of its time",
-        "publisher/ordering/postgresql/sequenced.py",
+        "publisher/ordering/postgresql_sequenced.py",
         "            virtualtransaction = ANY (state.holders) OR virtualtransaction LIKE '-1/%'",
         "            virtualtransaction LIKE '-1/%'",
         (_SEQUENCED, "-k", "postgresql"),
     ),
     Planted(
         "a key that comes back has a place of its own, on SQLite",
-        "publisher/ordering/sqlite/sequenced.py",
+        "publisher/ordering/sqlite_sequenced.py",
         "    DELETE FROM {positions} WHERE {known};\n    INSERT INTO {positions}",
         "    INSERT OR IGNORE INTO {positions}",
         (_SEQUENCED, "-k", "sqlite"),
     ),
     Planted(
         "a table of SQLite that gives a number again is refused",
-        "publisher/ordering/sqlite/single_writer.py",
+        "publisher/ordering/sqlite_single_writer.py",
         '        return _QUOTED_OR_COMMENT.sub(" ", declaration or "").upper()',
         '        return (declaration or "").upper()',
         (

@@ -1,4 +1,6 @@
-"""The order of a feed's events, and how far up it is safe to read: a file for each way.
+"""The order of a feed's events, and how far up it is safe to read.
+
+There is a file for each strategy and database.
 
 `WHERE id > :cursor` alone loses events: a transaction that drew a low number may commit
 after a reader has passed a higher one. An ordering knows the *horizon*, the highest
@@ -8,7 +10,15 @@ position at and below which nothing can still become visible. A feed reads up to
 from collections.abc import Callable
 
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.publisher.ordering import mysql, postgresql, sqlite
+from zeroeventhub.publisher.ordering import (
+    mysql_observed,
+    mysql_sequenced,
+    postgresql_gated,
+    postgresql_observed,
+    postgresql_sequenced,
+    sqlite_sequenced,
+    sqlite_single_writer,
+)
 from zeroeventhub.publisher.ordering.port import (
     Blocker,
     Ddl,
@@ -34,18 +44,21 @@ __all__ = [
 ]
 
 _OF_MYSQL: dict[str, Callable[[Events], Ordering]] = {
-    "observed": mysql.Observed,
-    "sequenced": mysql.Sequenced,
+    "observed": mysql_observed.Observed,
+    "sequenced": mysql_sequenced.Sequenced,
 }
 _OF_DATABASE: dict[str, dict[str, Callable[[Events], Ordering]]] = {
     "postgresql": {
-        "observed": postgresql.Observed,
-        "gated": postgresql.Gated,
-        "sequenced": postgresql.Sequenced,
+        "observed": postgresql_observed.Observed,
+        "gated": postgresql_gated.Gated,
+        "sequenced": postgresql_sequenced.Sequenced,
     },
     "mariadb": _OF_MYSQL,
     "mysql": _OF_MYSQL,
-    "sqlite": {"single-writer": sqlite.SingleWriter, "sequenced": sqlite.Sequenced},
+    "sqlite": {
+        "single-writer": sqlite_single_writer.SingleWriter,
+        "sequenced": sqlite_sequenced.Sequenced,
+    },
 }
 """The orderings of each database by name; the first needs nothing from its user."""
 

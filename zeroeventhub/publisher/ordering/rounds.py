@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from itertools import count
 from threading import Lock
 
+from sqlalchemy import Connection, TextClause
+
 from zeroeventhub.errors import Unavailable
 from zeroeventhub.publisher.ordering.port import Horizon
 
-__all__ = ["PREPARED", "Rounds"]
+__all__ = ["PREPARED", "Rounds", "server_name"]
 
 PREPARED = "-1/"
 """How the name of a prepared transaction begins, where its writer was known by another."""
@@ -134,3 +136,19 @@ class Rounds:
             self._settled = decided
         self._open = judged
         return None if self._settled is None else self._settled.number
+
+
+_KEPT_AS = "zeroeventhub_server"
+"""Where a connection keeps the name of its server."""
+
+
+def server_name(connection: Connection, query: TextClause) -> str:
+    """Return the name of the server that a connection leads to, asked for once a connection.
+
+    Args:
+        connection: it stays with one server for as long as it is open.
+        query: asks for the name.
+    """
+    if _KEPT_AS not in connection.info:
+        connection.info[_KEPT_AS] = str(connection.scalar(query))
+    return str(connection.info[_KEPT_AS])

@@ -14,29 +14,26 @@ from sqlalchemy import (
     BigInteger,
     Column,
     Connection,
-    DateTime,
-    Dialect,
     Identity,
     Integer,
     MetaData,
     SmallInteger,
     Table,
     UniqueConstraint,
+    inspect,
+    text,
 )
-from sqlalchemy.dialects import mysql
-from sqlalchemy.schema import CreateTable
 from sqlalchemy.types import TypeEngine
 
+from zeroeventhub.databases.tables import FINE_MOMENT, ROW_NUMBER, creation
 from zeroeventhub.errors import ConfigurationError, Unavailable
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION
 from zeroeventhub.publisher.ordering.port import Events, Horizon, Source
 
-__all__ = ["BACKLOG", "SideTables"]
+__all__ = ["BACKLOG", "SideTables", "check_key", "column_types"]
 
 BACKLOG = 5000
 """How many events are given a position at once, at most."""
-
-_MOMENT = DateTime(timezone=True).with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
 
 
 class SideTables:
@@ -88,14 +85,9 @@ class SideTables:
         self.positions = Table(
             f"zeroeventhub_positions_{self.digest}",
             metadata,
-            Column(
-                "position",
-                BigInteger().with_variant(Integer, "sqlite"),
-                primary_key=True,
-                autoincrement=False,
-            ),
+            Column("position", ROW_NUMBER, primary_key=True, autoincrement=False),
             *copies(),
-            Column("at", _MOMENT, nullable=False),
+            Column("at", FINE_MOMENT, nullable=False),
             UniqueConstraint(*self.key),
             schema=self.schema,
             sqlite_autoincrement=True,
@@ -119,7 +111,7 @@ class SideTables:
             metadata,
             Column("id", SmallInteger, primary_key=True, autoincrement=False),
             Column("last", BigInteger, nullable=False),
-            Column("at", _MOMENT, nullable=False),
+            Column("at", FINE_MOMENT, nullable=False),
             schema=self.schema,
             mysql_engine="InnoDB",
             mariadb_engine="InnoDB",
@@ -174,10 +166,53 @@ class SideTables:
 
     def create(self, connection: Connection, tables: Sequence[Table]) -> list[str]:
         """Return the statements that create tables which are not there yet."""
-        # A dialect of its own, which leaves percent signs as they are.
-        make: Any = type(connection.dialect)
-        dialect: Dialect = make(paramstyle="named")
-        return [
-            str(CreateTable(table, if_not_exists=True).compile(dialect=dialect)).strip()
-            for table in tables
-        ]
+        return [creation(connection.dialect, table) for table in tables]
+
+
+_KEY_OF_SQLITE = text("SELECT name, upper(type) AS type FROM pragma_table_info(:table) WHERE pk")
+
+
+def check_key(connection: Connection, events: Events) -> None:
+    """Refuse a table that may hold two events of one key, or one of none.
+
+    Raises:
+        ConfigurationError: there is no such table, it is a view, or its key is not unique.
+    """
+    table, schema = events.table, connection.schema_for_object(events.table)
+    look = inspect(connection)
+    if not look.has_table(table.name, schema=schema):
+        raise ConfigurationError(f"There is no table {table.fullname!r}.")
+    if table.name in look.get_view_names(schema=schema):
+        raise ConfigurationError(
+            f"{table.fullname!r} is a view, in which no trigger sees new rows: publish its table."
+        )
+    key = {column.name for column in events.key}
+    unique: list[Any] = [look.get_pk_constraint(table.name, schema=schema)["constrained_columns"]]
+    unique += [found["column_names"] for found in look.get_unique_constraints(table.name, schema)]
+    unique += [
+        found["column_names"]
+        for found in look.get_indexes(table.name, schema)
+        if found["unique"]
+        # An index over some of the rows says nothing about the others.
+        and not any(name.endswith("_where") for name in found.get("dialect_options", {}))
+    ]
+    nullable = {column["name"] for column in _columns(connection, events) if column["nullable"]}
+    if connection.dialect.name == "sqlite":
+        row_id = connection.execute(_KEY_OF_SQLITE, {"table": table.name}).all()
+        if [column.type for column in row_id] == ["INTEGER"]:
+            nullable -= {row_id[0].name}  # an alias of the row id, whatever the declaration says
+    if not any(set(columns) == key for columns in unique) or key & nullable:
+        raise ConfigurationError(
+            f"{', '.join(map(str, events.key))} may be NULL or stand in two rows: make it the "
+            "primary key, or NOT NULL and UNIQUE."
+        )
+
+
+def column_types(connection: Connection, events: Events) -> dict[str, TypeEngine[Any]]:
+    """Return the types of a table's columns by name, as the database has them."""
+    return {column["name"]: column["type"] for column in _columns(connection, events)}
+
+
+def _columns(connection: Connection, events: Events) -> Any:
+    schema = connection.schema_for_object(events.table)
+    return inspect(connection).get_columns(events.table.name, schema=schema)

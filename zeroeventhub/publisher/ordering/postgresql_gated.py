@@ -17,13 +17,13 @@ from sqlalchemy import Connection, text
 
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.ordering.port import Blocker, Ddl, Events, Horizon, Source
-from zeroeventhub.publisher.ordering.postgresql.sequence import (
+from zeroeventhub.publisher.ordering.postgresql_observed import (
     Sequence,
+    find_blockers,
     find_sequence,
     quoted_name,
     refuse_heirs,
 )
-from zeroeventhub.publisher.ordering.postgresql.writers import find_blockers
 
 __all__ = ["Gated"]
 

@@ -12,10 +12,13 @@ from sqlalchemy import ARRAY, BigInteger, Column, Connection, Text, func, select
 
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.ordering.port import Blocker, Ddl, Events, Horizon
-from zeroeventhub.publisher.ordering.postgresql.sequence import quoted, quoted_name, refuse_heirs
-from zeroeventhub.publisher.ordering.postgresql.writers import find_blockers
-from zeroeventhub.publisher.ordering.side_tables import BACKLOG, SideTables
-from zeroeventhub.publisher.ordering.unique_key import check_key, column_types
+from zeroeventhub.publisher.ordering.postgresql_observed import (
+    find_blockers,
+    quoted,
+    quoted_name,
+    refuse_heirs,
+)
+from zeroeventhub.publisher.ordering.side_tables import BACKLOG, SideTables, check_key, column_types
 
 __all__ = ["Sequenced"]
 

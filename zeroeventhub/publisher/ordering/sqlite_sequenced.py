@@ -3,8 +3,7 @@
 from sqlalchemy import Connection, column, select, table
 
 from zeroeventhub.publisher.ordering.port import Blocker, Ddl, Events, Horizon
-from zeroeventhub.publisher.ordering.side_tables import SideTables
-from zeroeventhub.publisher.ordering.unique_key import check_key, column_types
+from zeroeventhub.publisher.ordering.side_tables import SideTables, check_key, column_types
 
 __all__ = ["Sequenced"]
 

@@ -13,7 +13,7 @@ from hashlib import md5
 from sqlalchemy import Connection, select, text
 from sqlalchemy.exc import DBAPIError
 
-from zeroeventhub.publisher.ordering.mysql.server import (
+from zeroeventhub.publisher.ordering.mysql_observed import (
     check_engine,
     check_server,
     error_number,
@@ -21,8 +21,7 @@ from zeroeventhub.publisher.ordering.mysql.server import (
     quoted,
 )
 from zeroeventhub.publisher.ordering.port import Blocker, Ddl, Events, Horizon
-from zeroeventhub.publisher.ordering.side_tables import BACKLOG, SideTables
-from zeroeventhub.publisher.ordering.unique_key import check_key, column_types
+from zeroeventhub.publisher.ordering.side_tables import BACKLOG, SideTables, check_key, column_types
 
 __all__ = ["Sequenced"]
 

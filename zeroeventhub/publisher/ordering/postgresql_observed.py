@@ -1,6 +1,15 @@
-"""The PostgreSQL sequence behind a column of positions."""
+"""PostgreSQL without a trigger, a column or a lock: watch who is writing.
 
+Every statement that inserts takes RowExclusiveLock on the table before it draws a number
+from the sequence, and keeps it until its transaction has ended and its rows are visible.
+So: read the last number drawn, then read who holds that lock. Once all of those have
+ended, everything up to the number is decided.
+"""
+
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from sqlalchemy import (
@@ -20,9 +29,89 @@ from sqlalchemy import (
 
 from zeroeventhub.databases.postgresql import time_bound
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.publisher.ordering.port import Events
+from zeroeventhub.publisher.ordering.port import Blocker, Ddl, Events, Horizon, Source
+from zeroeventhub.publisher.ordering.rounds import Rounds, server_name
 
-__all__ = ["Sequence", "find_sequence", "quoted", "quoted_name", "refuse_heirs"]
+__all__ = [
+    "Observed",
+    "Sequence",
+    "find_blockers",
+    "find_sequence",
+    "quoted",
+    "quoted_name",
+    "refuse_heirs",
+]
+
+# Locks on the table and everything that inherits from it: a partition may be written to directly.
+_HOLDS = """
+    locktype = 'relation' AND mode = 'RowExclusiveLock' AND granted
+    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+    AND relation IN (
+        WITH RECURSIVE tables(id) AS (
+            SELECT CAST(:table AS regclass)::oid
+            UNION SELECT inhrelid FROM pg_inherits JOIN tables ON inhparent = tables.id
+        )
+        SELECT id FROM tables
+    )
+"""
+# A prepared transaction shows as -1/… after a restart, and in some versions at once. Elsewhere it
+# keeps the name that its writer had, and is waited for like any writer.
+_WRITERS = text(f"SELECT DISTINCT virtualtransaction FROM pg_locks WHERE {_HOLDS}")  # noqa: S608
+
+
+_STARTED = text("SELECT CAST(pg_postmaster_start_time() AS text)")
+
+
+class Observed:
+    """Order a PostgreSQL table by a column whose default draws from a sequence.
+
+    Args:
+        events: the table.
+    """
+
+    def __init__(self, events: Events) -> None:
+        self.source = Source.of(events)
+        self._events = events
+        self._sequence: Sequence | None = None
+        self._rounds = Rounds()
+
+    def check(self, connection: Connection) -> None:
+        """Refuse a table whose numbers do not rise, or come from somewhere else."""
+        self._sequence = find_sequence(connection, self._events)
+
+    def step(self, connection: Connection) -> None:
+        """Return nothing: this ordering only looks."""
+
+    def horizon(self, connection: Connection) -> Horizon:
+        """Observe the writers once, and return the highest number known to be decided."""
+        return self._observe(connection, Sequence.last_number)
+
+    def glance(self, connection: Connection, seconds: float) -> Horizon:
+        """Return the same in passing; see `Glancing`."""
+        return self._observe(connection, partial(Sequence.last_number_in_passing, seconds=seconds))
+
+    def _observe(
+        self, connection: Connection, last_number: Callable[["Sequence", Connection], int]
+    ) -> Horizon:
+        sequence = self._sequence or find_sequence(connection, self._events)
+        began = self._rounds.begin(server_name(connection, _STARTED))
+        number = last_number(sequence, connection)
+        if (decided := self._rounds.decided(began, number)) is not None:
+            return decided
+        name = {"table": quoted_name(connection, self._events.table)}
+        writers = frozenset(connection.scalars(_WRITERS, name).all())
+        return self._rounds.horizon(began, number, writers)
+
+    def blockers(self, connection: Connection) -> list[Blocker]:
+        """Name everybody who is writing to the table."""
+        name = {"table": quoted_name(connection, self._events.table)}
+        return find_blockers(connection, _HOLDS, name)
+
+    def ddl(self, connection: Connection) -> Ddl:
+        """Return nothing: this ordering only looks."""
+        self.check(connection)
+        return Ddl()
+
 
 # The sequence that a column draws from by itself: by its default, or as an identity (i).
 _SEQUENCE_OF = text("""
@@ -205,3 +294,36 @@ def _check_numbers(
             f"written with numbers of their own. Let it go on behind them: "
             f"SELECT setval('{sequence.quoted}', {highest})."
         )
+
+
+# A prepared transaction has no process. It is found by the lock that it holds on its own number.
+_BLOCKERS = """
+    SELECT activity.pid, coalesce(activity.usename, prepared.owner, '') AS "user",
+           coalesce(prepared.gid, activity.application_name, '') AS application,
+           clock_timestamp() - coalesce(activity.xact_start, prepared.prepared) AS age,
+           clock_timestamp() - activity.query_start AS query_age
+    FROM (SELECT DISTINCT pid, virtualtransaction FROM pg_locks WHERE {holds}) AS holder
+    LEFT JOIN pg_stat_activity AS activity ON activity.pid = holder.pid
+    LEFT JOIN LATERAL (
+        SELECT xact.* FROM pg_locks AS own JOIN pg_prepared_xacts AS xact
+            ON own.transactionid = xact.transaction
+        WHERE own.locktype = 'transactionid' AND own.pid IS NULL AND holder.pid IS NULL
+            AND own.virtualtransaction = holder.virtualtransaction
+    ) AS prepared ON true
+    ORDER BY age DESC NULLS LAST
+"""
+
+
+def find_blockers(connection: Connection, holds: str, values: Mapping[str, Any]) -> list[Blocker]:
+    """Name the transactions that hold certain locks, the oldest first.
+
+    Args:
+        connection: to the feed's database.
+        holds: a condition on a row of pg_locks.
+        values: the condition's parameters.
+    """
+    rows = connection.execute(text(_BLOCKERS.format(holds=holds)), values)
+    return [
+        Blocker(row.pid, row.user, row.application, row.age or timedelta(), row.query_age)
+        for row in rows
+    ]
