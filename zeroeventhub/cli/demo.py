@@ -52,7 +52,7 @@ from zeroeventhub.consumer.consumer import Consumer
 from zeroeventhub.consumer.page import PendingPage
 from zeroeventhub.consumer.store.store import CursorStore
 from zeroeventhub.databases import database_of
-from zeroeventhub.databases.tables import ROW_NUMBER
+from zeroeventhub.databases.tables import row_number
 from zeroeventhub.databases.upsert import upsert
 from zeroeventhub.errors import ConfigurationError, Unreachable, require
 from zeroeventhub.publisher import TableFeed
@@ -135,7 +135,7 @@ LARGEST_TRANSACTION = 400
 departures = Table(
     "departures",
     MetaData(),
-    Column("id", ROW_NUMBER, primary_key=True),
+    Column("id", row_number(), primary_key=True),
     Column("flight_number", Integer, nullable=False, unique=True),
     Column("partition", Integer, nullable=False),
     Column("carrier", String(2), nullable=False),

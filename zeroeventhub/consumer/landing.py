@@ -31,7 +31,7 @@ from zeroeventhub.databases.bulk_insert import (
     insert_columns,
     table_form,
 )
-from zeroeventhub.databases.tables import DOCUMENT, FINE_MOMENT
+from zeroeventhub.databases.tables import document, fine_moment
 from zeroeventhub.errors import ConfigurationError, ProtocolError
 from zeroeventhub.protocol import Event
 from zeroeventhub.wire.cloud_event import event_id, event_key, event_time, event_type
@@ -181,9 +181,9 @@ class LandingTable:
             Column("arrival", BigInteger, primary_key=True, autoincrement=False),
             Column("id", Text),
             Column("type", Text),
-            Column("time", FINE_MOMENT),
+            Column("time", fine_moment()),
             Column("key", Text),
-            Column("data", DOCUMENT, nullable=False),
+            Column("data", document(), nullable=False),
             schema=schema or None,
         )
 

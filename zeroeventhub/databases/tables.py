@@ -22,13 +22,13 @@ from zeroeventhub.databases import DATABASES, database_of
 from zeroeventhub.databases.port import Database
 
 __all__ = [
-    "DOCUMENT",
-    "FINE_MOMENT",
-    "ROW_NUMBER",
     "create_table",
     "creation",
+    "document",
     "exact",
+    "fine_moment",
     "long_text",
+    "row_number",
     "statement_text",
 ]
 
@@ -56,14 +56,19 @@ def long_text(*, is_exact: bool = False) -> TypeEngine[str]:
     return _of_each(Text(), lambda database: database.long_text(is_exact=is_exact))
 
 
-FINE_MOMENT = _of_each(DateTime(timezone=True), lambda database: database.fine_moment)
-"""A moment with six decimals; some databases keep whole seconds if they are not told otherwise."""
+def fine_moment() -> TypeEngine[Any]:
+    """Hold a moment with six decimals, where a database keeps whole seconds unless it is told."""
+    return _of_each(DateTime(timezone=True), lambda database: database.fine_moment)
 
-DOCUMENT = _of_each(JSON(), lambda database: database.document)
-"""JSON, in the form that a database compares and indexes."""
 
-ROW_NUMBER = _of_each(BigInteger(), lambda database: database.row_number)
-"""A key that the database numbers."""
+def document() -> TypeEngine[Any]:
+    """Hold JSON, in the form that a database compares and indexes."""
+    return _of_each(JSON(), lambda database: database.document)
+
+
+def row_number() -> TypeEngine[int]:
+    """Hold a key that the database numbers."""
+    return _of_each(BigInteger(), lambda database: database.row_number)
 
 
 def create_table(connection: Connection, table: Table) -> None:

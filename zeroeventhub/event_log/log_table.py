@@ -29,7 +29,7 @@ from zeroeventhub.databases.bulk_insert import insert_columns
 from zeroeventhub.databases.clock import StatementMoment
 from zeroeventhub.databases.errors import is_duplicate
 from zeroeventhub.databases.port import Database
-from zeroeventhub.databases.tables import DOCUMENT, FINE_MOMENT, ROW_NUMBER, exact
+from zeroeventhub.databases.tables import document, exact, fine_moment, row_number
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.event_log.stored import LONGEST_NAME, Stored, unseen
 
@@ -209,14 +209,14 @@ def log_table(
     return Table(
         name,
         metadata,
-        Column("position", ROW_NUMBER, Identity(always=True), primary_key=True),
+        Column("position", row_number(), Identity(always=True), primary_key=True),
         Column("partition", SmallInteger, nullable=False),
         Column("id", exact(String(LONGEST_NAME)), nullable=False),
         Column("key", exact(String(LONGEST_NAME))),
         Column("version", BigInteger),
         Column("type", exact(String(LONGEST_NAME)), nullable=False),
-        Column("time", FINE_MOMENT, nullable=False, server_default=StatementMoment()),
-        Column("data", DOCUMENT, nullable=False),
+        Column("time", fine_moment(), nullable=False, server_default=StatementMoment()),
+        Column("data", document(), nullable=False),
         UniqueConstraint("id", name=f"{name}_id"),
         # Any number of events without a version are unlike each other.
         UniqueConstraint("key", "version", name=f"{name}_key_version"),

@@ -23,7 +23,7 @@ from sqlalchemy import (
 from sqlalchemy.schema import SchemaItem
 
 from zeroeventhub.databases.clock import Moment
-from zeroeventhub.databases.tables import ROW_NUMBER, exact, long_text
+from zeroeventhub.databases.tables import exact, long_text, row_number
 
 __all__ = [
     "HANDED_OVER",
@@ -121,7 +121,7 @@ def cursor_tables(metadata: MetaData, *, schema: str | None = None) -> Tables:
         ),
         dead_letters=table(
             "dead_letters",
-            Column("id", ROW_NUMBER, primary_key=True),
+            Column("id", row_number(), primary_key=True),
             _partition(),
             Column("key", long_text(is_exact=True)),
             Column("key_digest", exact(String(_DIGEST_LENGTH))),

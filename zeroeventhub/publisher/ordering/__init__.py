@@ -31,6 +31,7 @@ from zeroeventhub.publisher.ordering.port import (
 )
 
 __all__ = [
+    "BY_DATABASE",
     "ORDERINGS",
     "Blocker",
     "Ddl",
@@ -47,7 +48,7 @@ _OF_MYSQL: dict[str, Callable[[Events], Ordering]] = {
     "observed": mysql_observed.Observed,
     "sequenced": mysql_sequenced.Sequenced,
 }
-_OF_DATABASE: dict[str, dict[str, Callable[[Events], Ordering]]] = {
+BY_DATABASE: dict[str, dict[str, Callable[[Events], Ordering]]] = {
     "postgresql": {
         "observed": postgresql_observed.Observed,
         "gated": postgresql_gated.Gated,
@@ -62,7 +63,7 @@ _OF_DATABASE: dict[str, dict[str, Callable[[Events], Ordering]]] = {
 }
 """The orderings of each database by name; the first needs nothing from its user."""
 
-ORDERINGS = tuple(dict.fromkeys(name for names in _OF_DATABASE.values() for name in names))
+ORDERINGS = tuple(dict.fromkeys(name for names in BY_DATABASE.values() for name in names))
 
 
 def ordering_for(dialect: str, events: Events, name: str | None = None) -> Ordering:
@@ -76,7 +77,7 @@ def ordering_for(dialect: str, events: Events, name: str | None = None) -> Order
     Raises:
         ConfigurationError: there is none for this database, or none of this name.
     """
-    orderings = _OF_DATABASE.get(dialect)
+    orderings = BY_DATABASE.get(dialect)
     if orderings is None:
         raise ConfigurationError(
             f"Events in {dialect} cannot be put in a safe order; a feed reads from PostgreSQL, "

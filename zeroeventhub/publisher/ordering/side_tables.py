@@ -25,7 +25,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeEngine
 
-from zeroeventhub.databases.tables import FINE_MOMENT, ROW_NUMBER, creation
+from zeroeventhub.databases.tables import creation, fine_moment, row_number
 from zeroeventhub.errors import ConfigurationError, Unavailable
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION
 from zeroeventhub.publisher.ordering.port import Events, Horizon, Source
@@ -85,9 +85,9 @@ class SideTables:
         self.positions = Table(
             f"zeroeventhub_positions_{self.digest}",
             metadata,
-            Column("position", ROW_NUMBER, primary_key=True, autoincrement=False),
+            Column("position", row_number(), primary_key=True, autoincrement=False),
             *copies(),
-            Column("at", FINE_MOMENT, nullable=False),
+            Column("at", fine_moment(), nullable=False),
             UniqueConstraint(*self.key),
             schema=self.schema,
             sqlite_autoincrement=True,
@@ -111,7 +111,7 @@ class SideTables:
             metadata,
             Column("id", SmallInteger, primary_key=True, autoincrement=False),
             Column("last", BigInteger, nullable=False),
-            Column("at", FINE_MOMENT, nullable=False),
+            Column("at", fine_moment(), nullable=False),
             schema=self.schema,
             mysql_engine="InnoDB",
             mariadb_engine="InnoDB",
