@@ -21,8 +21,7 @@ from zeroeventhub.cli.reader import cursors_at
 from zeroeventhub.cli.tables import open_database, reflect
 from zeroeventhub.client import Client
 from zeroeventhub.consumer.lag import lag as find_lag
-from zeroeventhub.consumer.store.admin import CursorStatus
-from zeroeventhub.consumer.store.store import CursorStore
+from zeroeventhub.consumer.store.store import CursorStatus, CursorStore
 from zeroeventhub.errors import ConfigurationError, printable
 from zeroeventhub.protocol import FIRST
 from zeroeventhub.spark.offsets import committed_offsets

@@ -1,6 +1,8 @@
 """Where a consumer keeps its cursors: a table in its own database."""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
@@ -9,6 +11,7 @@ from sqlalchemy import (
     Connection,
     Engine,
     Integer,
+    Table,
     Text,
     Update,
     and_,
@@ -21,20 +24,24 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.schema import CreateTable
 
 from zeroeventhub.consumer.steps import Place
-from zeroeventhub.consumer.store.admin import CursorStatus, reset, set_cursor, standings
 from zeroeventhub.consumer.store.dead_letters import DeadLetters
 from zeroeventhub.consumer.store.inbox import Inbox
-from zeroeventhub.consumer.store.inheritance import inherit
 from zeroeventhub.consumer.store.lanes import Lanes
 from zeroeventhub.consumer.store.leases import Leases
 from zeroeventhub.consumer.store.tables import HANDED_OVER, NAME_LENGTH, Tables, default, is_at
 from zeroeventhub.databases import database_of
-from zeroeventhub.databases.clock import Moment
+from zeroeventhub.databases.clock import Moment, as_utc, unix_time
 from zeroeventhub.databases.upsert import insert_ignore, upsert
-from zeroeventhub.errors import ConfigurationError, Fenced, LeaseLost, TokenChanged
-from zeroeventhub.protocol import FIRST
+from zeroeventhub.errors import (
+    ConfigurationError,
+    Fenced,
+    LeaseLost,
+    StoreUnavailable,
+    TokenChanged,
+)
+from zeroeventhub.protocol import FIRST, HIGHEST_PARTITION, is_cursor
 
-__all__ = ["CursorStore", "check_consumer_name"]
+__all__ = ["CursorStatus", "CursorStore", "check_consumer_name"]
 
 _ADDED = {"epoch": "BIGINT NOT NULL DEFAULT 0", "ended": "BOOLEAN NOT NULL DEFAULT FALSE"}
 """Columns that the table of cursors did not always have."""
@@ -46,6 +53,31 @@ _CONSUMER, _PARTITION = (
 _PLACE: Any = Place(bindparam("at", type_=Text), bindparam("right", type_=BigInteger))  # type: ignore[arg-type]
 _NEW = bindparam("new", type_=Text)
 """What a move is told, in a statement for all moves."""
+
+
+@dataclass(frozen=True)
+class CursorStatus:
+    """Tell where a consumer stands in a partition.
+
+    Attributes:
+        consumer: the consumer's name.
+        partition: the partition's id.
+        cursor: where it stands.
+        epoch: how often the right to move the cursor has passed on.
+        ended: whether the partition is closed, and was read to its end.
+        updated_at: when the cursor was moved last, in UTC.
+        owner: the process that holds the lease; None if nobody does.
+        lease_seconds: for how long it holds it yet, unless it renews it; None if nobody does.
+    """
+
+    consumer: str
+    partition: int
+    cursor: str
+    epoch: int
+    ended: bool
+    updated_at: datetime
+    owner: str | None
+    lease_seconds: float | None
 
 
 class CursorStore:
@@ -126,7 +158,7 @@ class CursorStore:
         query = select(columns.cursor, columns.epoch).where(self._is_row(consumer, partition))
         row = connection.execute(query).first()
         if row is None:
-            self._insert_unless_there(connection, consumer, partition, start)
+            self._add(connection, consumer, partition, start)
             # A rival's row may be newer than the snapshot that MariaDB and MySQL read; only a
             # locking read is sure to find it.
             row = connection.execute(query.with_for_update()).one()
@@ -199,7 +231,26 @@ class CursorStore:
             connection: a connection to the store.
             consumer: the one to show; None for all.
         """
-        return standings(connection, self.tables, consumer)
+        columns, leases = self.tables.cursors.c, self.tables.leases.c
+        now = unix_time(connection)
+        held = and_(
+            leases.consumer == columns.consumer,
+            leases.partition == columns.partition,
+            leases.owner.is_not(None),
+            leases.expires_at > now,
+        )
+        query = (
+            select(
+                self.tables.cursors, leases.owner, (leases.expires_at - now).label("lease_seconds")
+            )
+            .outerjoin_from(self.tables.cursors, self.tables.leases, held)
+            .where(func.length(columns.cursor) > 0)
+            .order_by(columns.consumer, columns.partition)
+        )
+        if consumer is not None:
+            query = query.where(columns.consumer == consumer)
+        rows = connection.execute(query).mappings()
+        return [CursorStatus(**{**row, "updated_at": as_utc(row["updated_at"])}) for row in rows]
 
     def begin(
         self, connection: Connection, consumer: str, partitions: Collection[int], start: str
@@ -218,7 +269,7 @@ class CursorStore:
         known = select(columns.partition).where(columns.consumer == consumer).limit(1)
         if connection.execute(known).first() is None:
             for partition in sorted(partitions):
-                self._insert_unless_there(connection, consumer, partition, start)
+                self._add(connection, consumer, partition, start)
 
     def inherit(
         self,
@@ -243,7 +294,37 @@ class CursorStore:
             StoreUnavailable: a page of a partition that is gone has been applied in part, by
                 lanes: its heirs would repeat that part.
         """
-        inherit(connection, self.tables, consumer, heirs, remaining)
+        cursors, columns = self.tables.cursors, self.tables.cursors.c
+        parents = sorted({parent for nearest in heirs.values() for parent in nearest})
+        of_parents = and_(columns.consumer == consumer, columns.partition.in_(parents))
+        # Locks the parents' rows: a commit under way on one of them ends before this goes on.
+        connection.execute(cursors.update().where(of_parents).values(epoch=columns.epoch))
+        # A locking read, since a snapshot may be older than that commit.
+        query = select(columns.partition, columns.cursor).where(of_parents).with_for_update()
+        known = {row.partition: row.cursor for row in connection.execute(query)}
+        standing = {
+            partition: cursor for partition, cursor in known.items() if cursor != HANDED_OVER
+        }
+        gone = [partition for partition in standing if partition not in remaining]
+        self._check_lanes(connection, consumer, {parent: standing[parent] for parent in gone})
+        for heir, nearest in sorted(heirs.items()):
+            cursor = next((standing[parent] for parent in nearest if parent in standing), None)
+            if cursor is None:
+                continue
+            self._add(connection, consumer, heir, cursor)
+            # An heir that was a parent itself, and was gone until now.
+            connection.execute(
+                self._set_to(cursor).where(
+                    self._is_row(consumer, heir), func.length(columns.cursor) == 0
+                )
+            )
+        connection.execute(
+            self._set_to(HANDED_OVER).where(
+                columns.consumer == consumer, columns.partition.in_(gone)
+            )
+        )
+        self._hand_letters_over(connection, consumer, heirs, gone)
+        connection.execute(self.tables.lanes.delete().where(_of(self.tables.lanes, consumer, gone)))
 
     def move(self, consumer: str, partition: int, place: Place, new: str) -> Update:
         """Build the statement that moves a cursor, and matches no row unless it is at its place.
@@ -307,7 +388,14 @@ class CursorStore:
             ConfigurationError: this cannot be a cursor, or a consumer's name.
         """
         check_consumer_name(consumer)
-        set_cursor(connection, self.tables, consumer, partition, cursor)
+        _check_cursor(cursor)
+        if not 0 <= partition <= HIGHEST_PARTITION:
+            raise ConfigurationError(f"A partition's id goes from 0 to {HIGHEST_PARTITION}.")
+        update = self._set_to(cursor).where(self._is_row(consumer, partition))
+        if connection.execute(update).rowcount == 0:
+            self._add(connection, consumer, partition, FIRST)
+            connection.execute(update)
+        self._forget(connection, ("lanes",), consumer, [partition])
 
     def reset(
         self,
@@ -332,7 +420,78 @@ class CursorStore:
         Raises:
             ConfigurationError: this cannot be a cursor.
         """
-        return reset(connection, self.tables, consumer, partitions, cursor)
+        _check_cursor(cursor)
+        columns = self.tables.cursors.c
+        update = self._set_to(cursor).where(
+            columns.consumer == consumer, func.length(columns.cursor) > 0
+        )
+        if partitions is not None:
+            update = update.where(columns.partition.in_(sorted(partitions)))
+        count = connection.execute(update).rowcount
+        self._forget(connection, ("lanes", "dead_letters"), consumer, partitions)
+        if partitions is not None:
+            # Events that came by way of partitions which are gone come again by their heirs.
+            query = select(columns.partition).where(
+                columns.consumer == consumer, columns.cursor == HANDED_OVER
+            )
+            partitions = {*partitions, *connection.scalars(query)}
+        self._forget(connection, ("inbox",), consumer, partitions)
+        return count
+
+    def _check_lanes(self, connection: Connection, consumer: str, gone: Mapping[int, str]) -> None:
+        """Refuse to hand over a cursor behind which events are applied already.
+
+        Raises:
+            StoreUnavailable: there is one.
+        """
+        columns = self.tables.lanes.c
+        query = select(columns.partition, columns.cursor).where(
+            _of(self.tables.lanes, consumer, gone), columns.done > 0
+        )
+        for row in connection.execute(query.with_for_update(read=True)):
+            if row.cursor == gone[row.partition]:
+                raise StoreUnavailable(
+                    f"Partition {row.partition} is gone while lanes have applied a part of the "
+                    "page behind its cursor: the process that applies it has to finish. If there "
+                    "is none any more, set the cursor with `zeroeventhub cursors set`, and that "
+                    "part is applied again."
+                )
+
+    def _hand_letters_over(
+        self,
+        connection: Connection,
+        consumer: str,
+        heirs: Mapping[int, Sequence[int]],
+        gone: Collection[int],
+    ) -> None:
+        """Let an heir apply the dead letters of partitions that are gone, in the order of keys."""
+        letters = self.tables.dead_letters
+        for parent in gone:
+            heir = min(heir for heir, nearest in heirs.items() if parent in nearest)
+            connection.execute(
+                letters.update().where(_of(letters, consumer, [parent])).values(partition=heir)
+            )
+
+    def _forget(
+        self,
+        connection: Connection,
+        names: Collection[str],
+        consumer: str,
+        partitions: Collection[int] | None,
+    ) -> None:
+        for name in names:
+            table = getattr(self.tables, name)
+            delete = table.delete().where(table.c.consumer == consumer)
+            if partitions is not None:
+                delete = delete.where(table.c.partition.in_(sorted(partitions)))
+            connection.execute(delete)
+
+    def _set_to(self, cursor: str) -> Update:
+        """Build the statement that sets cursors and fences who reads their partitions."""
+        cursors = self.tables.cursors
+        return cursors.update().values(
+            cursor=cursor, epoch=cursors.c.epoch + 1, ended=False, updated_at=Moment()
+        )
 
     def _moved(
         self, consumer: Any, partition: Any, place: Place, new: Any, *, goes_on: bool
@@ -354,9 +513,7 @@ class CursorStore:
         columns = self.tables.cursors.c
         return and_(columns.consumer == consumer, columns.partition == partition)
 
-    def _insert_unless_there(
-        self, connection: Connection, consumer: str, partition: int, cursor: str
-    ) -> None:
+    def _add(self, connection: Connection, consumer: str, partition: int, cursor: str) -> None:
         # Two processes may start with one consumer name at the same moment.
         row = {"consumer": consumer, "partition": partition, "cursor": cursor}
         insert_ignore(connection, self.tables.cursors, [row])
@@ -375,3 +532,14 @@ def _handed_over(partition: int) -> TokenChanged:
         f"Other partitions have taken over from partition {partition}: the feed shows "
         "partitions from before that change."
     )
+
+
+def _of(table: Table, consumer: str, partitions: Collection[int]) -> ColumnElement[bool]:
+    return and_(table.c.consumer == consumer, table.c.partition.in_(partitions))
+
+
+def _check_cursor(cursor: str) -> None:
+    if not is_cursor(cursor):
+        raise ConfigurationError(
+            "A cursor has 1 to 4096 printable ASCII characters, as the feed has given it."
+        )

@@ -7,6 +7,7 @@ import pytest
 from harness.statements import execute
 from harness.stores import (
     NAME,
+    advance,
     at,
     beside,
     call,
@@ -14,17 +15,28 @@ from harness.stores import (
     cursor,
     end,
     enter,
+    expire,
+    inherit,
     is_refused_for_now,
     kept_waiting,
     load,
     move,
     new_store,
     outcome,
+    progress,
 )
 from sqlalchemy import MetaData, column, create_engine, inspect, table, text
+from sqlalchemy.exc import DBAPIError
 
-from zeroeventhub import FIRST, LAST, CursorStore, cursor_tables
-from zeroeventhub.errors import ConfigurationError, Fenced, LeaseLost
+from zeroeventhub import FIRST, LAST, CursorStore, Event, cursor_tables
+from zeroeventhub.databases.errors import is_transient
+from zeroeventhub.errors import (
+    ConfigurationError,
+    Fenced,
+    LeaseLost,
+    StoreUnavailable,
+    TokenChanged,
+)
 
 
 def test_new_consumer_stands_at_its_start(store):
@@ -193,3 +205,187 @@ def test_table_of_an_older_version_is_named(engine):
         store.create_tables(connection)
     place = load(store, 0)
     assert (place.cursor, place.epoch) == ("a", 0)
+
+
+def test_heirs_start_where_their_parent_stood(store):
+    """Every heir takes the nearest parent's cursor, and one that has its own keeps it."""
+    for partition, start in [(0, "old"), (1, "near"), (4, "own")]:
+        load(store, partition, start=start)
+    inherit(store, {2: [1, 0], 3: [1], 4: [0], 5: [9]})
+    assert [cursor(store, heir) for heir in (2, 3, 4, 5)] == ["near", "near", "own", FIRST]
+
+
+def test_partition_that_was_taken_over_is_not_started_again(store):
+    """A feed that still shows a parent, as during a deployment, does not repeat its events."""
+    place = load(store, 0, start="a")
+    inherit(store, {1: [0], 2: [0]})
+    with pytest.raises(TokenChanged):
+        load(store, 0)
+    with pytest.raises(Fenced):
+        move(store, 0, place, "b")
+    assert call(store, store.cursors) == {1: "a", 2: "a"}
+    move(store, 1, load(store, 1), "b")
+    inherit(store, {1: [0], 2: [0]})
+    assert call(store, store.cursors) == {1: "b", 2: "a"}
+
+
+def test_partition_that_comes_back_takes_its_heirs_cursor(store):
+    """A partition that was gone, and is now an heir of its heir, goes on from there, fenced."""
+    place = load(store, 0, start="a")
+    inherit(store, {1: [0]})
+    move(store, 1, load(store, 1), "b")
+    inherit(store, {0: [1]})
+    assert load(store, 0) == replace(place, cursor="b", epoch=2)
+    with pytest.raises(Fenced):
+        move(store, 0, replace(place, cursor="b"), "c")
+
+
+def test_heirs_see_a_commit_that_was_under_way(store):
+    """An inheritance waits for a commit of the parent that has begun, and takes its cursor."""
+    place = load(store, 0, start="a")
+    with kept_waiting(store, inherit, store, {1: [0]}) as (connection, results):
+        connection.execute(store.move(NAME, 0, place, "b"))
+    assert results == [None]
+    assert cursor(store, 1) == "b"
+
+
+@pytest.mark.parametrize("server", ["postgresql", "mariadb"])
+def test_heirs_take_no_cursor_of_an_older_snapshot(request, server):
+    """A transaction that reads an old snapshot hands the newest cursor over, or tries again."""
+    store = at(new_store(request.getfixturevalue(server)), "REPEATABLE READ")
+    place = load(store, 0, start="a")
+    with store.engine.connect() as connection:
+        store.cursors(connection, NAME)
+        move(store, 0, place, "b")
+        try:
+            store.inherit(connection, NAME, {1: [0]}, [1])
+            connection.commit()
+        except DBAPIError as error:
+            assert is_transient(error)  # noqa: PT017 - or there is none
+            connection.rollback()
+            inherit(store, {1: [0]})
+    assert cursor(store, 1) == "b"
+
+
+def test_heirs_wait_for_lanes_that_are_half_done(store):
+    """A cursor after which events are applied already is not handed over, or they would repeat."""
+    place = load(store, 0, start="a")
+    advance(store, place, 1, 0, 3)
+    inherit(store, {1: [0]}, remaining=[0, 1])
+    call(store, store.reset, [1], "z")
+    with pytest.raises(StoreUnavailable, match="zeroeventhub cursors set"):
+        inherit(store, {2: [0]}, remaining=[1, 2])
+    assert load(store, 0) == place
+    move(store, 0, place, "b")
+    inherit(store, {2: [0]}, remaining=[1, 2])
+    assert cursor(store, 2) == "b"
+
+
+def test_heirs_get_the_dead_letters(store):
+    """Letters of a partition that is gone are due in the first of its heirs."""
+    add = store.dead_letters.add
+    for partition in (0, 1):
+        load(store, partition)
+        call(store, add, partition, Event.of(1), key=None, error=ValueError("no"), tries=1)
+    inherit(store, {2: [0], 3: [0, 1]}, remaining=[1, 2, 3])
+    assert [one.partition for one in call(store, store.dead_letters.letters)] == [2, 1]
+
+
+def unseen(store, ids, partition=0, **options):
+    """Note ids of events, and return those that are new."""
+    return call(store, store.inbox.unseen, partition, ids, **options)
+
+
+def test_standings_show_who_reads_what(store):
+    """An operator sees every place of every consumer, and the leases that hold yet."""
+    call(store, store.load, 0, name="audit", start="z")
+    load(store, 1, start="a")
+    load(store, 0, start="a")
+    load(store, 2, start="gone")
+    inherit(store, {0: [2]}, remaining=[0, 1])
+    claim(store, "one", [0])
+    assert claim(store, "two", [0, 1]).held == {1}
+    expire(store, "two")
+    with store.engine.connect() as connection:
+        found = store.standings(connection)
+        of_one = store.standings(connection, NAME)
+    assert [(one.consumer, one.partition, one.cursor, one.owner) for one in found] == [
+        ("audit", 0, "z", None),
+        (NAME, 0, "a", "one"),
+        (NAME, 1, "a", None),
+    ]
+    assert [(one.consumer, one.partition) for one in of_one] == [(NAME, 0), (NAME, 1)]
+    assert 0 < found[1].lease_seconds <= 30
+    assert found[2].lease_seconds is None
+    assert found[0].updated_at.tzinfo is not None
+    ages = [abs((found[0].updated_at - one.updated_at).total_seconds()) for one in found]
+    assert max(ages) < 60
+
+
+def test_operator_sets_a_cursor(store):
+    """A cursor is set whether it was there or not, and lanes that counted from it are forgotten."""
+    place = load(store, 0)
+    advance(store, place, 0, 0, 3)
+    end(store, 0, place)
+    call(store, store.set, 0, FIRST)
+    assert (cursor(store, 0), load(store, 0).epoch) == (FIRST, 1)
+    assert progress(store, place) is None
+    assert not call(store, store.standings)[0].ended
+    call(store, store.set, 7, LAST)
+    assert cursor(store, 7) == LAST
+    load(store, 8, start="a")
+    inherit(store, {9: [8]})
+    call(store, store.set, 8, "b")
+    assert cursor(store, 8) == "b"
+
+
+@pytest.mark.parametrize(
+    ("name", "partition", "cursor"),
+    [(NAME, 0, ""), (NAME, 0, "x" * 4097), ("x" * 201, 0, "a"), (NAME, 32768, "a")],
+)
+def test_what_no_consumer_can_have_is_not_set(any_store, name, partition, cursor):
+    """A cursor, a name or a partition that cannot be is refused, and nothing is changed."""
+    load(any_store, 1)
+    with pytest.raises(ConfigurationError):
+        call(any_store, any_store.set, partition, cursor, name=name)
+    assert [one.partition for one in call(any_store, any_store.standings, name=None)] == [1]
+
+
+def test_reset_forgets_what_would_keep_events_from_being_applied(store):
+    """A consumer that starts again starts as if it were new, and others are left alone."""
+    for name in (NAME, "audit"):
+        for partition in (0, 1):
+            call(store, store.set, partition, "a", name=name)
+            unseen(store, [str(partition)], partition, name=name)
+    add, here = store.dead_letters.add, load(store, 0)
+    for partition in (0, 1):
+        call(store, add, partition, Event.of(1), key=None, error=ValueError("no"), tries=1)
+        advance(store, load(store, partition), 0, 0, 2, partition=partition)
+    end(store, 1, load(store, 1))
+    assert call(store, store.reset, [1]) == 1
+    assert (cursor(store, 0), cursor(store, 1)) == ("a", FIRST)
+    assert not any(one.ended for one in call(store, store.standings))
+    assert [one.partition for one in call(store, store.dead_letters.letters)] == [0]
+    assert unseen(store, ["0", "1"]) == {"1"}
+    assert progress(store, here) == (2, {0: 2})
+    assert call(store, store.reset, cursor="b") == 2
+    assert (cursor(store, 0), cursor(store, 1)) == ("b", "b")
+    assert call(store, store.dead_letters.letters) == []
+    assert unseen(store, ["0", "1"]) == {"0", "1"}
+    assert progress(store, here) is None
+    assert call(store, store.cursors, name="audit") == {0: "a", 1: "a"}
+    assert unseen(store, ["0", "1"], name="audit") == set()
+
+
+def test_reset_of_an_heir_forgets_events_of_its_parents(any_store):
+    """Events that came by a partition that is gone come again, and are then applied again."""
+    store = any_store
+    load(store, 0, start="a")
+    unseen(store, ["x"])
+    inherit(store, {1: [0], 2: [0]})
+    assert unseen(store, ["x"], 1) == set()
+    assert call(store, store.reset, [1]) == 1
+    assert unseen(store, ["x"], 1) == {"x"}
+    assert call(store, store.reset) == 2
+    with pytest.raises(TokenChanged):
+        load(store, 0)
