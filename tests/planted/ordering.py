@@ -141,6 +141,6 @@ PLANTED = (
         "publisher/horizon.py",
         "            return now - self._seen[0][1] if self._seen else 0.0",
         "            return now - self._seen[-1][1] if self._seen else 0.0",
-        ("tests/unit/publisher/test_horizon_age.py",),
+        ("tests/unit/publisher/test_horizon.py",),
     ),
 )

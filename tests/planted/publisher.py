@@ -93,7 +93,7 @@ PLANTED = (
         "databases/errors.py",
         '        if _is(error, "changed"):',
         '        if _is(error, "late"):',
-        (f"{_ROOM}/test_columns.py", *_SQLITE),
+        (f"{_ROOM}/test_checks.py", *_SQLITE),
     ),
     Planted(
         "a connection is given back as it was after an error as well",

@@ -1,17 +1,20 @@
-"""Places in a feed by position and by time, none of them above the horizon."""
+"""Positions that are found by a time, by an id or by a count, and the lag, on every database."""
 
 import time
+import uuid
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 from harness.published import TWO, published
-from harness.shop import metadata, orders, place
+from harness.shop import metadata, orders, place, write
+from harness.statements import add, execute
 from harness.tables import event_table
-from sqlalchemy import DateTime, insert, text
+from sqlalchemy import DateTime, Float, Uuid, insert, text
 from sqlalchemy.dialects import mysql, postgresql
 
-from zeroeventhub import FIRST, LAST, TableFeed
-from zeroeventhub.errors import ConfigurationError
+from zeroeventhub import FIRST, LAST, Lag, TableFeed
+from zeroeventhub.errors import BadCursor, ConfigurationError, FeedFailure
+from zeroeventhub.publisher import lookups
 from zeroeventhub.publisher.cursor import Place
 
 TIMESTAMP_0 = (
@@ -125,3 +128,100 @@ def test_position_given_in_the_millisecond_of_a_moment_lies_behind_it(sqlite, mi
     feed = publisher.bind(sqlite)
     moment = NOON + timedelta(milliseconds=123, microseconds=micros)
     assert Place.of(feed.cursor_at(moment)).position == 0
+
+
+def test_event_is_found_by_its_id(engine):
+    """An id leads behind its event, letter by letter alone."""
+    feed, names = published(engine, id="customer"), ["ada", "Ada", "ada ", "7"]
+    add(engine, orders, [{"customer": name, "data": {}} for name in names])
+    feed.head()
+    for number, name in enumerate(names, 1):
+        assert feed.cursor_of(name) == feed.cursor_after(number)
+    for unknown in ("ADA", "07", "", "a\0b", "x" * 5000):
+        with pytest.raises(BadCursor):
+            feed.cursor_of(unknown)
+
+
+def test_ids_of_numbers_and_uuids_are_found(engine):
+    """A number or a UUID is found by its text, and what is no such text is not there."""
+    table = event_table("log", position="number", name=Uuid, weight=Float)
+    table.metadata.create_all(engine)
+    name = uuid.UUID("6f1d9d5e-6c8c-4f0e-9d4b-0d6b1f0a2c3e")
+    add(engine, table, {"name": name})
+    by_number, by_name = TableFeed(table).bind(engine), TableFeed(table, id="name").bind(engine)
+    assert by_number.cursor_of("1") == by_name.cursor_of(str(name)) == by_name.cursor_after(1)
+    for feed, unknown in [
+        *((by_number, name) for name in ("2", "01", "+1", "one", "9" * 30, f"{2**64 + 1}")),
+        *((by_name, name) for name in ("1", "", str(uuid.UUID(int=1)))),
+    ]:
+        with pytest.raises(BadCursor):
+            feed.cursor_of(unknown)
+    with pytest.raises(ConfigurationError, match="found by an id"):
+        TableFeed(table, id="weight").bind(engine).cursor_of("1")
+
+
+def test_count_ends_somewhere(publishing, monkeypatch):
+    """Beyond what is counted at most there are more, and that is said."""
+    monkeypatch.setattr(lookups, "MOST", 5)
+    monkeypatch.setattr(lookups, "MOST_LOOKED_UP", 4)
+    make, engine = publishing
+    feed = make(**TWO)
+    # Where positions lie beside the events, they know when they were given.
+    most = 4 if "cursor-of-time" in feed.info().extensions else 5
+    for count in range(1, 7):
+        write(engine, 2, partitions=2)
+        for partition in (0, 1):
+            lag = feed.lag(partition, FIRST)
+            assert (lag.events, lag.exact) == (min(count, most), count <= most)
+
+
+def test_deleted_events_may_hide_others(engine, monkeypatch):
+    """Where nothing but deleted events was looked at, what lies behind them is not known."""
+    monkeypatch.setattr(lookups, "MOST_LOOKED_UP", 5)
+    feed = published(engine, ordering="sequenced", mutable=True)
+    write(engine, 9)
+    assert feed.lag(0, FIRST).events == 5
+    execute(engine, orders.delete().where(orders.c.id < 8))
+    assert feed.lag(0, FIRST) == Lag(0, None, exact=False)
+
+
+def ages(feed, engine, placed):
+    """The age of an event that was placed at a moment, and is the only one."""
+    with engine.begin() as connection:
+        connection.execute(orders.delete())
+        connection.execute(insert(orders), {"placed": placed, "data": {}})
+    return feed.lag(0, FIRST).seconds
+
+
+def test_age_is_told_by_the_time_of_the_first_event(publishing):
+    """A moment in any zone is as long ago as it is; one to come is not ago at all; and without a
+    time the age is known to an ordering alone that gave the event its position.
+    """
+    make, engine = publishing
+    feed = make(time="placed", mutable=True)
+    now = datetime.now(UTC)
+    assert 600 <= ages(feed, engine, now - timedelta(minutes=10)) < 660
+    elsewhere = (now - timedelta(minutes=10)).astimezone(timezone(timedelta(hours=5)))
+    if engine.dialect.name == "postgresql":  # the others forget zones
+        assert 600 <= ages(feed, engine, elsewhere) < 660
+    assert ages(feed, engine, now + timedelta(minutes=10)) == 0
+    assert ages(feed, engine, None) is None
+    feed = make(mutable=True)
+    seconds = ages(feed, engine, None)
+    if "cursor-of-time" in feed.info().extensions:
+        assert 0 <= seconds < 60
+    else:
+        assert seconds is None
+
+
+def test_age_is_told_by_text_as_well(sqlite):
+    """A time may be text of ISO 8601; text that is no time is a row that cannot be served."""
+    metadata.create_all(sqlite)
+    feed = TableFeed(orders, data="data", time="customer", mutable=True).bind(sqlite)
+    with sqlite.begin() as connection:
+        moment = (datetime.now(UTC) - timedelta(minutes=10)).isoformat()
+        connection.execute(insert(orders), {"customer": moment, "data": {}})
+    assert 600 <= feed.lag(0, FIRST).seconds < 660
+    execute(sqlite, orders.update().values(customer="yesterday"))
+    with pytest.raises(FeedFailure, match="position 1 has no time"):
+        feed.lag(0, FIRST)
