@@ -6,7 +6,7 @@ _FOLDER = "tests/integration/publisher/ordering"
 _WATCHING = f"{_FOLDER}/test_watching.py"
 _GATED = (_WATCHING, "-k", "gated")
 _SEQUENCED = f"{_FOLDER}/test_sequenced.py"
-_ROUNDS = ("tests/unit/publisher/ordering/test_rounds.py",)
+_ROUNDS = ("tests/unit/publisher/ordering/test_writer_tracker.py",)
 
 PLANTED = (
     Planted(
@@ -20,7 +20,7 @@ PLANTED = (
         "the last number is read before those who write",
         "publisher/ordering/postgresql_observed.py",
         """        number = last_number(sequence, connection)
-        if (decided := self._rounds.decided(began, number)) is not None:
+        if (decided := self._tracker.decided(began, number)) is not None:
             return decided
         name = {"table": quoted_name(connection, self._events.table)}
         writers = frozenset(connection.scalars(_WRITERS, name).all())
@@ -28,7 +28,7 @@ PLANTED = (
         """        name = {"table": quoted_name(connection, self._events.table)}
         writers = frozenset(connection.scalars(_WRITERS, name).all())
         number = last_number(sequence, connection)
-        if (decided := self._rounds.decided(began, number)) is not None:
+        if (decided := self._tracker.decided(began, number)) is not None:
             return decided
 """,
         (_WATCHING, "-k", "observed-postgresql"),
@@ -49,21 +49,21 @@ PLANTED = (
     ),
     Planted(
         "a writer that is gone may have become a prepared transaction",
-        "publisher/ordering/rounds.py",
+        "publisher/ordering/writer_tracker.py",
         "                left |= prepared\n",
         "",
         _ROUNDS,
     ),
     Planted(
         "a reading says nothing of a round that was read after it began",
-        "publisher/ordering/rounds.py",
+        "publisher/ordering/writer_tracker.py",
         "left = holders & writers if began > round_.read_by else holders",
         "left = holders & writers",
         _ROUNDS,
     ),
     Planted(
         "what one server has drawn says nothing of another",
-        "publisher/ordering/rounds.py",
+        "publisher/ordering/writer_tracker.py",
         "self._server, self._server_since = server, next(self._ticks)\n"
         "                self._forget()",
         "self._server, self._server_since = server, next(self._ticks)",

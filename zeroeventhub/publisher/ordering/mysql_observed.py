@@ -18,8 +18,8 @@ from sqlalchemy.exc import DBAPIError
 
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.ordering.port import Blocker, Ddl, Events, Horizon, Source
-from zeroeventhub.publisher.ordering.rounds import PREPARED, Rounds, server_name
 from zeroeventhub.publisher.ordering.side_tables import check_key
+from zeroeventhub.publisher.ordering.writer_tracker import PREPARED, WriterTracker, server_name
 
 __all__ = [
     "Observed",
@@ -117,7 +117,7 @@ class Observed:
     def __init__(self, events: Events) -> None:
         self.source = Source.of(events)
         self._events = events
-        self._rounds = Rounds()
+        self._tracker = WriterTracker()
 
     def check(self, connection: Connection) -> None:
         """Refuse a server that does not show who writes, and numbers from somewhere else."""
@@ -159,7 +159,7 @@ class Observed:
 
     def horizon(self, connection: Connection) -> Horizon:
         """Observe the writers once, and return the highest number known to be decided."""
-        began = self._rounds.begin(server_name(connection, _SERVER))
+        began = self._tracker.begin(server_name(connection, _SERVER))
         number = self._last_number(connection)
         holders = connection.execute(
             text(_WRITERS[is_mariadb(connection)]), self._named(connection)
@@ -169,7 +169,7 @@ class Observed:
         writers = frozenset(
             [*(str(holder.name) for holder in holders), *(f"{PREPARED}{name}" for name in prepared)]
         )
-        return self._rounds.horizon(began, number, writers)
+        return self._tracker.horizon(began, number, writers)
 
     def blockers(self, connection: Connection) -> list[Blocker]:
         """Name everybody who is writing to the table, and every prepared transaction."""

@@ -30,7 +30,7 @@ from sqlalchemy import (
 from zeroeventhub.databases.postgresql import time_bound
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.ordering.port import Blocker, Ddl, Events, Horizon, Source
-from zeroeventhub.publisher.ordering.rounds import Rounds, server_name
+from zeroeventhub.publisher.ordering.writer_tracker import WriterTracker, server_name
 
 __all__ = [
     "Observed",
@@ -73,7 +73,7 @@ class Observed:
         self.source = Source.of(events)
         self._events = events
         self._sequence: Sequence | None = None
-        self._rounds = Rounds()
+        self._tracker = WriterTracker()
 
     def check(self, connection: Connection) -> None:
         """Refuse a table whose numbers do not rise, or come from somewhere else."""
@@ -94,13 +94,13 @@ class Observed:
         self, connection: Connection, last_number: Callable[["Sequence", Connection], int]
     ) -> Horizon:
         sequence = self._sequence or find_sequence(connection, self._events)
-        began = self._rounds.begin(server_name(connection, _STARTED))
+        began = self._tracker.begin(server_name(connection, _STARTED))
         number = last_number(sequence, connection)
-        if (decided := self._rounds.decided(began, number)) is not None:
+        if (decided := self._tracker.decided(began, number)) is not None:
             return decided
         name = {"table": quoted_name(connection, self._events.table)}
         writers = frozenset(connection.scalars(_WRITERS, name).all())
-        return self._rounds.horizon(began, number, writers)
+        return self._tracker.horizon(began, number, writers)
 
     def blockers(self, connection: Connection) -> list[Blocker]:
         """Name everybody who is writing to the table."""

@@ -1,7 +1,7 @@
-"""What follows from watching who writes: the decisions of the ordering observed, without I/O.
+"""What the ordering observed decides by knowing who writes.
 
-A round is a number that had been drawn, with those who were writing when it was read. Once all
-of those have ended, everything up to the number is decided, whoever has come to write since.
+A round is a number that had been drawn, with the writers that were open when it was read. Once all
+of those have ended, everything up to the number is decided, whichever writers have come since.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from sqlalchemy import Connection, TextClause
 from zeroeventhub.errors import Unavailable
 from zeroeventhub.publisher.ordering.port import Horizon
 
-__all__ = ["PREPARED", "Rounds", "server_name"]
+__all__ = ["PREPARED", "WriterTracker", "server_name"]
 
 PREPARED = "-1/"
 """How the name of a prepared transaction begins, where its writer was known by another."""
@@ -27,11 +27,11 @@ class _Round:
     read_by: int
 
 
-class Rounds:
-    """Judge rounds by who is still writing.
+class WriterTracker:
+    """Decide rounds by the writers that are still open; without I/O of its own.
 
-    Readers observe side by side: each begins a reading, reads the last number drawn and then who
-    is writing, in this order, and has the rounds judged by what it read.
+    Readers observe side by side: each begins a reading, reads the last number drawn and then the
+    open writers, in this order, and hands over what it read.
     """
 
     def __init__(self) -> None:
@@ -74,12 +74,12 @@ class Rounds:
         return Horizon(settled=number, highest=number)
 
     def horizon(self, began: int, number: int, writers: frozenset[str]) -> Horizon:
-        """Return the horizon by a new reading; see `judge`.
+        """Return the horizon by a new reading; see `observe`.
 
         Raises:
             Unavailable: no round has been decided yet.
         """
-        settled = self.judge(began, number, writers)
+        settled = self.observe(began, number, writers)
         if settled is None:
             raise Unavailable(
                 "The feed has just started and waits for open transactions to end before it "
@@ -88,16 +88,16 @@ class Rounds:
             )
         return Horizon(settled=settled, highest=max(number, settled))
 
-    def judge(self, began: int, number: int, writers: frozenset[str]) -> int | None:
-        """Judge the open rounds by a new reading, and open another.
+    def observe(self, began: int, number: int, writers: frozenset[str]) -> int | None:
+        """Decide open rounds by a new reading, and open another.
 
-        Who was not yet writing when a reading was taken is not gone: only a reading that began
-        after a round was read says anything about it.
+        A writer that was not open yet when a reading was taken has not ended: only a reading that
+        began after a round was read says anything about that round.
 
         Args:
             began: the moment at which the reading began.
             number: the last number drawn.
-            writers: those who were writing after it was read, by names that are not given again.
+            writers: those that were open after it was read, by names that are not given again.
 
         Returns:
             The highest number that is decided; None if none is known yet.
@@ -108,13 +108,13 @@ class Rounds:
         with self._lock:
             if began < self._server_since:
                 raise Unavailable("The database has moved to another server.", retry_after=1)
-            return self._judge(began, number, writers)
+            return self._decide(began, number, writers)
 
     def _forget(self) -> None:
         self._settled = None
         self._open.clear()
 
-    def _judge(self, began: int, number: int, writers: frozenset[str]) -> int | None:
+    def _decide(self, began: int, number: int, writers: frozenset[str]) -> int | None:
         read_by = next(self._ticks)
         earlier = [*self._open.values(), *filter(None, [self._settled])]
         if any(began > round_.read_by and number < round_.number for round_ in earlier):

@@ -14,7 +14,7 @@ import pytest
 
 from zeroeventhub.errors import Unavailable
 from zeroeventhub.publisher.ordering.port import Horizon
-from zeroeventhub.publisher.ordering.rounds import Rounds
+from zeroeventhub.publisher.ordering.writer_tracker import WriterTracker
 
 MOST_WRITERS = 3
 
@@ -23,7 +23,7 @@ class Database:
     """A table, its sequence, its writers, and the readers of its feed."""
 
     def __init__(self):
-        self.rounds = Rounds()
+        self.tracker = WriterTracker()
         self.sequence = self.horizon = self.highest_read = 0
         self.open = []
         self.readings = {}
@@ -72,16 +72,16 @@ class Database:
     def observe(self, reader):
         """Take the next step of a reader's observation; return the horizon at its end."""
         if reader not in self.readings:
-            self.readings[reader] = (self.rounds.begin("server"), [])
+            self.readings[reader] = (self.tracker.begin("server"), [])
             return None
         began, seen = self.readings[reader]
-        decided = self.rounds.decided(began, *seen) if len(seen) == 1 else None
+        decided = self.tracker.decided(began, *seen) if len(seen) == 1 else None
         if decided is None and len(seen) < 2:
             writers = frozenset(writer.name for writer in self.open if writer.locked)
             seen.append(writers if seen else self.sequence)
             return None
         del self.readings[reader]
-        horizon = decided.settled if decided else self.rounds.judge(began, *seen)
+        horizon = decided.settled if decided else self.tracker.observe(began, *seen)
         self.highest_read = max(0 if self.unnoticed else self.highest_read, seen[0])
         self.unnoticed = False
         if horizon is not None:
@@ -137,31 +137,31 @@ def test_no_horizon_passes_an_open_transaction():
 
 def test_what_one_server_has_drawn_says_nothing_of_another():
     """After a failover nothing is settled that was so before, and late readings are refused."""
-    rounds = Rounds()
-    assert rounds.judge(rounds.begin("primary"), 100, frozenset()) == 100
-    late = rounds.begin("primary")
-    began = rounds.begin("standby")
-    assert rounds.judge(began, 200, frozenset({"writer"})) is None
+    tracker = WriterTracker()
+    assert tracker.observe(tracker.begin("primary"), 100, frozenset()) == 100
+    late = tracker.begin("primary")
+    began = tracker.begin("standby")
+    assert tracker.observe(began, 200, frozenset({"writer"})) is None
     with pytest.raises(Unavailable):
-        rounds.judge(late, 100, frozenset())
-    assert rounds.judge(rounds.begin("standby"), 200, frozenset()) == 200
-    assert rounds.decided(late, 200) is None
+        tracker.observe(late, 100, frozenset())
+    assert tracker.observe(tracker.begin("standby"), 200, frozenset()) == 200
+    assert tracker.decided(late, 200) is None
 
 
 def test_number_that_came_back_is_not_decided():
     """The last number that was decided is not so once higher ones were drawn and set back."""
-    rounds = Rounds()
-    assert rounds.judge(rounds.begin("server"), 5, frozenset()) == 5
-    assert rounds.decided(rounds.begin("server"), 5) == Horizon(settled=5, highest=5)
-    assert rounds.judge(rounds.begin("server"), 8, frozenset({"writer"})) == 5
-    assert rounds.decided(rounds.begin("server"), 5) is None
+    tracker = WriterTracker()
+    assert tracker.observe(tracker.begin("server"), 5, frozenset()) == 5
+    assert tracker.decided(tracker.begin("server"), 5) == Horizon(settled=5, highest=5)
+    assert tracker.observe(tracker.begin("server"), 8, frozenset({"writer"})) == 5
+    assert tracker.decided(tracker.begin("server"), 5) is None
 
 
 def test_reading_from_before_a_transaction_was_prepared_says_nothing_of_it():
     """A reading that began before a transaction was prepared does not show that it has ended."""
-    rounds, writer = Rounds(), frozenset({"3/1"})
-    assert rounds.judge(rounds.begin("server"), 1, writer) is None
-    late = rounds.begin("server")
-    assert rounds.judge(rounds.begin("server"), 1, frozenset({"-1/7"})) is None
-    assert rounds.judge(late, 1, writer) is None
-    assert rounds.judge(rounds.begin("server"), 1, frozenset()) == 1
+    tracker, writer = WriterTracker(), frozenset({"3/1"})
+    assert tracker.observe(tracker.begin("server"), 1, writer) is None
+    late = tracker.begin("server")
+    assert tracker.observe(tracker.begin("server"), 1, frozenset({"-1/7"})) is None
+    assert tracker.observe(late, 1, writer) is None
+    assert tracker.observe(tracker.begin("server"), 1, frozenset()) == 1
