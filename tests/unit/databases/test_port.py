@@ -15,7 +15,7 @@ from zeroeventhub.databases import DATABASES, database_of
 from zeroeventhub.databases.index_hint import Way
 from zeroeventhub.databases.port import Database, ErrorCodes
 from zeroeventhub.errors import ConfigurationError, Fenced
-from zeroeventhub.publisher.ordering import BY_DATABASE, Ddl, Horizon, Source
+from zeroeventhub.publisher.ordering import BY_DATABASE, Horizon, Ordering, Source
 
 LIBRARY = Path(zeroeventhub.__file__).parent
 MAY_ASK = (LIBRARY / "databases", LIBRARY / "publisher" / "ordering")
@@ -112,7 +112,7 @@ class Pretend(Database):
         return 0
 
 
-class Order:
+class Order(Ordering):
     """An ordering of it, by the position alone: this database has one writer."""
 
     def __init__(self, events):
@@ -121,18 +121,9 @@ class Order:
     def check(self, connection):
         pass
 
-    def step(self, connection):
-        return None
-
     def horizon(self, connection):
         last = connection.scalar(select(func.max(self.source.position))) or 0
         return Horizon(settled=last, highest=last)
-
-    def blockers(self, connection):
-        return []
-
-    def ddl(self, connection):
-        return Ddl()
 
 
 @pytest.fixture

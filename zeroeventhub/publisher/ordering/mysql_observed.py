@@ -17,7 +17,7 @@ from sqlalchemy import Connection, func, select, text
 from sqlalchemy.exc import DBAPIError
 
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.publisher.ordering.port import Blocker, Ddl, Events, Horizon, Source
+from zeroeventhub.publisher.ordering.port import Blocker, Events, Horizon, Ordering, Source
 from zeroeventhub.publisher.ordering.side_tables import check_key
 from zeroeventhub.publisher.ordering.writer_tracker import PREPARED, WriterTracker, server_name
 
@@ -107,7 +107,7 @@ _BLOCKERS = {
 }
 
 
-class Observed:
+class Observed(Ordering):
     """Order a table of MariaDB or MySQL by its AUTO_INCREMENT column.
 
     Args:
@@ -154,9 +154,6 @@ class Observed:
                 f"{events.position} holds {lowest}; the positions of a feed start at 1."
             )
 
-    def step(self, connection: Connection) -> None:
-        """Return nothing: this ordering only looks."""
-
     def horizon(self, connection: Connection) -> Horizon:
         """Observe the writers once, and return the highest number known to be decided."""
         began = self._tracker.begin(server_name(connection, _SERVER))
@@ -190,11 +187,6 @@ class Observed:
             Blocker(pid=None, user="", application=name, age=timedelta(), query_age=None)
             for name in self._read_prepared(connection)
         ]
-
-    def ddl(self, connection: Connection) -> Ddl:
-        """Return nothing: this ordering only looks."""
-        self.check(connection)
-        return Ddl()
 
     def _last_number(self, connection: Connection) -> int:
         """Read the last number drawn, as the engine has it now and not as statistics had it."""

@@ -20,7 +20,7 @@ from zeroeventhub.publisher.ordering.mysql_observed import (
     is_read_only,
     quoted,
 )
-from zeroeventhub.publisher.ordering.port import Blocker, Ddl, Events, Horizon
+from zeroeventhub.publisher.ordering.port import Ddl, Events, Horizon, Ordering
 from zeroeventhub.publisher.ordering.side_tables import BACKLOG, SideTables, check_key, column_types
 
 __all__ = ["Sequenced"]
@@ -100,7 +100,7 @@ OLDEST = {True: (10, 6), False: (8, 0, 13)}
 """The versions of MariaDB (True) and of MySQL (False) that have SKIP LOCKED and JSON_TABLE."""
 
 
-class Sequenced:
+class Sequenced(Ordering):
     """Order a table of MariaDB or MySQL by positions in a table beside it.
 
     Args:
@@ -143,10 +143,6 @@ class Sequenced:
         """Return the last position that has been given."""
         last = connection.scalar(select(self._tables.state.c.last))
         return self._tables.horizon(last, may_lag=self._read_only)
-
-    def blockers(self, connection: Connection) -> list[Blocker]:  # noqa: ARG002 - the port's
-        """Name nobody: no writer holds a reader up."""
-        return []
 
     def ddl(self, connection: Connection) -> Ddl:
         """Return the statements of the tables, the routines and the trigger."""

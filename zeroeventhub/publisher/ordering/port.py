@@ -1,5 +1,6 @@
 """The port of the strategies: what a feed asks of an ordering."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -150,7 +151,7 @@ class Ddl:
     uninstall: tuple[str, ...] = ()
 
 
-class Ordering(Protocol):
+class Ordering(ABC):
     """Know the horizon of a table; one instance a feed and process, shared by its readers.
 
     Attributes:
@@ -159,6 +160,7 @@ class Ordering(Protocol):
 
     source: Source
 
+    @abstractmethod
     def check(self, connection: Connection) -> None:
         """Refuse a table whose events cannot be put in a safe order.
 
@@ -166,13 +168,15 @@ class Ordering(Protocol):
             ConfigurationError: what the table lacks, and what to change.
         """
 
-    def step(self, connection: Connection) -> str | None:
+    def step(self, connection: Connection) -> str | None:  # noqa: ARG002 - for orderings that give positions
         """Return the statement that gives positions, where an ordering gives them; else None.
 
         It is committed, by itself, before the horizon is asked for: what may still be rolled back
-        is shown to nobody.
+        is shown to no reader.
         """
+        return None
 
+    @abstractmethod
     def horizon(self, connection: Connection) -> Horizon:
         """Return the horizon; nothing is written.
 
@@ -183,8 +187,9 @@ class Ordering(Protocol):
             Unavailable: it is not known yet.
         """
 
-    def blockers(self, connection: Connection) -> list[Blocker]:
-        """Name the writers that are open now, the oldest first."""
+    def blockers(self, connection: Connection) -> list[Blocker]:  # noqa: ARG002 - for orderings that wait for writers
+        """Name the open writers that may hold the horizon back, the oldest first."""
+        return []
 
     def ddl(self, connection: Connection) -> Ddl:
         """Return what the ordering needs in the database beside the table itself.
@@ -192,10 +197,12 @@ class Ordering(Protocol):
         Raises:
             ConfigurationError: the table cannot be ordered in this way.
         """
+        self.check(connection)
+        return Ddl()
 
 
 @runtime_checkable
-class Glancing(Ordering, Protocol):
+class Glancing(Protocol):
     """Know the horizon at little cost where nothing has been drawn since it was last asked for."""
 
     def glance(self, connection: Connection, seconds: float) -> Horizon:

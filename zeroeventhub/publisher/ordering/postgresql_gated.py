@@ -16,7 +16,7 @@ from hashlib import md5
 from sqlalchemy import Connection, text
 
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.publisher.ordering.port import Blocker, Ddl, Events, Horizon, Source
+from zeroeventhub.publisher.ordering.port import Blocker, Ddl, Events, Horizon, Ordering, Source
 from zeroeventhub.publisher.ordering.postgresql_observed import (
     Sequence,
     find_blockers,
@@ -108,7 +108,7 @@ _INSTALLED = text("""
 """)
 
 
-class Gated:
+class Gated(Ordering):
     """Order a PostgreSQL table by a column whose default draws from a sequence, through a gate.
 
     Args:
@@ -134,9 +134,6 @@ class Gated:
                 "statements that `zeroeventhub ddl --ordering gated` prints, or choose the "
                 "ordering observed, which needs none."
             )
-
-    def step(self, connection: Connection) -> None:
-        """Return nothing: numbers are drawn by those who write."""
 
     def horizon(self, connection: Connection) -> Horizon:
         """Return the highest number below the mark of every writer."""

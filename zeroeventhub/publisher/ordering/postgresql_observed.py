@@ -29,7 +29,7 @@ from sqlalchemy import (
 
 from zeroeventhub.databases.postgresql import time_bound
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.publisher.ordering.port import Blocker, Ddl, Events, Horizon, Source
+from zeroeventhub.publisher.ordering.port import Blocker, Events, Horizon, Ordering, Source
 from zeroeventhub.publisher.ordering.writer_tracker import WriterTracker, server_name
 
 __all__ = [
@@ -62,7 +62,7 @@ _WRITERS = text(f"SELECT DISTINCT virtualtransaction FROM pg_locks WHERE {_HOLDS
 _STARTED = text("SELECT CAST(pg_postmaster_start_time() AS text)")
 
 
-class Observed:
+class Observed(Ordering):
     """Order a PostgreSQL table by a column whose default draws from a sequence.
 
     Args:
@@ -78,9 +78,6 @@ class Observed:
     def check(self, connection: Connection) -> None:
         """Refuse a table whose numbers do not rise, or come from somewhere else."""
         self._sequence = find_sequence(connection, self._events)
-
-    def step(self, connection: Connection) -> None:
-        """Return nothing: this ordering only looks."""
 
     def horizon(self, connection: Connection) -> Horizon:
         """Observe the writers once, and return the highest number known to be decided."""
@@ -106,11 +103,6 @@ class Observed:
         """Name everybody who is writing to the table."""
         name = {"table": quoted_name(connection, self._events.table)}
         return find_blockers(connection, _HOLDS, name)
-
-    def ddl(self, connection: Connection) -> Ddl:
-        """Return nothing: this ordering only looks."""
-        self.check(connection)
-        return Ddl()
 
 
 # The sequence that a column draws from by itself: by its default, or as an identity (i).

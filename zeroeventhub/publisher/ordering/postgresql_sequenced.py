@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import ARRAY, BigInteger, Column, Connection, Text, func, select, text
 
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.publisher.ordering.port import Blocker, Ddl, Events, Horizon
+from zeroeventhub.publisher.ordering.port import Blocker, Ddl, Events, Horizon, Ordering
 from zeroeventhub.publisher.ordering.postgresql_observed import (
     find_blockers,
     quoted,
@@ -162,7 +162,7 @@ _HOLDS = """
 """
 
 
-class Sequenced:
+class Sequenced(Ordering):
     """Order a PostgreSQL table by positions in a table beside it.
 
     Args:

@@ -2,7 +2,7 @@
 
 from sqlalchemy import Connection, column, select, table
 
-from zeroeventhub.publisher.ordering.port import Blocker, Ddl, Events, Horizon
+from zeroeventhub.publisher.ordering.port import Ddl, Events, Horizon, Ordering
 from zeroeventhub.publisher.ordering.side_tables import SideTables, check_key, column_types
 
 __all__ = ["Sequenced"]
@@ -29,7 +29,7 @@ ORDER BY {order}"""
 _UNINSTALL = ("DROP TRIGGER IF EXISTS {trigger}", "DROP TABLE IF EXISTS {positions}")
 
 
-class Sequenced:
+class Sequenced(Ordering):
     """Order a SQLite table by positions in a table beside it.
 
     Args:
@@ -53,19 +53,12 @@ class Sequenced:
         if installed != _TRIGGER.format(**words):
             raise self._tables.outdated
 
-    def step(self, connection: Connection) -> None:
-        """Return nothing: the trigger has given positions already."""
-
     def horizon(self, connection: Connection) -> Horizon:
         """Return the last position that a committed transaction has been given."""
         name = self._tables.positions.name
         drawn = select(_SEQUENCE.c.seq).where(_SEQUENCE.c.name == name)
         last = connection.scalar(drawn) or 0
         return Horizon(settled=last, highest=last)
-
-    def blockers(self, connection: Connection) -> list[Blocker]:  # noqa: ARG002 - the port's
-        """Name nobody: SQLite does not tell who writes, and no writer holds a reader up."""
-        return []
 
     def ddl(self, connection: Connection) -> Ddl:
         """Return the statements of the table and the trigger."""

@@ -18,7 +18,7 @@ from sqlalchemy import (
 )
 
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.publisher.ordering.port import Blocker, Ddl, Events, Horizon, Source
+from zeroeventhub.publisher.ordering.port import Events, Horizon, Ordering, Source
 
 __all__ = ["SingleWriter"]
 
@@ -30,7 +30,7 @@ _QUOTED_OR_COMMENT = re.compile(
 )
 
 
-class SingleWriter:
+class SingleWriter(Ordering):
     """Order a SQLite table by its row id.
 
     Args:
@@ -78,9 +78,6 @@ class SingleWriter:
                 f"{self._position} holds {lowest}; the positions of a feed start at 1."
             )
 
-    def step(self, connection: Connection) -> None:
-        """Return nothing: numbers are drawn by those who write."""
-
     def horizon(self, connection: Connection) -> Horizon:
         """Return the last row id that a committed transaction has drawn."""
         highest = connection.scalar(select(func.max(self._position))) or 0
@@ -88,15 +85,6 @@ class SingleWriter:
             drawn = select(_SEQUENCE.c.seq).where(_SEQUENCE.c.name == self._table.name)
             highest = max(highest, connection.scalar(drawn) or 0)
         return Horizon(settled=highest, highest=highest)
-
-    def blockers(self, connection: Connection) -> list[Blocker]:  # noqa: ARG002 - the port's
-        """Name nobody: SQLite does not tell who writes, and no writer holds a reader up."""
-        return []
-
-    def ddl(self, connection: Connection) -> Ddl:
-        """Return nothing: SQLite's own lock is the order."""
-        self.check(connection)
-        return Ddl()
 
     def _is_row_id(self, connection: Connection, declaration: str) -> bool:
         """Tell whether the position is an alias of the row id: INTEGER, and nothing near it."""
