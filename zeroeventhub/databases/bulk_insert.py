@@ -298,7 +298,7 @@ class TableForm:
         return row
 
     def take(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Take the values of a row that somebody has made.
+        """Take the values of a row that a program has made.
 
         Raises:
             ValueError: it has a key that is no column, or no value for a column that needs one.

@@ -2,11 +2,11 @@
 
 A planner goes by statistics, which are missing, or old, or say nothing of two columns together. It
 may walk along the primary key over millions of rows of other partitions, or over all rows of a
-partition that lie before the cursor. So each database is told what there is to use:
+partition that lie before the cursor. So each query says what there is to use:
 
 - PostgreSQL compares pairs of columns, whose order only the index of both has, and is kept from
   sorting: for whatever values it plans, there is one plan.
-- MariaDB, MySQL and SQLite are told the index by its name.
+- On MariaDB, MySQL and SQLite it names the index.
 """
 
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ class Way:
 
     Attributes:
         index: the index to name; None if there is none, or the database finds it.
-        clause: what names it behind the table, with braces in its place.
+        clause: what names it after the table, with braces in its place.
         by_pairs: whether partition and position are compared together.
     """
 

@@ -221,7 +221,7 @@ class Database(ABC):
 
     @abstractmethod
     def lower(self, text: ColumnElement[Any]) -> ColumnElement[Any]:
-        """Return what `exact` has returned with its ASCII letters in lower case, and no others."""
+        """Return what `exact` returned with its ASCII letters, and no others, in lower case."""
 
     @abstractmethod
     def text_hash(self, text: str) -> str:

@@ -311,8 +311,8 @@ class _Session:
         set_autocommit(connection, to=kept)
 
     def _stepping(self, step: str) -> tuple[str, ...]:
-        # A commit that waits for a standby must not be let go of: everybody would see what the
-        # standby may never have. One connection waits so at most, the one that gives positions.
+        # A commit that waits for a standby must not be given up: readers would see what the
+        # standby may never have. At most one connection waits so, the one that gives positions.
         return (*self._writing, step, "SET LOCAL statement_timeout = 0", "COMMIT", *self._reading)
 
 
@@ -342,13 +342,13 @@ def _as_sqlalchemy(connection: Connection, statement: str) -> Iterator[None]:
 @contextmanager
 def _listened(connection: Connection, statement: str, parameters: list[Any]) -> Iterator[None]:
     """Call the listeners of the host's engine, and raise the driver's errors as SQLAlchemy does."""
-    told = (connection, None, statement, parameters, SimpleNamespace(), False)
+    arguments = (connection, None, statement, parameters, SimpleNamespace(), False)
     for listener in connection.dispatch.before_cursor_execute:
-        listener(*told)
+        listener(*arguments)
     with _as_sqlalchemy(connection, statement):
         yield
     for listener in connection.dispatch.after_cursor_execute:
-        listener(*told)
+        listener(*arguments)
 
 
 @lru_cache(maxsize=64)

@@ -57,7 +57,7 @@ def long_text(*, is_exact: bool = False) -> TypeEngine[str]:
 
 
 def fine_moment() -> TypeEngine[Any]:
-    """Hold a moment with six decimals, where a database keeps whole seconds unless it is told."""
+    """Hold a moment with six decimals, also where a database keeps whole seconds by default."""
     return _of_each(DateTime(timezone=True), lambda database: database.fine_moment)
 
 

@@ -14,8 +14,8 @@ from zeroeventhub.databases.bulk_insert import table_form
 from zeroeventhub.databases.errors import is_duplicate, reaching_store
 from zeroeventhub.errors import ConfigurationError, Conflict, IdReused, StoreUnavailable
 from zeroeventhub.event_log.log_table import (
+    DuplicateKey,
     RowInsert,
-    Taken,
     connected,
     insert_rows,
     writing,
@@ -34,7 +34,7 @@ class ExpectedVersion(Enum):
     """Say what has to be true of a key for events to be appended to it, where no number says it.
 
     Attributes:
-        ANY: nothing; they come behind whatever is there.
+        ANY: nothing; they come after what is there.
         NO_EVENTS: nothing was appended to it yet, as the number 0 says it too.
         SOME_EVENTS: something was appended to it, whatever its version.
     """
@@ -72,7 +72,7 @@ def is_expected(expected: int | ExpectedVersion, version: int) -> bool:
 
 
 _TRIES = 20
-"""How often an append to any version is tried while others append to the same key."""
+"""How often an append to any version is tried while other transactions append to the same key."""
 
 _STORE = "The database of the events"
 
@@ -135,7 +135,7 @@ class KeyedTable:
         Args:
             handle: a connection or a session of yours.
             key: the key.
-            after_version: the version behind which to begin.
+            after_version: the version after which to begin.
             limit: how many to read at most; None for all.
         """
         with reaching_store(_STORE):
@@ -148,7 +148,7 @@ class KeyedTable:
             )
 
     def query(self, selected: Select[Any]) -> Select[Any]:
-        """Let a query find the events of a key `of` from behind a version `after` on."""
+        """Let a query find the events of a key `of` after a version `after`."""
         mine = selected.where(self._key == _OF, self._version > _AFTER)
         return mine.order_by(self._version)
 
@@ -163,7 +163,7 @@ class KeyedTable:
         """Append rows to a key, in a transaction of yours.
 
         Behind a Conflict the transaction is what it was before, and may be committed. To read what
-        the others have appended, begin a new one.
+        other transactions have appended, begin a new one.
 
         Args:
             handle: what the transaction is open on.
@@ -222,7 +222,7 @@ class KeyedTable:
                 row[self._version.name] = number
             try:
                 self._insert(connection, rows)
-            except Taken as error:
+            except DuplicateKey as error:
                 taken = error
             else:
                 return version + len(rows)
@@ -240,7 +240,8 @@ class KeyedTable:
         """Insert rows with versions.
 
         Raises:
-            Taken: the first is there already, by its version or its id, and nothing was inserted.
+            DuplicateKey: the first is there already, by its version or its id, and nothing was
+                inserted.
             IdReused: another is.
         """
         if not rows:
@@ -262,10 +263,10 @@ class KeyedTable:
         rows: Sequence[Mapping[str, Any]],
         expected: int | ExpectedVersion,
     ) -> int | None:
-        """Return the version behind rows that were appended before; None if they were not.
+        """Return the version of the last of rows that were appended before; None if they were not.
 
         Raises:
-            IdReused: some of their ids are there, but not these events, one behind the other.
+            IdReused: some of their ids are there, but not these events, one after the other.
         """
         if self._id is None or not rows:
             return None

@@ -25,7 +25,7 @@ _STORE = "The database of the log"
 class EventLog:
     """Keep events in a table of this shape, and publish it as a feed.
 
-    The table joins your metadata: create it with the others, or let Alembic find it. Its columns
+    The table joins your metadata: create it with your tables, or let Alembic find it. Its columns
     are position, partition, id, key, version, type, time and data. Every method is sync; from
     async code it is `await connection.run_sync(log.append, events)`, with an AsyncConnection or an
     AsyncSession.
@@ -93,10 +93,10 @@ class EventLog:
         *,
         expected_version: int | ExpectedVersion,
     ) -> int:
-        """Append events to a key, numbered behind those that were appended to it in this way.
+        """Append events to a key, numbered after those that were appended to it in this way.
 
         Behind a Conflict the transaction is what it was before, and may be committed. To read what
-        the others have appended, begin a new one.
+        other transactions have appended, begin a new one.
 
         Args:
             handle: what the transaction is open on.
@@ -139,7 +139,7 @@ class EventLog:
         Args:
             handle: a connection or a session of yours.
             key: the key.
-            after_version: the version behind which to begin.
+            after_version: the version after which to begin.
             limit: how many events to read at most; None for all.
         """
         with reaching_store(_STORE):

@@ -35,8 +35,8 @@ from zeroeventhub.event_log.stored import LONGEST_NAME, Stored, unseen
 
 __all__ = [
     "Batch",
+    "DuplicateKey",
     "RowInsert",
-    "Taken",
     "connected",
     "insert_rows",
     "log_table",
@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 
-class Taken(Exception):  # noqa: N818 - named for what happened
+class DuplicateKey(Exception):  # noqa: N818 - named for what happened
     """Say that something that may be there once is there."""
 
 
@@ -68,7 +68,7 @@ class RowInsert:
             row: by the names of columns, with JSON as text.
 
         Raises:
-            Taken: nothing was inserted.
+            DuplicateKey: nothing was inserted.
         """
         statement = self._statement(database_of(connection), tuple(row))
         parameters = {f"p{place}": value for place, value in enumerate(row.values())}
@@ -78,9 +78,9 @@ class RowInsert:
         except IntegrityError as error:
             if database_of(connection).aborts_on_error or not is_duplicate(error):
                 raise
-            raise Taken from error
+            raise DuplicateKey from error
         if inserted != 1:
-            raise Taken
+            raise DuplicateKey
 
     def _build(self, database: Database, names: tuple[str, ...]) -> Executable:
         columns = (self._columns[name] for name in names)
@@ -168,7 +168,7 @@ class Batch:
             try:
                 self._insert(connection, left)
                 break
-            except Taken as taken:
+            except DuplicateKey as taken:
                 there = self._stored.find(connection, left)
                 if not there:
                     raise unseen() from taken
@@ -178,7 +178,7 @@ class Batch:
         """Insert rows.
 
         Raises:
-            Taken: some are there already; others may have been inserted.
+            DuplicateKey: some are there already; the rest may have been inserted.
         """
         if len(rows) == 1:
             self._single.insert(connection, rows[0])
@@ -190,7 +190,7 @@ class Batch:
         except IntegrityError as error:
             if not is_duplicate(error):
                 raise
-            raise Taken from error
+            raise DuplicateKey from error
 
 
 def log_table(

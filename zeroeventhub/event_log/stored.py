@@ -39,9 +39,9 @@ class NewEvent:
         data: a dict, a list or a string; what `json.dumps` takes, without NaN and infinities.
         key: what it has happened to; events of one key keep their order. None where nothing is to
             be in order with it.
-        id: tells it from all others. An event that is appended again under its id is there once, so
-            give it one that is the same when whatever makes it is tried again; by default it is
-            random, and the same for this object.
+        id: tells it from every other event. An event that is appended again under its id is
+            there once, so give it one that is the same when the program tries again; by default it
+            is random, and the same for this object.
 
     Raises:
         ConfigurationError: an attribute cannot be stored on every database.
@@ -79,7 +79,7 @@ class NewEvent:
 
 
 def check_name(attribute: str, value: Any) -> None:
-    """Refuse a name that not every database tells from all others.
+    """Refuse a name that not every database tells from every other name.
 
     Raises:
         ConfigurationError: it is no text, is empty or too long, or ends with a space.
@@ -212,7 +212,7 @@ class KeptEvent:
     Attributes:
         key: what it has happened to.
         version: its number within the key.
-        id: tells it from all others.
+        id: tells it from every other event.
         type: what has happened.
         time: when it was appended.
         raw: the JSON of its data, as the database has it.

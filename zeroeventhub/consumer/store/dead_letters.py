@@ -16,7 +16,7 @@ from zeroeventhub.databases.clock import as_utc
 from zeroeventhub.errors import ConfigurationError, Fenced
 from zeroeventhub.protocol import Event
 
-__all__ = ["DeadLetter", "DeadLetters", "digest", "harmless"]
+__all__ = ["DeadLetter", "DeadLetters", "digest", "escape_text"]
 
 
 def digest(text: str) -> str:
@@ -27,7 +27,7 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def harmless(text: str) -> str:
+def escape_text(text: str) -> str:
     """Escape what PostgreSQL refuses: U+0000, and surrogates that stand alone."""
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
 
@@ -53,8 +53,8 @@ class DeadLetter:
         error: what applying it ended in; empty if it was held back.
         traceback: where.
         tries: how often it was applied in vain.
-        state: "failed"; "held" back behind an earlier letter of its key; "retry" if it is to be
-            applied again.
+        state: "failed"; "held" back until an earlier letter of its key is applied; "retry" if
+            it is to be applied again.
         created_at: when it was set aside, in UTC.
     """
 
@@ -108,7 +108,7 @@ class DeadLetters:
         row = {
             "consumer": consumer,
             "partition": partition,
-            "key": None if key is None else harmless(key),
+            "key": None if key is None else escape_text(key),
             "key_digest": None if key is None else digest(key),
             "event": event.raw.decode(),
             "headers": json.dumps(dict(event.headers)),
@@ -130,7 +130,7 @@ class DeadLetters:
         return {row[0]: row[1] for row in connection.execute(query.group_by(partition))}
 
     def blocked(self, connection: Connection, consumer: str, keys: Collection[str]) -> set[str]:
-        """Return those keys that have letters, behind which later events have to wait.
+        """Return those keys that have letters, for which later events have to wait.
 
         Args:
             connection: a connection to the store, in the transaction that moves the cursor.
@@ -186,7 +186,7 @@ class DeadLetters:
     ) -> int:
         """Mark letters that failed, to be applied again by the process that reads the partition.
 
-        Those that are held back behind them follow in order. A letter waits for earlier ones of
+        Those that are held back after them follow in order. A letter waits for earlier ones of
         its key that have failed too.
 
         Args:
@@ -205,7 +205,7 @@ class DeadLetters:
     def discard(
         self, connection: Connection, consumer: str, ids: Collection[int] | None = None
     ) -> int:
-        """Forget letters for good. Those that are held back behind them are applied then.
+        """Forget letters for good. Those that are held back after them are applied then.
 
         Args:
             connection: a connection to the store, in a transaction.
@@ -265,7 +265,7 @@ class DeadLetters:
     def partitions_due(self, connection: Connection, consumer: str) -> frozenset[int]:
         """Return the partitions that have letters which are to be applied again.
 
-        It waits for nobody; what others have locked counts the next time.
+        It waits for no lock; rows that other transactions have locked count the next time.
         """
         query = self._due(select(self._table.c.partition).distinct(), consumer)
         return frozenset(connection.scalars(database_of(connection).skip_locked(connection, query)))
@@ -305,7 +305,7 @@ def _short(text: str) -> str:
     """Keep the beginning and the end of a text that a database might refuse for its length."""
     half = _LONGEST // 2
     shown = text if len(text) <= _LONGEST else f"{text[:half]}\n…\n{text[-half:]}"
-    return harmless(shown)
+    return escape_text(shown)
 
 
 def _letter(row: Row[Any]) -> DeadLetter:

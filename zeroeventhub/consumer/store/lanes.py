@@ -1,7 +1,8 @@
 """How far a page has been applied by lanes that work on it side by side.
 
 A page has one cursor, and moves it when all its lanes are done. Until then each lane notes in the
-transaction of its effects how far it has come, so that whoever reads the page again goes on there.
+transaction of its effects how far it has come, so that a
+process that reads the page again goes on there.
 """
 
 from collections.abc import Mapping
@@ -20,11 +21,11 @@ __all__ = ["LaneProgress", "Lanes"]
 
 @dataclass(frozen=True)
 class LaneProgress:
-    """Tell how far lanes have come behind a cursor.
+    """Tell how far lanes have come after a cursor.
 
     Attributes:
         lanes: among how many lanes the keys of the events are divided.
-        done: by lane, how many events behind the cursor are decided for it, in the order of the
+        done: by lane, how many events after the cursor are decided for it, in the order of the
             partition; those before that number that are another lane's are not its business.
     """
 
@@ -46,7 +47,7 @@ class Lanes:
     def progress(
         self, connection: Connection, consumer: str, partition: int, place: Place
     ) -> LaneProgress | None:
-        """Return how far lanes have come behind a cursor, in any epoch; None if none has begun."""
+        """Return how far lanes have come after a cursor, in any epoch; None if none has begun."""
         columns = self._table.c
         query = (
             select(columns.lane, columns.lanes, columns.done)
@@ -95,7 +96,7 @@ class Lanes:
             place: where the page was read.
             lane: the lane, from 0.
             lanes: how many there are.
-            before: how many events behind the cursor were decided for it; 0 if it begins.
+            before: how many events after the cursor were decided for it; 0 if it begins.
             after: how many are now.
 
         Raises:

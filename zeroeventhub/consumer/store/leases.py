@@ -23,7 +23,7 @@ class Division:
 
     Attributes:
         taken: free partitions that it takes.
-        surplus: partitions that it holds and that belong to others.
+        surplus: partitions that it holds and that belong to other processes.
     """
 
     taken: frozenset[int]
@@ -49,7 +49,7 @@ def divide(held: Collection[int], free: Collection[int], most: int) -> Division:
 
     Args:
         held: the partitions that the process holds.
-        free: those that nobody holds.
+        free: those that no process holds.
         most: how many belong to it.
     """
     taken = sorted(free)[: max(0, most - len(held))]
@@ -57,10 +57,10 @@ def divide(held: Collection[int], free: Collection[int], most: int) -> Division:
 
 
 LONGEST_TURN = 10.0
-"""Seconds after which PostgreSQL ends a claim that has stalled, since others wait for it."""
+"""Seconds after which PostgreSQL ends a claim that has stalled, for which other processes wait."""
 
 _TURN = ""
-"""The member that is none: whoever changes leases of a consumer locks its row first."""
+"""The member that is none: a process that changes leases of a consumer locks its row first."""
 
 
 class Leases:
@@ -144,7 +144,7 @@ class Leases:
     def release(
         self, connection: Connection, consumer: str, owner: str, partitions: Collection[int]
     ) -> None:
-        """Give leases back, so that others may take them at once.
+        """Give leases back, so that other processes may take them at once.
 
         Args:
             connection: a connection to the store, in a transaction of its own.
@@ -196,17 +196,17 @@ class Leases:
     def _take_turn(self, connection: Connection, consumer: str) -> None:
         """Keep the leases of a consumer for this transaction alone.
 
-        A process that is frozen here would keep the others from renewing their leases.
+        A process that is frozen here would keep the other processes from renewing their leases.
         """
         database_of(connection).limit_idle(connection, LONGEST_TURN)
-        # A write, for which SQLite takes its lock, and of one row, so that nobody waits in a ring.
+        # A write, for which SQLite takes its lock, and of one row, so that none wait in a ring.
         row = {"consumer": consumer, "owner": _TURN, "expires_at": 0}
         upsert(connection, self._tables.members, row, {"expires_at": 0})
 
     def _join(
         self, connection: Connection, consumer: str, owner: str, now: float, seconds: float
     ) -> set[str]:
-        """Become or stay a member; forget those whose time is up, and return all others."""
+        """Become or stay a member; forget those whose time is up, and return the rest."""
         members, columns = self._tables.members, self._tables.members.c
         query = select(columns.owner, columns.expires_at).where(
             columns.consumer == consumer, columns.owner != _TURN

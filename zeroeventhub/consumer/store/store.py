@@ -52,7 +52,7 @@ _CONSUMER, _PARTITION = (
 )
 _PLACE: Any = Place(bindparam("at", type_=Text), bindparam("right", type_=BigInteger))  # type: ignore[arg-type]
 _NEW = bindparam("new", type_=Text)
-"""What a move is told, in a statement for all moves."""
+"""What differs between moves, in one statement for all of them."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ class CursorStatus:
         epoch: how often the right to move the cursor has passed on.
         ended: whether the partition is closed, and was read to its end.
         updated_at: when the cursor was moved last, in UTC.
-        owner: the process that holds the lease; None if nobody does.
-        lease_seconds: for how long it holds it yet, unless it renews it; None if nobody does.
+        owner: the process that holds the lease; None if no process does.
+        lease_seconds: for how long it holds it yet, unless it renews it; None if no process does.
     """
 
     consumer: str
@@ -151,8 +151,8 @@ class CursorStore:
             start: the cursor of a consumer that has none.
 
         Raises:
-            TokenChanged: others have taken the cursor over, and the feed that still shows this
-                partition is behind.
+            TokenChanged: other partitions have taken the cursor over, and the feed still shows
+                this one.
         """
         columns = self.tables.cursors.c
         query = select(columns.cursor, columns.epoch).where(self._is_row(consumer, partition))
@@ -175,7 +175,7 @@ class CursorStore:
         *,
         after: int | None = None,
     ) -> Place:
-        """Return a consumer's place in a partition, and fence whoever had it before.
+        """Return a consumer's place in a partition, and fence the process that had it before.
 
         It waits for a commit that is under way.
 
@@ -439,7 +439,7 @@ class CursorStore:
         return count
 
     def _check_lanes(self, connection: Connection, consumer: str, gone: Mapping[int, str]) -> None:
-        """Refuse to hand over a cursor behind which events are applied already.
+        """Refuse to hand over a cursor after which events are applied already.
 
         Raises:
             StoreUnavailable: there is one.

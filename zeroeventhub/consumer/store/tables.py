@@ -39,7 +39,7 @@ NAME_LENGTH = 200
 """The most characters that the name of a consumer, or of one of its processes, has."""
 
 HANDED_OVER = ""
-"""What stands in place of the cursor of a partition that others have taken over."""
+"""What stands in place of the cursor of a partition that other partitions have taken over."""
 
 _DIGEST_LENGTH = 64
 
@@ -53,7 +53,7 @@ class Tables:
         leases: which process of a consumer reads a partition, and until when.
         members: the processes that share a consumer's partitions.
         inbox: the ids of events that were applied, of feeds that may publish an event twice.
-        dead_letters: events that could not be applied, and those held back behind them.
+        dead_letters: events that could not be applied, and those held back after them.
         lanes: how far a page has been applied by lanes that work on it side by side.
     """
 

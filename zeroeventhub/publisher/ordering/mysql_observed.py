@@ -36,7 +36,7 @@ OLDEST = {True: (10, 5), False: (8, 0, 13)}
 show, and whose numbers outlive a restart."""
 
 # A connection that only reads holds one of the modes that are left out. Where a lock can be told
-# from the next one of its connection, it is: a busy connection then keeps nobody waiting.
+# from the next one of its connection, it is: a busy connection then keeps no reader waiting.
 _WRITERS = {
     True: """
         SELECT DISTINCT THREAD_ID AS id, THREAD_ID AS name
@@ -169,7 +169,7 @@ class Observed(Ordering):
         return self._tracker.horizon(began, number, writers)
 
     def blockers(self, connection: Connection) -> list[Blocker]:
-        """Name everybody who is writing to the table, and every prepared transaction."""
+        """Name the writers of the table, and every prepared transaction."""
         rows = connection.execute(
             text(_BLOCKERS[is_mariadb(connection)]), self._named(connection)
         ).all()

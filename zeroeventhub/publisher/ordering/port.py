@@ -24,7 +24,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Events:
-    """Say what an ordering is told of a feed's events.
+    """Say what an ordering needs to know of a feed's events.
 
     Attributes:
         table: where they are.
@@ -210,7 +210,7 @@ class Glancing(Protocol):
 
         Args:
             connection: each of its statements is a transaction of its own.
-            seconds: for which a statement may wait for others.
+            seconds: for which a statement may wait for a lock.
 
         Raises:
             Unavailable: it is not known yet.

@@ -44,9 +44,9 @@ _MARK_BITS = 32
 #
 # Each line counts, as each runs once in a transaction. An expression of functions alone is
 # evaluated without a query, and RETURN NEW, which is NULL here, without an expression. Lower marks
-# than the last number are safe: whoever draws in between draws above them. The gate runs with its
-# owner's rights, for writers may lack those on the sequence, and looks up no name by search_path:
-# every function, operator and type stands with its schema, or is a keyword.
+# than the last number are safe: a writer that draws in between draws above them. The gate runs with
+# its owner's rights, for writers may lack those on the sequence, and looks up no name by
+# search_path: every function, operator and type stands with its schema, or is a keyword.
 _INSTALL = (
     """CREATE OR REPLACE FUNCTION {function}() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER AS $gate$
@@ -154,7 +154,7 @@ class Gated(Ordering):
         return Horizon(settled=lowest(number, marks), highest=number)
 
     def blockers(self, connection: Connection) -> list[Blocker]:
-        """Name everybody who has passed the gate and not ended."""
+        """Name the writers that have passed the gate and not ended."""
         name = {"table": quoted_name(connection, self._table)}
         return find_blockers(connection, _HOLDS, name)
 

@@ -100,7 +100,7 @@ class Observed(Ordering):
         return self._tracker.horizon(began, number, writers)
 
     def blockers(self, connection: Connection) -> list[Blocker]:
-        """Name everybody who is writing to the table."""
+        """Name the writers of the table."""
         name = {"table": quoted_name(connection, self._events.table)}
         return find_blockers(connection, _HOLDS, name)
 
@@ -169,7 +169,7 @@ class Sequence:
 
         Args:
             connection: is in no transaction.
-            seconds: for which it may wait, as for somebody who alters the sequence.
+            seconds: for which it may wait, as for a transaction that alters the sequence.
         """
         # PostgreSQL sets the time before it evaluates what may have to wait.
         name = self.quoted.replace("'", "''")
@@ -259,7 +259,7 @@ def quoted(*names: str | None) -> str:
 
 
 def refuse_heirs(connection: Connection, subject: Events) -> None:
-    """Refuse a table from which others inherit, unless they are its partitions.
+    """Refuse a table from which other tables inherit, unless they are its partitions.
 
     Raises:
         ConfigurationError: there are some; their rows do not pass its triggers.
@@ -278,7 +278,7 @@ def _check_numbers(
     lowest, highest = connection.execute(select(func.min(position), func.max(position))).one()
     if lowest is not None and lowest < 1:
         raise ConfigurationError(f"{position} holds {lowest}; the positions of a feed start at 1.")
-    # Read behind the rows: what is there has been drawn by now, or was never drawn.
+    # Read after the rows: what is there has been drawn by now, or was never drawn.
     drawn = sequence.last_number(connection)
     if highest is not None and highest > drawn:
         raise ConfigurationError(

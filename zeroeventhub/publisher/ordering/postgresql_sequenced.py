@@ -35,7 +35,7 @@ OLDEST = (14,)
 """The first version that has CREATE OR REPLACE TRIGGER."""
 
 ROUND = 1000
-"""How far the low mark lies behind, in numbers of the outbox, before it is let follow."""
+"""How far the low mark lags, in numbers of the outbox, before it follows."""
 
 _NOTING = """FROM pg_locks WHERE locktype = 'relation' AND mode = 'RowExclusiveLock' AND granted
             AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -211,7 +211,7 @@ class Sequenced(Ordering):
         return self._tables.horizon(last, may_lag=self._standby)
 
     def blockers(self, connection: Connection) -> list[Blocker]:
-        """Name who keeps everybody else from giving positions."""
+        """Name the sessions that keep the rest from giving positions."""
         return find_blockers(connection, _HOLDS, {"state": self._words(connection)["state"]})
 
     def ddl(self, connection: Connection) -> Ddl:

@@ -1,9 +1,9 @@
 """Sequenced: positions that are given after the commit, in a table beside that of the events.
 
-A trigger notes the key of every new row in an outbox. Whoever reads the feed gives positions to
-what has been committed by then, one at a time: the number of an event is drawn when everybody can
-see it, and so what has a position is settled. Any key will do, and no open writer holds anybody
-back. This module names the tables; each database has its own way to fill them.
+A trigger notes the key of every new row in an outbox. A reader of the feed gives positions to what
+has been committed by then, one at a time: the number of an event is drawn when every reader can see
+it, and so what has a position is settled. Any key will do, and no open writer holds a reader back.
+This module names the tables; each database has its own way to fill them.
 """
 
 from collections.abc import Mapping, Sequence
