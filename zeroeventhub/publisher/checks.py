@@ -30,7 +30,6 @@ from zeroeventhub.publisher.page_query import PageQuery, ReadRequest
 from zeroeventhub.publisher.retention import MarkTable
 
 __all__ = [
-    "Checks",
     "Checkup",
     "Columns",
     "Finding",
@@ -126,11 +125,14 @@ the writer's."""
 SMALL = 5_000
 """How many events a table may have before a missing index is worth a warning in the log."""
 
+CHECK_INTERVAL = 60.0
+"""Seconds between two looks at what the feed relies on."""
+
 _log = logging.getLogger("zeroeventhub.publisher")
 
 
 class Checkup:
-    """Look at a feed's table.
+    """Look at all that a feed relies on before it is read, and then from time to time.
 
     Args:
         ordering: knows what the order of events needs.
@@ -171,8 +173,52 @@ class Checkup:
         self._lasting = lasting
         self.grow: Callable[[int], None] | None = None
         self.unpublished: str | None = None
+        self._passed = False
+        self._looked_at = -math.inf
 
-    def refuse(self, connection: Connection) -> None:
+    @property
+    def are_due(self) -> bool:
+        """Tell whether the table should be looked at before it is read."""
+        return not self._passed or monotonic() - self._looked_at > CHECK_INTERVAL
+
+    def look_if_due(self, connection: Connection) -> None:
+        """Check what the feed relies on, if it is time.
+
+        Raises:
+            ConfigurationError: the table does not have it.
+        """
+        if not self.are_due:
+            return
+        # Said first, so that readers beside this one do not check as well.
+        last, self._looked_at = self._looked_at, monotonic()
+        try:
+            self._refuse(connection)
+            if not self._passed:
+                self._warn(connection)
+        except BaseException:
+            self._looked_at = last
+            raise
+        self._passed = True
+
+    @contextmanager
+    def doubting(self) -> Iterator[None]:
+        """Look at the table again before anything else is read, if a question about it failed."""
+        try:
+            yield
+        except (FeedFailure, SQLAlchemyError):
+            self._looked_at = -math.inf
+            raise
+
+    @contextmanager
+    def looking_twice(self, connection: Connection) -> Iterator[None]:
+        """Say that history is another one only if the table still is what it was."""
+        try:
+            yield
+        except Gone:
+            self._columns.refuse_changes(connection)
+            raise
+
+    def _refuse(self, connection: Connection) -> None:
         """Refuse a table that cannot be published.
 
         Events in no partition of the feed do not stop the other partitions: the log gets an error.
@@ -198,10 +244,6 @@ class Checkup:
             ConfigurationError: there are some.
         """
         self._look_at_partitions(connection)
-
-    def refuse_changes(self, connection: Connection) -> None:
-        """Refuse a table that is another one by now; see `Columns.refuse_changes`."""
-        self._columns.refuse_changes(connection)
 
     def findings(self, connection: Connection) -> list[Finding]:
         """Return what there is to say, up to the first thing that keeps from looking further."""
@@ -230,7 +272,7 @@ class Checkup:
             found.append(Finding("warning", "updates", f"{sign} {_ROWS_LAST}"))
         return found + [self._look_at_index(connection, index) for index in self._indexes]
 
-    def warn(self, connection: Connection) -> None:
+    def _warn(self, connection: Connection) -> None:
         """Tell the log of an index that pages lack, if the table is not a small one."""
         pages = next(iter(self._indexes))
         if pages.is_there(connection) or not self._is_large(connection):
@@ -315,75 +357,3 @@ def _server(connection: Connection) -> Finding:
     name = database_of(dialect).title(dialect)
     version = ".".join(map(str, dialect.server_version_info or ()))
     return Finding("ok", "server", f"This is {name} {version}.")
-
-
-CHECK_INTERVAL = 60.0
-"""Seconds between two looks at what the feed relies on."""
-
-
-class Checks:
-    """Look at all that a feed relies on before it is read, and then from time to time.
-
-    Args:
-        checkup: looks.
-    """
-
-    def __init__(self, checkup: Checkup) -> None:
-        self._checkup = checkup
-        self._passed = False
-        self._looked_at = -math.inf
-
-    @property
-    def are_due(self) -> bool:
-        """Tell whether the table should be looked at before it is read."""
-        return not self._passed or monotonic() - self._looked_at > CHECK_INTERVAL
-
-    def look_if_due(self, connection: Connection) -> None:
-        """Check what the feed relies on, if it is time.
-
-        Raises:
-            ConfigurationError: the table does not have it.
-        """
-        if not self.are_due:
-            return
-        # Said first, so that readers beside this one do not check as well.
-        last, self._looked_at = self._looked_at, monotonic()
-        try:
-            self._checkup.refuse(connection)
-            if not self._passed:
-                self._checkup.warn(connection)
-        except BaseException:
-            self._looked_at = last
-            raise
-        self._passed = True
-
-    @property
-    def unpublished(self) -> str | None:
-        """Name an event that is in no partition of the feed; see `Checkup`."""
-        return self._checkup.unpublished
-
-    def refuse_unpublished(self, connection: Connection) -> None:
-        """Refuse to go on while events are in no partition; see `Checkup.refuse_unpublished`."""
-        self._checkup.refuse_unpublished(connection)
-
-    def findings(self, connection: Connection) -> list[Finding]:
-        """Look at all of it now; see `BoundFeed.check`."""
-        return self._checkup.findings(connection)
-
-    @contextmanager
-    def doubting(self) -> Iterator[None]:
-        """Look at the table again before anything else is read, if a question about it failed."""
-        try:
-            yield
-        except (FeedFailure, SQLAlchemyError):
-            self._looked_at = -math.inf
-            raise
-
-    @contextmanager
-    def looking_twice(self, connection: Connection) -> Iterator[None]:
-        """Say that history is another one only if the table still is what it was."""
-        try:
-            yield
-        except Gone:
-            self._checkup.refuse_changes(connection)
-            raise

@@ -27,7 +27,7 @@ from zeroeventhub.protocol import (
     TypeFilter,
 )
 from zeroeventhub.publisher.archive_reader import ArchiveReader, SegmentPlace
-from zeroeventhub.publisher.checks import Checks, Checkup
+from zeroeventhub.publisher.checks import Checkup
 from zeroeventhub.publisher.cursor import Place
 from zeroeventhub.publisher.history import History
 from zeroeventhub.publisher.horizon import HorizonReport, HorizonWatch
@@ -100,7 +100,7 @@ class Reader:
         self._watch = HorizonWatch(ordering)
         self._history = history
         self._queries = queries
-        self.checks = Checks(checkup)
+        self.checks = checkup
         """Look at what the feed relies on, from time to time."""
         self._ends_settled = False
         self._registry = registry
