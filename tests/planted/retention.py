@@ -12,7 +12,7 @@ _ARCHIVE = ("tests/integration/archive/test_archive.py", "-k", "not s3")
 _CHANGED = ("tests/integration/archive/test_group.py", "-k", "byte_that_was_changed")
 _MANIFEST = "tests/integration/archive/test_manifest.py"
 _ERASING = ("tests/integration/archive/test_writing.py",)
-_LOG = ("tests/integration/event_log/test_event_log.py", "-k", "sqlite")
+_LOG = ("tests/integration/event_log/test_log.py", "-k", "sqlite")
 
 PLANTED = (
     Planted(
