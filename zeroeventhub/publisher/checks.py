@@ -141,7 +141,7 @@ class Checkup:
         partitions: those that there are to read.
         near: what finds rows by indexes for the feed's queries.
         indexes: what those queries need, first the one of pages.
-        marks: knows what was trimmed; None where nobody tells.
+        marks: knows what was trimmed; None where that is not kept.
         lasting: the table whose rows must not change; None where the feed says that they do.
 
     Attributes:
@@ -315,7 +315,7 @@ class Checkup:
         return "The first events have a JSON form."
 
     def _look_at_retention(self, connection: Connection) -> str:
-        assert self._marks is not None  # noqa: S101 - nobody looks otherwise
+        assert self._marks is not None  # noqa: S101 - it is not looked at otherwise
         self._marks.check(connection)
         return "What was trimmed is known."
 

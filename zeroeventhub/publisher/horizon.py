@@ -29,7 +29,7 @@ FINENESS = 100
 class HorizonAge:
     """Know since when the oldest number that has been drawn and is not settled has been seen.
 
-    Every reading of the horizon is told; nobody is asked. A number that was drawn between two
+    It takes in every reading of the horizon, and asks for none. A number that was drawn between two
     readings has been seen since the later one. Of readings that come close upon each other while
     the horizon is held back only some are remembered, so that their number stays small however
     long that lasts: an age falls short by a hundredth of that time at most.
@@ -69,7 +69,7 @@ class HorizonAge:
 
 
 LATE = 1.0
-"""Seconds for which a horizon is held back before anybody asks by whom; most writers are quick."""
+"""Seconds for which a horizon is held back before the writers are looked up; most are quick."""
 
 TOO_LATE = 60.0
 """Seconds for which it is held back before the log says so."""
@@ -132,7 +132,7 @@ class HorizonWatch:
 
     def glance(self, connection: Connection, seconds: float) -> Horizon:
         """Return the horizon as `read` does, in passing; see `Glancing`."""
-        assert self._glance is not None  # noqa: S101 - as `may_glance` has told
+        assert self._glance is not None  # noqa: S101 - as `may_glance` says
         return self._read(connection, partial(self._glance, seconds=seconds))
 
     def _read(self, connection: Connection, ask: Callable[[Connection], Horizon]) -> Horizon:

@@ -245,8 +245,8 @@ class RowQuery:
         database: that of the events, which may make the JSON of most events itself.
         streams: whether the driver returns rows while the database still reads.
         joins: whether the database may join them to one text, if that is quicker.
-        also: what else is selected of an event, behind all else.
-        placed: what else is selected of its position, behind that.
+        also: what else is selected of an event, after all else.
+        placed: what else is selected of its position, after that.
     """
 
     def __init__(
@@ -403,7 +403,7 @@ class RowQuery:
         if not self.source.lateral:
             query = select(position, *self._read(columns, placed))
             query = query.select_from(self.source.join(page))
-            # The types of deleted events are NULL, as those of others are. In a CASE, so that the
+            # The types of deleted events are NULL, as some of other events are. In a CASE, so that the
             # join stays one that begins with the positions.
             is_there = presence.element.is_not(None)
             return query if chosen is None else query.where(case((is_there, chosen)))
