@@ -7,7 +7,7 @@ SQLITE = ("-k", "sqlite or not (postgresql or mariadb)")
 
 def mistake(name: str, module: str, old: str, new: str) -> Planted:
     """Describe a mistake that the tests of its module notice on SQLite."""
-    room, _, stem = module.removesuffix(".py").partition("/")
+    room, _, stem = module.removesuffix(".py").rpartition("/")
     return Planted(name, module, old, new, (f"tests/integration/{room}/test_{stem}.py", *SQLITE))
 
 

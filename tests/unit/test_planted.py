@@ -19,3 +19,9 @@ def test_every_rule_can_be_removed(planted, tmp_path):
 def test_rules_have_names_of_their_own():
     """Each can be asked for alone."""
     assert len({planted.name for planted in PLANTED}) == len(PLANTED)
+
+
+def test_tests_that_must_notice_are_there():
+    """Every file of tests that a mistake names exists."""
+    named = {name for planted in PLANTED for name in planted.tests if name.startswith("tests/")}
+    assert [name for name in named if not (PACKAGE.parent / name).exists()] == []

@@ -403,8 +403,8 @@ class RowQuery:
         if not self.source.lateral:
             query = select(position, *self._read(columns, placed))
             query = query.select_from(self.source.join(page))
-            # The types of deleted events are NULL, as some of other events are. In a CASE, so that the
-            # join stays one that begins with the positions.
+            # The types of deleted events are NULL, as some of other events are. In a CASE, so that
+            # the join stays one that begins with the positions.
             is_there = presence.element.is_not(None)
             return query if chosen is None else query.where(case((is_there, chosen)))
         found = select(*columns).where(self.source.same(page)).limit(1)
