@@ -30,7 +30,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.selectable import Alias
 from sqlalchemy.sql.util import ClauseAdapter
 
-__all__ = ["Keyset", "Way", "explain"]
+__all__ = ["IndexHint", "Keyset", "explain"]
 
 _PARTITION: Any = bindparam("partition", type_=Integer)
 
@@ -53,7 +53,7 @@ class Keyset(Protocol):
 
 
 @dataclass(frozen=True)
-class Way:
+class IndexHint:
     """Say how a query gets a database to read by an index.
 
     Attributes:
@@ -116,7 +116,7 @@ def _by_index(element: _NamedIndex, compiler: Any, **options: Any) -> str:
     return table
 
 
-def explain(connection: Connection, keys: Keyset, hint: Way, command: str) -> Any:
+def explain(connection: Connection, keys: Keyset, hint: IndexHint, command: str) -> Any:
     """Return how a database would read the first row after a position.
 
     Args:

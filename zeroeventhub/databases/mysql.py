@@ -24,7 +24,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import mysql
 from sqlalchemy.types import TypeEngine
 
-from zeroeventhub.databases.index_hint import Keyset, Way
+from zeroeventhub.databases.index_hint import IndexHint, Keyset
 from zeroeventhub.databases.port import Database, ErrorCodes
 
 __all__ = ["MySQL"]
@@ -159,20 +159,20 @@ class MySQL(Database):
         number = next(iter(getattr(error, "args", ())), None)
         return number in _TRANSIENT or (number == _READ_ONLY and "read" in str(error))
 
-    def choose_index(self, connection: Connection, keys: Keyset) -> Way:
+    def choose_index(self, connection: Connection, keys: Keyset) -> IndexHint:
         """Find an index of columns; an expression has none there without a column of its own."""
         needed = [key for key in (keys.partition, keys.position) if key is not None]
         names = [key.name for key in needed if isinstance(key, Column)]
         if not isinstance(keys.table, Table) or len(names) < len(needed):
-            return Way()
+            return IndexHint()
         look, table, schema = inspect(connection), keys.table.name, keys.table.schema
         key = look.get_pk_constraint(table, schema)["constrained_columns"]
         if key[: len(names)] == names:
-            return Way("PRIMARY", _HINT)
+            return IndexHint("PRIMARY", _HINT)
         for index in look.get_indexes(table, schema):
             if index["column_names"][: len(names)] == names and not index.get("column_sorting"):
-                return Way(index["name"], _HINT)
-        return Way()
+                return IndexHint(index["name"], _HINT)
+        return IndexHint()
 
     def exact(self, text: ColumnElement[Any]) -> ColumnElement[Any]:
         # Of text and not of bytes from Python, which aiomysql cannot send.

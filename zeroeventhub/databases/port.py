@@ -20,7 +20,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeEngine
 
-from zeroeventhub.databases.index_hint import Keyset, Way
+from zeroeventhub.databases.index_hint import IndexHint, Keyset
 from zeroeventhub.databases.read_only import ReadOnlySession
 
 __all__ = ["Database", "ErrorCodes"]
@@ -206,7 +206,7 @@ class Database(ABC):
     # How rows are found.
 
     @abstractmethod
-    def choose_index(self, connection: Connection, keys: Keyset) -> Way:
+    def choose_index(self, connection: Connection, keys: Keyset) -> IndexHint:
         """Find how rows are read in the order of their positions, by the indexes there are now."""
 
     def is_indexed(self, connection: Connection, keys: Keyset) -> bool:

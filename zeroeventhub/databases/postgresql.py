@@ -27,7 +27,7 @@ from sqlalchemy.dialects.postgresql.psycopg import dialect as psycopg_dialect
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import TypeEngine
 
-from zeroeventhub.databases.index_hint import Keyset, Way, explain
+from zeroeventhub.databases.index_hint import IndexHint, Keyset, explain
 from zeroeventhub.databases.port import Database, ErrorCodes
 from zeroeventhub.databases.read_only import set_autocommit
 
@@ -164,13 +164,13 @@ class PostgreSQL(Database):
         )
         return is_operational and not any(sentence in str(error) for sentence in _FINAL)
 
-    def choose_index(self, connection: Connection, keys: Keyset) -> Way:
+    def choose_index(self, connection: Connection, keys: Keyset) -> IndexHint:
         by_pairs = keys.partition is not None and self.is_indexed(connection, keys)
-        return Way(by_pairs=by_pairs)
+        return IndexHint(by_pairs=by_pairs)
 
     def is_indexed(self, connection: Connection, keys: Keyset) -> bool:
         """Tell whether an index has the order, be it of columns or of expressions."""
-        hint = Way(by_pairs=keys.partition is not None)
+        hint = IndexHint(by_pairs=keys.partition is not None)
         found = explain(connection, keys, hint, "EXPLAIN (FORMAT JSON)").scalar_one()
         plan = found if isinstance(found, list) else json.loads(found)
         nodes = [*_nodes(plan[0]["Plan"])]

@@ -27,7 +27,7 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.types import TypeEngine
 
-from zeroeventhub.databases.index_hint import Keyset, Way, explain
+from zeroeventhub.databases.index_hint import IndexHint, Keyset, explain
 from zeroeventhub.databases.port import Database, ErrorCodes
 from zeroeventhub.databases.read_only import as_sqlalchemy
 from zeroeventhub.partitions import key_hash
@@ -101,21 +101,21 @@ class SQLite(Database):
             and getattr(error, "sqlite_errorcode", 0) & 0xFF in _RESULTS
         )
 
-    def choose_index(self, connection: Connection, keys: Keyset) -> Way:
+    def choose_index(self, connection: Connection, keys: Keyset) -> IndexHint:
         """Find an index by trying them all, for not all of them are of columns."""
         if not isinstance(keys.table, Table) or _is_row_id(connection, keys):
-            return Way()
+            return IndexHint()
         known = text("SELECT name FROM pragma_index_list(:name, :schema) ORDER BY seq")
         names = {"name": keys.table.name, "schema": keys.table.schema or "main"}
         for index in connection.scalars(known, names).all():
-            hint = Way(index, "INDEXED BY {}")
+            hint = IndexHint(index, "INDEXED BY {}")
             try:
                 plan = explain(connection, keys, hint, "EXPLAIN QUERY PLAN").all()
             except OperationalError:  # this one has only some of the rows
                 continue
             if len(plan) == 1 and _SEARCH[keys.partition is None].search(plan[0].detail):
                 return hint
-        return Way()
+        return IndexHint()
 
     def is_indexed(self, connection: Connection, keys: Keyset) -> bool:
         return _is_row_id(connection, keys) or super().is_indexed(connection, keys)
@@ -183,7 +183,7 @@ def _hash(text: str | None) -> int | None:
 
 def _is_row_id(connection: Connection, keys: Keyset) -> bool:
     """Tell whether rows are found by the number that SQLite keeps them by, without an index."""
-    plan = explain(connection, keys, Way(), "EXPLAIN QUERY PLAN").all()
+    plan = explain(connection, keys, IndexHint(), "EXPLAIN QUERY PLAN").all()
     return keys.partition is None and "USING INTEGER PRIMARY KEY (rowid>?" in plan[0].detail
 
 

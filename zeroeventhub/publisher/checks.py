@@ -291,7 +291,7 @@ class Checkup:
     def _look_at_columns(self, connection: Connection) -> str:
         self._columns.check(connection)
         for near in self._near:
-            near.find_way(connection)  # indexes come and go as well
+            near.choose_index(connection)  # indexes come and go as well
         return "The table has all columns that the feed reads."
 
     def _look_at_ordering(self, connection: Connection) -> str:

@@ -20,9 +20,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.visitors import replacement_traverse
 
+from zeroeventhub.databases.index_hint import IndexHint
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.deleting import Batch, Deleted, delete_events
-from zeroeventhub.publisher.keyset import LIMIT, NearRows, Way, given
+from zeroeventhub.publisher.keyset import LIMIT, NearRows, given
 from zeroeventhub.publisher.mapping import Expression
 from zeroeventhub.publisher.ordering import Source
 from zeroeventhub.publisher.reader import Reader
@@ -144,7 +145,7 @@ class Compactor:
 
         def deleted(connection: Connection, after: int) -> Deleted:
             self._marks.locked(connection)
-            query = self._some(self._near.way(connection))
+            query = self._some(self._near.hint(connection))
             seen = connection.execute(query, {**bounds, "after": after, "limit": rows}).all()
             events, found = 0, [row for row in seen if row.is_gone]
             if found:
@@ -155,14 +156,14 @@ class Compactor:
 
         return deleted
 
-    def _build(self, way: Way) -> Select[Any]:
+    def _build(self, hint: IndexHint) -> Select[Any]:
         """Select events, and whether they are not needed any more."""
         source = self._source
         gone = or_(self._is_superseded(), self._is_old_tombstone())
         columns = [source.position.label("position"), gone.label("is_gone")]
         columns += [source.table.c[name].label(name) for name in source.key]
         query = select(*columns).select_from(source.join(source.table))
-        return self._near.above(query, way, given("after"), given("until")).limit(LIMIT)
+        return self._near.above(query, hint, given("after"), given("until")).limit(LIMIT)
 
     def _is_superseded(self) -> ColumnElement[bool]:
         """Tell whether there is a later event of the same key; of no key there is none."""

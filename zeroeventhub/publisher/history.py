@@ -7,11 +7,12 @@ from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Select, bindparam, literal_column
 
+from zeroeventhub.databases.index_hint import IndexHint
 from zeroeventhub.errors import Diverged, Trimmed, Unavailable
 from zeroeventhub.protocol import FIRST, Event
 from zeroeventhub.publisher.archive_reader import ArchiveReader
 from zeroeventhub.publisher.cursor import START, Place, Seal
-from zeroeventhub.publisher.keyset import LIMIT, Way, given
+from zeroeventhub.publisher.keyset import LIMIT, given
 from zeroeventhub.publisher.retention import NOTHING_TRIMMED, LowWaterMark, MarkTable
 from zeroeventhub.publisher.rows import Row, RowQuery
 
@@ -274,16 +275,16 @@ class History:
             "as after a restored backup, or the event was deleted."
         )
 
-    def _build_below(self, way: Way) -> Select[Any]:
+    def _build_below(self, hint: IndexHint) -> Select[Any]:
         near = self._rows.near
         return self._rows.select(
-            lambda query: near.below(query, way, given("position")), _ONE, backwards=True
+            lambda query: near.below(query, hint, given("position")), _ONE, backwards=True
         )
 
     def _row_below(self, connection: Connection, position: int) -> Row | None:
         boundary = 0 if self.archive is None else self.archive.boundary(connection)
         if position > boundary:
-            query = self._below(self._rows.near.way(connection))
+            query = self._below(self._rows.near.hint(connection))
             row = self._row(connection, query, position)
             if row is not None:
                 return row

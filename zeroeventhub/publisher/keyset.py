@@ -21,7 +21,7 @@ from sqlalchemy.schema import CreateIndex
 from sqlalchemy.sql.visitors import replacement_traverse
 
 from zeroeventhub.databases import database_of
-from zeroeventhub.databases.index_hint import Way
+from zeroeventhub.databases.index_hint import IndexHint
 from zeroeventhub.databases.tables import statement_text
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION
 from zeroeventhub.publisher.ordering import Source
@@ -31,7 +31,6 @@ __all__ = [
     "LIMIT",
     "NearRows",
     "NeededIndex",
-    "Way",
     "given",
 ]
 
@@ -63,32 +62,32 @@ class NearRows:
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self._way: Way | None = None
+        self._hint: IndexHint | None = None
 
     @classmethod
     def of_all(cls, source: Source) -> "NearRows":
         """Choose rows of all partitions alike."""
         return cls(replace(source, partition=None))
 
-    def way(self, connection: Connection) -> Way:
+    def hint(self, connection: Connection) -> IndexHint:
         """Return how the rows are read by an index, which is chosen once."""
-        return self._way or self.find_way(connection)
+        return self._hint or self.choose_index(connection)
 
-    def find_way(self, connection: Connection) -> Way:
+    def choose_index(self, connection: Connection) -> IndexHint:
         """Choose how the rows are read, by what indexes the table has now."""
-        self._way = database_of(connection).choose_index(connection, self.source)
-        return self._way
+        self._hint = database_of(connection).choose_index(connection, self.source)
+        return self._hint
 
     def first(self, connection: Connection, partition: int, after: int, until: int) -> int | None:
         """Return the first position of a partition above one and not above another."""
-        query = self.above(self._positions, self.way(connection), given("after"), given("until"))
+        query = self.above(self._positions, self.hint(connection), given("after"), given("until"))
         values = {"partition": partition, "after": after, "until": until}
         found: int | None = connection.scalar(query.limit(_ONE), values)
         return found
 
     def last(self, connection: Connection, partition: int, until: int) -> int | None:
         """Return the last position of a partition at another one or below it."""
-        query = self.below(self._positions, self.way(connection), given("until"))
+        query = self.below(self._positions, self.hint(connection), given("until"))
         values = {"partition": partition, "until": until}
         found: int | None = connection.scalar(query.limit(_ONE), values)
         return found
@@ -98,21 +97,21 @@ class NearRows:
         return select(self.source.position).select_from(self.source.table)
 
     def above(
-        self, query: Select[Any], way: Way, low: ColumnElement[int], high: ColumnElement[int]
+        self, query: Select[Any], hint: IndexHint, low: ColumnElement[int], high: ColumnElement[int]
     ) -> Select[Any]:
         """Choose those rows of a query that lie above a place and not above another, in order.
 
         Args:
             query: selects from the source's table.
-            way: how the rows are read by an index.
+            hint: how the rows are read by an index.
             low: a position.
             high: another.
         """
-        return way.between(query, self.source, low, high)
+        return hint.between(query, self.source, low, high)
 
-    def below(self, query: Select[Any], way: Way, high: ColumnElement[int]) -> Select[Any]:
+    def below(self, query: Select[Any], hint: IndexHint, high: ColumnElement[int]) -> Select[Any]:
         """Choose those rows of a query that lie at a place or below it, the highest first."""
-        return way.between(query, self.source, _LOWEST, high, backwards=True)
+        return hint.between(query, self.source, _LOWEST, high, backwards=True)
 
 
 _LONGEST_NAME = 60

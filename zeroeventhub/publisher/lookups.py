@@ -31,7 +31,7 @@ from sqlalchemy import (
 from sqlalchemy import types as sql
 
 from zeroeventhub.databases import database_of
-from zeroeventhub.databases.index_hint import Way
+from zeroeventhub.databases.index_hint import IndexHint
 from zeroeventhub.databases.json_form import json_form
 from zeroeventhub.databases.port import Database
 from zeroeventhub.errors import BadCursor, ConfigurationError, FeedFailure
@@ -60,7 +60,7 @@ _NONE: ColumnElement[int] = literal_column("0")
 
 
 def positions_of(
-    source: Source, searched: Way, table: FromClause, *conditions: ColumnElement[bool]
+    source: Source, searched: IndexHint, table: FromClause, *conditions: ColumnElement[bool]
 ) -> Subquery:
     """Select the positions of events, and their partitions if there are any.
 
@@ -193,8 +193,8 @@ class TimeQuery:
         conditions = [database_of(connection).not_before(time, stored)]
         if source.partition is not None and source.events is None:
             conditions.append(source.partition == partition)
-        way = searched.way(connection)
-        found = positions_of(source, way, searched.source.table, *conditions)
+        hint = searched.hint(connection)
+        found = positions_of(source, hint, searched.source.table, *conditions)
         query = select(func.min(found.c.position)).where(found.c.position <= given("until"))
         if source.partition is not None:
             query = query.where(found.c.partition == partition)
@@ -206,8 +206,8 @@ class TimeQuery:
     ) -> int:
         """Search by halves: these times rise with the positions of all partitions."""
         query = select(self._source.position, given_at).select_from(self._source.table)
-        way = self._rows.way(connection)
-        query = self._rows.above(query, way, given("after"), HIGHEST).limit(literal_column("1"))
+        hint = self._rows.hint(connection)
+        query = self._rows.above(query, hint, given("after"), HIGHEST).limit(literal_column("1"))
         below, above = 0, settled
         while below < above:
             middle = (below + above) // 2
@@ -288,8 +288,8 @@ class IdQuery:
             conditions = same_as(self._identity, value, database_of(connection))
             if types is not None and self._types is not None:
                 conditions.append(self._types.condition(types))
-            way, table = self._searched.way(connection), self._searched.source.table
-            found = positions_of(self._source, way, table, *conditions)
+            hint, table = self._searched.hint(connection), self._searched.source.table
+            found = positions_of(self._source, hint, table, *conditions)
             query = select(func.max(found.c.position)).where(found.c.position <= given("until"))
             if self._source.partition is not None:
                 query = query.where(found.c.partition == partition)
@@ -403,7 +403,7 @@ class LagQuery:
     def _in_table(self, connection: Connection, partition: int, after: int, until: int) -> Lag:
         if after >= until:
             return Lag(0, 0.0)
-        query = self._statement(self._rows.way(connection))
+        query = self._statement(self._rows.hint(connection))
         values = {"partition": partition, "after": after, "until": until}
         places, events, first = connection.execute(query, values).one()
         exact = places <= self._most
@@ -412,11 +412,11 @@ class LagQuery:
             return Lag(0, 0.0 if exact else None, exact)
         return Lag(min(events, self._most), _age(self.happened(connection, first)), exact)
 
-    def _build(self, way: Way) -> Select[Any]:
+    def _build(self, hint: IndexHint) -> Select[Any]:
         source = self._source
         references = [source.table.c[name] for name in source.key]
         query = select(source.position.label("position"), *references).select_from(source.table)
-        query = self._rows.above(query, way, given("after"), given("until"))
+        query = self._rows.above(query, hint, given("after"), given("until"))
         near = query.limit(literal_column(str(self._most + 1))).subquery("near")
         found, presence = self._join(near)
         columns: tuple[ColumnElement[Any], ...] = (
@@ -504,7 +504,7 @@ class CountQuery:
             after: the position behind which they are counted.
             until: the one up to which they are.
         """
-        way, position, found = self._rows.way(connection), after, 0
+        hint, position, found = self._rows.hint(connection), after, 0
         if self._archive is not None:
             position, found, after = self._archive.count(
                 connection, partition, events, after=after, until=until
@@ -513,40 +513,40 @@ class CountQuery:
         while found < events and after < until:
             values = {"partition": partition, "after": after, "until": until}
             values |= {"limit": min(events - found, looked_at), "looked_at": looked_at}
-            count, last = connection.execute(self._statement(way), values).one()
+            count, last = connection.execute(self._statement(hint), values).one()
             if count:
                 found += count
                 position = after = last
             if count < values["limit"]:
                 # Places of events that are deleted may have filled all that was looked at.
-                after = self._end(connection, way, values)
+                after = self._end(connection, hint, values)
                 looked_at = min(2 * looked_at, AT_ONCE)
         return position, found
 
-    def _end(self, connection: Connection, way: Way, values: dict[str, int]) -> int:
+    def _end(self, connection: Connection, hint: IndexHint, values: dict[str, int]) -> int:
         """Return the last position that was looked at, where there were too few events."""
         if self._source.events is None:
             return values["until"]
-        end = connection.scalar(self._window(way), values | {"before": values["looked_at"] - 1})
+        end = connection.scalar(self._window(hint), values | {"before": values["looked_at"] - 1})
         return values["until"] if end is None else int(end)
 
-    def _build(self, way: Way) -> Select[Any]:
+    def _build(self, hint: IndexHint) -> Select[Any]:
         """Count the first events, and find the last of them."""
-        found = self._present(way).limit(LIMIT).subquery("found")
+        found = self._present(hint).limit(LIMIT).subquery("found")
         columns: tuple[ColumnElement[Any], ...] = (func.count(), func.max(found.c.position))
         return select(*columns).select_from(found)
 
-    def _present(self, way: Way) -> Select[Any]:
+    def _present(self, hint: IndexHint) -> Select[Any]:
         """Select the positions of events that are there, in order."""
         source = self._source
         if source.events is None:
-            return self._above(way, source.position.label("position"))
+            return self._above(hint, source.position.label("position"))
         order = [source.position.label("position")]
         if source.partition is not None:
             order.insert(0, source.partition.label("partition"))
         references = [source.table.c[name] for name in source.key]
         # The positions first, so that no plan joins more than these.
-        near = self._above(way, *order, *references).limit(_LOOKED_AT)
+        near = self._above(hint, *order, *references).limit(_LOOKED_AT)
         page = near.subquery("near")
         if source.lateral:
             event: Select[Any] = select(_ONE.label("presence"))
@@ -559,11 +559,11 @@ class CountQuery:
         query: Select[Any] = select(page.c.position).select_from(joined)
         return query.order_by(*ordered)
 
-    def _build_window(self, way: Way) -> Select[Any]:
+    def _build_window(self, hint: IndexHint) -> Select[Any]:
         """Find where a statement ended that looked at as many positions as it may."""
-        query = self._above(way, self._source.position)
+        query = self._above(hint, self._source.position)
         return query.offset(_BEFORE).limit(_ONE)
 
-    def _above(self, way: Way, *columns: ColumnElement[Any]) -> Select[Any]:
+    def _above(self, hint: IndexHint, *columns: ColumnElement[Any]) -> Select[Any]:
         query = select(*columns).select_from(self._source.table)
-        return self._rows.above(query, way, given("after"), given("until"))
+        return self._rows.above(query, hint, given("after"), given("until"))

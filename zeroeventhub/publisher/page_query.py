@@ -23,7 +23,7 @@ from sqlalchemy import (
     select,
 )
 
-from zeroeventhub.databases.index_hint import Way
+from zeroeventhub.databases.index_hint import IndexHint
 from zeroeventhub.databases.port import Database
 from zeroeventhub.errors import ConfigurationError, Unavailable
 from zeroeventhub.protocol import Event, Partition, TypeFilter
@@ -260,7 +260,7 @@ class PageQuery:
         values = {"partition": request.partition, "after": request.after, "until": until}
         if types is not None:
             before = {"before": FILTERED_ROWS - looked_at - 1}
-            window = self._window(self._rows.near.way(connection))
+            window = self._window(self._rows.near.hint(connection))
             end = connection.scalar(window, values | before)
             values["until"] = until = page.until = until if end is None else end
         pages, taken, wanted = [page], 0, limit * count - page.rows
@@ -286,8 +286,8 @@ class PageQuery:
         self, connection: Connection, values: Mapping[str, Any], types: TypeFilter | None, left: int
     ) -> Generator[Rows]:
         """Yield rows in order, as many at a time as there is memory for."""
-        way, streams = self._rows.near.way(connection), self._rows.may_stream(connection)
-        query = self._statement(way, types, streams)
+        hint, streams = self._rows.near.hint(connection), self._rows.may_stream(connection)
+        query = self._statement(hint, types, streams)
         after, batch = values["after"], self._batch
         while left:
             portion = batch.stream(left) if streams else batch.rows(left, self._page_bytes)
@@ -326,31 +326,31 @@ class PageQuery:
                 sizes[index],
             )
 
-    def _build(self, way: Way, types: TypeFilter | None, streams: bool) -> Select[Any]:
+    def _build(self, hint: IndexHint, types: TypeFilter | None, streams: bool) -> Select[Any]:
         chosen = None
         if types is not None and self._types is not None:
             chosen = self._types.condition(types)
         near = self._rows.near
         return self._rows.select(
-            lambda query: near.above(query, way, given("after"), given("until")),
+            lambda query: near.above(query, hint, given("after"), given("until")),
             # psycopg's own statements are planned with their parameters.
             bindparam("limit", type_=Integer) if streams else LIMIT,
             chosen=chosen,
         )
 
-    def _build_window(self, way: Way) -> Select[Any]:
+    def _build_window(self, hint: IndexHint) -> Select[Any]:
         """Find where a page ends that would look at too many rows."""
         source, near = self._source, self._rows.near
         query = select(source.position).select_from(source.table)
-        query = near.above(query, way, given("after"), given("until"))
+        query = near.above(query, hint, given("after"), given("until"))
         return query.offset(_BEFORE).limit(_ONE)
 
     def largest_partition(self, connection: Connection, until: int) -> int | None:
         """Return the largest partition that an event is in, up to one; None if there is none."""
-        source, way = self._source, self._rows.near.way(connection)
+        source, hint = self._source, self._rows.near.hint(connection)
         assert source.partition is not None  # noqa: S101 - only a feed with a column grows
         query = select(func.max(source.partition)).select_from(source.table)
-        query = way.through(query.where(source.partition <= until), source.table)
+        query = hint.through(query.where(source.partition <= until), source.table)
         largest: int | None = connection.scalar(query)
         return largest
 
@@ -360,12 +360,12 @@ class PageQuery:
         Raises:
             ConfigurationError: there are some.
         """
-        source, way = self._source, self._rows.near.way(connection)
+        source, hint = self._source, self._rows.near.hint(connection)
         if source.partition is None:
             return
         for beside in outside(source.partition, self.ids):
             query = select(source.partition).select_from(source.table).where(beside)
-            query = way.through(query.order_by(source.partition), source.table).limit(_ONE)
+            query = hint.through(query.order_by(source.partition), source.table).limit(_ONE)
             if row := connection.execute(query).first():
                 raise ConfigurationError(
                     f"There is an event in partition {row[0]}, but the feed's partitions are "
@@ -389,7 +389,7 @@ class PageQuery:
                 select(column).where(column.in_(self._closed)).limit(_ONE)
             ).first()
         query = select(_ONE).select_from(source.table)
-        query = near.above(query, near.way(connection), given("after"), HIGHEST).limit(_ONE)
+        query = near.above(query, near.hint(connection), given("after"), HIGHEST).limit(_ONE)
         for number in self._closed:
             values = {"partition": number, "after": settled}
             found = found or connection.execute(query, values).first()

@@ -105,9 +105,9 @@ class SealQuery:
         Raises:
             FeedFailure: a row cannot be published, or not be kept.
         """
-        way = self._near.way(connection)
+        hint = self._near.hint(connection)
         query = self._rows.select(
-            lambda chosen: self._near.above(chosen, way, given("after"), given("until")), LIMIT
+            lambda chosen: self._near.above(chosen, hint, given("after"), given("until")), LIMIT
         )
         values = {"after": after, "until": until, "limit": limit}
         rows = self._rows.fetch(connection, query, values)

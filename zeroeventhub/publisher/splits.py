@@ -18,7 +18,8 @@ from sqlalchemy import (
     union_all,
 )
 
-from zeroeventhub.publisher.keyset import HIGHEST, NearRows, Way, given
+from zeroeventhub.databases.index_hint import IndexHint
+from zeroeventhub.publisher.keyset import HIGHEST, NearRows, given
 
 if TYPE_CHECKING:
     from zeroeventhub.publisher.archive_reader import ArchiveReader
@@ -319,7 +320,7 @@ class SplitQuery:
 
     def _few(self, connection: Connection, partition: int, after: int, until: int) -> list[int]:
         """Read the first positions."""
-        near = self._near(0, FEW, self._rows.way(connection), above=True)
+        near = self._near(0, FEW, self._rows.hint(connection), above=True)
         query = select(near.c.position).order_by(near.c.position)
         positions = connection.scalars(query, {"partition": partition, "place_0": after})
         return [position for position in positions if position <= until]
@@ -346,13 +347,13 @@ class SplitQuery:
         self, connection: Connection, partition: int, probes: Sequence[_Probe], rows: int
     ) -> list[Window]:
         windows = []
-        way = self._rows.way(connection)
+        hint = self._rows.hint(connection)
         for batch in _batches(probes):
             values = {"partition": partition}
             for number, probe in enumerate(batch):
                 values |= {f"place_{number}": probe.place, f"end_{number}": probe.end}
             sides = tuple(probe.above for probe in batch)
-            found = connection.execute(self._statement(sides, rows, way), values).all()
+            found = connection.execute(self._statement(sides, rows, hint), values).all()
             for probe, (_, seen, low, high) in zip(batch, sorted(found), strict=True):
                 near, far = (low, high) if probe.above else (high, low)
                 windows.append(
@@ -360,11 +361,11 @@ class SplitQuery:
                 )
         return windows
 
-    def _build(self, sides: Sequence[bool], rows: int, way: Way) -> CompoundSelect[Any]:
+    def _build(self, sides: Sequence[bool], rows: int, hint: IndexHint) -> CompoundSelect[Any]:
         """Put as many lookups as there are sides into one statement."""
         lookups = []
         for number, above in enumerate(sides):
-            near = self._near(number, rows, way, above=above)
+            near = self._near(number, rows, hint, above=above)
             position, end = near.c.position, given(f"end_{number}")
             columns: tuple[ColumnElement[Any], ...] = (
                 literal_column(str(number)),
@@ -377,14 +378,14 @@ class SplitQuery:
             lookups.append(select(*columns).select_from(near).where(within))
         return union_all(*lookups)
 
-    def _near(self, number: int, rows: int, way: Way, *, above: bool) -> Subquery:
+    def _near(self, number: int, rows: int, hint: IndexHint, *, above: bool) -> Subquery:
         """Select the positions next to the parameter `place_<number>`, on one side of it."""
         source, here = self._rows.source, given(f"place_{number}")
         query = select(source.position.label("position")).select_from(source.table)
         if above:
-            query = self._rows.above(query, way, here, HIGHEST)
+            query = self._rows.above(query, hint, here, HIGHEST)
         else:
-            query = self._rows.below(query, way, here)
+            query = self._rows.below(query, hint, here)
         return query.limit(literal_column(str(rows))).subquery(f"near_{number}")
 
 

@@ -17,11 +17,12 @@ from sqlalchemy import (
     select,
 )
 
+from zeroeventhub.databases.index_hint import IndexHint
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION, Place
 from zeroeventhub.publisher.deleting import Batch, Deleted, delete_events
 from zeroeventhub.publisher.history import History
-from zeroeventhub.publisher.keyset import LIMIT, NearRows, Way, given
+from zeroeventhub.publisher.keyset import LIMIT, NearRows, given
 from zeroeventhub.publisher.ordering import NeedsLastRow, Ordering
 from zeroeventhub.publisher.progress import CLOCKS, Registry
 from zeroeventhub.publisher.reader import Queries, Reader
@@ -281,7 +282,7 @@ class Trimmer:
         return connection.scalar(counted, {"after": after, "until": until}) or 0
 
     def _between(self, connection: Connection, query: Select[Any]) -> Select[Any]:
-        return self._near.above(query, self._near.way(connection), given("after"), given("until"))
+        return self._near.above(query, self._near.hint(connection), given("after"), given("until"))
 
     def batch(self, plan: TrimPlan, rows: int) -> Batch:
         """Return what deletes some of the oldest events, with the mark that says so.
@@ -296,7 +297,7 @@ class Trimmer:
             if self._registry is not None:
                 # Consumers that have registered since the plan was made hold events back as well.
                 until = self._registry.allowed_since(connection, plan.made_at, mark, until)
-            query = self._oldest(self._near.way(connection))
+            query = self._oldest(self._near.hint(connection))
             values = {"after": mark.trimmed, "until": until, "limit": rows}
             found = connection.execute(query, values).all()
             if not found:
@@ -311,11 +312,11 @@ class Trimmer:
 
         return deleted
 
-    def _build_oldest(self, way: Way) -> Select[Any]:
+    def _build_oldest(self, hint: IndexHint) -> Select[Any]:
         """Select the oldest events that are left."""
         source = self._source
         partition = _ONLY if source.partition is None else source.partition
         columns = [source.position.label("position"), partition.label("partition")]
         columns += [source.table.c[name].label(name) for name in source.key]
         query = select(*columns).select_from(source.table)
-        return self._near.above(query, way, given("after"), given("until")).limit(LIMIT)
+        return self._near.above(query, hint, given("after"), given("until")).limit(LIMIT)

@@ -12,7 +12,7 @@ import zeroeventhub
 from zeroeventhub import FIRST, TableFeed, TypeFilter, cursor_tables, partition_expression
 from zeroeventhub.consumer.store.store import CursorStore
 from zeroeventhub.databases import DATABASES, database_of
-from zeroeventhub.databases.index_hint import Way
+from zeroeventhub.databases.index_hint import IndexHint
 from zeroeventhub.databases.port import Database, ErrorCodes
 from zeroeventhub.errors import ConfigurationError, Fenced
 from zeroeventhub.publisher.ordering import BY_DATABASE, Horizon, Ordering, Source
@@ -97,7 +97,7 @@ class Pretend(Database):
         return "locked" in str(error)
 
     def choose_index(self, connection, keys):
-        return Way()
+        return IndexHint()
 
     def exact(self, text):
         return text.collate("BINARY")
