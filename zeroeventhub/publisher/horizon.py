@@ -14,12 +14,12 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from zeroeventhub.databases import database_of
 from zeroeventhub.errors import ConfigurationError, Unavailable
-from zeroeventhub.publisher.ordering import Blocker, Glancing, Horizon, Ordering
+from zeroeventhub.publisher.ordering import Blocker, FastHorizon, Horizon, Ordering
 
 __all__ = [
     "HorizonAge",
+    "HorizonMonitor",
     "HorizonReport",
-    "HorizonWatch",
 ]
 
 FINENESS = 100
@@ -103,7 +103,7 @@ class HorizonReport:
     registered: int = 0
 
 
-class HorizonWatch:
+class HorizonMonitor:
     """Read the horizon, and keep an eye on how old it is.
 
     Args:
@@ -112,7 +112,7 @@ class HorizonWatch:
 
     def __init__(self, ordering: Ordering) -> None:
         self._ordering = ordering
-        self._glance = ordering.glance if isinstance(ordering, Glancing) else None
+        self._fast_horizon = ordering.fast_horizon if isinstance(ordering, FastHorizon) else None
         self._age = HorizonAge()
         self._lock = Lock()
         self._told = False
@@ -126,14 +126,14 @@ class HorizonWatch:
         return self._read(connection, self._ordering.horizon)
 
     @property
-    def may_glance(self) -> bool:
-        """Tell whether the horizon can be asked for in passing."""
-        return self._glance is not None
+    def may_be_fast(self) -> bool:
+        """Tell whether the horizon can be read without a transaction."""
+        return self._fast_horizon is not None
 
-    def glance(self, connection: Connection, seconds: float) -> Horizon:
-        """Return the horizon as `read` does, in passing; see `Glancing`."""
-        assert self._glance is not None  # noqa: S101 - as `may_glance` says
-        return self._read(connection, partial(self._glance, seconds=seconds))
+    def fast_horizon(self, connection: Connection, seconds: float) -> Horizon:
+        """Return the horizon as `read` does, without a transaction; see `FastHorizon`."""
+        assert self._fast_horizon is not None  # noqa: S101 - as `may_be_fast` says
+        return self._read(connection, partial(self._fast_horizon, seconds=seconds))
 
     def _read(self, connection: Connection, ask: Callable[[Connection], Horizon]) -> Horizon:
         try:

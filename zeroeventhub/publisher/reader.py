@@ -30,7 +30,7 @@ from zeroeventhub.publisher.archive_reader import ArchiveReader, SegmentPlace
 from zeroeventhub.publisher.checks import Checkup
 from zeroeventhub.publisher.cursor import Place
 from zeroeventhub.publisher.history import History
-from zeroeventhub.publisher.horizon import HorizonReport, HorizonWatch
+from zeroeventhub.publisher.horizon import HorizonMonitor, HorizonReport
 from zeroeventhub.publisher.key_query import KeyQuery
 from zeroeventhub.publisher.lookups import CountQuery, IdQuery, LagQuery, TimeQuery
 from zeroeventhub.publisher.ordering import Horizon, Ordering
@@ -97,7 +97,7 @@ class Reader:
     ) -> None:
         self.info = info
         self._ordering = ordering
-        self._watch = HorizonWatch(ordering)
+        self._watch = HorizonMonitor(ordering)
         self._history = history
         self._queries = queries
         self.checks = checkup
@@ -244,11 +244,11 @@ class Reader:
     @property
     def may_glance(self) -> bool:
         """Tell whether the horizon may be asked for in passing, and nothing else need be."""
-        return self._watch.may_glance and self._ends_settled and not self.checks.are_due
+        return self._watch.may_be_fast and self._ends_settled and not self.checks.are_due
 
     def glance(self, connection: Connection, seconds: float) -> int:
-        """Return the horizon in passing; see `Glancing`."""
-        return self._watch.glance(connection, seconds).settled
+        """Return the horizon without a transaction; see `FastHorizon`."""
+        return self._watch.fast_horizon(connection, seconds).settled
 
     def horizon(self, connection: Connection) -> HorizonReport:
         """Return how far the feed may be read, since when that is so, and who holds it back."""

@@ -23,7 +23,7 @@ from zeroeventhub.publisher.cursor import HIGHEST_POSITION, Place
 from zeroeventhub.publisher.deleting import Batch, Deleted, delete_events
 from zeroeventhub.publisher.history import History
 from zeroeventhub.publisher.keyset import LIMIT, NearRows, given
-from zeroeventhub.publisher.ordering import NeedsLastRow, Ordering
+from zeroeventhub.publisher.ordering import Ordering
 from zeroeventhub.publisher.progress import CLOCKS, Registry
 from zeroeventhub.publisher.reader import Queries, Reader
 from zeroeventhub.publisher.retention import LowWaterMark, MarkTable
@@ -199,7 +199,7 @@ class Trimmer:
             moment = datetime.now(UTC) - bound.older_than
             wanted = min(wanted, self.before(connection, moment, settled))
         until, held_back = self._held_back(connection, bound, mark, wanted)
-        if isinstance(self._ordering, NeedsLastRow) and self._ordering.needs_last_row:
+        if self._ordering.needs_last_row:
             last = self._near.last(connection, 0, settled)
             if last is not None and last <= until:
                 until = last - 1

@@ -14,9 +14,8 @@ __all__ = [
     "Blocker",
     "Ddl",
     "Events",
-    "Glancing",
+    "FastHorizon",
     "Horizon",
-    "NeedsLastRow",
     "Ordering",
     "Source",
 ]
@@ -160,6 +159,14 @@ class Ordering(ABC):
 
     source: Source
 
+    @property
+    def needs_last_row(self) -> bool:
+        """Tell whether the number of the last row would be given again without it.
+
+        It is known once the table has been checked.
+        """
+        return False
+
     @abstractmethod
     def check(self, connection: Connection) -> None:
         """Refuse a table whose events cannot be put in a safe order.
@@ -202,10 +209,10 @@ class Ordering(ABC):
 
 
 @runtime_checkable
-class Glancing(Protocol):
+class FastHorizon(Protocol):
     """Know the horizon at little cost where nothing has been drawn since it was last asked for."""
 
-    def glance(self, connection: Connection, seconds: float) -> Horizon:
+    def fast_horizon(self, connection: Connection, seconds: float) -> Horizon:
         """Return the horizon as `Ordering.horizon` does, without a transaction and its deadlines.
 
         Args:
@@ -215,15 +222,3 @@ class Glancing(Protocol):
         Raises:
             Unavailable: it is not known yet.
         """
-
-
-@runtime_checkable
-class NeedsLastRow(Protocol):
-    """Be an ordering under which the last row may have to stay.
-
-    Attributes:
-        needs_last_row: whether the number of the last row would be given again without it; known
-            once the table has been checked.
-    """
-
-    needs_last_row: bool

@@ -139,9 +139,9 @@ class Gated(Ordering):
         """Return the highest number below the mark of every writer."""
         return self._measure(connection, Sequence.last_number)
 
-    def glance(self, connection: Connection, seconds: float) -> Horizon:
-        """Return the same in passing; see `Glancing`."""
-        return self._measure(connection, partial(Sequence.last_number_in_passing, seconds=seconds))
+    def fast_horizon(self, connection: Connection, seconds: float) -> Horizon:
+        """Return the same without a transaction; see `FastHorizon`."""
+        return self._measure(connection, partial(Sequence.last_number_alone, seconds=seconds))
 
     def _measure(
         self, connection: Connection, last_number: Callable[[Sequence, Connection], int]

@@ -83,9 +83,9 @@ class Observed(Ordering):
         """Observe the writers once, and return the highest number known to be decided."""
         return self._observe(connection, Sequence.last_number)
 
-    def glance(self, connection: Connection, seconds: float) -> Horizon:
-        """Return the same in passing; see `Glancing`."""
-        return self._observe(connection, partial(Sequence.last_number_in_passing, seconds=seconds))
+    def fast_horizon(self, connection: Connection, seconds: float) -> Horizon:
+        """Return the same without a transaction; see `FastHorizon`."""
+        return self._observe(connection, partial(Sequence.last_number_alone, seconds=seconds))
 
     def _observe(
         self, connection: Connection, last_number: Callable[["Sequence", Connection], int]
@@ -164,7 +164,7 @@ class Sequence:
         last, is_called = connection.execute(self.query).one()
         return int(last if is_called else last - 1)
 
-    def last_number_in_passing(self, connection: Connection, seconds: float) -> int:
+    def last_number_alone(self, connection: Connection, seconds: float) -> int:
         """Read the same in a statement that is a transaction of its own, deadline included.
 
         Args:
