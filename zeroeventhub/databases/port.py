@@ -23,7 +23,10 @@ from sqlalchemy.types import TypeEngine
 from zeroeventhub.databases.index_hint import IndexHint, Keyset
 from zeroeventhub.databases.read_only import ReadOnlySession
 
-__all__ = ["Database", "ErrorCodes"]
+__all__ = ["SEPARATOR", "Database", "ErrorCodes"]
+
+SEPARATOR = b"\x1e"
+"""The record separator, which is never in JSON."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,8 @@ class Database(ABC):
         adds_constraints: whether a constraint can be added to a table.
         keeps_zones: whether a column of moments with zones knows the zone of each.
         takes_booleans: whether its driver takes them as Python has them, whatever SQLAlchemy says.
-        makes_json: whether it writes the JSON of most events itself.
+        makes_json: whether it writes the JSON of most events itself, by the functions of PostgreSQL
+            that `JsonForm.text` has.
         joins_rows: whether a page is quicker to read as one text, because each row that the driver
             returns costs much.
         unix_time: the SQL of the seconds since 1970, when the statement is carried out.
@@ -256,7 +260,16 @@ class Database(ABC):
         """
         return time >= moment
 
-    # Streams.
+    # Rows that are read.
+
+    def join_rows(self, rows: Select[Any], *, gaps: bool) -> Select[Any]:
+        """Join the positions of rows by commas, and their events by SEPARATOR; see `joins_rows`.
+
+        Args:
+            rows: selects a position and an event.
+            gaps: whether an event may be NULL; a third text then has 1 for each that is, and 0.
+        """
+        raise NotImplementedError
 
     def can_stream(self, dialect: Dialect) -> bool:
         """Tell whether a driver returns rows while the database still reads; see `stream`."""

@@ -16,10 +16,13 @@ from sqlalchemy import (
     Engine,
     Insert,
     Integer,
+    Select,
     String,
     Table,
     event,
     func,
+    literal_column,
+    select,
     text,
     type_coerce,
 )
@@ -28,7 +31,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.types import TypeEngine
 
 from zeroeventhub.databases.index_hint import IndexHint, Keyset, explain
-from zeroeventhub.databases.port import Database, ErrorCodes
+from zeroeventhub.databases.port import SEPARATOR, Database, ErrorCodes
 from zeroeventhub.databases.read_only import as_sqlalchemy
 from zeroeventhub.partitions import key_hash
 
@@ -146,6 +149,15 @@ class SQLite(Database):
         # form of a moment comes before all others of the same one.
         text = moment.replace(tzinfo=None).isoformat(sep=" ")
         return type_coerce(time, String) >= (text.rstrip("0") if "." in text else text)
+
+    def join_rows(self, rows: Select[Any], *, gaps: bool) -> Select[Any]:
+        position, text, *_ = rows.subquery("row").c
+        separator: ColumnElement[str] = literal_column(f"char({ord(SEPARATOR)})")
+        joined = [
+            func.group_concat(position),
+            func.group_concat(func.coalesce(text, ""), separator),
+        ]
+        return select(*joined, *([func.group_concat(text.is_(None), "")] if gaps else []))
 
     def warnings(self, connection: Connection) -> list[tuple[str, str, str]]:
         mode = str(connection.exec_driver_sql("PRAGMA journal_mode").scalar_one())

@@ -12,13 +12,11 @@ from sqlalchemy import (
     Select,
     Subquery,
     case,
-    func,
-    literal_column,
     select,
     true,
 )
 
-from zeroeventhub.databases.port import Database
+from zeroeventhub.databases.port import SEPARATOR, Database
 from zeroeventhub.errors import FeedFailure
 from zeroeventhub.protocol import Event
 from zeroeventhub.publisher.keyset import NearRows
@@ -232,9 +230,6 @@ class BatchSize:
 Choice = Callable[[Select[Any]], Select[Any]]
 """Choose among positions that a query selects, and put them in order."""
 
-_SEPARATOR = b"\x1e"
-"""The record separator, which is never in JSON."""
-
 
 class RowQuery:
     """Select positions and their events.
@@ -299,7 +294,7 @@ class RowQuery:
             query = select(source.position.label("c0"), *self._columns, *self._also, *self._placed)
             query = query.select_from(source.table)
             query = choose(query if chosen is None else query.where(chosen)).limit(limit)
-            return _one_row(query, gaps=False) if self._joins else query
+            return self._database.join_rows(query, gaps=False) if self._joins else query
         # The positions first, so that no plan joins more than these.
         references = [source.table.c[name] for name in source.key]
         order = [source.position.label("position")]
@@ -315,7 +310,7 @@ class RowQuery:
         query = self._joined(page, chosen)
         query = query.order_by(*(each.desc() if backwards else each for each in ordered))
         query = query.limit(limit)
-        return _one_row(query, gaps=True) if self._joins else query
+        return self._database.join_rows(query, gaps=True) if self._joins else query
 
     def may_stream(self, connection: Connection) -> bool:
         """Tell whether `stream` can read from a connection."""
@@ -423,20 +418,12 @@ class RowQuery:
         return [case((presence.is_not(None), json)).label("c1"), *also, *placed]
 
 
-def _one_row(rows: Select[Any], *, gaps: bool) -> Select[Any]:
-    """Join the positions of rows, and their events; with gaps, also tell which were deleted."""
-    position, text, *_ = rows.subquery("row").c
-    separator: ColumnElement[str] = literal_column(f"char({ord(_SEPARATOR)})")
-    joined = [func.group_concat(position), func.group_concat(func.coalesce(text, ""), separator)]
-    return select(*joined, *([func.group_concat(text.is_(None), "")] if gaps else []))
-
-
 def _parts(places: str | None, joined: str, gaps: str = "") -> tuple[list[int], list[bytes | None]]:
     """Return the positions and the events that one row holds."""
     if places is None:
         return [], []
     positions = [*map(int, places.split(","))]
-    texts: list[bytes | None] = [*joined.encode().split(_SEPARATOR)]
+    texts: list[bytes | None] = [*joined.encode().split(SEPARATOR)]
     if len(texts) != len(positions):
         raise FeedFailure(
             f"A row at a position from {positions[0]} to {positions[-1]} cannot be published: it "

@@ -1,6 +1,7 @@
 """What a database has to say of itself, and that no other file asks which one it is."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -141,6 +142,15 @@ def test_a_database_says_what_the_port_leaves_open():
     """A class with the abstract methods of the port, and with no others, is a database."""
     own = {name for name, value in vars(Pretend).items() if callable(value)}
     assert own == Database.__abstractmethods__
+
+
+def test_the_guide_names_all_that_may_differ():
+    """Every attribute and method of the port is in the table of docs/databases.md, and no other."""
+    guide = (LIBRARY.parent / "docs" / "databases.md").read_text()
+    rows = [line.partition("|")[2] for line in guide.splitlines() if line.startswith("| ")]
+    named = {name for row in rows for name in re.findall(r"`([a-z_]+)`", row)}
+    own = {*vars(Database), *Database.__annotations__}
+    assert named == {name for name in own if not name.startswith("_")} - {"names"}
 
 
 def test_a_feed_reads_from_a_database_that_the_port_describes(engine):
