@@ -6,23 +6,20 @@ from typing import Any, TypeVar
 from sqlalchemy import (
     JSON,
     BigInteger,
-    Connection,
     DateTime,
     Dialect,
     String,
     Table,
     Text,
-    inspect,
 )
 from sqlalchemy.schema import CreateTable
 from sqlalchemy.sql.elements import ClauseElement
 from sqlalchemy.types import TypeEngine
 
-from zeroeventhub.databases import DATABASES, database_of
+from zeroeventhub.databases import DATABASES
 from zeroeventhub.databases.port import Database
 
 __all__ = [
-    "create_table",
     "creation",
     "document",
     "exact",
@@ -69,18 +66,6 @@ def document() -> TypeEngine[Any]:
 def row_number() -> TypeEngine[int]:
     """Hold a key that the database numbers."""
     return _of_each(BigInteger(), lambda database: database.row_number)
-
-
-def create_table(connection: Connection, table: Table) -> None:
-    """Create a table unless it exists, also while other processes do.
-
-    Args:
-        connection: in a transaction.
-        table: the table.
-    """
-    database_of(connection).lock_creation(connection)
-    if not inspect(connection).has_table(table.name, schema=table.schema):
-        connection.execute(CreateTable(table, if_not_exists=True))
 
 
 def creation(dialect: Dialect, table: Table) -> str:
