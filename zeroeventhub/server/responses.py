@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from zeroeventhub.errors import require
 from zeroeventhub.protocol import ARROW
 from zeroeventhub.server.feed_runner import FeedRunner
 from zeroeventhub.server.pages import EncodedPage, tag_of
@@ -18,7 +19,6 @@ from zeroeventhub.wire import NDJSON_TYPE as MEDIA_TYPE
 __all__ = [
     "FRESH",
     "Renderer",
-    "content_codings",
 ]
 
 
@@ -147,20 +147,23 @@ class Renderer:
 
     Args:
         runner: works on pages.
-        as_arrow: makes an Arrow stream of a page's lines; None if the feed sends lines only.
-        codings: in which pages are packed on request, the better ones first.
+        arrow: whether clients may have them as Arrow record batches; else in lines only.
+        compressed: whether clients may have them packed.
+
+    Raises:
+        MissingExtra: `arrow` needs pyarrow.
     """
 
-    def __init__(
-        self,
-        runner: FeedRunner,
-        as_arrow: Callable[[bytes], bytes] | None = None,
-        codings: Sequence[ContentCoding] = (),
-    ) -> None:
+    def __init__(self, runner: FeedRunner, *, arrow: bool, compressed: bool) -> None:
         self._runner = runner
-        self._as_arrow = as_arrow
-        self._codings = codings
-        self.extensions = frozenset() if as_arrow is None else frozenset({ARROW})
+        self._as_arrow: Callable[[bytes], bytes] | None = None
+        if arrow:
+            require("pyarrow", extra="arrow", user="A feed that sends Arrow")
+            from zeroeventhub.wire.arrow import encode_page  # noqa: PLC0415 - of another extra
+
+            self._as_arrow = encode_page
+        self._codings = content_codings() if compressed else ()
+        self.extensions = frozenset({ARROW} if arrow else ())
         """What discovery announces of them."""
 
     async def response(self, request: Request, page: EncodedPage, *, shared: bool) -> Response:

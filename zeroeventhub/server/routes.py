@@ -1,6 +1,5 @@
 """The routes of a feed: what each of them answers, and all of them for an application to mount."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,7 +10,7 @@ from starlette.datastructures import QueryParams
 from starlette.responses import Response
 from starlette.routing import Route
 
-from zeroeventhub.errors import ConfigurationError, FeedFailure, Gone, require
+from zeroeventhub.errors import ConfigurationError, FeedFailure, Gone
 from zeroeventhub.feed import AsyncFeed, Feed, FeedSource
 from zeroeventhub.protocol import (
     EVENT_TYPES,
@@ -42,7 +41,7 @@ from zeroeventhub.server.request import (
     seconds_in,
     types_of,
 )
-from zeroeventhub.server.responses import FRESH, Renderer, content_codings
+from zeroeventhub.server.responses import FRESH, Renderer
 from zeroeventhub.server.sending import Sender
 from zeroeventhub.server.server_sent_events import server_sent_events as answer_server_sent_events
 from zeroeventhub.settings import Capacity
@@ -262,9 +261,7 @@ def feed_routes(
         Quotas(quota),
         runner,
         PageCache(runner, capacity),
-        Renderer(
-            runner, _arrow_encoder() if arrow else None, content_codings() if compressed else ()
-        ),
+        Renderer(runner, arrow=arrow, compressed=compressed),
         sender,
         observer,
         shared_cache,
@@ -294,13 +291,6 @@ def feed_routes(
         Route(path, RouteApp(app, "discovery", discover), methods=["GET"], name=name),
         *below_it,
     ]
-
-
-def _arrow_encoder() -> Callable[[bytes], bytes]:
-    require("pyarrow", extra="arrow", user="A feed that sends Arrow")
-    from zeroeventhub.wire.arrow import encode_page  # noqa: PLC0415 - of another extra
-
-    return encode_page
 
 
 def _need(runner: FeedRunner, method: str, what: str) -> None:
