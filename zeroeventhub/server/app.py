@@ -13,7 +13,7 @@ from starlette.status import HTTP_200_OK
 from starlette.types import Receive, Scope, Send
 
 from zeroeventhub.errors import FeedFailure, ZeroEventHubError
-from zeroeventhub.server.auth import Access, Quotas, everybody
+from zeroeventhub.server.auth import EVERYBODY, Access, Quotas, everybody
 from zeroeventhub.server.authorized_feed import AuthorizedFeed
 from zeroeventhub.server.feed_runner import FeedRunner
 from zeroeventhub.server.pages import PageCache
@@ -117,7 +117,9 @@ class RouteApp:
         try:
             try:
                 request.expect_few_parameters()
-                principal = request.principal = await app.access.identify(request)
+                principal = EVERYBODY
+                if not request.is_public:
+                    principal = request.principal = await app.access.identify(request)
                 READER.set(principal.name)
                 counted = app.quotas.counted(principal)
                 feed = AuthorizedFeed(app.runner, app.quotas, principal)

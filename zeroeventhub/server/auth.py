@@ -424,11 +424,8 @@ class Access:
 
     async def identify(self, request: Request) -> Principal:
         """Call the hook; anything but a Principal is a refusal."""
-        hook = self.hook(request)
-        if hook is everybody:
-            return EVERYBODY
         with anyio.move_on_after(self._patience) as waiting:
-            found = await self._call(hook, request)
+            found = await self._call(self.hook(request), request)
         # A hook in a thread is not stopped, and what it says too late does not count.
         if waiting.cancel_called:
             raise Unavailable("It cannot be found out just now who asks.", retry_after=1)
