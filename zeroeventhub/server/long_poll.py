@@ -33,27 +33,6 @@ PAUSE = 0.005
 """Seconds at most between one batch and the next."""
 
 
-async def wake_in_batches(calls: Iterable[Callable[[], object]]) -> None:
-    """Make calls, a few at a time, and let other tasks go on in between.
-
-    All are made, also if the caller is cancelled: then the rest at once.
-    """
-    left = iter(calls)
-    began = anyio.current_time()
-    try:
-        with anyio.CancelScope(shield=True):
-            for number, call in enumerate(left, 1):
-                call()
-                if number % BATCH == 0:
-                    await anyio.lowlevel.checkpoint()
-                    # As long again as they took: half of the time is for all other tasks.
-                    await anyio.sleep(min(anyio.current_time() - began, PAUSE))
-                    began = anyio.current_time()
-    finally:
-        for call in left:
-            call()
-
-
 _Found = TypeVar("_Found")
 
 
@@ -72,6 +51,27 @@ class _Waiter:
     def wake(self) -> None:
         self.is_woken = True
         self.scope.cancel()
+
+
+async def _wake_in_batches(waiters: Iterable[_Waiter]) -> None:
+    """Wake a few at a time, and let other tasks go on in between.
+
+    All are woken, also if the caller is cancelled: then the rest at once.
+    """
+    left = iter(waiters)
+    began = anyio.current_time()
+    try:
+        with anyio.CancelScope(shield=True):
+            for number, waiter in enumerate(left, 1):
+                waiter.wake()
+                if number % BATCH == 0:
+                    await anyio.lowlevel.checkpoint()
+                    # As long again as they took: half of the time is for all other tasks.
+                    await anyio.sleep(min(anyio.current_time() - began, PAUSE))
+                    began = anyio.current_time()
+    finally:
+        for waiter in left:
+            waiter.wake()
 
 
 class _Outcome(NamedTuple):
@@ -157,7 +157,7 @@ class SingleFlight(Generic[_Found]):
                 self._hand_on()
             else:
                 waiters, self._waiters = self._waiters, {}
-                await wake_in_batches(waiter.wake for waiter in waiters)
+                await _wake_in_batches(waiters)
 
     async def _try(self) -> None:
         try:
