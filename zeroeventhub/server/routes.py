@@ -91,10 +91,8 @@ async def _events_v1(
 async def events(app: FeedApp, request: FeedRequest, feed: AuthorizedFeed) -> Response:
     """Answer with a page (FeedAPI v2, Events endpoint)."""
     info, query = await feed.info(), request.parameters()
-    token, partition = (
-        required(query, "token"),
-        number_in(required(query, "partition"), "partition"),
-    )
+    token = required(query, "token")
+    partition = number_in(required(query, "partition"), "partition")
     # The parameters of extensions that the feed lacks are ignored.
     stop = optional(query, "stop") if STOP in info.extensions else None
     wait = optional(query, "wait") if WAIT in info.extensions else None
@@ -106,6 +104,7 @@ async def events(app: FeedApp, request: FeedRequest, feed: AuthorizedFeed) -> Re
         types=types_of(query) if EVENT_TYPES in info.extensions else None,
         stop=None if stop is None else cursor_in(stop, {FIRST, LAST}),
     )
+    del query  # thousands may wait
     expect_partition(info, token, partition)
     shared = wanted if feed.is_shared(wanted) else None
     page = None if shared is None else await app.pages.get(shared)
