@@ -476,12 +476,8 @@ _COMMITTED = Parameter("cursor", "cursor", refused=frozenset({FIRST, LAST}))
 EXTENSIONS: Mapping[str, Extension] = {
     extension.name: extension
     for extension in (
-        Extension(name=ARROW),
-        Extension(name=CAUGHT_UP),
-        Extension(name=COMPACTED),
-        Extension(name=EVENT_TYPES),
-        Extension(name=STOP),
-        Extension(name=WAIT),
+        # These only change pages.
+        *(Extension(name=one) for one in (ARROW, CAUGHT_UP, COMPACTED, EVENT_TYPES, STOP, WAIT)),
         Extension(
             name=CURSOR_OF_TIME,
             path="cursor",
