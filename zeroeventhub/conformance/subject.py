@@ -308,9 +308,9 @@ class Subject:
             answer = self.send([*self.parameters(partition, cursor), *extra], **options)
         return answer
 
-    def page(self, partition: int, cursor: str, extra: Parameters = (), **options: Any) -> PageText:
+    def page(self, partition: int, cursor: str, extra: Parameters = ()) -> PageText:
         """Ask for a page, which has to be one: 200 and a checkpoint."""
-        return self.understand(self.ask(partition, cursor, extra, **options), partition)
+        return self.understand(self.ask(partition, cursor, extra), partition)
 
     def follow(
         self, partition: int, cursor: str, extra: Parameters = ()
