@@ -11,10 +11,10 @@ _Result = TypeVar("_Result")
 
 
 def drop_traceback(error: BaseException | None) -> None:
-    """Forget where an error came from that was told, and is waited out.
+    """Forget where an error came from that was logged and is waited out.
 
-    The frames that it came through know the page that it is about; some may know it as well, and
-    then nobody would forget that page for long.
+    The frames that it came through hold the page that it is about, and some hold the error: such
+    a cycle would keep the page in memory until the garbage collector runs.
     """
     while error is not None and error.__traceback__ is not None:
         error.__traceback__ = None
@@ -43,7 +43,7 @@ def drive(steps: Generator[_Step, Any, _Result], carry_out: Callable[[_Step], An
         result: _Result = end.value
         return result
     finally:
-        # What was raised knows this frame, which must not know it: nobody would forget the page.
+        # An error holds this frame; if the frame held the error, the cycle would keep its page.
         del go_on
         steps.close()
 
@@ -64,6 +64,6 @@ async def drive_async(
         result: _Result = end.value
         return result
     finally:
-        # What was raised knows this frame, which must not know it: nobody would forget the page.
+        # An error holds this frame; if the frame held the error, the cycle would keep its page.
         del go_on
         steps.close()

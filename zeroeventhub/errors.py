@@ -6,7 +6,7 @@ ZeroEventHubError
 ├── FeedError               a feed refused the request
 │   ├── BadRequest          the request is not one the protocol knows
 │   │   └── BadCursor       the cursor is not one that this feed has given
-│   ├── Unauthorized        the feed does not know who asks
+│   ├── Unauthorized        the request has no credentials that the feed accepts
 │   ├── Forbidden           the caller may not read this feed
 │   ├── NotFound            there is no feed at this address
 │   ├── TokenChanged        the partitions have changed: discover again
@@ -22,7 +22,7 @@ ZeroEventHubError
 │   ├── Unreachable         the network or the server did not answer
 │   ├── CutPage             a page ended before its checkpoint
 │   └── StoreUnavailable    the caller's own database did not answer, or asked to try again
-├── Conflict                somebody else has appended to the key: nothing was appended
+├── Conflict                another writer has appended to the key: nothing was appended
 ├── IdReused                an event of this id is there, and says something else
 ├── Fenced                  the cursor moved since the page was read: nothing was applied
 │   └── LeaseLost           another process of this consumer reads the partition now
@@ -104,7 +104,7 @@ class BadCursor(BadRequest):
 
 
 class Unauthorized(FeedError):  # noqa: N818 - the name of the HTTP status
-    """Say that the feed does not know who asks.
+    """Say that the request has no credentials that the feed accepts.
 
     Attributes:
         message: what the feed said.
@@ -283,7 +283,7 @@ def require(package: str, *, extra: str, user: str) -> None:
 
 
 def printable(text: str, *, keep: str = "", longest: int | None = None) -> str:
-    """Return text of somebody else's so that a terminal shows it, and it cannot leave its line.
+    """Return foreign text so that a terminal shows it, and it cannot leave its line.
 
     What cannot be printed is escaped: line ends, control characters of ASCII and of C1, and marks
     that turn the direction of writing.

@@ -119,15 +119,15 @@ def _add(suite: Element, result: Result) -> None:
         "time": f"{result.seconds:.3f}",
     }
     case = SubElement(suite, "testcase", attributes)
-    told = _clean("\n".join(as_lines(result)))
+    details = _clean("\n".join(as_lines(result)))
     message = {"message": _clean(result.reason)}
     match result.outcome:
         case Outcome.FAIL:
-            SubElement(case, "failure", {**message, "type": "conformance"}).text = told
+            SubElement(case, "failure", {**message, "type": "conformance"}).text = details
         case Outcome.SKIP:
             SubElement(case, "skipped", message)
         case Outcome.NOTE:
-            SubElement(case, "system-out").text = told
+            SubElement(case, "system-out").text = details
         case Outcome.PASS:
             pass
 

@@ -1,4 +1,4 @@
-"""The application of a feed's routes: who asks, what is answered, and what is said of it."""
+"""The application of a feed's routes: the reader of a request, its answer, and its log record."""
 
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Answered:
         feed: the name of the feed's routes.
         route: which of them: "discovery", "events", "cursor", "splits", "lag", "cursor-of-count",
             "segments", "key-history", "http-feed" or "server-sent-events".
-        principal: who asked; empty where readers are not told apart, or the request was refused.
+        principal: the reader's name; empty where readers have no names, or the request was refused.
         status: of the answer.
         events: how many events it has.
         size: how many bytes its body has; 0 for a stream.

@@ -88,12 +88,12 @@ class Principal:
     """Name a reader, and say what it may see.
 
     Attributes:
-        name: who it is, in logs and metrics and for its quota; empty for readers who are not told
-            apart.
+        name: of the reader, in logs, in metrics and for its quota; empty where readers have no
+            names.
         partitions: those that it may read; None for all, and none at all for an empty collection.
         types: the types of events that it may see, by name, or a TypeFilter, which may leave out
-            some; None for all. Events without a type are seen by those who see all and by those
-            who leave out some.
+            some; None for all. Readers that see all types, or all but some, also see events
+            without a type.
         quota: how much it may take; None for the quota of the feed's routes.
     """
 
@@ -173,7 +173,7 @@ EVERYBODY = Principal(name="")
 """The principal of all requests to a feed that does not tell its readers apart."""
 
 Authorize = Callable[[Request], Principal | Awaitable[Principal]]
-"""Return who asks, or raise `Unauthorized`, `Forbidden` or an HTTPException of Starlette's."""
+"""Return the principal of a request, or raise Unauthorized, Forbidden or an HTTPException."""
 
 _KEY = "zeroeventhub.authorize"
 
@@ -185,11 +185,11 @@ async def everybody(request: Request) -> Principal:  # noqa: ARG001 - whatever i
 
 async def deny(request: Request) -> NoReturn:  # noqa: ARG001 - whatever it is
     """Refuse every request."""
-    raise Unauthorized("Nobody may read this feed: it does not say yet who may.")
+    raise Unauthorized("This feed refuses every reader: it has no `authorize` hook yet.")
 
 
 class FeedAuthorization:
-    """Authorize the readers of all feeds below, unless a feed has a hook of its own.
+    """Authorize the readers of all feeds below, except feeds with their own hook.
 
     A middleware for applications of Starlette and FastAPI, and for parts of them:
     `Starlette(routes=…, middleware=[Middleware(FeedAuthorization)])`. Without a hook it refuses
@@ -398,7 +398,7 @@ THREADS = 4
 
 
 class Access:
-    """Find out who asks, and whether that principal may read the feed.
+    """Find the principal of a request, and whether it may read the feed.
 
     Args:
         authorize: the feed's own hook; None to call the hook of the application around the feed,
@@ -428,11 +428,11 @@ class Access:
             found = await self._call(self.hook(request), request)
         # A hook in a thread is not stopped, and what it says too late does not count.
         if waiting.cancel_called:
-            raise Unavailable("It cannot be found out just now who asks.", retry_after=1)
+            raise Unavailable("The reader cannot be identified just now.", retry_after=1)
         if not isinstance(found, Principal):
             raise FeedFailure(
-                f"The hook authorize returned {type(found).__name__}, so nobody is let in: it has "
-                "to return a Principal, or raise Unauthorized or Forbidden."
+                f"The hook authorize returned {type(found).__name__}, so the request is refused: "
+                "it has to return a Principal, or raise Unauthorized or Forbidden."
             )
         return found
 
@@ -449,4 +449,4 @@ class Access:
         except (HTTPException, Unauthorized, Forbidden, Unavailable):
             raise
         except Exception as error:
-            raise FeedFailure("The hook authorize failed, so nobody is let in.") from error
+            raise FeedFailure("The hook authorize failed, so the request is refused.") from error

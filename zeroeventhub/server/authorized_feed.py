@@ -31,7 +31,7 @@ class AuthorizedFeed:
     Args:
         runner: calls the feed.
         quotas: keeps the principal to its quota.
-        principal: who reads.
+        principal: the reader.
     """
 
     def __init__(self, runner: FeedRunner, quotas: Quotas, principal: Principal) -> None:

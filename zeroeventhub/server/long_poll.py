@@ -85,7 +85,7 @@ class _Outcome(NamedTuple):
 class SingleFlight(Generic[_Found]):
     """Find something once for all who wait for it.
 
-    The first one finds it; when that one leaves, the next goes on.
+    The first one finds it; when that one leaves, the next takes over.
 
     Args:
         find: waits for it and finds it; it is given the names of the readers who wait.
@@ -413,7 +413,7 @@ class LongPoll:
         try:
             await self._head.after(version)
         except Exception:
-            # The next who asks polls anew; the version is the same, as nothing was read.
+            # The next request polls again; the version is the same, as nothing was read.
             self._flights.pop(key, None)
             raise
         if is_ending():

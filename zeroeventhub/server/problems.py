@@ -28,7 +28,7 @@ FAILED = 500
 
 _TITLES = {
     400: "The request is not one that this feed understands.",
-    401: "The feed does not know who asks.",
+    401: "The request has no credentials that the feed accepts.",
     403: "This feed may not be read.",
     404: "There is no such feed.",
     409: "The token is not the feed's.",
@@ -153,10 +153,10 @@ def _places(error: BaseException) -> list[tuple[str, int, str]]:
 
 
 MOST = 100
-"""How many causes are told apart; the one that has been silent for the longest is forgotten."""
+"""How many causes are counted; the one that has been silent for the longest is forgotten."""
 
 AGAIN = 300.0
-"""Seconds after which a cause that goes on is logged again."""
+"""Seconds after which a cause that persists is logged again."""
 
 PAUSE = 10.0
 """Seconds between two records of a cause at least, where some requests fail and others do not."""

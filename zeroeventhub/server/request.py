@@ -39,7 +39,7 @@ class FeedRequest(Request):
     """Be a request of Starlette's.
 
     Attributes:
-        principal: who asks, once that is known.
+        principal: the reader, once it is known.
         is_public: whether the feed can be read by everybody.
         events: how many events its answer has.
         waited: for how many seconds it waited at the head.

@@ -46,13 +46,13 @@ def end_waits() -> None:
     """Answer all requests that wait in this process at once, and let none wait any more.
 
     Needed with servers other than uvicorn, whose end a feed does not notice by itself: call it
-    when the server has been told to end, such as in a handler of SIGTERM.
+    when the server is to end, such as in a handler of SIGTERM.
     """
     PROCESS.ending = True
 
 
 def is_ending() -> bool:
-    """Tell whether the server has been told to end."""
+    """Tell whether the server is to end."""
     return PROCESS.ending or bool(getattr(_server(), "should_exit", False))
 
 

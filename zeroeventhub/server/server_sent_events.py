@@ -53,7 +53,7 @@ async def server_sent_events(app: FeedApp, request: FeedRequest, feed: Authorize
     # Read before the status is sent, so that what is wrong is said by it.
     page = await app.runner.read(wanted)
     with feed.waiting():
-        pass  # sooner or later it will: a reader who must not is told by the status as well
+        pass  # it may some time: the status also keeps out a reader that may not read
     if request.method == "HEAD":
         # A stream has no length to name.
         return StreamingResponse(iter(()), media_type=MEDIA_TYPE, headers=HEADERS)

@@ -79,7 +79,7 @@ CONSUMER_METRICS: Final = _table(
     consumer.failures  counter  {failure}  consumer partition error
         Tries to apply a page that raised.
     consumer.dead_letters  counter  {event}  consumer partition state
-        Events set aside: failed, or held back behind one of their key.
+        Events set aside: failed, or held back after a failed one of their key.
     consumer.duplicates  counter  {event}  consumer partition
         Events that the inbox dropped, because they came twice.
     consumer.fenced  counter  {commit}  consumer partition
@@ -91,7 +91,7 @@ CONSUMER_METRICS: Final = _table(
     consumer.partitions_held  gauge  {partition}  consumer
         Partitions that this process holds by lease.
     consumer.partition_halted  gauge  1  consumer partition
-        1 for a partition that stands still, 0 once it goes on.
+        1 for a partition that stands still, 0 once it moves again.
     """
 )
 """What the hooks of a consumer's observer measure."""
@@ -99,7 +99,7 @@ CONSUMER_METRICS: Final = _table(
 LAG_METRICS: Final = _table(
     """
     consumer.lag.events  gauge  {event}  consumer partition
-        Events behind the consumer's cursor; at least so many.
+        Events after the consumer's cursor; a lower bound.
     consumer.lag.time  gauge  s  consumer partition
         How long ago the first of these events happened.
     consumer.dead_letters.open  gauge  {event}  consumer partition
