@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from zeroeventhub.errors import Unavailable
 
-__all__ = ["NotAtHand", "Parts"]
+__all__ = ["NotAtHand", "keep"]
 
 _MOST = 10_000
 """How many parts of an archive are fetched for one question, at most."""
@@ -22,18 +22,12 @@ class NotAtHand(Exception):  # noqa: N818 - no error: the question is asked agai
         self.load = load
 
 
-class Parts:
-    """Keep what was fetched for a question alive until it is answered."""
+def keep(held: list[object], part: object) -> None:
+    """Keep what was fetched for a question alive until it is answered.
 
-    def __init__(self) -> None:
-        self._held: list[object] = []
-
-    def keep(self, part: object) -> None:
-        """Keep a part.
-
-        Raises:
-            Unavailable: there are too many of them.
-        """
-        self._held.append(part)
-        if len(self._held) > _MOST:
-            raise Unavailable("The answer needs too many parts of the archive.", retry_after=60)
+    Raises:
+        Unavailable: there are too many parts.
+    """
+    held.append(part)
+    if len(held) > _MOST:
+        raise Unavailable("The answer needs too many parts of the archive.", retry_after=60)

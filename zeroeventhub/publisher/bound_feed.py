@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, Ty
 
 from sqlalchemy import Connection, event
 
-from zeroeventhub.at_hand import NotAtHand, Parts
+from zeroeventhub.at_hand import NotAtHand, keep
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.read_only import Autocommit, read_only
 from zeroeventhub.driving import drive, drive_async
@@ -381,7 +381,8 @@ class _Feed:
         Raises:
             NotAtHand: something has to be fetched, and this feed does not.
         """
-        query, parts = Query(partial(self._visit, ask)), Parts()
+        query = Query(partial(self._visit, ask))
+        held: list[object] = []
         while True:
             try:
                 answer: _Answer = yield query
@@ -391,7 +392,7 @@ class _Feed:
                 load = missing.load
             else:
                 return answer
-            parts.keep((yield Work(load)))
+            keep(held, (yield Work(load)))
 
     def _visit(self, ask: Callable[[Connection], _Answer], connection: Connection) -> _Answer:
         """Ask the database something, and give the connection back as it was."""

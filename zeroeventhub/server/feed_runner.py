@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 import anyio
 import anyio.to_thread
 
-from zeroeventhub.at_hand import NotAtHand, Parts
+from zeroeventhub.at_hand import NotAtHand, keep
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.feed import AsyncFeed, Feed, FeedSource
 from zeroeventhub.protocol import FeedInfo, Page
@@ -249,7 +249,7 @@ class FeedRunner:
 
     async def _in_turn(self, ask: Callable[[], Awaitable[_Made]]) -> _Made:
         """Call the feed when there is a connection; fetch what is missing of its archive apart."""
-        parts = Parts()
+        held: list[object] = []
         while True:
             try:
                 async with self._connections.acquire():
@@ -257,7 +257,7 @@ class FeedRunner:
             except NotAtHand as missing:
                 load = missing.load
             async with self._archive.acquire():
-                parts.keep(await anyio.to_thread.run_sync(load, limiter=self._archive_threads))
+                keep(held, await anyio.to_thread.run_sync(load, limiter=self._archive_threads))
 
     async def _call(self, method: str, *arguments: Any, **options: Any) -> Any:
         """Call a method of the feed's without blocking the event loop."""
