@@ -1,5 +1,7 @@
 """A table's feed bound to an engine, sync or async: what a program asks of it, and does to it."""
 
+import asyncio
+import time
 from collections.abc import Callable, Collection, Coroutine
 from copy import copy
 from dataclasses import replace
@@ -11,6 +13,7 @@ from sqlalchemy import Connection, event
 
 from zeroeventhub.at_hand import NotAtHand, keep
 from zeroeventhub.databases import database_of
+from zeroeventhub.databases.errors import explained
 from zeroeventhub.databases.read_only import Autocommit, read_only
 from zeroeventhub.driving import drive, drive_async
 from zeroeventhub.errors import ConfigurationError
@@ -28,13 +31,7 @@ from zeroeventhub.publisher.sealing import (
     Sealer,
     SealOptions,
 )
-from zeroeventhub.publisher.steps import (
-    Query,
-    Steps,
-    Work,
-    carry_out,
-    carry_out_async,
-)
+from zeroeventhub.publisher.steps import Query, Step, Steps, Work
 from zeroeventhub.publisher.trimming import SILENCE, TrimBound, Trimmer, TrimPlan
 
 __all__ = [
@@ -426,7 +423,16 @@ class BoundFeed(_Feed):
         **options: _Given.kwargs,
     ) -> _Answer:
         """Carry out the steps of a method."""
-        return drive(steps(self, *arguments, **options), partial(carry_out, self._engine))
+        return drive(steps(self, *arguments, **options), self._carry_out)
+
+    def _carry_out(self, step: Step) -> Any:
+        if isinstance(step, Query):
+            with explained(), self._engine.connect() as connection:
+                return step.call(connection)
+        if isinstance(step, Work):
+            return step.call()
+        time.sleep(step.seconds)
+        return None
 
 
 class AsyncBoundFeed(_Feed):
@@ -438,9 +444,18 @@ class AsyncBoundFeed(_Feed):
         *arguments: _Given.args,
         **options: _Given.kwargs,
     ) -> _Answer:
-        """Carry out the steps of a method."""
-        going = partial(carry_out_async, self._engine)
-        return await drive_async(steps(self, *arguments, **options), going)
+        """Carry out the steps of a method; work is done in a thread."""
+        return await drive_async(steps(self, *arguments, **options), self._carry_out)
+
+    async def _carry_out(self, step: Step) -> Any:
+        if isinstance(step, Query):
+            with explained():
+                async with self._engine.connect() as connection:
+                    return await connection.run_sync(step.call)
+        if isinstance(step, Work):
+            return await asyncio.to_thread(step.call)
+        await asyncio.sleep(step.seconds)
+        return None
 
 
 _NO_TRIMMER = (
