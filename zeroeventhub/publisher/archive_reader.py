@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from itertools import islice
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -164,12 +164,9 @@ class ArchiveReader:
 
     def segments(self, after: int, until: int) -> list["Segment"]:
         """Return the segments that have positions above one and not above another, in order."""
-        found = []
-        for segment in self._segments(after):
-            if segment.after >= until:
-                break
-            found.append(segment)
-        return found
+        if after >= until:
+            return []
+        return [*takewhile(lambda one: one.after < until, self._segments(after))]
 
     def groups(
         self,
@@ -186,9 +183,7 @@ class ArchiveReader:
             until: another.
             wanted: whether a segment is looked into.
         """
-        for segment in self._segments(after):
-            if segment.after >= until:
-                return
+        for segment in self.segments(after, until):
             if not wanted(segment):
                 continue
             footer = self._footer(segment)
@@ -321,7 +316,7 @@ class ArchiveReader:
         """
         boundary = self.boundary(connection)
         position, found, end = after, 0, min(boundary, until)
-        for place in self.groups(partition, after, end) if after < end else ():
+        for place in self.groups(partition, after, end):
             entry, left = place.entry, events - found
             is_inside = after < entry.first and entry.last <= end
             if is_inside and entry.places == entry.events < left:
@@ -346,7 +341,7 @@ class ArchiveReader:
         boundary = self.boundary(connection)
         places, events, end = 0, 0, min(boundary, until)
         first: datetime | None = None
-        for place in self.groups(partition, after, end) if after < end else ():
+        for place in self.groups(partition, after, end):
             group = None
             start, stop = 0, place.entry.places
             if not events or place.entry.last > end:

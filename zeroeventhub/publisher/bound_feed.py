@@ -414,7 +414,13 @@ class _Feed:
 
 
 class BoundFeed(_Feed):
-    """Read a table's feed through a sync engine."""
+    """Read a table's feed, and look after it, through a sync engine.
+
+    Example:
+        feed = TableFeed(orders, data="data", retention=Retention()).bind(engine)
+        page = feed.read(0, FIRST, 100)
+        feed.trim(feed.plan_trim(older_than=timedelta(days=30)))
+    """
 
     def run(
         self,
@@ -436,7 +442,7 @@ class BoundFeed(_Feed):
 
 
 class AsyncBoundFeed(_Feed):
-    """Read a table's feed through an async engine."""
+    """Read a table's feed, and look after it, through an async engine: its methods are awaited."""
 
     async def run(
         self,
