@@ -30,7 +30,7 @@ PLANTED = (
         ("tests/integration/archive/test_objects.py", "-k", "hear"),
     ),
     Planted(
-        "what was trimmed is looked up behind the rows of a page",
+        "what was trimmed is looked up after the rows of a page",
         "publisher/reader.py",
         "            pages, here = [], start",
         """            early = self._history.mark(connection)
@@ -114,7 +114,7 @@ PLANTED = (
         "archive/archive.py",
         "if found is not None and not fits(found):",
         "if found is not None and not found:",
-        ("tests/integration/archive/test_cache.py", "-k", "somebody_writes"),
+        ("tests/integration/archive/test_cache.py", "-k", "another_program_writes"),
     ),
     Planted(
         "what comes from the store is compared with what was written",
@@ -166,7 +166,7 @@ PLANTED = (
         _ARCHIVED,
     ),
     Planted(
-        "a table is sealed behind its own history alone",
+        "a table is sealed after its own history alone",
         "publisher/sealing.py",
         "            self._reader.vouch_in_table(connection, kept.last)\n",
         "            pass\n",

@@ -1,4 +1,4 @@
-"""An archive is whole at every moment: whoever dies, sleeps or seals beside another."""
+"""An archive is whole at every moment: whichever process dies, sleeps or seals beside another."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +25,7 @@ def store(request):
 
 
 def bare(position):
-    """The cursor behind an event that is no longer there."""
+    """The cursor after an event that is no longer there."""
     return f"1-{position}"
 
 
@@ -131,7 +131,7 @@ def test_files_of_sealers_that_may_live_stay_for_the_grace(tmp_path):
     with pytest.raises(Died):
         dead.add(made(0, 10), "feed")
     Archive(tmp_path).add(made(0, 10), "feed")
-    draft = tmp_path / "segments" / "somebody.parquet#17"
+    draft = tmp_path / "segments" / "draft.parquet#17"
     draft.write_bytes(b"what is erased by now")
     archive = Archive(tmp_path, grace=HOUR)
     age(tmp_path, segments=3_500)
@@ -146,7 +146,7 @@ def test_files_of_sealers_that_may_live_stay_for_the_grace(tmp_path):
 
 
 def test_segment_that_was_replaced_stays_for_those_who_read_it(tmp_path):
-    """However old its file is, a segment stays for the grace time behind its replacement."""
+    """However old its file is, a segment stays for the grace time after its replacement."""
     archive = Archive(tmp_path, grace=HOUR, erasable=True)
     archive.add(made(0, 10, key=["ada", "bob"] * 5), "feed")
     (before,) = archive.look().segments
@@ -162,7 +162,7 @@ def test_segment_that_was_replaced_stays_for_those_who_read_it(tmp_path):
 
 
 def test_sealer_that_sleeps_with_a_file_that_was_tidied_away_comes_too_late(tmp_path):
-    """No manifest ever names a segment that somebody took for left behind."""
+    """No manifest ever names a segment that was taken for abandoned."""
 
     class Sleeper(Objects):
         def create(self, path, content):
@@ -183,7 +183,7 @@ def test_sealer_that_sleeps_with_a_file_that_was_tidied_away_comes_too_late(tmp_
 
 
 def test_old_manifests_go_and_their_numbers_are_given_to_none(tmp_path):
-    """Old manifests go behind the grace time; a sealer that slept since then comes too late."""
+    """Old manifests go after the grace time; a sealer that slept since then comes too late."""
     sleeper, archive = Archive(tmp_path), Archive(tmp_path, grace=NOW)
     archive.add(made(0, 2), "feed")
     sleeper.look()
@@ -237,7 +237,7 @@ def test_reader_goes_on_with_what_it_knows_while_the_store_is_down(tmp_path, cap
         Archive(tmp_path, look_seconds=0.9)
 
 
-def test_segment_that_was_changed_by_somebody_else_is_refused(tmp_path):
+def test_segment_that_was_changed_by_another_program_is_refused(tmp_path):
     """What comes from the store is compared with what was written there, part by part."""
     archive = Archive(tmp_path, erasable=True)
     archive.add(made(0, 1_000, key=["ada", "bob"] * 500), "feed")

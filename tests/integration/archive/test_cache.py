@@ -89,7 +89,7 @@ def with_checksum(content):
 
 @pytest.mark.parametrize("part", ["footer", "0", "1", "places"])
 @pytest.mark.parametrize("harm", ["changed", "cut", "other"])
-def test_cache_that_somebody_writes_is_not_believed(tmp_path, caplog, part, harm):
+def test_cache_that_another_program_writes_is_not_believed(tmp_path, caplog, part, harm):
     """A file of the cache that is not what the manifest says is fetched anew, and the log says so,
     whatever checksum it begins with.
     """
@@ -147,7 +147,7 @@ def test_cache_keeps_what_was_used_last_within_its_bound(tmp_path):
 
 
 def test_memory_keeps_what_was_used_last_within_its_bound(tmp_path):
-    """A row group is at hand as long as there is room, and as long as somebody uses it."""
+    """A row group is at hand as long as there is room, and as long as it is in use."""
     archive = Archive(tmp_path)
     archive.add(made(0, 4 * EVENTS), "feed")
     (segment,) = archive.look().segments
@@ -173,7 +173,7 @@ def test_memory_keeps_what_was_used_last_within_its_bound(tmp_path):
 
 
 def test_nothing_is_kept_of_segments_that_were_replaced(tmp_path):
-    """What was erased is in no cache, of this process, of others, or of one that begins later."""
+    """What was erased is in no cache, of this process, of another, or of one that begins later."""
     archives = [
         Archive(tmp_path / "archive", cache=tmp_path / name, erasable=True) for name in "abc"
     ]

@@ -9,7 +9,7 @@ from zeroeventhub.errors import ConfigurationError, Unavailable
 
 
 def bare(position):
-    """The cursor behind an event that is no longer there."""
+    """The cursor after an event that is no longer there."""
     return f"1-{position}"
 
 

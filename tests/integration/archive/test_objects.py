@@ -55,7 +55,7 @@ def test_store_that_does_not_answer_is_unavailable(tmp_path):
             Archive(place)
 
 
-def test_store_that_lets_nobody_in_is_refused(tmp_path, monkeypatch):
+def test_store_that_lets_no_process_in_is_refused(tmp_path, monkeypatch):
     """A folder in which one may not write is no store that may answer later."""
     objects = Archive(tmp_path).objects
     monkeypatch.setattr("os.link", Mock(side_effect=PermissionError(13, "Permission denied")))

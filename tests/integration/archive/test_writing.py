@@ -52,7 +52,7 @@ def data_of(archive):
 
 @pytest.mark.parametrize("named", ["ids", "keys"])
 def test_each_event_is_found_by_its_id_and_by_its_key(tmp_path, named):
-    """Every event of every segment can be erased alone, whatever its id, and all others stay."""
+    """Every event of every segment can be erased alone, whatever its id, and the rest stays."""
     archive = Archive(tmp_path, erasable=True)
     names = ["", *(f"{number:02}" for number in range(2, 13))]
     for after in (0, 4, 8):

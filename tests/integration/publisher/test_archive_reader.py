@@ -98,7 +98,7 @@ def assert_same(after, before):
 
 
 def cursors_of(feed):
-    """Return the cursors behind all events, in order."""
+    """Return the cursors after all events, in order."""
     found = {FIRST: 0}
     for partition in range(PARTITIONS):
         cursor = FIRST
@@ -184,13 +184,13 @@ def test_every_cursor_reads_on_across_the_boundary(sqlite, tmp_path):
     for below in (1, 11, 12, 31, 37):
         trim(feed, below)
         for at, partition in product((0, 1, 9, 10, 11, 12, 29, 30, 31, 32, 35, 36), (0, 1, 2)):
-            behind = [n for n in range(at, 36) if n % PARTITIONS == partition]
-            assert numbers(feed, partition, cursors[at], 4) == behind, (below, at, partition)
+            following = [n for n in range(at, 36) if n % PARTITIONS == partition]
+            assert numbers(feed, partition, cursors[at], 4) == following, (below, at, partition)
         assert feed.lag(0, cursors[15]).events == 7
 
 
 def test_searches_end_where_they_would_take_long(sqlite, tmp_path, monkeypatch):
-    """Of many segments the newest events are found by id; others are said to be too far back."""
+    """Of many segments the newest events are found by id; the rest is said to be too far back."""
     feed = opened(sqlite, Archive(tmp_path), id="id")
     found = {str(number): feed.cursor_of(str(number), (number - 1) % 3) for number in range(1, 37)}
     feed.seal(segment_events=3)
@@ -208,7 +208,7 @@ def test_searches_end_where_they_would_take_long(sqlite, tmp_path, monkeypatch):
 
 
 def test_files_of_an_archive_are_named_in_order(sqlite, tmp_path, monkeypatch):
-    """A reader is told some files at a time, with positions it asked for, and where to go on."""
+    """A reader gets some files at a time, with positions it asked for, and where to go on."""
     monkeypatch.setattr(archive_reader, "FILES", 2)
     feed = opened(sqlite, Archive(tmp_path, shared="https://cdn.example"))
     start, stop = feed.cursor_after(5), feed.cursor_after(27)
@@ -319,8 +319,8 @@ def halved(engine, folder):
     trim(feed, 30)
 
 
-def behind(url, position):
-    """Ask for a page behind a position."""
+def following(url, position):
+    """Ask for a page after a position."""
     asked = {"token": PARTITIONS, "partition": 0, "cursor": f"1-{position}", "pagesizehint": 4}
     return httpx.get(f"{url}/events", params=asked)
 
@@ -335,7 +335,7 @@ def test_no_connection_is_held_while_something_is_fetched(any_engine, tmp_path):
 
 
 def test_store_that_is_down_keeps_no_reader_from_the_table(sqlite, tmp_path):
-    """A reader of what is in the table does not notice; others are told to come again."""
+    """A reader of what is in the table does not notice; a reader of the archive gets 503."""
     halved(sqlite, tmp_path)
     last = source(Archive(tmp_path)).bind(sqlite).read(0, LAST, 1).cursor
     objects = Watched(tmp_path)
@@ -358,10 +358,10 @@ def test_store_that_hangs_keeps_no_reader_from_the_table(sqlite, tmp_path):
     capacity = Capacity(connections=2, patience=1.0)
     served = mounted(source(Archive(objects)), sqlite, capacity=capacity)
     with served as url, ThreadPoolExecutor(5) as readers:
-        late = [readers.submit(behind, url, at) for at in range(5)]
+        late = [readers.submit(following, url, at) for at in range(5)]
         until(lambda: objects.asked >= 2, "two readers ask the store")
         for at in range(30, 36):
-            assert behind(url, at).status_code == 200
+            assert following(url, at).status_code == 200
         assert not any(reading.done() and reading.result().status_code == 200 for reading in late)
         objects.answers.set()
         found = {reading.result().status_code for reading in late}

@@ -1,4 +1,4 @@
-"""A feed behind an engine, sync or async: each question, and looks at the head that are small."""
+"""A feed bound to an engine, sync or async: each question, and looks at the head that are small."""
 
 import threading
 from contextlib import contextmanager

@@ -128,7 +128,7 @@ def test_what_is_young_or_says_that_a_key_is_no_more_goes_later(any_shop):
         assert left(any_shop) == rest
 
 
-def test_tombstone_behind_which_nothing_lies_stays(any_shop):
+def test_tombstone_that_nothing_follows_stays(any_shop):
     """The last event of all stays, for its number would be given again."""
     write(any_shop, ("ada", "placed", 9), ("ada", "gone", 8))
     compaction = Compaction(tombstone=orders.c.kind == "gone", keep_tombstones=HOUR)

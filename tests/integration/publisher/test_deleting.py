@@ -40,7 +40,7 @@ def test_batches_are_bounded_and_told(feed, engine):
 
 
 def test_feed_that_is_trimmed_by_two_at_once_goes_on(any_feed):
-    """A trimmer goes on behind what another one has trimmed meanwhile."""
+    """A trimmer goes on after what another one has trimmed meanwhile."""
     plans = [any_feed.plan_trim(below=9) for _ in range(2)]
     assert [any_feed.trim(plan, rows=3) for plan in plans] == [8, 0]
     stale = any_feed.plan_trim(below=10)
@@ -104,7 +104,7 @@ def test_rows_that_others_have_locked_are_waited_for(log, case):
 
 @of_each(*(case for case in ALL if case.database != "sqlite"))
 def test_no_writer_waits_for_a_batch(log, case):
-    """While a batch is being deleted others write to the table, and need not wait."""
+    """While a batch is being deleted writers write to the table, and need not wait."""
     log.assert_news(*range(6))
     plan = log.feed.plan_trim(below=6)
     written = []

@@ -176,7 +176,7 @@ def test_consumer_that_is_silent_is_not_waited_for(shop, feed):
 
 
 def test_place_that_is_taken_while_a_plan_is_carried_out_is_waited_for(any_shop, any_feed):
-    """A place taken behind the plan is waited for; one trimmed while it is taken is refused."""
+    """A place taken after the plan is waited for; one trimmed while it is taken is refused."""
     plan = any_feed.plan_trim(below=18)
     any_feed.register_progress("billing", 0, any_feed.cursor_after(5))
     assert any_feed.trim(plan) == 6
@@ -228,7 +228,7 @@ def test_all_consumers_are_waited_for(any_feed, positions):
 
 
 def test_clocks_may_be_apart(any_shop, any_feed):
-    """A consumer that registers behind a plan, by a clock that is up to a minute behind, is waited
+    """A consumer that registers after a plan, by a clock that is up to a minute behind, is waited
     for; one that was heard of by a clock that is ahead was heard of just now.
     """
     plan = any_feed.plan_trim(below=18)
@@ -404,7 +404,7 @@ def test_publisher_that_does_not_hear_keeps_no_consumer_from_consuming(any_shop,
 
 
 def test_names_of_a_reader_are_bounded(shop, monkeypatch):
-    """A reader registers so many consumers, others as many; one silent for a week makes room."""
+    """Each reader registers so many consumers; one that is silent for a week makes room."""
     monkeypatch.setattr(progress, "MOST_NAMES", 3)
     feed = source().bind(shop)
     cursor = feed.read(0, FIRST, 3).cursor

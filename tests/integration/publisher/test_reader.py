@@ -98,7 +98,7 @@ def test_cursors_of_each_event_are_those_of_pages(shop):
 
 
 def test_head_has_a_cursor(shop):
-    """The last cursor stands behind all settled events, of an empty feed as well."""
+    """The last cursor stands after all settled events, of an empty feed as well."""
     feed, engine = shop
     assert (feed.read(0, LAST, 1).cursor, feed.head()) == ("1-0", 0)
     write(engine, 7, partitions=3)
@@ -113,7 +113,7 @@ def test_head_has_a_cursor(shop):
 
 
 def test_quiet_partition_moves_on(any_engine, monkeypatch):
-    """A partition without news moves its checkpoint once so many positions of others passed."""
+    """A partition without news moves its checkpoint once enough positions of the rest passed."""
     monkeypatch.setattr(reader, "QUIET", 5)
     feed = published(any_engine, **THREE)
     write(any_engine, 2, partitions=3)
@@ -165,7 +165,7 @@ def test_page_ends_at_its_stop(shop):
 
 
 def test_page_that_is_cut_for_its_bytes_has_not_reached_its_stop(sqlite):
-    """Where large events end a page early, it has not caught up, nor reached a stop behind it."""
+    """Where large events end a page early, it has not caught up, nor reached a stop after it."""
     feed = published(sqlite)
     with sqlite.begin() as connection:
         large = [{"data": {"n": n, "blob": "x" * 3_000_000}} for n in range(3)]
@@ -255,7 +255,7 @@ def assert_like_a_list(feed, rows, places):
         here, end = cursors[start], None if stop is None else cursors[stop]
         rest = [one for one in rows if one["part"] == partition and one["data"]["n"] > start]
         own = [one for one in rest if stop is None or one["data"]["n"] <= stop]
-        behind = [one["data"]["n"] for one in own]
+        following = [one["data"]["n"] for one in own]
         if stop is None or stop >= start:
             for types, limit in product(FILTERS, (2, 100)):
                 wanted = [
@@ -264,7 +264,7 @@ def assert_like_a_list(feed, rows, places):
                 assert between(feed, partition, here, end, limit=limit, types=types) == wanted
             cuts = feed.splits(partition, 3, start=here, stop=end)
             pieces = [between(feed, partition, *piece) for piece in pairwise(cuts)]
-            assert (cuts[0], [*chain(*pieces)]) == (here, behind)
+            assert (cuts[0], [*chain(*pieces)]) == (here, following)
             assert end in (None, cuts[-1])
             assert len(pieces) <= 3
         for events in (1, 3, 100):
@@ -274,7 +274,7 @@ def assert_like_a_list(feed, rows, places):
                 assert found.cursor == here
             elif stop is not None and found.events < events:
                 assert found.cursor == end
-            assert between(feed, partition, here, found.cursor) == behind[:events]
+            assert between(feed, partition, here, found.cursor) == following[:events]
         if stop is None:
             lag = feed.lag(partition, here)
             assert (lag.events, lag.exact) == (len(own), True)

@@ -1,4 +1,4 @@
-"""A feed whose table is trimmed: a reader that comes too late is told, and no other one is."""
+"""A feed whose table is trimmed: a reader that comes too late gets 410, and no other one does."""
 
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -77,7 +77,7 @@ def uses(feed, cursor):
 
 
 def test_cursor_at_the_last_trimmed_event_goes_on(any_feed):
-    """Behind the last event that was trimmed nothing is missed; of another event there, all is."""
+    """After the last event that was trimmed nothing is missed; of another event there, all is."""
     here = any_feed.cursor_after(10)
     trim(any_feed, 11)
     assert numbers(any_feed, 0, here) == [*range(10, 20, 2)]
@@ -88,7 +88,7 @@ def test_cursor_at_the_last_trimmed_event_goes_on(any_feed):
 
 
 def test_cursor_at_the_last_trimmed_event_of_its_partition_goes_on(any_feed):
-    """A cursor behind which nothing is missed moves above the mark; one not checked is refused."""
+    """A cursor after which nothing is missed moves above the mark; one not checked is refused."""
     feed = any_feed
     at_4, between, at_9 = (feed.cursor_after(position) for position in (5, 7, 9))
     trim(feed, 11)
@@ -122,7 +122,7 @@ def test_other_division_into_partitions_spares_no_reader(any_shop, any_feed):
 
 
 def test_partition_that_lost_nothing_takes_every_cursor(any_shop):
-    """Where nothing was trimmed, cursors go on; not behind a mark that was raised by hand."""
+    """Where nothing was trimmed, cursors go on; not after a mark that was raised by hand."""
     feed = source(partitions=4).bind(any_shop)
     before, at_15 = feed.cursor_after(3), feed.cursor_after(15)
     trim(feed, 11)
@@ -236,7 +236,7 @@ def test_feed_without_its_row_is_refused(engine):
 
 
 @of_each(*ALL)
-def test_every_ordering_goes_on_behind_the_mark(log, case):
+def test_every_ordering_goes_on_after_the_mark(log, case):
     """With every ordering all may be trimmed; new events are seen by those who are at the end."""
     feed = log.feed
     log.assert_news(*range(6))
@@ -257,7 +257,7 @@ def test_every_ordering_goes_on_behind_the_mark(log, case):
 @pytest.mark.parametrize("limit", [2, pytest.param(50, marks=pytest.mark.test_all)])
 @pytest.mark.parametrize("cursor", ["1-5", pytest.param(FIRST, marks=pytest.mark.test_all)])
 def test_trimmed_between_any_two_statements(any_engine, cursor, limit, monkeypatch):
-    """Whenever events are trimmed in a read, its page has all behind its cursor, or is none."""
+    """Whenever events are trimmed in a read, its page has all after its cursor, or is none."""
     monkeypatch.setattr("zeroeventhub.publisher.rows.FIRST", 2)
     monkeypatch.setattr("zeroeventhub.publisher.rows.GROWTH", 1)
     published(any_engine, retention=Retention())

@@ -54,7 +54,7 @@ def test_sealing_leaves_what_is_young_or_too_little(sqlite, tmp_path):
 
 
 def test_young_events_of_partitions_to_come_are_not_sealed(sqlite, tmp_path):
-    """A position is old when all events up to it are, those that nobody can read yet as well."""
+    """A position is old when all events up to it are, those that no reader can read yet as well."""
     layout = Layout.of(1).expecting(Layout.of(1).split(0, into=2))
     feed = opened(sqlite, Archive(tmp_path), (), partitions=layout)
     with sqlite.begin() as connection:
@@ -144,7 +144,7 @@ def test_feeds_that_seal_and_trim_at_once_keep_everything(postgresql, tmp_path):
 
 
 def test_what_was_trimmed_without_being_sealed_is_gone(sqlite, tmp_path):
-    """Where neither table nor archive has the events, a reader is told, and nothing is sealed."""
+    """Where neither table nor archive has the events, a reader gets 410, and nothing is sealed."""
     archive = Archive(tmp_path)
     feed = opened(sqlite, archive)
     feed.seal(older_than=datetime.now(UTC) - (BEGAN + timedelta(minutes=9)))
@@ -205,12 +205,12 @@ AGAIN = [f"INSERT INTO log (id, n) VALUES ({number + 1}, {number})" for number i
         (False, AFRESH, [*range(4), *range(100, 108)]),
         (True, ["DELETE FROM log", UNTRIMMED, *AGAIN, AFRESH[1]], [*range(4), *range(100, 108)]),
     ],
-    ids=["changed", "restored", "restored behind the mark"],
+    ids=["changed", "restored", "restored after the mark"],
 )
 def test_history_that_is_another_is_neither_sealed_nor_trimmed(
     log, tmp_path, trimmed, changes, numbers_left
 ):
-    """A table that has another history than its archive never gets behind it in there, nor is it
+    """A table that has another history than its archive is never sealed after it, nor is it
     trimmed for what is in there; and processes that begin then read what it has.
     """
     log.write(8)
@@ -242,7 +242,7 @@ def test_thinned_events_stay_known_beside_an_archive(log):
 
 
 def test_numbers_that_begin_again_are_noticed_beside_an_archive(log, tmp_path):
-    """New events at the numbers of old ones are neither hidden behind those nor sealed."""
+    """New events at the numbers of old ones are neither hidden by those nor sealed."""
     log.write(8)
     log.feed.trim(log.feed.plan_trim(sealed=8))
     assert numbers(log.feed) == [*range(9)]
@@ -293,7 +293,7 @@ def begun(log, place):
     indirect=True,
 )
 def test_killed_at_points_of_sealing_and_trimming(killing):
-    """At each point every cursor has the same bytes behind it, and the next process goes on."""
+    """At each point every cursor has the same bytes after it, and the next process goes on."""
     log, place, stride = killing
     at, written, cursors, kills, killed = 1, 0, ["1-0"], 0, True
 

@@ -73,7 +73,7 @@ def test_all_that_is_said_holds_for_what_goes(any_feed):
 
 
 def test_what_cannot_be_meant_is_refused(any_shop, any_feed):
-    """A plan for nothing, for times to come, and for times that nobody knows, is refused."""
+    """A plan for nothing, for times to come, and for times that are not known, is refused."""
     last = any_feed.cursor_after(10)
     change(any_shop, 10, data={"n": 99})
     change(any_shop, placed=None)
@@ -107,7 +107,7 @@ def test_sqlite_without_autoincrement_keeps_its_last_event(sqlite):
 
 @pytest.mark.parametrize("ordering", [None, "sequenced"])
 def test_events_with_versions_are_not_trimmed(engine, ordering):
-    """What a key's versions are counted on from stays, and so does all that comes behind it."""
+    """What a key's versions are counted on from stays, and so does all that comes after it."""
     metadata = MetaData()
     log = EventLog(metadata, "log", partitions=4, ordering=ordering)
     metadata.create_all(engine)
@@ -132,7 +132,7 @@ def test_events_with_versions_are_not_trimmed(engine, ordering):
 
 @of_each(*(case for case in ALL if case not in SEQUENCING and case.database != "sqlite"))
 def test_never_above_the_horizon(log, case):
-    """What is committed behind a transaction that still writes is not settled, and stays."""
+    """What is committed after a transaction that still writes is not settled, and stays."""
     log.assert_news(0, 1)
     with log.engine.connect() as slow:
         append(slow, 2)
@@ -152,7 +152,7 @@ RIGHTS = {
 
 
 @of_each(OBSERVED, *(case for case in SEQUENCING if case.database == "postgresql"))
-def test_rights_of_whoever_trims(log, case):
+def test_rights_that_trimming_needs(log, case):
     """Trimming needs to read and delete events and change the mark; reading, to read the mark."""
     log.assert_news(*range(4))
     rights = [*RIGHTS[case.ordering], "SELECT, UPDATE ON zeroeventhub_retention"]
@@ -177,12 +177,12 @@ def test_rights_of_whoever_trims(log, case):
 def judged(log, feed, history):
     """Show that every reader gets all that follows its cursor, or is refused; return the mark.
 
-    The history is of all events that there ever were: their numbers, and the cursors behind them.
+    The history is of all events that there ever were: their numbers, and the cursors after them.
     """
     mark = position_of(feed.cursor_after(0))
-    behind = [number for number, at in history if position_of(at) > mark]
-    assert numbers(feed) == behind
-    assert log.count("SELECT count(*) FROM log") == len(behind)
+    following = [number for number, at in history if position_of(at) > mark]
+    assert numbers(feed) == following
+    assert log.count("SELECT count(*) FROM log") == len(following)
     for number, cursor in history[-10:]:
         if position_of(cursor) >= mark:
             assert numbers(feed, 0, cursor) == [*range(number + 1, len(history))], cursor
@@ -197,7 +197,7 @@ def judged(log, feed, history):
 @pytest.mark.parametrize("stride", [29, pytest.param(4, marks=pytest.mark.test_all)])
 @of_any([SINGLE_WRITER], *ALL)
 def test_killed_at_points_of_trimming(log, case, stride):
-    """Before and behind every statement and every commit: the mark and the table are of one
+    """Before and after every statement and every commit: the mark and the table are of one
     moment, no reader passes over anything, and the next process goes on.
     """
     url = log.engine.url.render_as_string(hide_password=False)
