@@ -51,26 +51,32 @@ _MEBIBYTE = 1024 * 1024
 class Archive:
     """Keep the history of one feed in a folder or an object store.
 
+    Example:
+        archive = Archive("s3://bucket/orders", cache="/var/cache/orders")
+        feed = TableFeed(orders, data="data", retention=Retention(), archive=archive)
+        feed.bind(engine).seal()
+
     Args:
         store: a local folder, a URL such as `s3://bucket/orders`, or a store of obstore's, which
             has credentials of its own.
         cache: a local folder for what was fetched, which the processes of this machine may share;
-            None to fetch everything again that is no longer in memory.
-        cache_bytes: how much of it is kept there, about.
-        memory_bytes: how much is kept in memory, unpacked.
-        grace: how long files that were replaced stay for those who still read them, and how old
-            one has to be that no manifest names before it is taken for abandoned.
-        look_seconds: how often one looks for a newer manifest while the archive is read; 1 or more.
+            None to fetch again what is no longer in memory.
+        cache_bytes: bytes kept in that folder, about; 1 GiB by default.
+        memory_bytes: bytes kept in memory, unpacked; 64 MiB by default.
+        grace: how long files that were replaced stay for their readers, and how long files that no
+            manifest names stay for their writers; a day by default.
+        look_seconds: seconds between two looks for a newer manifest while the archive is read; from
+            1 on, 60 by default.
         erasable: whether events may be erased after they were published, so that no page is marked
             as one that never changes.
-        shared: how those who may read everything reach the files themselves, for reading in bulk:
-            SIGNED for URLs that the store signs, or what stands before a file's name in its URL,
+        shared: how readers that may read everything reach the files themselves, to read in bulk:
+            "signed" for URLs that the store signs, or what stands before a file's name in its URL,
             such as `https://cdn.example/orders` or `file:///shared/orders`; None if they do not.
-        shared_for: how long a signed URL is good; no longer than the `grace`.
+        shared_for: how long a signed URL is good, an hour by default; no longer than the `grace`.
 
     Raises:
-        ConfigurationError: there is no such store, its files cannot be shared in this way, or one
-                would look too often.
+        ConfigurationError: there is no such store, its files cannot be shared in this way, or
+            `look_seconds` is too small.
     """
 
     def __init__(

@@ -44,6 +44,11 @@ __all__ = [
 class TableFeed:
     """Publish a table as a feed.
 
+    Example:
+        feed = TableFeed(orders, data="data", type="kind", partition="part", partitions=4)
+        app = Starlette(routes=feed_routes("/orders", feed, engine))
+        page = feed.bind(engine).read(0, FIRST, 100)
+
     Args:
         table: a Table of SQLAlchemy, or an ORM class: yours, unchanged.
         position: the column whose order is the order of events, drawn by the database;
