@@ -1,5 +1,6 @@
 """Fixtures that every test may use, and what a run says of itself."""
 
+import gc
 import os
 from collections import Counter, defaultdict
 from functools import partial
@@ -83,6 +84,15 @@ def _is_quick(item):
     case = item.callspec.id.split("-") if hasattr(item, "callspec") else []
     needs_server = any(name.startswith(SERVERS) for name in (*item.fixturenames, *case))
     return not needs_server and not item.get_closest_marker("slow")
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_collection():
+    """Spare the garbage collector what is imported and collected: all of it stays to the end."""
+    gc.disable()
+    yield
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -240,6 +250,13 @@ def pytest_runtest_protocol(item):
     """Forget what the test before this one asked."""
     exchanges.clear()
     yield
+
+
+@event.listens_for(Engine, "connect")
+def _hurry(connection, _record):
+    """Let SQLite not wait for the disk: no test cuts the power."""
+    if "sqlite" in type(connection).__module__:
+        connection.execute("PRAGMA synchronous = OFF")
 
 
 _engines: WeakSet[Engine] = WeakSet()
