@@ -2,10 +2,10 @@
 
 from harness.planted import Planted
 
-_ADVANCE = ("tests/unit/spark/test_advance.py",)
+_PLAN = ("tests/unit/spark/test_plan.py",)
 _RANGES = ("tests/integration/spark/test_range_reader.py", "-k", "not published_peer")
 _SEGMENTS = ("tests/integration/spark/test_segment_reader.py",)
-_CREDENTIALS = ("tests/integration/spark/test_credentials.py", "-k", "token_is_read_again")
+_CREDENTIALS = ("tests/integration/spark/test_connection.py", "-k", "token_is_read_again")
 
 PLANTED = (
     Planted(
@@ -13,35 +13,35 @@ PLANTED = (
         "spark/plan.py",
         "before.events + found.events, found.at_head",
         "found.events, found.at_head",
-        _ADVANCE,
+        _PLAN,
     ),
     Planted(
         "a partition waits until the one before it is read to its end",
         "spark/plan.py",
         "parent is not None and not _is_read(parent, ends)",
         "parent is not None and parent not in ends",
-        _ADVANCE,
+        _PLAN,
     ),
     Planted(
         "a range has as many events as were counted since its start",
         "spark/offsets.py",
         "end.counts[partition] - start.counts.get(partition, 0)",
         "end.counts[partition]",
-        ("tests/unit/spark/test_stream_reader.py",),
+        ("tests/unit/spark/test_source.py",),
     ),
     Planted(
         "a feed that cannot stop is read on behind a batch that is full",
         "spark/source.py",
         "self._is_over = read < (events or WALKED)",
         "self._is_over = read <= (events or WALKED)",
-        ("tests/unit/spark/test_advance.py", "tests/unit/spark/test_stream_reader.py"),
+        ("tests/unit/spark/test_plan.py", "tests/unit/spark/test_source.py"),
     ),
     Planted(
         "what is there when a query begins is looked up once",
         "spark/source.py",
         "if self._stops_at_head and self._target is None:",
         "if self._stops_at_head:",
-        ("tests/unit/spark/test_stream_reader.py",),
+        ("tests/unit/spark/test_source.py",),
     ),
     Planted(
         "what is left of a range is read where the partitions have gone, not all of it",
@@ -62,7 +62,7 @@ PLANTED = (
         "spark/segment_reader.py",
         "at[0].as_py() > after and at[-1].as_py() <= upto",
         "at[0].as_py() > after",
-        ("tests/integration/spark/test_shared_files.py",),
+        _SEGMENTS,
     ),
     Planted(
         "a store of files is not shown what the feed is",
@@ -99,14 +99,14 @@ PLANTED = (
         "            if self._fails:\n"
         "                raise _with_advice(partition, error) from None\n",
         "        except Diverged:\n",
-        ("tests/unit/spark/test_loss.py",),
+        _PLAN,
     ),
     Planted(
         "a batch that is under way is not taken for committed",
         "spark/offsets.py",
         "if last not in committed:",
         "if not committed:",
-        ("tests/unit/spark/test_checkpoint.py",),
+        ("tests/unit/spark/test_offsets.py",),
     ),
     Planted(
         "a page of a file that was changed is refused",

@@ -1,12 +1,16 @@
-"""Batches of Spark: everything between two places of a feed, as rows."""
+"""The source in a session of Spark: batches, streams, and publishers that mean harm."""
 
+import gzip
 import json
+import time
 from datetime import UTC, datetime, timedelta
 from urllib.parse import parse_qs
 
 import pytest
+from harness.laid_out_feed import ReadFeed
 from harness.readers import mounted
 from harness.shop import metadata, orders
+from harness.spark_kills import killed_streams
 from harness.spark_reading import numbers, planned, read, rows_of, source
 from harness.statements import add
 from harness.web import serving
@@ -14,9 +18,12 @@ from pyspark.sql import datasource
 from pyspark.sql.functions import spark_partition_id
 from pyspark.sql.types import ArrayType, IntegerType, MapType, StringType, StructType, VariantType
 from starlette.applications import Starlette
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from zeroeventhub import TableFeed, feed_routes
 from zeroeventhub.errors import ConfigurationError, ProtocolError
+from zeroeventhub.protocol import CAUGHT_UP, STOP
 
 PUSHES = pytest.mark.skipif(
     not hasattr(datasource, "EqualTo"), reason="this PySpark does not push filters"
@@ -189,3 +196,114 @@ def test_session_reads_files_and_the_table(spark, archived, origins, capsys):
     assert "zeroeventhub" in plan
     assert "Signature" not in plan
     assert ".parquet" not in plan
+
+
+@pytest.mark.parametrize(
+    "extensions",
+    [(STOP, CAUGHT_UP), pytest.param((), marks=pytest.mark.test_all)],
+    ids=["with stop", "plain"],
+)
+def test_batch_that_is_run_again(stream, tmp_path, extensions):
+    """A query reads what is there in batches of a limit; one that failed is the same afterwards."""
+    feed = ReadFeed(2, frozenset(extensions))
+    tried = []
+
+    def publish(count):
+        for number in range(count):
+            feed.append(number % 6)
+
+    def fail_once(rows, _):
+        tried.append([(row.partition, row.data) for row in rows.collect()])
+        if len(tried) == 2:
+            publish(15)
+            raise RuntimeError("The driver dies.")
+
+    publish(120)
+    with mounted(feed) as url:
+        with pytest.raises(Exception, match="The driver dies"):
+            stream(url, lambda writing: writing.foreachBatch(fail_once))
+        query = stream(url, lambda writing: writing.foreachBatch(fail_once))
+    first, failed, again, *rest = tried
+    assert failed == again
+    found = [json.loads(data)["n"] for batch in (first, again, *rest) for _, data in batch]
+    assert sorted(found) == list(range(1, len(feed.rows) + 1))
+    assert [len(batch) for batch in (first, again, *rest)] == [80, 40, 15]
+    assert len(list((tmp_path / "checkpoint" / "commits").glob("[0-9]*"))) == 3
+    if extensions:
+        (source,) = query.recentProgress[-1]["sources"]
+        assert source["endOffset"] == source["latestOffset"]
+
+
+@pytest.mark.parametrize(
+    ("database", "kills"),
+    [("sqlite", 1), pytest.param("postgresql", 4, marks=pytest.mark.test_all)],
+)
+def test_driver_that_is_killed(request, spark, tmp_path, database, kills):
+    """A driver that is killed with its JVM costs no event, and doubles none."""
+    # Of this seed the first moment is that between the rows of the first batch and its commit.
+    url = request.getfixturevalue(f"{database}_url")
+    findings = killed_streams(url, tmp_path, seed=8, kills=kills, spark=spark)
+    assert findings.complaints == []
+    assert findings.counts["events"] > 0
+
+
+MEBIBYTE = 1024 * 1024
+HOSTILE = "\x1b]0;title\x07\u202e"
+BOMB = gzip.compress(b"\n" * (8 * MEBIBYTE), 1) * 128
+END = b'{"cursor":"9","caughtUp":true}\n'
+
+
+def packed(request):
+    """Send a gibibyte in a few mebibytes."""
+    return Response(BOMB, headers={"Content-Encoding": "gzip"})
+
+
+def long_line(request):
+    """Send an event that is larger than a line may be."""
+    return Response(b'{"data":"%b"}\n' % (b"x" * 12 * MEBIBYTE) + END)
+
+
+def no_events(request):
+    """Send millions of lines that are no events."""
+    return Response(b"\n" * (8 * MEBIBYTE) + END)
+
+
+def circle(request):
+    """Lead from one cursor to another and back."""
+    return Response(b'{"cursor":"%d"}\n' % (1 + (request.query_params["cursor"] == "1")))
+
+
+def broken(request):
+    """Send a line that is no JSON, and would move a terminal's cursor."""
+    return Response(f"{HOSTILE}\n".encode() + END)
+
+
+def refused(request):
+    """Refuse with words that would move a terminal's cursor."""
+    problem = {"type": "about:blank", "title": HOSTILE, "status": 400, "detail": HOSTILE}
+    return Response(json.dumps(problem), 400, media_type="application/problem+json")
+
+
+ONE = {"token": "1", "partitions": [{"id": "0"}]}
+MANY = {"token": "1", "partitions": [{"id": str(number)} for number in range(40_000)]}
+LARGE = {"token": "1", "partitions": "x" * (20 * MEBIBYTE)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("info", "page"),
+    [
+        *((ONE, page) for page in (packed, long_line, no_events, circle, broken, refused)),
+        pytest.param(MANY, circle, id="many partitions"),
+        pytest.param(LARGE, circle, id="large discovery"),
+    ],
+)
+def test_feed_that_means_harm_ends_the_query(spark, info, page):
+    """Whatever a publisher sends, the query fails in time with an error that can be printed."""
+    discovery = Route("/feed", lambda request: JSONResponse(info))
+    with serving(Starlette(routes=[discovery, Route("/feed/events", page)])) as url:
+        began = time.monotonic()
+        with pytest.raises(Exception, match=r"zeroeventhub\.errors\.") as failed:
+            spark.read.format("zeroeventhub").option("attempts", 1).load(f"{url}/feed").count()
+        assert time.monotonic() - began < 30
+    assert HOSTILE[0] not in str(failed.value)

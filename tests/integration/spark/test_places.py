@@ -1,0 +1,68 @@
+"""Places at which a batch starts and ends: offsets, and moments."""
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from harness.shop import orders, write
+from harness.spark_reading import Streaming, numbers, planned, read
+from sqlalchemy import delete, insert
+
+from zeroeventhub import FIRST, LAST, errors
+
+
+@pytest.fixture
+def url(shop, publish):
+    """The URL of the shop's feed."""
+    with publish(shop) as url:
+        yield url
+
+
+def test_batch_ends_where_offsets_say(shop, url):
+    """What one batch ended with, another starts with: nothing lies between, and nothing twice."""
+    driver = Streaming(url, startingOffsets="latest")
+    ends = driver.begin()["cursors"]
+    driver.reader.stop()
+    write(shop, 10, first=200, partitions=2)
+
+    def found(**options):
+        return sorted(numbers(read(url, **options)))
+
+    text = json.dumps(ends)
+    assert found(endingOffsets=text, minPartitions=3) == list(range(200))
+    assert found(startingOffsets=text) == list(range(200, 210))
+    assert found(startingOffsets=text, endingOffsets=text) == []
+    whole = json.dumps({"token": "another", "cursors": ends | {"0": FIRST}})
+    assert found(startingOffsets=whole) == sorted([*range(0, 210, 2), *range(201, 210, 2)])
+    assert found(startingOffsets="latest") == []
+    assert found(startingOffsets=json.dumps({"0": LAST, "1": LAST})) == []
+    assert found(endingOffsets=json.dumps({"1": ends["1"]})) == list(range(1, 200, 2))
+    assert found(partitions="1", startingOffsets="earliest") == list(range(1, 210, 2))
+    assert found(partitions="0", startingOffsets=json.dumps({"0": LAST})) == []
+    with pytest.raises(errors.ConfigurationError, match="partition 1"):
+        planned(url, startingOffsets=json.dumps({"0": FIRST}))
+
+
+def test_batch_is_between_two_moments(shop, publish):
+    """Moments choose events by the feed's own times, of all partitions or of single ones."""
+    begin = datetime(2026, 1, 1, tzinfo=UTC)
+    moments = [
+        {"part": n % 2, "data": {"n": n}, "placed": begin + timedelta(minutes=n)}
+        for n in range(200)
+    ]
+    with shop.begin() as connection:
+        connection.execute(delete(orders))
+        connection.execute(insert(orders), moments)
+
+    def at(minute):
+        return int((begin + timedelta(minutes=minute)).timestamp() * 1000)
+
+    with publish(shop, time="placed") as url:
+        found = read(url, startingTimestamp=at(50), endingTimestamp=at(150), minPartitions=3)
+        assert sorted(numbers(found)) == list(range(50, 150))
+        found = read(url, startingOffsetsByTimestamp=json.dumps({"0": at(190), "1": at(195)}))
+        assert sorted(numbers(found)) == [190, 192, 194, 195, 196, 197, 198, 199]
+        found = read(url, endingOffsetsByTimestamp=json.dumps({"1": at(4)}), endingTimestamp=at(2))
+        assert sorted(numbers(found)) == [0, 1, 3]
+        with pytest.raises(errors.ConfigurationError, match="none for 1"):
+            planned(url, startingOffsetsByTimestamp=json.dumps({"0": at(1)}))
