@@ -131,47 +131,6 @@ class Log:
         expected = ([2], first) if self.ordering == "sequenced" else ([], [*first, 2])
         assert (early, late) == expected
 
-    def assert_waits_for_prepared(self, *, watched: bool) -> None:
-        """Show that a prepared transaction is waited for, long after its session has gone."""
-        self.assert_news(0)
-        with closing(Preparing(self, "INSERT INTO log (n) VALUES (1)")) as writer:
-            if watched:
-                self.write(2)
-                assert self.news() == []
-            writer.prepare()
-            self.write(3)
-            for _ in range(3):
-                assert self.news() == []
-            writer.commit()
-        assert self.news() == ([1, 2, 3] if watched else [1, 3])
-
-    def assert_waits_between_steps(self, level: str) -> None:
-        """Show that a writer who comes or ends between two steps of a read is never passed over."""
-        self.feed = self.source().bind(self.engine.execution_options(isolation_level=level))
-        assert self.news() == []
-        for step in count():
-            with self.engine.connect() as slow:
-
-                def come(slow: Connection = slow) -> None:
-                    append(slow, 1)
-                    self.write(2)
-
-                with behind(self.engine, step, come) as done:
-                    early = self.news()
-                slow.commit()
-            if not done:
-                break
-            assert (early, self.news()) == ([], [1, 2])
-        assert step >= 3
-        for before in range(step):
-            with self.engine.connect() as slow:
-                append(slow, 1)
-                self.write(2)
-                with behind(self.engine, before, slow.commit):
-                    early = self.news()
-                slow.commit()
-            assert [*early, *self.news()] == [1, 2]
-
 
 @contextmanager
 def behind(engine: Engine, number: int, act: Callable[[], None]) -> Iterator[list[bool]]:

@@ -3,8 +3,8 @@
 from harness.planted import Planted
 
 _FOLDER = "tests/integration/publisher/ordering"
-_WATCHING = f"{_FOLDER}/test_watching.py"
-_GATED = (_WATCHING, "-k", "gated")
+_OBSERVED = f"{_FOLDER}/test_observed.py"
+_GATED = (f"{_FOLDER}/test_gated.py", "-k", "gated")
 _SEQUENCED = f"{_FOLDER}/test_sequenced.py"
 _ROUNDS = ("tests/unit/publisher/ordering/test_writer_tracker.py",)
 
@@ -14,7 +14,7 @@ PLANTED = (
         "publisher/reader.py",
         "    return horizon.settled if stop is None",
         "    return horizon.highest if stop is None",
-        (f"{_FOLDER}/test_writers.py", "-k", "open_writer and postgresql"),
+        (f"{_FOLDER}/test_port.py", "-k", "open_writer and postgresql"),
     ),
     Planted(
         "the last number is read before those who write",
@@ -31,21 +31,21 @@ PLANTED = (
         if (decided := self._tracker.decided(began, number)) is not None:
             return decided
 """,
-        (_WATCHING, "-k", "observed-postgresql"),
+        (_OBSERVED, "-k", "observed-postgresql"),
     ),
     Planted(
         "writers to the children of a table are waited for",
         "publisher/ordering/postgresql_observed.py",
         "            UNION SELECT inhrelid FROM pg_inherits JOIN tables ON inhparent = tables.id\n",
         "",
-        (_WATCHING, "-k", "observed-postgresql"),
+        (_OBSERVED, "-k", "observed-postgresql"),
     ),
     Planted(
         "a transaction that MariaDB has prepared is a writer",
         "publisher/ordering/mysql_observed.py",
         '[*(str(holder.name) for holder in holders), *(f"{PREPARED}{name}" for name in prepared)]',
         "[str(holder.name) for holder in holders]",
-        (_WATCHING, "-k", "mariadb"),
+        (_OBSERVED, "-k", "mariadb"),
     ),
     Planted(
         "a writer that is gone may have become a prepared transaction",
@@ -95,7 +95,7 @@ PLANTED = (
         "publisher/ordering/postgresql_observed.py",
         " or found.cycles or found.cache != 1:",
         " or found.cycles:",
-        (_WATCHING, "-k", "unruly"),
+        (f"{_FOLDER}/test_sequence.py", "-k", "unruly"),
     ),
     Planted(
         "positions are given one reader at a time, on PostgreSQL",
@@ -130,11 +130,7 @@ PLANTED = (
         "publisher/ordering/sqlite_single_writer.py",
         '        return _QUOTED_OR_COMMENT.sub(" ", declaration or "").upper()',
         '        return (declaration or "").upper()',
-        (
-            f"{_FOLDER}/test_keys.py",
-            "-k",
-            "single-writer",
-        ),
+        (f"{_FOLDER}/test_single_writer.py",),
     ),
     Planted(
         "an age is that of the oldest number that is not settled",

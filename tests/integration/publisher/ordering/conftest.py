@@ -30,3 +30,9 @@ def primary_log(primary, case):
     """A log whose table is not there yet, in an empty database of that server."""
     with connected(primary.new_database()) as engine:
         yield Log(engine, case)
+
+
+@pytest.fixture
+def short_rounds(monkeypatch):
+    """The low mark of a sequenced feed on PostgreSQL moves on with every event."""
+    monkeypatch.setattr("zeroeventhub.publisher.ordering.postgresql_sequenced.ROUND", 1)

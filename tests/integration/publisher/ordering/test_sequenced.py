@@ -95,9 +95,8 @@ def test_backlog_is_worked_off_in_parts(small_backlog, log):
 
 
 @for_each(*SEQUENCING)
-def test_trigger_that_is_gone_is_refused_until_it_is_installed_again(bare, monkeypatch):
+def test_trigger_that_is_gone_is_refused_until_it_is_installed_again(bare, short_rounds):
     """A table without its trigger is refused, and what it missed is taken in by installing."""
-    monkeypatch.setattr("zeroeventhub.publisher.ordering.postgresql_sequenced.ROUND", 1)
     bare.publish()
     for number in range(4):
         bare.assert_news(number)
@@ -155,9 +154,8 @@ def test_key_that_comes_back_is_a_new_event(log):
 
 @pytest.mark.parametrize("steps", range(4))
 @for_each(SEQUENCED)
-def test_low_mark_leaves_no_open_writer_behind(bare, monkeypatch, steps):
+def test_low_mark_leaves_no_open_writer_behind(bare, short_rounds, steps):
     """Wherever the mark is on its way, a writer that has come before and commits late is found."""
-    monkeypatch.setattr("zeroeventhub.publisher.ordering.postgresql_sequenced.ROUND", 1)
     bare.publish()
     for number in range(steps):
         bare.write(number)
@@ -178,9 +176,8 @@ def test_low_mark_leaves_no_open_writer_behind(bare, monkeypatch, steps):
 
 
 @for_each(SEQUENCED)
-def test_low_mark_leaves_behind_nothing_that_did_not_fit(small_backlog, log, monkeypatch):
+def test_low_mark_leaves_behind_nothing_that_did_not_fit(small_backlog, log, short_rounds):
     """The mark passes no event that more than fitted into a batch has left in the outbox."""
-    monkeypatch.setattr("zeroeventhub.publisher.ordering.postgresql_sequenced.ROUND", 1)
     log.write(*range(9))
     seen = []
     for number in range(9, 14):
@@ -190,9 +187,8 @@ def test_low_mark_leaves_behind_nothing_that_did_not_fit(small_backlog, log, mon
 
 
 @for_each(SEQUENCED)
-def test_low_mark_leaves_no_prepared_transaction_behind(bare, monkeypatch):
+def test_low_mark_leaves_no_prepared_transaction_behind(bare, short_rounds):
     """A writer that is prepared while the mark is on its way is found when it is committed."""
-    monkeypatch.setattr("zeroeventhub.publisher.ordering.postgresql_sequenced.ROUND", 1)
     bare.publish()
     with bare.engine.connect() as slow:
         append(slow, 99)

@@ -141,10 +141,9 @@ def moved(log, server):
 
 
 @shows("after a standby was promoted", OBSERVED, GATED, SEQUENCED, later=(GATED, SEQUENCED))
-def test_feed_goes_on_after_promotion(primary, primary_log, case, monkeypatch):
+def test_feed_goes_on_after_promotion(primary, primary_log, case, monkeypatch, short_rounds):
     """Cursors stay good on a promoted standby, and who wrote before it is waited for after it."""
     monkeypatch.setattr("zeroeventhub.publisher.checks.CHECK_INTERVAL", 0)
-    monkeypatch.setattr("zeroeventhub.publisher.ordering.postgresql_sequenced.ROUND", 1)
     log = primary_log
     log.publish()
     log.assert_news(0, 1)
@@ -270,9 +269,8 @@ def test_cursor_from_after_the_dump_is_refused(log, case):
 
 
 @shows("after dump and restore", SEQUENCED, SEQUENCED_MARIADB, later=(SEQUENCED_MARIADB,))
-def test_events_without_positions_are_restored(bare, case, primary, monkeypatch):
+def test_events_without_positions_are_restored(bare, case, primary, short_rounds):
     """Events that were dumped before anybody read them get positions in the restored database."""
-    monkeypatch.setattr("zeroeventhub.publisher.ordering.postgresql_sequenced.ROUND", 1)
     bare.publish()
     bare.assert_news(0)
     with bare.engine.connect() as slow:

@@ -1,4 +1,4 @@
-"""The key by which an event is told from others, and the row id of SQLite."""
+"""The key by which an event is told from others."""
 
 import uuid
 
@@ -158,44 +158,3 @@ def test_position_has_to_be_a_number():
         TableFeed(keyless, position="name")
     with pytest.raises(ConfigurationError, match="primary key"):
         TableFeed(keyless)
-
-
-@shows("it needs", SINGLE_WRITER)
-def test_single_writer_needs_an_autoincrement(bare):
-    """A table of SQLite is refused without AUTOINCREMENT, and needs nothing else."""
-    bare.run("CREATE TABLE log (id INTEGER PRIMARY KEY, n INTEGER)")
-    assert_refused(bare, "INTEGER PRIMARY KEY AUTOINCREMENT")
-    bare.run("DROP TABLE log", "CREATE TABLE log (id INTEGER PRIMARY KEY AUTOINCREMENT,n INTEGER)")
-    everything = "SELECT count(*) FROM sqlite_master"
-    before = bare.count(everything)
-    bare.publish()
-    assert bare.count(everything) == before
-
-
-@for_each(SINGLE_WRITER)
-def test_table_from_which_nothing_is_deleted_needs_no_autoincrement(bare):
-    """Without AUTOINCREMENT a table is published if nothing is ever deleted from it."""
-    bare.run("CREATE TABLE log (id INTEGER PRIMARY KEY, n INTEGER)")
-    bare.publish(append_only=True)
-    bare.assert_news(0, 1)
-    bare.assert_news(2)
-
-
-@pytest.mark.parametrize(
-    ("declaration", "append_only"),
-    [
-        ("id BIGINT PRIMARY KEY, n INTEGER", True),
-        ("id INT PRIMARY KEY, n INTEGER", True),
-        ("id INTEGER UNIQUE, n INTEGER PRIMARY KEY", True),
-        ("id INTEGER PRIMARY KEY, n INTEGER) WITHOUT  ROWID --", True),
-        ("id INTEGER PRIMARY KEY, n INTEGER /* AUTOINCREMENT */", False),
-        ('id INTEGER PRIMARY KEY, n INTEGER, "autoincrement" TEXT', False),
-        ("id INTEGER PRIMARY KEY, n INTEGER -- AUTOINCREMENT\n", False),
-    ],
-)
-@for_each(SINGLE_WRITER)
-def test_key_that_is_not_the_row_id_is_refused(bare, declaration, append_only):
-    """Only INTEGER PRIMARY KEY is the row id, and no comment or name makes it AUTOINCREMENT."""
-    bare.run(f"CREATE TABLE log ({declaration})")
-    complaint = "is not the INTEGER PRIMARY KEY" if append_only else "AUTOINCREMENT"
-    assert_refused(bare, complaint, append_only=append_only)

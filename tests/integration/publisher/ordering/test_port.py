@@ -1,6 +1,4 @@
-"""What open writers hold back, and what becomes of every kind of statement."""
-
-from concurrent.futures import ThreadPoolExecutor
+"""What every ordering promises: what open writers hold back, and every kind of statement."""
 
 import pytest
 from harness.log import LOG, append, connected, polling, prepared
@@ -14,16 +12,16 @@ from harness.ordering_table import (
     SEQUENCED,
     SEQUENCED_MARIADB,
     SEQUENCING,
-    SHOWN,
     SINGLE_WRITER,
     WATCHING,
+    assert_refused,
     for_each,
+    refusal,
     shows,
 )
 from harness.statements import execute
-from harness.waiting import DEADLINE
 from sqlalchemy import MetaData
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import IntegrityError
 
 from zeroeventhub import FIRST, LAST
 from zeroeventhub.errors import Diverged, Trimmed, Unavailable
@@ -57,35 +55,6 @@ def test_open_writer_holds_back_nothing_but_its_own(log):
         slow.commit()
     assert log.news() == [1]
     assert log.everything() == [2, 3, 1]
-
-
-@pytest.mark.parametrize("table", ["log", "other"])
-@shows("an open writer of the table", *ON_SQLITE)
-def test_open_writer_of_sqlite_holds_back_other_writers(log, table):
-    """Beside an open writer, to whatever table, others wait until it has ended; readers read."""
-    log.run("CREATE TABLE other (n integer)")
-    log.write(0)
-    with ThreadPoolExecutor(1) as pool, log.engine.connect() as slow:
-        slow.exec_driver_sql(f"INSERT INTO {table} (n) VALUES (1)")
-        with (
-            connected(log.engine.url, timeout=0.05) as impatient,
-            pytest.raises(OperationalError, match="locked"),
-            impatient.begin() as connection,
-        ):
-            append(connection, 99)
-        waiting = pool.submit(log.write, 2)
-        assert log.news() == [0]
-        assert not waiting.done()
-        slow.commit()
-        waiting.result(DEADLINE)
-    assert log.news() == ([1, 2] if table == "log" else [2])
-
-
-SHOWN.update(
-    (row, case)
-    for row in ("writers wait for each other", "a long transaction elsewhere")
-    for case in ON_SQLITE
-)
 
 
 # Who waits for a transaction that stays open waits for good: any limit shows it.
@@ -215,16 +184,6 @@ def test_bulk_is_like_any_insert(bare, tmp_path, way):
     assert (early, late) == (([1], [4]) if bare.ordering == "sequenced" else ([], [4, 1]))
 
 
-@shows("COPY, LOAD DATA, INSERT … SELECT", *ON_SQLITE)
-def test_bulk_in_sqlite_is_like_any_insert(log):
-    """Events that are written in bulk are seen in the order in which they were written."""
-    log.run("CREATE TABLE originals (n integer)", "INSERT INTO originals VALUES (1), (2), (3)")
-    log.write(0)
-    log.run("INSERT INTO log (n) SELECT n FROM originals ORDER BY n DESC")
-    log.write(4)
-    assert log.news() == [0, 3, 2, 1, 4]
-
-
 UPSERTS = {
     "postgresql": {
         "ignored": "INSERT INTO log (n) VALUES (0), (1) ON CONFLICT DO NOTHING",
@@ -279,13 +238,44 @@ def test_row_replaced_is_a_new_event(log, case):
     assert log.everything() == [1, 9, 2]
 
 
-@shows("ON CONFLICT, IGNORE, REPLACE", SINGLE_WRITER)
-def test_row_replaced_has_the_old_number(log):
-    """A row that takes the place of another by its key has its number, behind every cursor."""
-    log.assert_news(0, 1)
-    log.run("INSERT OR REPLACE INTO log (id, n) VALUES (1, 9)")
-    log.assert_news(2)
-    assert log.everything() == [9, 1, 2]
+@shows("a table without a log or without transactions", OBSERVED, GATED, later=(GATED,))
+def test_table_without_a_log_is_refused(log):
+    """An unlogged table is refused with the statement that mends it, at any time."""
+    log.run("ALTER TABLE log SET UNLOGGED")
+    assert_refused(log, "ALTER TABLE log SET LOGGED")
+    with refusal("ALTER TABLE log SET LOGGED"):
+        log.restarted().info()
+    log.run("ALTER TABLE log SET LOGGED")
+    log.assert_news(0)
+
+
+@shows("a partitioned table", *WATCHING, SEQUENCED, SEQUENCED_MARIADB)
+def test_partitioned_table_is_published_whole(bare):
+    """Events of all partitions are in one order, those that came later among them."""
+    bare.publish_partitioned()
+    bare.assert_order_of(lambda slow: append(slow, 1))
+
+
+@shows("a partitioned table", OBSERVED, OBSERVED_MARIADB, SEQUENCED, SEQUENCED_MARIADB)
+def test_partition_may_be_written_to_directly(bare):
+    """A writer to a partition by its own name writes events of the table."""
+    bare.publish_partitioned()
+    leaf = "log_low" if bare.database == "postgresql" else "log PARTITION (p_low)"
+    bare.assert_order_of(lambda slow: slow.exec_driver_sql(f"INSERT INTO {leaf} (n) VALUES (1)"))
+
+
+@shows("a partitioned table", OBSERVED, GATED, SEQUENCED)
+def test_row_that_moves_to_another_partition(bare):
+    """A row that an UPDATE moves is new to its partition: to the guard, and to sequenced."""
+    bare.publish_partitioned()
+    bare.assert_news(5, 6)
+    moved = "UPDATE log SET n = 1 WHERE n = 5"
+    if bare.ordering == "gated":
+        with pytest.raises(IntegrityError, match="before this INSERT"):
+            bare.run(moved)
+    else:
+        bare.run(moved)
+    assert bare.news() == ([1] if bare.ordering == "sequenced" else [])
 
 
 def as_mutable(log):

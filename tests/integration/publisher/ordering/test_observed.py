@@ -1,0 +1,182 @@
+"""Writers who are watched, and who is waited for."""
+
+from contextlib import closing, nullcontext
+from itertools import count
+
+import pytest
+from harness.log import Preparing, append, behind, prepared, stranger
+from harness.ordering_table import (
+    OBSERVED,
+    OBSERVED_MARIADB,
+    WATCHING,
+    for_each,
+    refusal,
+    shows,
+)
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from zeroeventhub import FIRST
+from zeroeventhub.errors import Unavailable
+
+BOTH = (OBSERVED, OBSERVED_MARIADB)
+
+
+@pytest.mark.parametrize(
+    "level",
+    [
+        "REPEATABLE READ",
+        pytest.param("READ COMMITTED", marks=pytest.mark.test_all),
+        pytest.param("SERIALIZABLE", marks=pytest.mark.test_all),
+    ],
+)
+@for_each(*WATCHING)
+def test_writer_between_two_steps_of_a_read_is_waited_for(log, level):
+    """A writer who comes or ends between statements of a read has no event passed over."""
+    log.feed = log.source().bind(log.engine.execution_options(isolation_level=level))
+    assert log.news() == []
+    for step in count():
+        with log.engine.connect() as slow:
+
+            def come(slow=slow):
+                append(slow, 1)
+                log.write(2)
+
+            with behind(log.engine, step, come) as done:
+                early = log.news()
+            slow.commit()
+        if not done:
+            break
+        assert (early, log.news()) == ([], [1, 2])
+    assert step >= 3
+    for before in range(step):
+        with log.engine.connect() as slow:
+            append(slow, 1)
+            log.write(2)
+            with behind(log.engine, before, slow.commit):
+                early = log.news()
+            slow.commit()
+        assert [*early, *log.news()] == [1, 2]
+
+
+@pytest.mark.anyio
+@for_each(OBSERVED)
+async def test_async_feed_passes_no_writer_over_whatever_the_isolation(log):
+    """A feed over an async engine reads each statement by itself as well."""
+    engine = create_async_engine(log.engine.url, isolation_level="REPEATABLE READ")
+    feed = log.source().bind(engine)
+    cursor = (await feed.read(0, FIRST, 10)).cursor
+    with log.engine.connect() as slow:
+        append(slow, 0)
+        log.write(1)
+        with behind(engine.sync_engine, 0, slow.commit):
+            page = await feed.read(0, cursor, 10)
+    rest = await feed.read(0, page.cursor, 10)
+    assert [event.data["n"] for event in (*page.events, *rest.events)] == [0, 1]
+    await engine.dispose()
+
+
+@pytest.mark.parametrize("watched", [False, True])
+@shows("two-phase commit", *WATCHING)
+def test_prepared_transaction_is_a_writer(log, watched):
+    """A prepared transaction holds back what is behind it, whether its writer was seen before."""
+    log.assert_news(0)
+    with closing(Preparing(log, "INSERT INTO log (n) VALUES (1)")) as writer:
+        if watched:
+            log.write(2)
+            assert log.news() == []
+        writer.prepare()
+        log.write(3)
+        for _ in range(3):
+            assert log.news() == []
+        writer.commit()
+    assert log.news() == ([1, 2, 3] if watched else [1, 3])
+
+
+@pytest.mark.parametrize("step", range(5))
+@for_each(*BOTH)
+def test_transaction_prepared_between_two_steps_of_a_read_is_waited_for(log, step):
+    """A transaction that is prepared while a page is read is among the writers or the prepared."""
+    log.assert_news(0)
+    with closing(Preparing(log, "INSERT INTO log (n) VALUES (1)")) as slow:
+        log.write(2)
+        with behind(log.engine, step, slow.prepare):
+            assert log.news() == []
+        slow.prepare()
+        assert log.news() == []
+        slow.commit()
+    assert log.news() == [1, 2]
+
+
+@shows("a long transaction elsewhere", OBSERVED_MARIADB)
+def test_transaction_prepared_elsewhere_is_a_writer_on_mariadb(log):
+    """MariaDB and MySQL do not say where a prepared transaction has written: the feed waits."""
+    log.run("CREATE TABLE other (n integer)")
+    log.assert_news(0)
+    with prepared(log, "INSERT INTO other VALUES (1)") as commit:
+        log.write(1)
+        assert log.news() == []
+        commit()
+    assert log.news() == [1]
+
+
+@for_each(OBSERVED)
+def test_horizon_of_numbers_that_start_again_is_not_believed(log):
+    """After TRUNCATE … RESTART IDENTITY the old horizon does not vouch for new writers."""
+    log.assert_news(0, 1, 2)
+    log.run("TRUNCATE log RESTART IDENTITY")
+    with log.engine.connect() as slow:
+        append(slow, 3)
+        log.write(4)
+        with pytest.raises(Unavailable):
+            log.everything()
+        slow.commit()
+    assert log.everything() == [3, 4]
+
+
+@shows("inherited tables", OBSERVED)
+def test_inherited_tables_are_watched(log):
+    """Events of a table that inherits are seen, and its open writers hold back."""
+    log.run("CREATE TABLE more () INHERITS (log)")
+    log.assert_news(0)
+    log.assert_order_of(lambda slow: slow.exec_driver_sql("INSERT INTO more (n) VALUES (1)"))
+
+
+@shows("it needs", OBSERVED_MARIADB)
+def test_mariadb_has_to_show_its_metadata_locks(bare):
+    """Without its plugin MariaDB is refused, and with it the feed goes on."""
+    if bare.is_mysql:
+        pytest.skip("MySQL shows its locks in performance_schema")
+    bare.publish()
+    bare.run("UNINSTALL SONAME 'metadata_lock_info'")
+    try:
+        with refusal("INSTALL SONAME 'metadata_lock_info'"):
+            bare.restarted().info()
+    finally:
+        bare.run("INSTALL SONAME 'metadata_lock_info'")
+    bare.assert_news(0)
+
+
+# Three kinds of users and what they lack, of whom MariaDB has only the last.
+RIGHTS = {
+    "locks": ([], "GRANT SELECT ON performance_schema"),
+    "prepared": (["SELECT ON performance_schema.*"], "GRANT XA_RECOVER_ADMIN"),
+    "nothing": (["SELECT ON performance_schema.*", "XA_RECOVER_ADMIN ON *.*"], None),
+}
+
+
+@pytest.mark.parametrize("lacking", RIGHTS)
+@shows("it needs", OBSERVED_MARIADB)
+def test_reader_on_mysql_needs_two_rights(bare, lacking):
+    """A user who may not see locks or prepared transactions is refused; others see the writers."""
+    if lacking != "nothing" and not bare.is_mysql:
+        pytest.skip("MariaDB shows them to everybody")
+    bare.publish()
+    bare.write(0)
+    with stranger(bare) as (name, engine):
+        rights, complaint = RIGHTS[lacking]
+        granted = [f"SELECT ON {bare.engine.url.database}.log", *(rights if bare.is_mysql else ())]
+        bare.run(*(f"GRANT {right} TO {name}" for right in granted))
+        bare.feed = bare.restarted(engine)
+        with nullcontext() if complaint is None else refusal(complaint):
+            assert bare.news() == [0]
+            bare.assert_order_of(lambda slow: append(slow, 1))

@@ -1,0 +1,105 @@
+"""SQLite, where one writes at a time, and its row id."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from harness.log import append, connected
+from harness.ordering_table import (
+    ON_SQLITE,
+    SHOWN,
+    SINGLE_WRITER,
+    assert_refused,
+    for_each,
+    shows,
+)
+from harness.waiting import DEADLINE
+from sqlalchemy.exc import OperationalError
+
+
+@shows("it needs", SINGLE_WRITER)
+def test_single_writer_needs_an_autoincrement(bare):
+    """A table of SQLite is refused without AUTOINCREMENT, and needs nothing else."""
+    bare.run("CREATE TABLE log (id INTEGER PRIMARY KEY, n INTEGER)")
+    assert_refused(bare, "INTEGER PRIMARY KEY AUTOINCREMENT")
+    bare.run("DROP TABLE log", "CREATE TABLE log (id INTEGER PRIMARY KEY AUTOINCREMENT,n INTEGER)")
+    everything = "SELECT count(*) FROM sqlite_master"
+    before = bare.count(everything)
+    bare.publish()
+    assert bare.count(everything) == before
+
+
+@for_each(SINGLE_WRITER)
+def test_table_from_which_nothing_is_deleted_needs_no_autoincrement(bare):
+    """Without AUTOINCREMENT a table is published if nothing is ever deleted from it."""
+    bare.run("CREATE TABLE log (id INTEGER PRIMARY KEY, n INTEGER)")
+    bare.publish(append_only=True)
+    bare.assert_news(0, 1)
+    bare.assert_news(2)
+
+
+@pytest.mark.parametrize(
+    ("declaration", "append_only"),
+    [
+        ("id BIGINT PRIMARY KEY, n INTEGER", True),
+        ("id INT PRIMARY KEY, n INTEGER", True),
+        ("id INTEGER UNIQUE, n INTEGER PRIMARY KEY", True),
+        ("id INTEGER PRIMARY KEY, n INTEGER) WITHOUT  ROWID --", True),
+        ("id INTEGER PRIMARY KEY, n INTEGER /* AUTOINCREMENT */", False),
+        ('id INTEGER PRIMARY KEY, n INTEGER, "autoincrement" TEXT', False),
+        ("id INTEGER PRIMARY KEY, n INTEGER -- AUTOINCREMENT\n", False),
+    ],
+)
+@for_each(SINGLE_WRITER)
+def test_key_that_is_not_the_row_id_is_refused(bare, declaration, append_only):
+    """Only INTEGER PRIMARY KEY is the row id, and no comment or name makes it AUTOINCREMENT."""
+    bare.run(f"CREATE TABLE log ({declaration})")
+    complaint = "is not the INTEGER PRIMARY KEY" if append_only else "AUTOINCREMENT"
+    assert_refused(bare, complaint, append_only=append_only)
+
+
+@pytest.mark.parametrize("table", ["log", "other"])
+@shows("an open writer of the table", *ON_SQLITE)
+def test_open_writer_of_sqlite_holds_back_other_writers(log, table):
+    """Beside an open writer, to whatever table, others wait until it has ended; readers read."""
+    log.run("CREATE TABLE other (n integer)")
+    log.write(0)
+    with ThreadPoolExecutor(1) as pool, log.engine.connect() as slow:
+        slow.exec_driver_sql(f"INSERT INTO {table} (n) VALUES (1)")
+        with (
+            connected(log.engine.url, timeout=0.05) as impatient,
+            pytest.raises(OperationalError, match="locked"),
+            impatient.begin() as connection,
+        ):
+            append(connection, 99)
+        waiting = pool.submit(log.write, 2)
+        assert log.news() == [0]
+        assert not waiting.done()
+        slow.commit()
+        waiting.result(DEADLINE)
+    assert log.news() == ([1, 2] if table == "log" else [2])
+
+
+SHOWN.update(
+    (row, case)
+    for row in ("writers wait for each other", "a long transaction elsewhere")
+    for case in ON_SQLITE
+)
+
+
+@shows("COPY, LOAD DATA, INSERT … SELECT", *ON_SQLITE)
+def test_bulk_in_sqlite_is_like_any_insert(log):
+    """Events that are written in bulk are seen in the order in which they were written."""
+    log.run("CREATE TABLE originals (n integer)", "INSERT INTO originals VALUES (1), (2), (3)")
+    log.write(0)
+    log.run("INSERT INTO log (n) SELECT n FROM originals ORDER BY n DESC")
+    log.write(4)
+    assert log.news() == [0, 3, 2, 1, 4]
+
+
+@shows("ON CONFLICT, IGNORE, REPLACE", SINGLE_WRITER)
+def test_row_replaced_has_the_old_number(log):
+    """A row that takes the place of another by its key has its number, behind every cursor."""
+    log.assert_news(0, 1)
+    log.run("INSERT OR REPLACE INTO log (id, n) VALUES (1, 9)")
+    log.assert_news(2)
+    assert log.everything() == [9, 1, 2]
