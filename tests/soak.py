@@ -25,18 +25,17 @@ from pathlib import Path
 import pytest
 from harness import ordering_table
 from harness.databases import mariadb_server, new_database, postgresql_server
-from harness.faults.account import Account
-from harness.faults.every_cut import Case, Framing, async_fetch, sync_fetch
-from harness.faults.findings import Findings
+from harness.faults.account import Account, Findings
+from harness.faults.every_cut import Case, Framing, async_fetch, random_faults, sync_fetch
 from harness.faults.killed_publisher import killed_while_sending
-from harness.faults.random_faults import random_faults
 from harness.kills.torments import TORMENTS, Torment, tormented
 from harness.nginx_paths import Deployment
 from harness.random_requests import fuzz
-from harness.simulation.campaign import simulate
+from harness.simulation.world import simulate
 from harness.soak_histories import KINDS, Histories, Kind
 from harness.spark_kills import killed_streams
-from harness.torture import MIXES, torture, two_crews
+from harness.torture.round import torture
+from harness.torture.writers import MIXES, two_crews
 from rich.console import Console
 
 ROOT = Path(__file__).parents[1]

@@ -13,10 +13,8 @@ from typing import Self
 import httpx
 from sqlalchemy import create_engine, event, make_url, text
 
-from harness.clusters import PATIENCE, Cluster, cluster
-from harness.dumps import restore
-from harness.faults.account import Account
-from harness.faults.findings import Findings, naming
+from harness.databases import PATIENCE, Cluster, cluster, restore
+from harness.faults.account import Account, Findings, naming
 from harness.log import Log
 from harness.ordering_table import (
     GATED,

@@ -1,9 +1,11 @@
-"""Spark for the tests: a session of two cores, and what a driver of its own needs."""
+"""Spark for the tests: a session of two cores, what a driver of its own needs, and checkpoints."""
 
+import json
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from harness.databases import give_up
 from harness.java import java_home
@@ -57,3 +59,19 @@ def spark_session(**settings: str) -> Iterator[object]:
         yield session
     finally:
         session.stop()
+
+
+def write_checkpoint(folder: Path, batches, *, committed: int | None = None, version="v1") -> str:
+    """Write the checkpoint of a stream, and return where it is."""
+    for name in ("offsets", "commits"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    for number, sources in enumerate(batches):
+        named = sources if isinstance(sources, dict) else dict(enumerate(sources))
+        texts = {name: "-" if one is None else json.dumps(one) for name, one in named.items()}
+        lines = [f"{name}:{text}" if version == "v2" else text for name, text in texts.items()]
+        text = "\n".join([version, '{"batchWatermarkMs":0,"conf":{}}', *lines])
+        (folder / "offsets" / str(number)).write_text(text)
+        (folder / "offsets" / f".{number}.crc").write_bytes(b"crc\0")
+    for number in range(len(batches) if committed is None else committed):
+        (folder / "commits" / str(number)).write_text('v1\n{"nextBatchWatermarkMs":0}')
+    return str(folder)

@@ -22,7 +22,7 @@ from typing import Any
 from sqlalchemy import Engine, create_engine, select
 from starlette.applications import Starlette
 
-from harness.faults.findings import Findings, naming
+from harness.faults.account import Findings, naming
 from harness.shop import metadata, orders, place
 from harness.spark import environment, prepare, spark_session
 from harness.waiting import until

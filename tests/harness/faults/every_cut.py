@@ -1,4 +1,6 @@
-"""A feed on a raw socket, whose every byte is known, and answers that break at each of them."""
+"""A feed on a raw socket, whose every byte is known, and answers that break: at each of them, or at
+drawn ones.
+"""
 
 import gzip
 import json
@@ -17,20 +19,21 @@ from itertools import islice
 from socket import socket
 from urllib.parse import parse_qs, urlsplit
 
+import anyio
 import httpx
 from anyio.from_thread import start_blocking_portal
 
 from harness.calling import answer
-from harness.faults.account import Account, until_done
-from harness.faults.findings import Findings, naming
-from harness.faults.proxy import Fault, Plan, Sending
+from harness.faults.account import Account, Findings, naming, until_done
+from harness.faults.proxy import Fault, Plan, Sending, draw
 from harness.web import listening, request_on
 from zeroeventhub import FIRST, AsyncClient, Client, Page
 from zeroeventhub.errors import CutPage, ProtocolError, Unreachable, ZeroEventHubError
 from zeroeventhub.protocol import CAUGHT_UP, FeedInfo
 from zeroeventhub.wire.documents import encode_info
 
-__all__ = ["Case", "Framing", "History", "Origin", "async_fetch", "sync_fetch"]
+__all__ = ["Case", "Framing", "History", "Origin", "async_fetch", "random_faults", "sync_fetch"]
+
 
 CHUNK = 23  # bytes of a chunk: few, so that lines and characters are spread over several
 PATIENCE = 10  # seconds that the client waits for bytes; here they come or do not
@@ -265,3 +268,55 @@ class Case:
     def _name(self, plan: Plan) -> str:
         """Say what does it again."""
         return f"every_cut, {self.framing}, packed={self.packed}, {plan.fault} at {plan.at}"
+
+
+HEAD = 160  # bytes of an answer that are not of its body, about
+
+
+def random_faults(account: Account, framing: Framing, seeds: Iterable[int]) -> Findings:
+    """Read histories whose answers are framed in one way, in a trial for each seed."""
+    found, origin = Findings(), Origin([], framing)
+    with origin.serving() as url, httpx.Client(timeout=PATIENCE) as session:
+        for seed in seeds:
+            name = f"random_faults, seed {seed}, {framing}"
+            dice = random.Random(name)
+            _set_the_scene(origin, dice)
+            way = dice.choices(("in turn", "beside", "async"), (8, 2, 1))[0]
+            packed = dice.random() < 0.5
+            options = {"limit": dice.choice((None, 1, 2, 5, 20))}
+            client = Client(url, session, compressed=packed)
+            read = {
+                "in turn": partial(account.read_in_turn, client, name, **options),
+                "beside": partial(account.read_beside, client, name, **options),
+                "async": partial(
+                    anyio.run, partial(_read_async, account, url, packed), name, options
+                ),
+            }[way]
+            with naming(name):
+                found.counts += until_done(read) + Counter(trials=1)
+            found.counts.update(str(plan.fault) for _, plan in origin.happened)
+            truth = {number: history.numbers for number, history in enumerate(origin.histories)}
+            found.compare(name, truth, account.seen(name), origin.happened)
+    return found
+
+
+async def _read_async(
+    account: Account, url: str, packed: bool, name: str, options: dict[str, int | None]
+) -> None:
+    async with httpx.AsyncClient(timeout=PATIENCE, verify=False) as session:
+        await account.read_async(AsyncClient(url, session, compressed=packed), name, **options)
+
+
+def _set_the_scene(origin: Origin, dice: random.Random) -> None:
+    """Draw the histories, and what will happen to the connections."""
+    partitions = dice.choice((1, 1, 2))
+    origin.chunk = dice.choice((1, 10, 50, 400))
+    origin.histories = [History.drawn(dice, first=1000 * number) for number in range(partitions)]
+    plans = {}
+    for number, history in enumerate(origin.histories):
+        length = HEAD + sum(len(event) + 30 for event in history.events)
+        plans[number] = [
+            draw(dice, dice.randrange(HEAD, length)) for _ in range(dice.randrange(1, 9))
+        ]
+    plans[None] = [draw(dice, 2 * HEAD) for _ in range(dice.randrange(3))]
+    origin.follow(plans)

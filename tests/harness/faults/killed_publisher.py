@@ -20,8 +20,7 @@ import uvicorn
 from sqlalchemy import create_engine, event, insert
 from starlette.applications import Starlette
 
-from harness.faults.account import WIRE, Account, hurry
-from harness.faults.findings import Findings, naming
+from harness.faults.account import WIRE, Account, Findings, hurry, naming
 from harness.nginx_paths import Deployment, deployed, reserved_port
 from harness.shop import metadata, orders
 from zeroeventhub import Client, TableFeed, feed_routes

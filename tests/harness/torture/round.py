@@ -1,24 +1,298 @@
-"""One round: fresh tables, crews that write, readers that page beside them, and a verdict."""
+"""Rounds of torture: crews that write, readers that count, a verdict; and mutants to be caught."""
 
 import os
 import random
 import signal
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Event, Thread
-
-from sqlalchemy import Engine, insert, text
+from threading import Event, Lock, Thread
+from typing import TypeVar
 
 from harness.log import connected
-from harness.torture import tables
-from harness.torture.mutants import Spoil
-from harness.torture.readers import Reader, WatchedFeed, reading_engine
-from harness.torture.writers import WRITERS, Crew, Mix, Written
+from harness.torture.writers import (
+    FEEDS,
+    PARTITIONS,
+    WRITERS,
+    Crew,
+    Mix,
+    Written,
+    create_tables,
+    elsewhere,
+    events,
+    last_numbers,
+    others,
+    published,
+)
 from harness.waiting import until
+from sqlalchemy import Engine, Table, create_engine, event, insert, make_url, text
+
+from zeroeventhub import FIRST
+from zeroeventhub.errors import Diverged, FeedFailure, Unavailable
+from zeroeventhub.protocol import Page
+from zeroeventhub.publisher.bound_feed import BoundFeed
+
+LIMITS = (1, 5, 20, 100)
+HASTE = 1000  # the limit of a reader that has fallen behind
+PATIENCE = 10  # seconds without a new event after which a reader that lacks some is stuck
+READING_PAUSE = 0.005
+"""Seconds at most that a reader dawdles behind a statement, so that writers come in between."""
+
+EXAMPLES = 3
+
+_Answer = TypeVar("_Answer")
+
+
+def reading_engine(url: str, dice: random.Random) -> Engine:
+    """Make an engine whose readers dawdle between any two statements of a read."""
+    sqlite = make_url(url).get_backend_name() == "sqlite"
+    engine = create_engine(url, connect_args={"timeout": 60} if sqlite else {})
+
+    @event.listens_for(engine, "after_cursor_execute")
+    def dawdle(*_: object) -> None:
+        if dice.random() < 0.5:
+            time.sleep(dice.random() * READING_PAUSE)
+
+    return engine
+
+
+class Tally:
+    """Count the events of a reader, in memory for its keys and not for its events.
+
+    The next number of a key is always its last plus one.
+    """
+
+    def __init__(self) -> None:
+        self.events = 0
+        self.twice = 0
+        self.inverted = 0
+        self.examples: list[str] = []
+        self._last: dict[int, int] = {}
+        self._missing: defaultdict[int, set[int]] = defaultdict(set)
+
+    def see(self, key: int, n: int) -> None:
+        """Take an event into account."""
+        self.events += 1
+        last = self._last.get(key, 0)
+        if n == last + 1:
+            self._last[key] = n
+            return
+        if len(self.examples) < EXAMPLES:
+            self.examples.append(f"event {n} of key {key} came behind event {last}")
+        if n > last:
+            self._missing[key].update(range(last + 1, n))
+            self._last[key] = n
+        elif n in self._missing[key]:
+            self._missing[key].remove(n)
+            self.inverted += 1
+        else:
+            self.twice += 1
+
+    def lost(self) -> int:
+        """Count the events that were passed over and have not come since."""
+        return sum(map(len, self._missing.values()))
+
+    def ahead(self, truth: Mapping[int, int]) -> int:
+        """Count the events that are committed and lie behind the last one seen of their key."""
+        return sum(max(0, n - self._last.get(key, 0)) for key, n in truth.items())
+
+    def invented(self, truth: Mapping[int, int]) -> int:
+        """Count the events that were shown and have never been committed."""
+        return sum(max(0, last - truth.get(key, 0)) for key, last in self._last.items())
+
+
+class WatchedFeed:
+    """Read a feed that several readers use, and note when it says less than before."""
+
+    def __init__(self, table: Table, feed: BoundFeed, *, steady: bool = True) -> None:
+        self.table = table
+        self._feed = feed
+        self._steady = steady
+        self._lock = Lock()
+        self._horizon = 0
+        self._answered = False
+        self.went_back: list[str] = []
+        self.fell_silent: list[str] = []
+
+    def read(self, partition: int, cursor: str, limit: int) -> Page | None:
+        """Read a page; None while the feed, which has just started, knows no horizon."""
+        return self._ask(lambda: self._feed.read(partition, cursor, limit))
+
+    def look(self) -> None:
+        """Ask for the horizon, which must not lie below one that was known before."""
+        before = self._horizon
+        if (horizon := self._ask(self._feed.head)) is None:
+            return
+        with self._lock:
+            if self._steady and horizon < before:
+                self.went_back.append(f"{before} to {horizon}")
+            self._horizon = max(self._horizon, horizon)
+
+    def _ask(self, question: Callable[[], _Answer]) -> _Answer | None:
+        try:
+            answer = question()
+        except (FeedFailure, Unavailable) as error:
+            if self._answered or isinstance(error, FeedFailure):
+                self.fell_silent.append(repr(error.__cause__ or error))
+            return None
+        self._answered = True
+        return answer
+
+
+class Reader(Thread):
+    """Read a feed to its end with cursors of its own, and keep a tally."""
+
+    def __init__(self, name: str, feed: WatchedFeed, seed: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self.feed = feed
+        self.tally = Tally()
+        self.stuck = 0
+        self.diverged = 0
+        self.failure: str | None = None
+        self._dice = random.Random(seed)
+        self._cursors = [FIRST] * PARTITIONS
+        self._limits = [1] * PARTITIONS
+        self._ended = Event()
+        self._given_up = Event()
+        self._truth: Mapping[int, int] = {}
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether the reader has met anything that it should not."""
+        return bool(self.tally.examples) or self.failure is not None
+
+    def end(self, truth: Mapping[int, int]) -> None:
+        """Say that the writers have ended, and what the last number of each key is."""
+        self._truth = truth
+        self._ended.set()
+
+    def give_up(self) -> None:
+        """Stop to read, wherever the reader is."""
+        self._given_up.set()
+        if self.ident:
+            self.join(PATIENCE)
+
+    def run(self) -> None:
+        """Read until the writers have ended and nothing more comes."""
+        try:
+            self._read()
+        except Exception as error:  # noqa: BLE001 - the verdict tells it
+            self.diverged = int(isinstance(error, Diverged))
+            self.failure = f"{error!r}, caused by {error.__cause__!r}"
+
+    def _read(self) -> None:
+        moved_at = time.monotonic()
+        while not self._given_up.is_set():
+            ended = self._ended.is_set()
+            if self._sweep():
+                moved_at = time.monotonic()
+                continue
+            if ended:
+                self.stuck = self.tally.ahead(self._truth)
+                if not self.stuck or time.monotonic() - moved_at > PATIENCE:
+                    return
+            time.sleep(0.002)
+
+    def _sweep(self) -> bool:
+        """Read a page of each partition; return whether there was any event."""
+        moved = False
+        for partition in range(PARTITIONS):
+            page = self.feed.read(partition, self._cursors[partition], self._limits[partition])
+            if page is None:
+                continue
+            full = len(page.events) == self._limits[partition]
+            self._limits[partition] = HASTE if full else self._dice.choice(LIMITS)
+            self._cursors[partition] = page.cursor
+            moved = moved or bool(page.events)
+            for event_ in page.events:
+                self.tally.see(event_.data["key"], event_.data["n"])
+        self.feed.look()
+        return moved
+
+
+EARLY = 0.03  # seconds at most between locks that are read too early and the number
+LOCKS = ("pg_locks WHERE", "METADATA_LOCK_INFO", "metadata_locks")
+NUMBER = ("last_value", "SHOW CREATE TABLE")
+
+Spoil = Callable[[Engine], None]
+"""Lets the statements of an engine do something else."""
+
+
+def rewritten(*changes: tuple[str, str], before: str = "") -> Spoil:
+    """Change parts of statements; run a statement of one's own before all."""
+
+    def spoil(engine: Engine) -> None:
+        if before:
+            with engine.begin() as connection:
+                connection.exec_driver_sql(before)
+
+        @event.listens_for(engine, "before_cursor_execute", retval=True)
+        def rewrite(_connection, _cursor, statement, parameters, *_more):
+            for old, new in changes:
+                statement = statement.replace(old, new)
+            return statement, parameters
+
+    return spoil
+
+
+def locks_first(engine: Engine) -> None:
+    """Read the locks some time before the number, and not behind it."""
+    known: list = []
+
+    @event.listens_for(engine, "before_cursor_execute", retval=True)
+    def swap(connection, cursor, statement, parameters, *_more):
+        if any(word in statement for word in LOCKS):
+            known[:] = [(statement, parameters)]
+            if "early" in connection.info:
+                found = connection.info.pop("early")
+                rows = " UNION ALL ".join(f"SELECT {name!r}, {name!r} AS name" for name in found)
+                return rows or "SELECT 1, 1 AS name FROM (SELECT 1) AS nothing WHERE 1 = 0", None
+        elif known and any(word in statement for word in NUMBER):
+            cursor.execute(*known[0])
+            connection.info["early"] = [row[0] for row in cursor.fetchall()]
+            time.sleep(random.random() * EARLY)
+        return statement, parameters
+
+
+_NO_LOCKS = rewritten(("FROM pg_locks WHERE", "FROM pg_locks WHERE false AND"))
+_BACKWARDS = rewritten(
+    (".id\n LIMIT", ".id DESC\n LIMIT"), (".position\n LIMIT", ".position DESC\n LIMIT")
+)
+
+MUTANTS: dict[tuple[str, str, str], Spoil] = {
+    ("postgresql", "observed", "locks read before the number"): locks_first,
+    ("postgresql", "observed", "writers ignored"): _NO_LOCKS,
+    ("postgresql", "gated", "locks read before the number"): locks_first,
+    ("postgresql", "gated", "marks ignored"): _NO_LOCKS,
+    # Positions come from a sequence, and everybody gives them to rows that are free.
+    ("postgresql", "sequenced", "by everybody at once"): rewritten(
+        (" FOR UPDATE SKIP LOCKED", ""),
+        ("ORDER BY number LIMIT amount", "ORDER BY number LIMIT amount FOR UPDATE SKIP LOCKED"),
+        ("state.last + row_number() OVER (ORDER BY number)", "nextval('public.mutant')"),
+        (
+            "state.last := state.last + moved",
+            """state.last := pg_sequence_last_value('public.mutant'::regclass);
+            PERFORM pg_sleep(random() * 0.03)""",
+        ),
+        before="CREATE SEQUENCE IF NOT EXISTS mutant",
+    ),
+    ("postgresql", "sequenced", "low mark that waits for no writer"): rewritten(
+        ("virtualtransaction = ANY (state.holders)", "false"),
+        ("state.low + 1000", "state.low"),
+    ),
+    ("mariadb", "observed", "locks read before the number"): locks_first,
+    ("mariadb", "observed", "prepared transactions forgotten"): rewritten(
+        ("XA RECOVER", "SELECT 1, 2, 3, 4 FROM DUAL WHERE FALSE")
+    ),
+    ("mariadb", "sequenced", "by everybody at once"): rewritten(("FOR UPDATE SKIP LOCKED", "")),
+    ("sqlite", "single-writer", "pages read backwards"): _BACKWARDS,
+    ("sqlite", "sequenced", "pages read backwards"): _BACKWARDS,
+}
+"""What is wrong, by the database and the ordering."""
+
 
 FROZEN = 0.03  # seconds at most that a process is stopped
 JOINING = 60  # seconds after which readers that do not come to an end are given up
@@ -121,10 +395,10 @@ def _prepare(url: str, ordering: str, spoil: Spoil, *, in_wal: bool) -> None:
             with engine.connect() as connection:
                 connection.exec_driver_sql("PRAGMA journal_mode = WAL")
         with engine.begin() as connection:
-            tables.create(connection)
+            create_tables(connection)
         with engine.begin() as connection:
-            for table in tables.FEEDS:
-                tables.published(table, ordering).install(connection)
+            for table in FEEDS:
+                published(table, ordering).install(connection)
 
 
 def _readers(
@@ -132,15 +406,15 @@ def _readers(
 ) -> Iterator[Reader]:
     """Yield readers of feed objects, each of which has an ordering of its own."""
     for table, names in (
-        (tables.events, ["first reader of a shared feed", "second reader of a shared feed"]),
-        (tables.events, ["reader with a feed of its own"]),
-        (tables.others, ["reader of the other feed"]),
-        (tables.events, ["reader that started late"]),
+        (events, ["first reader of a shared feed", "second reader of a shared feed"]),
+        (events, ["reader with a feed of its own"]),
+        (others, ["reader of the other feed"]),
+        (events, ["reader that started late"]),
     ):
         engine = reading_engine(url, random.Random(f"{seed} {names}"))
         stack.callback(engine.dispose)
         spoil(engine)
-        feed = tables.published(table, ordering).bind(engine)
+        feed = published(table, ordering).bind(engine)
         watched = WatchedFeed(table, feed, steady=ordering != "gated")
         for name in names:
             yield Reader(name, watched, f"{seed} {name}")
@@ -231,9 +505,9 @@ def _clear(engine: Engine) -> None:
 def _judge(engine: Engine, readers: Sequence[Reader], verdict: Verdict) -> None:
     """Let the readers come to the end beside an open writer of another table, and judge them."""
     with engine.connect() as connection:
-        truths = {table: tables.truth(connection, table) for table in tables.FEEDS}
+        truths = {table: last_numbers(connection, table) for table in FEEDS}
         if engine.dialect.name != "sqlite":
-            connection.execute(insert(tables.elsewhere).values(n=1))
+            connection.execute(insert(elsewhere).values(n=1))
         for reader in readers:
             reader.end(truths[reader.feed.table])
         for reader in readers:

@@ -1,4 +1,4 @@
-"""Writers that hurt: the kinds of their transactions, and the processes that they live in."""
+"""Writers that hurt: their tables, the kinds of their transactions, and their processes."""
 
 import random
 import socket
@@ -16,13 +16,98 @@ from typing import NamedTuple
 
 import psycopg
 import sqlalchemy as sa
-from sqlalchemy import Connection, Engine, Table, event, insert, select, text
+from harness.log import decide
+from sqlalchemy import Column, Connection, Engine, Integer, Table, event, func, insert, select, text
 from sqlalchemy.dialects import mysql, postgresql
 from sqlalchemy.exc import DBAPIError
 
-from harness.log import decide
-from harness.torture import tables
-from harness.torture.tables import KEYS, NUMBERS, PARTITIONS, events, keys, numbers
+from zeroeventhub import TableFeed
+
+PARTITIONS = 3
+KEYS_OF_A_FEED = 12
+NUMBERS = 1000
+
+metadata = sa.MetaData()
+
+
+def _table(name: str, *columns: str, nullable: bool = True) -> Table:
+    return Table(
+        name,
+        metadata,
+        Column("id", sa.BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+        *(Column(column, Integer, nullable=nullable) for column in columns),
+        sqlite_autoincrement=True,
+    )
+
+
+# A transaction may write to both feeds; the first of them has the readers that share one object.
+events, others = FEEDS = [
+    _table(name, "part", "key", "n", nullable=False) for name in ("events", "others")
+]
+for _feed in FEEDS:
+    _feed.append_constraint(sa.UniqueConstraint("key", "n"))
+    sa.Index(f"{_feed.name}_by_part", _feed.c.part, _feed.c.id)
+
+# Who writes an event of a key counts here first, in the same transaction: writers of a key take
+# turns, and n rises in the order of their commits, without gaps.
+keys = Table(
+    "keys",
+    metadata,
+    Column("key", Integer, primary_key=True, autoincrement=False),
+    Column("n", Integer, nullable=False),
+)
+KEYS = {
+    feed: range(index * KEYS_OF_A_FEED, (index + 1) * KEYS_OF_A_FEED)
+    for index, feed in enumerate(FEEDS)
+}
+
+# A row of requests becomes an event by a trigger.
+requests = _table("requests", "part", "key", "n")
+elsewhere = _table("elsewhere", "n")
+numbers = Table("numbers", metadata, Column("n", Integer, primary_key=True, autoincrement=False))
+
+_TRIGGERS = {
+    "postgresql": """CREATE FUNCTION answer() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN
+            INSERT INTO events (part, key, n) VALUES (NEW.part, NEW.key, NEW.n);
+            RETURN NULL;
+        END $$;
+        CREATE TRIGGER answer AFTER INSERT ON requests FOR EACH ROW EXECUTE FUNCTION answer()""",
+    "mariadb": """CREATE TRIGGER answer AFTER INSERT ON requests FOR EACH ROW
+        INSERT INTO events (part, `key`, n) VALUES (NEW.part, NEW.`key`, NEW.n)""",
+    "sqlite": """CREATE TRIGGER answer AFTER INSERT ON requests BEGIN
+        INSERT INTO events (part, key, n) VALUES (NEW.part, NEW.key, NEW.n);
+        END""",
+}
+for _dialect, _statement in _TRIGGERS.items():
+    sa.event.listen(metadata, "after_create", sa.DDL(_statement).execute_if(dialect=_dialect))
+
+
+def create_tables(connection: Connection) -> None:
+    """Create the tables, with every key at zero."""
+    metadata.create_all(connection)
+    every = [key for of_feed in KEYS.values() for key in of_feed]
+    connection.execute(insert(keys), [{"key": key, "n": 0} for key in every])
+    connection.execute(insert(numbers), [{"n": n} for n in range(1, NUMBERS + 1)])
+
+
+def published(table: Table, ordering: str) -> TableFeed:
+    """Publish a table of events in one of the orderings."""
+    columns = {"position": "id", "data": ["key", "n"], "partition": "part"}
+    return TableFeed(table, ordering=ordering, partitions=PARTITIONS, **columns)
+
+
+def last_numbers(connection: Connection, feed: Table) -> dict[int, int]:
+    """Return the last number of each key; every number from one up to it has been committed."""
+    counted = sa.select(feed.c.key, func.max(feed.c.n), func.min(feed.c.n), func.count()).group_by(
+        feed.c.key
+    )
+    last = {}
+    for key, highest, lowest, number in connection.execute(counted):
+        assert (lowest, highest) == (1, number), f"key {key} of {feed} has gaps of its own"
+        last[key] = highest
+    return last
+
 
 PATIENCE = 60
 """Seconds after which writers that do not come to an end, or to their turn, are given up."""
@@ -50,6 +135,13 @@ class Mix(NamedTuple):
     fast: int = 16
     bulk: int = 0
     rest: float = 0.1
+
+
+MIXES = {"postgresql": Mix(), "mariadb": Mix(), "sqlite": Mix(hurting=6, fast=4)}
+"""The writers that each database bears: those of SQLite stand in one queue."""
+
+LIGHT = Mix(hurting=4, fast=16, rest=0.02)
+"""The writers that mutants are caught by: fast ones, and few that hold everybody back."""
 
 
 @dataclass
@@ -185,7 +277,7 @@ Kind = Callable[[Writer], None]  # writes a transaction, and leaves its end to t
 
 def early_write(writer: Writer) -> None:
     """Write elsewhere first and think, so that the transaction is older than its number."""
-    writer.connection.execute(insert(tables.elsewhere).values(n=1))
+    writer.connection.execute(insert(elsewhere).values(n=1))
     writer.pause(THINKING)
     writer.append()
 
@@ -216,8 +308,8 @@ def two_feeds(writer: Writer) -> None:
     for key in writer.keys(2):
         writer.append(key)
     writer.pause(THINKING / 5)
-    for key in writer.keys(2, tables.others):
-        writer.append(key, feed=tables.others)
+    for key in writer.keys(2, others):
+        writer.append(key, feed=others)
 
 
 def savepoints(writer: Writer) -> None:
@@ -241,7 +333,7 @@ def select_into(writer: Writer) -> None:
 
 def by_trigger(writer: Writer) -> None:
     """Write to a table whose trigger writes the event."""
-    writer.connection.execute(insert(tables.requests), writer.rows(2))
+    writer.connection.execute(insert(requests), writer.rows(2))
     writer.pause(THINKING / 5)
 
 

@@ -7,7 +7,7 @@ import pytest
 from harness.command_line import invoke
 from harness.readers import mounted
 from harness.shop import metadata, orders
-from harness.spark_checkpoint import write_checkpoint
+from harness.spark import write_checkpoint
 from harness.statements import scalars
 from harness.stores import NAME, call, claim, enter, load, move, new_store
 from sqlalchemy import insert, text

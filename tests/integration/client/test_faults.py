@@ -2,9 +2,8 @@
 
 import pytest
 from harness.faults.account import Account
-from harness.faults.every_cut import Case, Framing, async_fetch, sync_fetch
+from harness.faults.every_cut import Case, Framing, async_fetch, random_faults, sync_fetch
 from harness.faults.killed_publisher import PARSERS, killed_while_sending
-from harness.faults.random_faults import random_faults
 from harness.nginx_paths import Deployment
 
 

@@ -7,8 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 import sqlalchemy as sa
-from harness.databases import new_database
-from harness.dumps import restore
+from harness.databases import new_database, restore
 from harness.log import connected
 from harness.shop import metadata, orders
 from harness.soak_histories import KINDS, Histories

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from harness.spark_checkpoint import write_checkpoint
+from harness.spark import write_checkpoint
 
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.spark.offsets import Offsets, committed_offsets

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 from harness.kills.lives import zygote
-from harness.kills.scene import scene
-from harness.kills.torments import TORMENTS
+from harness.kills.torments import TORMENTS, scene
 
 SEED = 1
 

@@ -1,7 +1,7 @@
 """Fixtures of the tests that show the table in docs/ordering.md."""
 
 import pytest
-from harness.clusters import cluster
+from harness.databases import cluster
 from harness.log import Log, connected
 
 

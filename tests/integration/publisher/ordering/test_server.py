@@ -3,8 +3,7 @@
 from contextlib import contextmanager, nullcontext
 
 import pytest
-from harness.databases import new_database
-from harness.dumps import restore
+from harness.databases import new_database, restore
 from harness.log import LOG, Log, append, connected, prepared
 from harness.ordering_table import (
     ALL,

@@ -2,11 +2,8 @@
 
 import pytest
 from harness.ordering_table import ALL, GATED, SEQUENCED_MARIADB, SEQUENCED_SQLITE, for_each
-from harness.torture import LIGHT, MIXES, Mix, torture, two_crews
-from harness.torture.mutants import MUTANTS
-from harness.torture.readers import Tally, WatchedFeed
-from harness.torture.tables import events
-from harness.torture.writers import HURTING
+from harness.torture.round import MUTANTS, Tally, WatchedFeed, torture
+from harness.torture.writers import HURTING, LIGHT, MIXES, Mix, events, two_crews
 
 from zeroeventhub.errors import Unavailable
 

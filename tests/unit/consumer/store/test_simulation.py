@@ -1,7 +1,7 @@
 """A simulated world of consumers, in which everything goes wrong and nothing may be lost."""
 
 import pytest
-from harness.simulation.campaign import retrace, simulate
+from harness.simulation.world import retrace, simulate
 
 SEEDS = range(1_000)  # as many as go by in seconds
 
