@@ -3,20 +3,16 @@
 import sys
 import threading
 from datetime import timedelta
-from multiprocessing import get_context
 
 from sqlalchemy import NullPool, create_engine
 
+from harness.forks import forks
 from harness.kills.points import Points, arguments, kill
 from harness.log import LOG
 from zeroeventhub import Retention, TableFeed
 from zeroeventhub.archive import Archive, objects
 
 PATIENCE = 60  # seconds that a process may take
-
-_forks = get_context("forkserver")
-# What they do, imported once for all of them.
-_forks.set_forkserver_preload(["harness.killed"])
 
 
 def source(ordering, archive=None):
@@ -46,7 +42,7 @@ def erase(feed, archive, ids):
 
 def until_killed(do, *arguments):
     """Do something in a process of its own, which kills itself at a point."""
-    life = _forks.Process(target=do, args=arguments)
+    life = forks(__name__).Process(target=do, args=arguments)
     life.start()
     life.join(PATIENCE)
     code = life.exitcode
