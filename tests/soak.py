@@ -35,7 +35,7 @@ from harness.simulation.world import simulate
 from harness.soak_histories import KINDS, Histories, Kind
 from harness.spark_kills import killed_streams
 from harness.torture.round import torture
-from harness.torture.writers import MIXES, two_crews
+from harness.torture.writers import MIXES
 from rich.console import Console
 
 ROOT = Path(__file__).parents[1]
@@ -225,25 +225,24 @@ def _torment(soak: Soak, torment: Torment, name: str, full: int) -> str:
 def orderings(soak: Soak) -> Iterator[str]:
     """Torture every ordering with writers that hurt until readers have verified enough events."""
     cases = [case for case in ordering_table.ALL if case.database in soak.databases]
-    with two_crews() as crews:
-        for case in cases:
-            enough = 10_000_000 // len(cases)
+    for case in cases:
+        enough = 10_000_000 // len(cases)
 
-            def verify(case: ordering_table.Case = case, size: int = soak.size(enough)) -> Done:
-                mix = MIXES[case.database]._replace(bulk=3, rest=0.02)
-                events, complaints = 0, []
-                for seed in count(soak.seed):
-                    with soak.databases[case.database]() as url:
-                        options = {"seed": seed, "seconds": ROUND, "mix": mix}
-                        verdict = torture(url, case.ordering, crews, **options)
-                    events += verdict.events
-                    complaints += [f"seed {seed}: {found}" for found in verdict.complaints]
-                    soak.tell(f"{case.ordering} on {case.database}: {events:,} of {size:,} events")
-                    if events >= size:
-                        break
-                return events, complaints
+        def verify(case: ordering_table.Case = case, size: int = soak.size(enough)) -> Done:
+            mix = MIXES[case.database]._replace(bulk=3, rest=0.02)
+            events, complaints = 0, []
+            for seed in count(soak.seed):
+                with soak.databases[case.database]() as url:
+                    options = {"seed": seed, "seconds": ROUND, "mix": mix}
+                    verdict = torture(url, case.ordering, **options)
+                events += verdict.events
+                complaints += [f"seed {seed}: {found}" for found in verdict.complaints]
+                soak.tell(f"{case.ordering} on {case.database}: {events:,} of {size:,} events")
+                if events >= size:
+                    break
+            return events, complaints
 
-            yield soak.row("", f"events, {case.ordering}", case.database, verify, enough)
+        yield soak.row("", f"events, {case.ordering}", case.database, verify, enough)
 
 
 def requests(soak: Soak) -> Iterator[str]:

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from harness.log import connected
 from harness.torture.writers import (
+    CREWS,
     FEEDS,
     PARTITIONS,
     WRITERS,
@@ -346,7 +347,6 @@ class Verdict:
 def torture(
     url: str,
     ordering: str,
-    crews: Sequence[Crew],
     *,
     seed: int,
     seconds: float,
@@ -371,7 +371,7 @@ def torture(
             with suppress(AssertionError):
                 until(is_wrong, "a mistake is seen", seconds / 2)
 
-        with _writing(engine, crews, mix, str(seed), verdict):
+        with _writing(engine, mix, str(seed), verdict):
             for reader in readers[:-1]:
                 reader.start()
             write_on()
@@ -421,9 +421,7 @@ def _readers(
 
 
 @contextmanager
-def _writing(
-    engine: Engine, crews: Sequence[Crew], mix: Mix, seed: str, verdict: Verdict
-) -> Iterator[None]:
+def _writing(engine: Engine, mix: Mix, seed: str, verdict: Verdict) -> Iterator[None]:
     """Let the crews write, and freeze them now and then."""
 
     def victims() -> Iterable[int]:
@@ -432,10 +430,9 @@ def _writing(
             yield from _backends(engine)
 
     url = engine.url.render_as_string(hide_password=False)
+    crews = [Crew(url, seed, mix, index) for index in range(CREWS)]
     try:
         with _freezing(victims, f"{seed} freezer"):
-            for index, crew in enumerate(crews):
-                crew.begin(url, seed, mix, index, len(crews))
             yield
     finally:
         written = [one for crew in crews for one in crew.end()]

@@ -6,16 +6,17 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import count
-from multiprocessing import get_context
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection as Line
 from threading import Event, Thread
 from typing import NamedTuple
 
 import psycopg
 import sqlalchemy as sa
+from harness.forks import forks
 from harness.log import decide
 from sqlalchemy import Column, Connection, Engine, Integer, Table, event, func, insert, select, text
 from sqlalchemy.dialects import mysql, postgresql
@@ -473,60 +474,40 @@ HURTING: dict[str, tuple[Kind, ...]] = {
 """The kinds of each database that take time and other liberties."""
 
 
-class Crew:
-    """Hold a process whose threads write while a round lasts, warm from round to round."""
+CREWS = 2  # processes of a round: many writers need more than one interpreter
 
-    def __init__(self) -> None:
-        context = get_context("spawn")
-        self._line, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
+
+class Crew:
+    """A process whose threads write a part of a mix."""
+
+    def __init__(self, *assignment: object) -> None:
+        self._line, theirs = Pipe()
+        arguments = (theirs, *assignment)
+        self._process = forks(__name__).Process(target=_work, args=arguments, daemon=True)
         self._process.start()
         self.pid: int = self._process.pid
         theirs.close()
 
-    def begin(self, *assignment: object) -> None:
-        """Start to write a crew's part of a mix."""
-        self._line.send(assignment)
-
     def end(self) -> list[Written]:
-        """Stop to write; return what each writer has written."""
-        self._line.send(None)
-        if not self._line.poll(2 * PATIENCE):
-            raise TimeoutError("The writers did not come to an end.")
-        return self._line.recv()
-
-    def close(self) -> None:
-        """End the process."""
-        self._line.close()
-        self._process.kill()
-        self._process.join()
+        """End the process; return what each writer has written."""
+        try:
+            self._line.send(None)
+            if not self._line.poll(2 * PATIENCE):
+                raise TimeoutError("The writers did not come to an end.")
+            return self._line.recv()
+        finally:
+            self._process.kill()
+            self._process.join()
 
 
-@contextmanager
-def two_crews() -> Iterator[list[Crew]]:
-    """Hold two processes of writers: many writers need more than one interpreter."""
-    with ExitStack() as stack:
-        yield [stack.enter_context(closing(Crew())) for _ in range(2)]
-
-
-def _serve(line: Line) -> None:
-    """Write as assigned until the other end of the line is closed."""
-    try:
-        while True:
-            line.send(_work(line, line.recv()))
-    except (EOFError, KeyboardInterrupt):
-        return
-
-
-def _work(line: Line, assignment: tuple[str, str, Mix, int, int]) -> list[Written]:
-    url, seed, mix, index, crews = assignment
+def _work(line: Line, url: str, seed: str, mix: Mix, index: int) -> None:
     engine = _engine(url, random.Random(seed))
     stop = Event()
     kinds = (HURTING[engine.dialect.name], (one_row_transactions,), (bulk,))
     staff = [
         (chosen, number > 0)
         for chosen, size in zip(kinds, mix[:3], strict=True)
-        for number in range(len(range(index, size, crews)))
+        for number in range(len(range(index, size, CREWS)))
     ]
     writers = [
         Writer(
@@ -534,7 +515,7 @@ def _work(line: Line, assignment: tuple[str, str, Mix, int, int]) -> list[Writte
             chosen,
             random.Random(f"{seed} {index} {number}"),
             # Keys of one's own: no two writers of any crew have a remainder in common.
-            count(FIRST_OWN_KEY + index + number * crews, 1000),
+            count(FIRST_OWN_KEY + index + number * CREWS, 1000),
             mix.rest,
             ebbs,
             stop,
@@ -551,7 +532,7 @@ def _work(line: Line, assignment: tuple[str, str, Mix, int, int]) -> list[Writte
         for thread in threads:
             thread.join(PATIENCE)
         engine.dispose()
-    return [writer.written for writer in writers]
+    line.send([writer.written for writer in writers])
 
 
 def _engine(url: str, dice: random.Random) -> Engine:

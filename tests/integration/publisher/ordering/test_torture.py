@@ -3,7 +3,7 @@
 import pytest
 from harness.ordering_table import ALL, GATED, SEQUENCED_MARIADB, SEQUENCED_SQLITE, for_each
 from harness.torture.round import MUTANTS, Tally, WatchedFeed, torture
-from harness.torture.writers import HURTING, LIGHT, MIXES, Mix, events, two_crews
+from harness.torture.writers import HURTING, LIGHT, MIXES, Mix, events
 
 from zeroeventhub.errors import Unavailable
 
@@ -22,32 +22,25 @@ PATIENT = {
 """Mutants that err too seldom to be caught in a second."""
 
 
-@pytest.fixture(scope="module")
-def crews():
-    """Two processes of writers."""
-    with two_crews() as crews:
-        yield crews
-
-
 @pytest.mark.slow
 @for_each(*ALL, later=(GATED, SEQUENCED_SQLITE, SEQUENCED_MARIADB))
-def test_ordering_keeps_its_word_for_a_moment(request, case, crews):
+def test_ordering_keeps_its_word_for_a_moment(request, case):
     """Beside a few writers every reader sees every event once, each key in order."""
     url = request.getfixturevalue(f"{case.database}_url")
-    verdict = torture(url, case.ordering, crews, seed=0, seconds=0.5, mix=FEW)
+    verdict = torture(url, case.ordering, seed=0, seconds=0.5, mix=FEW)
     assert verdict.complaints == []
 
 
 @pytest.mark.test_all
 @pytest.mark.parametrize("seed", range(2))
 @for_each(*ALL)
-def test_ordering_keeps_its_word(request, case, crews, seed):
+def test_ordering_keeps_its_word(request, case, seed):
     """Beside all kinds of writers every reader sees every event once, each key in order."""
     url, mix = request.getfixturevalue(f"{case.database}_url"), MIXES[case.database]
     missing = {kind.__name__ for kind in HURTING[case.database]} - {"killed"}
     for again in range(3):  # a slow machine does not come to all of them in one run
         number = seed + 100 * again
-        verdict = torture(url, case.ordering, crews, seed=number, seconds=5, mix=mix)
+        verdict = torture(url, case.ordering, seed=number, seconds=5, mix=mix)
         assert verdict.complaints == []
         missing -= {*verdict.kinds}
         if not missing:
@@ -63,10 +56,10 @@ def test_ordering_keeps_its_word(request, case, crews, seed):
         for mutant in MUTANTS
     ],
 )
-def test_mutant_is_caught(request, database, ordering, mutant, crews):
+def test_mutant_is_caught(request, database, ordering, mutant):
     """An ordering with one thing wrong loses, repeats, moves or inverts events, and is caught."""
     url, spoil = request.getfixturevalue(f"{database}_url"), MUTANTS[database, ordering, mutant]
-    verdict = torture(url, ordering, crews, seed=0, seconds=CATCHING, mix=LIGHT, spoil=spoil)
+    verdict = torture(url, ordering, seed=0, seconds=CATCHING, mix=LIGHT, spoil=spoil)
     assert verdict.counts.keys() & {"lost", "twice", "inverted", "diverged"}
 
 
