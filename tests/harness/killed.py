@@ -42,7 +42,7 @@ def erase(feed, archive, ids):
 
 def until_killed(do, *arguments):
     """Do something in a process of its own, which kills itself at a point."""
-    life = forks(__name__).Process(target=do, args=arguments)
+    life = forks().Process(target=do, args=arguments)
     life.start()
     life.join(PATIENCE)
     code = life.exitcode

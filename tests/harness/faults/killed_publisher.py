@@ -80,7 +80,7 @@ def _publishing(
         listening.bind(("127.0.0.1", port))
         listening.listen()
         arguments = (listening, database, parser, strike)
-        process = forks(__name__).Process(target=_publish, args=arguments, daemon=True)
+        process = forks().Process(target=_publish, args=arguments, daemon=True)
         process.start()
     try:
         yield

@@ -483,7 +483,7 @@ class Crew:
     def __init__(self, *assignment: object) -> None:
         self._line, theirs = Pipe()
         arguments = (theirs, *assignment)
-        self._process = forks(__name__).Process(target=_work, args=arguments, daemon=True)
+        self._process = forks().Process(target=_work, args=arguments, daemon=True)
         self._process.start()
         self.pid: int = self._process.pid
         theirs.close()
