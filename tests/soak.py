@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -49,9 +50,6 @@ CHUNK = 500
 ROUND = 6
 """Seconds of a round in which an ordering is tortured."""
 
-Done = tuple[int, list[str]]
-"""How much was done, and what was wrong."""
-
 
 @dataclass
 class Soak:
@@ -76,14 +74,18 @@ class Soak:
         self.console.print(progress, highlight=False)
 
     def row(
-        self, code: str, what: str, where: str, work: Callable[[], Done], size: int | None = None
+        self,
+        key: tuple[str, str, str],
+        find: Callable[[], Findings],
+        counted: str,
+        size: int | None = None,
     ) -> str:
-        """Do some work, and return its row of the table; a size says that seeds draw what is done.
+        """Find something; return its row of the table. A size says that seeds draw what is done.
 
         Without one, what there is to do is all that is done. What was done at this commit is not
         done again, and has no row.
         """
-        key, commit = (code, what, where), _commit()
+        commit, (_, what, where) = _commit(), key
         if self.share >= 1 and any(
             _key(row) == key and row.endswith(f" {commit} |\n") for row in _reported()
         ):
@@ -91,7 +93,8 @@ class Soak:
             return ""
         self.tell(f"{what} {where}")
         started = time.monotonic()
-        done, complaints = work()
+        found = find()
+        done, complaints = found.counts[counted], found.complaints
         seconds = f"{time.monotonic() - started:,.0f}"
         for complaint in complaints:
             self.console.print(complaint, style="red", markup=False, highlight=False)
@@ -106,25 +109,20 @@ class Soak:
         return row
 
 
-def _counted(find: Callable[[], Findings], what: str) -> Done:
-    """Find something, and say how much of it was done."""
-    found = find()
-    return found.counts[what], found.complaints
-
-
 def simulation(soak: Soak) -> Iterator[str]:
     """Let consumers, networks and stores happen by seeds, in virtual time."""
 
-    def work() -> Done:
+    def find() -> Findings:
         seeds = soak.seeds(1_000_000)
         chunks = [seeds[start : start + CHUNK] for start in range(0, len(seeds), CHUNK)]
         with ProcessPoolExecutor() as pool:
             failures = [
                 each for part in pool.map(simulate, chunks) for each in part.failures.items()
             ]
-        return len(seeds), [f"seed {seed}: {what}" for seed, what in failures]
+        wrong = [f"seed {seed}: {what}" for seed, what in failures]
+        return Findings(Counter(worlds=len(seeds)), wrong)
 
-    yield soak.row("R8", "simulated worlds", "", work, 1_000_000)
+    yield soak.row(("R8", "simulated worlds", ""), find, "worlds", 1_000_000)
 
 
 def wire(soak: Soak) -> Iterator[str]:
@@ -137,11 +135,11 @@ def wire(soak: Soak) -> Iterator[str]:
             "every byte, whole consumer": partial(_with_account, folder, consume),
         }
         for what, find in everywhere.items():
-            yield soak.row("R1", what, "sqlite", partial(_counted, find, "trials"))
+            yield soak.row(("R1", what, "sqlite"), find, "trials")
         for framing in Framing:
             draw = partial(random_faults, framing=framing, seeds=soak.seeds(10_000))
-            work = partial(_counted, partial(_with_account, folder, draw), "trials")
-            yield soak.row("R2", f"random faults, {framing}", "sqlite", work, 10_000)
+            find = partial(_with_account, folder, draw)
+            yield soak.row(("R2", f"random faults, {framing}", "sqlite"), find, "trials", 10_000)
 
 
 def _every_byte(breaking: Callable[..., None], *arguments: object) -> Findings:
@@ -168,8 +166,8 @@ def publishers(soak: Soak) -> Iterator[str]:
     with tempfile.TemporaryDirectory() as folder:
         for deployment in Deployment:
             arguments = (deployment, _in(folder), count(soak.seed), soak.size(1_000))
-            work = partial(_counted, partial(killed_while_sending, *arguments), "kills")
-            yield soak.row("R4", "killed publishers", deployment, work, 1_000)
+            find = partial(killed_while_sending, *arguments)
+            yield soak.row(("R4", "killed publishers", deployment), find, "kills", 1_000)
 
 
 def histories(soak: Soak) -> Iterator[str]:
@@ -185,8 +183,9 @@ def histories(soak: Soak) -> Iterator[str]:
     with Histories.open(soak.databases) as here:
         for kind in KINDS:
             where = ", ".join(dict.fromkeys(case.database for case in here.cases(kind)))
-            work = partial(_counted, partial(befall, here, kind), "rounds")
-            yield soak.row("R6", kind.name, where, work, kind.size)
+            yield soak.row(
+                ("R6", kind.name, where), partial(befall, here, kind), "rounds", kind.size
+            )
 
 
 def kills(soak: Soak) -> Iterator[str]:
@@ -218,8 +217,8 @@ def _torments(soak: Soak, code: str) -> Iterator[str]:
 
 def _torment(soak: Soak, torment: Torment, name: str, full: int) -> str:
     options = {"size": soak.size(full), "seed": soak.seed, "tell": soak.tell}
-    work = partial(tormented, torment, name, soak.databases[name], **options)
-    return soak.row(torment.row, torment.name, name, work, full)
+    find = partial(tormented, torment, name, soak.databases[name], **options)
+    return soak.row((torment.row, torment.name, name), find, "done", full)
 
 
 def orderings(soak: Soak) -> Iterator[str]:
@@ -228,30 +227,29 @@ def orderings(soak: Soak) -> Iterator[str]:
     for case in cases:
         enough = 10_000_000 // len(cases)
 
-        def verify(case: ordering_table.Case = case, size: int = soak.size(enough)) -> Done:
+        def verify(case: ordering_table.Case = case, size: int = soak.size(enough)) -> Findings:
             mix = MIXES[case.database]._replace(bulk=3, rest=0.02)
-            events, complaints = 0, []
-            for seed in count(soak.seed):
-                with soak.databases[case.database]() as url:
-                    options = {"seed": seed, "seconds": ROUND, "mix": mix}
-                    verdict = torture(url, case.ordering, **options)
-                events += verdict.events
-                complaints += [f"seed {seed}: {found}" for found in verdict.complaints]
+            found = Findings()
+            seeds = count(soak.seed)
+            while (events := found.counts["events"]) < size:
                 soak.tell(f"{case.ordering} on {case.database}: {events:,} of {size:,} events")
-                if events >= size:
-                    break
-            return events, complaints
+                with soak.databases[case.database]() as url:
+                    options = {"seed": (seed := next(seeds)), "seconds": ROUND, "mix": mix}
+                    verdict = torture(url, case.ordering, **options)
+                found.counts["events"] += verdict.events
+                found.complaints += [f"seed {seed}: {wrong}" for wrong in verdict.complaints]
+            return found
 
-        yield soak.row("", f"events, {case.ordering}", case.database, verify, enough)
+        yield soak.row(("", f"events, {case.ordering}", case.database), verify, "events", enough)
 
 
 def requests(soak: Soak) -> Iterator[str]:
     """Ask feeds what no client should, and see that no answer fails or says what it must not."""
 
-    def work() -> Done:
-        return fuzz(soak.size(1_000_000), soak.seed).total(), []
+    def find() -> Findings:
+        return Findings(Counter(requests=fuzz(soak.size(1_000_000), soak.seed).total()))
 
-    yield soak.row("R12", "requests made up", "sqlite", work, 1_000_000)
+    yield soak.row(("R12", "requests made up", "sqlite"), find, "requests", 1_000_000)
 
 
 def spark(soak: Soak) -> Iterator[str]:
@@ -259,9 +257,8 @@ def spark(soak: Soak) -> Iterator[str]:
     if "postgresql" in soak.databases:
         with soak.databases["postgresql"]() as url, tempfile.TemporaryDirectory() as folder:
             options = {"seed": soak.seed, "kills": soak.size(20), "tell": soak.tell}
-            kill = partial(killed_streams, url, Path(folder), **options)
-            work = partial(_counted, kill, "kills")
-            yield soak.row("R16", "drivers killed", "postgresql", work, 20)
+            find = partial(killed_streams, url, Path(folder), **options)
+            yield soak.row(("R16", "drivers killed", "postgresql"), find, "kills", 20)
 
 
 PARTS = {

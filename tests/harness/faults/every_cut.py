@@ -22,11 +22,11 @@ from urllib.parse import parse_qs, urlsplit
 import anyio
 import httpx
 from anyio.from_thread import start_blocking_portal
-
 from harness.calling import answer
 from harness.faults.account import Account, Findings, naming, until_done
 from harness.faults.proxy import Fault, Plan, Sending, draw
 from harness.web import listening, request_on
+
 from zeroeventhub import FIRST, AsyncClient, Client, Page
 from zeroeventhub.errors import CutPage, ProtocolError, Unreachable, ZeroEventHubError
 from zeroeventhub.protocol import CAUGHT_UP, FeedInfo

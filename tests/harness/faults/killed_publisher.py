@@ -14,14 +14,14 @@ from pathlib import Path
 
 import httpx
 import uvicorn
-from sqlalchemy import create_engine
-from starlette.applications import Starlette
-
 from harness.faults.account import WIRE, Account, Findings, naming
 from harness.forks import forks
 from harness.nginx_paths import Deployment, deployed, reserved_port
 from harness.shop import metadata, orders
 from harness.statements import add
+from sqlalchemy import create_engine
+from starlette.applications import Starlette
+
 from zeroeventhub import Client, TableFeed, feed_routes
 
 __all__ = ["PARSERS", "killed_while_sending"]

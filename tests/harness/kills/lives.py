@@ -21,12 +21,12 @@ from typing import Any
 
 import anyio.lowlevel
 import httpx
+from harness.kills.points import Points, arguments, freeze, kill, terminate
+from harness.kills.script import NAME, Script, number_of, write
 from sqlalchemy import Connection, Engine, create_engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from harness.kills.points import Points, arguments, freeze, kill, terminate
-from harness.kills.script import NAME, Script, number_of, write
 from zeroeventhub import (
     AsyncClient,
     AsyncConsumer,

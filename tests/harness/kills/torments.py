@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from sqlalchemy import URL, create_engine, make_url
-from starlette.applications import Starlette
-
 from harness.faults.account import Findings
 from harness.kills.lives import End, Life, Zygote, zygote
 from harness.kills.points import arguments
 from harness.kills.script import Ledger, Script, ScriptedFeed
 from harness.web import listening, serving
+from sqlalchemy import URL, create_engine, make_url
+from starlette.applications import Starlette
+
 from zeroeventhub import Failures, feed_routes
 
 ENDLESS = 10**6  # more events than any consumer here can read
@@ -335,22 +335,22 @@ def tormented(
     size: int,
     seed: int,
     tell: Callable[[str], None],
-) -> tuple[int, list[str]]:
-    """Do it on one database until it is enough, or something is wrong; return how much, and what.
+) -> Findings:
+    """Do it on one database until it is enough, or something is wrong; return how much was done.
 
     A seed is that of the first round, and after each round `tell` hears how far it is.
     """
-    done, complaints = 0, []
+    all_found = Findings()
     with zygote() as mother, ExitStack() as stack:
         scenes: dict[Script, Scene] = {}
         for number, (name, kind) in enumerate(cycle(torment.kinds.items()), seed):
-            if done >= size or complaints:
+            if all_found.counts["done"] >= size or all_found.complaints:
                 break
             if kind.script not in scenes:
                 url = stack.enter_context(new_database())
                 scenes[kind.script] = stack.enter_context(scene(mother, url, kind.script))
             found = torment.round(scenes[kind.script], kind, number)
-            complaints += [f"{name}, seed {number}: {complaint}" for complaint in found.complaints]
-            done += sum(found.counts[deed] for deed in torment.deeds)
-            tell(f"{torment.name} on {database}: {done:,} of {size:,}")
-    return done, complaints
+            all_found.complaints += [f"{name}, seed {number}: {one}" for one in found.complaints]
+            all_found.counts["done"] += sum(found.counts[deed] for deed in torment.deeds)
+            tell(f"{torment.name} on {database}: {all_found.counts['done']:,} of {size:,}")
+    return all_found

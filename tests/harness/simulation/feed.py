@@ -4,6 +4,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, replace
 
 from harness.simulation.clock import Violation
+
 from zeroeventhub import FIRST, FeedInfo, Page, Partition
 from zeroeventhub.errors import TokenChanged
 from zeroeventhub.protocol import CAUGHT_UP

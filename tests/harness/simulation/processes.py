@@ -5,6 +5,7 @@ from inspect import isgenerator
 
 from harness.simulation.clock import FOREVER, Host, Violation
 from harness.simulation.store import Transaction
+
 from zeroeventhub import Page
 from zeroeventhub.consumer.coordinator import Crew
 from zeroeventhub.consumer.follower import Follower

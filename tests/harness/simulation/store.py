@@ -7,6 +7,7 @@ time, as nothing could be seen in between.
 from dataclasses import dataclass, field
 
 from harness.simulation.clock import FOREVER
+
 from zeroeventhub import FIRST
 from zeroeventhub.consumer.steps import Claimed, Place
 from zeroeventhub.consumer.store.leases import divide, fair_share

@@ -10,6 +10,7 @@ from harness.simulation.clock import Chaos, Clock, Violation
 from harness.simulation.feed import Feed, Ledger
 from harness.simulation.processes import CrewProcess, FollowerProcess, call
 from harness.simulation.store import Store
+
 from zeroeventhub.consumer.config import Failures
 from zeroeventhub.errors import Halted, StoreUnavailable, TokenChanged, TransientError
 from zeroeventhub.protocol import CAUGHT_UP, WAIT
