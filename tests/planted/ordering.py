@@ -95,7 +95,7 @@ PLANTED = (
         "publisher/ordering/postgresql_observed.py",
         " or found.cycles or found.cache != 1:",
         " or found.cycles:",
-        (f"{_FOLDER}/test_sequence.py", "-k", "unruly"),
+        (_OBSERVED, "-k", "unruly"),
     ),
     Planted(
         "positions are given one reader at a time, on PostgreSQL",
