@@ -126,12 +126,15 @@ class PostgreSQL(Database):
             statement += r" (FORMAT csv, NULL 'null', ESCAPE E'\\', ENCODING 'UTF8')"
         if not connection.in_transaction():
             connection.begin()  # what goes around SQLAlchemy would not begin it
-        with _as_sqlalchemy(connection, statement):
-            driver: Any = connection.connection.dbapi_connection
+        dialect: Any = connection.dialect
+        driver: Any = connection.connection.dbapi_connection
+        try:
             if isinstance(driver, AdaptedConnection):
                 driver.run_async(lambda own: _copy_async(own, statement, rows, csv))
             else:
                 _copy_sync(driver, statement, rows, csv)
+        except dialect.loaded_dbapi.Error as error:
+            raise _as_sqlalchemy(connection, statement, error) from error
 
     def lock_creation(self, connection: Connection) -> None:
         connection.execute(select(func.pg_advisory_xact_lock(_CREATION)))
@@ -326,27 +329,25 @@ def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from _nodes(below)
 
 
-@contextmanager
-def _as_sqlalchemy(connection: Connection, statement: str) -> Iterator[None]:
-    """Raise an error of the driver's in a statement as SQLAlchemy does."""
+def _as_sqlalchemy(connection: Connection, statement: str, error: Exception) -> Exception:
+    """Return an error of the driver's as SQLAlchemy raises it."""
     dialect: Any = connection.dialect
-    error_class = dialect.loaded_dbapi.Error
-    try:
-        yield
-    except error_class as error:
-        raise DBAPIError.instance(
-            statement, None, error, error_class, dialect=connection.dialect
-        ) from error
+    return DBAPIError.instance(
+        statement, None, error, dialect.loaded_dbapi.Error, dialect=connection.dialect
+    )
 
 
 @contextmanager
 def _listened(connection: Connection, statement: str, parameters: list[Any]) -> Iterator[None]:
     """Call the listeners of the host's engine, and raise the driver's errors as SQLAlchemy does."""
+    dialect: Any = connection.dialect
     arguments = (connection, None, statement, parameters, SimpleNamespace(), False)
     for listener in connection.dispatch.before_cursor_execute:
         listener(*arguments)
-    with _as_sqlalchemy(connection, statement):
+    try:
         yield
+    except dialect.loaded_dbapi.Error as error:
+        raise _as_sqlalchemy(connection, statement, error) from error
     for listener in connection.dispatch.after_cursor_execute:
         listener(*arguments)
 

@@ -242,6 +242,9 @@ class RowQuery:
         joins: whether the database may join them to one text, if that is quicker.
         also: what else is selected of an event, after all else.
         placed: what else is selected of its position, after that.
+
+    Attributes:
+        may_stream: tells whether `stream` can read from a connection.
     """
 
     def __init__(
@@ -268,9 +271,10 @@ class RowQuery:
             position = near.source.position if is_beside else None
             self._json = mapper.text(position, streams=streams)
             self._check = check_surrogates if mapper.has_stored_json else _trust
-        self._streams = streams and self._json is not None
         self._joins = joins and database.joins_rows and self._json is not None
         self._database = database
+        may = streams and self._json is not None
+        self.may_stream = database.may_stream if may else _never
         self._compiled = lru_cache(maxsize=100)(database.compile_stream)
 
     def select(
@@ -311,10 +315,6 @@ class RowQuery:
         query = query.order_by(*(each.desc() if backwards else each for each in ordered))
         query = query.limit(limit)
         return self._database.join_rows(query, gaps=True) if self._joins else query
-
-    def may_stream(self, connection: Connection) -> bool:
-        """Tell whether `stream` can read from a connection."""
-        return self._streams and self._database.may_stream(connection)
 
     def stream(
         self, connection: Connection, query: Select[Any], values: Mapping[str, Any], size: int
@@ -434,6 +434,11 @@ def _parts(places: str | None, joined: str, gaps: str = "") -> tuple[list[int], 
     if positions != sorted(positions):  # SQLite does not promise the order, though it keeps it
         raise FeedFailure("SQLite returned rows in another order than it was asked for.")
     return positions, texts
+
+
+def _never(connection: Connection) -> bool:  # noqa: ARG001 - as `Database.may_stream`
+    """Read no stream."""
+    return False
 
 
 def _trust(texts: object, place: object) -> bool:  # noqa: ARG001 - as the other checks
