@@ -98,8 +98,8 @@ PLANTED = (
     Planted(
         "waiting for a connection takes a third of the deadline at most",
         "client/exchange.py",
-        '"connect": third if patience.connect is None else min(patience.connect, third),',
-        '"connect": patience.connect,',
+        '"connect": third if timeout.connect is None else min(timeout.connect, third),',
+        '"connect": timeout.connect,',
         _DEADLINE,
     ),
     Planted(

@@ -1,6 +1,5 @@
 """Read feeds over HTTP, with the caller's own httpx client."""
 
-from zeroeventhub.client.async_client import AsyncClient
-from zeroeventhub.client.client import Client
+from zeroeventhub.client.client import AsyncClient, Client
 
 __all__ = ["AsyncClient", "Client"]

@@ -117,7 +117,7 @@ class Exchange:
     Args:
         url: where to ask.
         headers: what to ask with.
-        patience: the timeouts of the caller's httpx client, with the wait that was asked for.
+        timeout: that of the caller's httpx client, with the wait that was asked for.
         limits: the client's.
         wait: seconds that the feed was asked to wait.
         page: what to take a page into, where a page was asked for.
@@ -126,8 +126,8 @@ class Exchange:
 
     Attributes:
         status: of the answer; 0 before it has come.
-        is_refusal: whether the answer is none to what was asked.
-        is_web_page: whether the answer is somebody else's: a proxy's or a login form's.
+        is_refusal: whether the answer is none to what was asked, such as a proxy's web page in
+            place of events.
         timeouts: for httpx, in seconds.
         socket_timeouts: the same for sockets that block: httpx hands them down as they are.
         broken: what ended the answer too early, behind which a page may stand nevertheless.
@@ -137,7 +137,7 @@ class Exchange:
         self,
         url: httpx.URL,
         headers: dict[str, str],
-        patience: httpx.Timeout,
+        timeout: httpx.Timeout,
         limits: Limits,
         *,
         wait: float = 0.0,
@@ -151,7 +151,7 @@ class Exchange:
         self.deadline = Deadline(limits, wait)
         self.status = 0
         self.answer_headers = httpx.Headers()
-        self.is_refusal = self.is_web_page = False
+        self.is_refusal = False
         self.broken: CutPage | Unreachable | PageTooLarge | None = None
         self._asks_page = page is not None
         self._page: PageDecoder | ArrowDecoder | None = page
@@ -162,16 +162,16 @@ class Exchange:
         # handshake that is cancelled from outside would leave its connection open.
         third = limits.seconds / 3
         self.timeouts: dict[str, float | None] = {
-            "connect": third if patience.connect is None else min(patience.connect, third),
-            "read": patience.read,
-            "write": patience.write,
-            "pool": third if patience.pool is None else min(patience.pool, third),
+            "connect": third if timeout.connect is None else min(timeout.connect, third),
+            "read": timeout.read,
+            "write": timeout.write,
+            "pool": third if timeout.pool is None else min(timeout.pool, third),
         }
-        self._reading = SocketTimeout(self.deadline, patience.read)
+        self._reading = SocketTimeout(self.deadline, timeout.read)
         self.socket_timeouts: dict[str, Any] = {
             "connect": SocketTimeout(self.deadline, self.timeouts["connect"]),
             "read": self._reading,
-            "write": SocketTimeout(self.deadline, patience.write),
+            "write": SocketTimeout(self.deadline, timeout.write),
             "pool": self.timeouts["pool"],
         }
 
@@ -185,8 +185,8 @@ class Exchange:
         self.deadline.receive(0)
         self.status, self.answer_headers = answer.status_code, answer.headers
         kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
-        self.is_web_page = kind == "text/html"
-        self.is_refusal = self.status != httpx.codes.OK or (self._asks_page and self.is_web_page)
+        is_web_page = kind == "text/html"
+        self.is_refusal = self.status != httpx.codes.OK or (self._asks_page and is_web_page)
         if self.is_refusal:
             self._page = None
         elif self._arrow_page is not None and kind == ARROW_TYPE:

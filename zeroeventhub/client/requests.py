@@ -42,7 +42,7 @@ from zeroeventhub.wire.problem import error_of, problem_in, seconds_in
 if TYPE_CHECKING:
     from zeroeventhub.wire.arrow import ArrowPage
 
-__all__ = ["UNREACHED", "Wire", "decimal", "longer", "rfc3339"]
+__all__ = ["UNREACHED", "RequestBuilder", "decimal", "longer", "rfc3339"]
 
 _FOR_EVER = 1_000_000
 
@@ -72,9 +72,9 @@ def decimal(seconds: float) -> str:
     return f"{seconds:.3f}".rstrip("0").rstrip(".")
 
 
-def longer(patience: httpx.Timeout, seconds: float) -> httpx.Timeout:
+def longer(timeout: httpx.Timeout, seconds: float) -> httpx.Timeout:
     """Wait longer for an answer that was asked to come late."""
-    limits = patience.as_dict()
+    limits = timeout.as_dict()
     read = limits["read"]
     return httpx.Timeout(**{**limits, "read": None if read is None else read + seconds})
 
@@ -99,7 +99,7 @@ _LIMITS = Limits()
 _Http = TypeVar("_Http", httpx.Client, httpx.AsyncClient)
 
 
-class Wire(Generic[_Http]):
+class RequestBuilder(Generic[_Http]):
     """Know a feed's address and protocol.
 
     Args:
@@ -142,7 +142,10 @@ class Wire(Generic[_Http]):
             raise ConfigurationError("This is no feed's URL: it starts with http:// or https://.")
         self._redaction = Redaction(given, http)
         # Held apart from the address, because httpx logs the URLs of its requests.
-        self._userinfo = httpx.BasicAuth(given.username, given.password) if given.userinfo else None
+        # The caller's own authentication goes before what stands in the URL, as it does in httpx.
+        self._own_auth: Any = httpx.USE_CLIENT_DEFAULT
+        if given.userinfo:
+            self._own_auth = httpx.BasicAuth(given.username, given.password)
         self._url = given.copy_with(userinfo=b"", fragment=None)
         self._limits = limits
         self._coding = _coding(compressed)
@@ -157,15 +160,6 @@ class Wire(Generic[_Http]):
     def _address(self) -> str:
         """The feed's URL without what may be secret in it."""
         return bare(self._url)
-
-    @property
-    def _options(self) -> dict[str, Any]:
-        """What httpx is told about every request."""
-        options: dict[str, Any] = {"follow_redirects": False}
-        # The caller's own authentication goes before what stands in the URL, as it does in httpx.
-        if self._userinfo is not None and self._http.auth is None:
-            options["auth"] = self._userinfo
-        return options
 
     def _arrow_request(self, *arguments: Any, **options: Any) -> Exchange:
         """Make a request for a page, as Arrow if the feed has the extension "arrow".
@@ -277,9 +271,9 @@ class Wire(Generic[_Http]):
             raise ConfigurationError("Versions are numbers from 1 on, and 0 is before all of them.")
         return request
 
-    def _understand_answer(self, name: str, answer: Exchange) -> Any:
+    def _read_answer(self, name: str, answer: Exchange) -> Any:
         """Read the answer of an extension; that of a PUT says nothing new."""
-        body = self._understand(answer)
+        body = self._read_body(answer)
         return None if EXTENSIONS[name].is_put else decode_answer(EXTENSIONS[name], body)
 
     def _url_below(self, name: str, parameters: Mapping[str, str | int]) -> httpx.URL:
@@ -294,31 +288,32 @@ class Wire(Generic[_Http]):
                 "does not name it."
             )
 
-    def _understand(self, answer: Exchange) -> bytes:
+    def _read_body(self, answer: Exchange) -> bytes:
         """Return the body of an answer that is a success."""
         if answer.status != httpx.codes.OK:
             self._refuse(answer)
         return self._whole(answer)
 
-    def _understand_page(self, answer: Exchange) -> Page:
+    def _read_page(self, answer: Exchange) -> Page:
         """Return the page of an answer that is a success."""
-        self._expect_page(answer)
+        if answer.is_refusal:
+            self._refuse_page(answer)
         return answer.page()
 
-    def _understand_arrow(self, answer: Exchange) -> "ArrowPage":
+    def _read_arrow_page(self, answer: Exchange) -> "ArrowPage":
         """Return the page of an answer that is a success, in columns however it came."""
-        self._expect_page(answer)
+        if answer.is_refusal:
+            self._refuse_page(answer)
         page = answer.arrow_page()
         return _arrow_page_of(answer.page()) if page is None else page
 
-    def _expect_page(self, answer: Exchange) -> None:
-        """Refuse an answer that is no page."""
-        if answer.status != httpx.codes.OK:
-            self._refuse(answer)
-        if answer.is_web_page:
+    def _refuse_page(self, answer: Exchange) -> NoReturn:
+        """Raise the error that an answer stands for which is no page."""
+        if answer.status == httpx.codes.OK:
             raise Unavailable(f"{self._address} answered with a web page in place of events.")
+        self._refuse(answer)
 
-    def _understand_info(self, answer: Exchange) -> FeedInfo:
+    def _read_info(self, answer: Exchange) -> FeedInfo:
         """Read the answer to a discovery request."""
         if answer.status in _V1_ANSWERS and self._v1 is not None:
             self._info = self._v1
