@@ -36,7 +36,7 @@ PLANTED = (
         "the bytes of a page are counted over all chunks",
         "wire/ndjson.py",
         "        self._room -= len(chunk)\n",
-        "        self._room = self._page_bytes - len(chunk)\n",
+        "        self._room = self._bounds.page_bytes - len(chunk)\n",
         _DECODER,
     ),
     Planted(
@@ -49,8 +49,8 @@ PLANTED = (
     Planted(
         "lines of a page that are no events are bounded",
         "wire/ndjson.py",
-        "        most = 2 * self._page_events + _MORE",
-        "        most = math.inf",
+        "        return 2 * self.page_events + _MORE",
+        "        return math.inf",
         (*_CODING, "-k", "no_events"),
     ),
     Planted(
@@ -124,11 +124,11 @@ PLANTED = (
         _ARROW,
     ),
     Planted(
-        "the checkpoints of Arrow's batches are counted over all of them",
+        "the rows of Arrow's batches are counted over all of them",
         "wire/arrow.py",
-        "        self._checkpoints += batch",
-        "        self._checkpoints = batch",
-        (*_ARROW, "-k", "checkpoints_of_a_page"),
+        "        self._rows += batch",
+        "        self._rows = batch",
+        (*_ARROW, "-k", "rows_of_a_page"),
     ),
     Planted(
         "long metadata are looked at once they are there",

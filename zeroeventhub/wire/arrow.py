@@ -6,20 +6,18 @@ a FlatBuffer: a table knows by its vtable where each of its fields is. Bounds ar
 before pyarrow reads anything.
 """
 
-import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.ipc
 
-from zeroeventhub.errors import CutPage, FeedFailure, PageTooLarge, ProtocolError
+from zeroeventhub.errors import CutPage, FeedFailure, ProtocolError
 from zeroeventhub.protocol import Page
 from zeroeventhub.wire.lines import BETWEEN_EVENTS
-from zeroeventhub.wire.ndjson import PageDecoder, parts_of
+from zeroeventhub.wire.ndjson import PageBounds, PageDecoder, parts_of
 
 __all__ = [
     "EVENTS",
@@ -155,29 +153,18 @@ class ArrowDecoder:
 
     Args:
         partition: the partition that was asked for.
-        page_bytes: the longest page to take.
-        page_events: the most events to take, and the most checkpoints.
-        line_bytes: the longest JSON of an event to take.
+        bounds: those of `PageBounds`; a row counts as a line, and its JSON as the line's text.
     """
 
-    def __init__(
-        self,
-        partition: int,
-        *,
-        page_bytes: float = math.inf,
-        page_events: float = math.inf,
-        line_bytes: float = math.inf,
-    ) -> None:
+    def __init__(self, partition: int, **bounds: float) -> None:
         self._partition = partition
-        self._page_bytes = page_bytes
-        self._page_events = page_events
-        self._line_bytes = line_bytes
+        self._bounds = PageBounds(**bounds)
         self._taken = 0
         self._rest = bytearray()
         self._needed = PREFIX  # bytes that have to be there for another look
         self._has_schema = False
         self._events = 0
-        self._checkpoints = 0
+        self._rows = 0
         self._settled: list[pa.RecordBatch] = []
         self._tail: list[pa.RecordBatch] = []
         self._checkpoint: Page | None = None
@@ -283,29 +270,18 @@ class ArrowDecoder:
         return page
 
     def _expect_bounds(self, batch: pa.RecordBatch) -> None:
-        self._checkpoints += batch.num_rows - batch.column(1).null_count
-        if self._checkpoints > self._page_events:  # each costs as much as some events
-            self._refuse_page(f"{self._page_events:,} checkpoints", "page_events")
-        if self._events + batch.num_rows - batch.column(0).null_count > self._page_events:
-            self._refuse_page(f"{self._page_events:,} events", "page_events")
+        events, longest = batch.num_rows - batch.column(0).null_count, 0
+        self._rows += batch.num_rows
         # No text in few bytes is too long.
-        longest = (pc.max(pc.binary_length(column)).as_py() or 0 for column in batch.columns)
-        if batch.nbytes > self._line_bytes and max(longest) > self._line_bytes:
-            raise PageTooLarge(
-                f"An event of the page is longer than {self._line_bytes:,} bytes: to read it, "
-                "raise the client's Limits.line_bytes."
-            )
+        if batch.nbytes > self._bounds.line_bytes:
+            sizes = (pc.max(pc.binary_length(column)).as_py() or 0 for column in batch.columns)
+            longest = max(sizes)
+        self._bounds.check(events=self._events + events, lines=self._rows, longest=longest)
 
     def _expect_room(self, more: int) -> None:
-        if self._taken + more > self._page_bytes:
+        if self._taken + more > self._bounds.page_bytes:
             self._rest.clear()
-            self._refuse_page(f"{self._page_bytes:,} bytes", "page_bytes")
-
-    def _refuse_page(self, bound: str, name: str) -> NoReturn:
-        raise PageTooLarge(
-            f"The page has more than {bound}: ask for fewer events with `limit`, or raise the "
-            f"client's Limits.{name}."
-        )
+            self._bounds.refuse_bytes()
 
 
 def encode_page(lines: bytes) -> bytes:

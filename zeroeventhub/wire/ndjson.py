@@ -10,9 +10,10 @@ call cannot vouch for every line, each is decoded by itself, to say which one is
 import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any, NamedTuple, TypeAlias, overload
+from typing import Any, NamedTuple, NoReturn, TypeAlias, overload
 
 import msgspec
 
@@ -21,6 +22,7 @@ from zeroeventhub.protocol import FIRST, LAST, Event, Page, is_cursor
 from zeroeventhub.wire.lines import lines_of, one_line
 
 __all__ = [
+    "PageBounds",
     "PageDecoder",
     "PageEvents",
     "encode_page",
@@ -109,6 +111,53 @@ _SMALL = 1024
 
 _MORE = 1_000
 """Lines that a page may have beside two for each event."""
+
+
+@dataclass(frozen=True)
+class PageBounds:
+    """Bound what is taken of a page, as lines or as the rows of Arrow.
+
+    Attributes:
+        page_bytes: the longest page to take.
+        page_events: the most events to take; lines may be twice as many, and 1,000 more.
+        line_bytes: the longest line to take, without its newline.
+    """
+
+    page_bytes: float = math.inf
+    page_events: float = math.inf
+    line_bytes: float = math.inf
+
+    @property
+    def lines(self) -> float:
+        """The most lines to take."""
+        return 2 * self.page_events + _MORE
+
+    def refuse_bytes(self) -> NoReturn:
+        """Refuse a page that is too long."""
+        self._refuse(f"{self.page_bytes:,} bytes", "page_bytes")
+
+    def check(self, *, events: int, lines: int, longest: int) -> None:
+        """Refuse a page with too many events or lines so far, or a line that is too long.
+
+        Raises:
+            PageTooLarge: a bound is broken.
+        """
+        if longest > self.line_bytes:
+            raise PageTooLarge(
+                f"A line of the page is longer than {self.line_bytes:,} bytes: to read it, raise "
+                "the client's Limits.line_bytes."
+            )
+        if events > self.page_events:
+            self._refuse(f"{self.page_events:,} events", "page_events")
+        if lines > self.lines:
+            self._refuse(f"{self.lines:,} lines", "page_events")
+
+    def _refuse(self, bound: str, name: str) -> NoReturn:
+        raise PageTooLarge(
+            f"The page has more than {bound}: ask for fewer events with `limit`, or raise the "
+            f"client's Limits.{name}."
+        )
+
 
 _Lines: TypeAlias = list[Any]
 """Lines of the form of `_Line`, with the data as Raw or as a type that was asked for."""
@@ -204,26 +253,14 @@ class PageDecoder:
 
     Args:
         partition: the partition that was asked for.
-        page_bytes: the longest page to take.
-        page_events: the most events to take; lines may be twice as many, and some more.
-        line_bytes: the longest line to take, without its newline.
         data_type: what the events will be asked for as; see `PageEvents.decoded`.
+        bounds: those of `PageBounds`.
     """
 
-    def __init__(
-        self,
-        partition: int,
-        *,
-        page_bytes: float = math.inf,
-        page_events: float = math.inf,
-        line_bytes: float = math.inf,
-        data_type: Any = None,
-    ) -> None:
+    def __init__(self, partition: int, *, data_type: Any = None, **bounds: float) -> None:
         self._partition = str(partition)
-        self._room = page_bytes
-        self._page_bytes = page_bytes
-        self._page_events = page_events
-        self._line_bytes = line_bytes
+        self._bounds = PageBounds(**bounds)
+        self._room = self._bounds.page_bytes
         self._data_type = data_type
         self._chunks: list[bytes | bytearray] = []
 
@@ -243,7 +280,7 @@ class PageDecoder:
         self._room -= len(chunk)
         if self._room < 0:
             self._room = 0
-            raise _page_too_large(f"{self._page_bytes:,} bytes", "page_bytes")
+            self._bounds.refuse_bytes()
 
     def page(self, *, is_whole: bool = True) -> Page:
         """Return the events up to the last checkpoint within the bounds.
@@ -288,11 +325,12 @@ class PageDecoder:
 
     def _at_once(self, text: bytes) -> _Lines | None:
         """Decode a text in one call; None if it takes more than that to vouch for each line."""
-        if len(text) > self._line_bytes or not _is_utf_8(text):
+        bounds = self._bounds
+        if len(text) > bounds.line_bytes or not _is_utf_8(text):
             return None
         # What there are more of than lines of a page takes many times its bytes when decoded.
         count = text.count(b"\n")
-        if count > self._page_events or _TWO_ON_A_LINE.search(text) is not None:
+        if count > bounds.page_events or _TWO_ON_A_LINE.search(text) is not None:
             return None
         lines: _Lines | None = None
         if self._data_type is not None:
@@ -309,12 +347,11 @@ class PageDecoder:
 
     def _one_by_one(self, text: bytes) -> Iterator[_Line]:
         """Decode line by line, until one is too long or brings an event too many."""
-        events = 0
-        most = 2 * self._page_events + _MORE
-        *lines, rest = text.split(b"\n", -1 if most == math.inf else int(most))
+        events, bounds = 0, self._bounds
+        most = -1 if bounds.lines == math.inf else int(bounds.lines)
+        *lines, rest = text.split(b"\n", most)
         for line in lines:
-            if len(line) > self._line_bytes:
-                raise self._line_too_large()
+            bounds.check(events=events, lines=0, longest=len(line))
             try:
                 line.decode()  # what is passed over unparsed must be UTF-8 as well
                 parsed = _decode_line(line)
@@ -325,19 +362,10 @@ class PageDecoder:
                     ) from error
                 parsed = _Line()
             events += parsed.data is not _UNSET
-            if events > self._page_events:
-                raise _page_too_large(f"{self._page_events:,} events", "page_events")
+            bounds.check(events=events, lines=0, longest=0)
             yield parsed
-        if b"\n" in rest:
-            raise _page_too_large(f"{most:,} lines", "page_events")
-        if len(rest) > self._line_bytes:
-            raise self._line_too_large()
-
-    def _line_too_large(self) -> PageTooLarge:
-        return PageTooLarge(
-            f"A line of the page is longer than {self._line_bytes:,} bytes: to read it, raise the "
-            "client's Limits.line_bytes."
-        )
+        more = rest.count(b"\n")
+        bounds.check(events=events, lines=len(lines) + more, longest=0 if more else len(rest))
 
     def _settle(self, lines: Iterable[Any]) -> "_Settled":
         """Find the last checkpoint, and the events before it.
@@ -403,13 +431,6 @@ def expect_cursor(cursor: str) -> str:
     if cursor in {FIRST, LAST} or not is_cursor(cursor):
         raise ProtocolError("The feed gave a cursor that cannot be read from.")
     return cursor
-
-
-def _page_too_large(bound: str, name: str) -> PageTooLarge:
-    return PageTooLarge(
-        f"The page has more than {bound}: ask for fewer events with `limit`, or raise the "
-        f"client's Limits.{name}."
-    )
 
 
 def _is_object(line: bytes) -> bool:

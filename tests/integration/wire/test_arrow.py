@@ -449,12 +449,13 @@ def test_long_metadata_are_not_read_again_and_again():
     assert time.process_time() - began < 5
 
 
-def test_checkpoints_of_a_page_are_bounded():
-    """As many checkpoints as events may be in a page; what was read before more of them stands."""
-    few, many = [(None, LINE)] * 2, [("1", '{"cursor":"b"}')] * 3
-    assert facts(decoded(stream(few, many), page_events=4)) == ([], CURSOR, False, False)
-    with pytest.raises(PageTooLarge, match="checkpoints"):
-        decoded(stream(many), page_events=2)
+def test_rows_of_a_page_are_bounded():
+    """As many rows as lines may be in a page; what was read before more of them stands."""
+    few, many = [(None, LINE)] * 2, [("1", '{"cursor":"b"}')] + [(None, LINE)] * 1_003
+    assert facts(decoded(stream(few, many), page_events=2)) == ([], CURSOR, False, False)
+    assert decoded(stream(many), page_events=2).cursor == CURSOR
+    with pytest.raises(PageTooLarge, match="1,004 lines"):
+        decoded(stream(many + few), page_events=2)
 
 
 UNASKED = (
