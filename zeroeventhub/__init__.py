@@ -21,9 +21,8 @@ from zeroeventhub.protocol import (
 from zeroeventhub.settings import Capacity, Limits
 
 if TYPE_CHECKING:
-    from zeroeventhub.consumer.async_consumer import AsyncConsumer
     from zeroeventhub.consumer.config import Failures
-    from zeroeventhub.consumer.consumer import Consumer
+    from zeroeventhub.consumer.consumer import AsyncConsumer, Consumer
     from zeroeventhub.consumer.lag import async_lag, lag
     from zeroeventhub.consumer.observer import Observer
     from zeroeventhub.consumer.page import AsyncPendingPage, PendingPage
@@ -106,7 +105,7 @@ __all__ = [
 
 # Imported when first asked for: they need what only an extra installs.
 _LAZY = {
-    "AsyncConsumer": "consumer.async_consumer",
+    "AsyncConsumer": "consumer.consumer",
     "AsyncExtendedFeed": "feed",
     "AsyncFeed": "feed",
     "AsyncPendingPage": "consumer.page",

@@ -1,20 +1,40 @@
-"""Drive decisions: carry each step out, and hand its result or its error back."""
+"""Drive decisions: carry each step out, and hand its result or its error back.
 
-from collections.abc import Awaitable, Callable, Generator
+Decisions are generators without I/O. What carries their steps out is written once for threads and
+tasks where it is a coroutine: in a thread, its coroutines never suspend, and `blocking` runs them.
+"""
+
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from functools import partial
+from inspect import isawaitable
 from typing import Any, TypeVar
 
-__all__ = ["drive", "drive_async", "drop_traceback", "next_step"]
+__all__ = ["blocking", "drive", "drive_async", "drop_traceback", "next_step", "settled"]
 
 _Step = TypeVar("_Step")
 _Result = TypeVar("_Result")
 
 
-def drop_traceback(error: BaseException | None) -> None:
-    """Forget where an error came from that was logged and is waited out.
+def blocking(work: Coroutine[Any, Any, _Result]) -> _Result:
+    """Run a coroutine that never suspends, because all that it waits for blocks its thread."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        result: _Result = end.value
+        return result
+    work.close()
+    raise RuntimeError("What is to block has suspended.")
 
-    The frames that it came through hold the page that it is about, and some hold the error: such
-    a cycle would keep the page in memory until the garbage collector runs.
+
+async def settled(answer: Any) -> Any:
+    """Return what a client has returned; an async one has returned what there is to await."""
+    return await answer if isawaitable(answer) else answer
+
+
+def drop_traceback(error: BaseException | None) -> None:
+    """Drop the traceback of an error that is waited out, and of its causes.
+
+    Its frames hold the page that it is about, and would keep that page in memory.
     """
     while error is not None and error.__traceback__ is not None:
         error.__traceback__ = None
@@ -43,7 +63,7 @@ def drive(steps: Generator[_Step, Any, _Result], carry_out: Callable[[_Step], An
         result: _Result = end.value
         return result
     finally:
-        # An error holds this frame; if the frame held the error, the cycle would keep its page.
+        # The error's traceback holds this frame, which must not hold the error and its page.
         del go_on
         steps.close()
 
@@ -64,6 +84,6 @@ async def drive_async(
         result: _Result = end.value
         return result
     finally:
-        # An error holds this frame; if the frame held the error, the cycle would keep its page.
+        # The error's traceback holds this frame, which must not hold the error and its page.
         del go_on
         steps.close()

@@ -24,7 +24,7 @@ PLANTED = (
     ),
     Planted(
         "an unknown outcome: the cursor is read again before anything is tried again",
-        "consumer/partition_follower.py",
+        "consumer/follower.py",
         "            except (Fenced, StoreUnavailable) as error:\n"
         "                yield from self._find_out(error)\n",
         "            except StoreUnavailable:\n"
@@ -35,7 +35,7 @@ PLANTED = (
     ),
     Planted(
         "a handler's failure is no failure of the store",
-        "consumer/partition_follower.py",
+        "consumer/follower.py",
         "            except (Fenced, StoreUnavailable) as error:",
         "            except (Fenced, TransientError) as error:",
         (_READING,),
@@ -45,12 +45,12 @@ PLANTED = (
         "consumer/coordinator.py",
         "            outcomes: tuple[Outcome, ...] = yield Await(self.lease / 3)\n"
         "            for outcome in outcomes:\n"
-        "                roster.sign_off(outcome)\n"
-        "            if roster.errors",
+        "                assignments.record_outcome(outcome)\n"
+        "            if assignments.errors",
         "            outcomes: tuple[Outcome, ...] = yield Await(self.lease)\n"
         "            for outcome in outcomes:\n"
-        "                roster.sign_off(outcome)\n"
-        "            if roster.errors",
+        "                assignments.record_outcome(outcome)\n"
+        "            if assignments.errors",
         (_SIMULATION,),
     ),
     Planted(
@@ -62,84 +62,84 @@ PLANTED = (
     ),
     Planted(
         "events are applied in the transaction that moves the cursor",
-        "consumer/page_transactions.py",
+        "consumer/apply.py",
         "        fence(connection)\n",
         f"        fence(connection)\n        {_COMMIT}\n",
         (_APPLYING, *_SQLITE),
     ),
     Planted(
         "a dead letter is written in the transaction that moves the cursor",
-        "consumer/page_transactions.py",
+        "consumer/apply.py",
         "            tally.letters.append((event, error))\n",
         f"            {_COMMIT}\n            tally.letters.append((event, error))\n",
         (_DECISIONS, "-k", "key_is_held_back_on and sqlite"),
     ),
     Planted(
         "what a failed event wrote is undone",
-        "consumer/transaction.py",
+        "consumer/handler.py",
         "            self._check_stands()\n            self._end(undo)",
         "            self._check_stands()\n            self._end(keep)",
         (_DECISIONS, "-k", "set_aside and sqlite"),
     ),
     Planted(
         "later events of a key wait behind its dead letter",
-        "consumer/page_transactions.py",
+        "consumer/apply.py",
         "                    held_keys.add(key)",
         "                    held_keys.discard(key)",
         (_DECISIONS, "-k", "later_events and sqlite"),
     ),
     Planted(
         "later pages wait behind a dead letter too",
-        "consumer/page_transactions.py",
+        "consumer/apply.py",
         "            held_keys |= self._letters",
         "            self._letters",
         (_DECISIONS, "-k", "later_events and sqlite"),
     ),
     Planted(
         "a lane goes on where it was",
-        "consumer/page_transactions.py",
-        "        done = {} if progress is None else progress.done\n",
-        "        done = {}\n",
+        "consumer/lanes.py",
+        "        self._done = {} if progress is None else progress.done\n",
+        "        self._done = {}\n",
         (_ROUNDS, "-k", "lane_that_fails and sqlite"),
     ),
     Planted(
         "no more lanes write at a time than the consumer has",
-        "consumer/threads.py",
-        "ThreadPoolExecutor(transactions.at_once,",
-        "ThreadPoolExecutor(len(works),",
+        "consumer/concurrency.py",
+        "ThreadPoolExecutor(most,",
+        "ThreadPoolExecutor(len(items),",
         (_ROUNDS, "-k", "no_more_lanes"),
     ),
     Planted(
         "the renewal of a lease goes before all others who write",
-        "consumer/run.py",
+        "consumer/concurrency.py",
         "            if first:",
         "            if not first:",
         (_RUNNING, "-k", "renewed"),
     ),
     Planted(
         "what was fetched ahead is for one cursor",
-        "consumer/threads.py",
+        "consumer/concurrency.py",
         "            if known == step:",
         "            if known is not None:",
         (_RUNNING, "-k", "ahead and not async"),
     ),
     Planted(
         "a run at the head sees that an operator has put the cursor elsewhere",
-        "consumer/run.py",
+        "consumer/runner.py",
         "            epochs=self._epochs,",
         "            epochs={},",
         (_RUNNING, "-k", "put_back"),
     ),
     Planted(
         "a partition has no more dead letters than it may",
-        "consumer/page_transactions.py",
+        "consumer/apply.py",
         "            if len(tally.letters) >= room:",
         "            if len(tally.letters) >= room + 999:",
         ("tests/integration/consumer/test_failures.py", "-k", "too_many"),
     ),
     Planted(
         "a handler's words are not in the log",
-        "consumer/partition_follower.py",
+        "consumer/follower.py",
         'f"{type(error).__name__}.{reason}"',
         'f"{error!r}.{reason}"',
         ("tests/integration/consumer/test_failures.py", "-k", "words"),

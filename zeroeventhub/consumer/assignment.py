@@ -7,7 +7,7 @@ from zeroeventhub.consumer.steps import Claimed, Inherit, Outcome
 from zeroeventhub.errors import ConfigurationError, Halted, LeaseLost, ProtocolError, TokenChanged
 from zeroeventhub.protocol import FeedInfo, Partition
 
-__all__ = ["Roster", "choose", "inheritance", "ready"]
+__all__ = ["Assignments", "choose", "inheritance", "ready"]
 
 
 def choose(info: FeedInfo, partitions: Collection[int] | None) -> tuple[Partition, ...]:
@@ -83,7 +83,7 @@ def ready(chosen: Collection[Partition], drained: Collection[int]) -> list[Parti
 
 
 @dataclass
-class Roster:
+class Assignments:
     """Keep what a process knows of the partitions it shares with others.
 
     Attributes:
@@ -111,7 +111,7 @@ class Roster:
     errors: list[Exception] = field(default_factory=list)
     first_seen: dict[int, float] = field(default_factory=dict)
 
-    def lay_out(self, info: FeedInfo, partitions: Collection[int] | None) -> None:
+    def start_layout(self, info: FeedInfo, partitions: Collection[int] | None) -> None:
         """Take note of the feed's partitions, and of which of them are to be read."""
         self.chosen = choose(info, partitions)
         if info != self.info:
@@ -120,7 +120,7 @@ class Roster:
         self.info = info
         self.conflicts.clear()
 
-    def take_note(self, claimed: Claimed) -> None:
+    def record_claim(self, claimed: Claimed) -> None:
         """Take note of what a claim brought."""
         self.claimed = claimed
         # An operator may have put the cursor of one back that was read to its end.
@@ -129,7 +129,7 @@ class Roster:
         for partition, runs_out in claimed.elsewhere.items():
             self.first_seen.setdefault(partition, runs_out)
 
-    def sign_off(self, outcome: Outcome) -> None:
+    def record_outcome(self, outcome: Outcome) -> None:
         """Take note of how the reading of a partition ended."""
         self.running.discard(outcome.partition)
         self.stopping.discard(outcome.partition)

@@ -1,28 +1,214 @@
 """The consumer: pages in, effects and cursor committed in one transaction."""
 
-from collections.abc import Callable, Iterator
-from contextlib import closing, nullcontext, suppress
+import asyncio
+import signal
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
-from queue import Empty, SimpleQueue
-from typing import Any
+from types import FrameType
+from typing import Any, ClassVar, Generic, TypeVar
 
-from zeroeventhub.client import Client
-from zeroeventhub.consumer.base import BaseConsumer
-from zeroeventhub.consumer.page import PendingPage, Wish
-from zeroeventhub.consumer.page_transactions import PageTransactions
+from sqlalchemy import Engine
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from zeroeventhub.client import AsyncClient, Client
+from zeroeventhub.consumer.concurrency import Tasks, Threads
+from zeroeventhub.consumer.config import Config, Failures
+from zeroeventhub.consumer.follower import Follower
+from zeroeventhub.consumer.observer import Observer, RunLog
+from zeroeventhub.consumer.page import AsyncPendingPage, PendingPage, Wish
 from zeroeventhub.consumer.progress import ProgressReporter
-from zeroeventhub.consumer.run import Run
-from zeroeventhub.consumer.signals import stop_on_signals
-from zeroeventhub.consumer.steps import Deliver, Discover, Fetch, Pause, Step
-from zeroeventhub.consumer.store_session import StoreSteps, in_store, sync_engine
-from zeroeventhub.consumer.threads import Prefetcher, Threads
-from zeroeventhub.driving import next_step
-from zeroeventhub.errors import ZeroEventHubError
+from zeroeventhub.consumer.runner import Runner
+from zeroeventhub.consumer.steps import (
+    Deliver,
+    Discover,
+    Fetch,
+    Pause,
+    Step,
+)
+from zeroeventhub.consumer.store.store import CursorStore
+from zeroeventhub.consumer.store_session import StoreSteps, in_store
+from zeroeventhub.driving import blocking, next_step, settled
+from zeroeventhub.errors import ConfigurationError, ZeroEventHubError
+from zeroeventhub.protocol import FIRST, Event, TypeFilter
+from zeroeventhub.wire.cloud_event import event_identity, event_key
 
-__all__ = ["Consumer"]
+__all__ = ["AsyncConsumer", "Consumer"]
+
+_AnyClient = TypeVar("_AnyClient", Client, AsyncClient)
 
 
-class Consumer(BaseConsumer[Client]):
+class _Consumer(Generic[_AnyClient]):
+    """Hold the options of a consumer, and follow its feed."""
+
+    _client_type: ClassVar[type[Client | AsyncClient]]
+    _engine_type: ClassVar[type[Engine | AsyncEngine]]
+    _wrong_engine: ClassVar[str]
+
+    def __init__(
+        self,
+        client: _AnyClient,
+        store: CursorStore,
+        name: str,
+        *,
+        start: str = FIRST,
+        partitions: Collection[int] | None = None,
+        follow: bool = True,
+        limit: int | None = None,
+        types: TypeFilter | None = None,
+        poll_interval: float = 0.5,
+        attempts: int | None = None,
+        concurrency: int = 8,
+        lanes: int = 1,
+        lease: float = 30.0,
+        failures: Failures = Failures(),  # noqa: B008 - it cannot be changed
+        key: Callable[[Event], str | None] = event_key,
+        identity: Callable[[Event], str | None] = event_identity,
+        inbox: bool | None = None,
+        inbox_days: float = 7.0,
+        observer: Observer = Observer(),  # noqa: B008 - it holds nothing
+        register_progress: bool = False,
+        synchronous_commit: bool = True,
+    ) -> None:
+        given: object = client
+        if isinstance(given, Client | AsyncClient) and not isinstance(given, self._client_type):
+            raise ConfigurationError(
+                f"The client of {type(self).__name__} is of the class "
+                f"{self._client_type.__name__}, not {type(given).__name__}."
+            )
+        self.client: _AnyClient = client
+        self.store = store
+        self.name = name
+        self._config = Config(
+            name=name,
+            store=store,
+            start=start,
+            partitions=partitions,
+            follow=follow,
+            limit=limit,
+            types=types,
+            poll_interval=poll_interval,
+            attempts=attempts,
+            concurrency=concurrency,
+            lanes=lanes,
+            lease=lease,
+            failures=failures,
+            key=key,
+            identity=identity,
+            inbox=inbox,
+            inbox_days=inbox_days,
+            observer=observer,
+            register_progress=register_progress,
+            synchronous_commit=synchronous_commit,
+        )
+        self._log = RunLog(name, observer)
+        self._was_stopped = False
+        self._wakes: list[Callable[[], object]] = []
+
+    def stop(self) -> None:
+        """End before the next page; a consumer that was stopped stays stopped.
+
+        A Consumer may be stopped from any thread, and by the handler of a signal; an
+        AsyncConsumer in its event loop.
+        """
+        self._was_stopped = True
+        for wake in tuple(self._wakes):
+            wake()
+
+    def _is_stopped(self) -> bool:
+        return self._was_stopped
+
+    @contextmanager
+    def _woken_by(self, wake: Callable[[], object]) -> Iterator[None]:
+        """Call a function when stopped, for the length of a block."""
+        self._wakes.append(wake)
+        try:
+            yield
+        finally:
+            self._wakes.remove(wake)
+
+    def _check_engine(self) -> None:
+        if not isinstance(self.store.engine, self._engine_type):
+            raise ConfigurationError(self._wrong_engine)
+
+    def _runner(
+        self,
+        concurrency: Threads | Tasks,
+        apply: Callable[..., object],
+        sessions: Callable[[], Any] | None,
+    ) -> Runner:
+        self._check_engine()
+        return Runner(
+            self._config,
+            self.client,
+            concurrency,
+            apply=apply,
+            sessions=sessions,
+            log=self._log,
+            stopped=self._is_stopped,
+        )
+
+    def _reporter(self) -> ProgressReporter:
+        return ProgressReporter(self.client, self._config, self._log)
+
+    async def _pages(self, concurrency: Any, kind: type[Any]) -> AsyncGenerator[Any, None]:
+        """Yield pages that have events, one partition after the other, without leases.
+
+        Args:
+            concurrency: how to wait.
+            kind: the class of the pages.
+        """
+        config, wish, reporter = self._config, Wish(), self._reporter()
+        prefetcher = concurrency.prefetcher(self.client, config, wish)
+        bell = concurrency.queue()
+        steps = Follower(
+            partitions=config.partitions,
+            forever=config.follow,
+            poll_interval=config.poll_interval,
+            attempts=config.attempts,
+            stopped=self._is_stopped,
+        ).steps()
+
+        async def carry_out(step: Step) -> Any:
+            if isinstance(step, Fetch):
+                return await prefetcher.fetch(step)
+            if isinstance(step, Pause):
+                self._log.waits(step)
+                return await concurrency.get(bell, step.seconds)
+            return await self._carry_out(step)
+
+        go_on: Callable[[], Step] = partial(next, steps)
+        try:
+            with self._woken_by(partial(bell.put_nowait, None)):
+                while (step := next_step(go_on)) is not None:
+                    if reporter.is_due:
+                        await reporter.report()
+                    if isinstance(step, Deliver):
+                        if step.ahead is not None and prefetcher.is_worth_it:
+                            await prefetcher.start(step.ahead)
+                        page = step.page
+                        yield kind(
+                            step.partition, page.events, page.cursor, step.place, config, wish
+                        )
+                        go_on = partial(steps.send, None)
+                        continue
+                    try:
+                        go_on = partial(steps.send, await carry_out(step))
+                    except ZeroEventHubError as error:
+                        go_on = partial(steps.throw, error)
+                await reporter.report()
+        finally:
+            await prefetcher.close()
+
+    async def _carry_out(self, step: Step) -> Any:
+        if isinstance(step, Discover):
+            return await settled(self.client.discover())
+        self._check_engine()
+        return await in_store(self.store, StoreSteps(self._config).carry_out, step)
+
+
+class Consumer(_Consumer[Client]):
     """Follow a feed and keep the cursors in a database.
 
     Run it with a function that applies events: partitions are read side by side, and shared with
@@ -70,33 +256,21 @@ class Consumer(BaseConsumer[Client]):
     """
 
     _client_type = Client
+    _engine_type = Engine
+    _wrong_engine = "A Consumer's store has a sync Engine; or use AsyncConsumer."
 
     def __iter__(self) -> Iterator[PendingPage]:
         """Yield pages that have events, one partition after the other, without leases."""
-        reporter = ProgressReporter(self.client, self._config, self._log)
-        wish = Wish()
-        prefetcher = Prefetcher(self.client, self._config, wish)
-        steps = self._follower().steps()
-        bell: SimpleQueue[None] = SimpleQueue()
-        go_on: Callable[[], Step] = partial(next, steps)
-        with self._woken_by(partial(bell.put, None)), closing(prefetcher):
-            while (step := next_step(go_on)) is not None:
-                if reporter.is_due:
-                    reporter.report()
-                if isinstance(step, Deliver):
-                    if step.ahead is not None:
-                        prefetcher.start(step.ahead)
-                    page = step.page
-                    yield PendingPage(
-                        step.partition, page.events, page.cursor, step.place, self._config, wish
-                    )
-                    go_on = partial(steps.send, None)
-                    continue
+        pages = self._pages(Threads(), PendingPage)
+        try:
+            while True:
                 try:
-                    go_on = partial(steps.send, self._carry_out(prefetcher, step, bell))
-                except ZeroEventHubError as error:
-                    go_on = partial(steps.throw, error)
-            reporter.report()
+                    page = blocking(anext(pages))
+                except StopAsyncIteration:
+                    return
+                yield page
+        finally:
+            blocking(pages.aclose())
 
     def run(
         self,
@@ -122,24 +296,99 @@ class Consumer(BaseConsumer[Client]):
             ConfigurationError: the store's engine cannot be used by several threads, or signals
                 are to be handled and this is not the main thread.
         """
-        log, stopped = self._log, self._is_stopped
-        run = Run(self._config, sync_engine(self.store), log, stopped)
-        transactions = PageTransactions(self._config, apply, sessions, log, run.letters)
-        threads = Threads(run, self.client, transactions)
-        reporter = ProgressReporter(self.client, self._config, log)
+        runner = self._runner(Threads(), apply, sessions)
         signals = stop_on_signals(self.stop) if handle_signals else nullcontext()
-        with signals, self._woken_by(threads.wake), reporter.beside():
-            threads.drive()
+        with signals, self._woken_by(runner.wake), self._reporter().in_thread():
+            blocking(runner.run())
 
-    def _carry_out(self, prefetcher: Prefetcher, step: Step, bell: SimpleQueue[None]) -> Any:
-        match step:
-            case Discover():
-                return self.client.discover()
-            case Fetch():
-                return prefetcher.fetch(step)
-            case Pause():
-                self._log.waits(step)
-                with suppress(Empty):
-                    bell.get(timeout=step.seconds)
-                return None
-        return in_store(self.store, partial(StoreSteps(self._config).carry_out, step))
+
+class AsyncConsumer(_Consumer[AsyncClient]):
+    """Follow a feed and keep the cursors in a database, asynchronously.
+
+    The arguments are those of Consumer, with an AsyncClient and a store made with an AsyncEngine.
+    """
+
+    _client_type = AsyncClient
+    _engine_type = AsyncEngine
+    _wrong_engine = "An AsyncConsumer's store has an AsyncEngine; or use Consumer."
+
+    def __aiter__(self) -> AsyncIterator[AsyncPendingPage]:
+        """Yield pages that have events, one partition after the other, without leases."""
+        return self._pages(Tasks(), AsyncPendingPage)
+
+    async def run(
+        self,
+        apply: Callable[..., object],
+        *,
+        sessions: Callable[[], Any] | None = None,
+        handle_signals: bool = False,
+    ) -> None:
+        """Apply everything in transactions that move the cursors; see `Consumer.run`.
+
+        Each partition is read in a task of its own. A page that is on its way when the consumer is
+        stopped is not waited for. `apply` is a coroutine function, or an ordinary one that is given
+        a sync connection or session.
+        """
+        runner = self._runner(Tasks(), apply, sessions)
+        stop = partial(asyncio.get_running_loop().call_soon_threadsafe, self.stop)
+        signals = stop_on_signals(stop) if handle_signals else nullcontext()
+        with signals, self._woken_by(runner.wake):
+            async with self._reporter().in_task():
+                await runner.run()
+
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+_stops: list[Callable[[], object]] = []
+"""What stops the runs of this process that handle signals."""
+
+_previous: dict[int, Any] = {}
+"""The handlers that stood before the first of these runs began."""
+
+
+@contextmanager
+def stop_on_signals(stop: Callable[[], object]) -> Iterator[None]:
+    """Stop at the first SIGTERM or SIGINT; a second one ends the process as always.
+
+    Several runs may overlap, and end in any order: all are stopped by one signal. A handler that
+    the program has installed before is called as well.
+
+    Raises:
+        ConfigurationError: this is not the main thread, which alone can handle signals.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        raise ConfigurationError(
+            "Only the main thread can handle signals: run the consumer there, or call stop() "
+            "where the program ends, without handle_signals."
+        )
+    _stops.append(stop)
+    if not _previous:
+        for number in _SIGNALS:
+            _previous[number] = signal.getsignal(number)
+            signal.signal(number, _handle)
+    try:
+        yield
+    finally:
+        _stops.remove(stop)
+        if not _stops:
+            _restore()
+
+
+def _handle(number: int, frame: FrameType | None) -> None:
+    previous = _previous.get(number)
+    _restore()
+    for stop in _stops:
+        stop()
+    # The default handlers of Python and asyncio end the program at once, which stopping replaces.
+    if callable(previous) and previous is not signal.default_int_handler:
+        bound_to = getattr(getattr(previous, "func", previous), "__self__", None)
+        if not isinstance(bound_to, asyncio.Runner):
+            previous(number, frame)
+
+
+def _restore() -> None:
+    for number, handler in _previous.items():
+        if signal.getsignal(number) is _handle:  # else the program has installed another since
+            # None is a handler that was not set from Python, and cannot be put back by it.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+    _previous.clear()

@@ -6,8 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from zeroeventhub.consumer.assignment import Roster, inheritance
-from zeroeventhub.consumer.reading import Patience, Stopped, persist
+from zeroeventhub.consumer.assignment import Assignments, inheritance
 from zeroeventhub.consumer.steps import (
     Await,
     Claim,
@@ -15,17 +14,20 @@ from zeroeventhub.consumer.steps import (
     Outcome,
     Pause,
     Release,
+    RetryBudget,
     Start,
     Step,
     Stop,
+    Stopped,
+    persist,
 )
 from zeroeventhub.errors import TransientError
 
-__all__ = ["Crew"]
+__all__ = ["Coordinator"]
 
 
 @dataclass(frozen=True)
-class Crew:
+class Coordinator:
     """Decide which partitions a process reads, beside others with the same consumer name.
 
     Attributes:
@@ -52,81 +54,87 @@ class Crew:
         Raises:
             Halted: a partition stands still, and the others have ended.
         """
-        roster = Roster()
+        assignments = Assignments()
         try:
             with suppress(Stopped):
-                yield from self._work(roster)
+                yield from self._work(assignments)
         except Exception:
-            yield from self._dismiss(roster)
+            yield from self._stop_all(assignments)
             raise
-        yield from self._dismiss(roster)
-        if errors := [*roster.errors, *roster.halted.values()]:
+        yield from self._stop_all(assignments)
+        if errors := [*assignments.errors, *assignments.halted.values()]:
             raise errors[0]
 
-    def _work(self, roster: Roster) -> Generator[Step, Any, None]:
+    def _work(self, assignments: Assignments) -> Generator[Step, Any, None]:
         """Read layout after layout."""
-        conflicts = Patience(self.attempts, self.stopped)
+        conflicts = RetryBudget(self.attempts, self.stopped)
         while not self.stopped():
-            info = yield from persist(Discover(), self._patience())
-            roster.lay_out(info, self.partitions)
+            info = yield from persist(Discover(), self._budget())
+            assignments.start_layout(info, self.partitions)
             if inherit := inheritance(info):
-                yield from persist(inherit, self._patience())
-            if (yield from self._share(roster, conflicts)):
+                yield from persist(inherit, self._budget())
+            if (yield from self._share(assignments, conflicts)):
                 return
-            yield from self._dismiss(roster)
-            if roster.errors:
+            yield from self._stop_all(assignments)
+            if assignments.errors:
                 return
-            if roster.conflicts and not self.stopped():
-                yield from self._weigh(roster.conflicts, conflicts)
+            if assignments.conflicts and not self.stopped():
+                yield from self._back_off(assignments.conflicts, conflicts)
 
-    def _share(self, roster: Roster, conflicts: Patience) -> Generator[Step, Any, bool]:
+    def _share(
+        self, assignments: Assignments, conflicts: RetryBudget
+    ) -> Generator[Step, Any, bool]:
         """Share one layout; tell whether all is over, or the feed is to be discovered again."""
-        among = tuple(partition.id for partition in roster.chosen)
+        among = tuple(partition.id for partition in assignments.chosen)
         while not self.stopped():
-            yield from self._claim(roster)
-            due = roster.due
-            if stop := frozenset(roster.running - due - roster.stopping):
-                roster.stopping |= stop
+            yield from self._claim(assignments)
+            due = assignments.due
+            if stop := frozenset(assignments.running - due - assignments.stopping):
+                assignments.stopping |= stop
                 yield Stop(stop)
-            for partition in roster.chosen:
-                if partition.id in due - roster.running:
-                    roster.running.add(partition.id)
+            for partition in assignments.chosen:
+                if partition.id in due - assignments.running:
+                    assignments.running.add(partition.id)
                     yield Start(partition, among)
-            if not roster.running:
-                return (yield from self._stand_by(roster))
+            if not assignments.running:
+                return (yield from self._stand_by(assignments))
             outcomes: tuple[Outcome, ...] = yield Await(self.lease / 3)
             for outcome in outcomes:
-                roster.sign_off(outcome)
-            if roster.errors or roster.conflicts:
-                return bool(roster.errors)
+                assignments.record_outcome(outcome)
+            if assignments.errors or assignments.conflicts:
+                return bool(assignments.errors)
             if not outcomes:
                 conflicts.failed = 0
         return True
 
-    def _claim(self, roster: Roster) -> Generator[Step, Any, None]:
+    def _claim(self, assignments: Assignments) -> Generator[Step, Any, None]:
         """Give back what is of no use here, and claim what may be read now.
 
         What a claim brings may show that other partitions may be read.
         """
         wanted: tuple[int, ...] | None = None
-        while wanted != roster.wanted:
-            if needless := roster.needless:
-                yield from persist(Release(needless), self._patience(self.lease / 3))
-            wanted = roster.wanted
-            roster.take_note((yield from persist(Claim(wanted), self._patience(self.lease / 3))))
+        while wanted != assignments.wanted:
+            if needless := assignments.needless:
+                yield from persist(Release(needless), self._budget(self.lease / 3))
+            wanted = assignments.wanted
+            assignments.record_claim(
+                (yield from persist(Claim(wanted), self._budget(self.lease / 3)))
+            )
 
-    def _stand_by(self, roster: Roster) -> Generator[Step, Any, bool]:
+    def _stand_by(self, assignments: Assignments) -> Generator[Step, Any, bool]:
         """Wait where there is nothing to read here; tell whether there is nothing to wait for.
 
         Others may read partitions of a layout that is unknown here, so look at the feed again.
         """
-        if roster.halted or (roster.finished and not self.forever):
+        if assignments.halted or (assignments.finished and not self.forever):
             return True
         seconds = self.lease / 3
-        yield Pause(seconds if roster.wanted else min(seconds, self.poll_interval))
+        yield Pause(seconds if assignments.wanted else min(seconds, self.poll_interval))
         return False
 
-    def _weigh(self, outcomes: list[Outcome], conflicts: Patience) -> Generator[Step, Any, None]:
+    def _back_off(
+        self, outcomes: list[Outcome], conflicts: RetryBudget
+    ) -> Generator[Step, Any, None]:
         """Wait before the next discovery, if the feed's partitions changed before a page was read.
 
         A row of these is a feed that contradicts itself, and asking faster would not help.
@@ -136,19 +144,19 @@ class Crew:
         elif error := outcomes[0].error:
             yield from conflicts.wait_out(error)
 
-    def _dismiss(self, roster: Roster) -> Generator[Step, Any, None]:
+    def _stop_all(self, assignments: Assignments) -> Generator[Step, Any, None]:
         """Let all reading here end; keep the leases until it has."""
-        if stop := frozenset(roster.running - roster.stopping):
-            roster.stopping |= stop
+        if stop := frozenset(assignments.running - assignments.stopping):
+            assignments.stopping |= stop
             yield Stop(stop)
-        while roster.running:
+        while assignments.running:
             outcomes: tuple[Outcome, ...] = yield Await(self.lease / 3)
             for outcome in outcomes:
-                roster.sign_off(outcome)
+                assignments.record_outcome(outcome)
             if not outcomes:
                 # A lease that runs out nevertheless costs a page its commit, and no more.
                 with suppress(TransientError):
-                    yield Claim(tuple(sorted(roster.running)))
+                    yield Claim(tuple(sorted(assignments.running)))
 
-    def _patience(self, longest: float = math.inf) -> Patience:
-        return Patience(self.attempts, self.stopped, longest)
+    def _budget(self, longest: float = math.inf) -> RetryBudget:
+        return RetryBudget(self.attempts, self.stopped, longest)

@@ -1,31 +1,49 @@
-"""What a consumer decides that reads all partitions in turn: which next, and when to wait.
+"""What a consumer decides about reading: what next, when to wait, what to try again and give up.
 
-One generator without I/O. It yields steps; whoever drives it carries them out, sends the
-result back, or throws the error that happened. The sync and the async consumer are two
-such drivers and share every decision made here.
+`Follower` reads all partitions in turn, for the plain loop; `PartitionFollower` reads one, under a
+lease. Both are generators without I/O that yield steps.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Callable, Collection, Container, Generator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from zeroeventhub.consumer.assignment import choose, inheritance, ready
-from zeroeventhub.consumer.reading import (
+from zeroeventhub.consumer.config import Failures
+from zeroeventhub.consumer.steps import (
     LONGEST_WAIT,
-    Passed,
-    Patience,
+    Advance,
+    Deliver,
+    Discover,
+    EmptyPages,
+    End,
+    Fetch,
+    Load,
+    Pause,
+    Place,
+    Redeliver,
+    RetryBudget,
+    Step,
     Stopped,
+    backoff,
     pause_at_head,
     persist,
     reaches_head,
 )
-from zeroeventhub.consumer.steps import Advance, Deliver, Discover, Fetch, Load, Pause, Place, Step
-from zeroeventhub.errors import Fenced, TokenChanged
+from zeroeventhub.errors import (
+    Fenced,
+    Halted,
+    LeaseLost,
+    StoreUnavailable,
+    TokenChanged,
+    TooManyDeadLetters,
+    TransientError,
+)
 from zeroeventhub.protocol import WAIT, FeedInfo, Page, Partition
 
-__all__ = ["Follower"]
+__all__ = ["Follower", "PartitionFollower", "Transactions"]
 
 _Steps = Generator[Step, Any, Any]
 
@@ -58,7 +76,7 @@ class Follower:
             yield from self._read_layouts()
 
     def _read_layouts(self) -> _Steps:
-        conflicts = Patience(self.attempts, self.stopped)
+        conflicts = RetryBudget(self.attempts, self.stopped)
         while not self.stopped():
             info = yield from self._persist(Discover())
             try:
@@ -159,7 +177,7 @@ class Follower:
             return False, True
         wait = LONGEST_WAIT if waits and at_head else 0.0
         page: Page = yield from self._persist(Fetch(partition.id, cursor, wait))
-        found = mine.passed.brings_news(page, partition.id, cursor)
+        found = mine.empty_pages.moves(page, partition.id, cursor)
         at_head = reaches_head(page, cursor)
         mine.cursor = page.cursor
         if at_head:
@@ -176,7 +194,7 @@ class Follower:
         return found, at_head
 
     def _persist(self, step: Step) -> _Steps:
-        return persist(step, Patience(self.attempts, self.stopped))
+        return persist(step, RetryBudget(self.attempts, self.stopped))
 
 
 @dataclass
@@ -186,9 +204,213 @@ class _Known:
     Attributes:
         cursor: where it is read from next, unless its last page is not committed.
         head: where its head was seen.
-        passed: where pages without events led.
+        empty_pages: where pages without events led.
     """
 
     cursor: str | None = None
     head: str | None = None
-    passed: Passed = field(default_factory=Passed)
+    empty_pages: EmptyPages = field(default_factory=EmptyPages)
+
+
+class Transactions(Protocol):
+    """Carry out what is written by the right of a place."""
+
+    def deliver(self, step: Deliver, /) -> Generator[Any, Any, object]:
+        """Yield what has a page applied."""
+
+    def advance(self, step: Advance, /) -> Generator[Any, Any, object]:
+        """Yield what moves a cursor over no events."""
+
+    def redeliver(self, step: Redeliver, /) -> Generator[Any, Any, object]:
+        """Yield what has dead letters applied again."""
+
+
+@dataclass
+class PartitionFollower:
+    """Decide how one partition is read, page by page, by a process that holds its lease.
+
+    Attributes:
+        partition: the partition.
+        among: all partitions that are read; a consumer that is new starts in all at once.
+        extensions: what the feed can do beyond the protocol's core.
+        forever: whether to wait at the head for more events; else end there.
+        poll_interval: seconds between two looks at the head.
+        attempts: how often a step is tried before its error is final; None for no limit.
+        failures: what becomes of a page whose handler raises.
+        transactions: decide which transactions a step takes.
+        stopped: tells whether to end before the next step.
+        has_capacity: tells whether few enough partitions are read for the feed to wait at its
+            head, and for the next page to be fetched ahead.
+        letters: the partitions whose dead letters were marked to be applied again, as of now.
+        epochs: the epochs of cursors, as of now; a later one than that of the place tells that the
+            right to move the cursor has passed on, as when an operator has put it elsewhere.
+    """
+
+    partition: Partition
+    among: tuple[int, ...]
+    extensions: frozenset[str]
+    forever: bool
+    poll_interval: float
+    attempts: int | None
+    failures: Failures
+    transactions: Transactions
+    stopped: Callable[[], bool]
+    has_capacity: Callable[[], bool]
+    letters: Container[int]
+    epochs: Mapping[int, int]
+    _place: Place = field(default=Place(""), init=False)
+    _head: str | None = field(default=None, init=False)
+    _empty_pages: EmptyPages = field(default_factory=EmptyPages, init=False)
+    _commits: RetryBudget = field(init=False)
+
+    def steps(self) -> Generator[Step, Any, bool]:
+        """Yield the steps; return whether the partition was drained, and not stopped.
+
+        Raises:
+            TokenChanged: the feed's partitions have changed: discover again.
+            LeaseLost: another process reads the partition now.
+            Halted: a page could not be applied.
+        """
+        self._commits = RetryBudget(self.attempts, self.stopped)
+        try:
+            yield from self._read()
+        except Stopped:
+            return False
+        return True
+
+    def _read(self) -> Generator[Step, Any, None]:
+        """Read until the partition is drained."""
+        number, lingers = self.partition.id, self.forever and not self.partition.closed
+        yield from self._load()
+        while lingers or self._head != self._place.cursor or not (yield from self._end()):
+            if self.stopped():
+                raise Stopped
+            if self.epochs.get(number, 0) > self._place.epoch:
+                yield from self._load()
+            if number in self.letters:
+                yield from self._redeliver()
+            waits = WAIT in self.extensions and self.has_capacity()
+            cursor = self._place.cursor
+            at_head = self._head == cursor
+            fetch = Fetch(number, cursor, LONGEST_WAIT if waits and at_head else 0.0)
+            page: Page = yield from persist(fetch, RetryBudget(self.attempts, self.stopped))
+            news = self._empty_pages.moves(page, number, cursor)
+            if page.events:
+                yield from self._deliver(page)
+            elif news:
+                yield from self._advance(page.cursor)
+            if reaches_head(page, cursor):
+                self._head = page.cursor
+            if self._head == self._place.cursor and lingers and not (waits and news):
+                yield pause_at_head(self.poll_interval, waits=waits)
+
+    def _end(self) -> Generator[Step, Any, bool]:
+        """End at the head, where nobody waits for what follows; tell whether."""
+        while self._head == self._place.cursor:
+            if not self.partition.closed:
+                return True
+            if (yield from self._commit(_only(End(self.partition.id, self._place)))):
+                return True
+        return False
+
+    def _redeliver(self) -> Generator[Step, Any, None]:
+        """Have dead letters applied again that were marked for it."""
+        done = False
+        while not done and self.partition.id in self.letters:
+            step = Redeliver(self.partition.id, self._place)
+            done = yield from self._commit(self.transactions.redeliver(step))
+
+    def _advance(self, cursor: str) -> Generator[Step, Any, None]:
+        """Move the cursor over no events, unless it turns out to be elsewhere."""
+        start = self._place.cursor
+        while self._place.cursor == start:
+            step = Advance(self.partition.id, self._place, cursor)
+            if (yield from self._commit(self.transactions.advance(step))):
+                self._place = Place(cursor, self._place.epoch)
+
+    def _deliver(self, page: Page) -> Generator[Step, Any, None]:
+        """Have a page applied, unless the cursor turns out to be elsewhere.
+
+        Raises:
+            Halted: it cannot be applied.
+        """
+        number, start = self.partition.id, self._place.cursor
+        tries, set_aside = 0, False
+        while self._place.cursor == start:
+            ahead = None
+            if not page.caught_up and self.has_capacity():
+                ahead = Fetch(number, page.cursor)
+            try:
+                yield from self.transactions.deliver(
+                    Deliver(number, self._place, page, ahead, set_aside)
+                )
+            except (Fenced, StoreUnavailable) as error:
+                yield from self._find_out(error)
+            except Exception as error:
+                tries += 1
+                if set_aside:
+                    raise self._halted(tries, error) from error
+                set_aside = yield from self._retry_or_halt(tries, error)
+            else:
+                self._commits.failed = 0
+                self._place = Place(page.cursor, self._place.epoch)
+
+    def _retry_or_halt(self, tries: int, error: Exception) -> Generator[Step, Any, bool]:
+        """Wait before a page is applied again; tell whether to set aside then what fails.
+
+        Raises:
+            Halted: that was its last try.
+        """
+        failures = self.failures
+        if tries < failures.tries:
+            yield Pause(backoff(tries, error), error)
+        elif failures.then == "halt":
+            raise self._halted(tries, error) from error
+        if self.stopped():
+            raise Stopped
+        return tries >= failures.tries
+
+    def _commit(self, steps: Generator[Any, Any, object]) -> Generator[Step, Any, bool]:
+        """Take steps that write by the right of a place; tell whether they succeeded."""
+        try:
+            yield from steps
+        except (Fenced, TransientError) as error:
+            yield from self._find_out(error)
+            return False
+        self._commits.failed = 0
+        return True
+
+    def _find_out(self, error: Fenced | TransientError) -> Generator[Step, Any, None]:
+        """Load the place again where a write was refused, or nobody knows whether it was done.
+
+        That ends what may still be under way in the store, and then shows what came of it.
+
+        Raises:
+            LeaseLost: another process reads the partition now.
+        """
+        if isinstance(error, LeaseLost):
+            raise error
+        if isinstance(error, TransientError):
+            yield from self._commits.wait_out(error)
+        yield from self._load()
+
+    def _load(self) -> Generator[Step, Any, None]:
+        """Enter the partition: from here on, nobody commits by an older right."""
+        partition = self.partition
+        after = partition.starts_after if partition.starts_after in self.among else None
+        step = Load(partition.id, self.among, after)
+        self._place = yield from persist(step, RetryBudget(self.attempts, self.stopped))
+
+    def _halted(self, tries: int, error: Exception) -> Halted:
+        """Say why the partition stands still, without the error's text: it may hold data."""
+        reason = f" {error}" if isinstance(error, TooManyDeadLetters) else ""
+        return Halted(
+            f"Partition {self.partition.id} stands still at cursor {self._place.cursor!r}: what "
+            f"follows could not be applied in {tries} tries. The last one raised "
+            f"{type(error).__name__}.{reason}",
+            partition=self.partition.id,
+        )
+
+
+def _only(step: Step) -> Generator[Step, Any, None]:
+    yield step

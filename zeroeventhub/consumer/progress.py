@@ -11,12 +11,13 @@ from typing import Any
 from sqlalchemy import Connection
 
 from zeroeventhub.consumer.config import Config
-from zeroeventhub.consumer.log import Log
-from zeroeventhub.consumer.store_session import in_store, in_store_async
+from zeroeventhub.consumer.observer import RunLog
+from zeroeventhub.consumer.store_session import in_store
+from zeroeventhub.driving import blocking, settled
 from zeroeventhub.errors import ConfigurationError, ZeroEventHubError
 from zeroeventhub.protocol import FIRST, LAST
 
-__all__ = ["AsyncProgressReporter", "ProgressReporter"]
+__all__ = ["ProgressReporter"]
 
 INTERVAL = 10.0
 """Seconds between two reports."""
@@ -28,8 +29,8 @@ LAST_REPORT = 5.0
 """Seconds for which a consumer that ends waits for its last report."""
 
 
-class _Reporter:
-    """Decide what is reported, and when.
+class ProgressReporter:
+    """Report to the publisher how far a consumer has committed, now and then and at its end.
 
     Args:
         client: reaches the publisher.
@@ -37,7 +38,7 @@ class _Reporter:
         log: hears of what could not be reported.
     """
 
-    def __init__(self, client: Any, config: Config, log: Log) -> None:
+    def __init__(self, client: Any, config: Config, log: RunLog) -> None:
         self._client = client
         self._store = config.store
         self._name = config.name
@@ -51,6 +52,65 @@ class _Reporter:
     def is_due(self) -> bool:
         """Tell whether it is time to look."""
         return self._is_on and monotonic() - self._last >= INTERVAL
+
+    async def report(self) -> None:
+        """Report what has been committed; what fails is reported the next time."""
+        if not self._is_on:
+            return
+        try:
+            cursors = await in_store(self._store, self._cursors)
+            for partition, cursor in self._news(cursors):
+                await settled(self._client.register_progress(self._name, partition, cursor))
+                self._reported[partition] = cursor, monotonic()
+        except ZeroEventHubError as error:
+            self._last = monotonic()
+            # A feed that does not take reports is asked once.
+            self._is_on = not isinstance(error, ConfigurationError)
+            self._log.could_not_report(error)
+
+    @contextmanager
+    def in_thread(self) -> Iterator[None]:
+        """Report from a thread for the length of a block, and at its end."""
+        if not self._is_on:
+            yield
+            return
+        ended = threading.Event()
+
+        def go_on() -> None:
+            while not ended.wait(INTERVAL):
+                blocking(self.report())
+            blocking(self.report())
+
+        thread = threading.Thread(target=go_on, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join(LAST_REPORT)
+
+    @asynccontextmanager
+    async def in_task(self) -> AsyncIterator[None]:
+        """Report from a task for the length of a block, and at its end."""
+        if not self._is_on:
+            yield
+            return
+
+        async def go_on() -> None:
+            while True:
+                await asyncio.sleep(INTERVAL)
+                await self.report()
+
+        task = asyncio.create_task(go_on())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LAST_REPORT):
+                    await self.report()
 
     def _news(self, cursors: Mapping[int, str]) -> list[tuple[int, str]]:
         """Choose among committed cursors those that the publisher does not know of."""
@@ -73,87 +133,3 @@ class _Reporter:
             connection.exec_driver_sql("SET LOCAL synchronous_commit TO on")
             connection.exec_driver_sql("SELECT txid_current()")
         return cursors
-
-    def _note(self, partition: int, cursor: str) -> None:
-        self._reported[partition] = cursor, monotonic()
-
-    def _failed(self, error: ZeroEventHubError) -> None:
-        """Say what happened; where the feed does not want to hear, once."""
-        self._last = monotonic()
-        if isinstance(error, ConfigurationError):
-            self._is_on = False
-        self._log.could_not_tell(error)
-
-
-class ProgressReporter(_Reporter):
-    """Report to the publisher, from threads."""
-
-    def report(self) -> None:
-        """Report what has been committed; what fails is reported the next time."""
-        if not self._is_on:
-            return
-        try:
-            cursors = in_store(self._store, self._cursors)
-            for partition, cursor in self._news(cursors):
-                self._client.register_progress(self._name, partition, cursor)
-                self._note(partition, cursor)
-        except ZeroEventHubError as error:
-            self._failed(error)
-
-    @contextmanager
-    def beside(self) -> Iterator[None]:
-        """Report every now and then for the length of a block, and at its end."""
-        if not self._is_on:
-            yield
-            return
-        ended = threading.Event()
-        thread = threading.Thread(target=self._go_on, args=(ended,), daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join(LAST_REPORT)
-
-    def _go_on(self, ended: threading.Event) -> None:
-        while not ended.wait(INTERVAL):
-            self.report()
-        self.report()
-
-
-class AsyncProgressReporter(_Reporter):
-    """Report to the publisher, from tasks; see ProgressReporter."""
-
-    async def report(self) -> None:
-        """Report what has been committed; see `ProgressReporter.report`."""
-        if not self._is_on:
-            return
-        try:
-            cursors = await in_store_async(self._store, self._cursors)
-            for partition, cursor in self._news(cursors):
-                await self._client.register_progress(self._name, partition, cursor)
-                self._note(partition, cursor)
-        except ZeroEventHubError as error:
-            self._failed(error)
-
-    @asynccontextmanager
-    async def beside(self) -> AsyncIterator[None]:
-        """Report every now and then; see `ProgressReporter.beside`."""
-        if not self._is_on:
-            yield
-            return
-        task = asyncio.create_task(self._go_on())
-        try:
-            yield
-        finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LAST_REPORT):
-                    await self.report()
-
-    async def _go_on(self) -> None:
-        while True:
-            await asyncio.sleep(INTERVAL)
-            await self.report()

@@ -1,4 +1,4 @@
-"""What a consumer's steps do in its store, each in a transaction of its own."""
+"""What a consumer does in its store outside of pages, each step in a transaction of its own."""
 
 import math
 import time
@@ -7,16 +7,14 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DatabaseError
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from zeroeventhub.consumer.config import Config
 from zeroeventhub.consumer.steps import Advance, Claim, End, Inherit, Load, Place, Release, Step
 from zeroeventhub.consumer.store.store import CursorStore
 from zeroeventhub.databases.errors import reaching_store
-from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import FIRST
 
-__all__ = ["StoreSteps", "async_engine", "in_store", "in_store_async", "sync_engine"]
+__all__ = ["StoreSteps", "in_store"]
 
 _Result = TypeVar("_Result")
 
@@ -24,57 +22,33 @@ PRUNING_INTERVAL = 3600.0
 """Seconds between two looks for rows of the inbox that are too old."""
 
 
-def sync_engine(store: CursorStore) -> Engine:
-    """Return the engine of a store.
-
-    Raises:
-        ConfigurationError: it is not a sync one.
-    """
-    if not isinstance(store.engine, Engine):
-        raise ConfigurationError("A Consumer's store has a sync Engine; or use AsyncConsumer.")
-    return store.engine
-
-
-def async_engine(store: CursorStore) -> AsyncEngine:
-    """Return the engine of a store.
-
-    Raises:
-        ConfigurationError: it is not an async one.
-    """
-    if not isinstance(store.engine, AsyncEngine):
-        raise ConfigurationError("An AsyncConsumer's store has an AsyncEngine; or use Consumer.")
-    return store.engine
-
-
-def in_store(store: CursorStore, write: Callable[[Connection], _Result]) -> _Result:
+async def in_store(store: CursorStore, write: Callable[..., _Result], *arguments: Any) -> _Result:
     """Call a function with a connection to a store, in a transaction of its own.
+
+    Args:
+        store: made with a sync or an async engine.
+        write: the function.
+        arguments: what it is called with, after the connection.
 
     Raises:
         StoreUnavailable: the store did not answer, or asked to try again.
         ConfigurationError: its tables are not there.
     """
-    engine = sync_engine(store)
     try:
-        with reaching_store(), engine.begin() as connection:
-            return write(connection)
+        return await _transact(store, write, *arguments)
     except DatabaseError:
-        with reaching_store(), engine.connect() as connection:
-            store.check_tables(connection)
+        await _transact(store, store.check_tables)
         raise
 
 
-async def in_store_async(store: CursorStore, write: Callable[[Connection], _Result]) -> _Result:
-    """Call a function with a connection to a store; see `in_store`."""
-    engine = async_engine(store)
-    try:
-        with reaching_store():
-            async with engine.begin() as connection:
-                return await connection.run_sync(write)
-    except DatabaseError:
-        with reaching_store():
-            async with engine.connect() as connection:
-                await connection.run_sync(store.check_tables)
-        raise
+async def _transact(store: CursorStore, write: Callable[..., _Result], *arguments: Any) -> _Result:
+    engine = store.engine
+    with reaching_store():
+        if isinstance(engine, Engine):
+            with engine.begin() as connection:
+                return write(connection, *arguments)
+        async with engine.begin() as connection:
+            return await connection.run_sync(write, *arguments)
 
 
 class StoreSteps:
@@ -92,7 +66,7 @@ class StoreSteps:
         self._owner = owner
         self._pruned = -math.inf
 
-    def carry_out(self, step: Step, connection: Connection) -> Any:
+    def carry_out(self, connection: Connection, step: Step) -> Any:
         """Carry a step out in an open transaction; return its result."""
         match step:
             case Inherit():

@@ -10,8 +10,7 @@ from urllib.parse import parse_qsl, urlsplit
 import httpx
 
 from zeroeventhub.client import Client
-from zeroeventhub.consumer.reading import Patience
-from zeroeventhub.consumer.steps import Pause
+from zeroeventhub.consumer.steps import Pause, RetryBudget
 from zeroeventhub.errors import (
     ConfigurationError,
     ProtocolError,
@@ -98,11 +97,11 @@ class Connection:
                 self.close()
                 self._open()
 
-    def patience(self) -> Patience:
+    def patience(self) -> RetryBudget:
         """Count failures in a row, up to the attempts that the options allow."""
-        return Patience(self._options.attempts, stopped=lambda: False)
+        return RetryBudget(self._options.attempts, stopped=lambda: False)
 
-    def wait_out(self, patience: Patience, error: Exception) -> None:
+    def wait_out(self, patience: RetryBudget, error: Exception) -> None:
         """Pause before another attempt.
 
         Raises:

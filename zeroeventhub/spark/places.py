@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from zeroeventhub.client import Client
 from zeroeventhub.consumer.assignment import choose, ready
-from zeroeventhub.consumer.reading import Passed, reaches_head
+from zeroeventhub.consumer.steps import EmptyPages, reaches_head
 from zeroeventhub.errors import ConfigurationError, CutPage
 from zeroeventhub.protocol import (
     CURSOR_OF_COUNT,
@@ -67,12 +67,12 @@ class Walk:
             stop: where it ends at the latest; None for the head.
         """
         cursor, end, found, at_head = start, start, 0, False
-        passed = Passed()
+        empty_pages = EmptyPages()
         while not at_head and (events is None or found < events):
             size = self._options.page_size
             wanted = size if events is None else min(size, events - found)
             page = self.page(partition, cursor, wanted, stop)
-            passed.brings_news(page, partition, cursor)
+            empty_pages.moves(page, partition, cursor)
             at_head = page.stop_reached or reaches_head(page, cursor)
             if 0 < len(page.events) < wanted and not self._can_stop:
                 end = self._cut(partition, cursor, page)

@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from zeroeventhub.client import Client
-from zeroeventhub.consumer.reading import moves_cursor
+from zeroeventhub.consumer.steps import moves_cursor
 from zeroeventhub.errors import ProtocolError, TokenChanged, Trimmed, Unavailable
 from zeroeventhub.protocol import EVENT_TYPES, SEGMENTS, FeedInfo
 from zeroeventhub.spark.columns import AnyPage, Columns, RangePage, events_of

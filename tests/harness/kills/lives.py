@@ -37,7 +37,7 @@ from zeroeventhub import (
     Event,
     PendingPage,
 )
-from zeroeventhub.consumer import reading as pages
+from zeroeventhub.consumer import steps
 from zeroeventhub.databases.errors import is_transient
 from zeroeventhub.errors import Fenced
 
@@ -106,7 +106,7 @@ def live(life: Life) -> dict[str, int]:
         true_time = time.time
         time.time = lambda: true_time() + life.clock
     if life.hurried:
-        pages.SHORTEST_BACKOFF, pages.LONGEST_BACKOFF = 0.002, 0.05
+        steps.SHORTEST_BACKOFF, steps.LONGEST_BACKOFF = 0.002, 0.05
     dice = random.Random(life.seed)
     strikes: dict[str, Callable[[], object]] = {
         "kill": kill,

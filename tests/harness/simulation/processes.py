@@ -7,9 +7,8 @@ from harness.simulation.clock import FOREVER, Host, Violation
 from harness.simulation.store import Transaction
 
 from zeroeventhub import Page
-from zeroeventhub.consumer.coordinator import Crew
-from zeroeventhub.consumer.follower import Follower
-from zeroeventhub.consumer.partition_follower import PartitionFollower
+from zeroeventhub.consumer.coordinator import Coordinator
+from zeroeventhub.consumer.follower import Follower, PartitionFollower
 from zeroeventhub.consumer.steps import (
     Advance,
     Await,
@@ -260,7 +259,7 @@ class FollowerProcess(Process):
         return None
 
 
-class CrewProcess(Process):
+class CoordinatorProcess(Process):
     """Share the partitions with other processes by leases: `Consumer.run`."""
 
     def decisions(self):
@@ -271,7 +270,7 @@ class CrewProcess(Process):
         self.epochs = {}
         self.halted = set()
         self.idle, self.step, self.changed = 0, None, True
-        return Crew(
+        return Coordinator(
             None, world.forever, world.poll_interval, world.attempts, world.lease, self.is_stopped
         )
 
@@ -347,7 +346,7 @@ class CrewProcess(Process):
         if wrong:
             raise Violation(f"{self.name} must not do this now: {step}")
 
-    def sign_off(self, outcome):
+    def record_outcome(self, outcome):
         if isinstance(outcome.error, Halted):
             self.halted.add(outcome.partition)
         del self.workers[outcome.partition]
@@ -405,7 +404,7 @@ class Worker(Sleeper):
         outcome = Outcome(self.partition, error, drained, self.read)
         if self.world.say:
             self.world.say(f"{self.process.name}: {outcome}")
-        self.process.sign_off(outcome)
+        self.process.record_outcome(outcome)
 
     def is_stopped(self):
         return self.stopping or self.process.stopping

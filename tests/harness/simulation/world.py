@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from harness.simulation.clock import Chaos, Clock, Violation
 from harness.simulation.feed import Feed, Ledger
-from harness.simulation.processes import CrewProcess, FollowerProcess, call
+from harness.simulation.processes import CoordinatorProcess, FollowerProcess, call
 from harness.simulation.store import Store
 
 from zeroeventhub.consumer.config import Failures
@@ -49,7 +49,7 @@ class World:
         self.ledger = Ledger(self.feed)
         self.store = Store(self.clock, self.ledger)
         self.kinds = [
-            FollowerProcess if chance.random() < 0.25 else CrewProcess
+            FollowerProcess if chance.random() < 0.25 else CoordinatorProcess
             for _ in range(chance.randint(1, 3))
         ]
         # Where no other process may hold a lease, a run to the head has to get there.

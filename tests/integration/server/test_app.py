@@ -40,7 +40,7 @@ from zeroeventhub import (
 )
 from zeroeventhub.archive import Archive
 from zeroeventhub.at_hand import NotAtHand
-from zeroeventhub.consumer.transaction import TransactionEnded
+from zeroeventhub.consumer.handler import TransactionEnded
 from zeroeventhub.protocol import (
     CURSOR_OF_COUNT,
     CURSOR_OF_TIME,

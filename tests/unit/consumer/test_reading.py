@@ -9,8 +9,7 @@ from harness.simulation.processes import Whole
 
 from zeroeventhub import FIRST, Event, FeedInfo, Page, Partition
 from zeroeventhub.consumer.config import Failures
-from zeroeventhub.consumer.follower import Follower
-from zeroeventhub.consumer.partition_follower import PartitionFollower
+from zeroeventhub.consumer.follower import Follower, PartitionFollower
 from zeroeventhub.consumer.steps import (
     Advance,
     Deliver,

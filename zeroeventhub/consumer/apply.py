@@ -1,39 +1,35 @@
-"""What happens in the transactions of a page.
+"""Apply pages and dead letters, each in a transaction that also holds the cursor.
 
-A page is applied in one transaction, in which stand the cursor, the inbox, the dead letters and the
-effects. The cursor comes first: a second process of the same name waits there, and then gives way.
+In one transaction stand the cursor, the inbox, the dead letters and the effects. The cursor comes
+first: a second process of the same name waits there, and then gives way.
 
-In lanes, each lane has a transaction of its own, which writes down how far it is, and a last one
-moves the cursor: a crash in between neither loses events nor repeats them.
-
-Generators decide which transactions there are; `do` and `do_async` carry one out. What is done in
-one is the same for both, since SQLAlchemy's connections of asyncio give way to sync functions.
+Generators decide which transactions there are; `PageTransactions.do` carries one out. What is done
+in one is the same with and without asyncio: SQLAlchemy runs sync functions over async connections.
 """
 
 import logging
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
-from zlib import crc32
 
 from sqlalchemy import Connection, Engine
 
-from zeroeventhub.consumer.application import Application
 from zeroeventhub.consumer.config import Config
-from zeroeventhub.consumer.log import Log
+from zeroeventhub.consumer.handler import (
+    Handler,
+    Transaction,
+    TransactionEnded,
+    transact,
+    watch_commits,
+)
+from zeroeventhub.consumer.lanes import PageLanes, move_cursor
+from zeroeventhub.consumer.observer import RunLog
 from zeroeventhub.consumer.page import AsyncPendingPage, PendingPage, Wish, without_duplicates
 from zeroeventhub.consumer.steps import Advance, Deliver, Place, Redeliver
 from zeroeventhub.consumer.store.dead_letters import DeadLetter
 from zeroeventhub.consumer.store.lanes import LaneProgress
-from zeroeventhub.consumer.transaction import (
-    Transaction,
-    TransactionEnded,
-    opened,
-    opened_async,
-    watch_commits,
-)
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.errors import store_error
 from zeroeventhub.errors import (
@@ -125,7 +121,7 @@ class PageTransactions:
         config: Config,
         apply: Callable[..., Any],
         sessions: Callable[[], Any] | None,
-        log: Log,
+        log: RunLog,
         marked: set[int],
     ) -> None:
         self._config = config
@@ -137,8 +133,8 @@ class PageTransactions:
         engine: Any = config.store.engine
         self._engine = engine
         watch_commits(engine if isinstance(engine, Engine) else engine.sync_engine)
-        self._application = Application.of(apply, config.store.engine, sessions)
-        self.wish = Wish(self._application.data_type)
+        self._handler = Handler.of(apply, config.store.engine, sessions)
+        self.wish = Wish(self._handler.data_type)
         self.inbox = bool(config.inbox)
         alone = database_of(config.store.engine).single_writer
         self.at_once = 1 if alone else config.lanes
@@ -150,7 +146,7 @@ class PageTransactions:
     # Which transactions there are.
 
     def deliver(self, step: Deliver) -> _Transactions:
-        """Have a page applied, and move the cursor behind it.
+        """Have a page applied, and move the cursor to its end.
 
         Raises:
             Fenced: the cursor has moved; nothing was applied.
@@ -163,13 +159,21 @@ class PageTransactions:
         place, progress = self._progress.pop(step.partition, (None, None))
         if place != step.place:
             progress = yield from self._look_up(step)
-        events, lanes, ahead = step.page.events, None, None
-        if progress is not None or self._config.lanes > 1:
-            events, lanes, ahead = yield from self._in_lanes(step, progress)
-        finish = partial(self._finish, step, step.page.cursor, lanes, ahead)
-        yield from self._all([Work(step, events, partial(self._apply, step, events, finish))])
-        progress = LaneProgress(lanes, ahead) if lanes and ahead else None
-        self._progress[step.partition] = Place(step.page.cursor, step.place.epoch), progress
+        events, cursor = step.page.events, step.page.cursor
+        if progress is None and self._config.lanes == 1:
+            yield from self._all([self._work(step, events, self._mover(step, cursor))])
+        else:
+            lanes = PageLanes(self._config, step, progress)
+            if len(lanes.parts) > 1:
+                yield from self._all(
+                    [
+                        self._work(step, mine, partial(lanes.advance, lane))
+                        for lane, mine in lanes.parts.items()
+                    ]
+                )
+            yield from self._all([self._work(step, lanes.rest, lanes.finish)])
+            progress = lanes.beyond
+        self._progress[step.partition] = Place(cursor, step.place.epoch), progress
 
     def advance(self, step: Advance) -> _Transactions:
         """Move the cursor over no events; lanes that have gone beyond it keep their progress.
@@ -181,9 +185,10 @@ class PageTransactions:
         place, progress = self._progress.pop(step.partition, (None, None))
         if place != step.place:
             progress = yield from self._look_up(step)
-        lanes, done = (None, None) if progress is None else (progress.lanes, progress.done)
-        finish = partial(self._finish, step, step.new, lanes, done)
-        yield from self._all([_work(step, finish)])
+        move = self._mover(step, step.new)
+        if progress is not None:
+            move = partial(move_cursor, self._config, step, step.new, progress)
+        yield from self._all([_work(step, move)])
         self._progress[step.partition] = Place(step.new, step.place.epoch), progress
 
     def redeliver(self, step: Redeliver) -> _Transactions:
@@ -209,7 +214,7 @@ class PageTransactions:
                 fail = partial(self._fail_again, step, letter, result)
                 yield from self._all([_work(step, fail)])
             elif result is not None:
-                self._tell(step, result)
+                self._report(step, result)
         # The next claim tells whether there are more.
         self._marked.discard(step.partition)
 
@@ -225,33 +230,21 @@ class PageTransactions:
         (progress,) = yield from self._all([_work(step, look_up)])
         return progress
 
-    def _in_lanes(
-        self, step: Deliver, progress: LaneProgress | None
-    ) -> Generator[
-        Transact,
-        Sequence[Result],
-        tuple[Sequence[Event], int | None, Mapping[int, int] | None],
-    ]:
-        """Have lanes apply their parts of a page, if it has several.
+    def _mover(self, step: Deliver | Advance, cursor: str) -> Callable[[Connection], None]:
+        """Return what moves the cursor from a step's place, or raises Fenced."""
+        return partial(
+            self._store.advance,
+            consumer=self._name,
+            partition=step.partition,
+            place=step.place,
+            new=cursor,
+        )
 
-        Returns:
-            The events that are left for the transaction that moves the cursor, how many lanes
-            there are to be cleared then, and how far they have gone beyond the page.
-        """
-        lanes = self._config.lanes if progress is None else progress.lanes
-        done = {} if progress is None else progress.done
-        parts, ahead = divide(step.page.events, self._config.key, lanes=lanes, done=done)
-        events: Sequence[Event] = ()
-        if len(parts) == 1:
-            events = next(iter(parts.values()))
-        elif parts:
-            works = []
-            for lane, mine in parts.items():
-                fence = partial(self._advance_lane, step, lane, lanes, done.get(lane, 0))
-                works.append(Work(step, mine, partial(self._apply, step, mine, fence)))
-            yield from self._all(works)
-        in_lanes = progress is not None or len(parts) > 1
-        return events, lanes if in_lanes else None, ahead
+    def _work(
+        self, step: Deliver, events: Sequence[Event], fence: Callable[[Connection], None]
+    ) -> Work:
+        """Make the work that applies events of a page."""
+        return Work(step, events, partial(self._apply, step, events, fence))
 
     def _all(self, works: Sequence[Work]) -> Generator[Transact, Sequence[Result], Sequence[Any]]:
         """Have works done; return what came of them, or raise the error that counts most."""
@@ -261,14 +254,14 @@ class PageTransactions:
             if isinstance(result, Exception):
                 errors.append(result)
             elif isinstance(result, Tally):
-                self._tell(work.step, result)
+                self._report(work.step, result)
         if errors:
             error = self._worst(works[0].step, errors)
             try:
                 raise error
             finally:
-                # What is raised knows this frame, which must not know it: nobody would forget the
-                # page.
+                # The error's traceback holds this frame: if it held the error, the page would
+                # stay in memory.
                 del error, errors, result, results
         return results
 
@@ -290,8 +283,8 @@ class PageTransactions:
             self._config.observer.failed(self._name, step.partition, error, failures)
         return errors[0]
 
-    def _tell(self, step: Any, tally: Tally) -> None:
-        """Tell what was committed."""
+    def _report(self, step: Any, tally: Tally) -> None:
+        """Report what was committed."""
         observer, where = self._config.observer, (self._name, step.partition)
         if tally.duplicates:
             observer.duplicate(*where, tally.duplicates)
@@ -313,36 +306,13 @@ class PageTransactions:
 
     # How one is carried out.
 
-    def do(self, work: Work) -> Result:
+    async def do(self, work: Work) -> Result:
         """Do a work in a transaction."""
         try:
             where = (self._name, work.step.partition, work.events)
             with self._config.observer.applying(*where) if work.events else nullcontext():
                 try:
-                    with opened(self._engine, self._application) as transaction:
-                        return work.act(transaction)
-                except Exception as error:  # noqa: BLE001 - judged, and raised
-                    raise store_error(error)  # noqa: B904 - it has its cause
-        except Exception as error:  # noqa: BLE001 - judged where the others are known
-            return error
-
-    async def do_async(self, work: Work) -> Result:
-        """Do a work in a transaction; see `do`."""
-        application = self._application
-
-        def act(handle: Any) -> Any:
-            connection = handle if isinstance(handle, Connection) else handle.connection()
-            return work.act(
-                Transaction(handle, connection, given if application.is_async else handle)
-            )
-
-        try:
-            where = (self._name, work.step.partition, work.events)
-            with self._config.observer.applying(*where) if work.events else nullcontext():
-                try:
-                    async with opened_async(self._engine, application) as opened:
-                        handle, given = opened
-                        return await handle.run_sync(act)
+                    return await transact(self._engine, self._handler, work.act)
                 except Exception as error:  # noqa: BLE001 - judged, and raised
                     raise store_error(error)  # noqa: B904 - it has its cause
         except Exception as error:  # noqa: BLE001 - judged where the others are known
@@ -357,13 +327,13 @@ class PageTransactions:
         """Call `apply`."""
         cursor = step.page.cursor if isinstance(step, Deliver) else step.place.cursor
         described = (step.partition, events, cursor, step.place, self._config, self.wish)
-        application = self._application
-        if application.is_async:
+        handler = self._handler
+        if handler.is_async:
             given, page = transaction.given, AsyncPendingPage(*described)
             driver: Any = transaction.connection.connection.dbapi_connection
-            driver.run_async(lambda _: application.call_async(given, page))
+            driver.run_async(lambda _: handler.call_async(given, page))
         else:
-            application.call(transaction.given, PendingPage(*described))
+            handler.call(transaction.given, PendingPage(*described))
 
     # What happens in one.
 
@@ -403,41 +373,6 @@ class PageTransactions:
         if events:
             transaction.call(partial(self._call, step, events, transaction))
         return tally
-
-    def _finish(
-        self,
-        step: Deliver | Advance,
-        cursor: str,
-        lanes: int | None,
-        ahead: Mapping[int, int] | None,
-        connection: Connection,
-    ) -> None:
-        """Move the cursor, from which lanes count then that have gone beyond it."""
-        store, name, partition = self._store, self._name, step.partition
-        store.advance(connection, name, partition, step.place, cursor)
-        if lanes is None:
-            return
-        store.lanes.clear(connection, name, partition)
-        place = Place(cursor, step.place.epoch)
-        for lane, done in (ahead or {}).items():
-            store.lanes.advance(
-                connection, name, partition, place, lane=lane, lanes=lanes, before=0, after=done
-            )
-
-    def _advance_lane(
-        self, step: Deliver, lane: int, lanes: int, done: int, connection: Connection
-    ) -> None:
-        """Write down that a lane is at the page's end."""
-        self._store.lanes.advance(
-            connection,
-            self._name,
-            step.partition,
-            step.place,
-            lane=lane,
-            lanes=lanes,
-            before=done,
-            after=len(step.page.events),
-        )
 
     def _redo(self, step: Redeliver, letter: DeadLetter, transaction: Transaction) -> Tally | None:
         """Apply the event of a dead letter once more, if it is still the next one."""
@@ -547,37 +482,3 @@ class PageTransactions:
 def _work(step: Deliver | Advance | Redeliver, function: Callable[[Connection], Any]) -> Work:
     """Make a work that applies nothing."""
     return Work(step, (), lambda transaction: function(transaction.connection))
-
-
-def divide(
-    events: Sequence[Event],
-    key: Callable[[Event], str | None],
-    *,
-    lanes: int,
-    done: Mapping[int, int],
-) -> tuple[dict[int, tuple[Event, ...]], Mapping[int, int]]:
-    """Divide a page by the keys of its events, leaving out what is decided.
-
-    Args:
-        events: the events behind the cursor, in their order.
-        key: returns the key of an event.
-        lanes: how many lanes there are.
-        done: by lane, how many events behind the cursor are decided for it: those before them
-            that are its own.
-
-    Returns:
-        What there is to do, by lane; and for lanes that have gone beyond the page, how many events
-        behind its end are decided. A page that is read again may be shorter than it was.
-    """
-    todo: dict[int, list[Event]] = {}
-    for number, event in enumerate(events):
-        lane = lane_of(key(event), lanes) if lanes > 1 else 0
-        if number >= done.get(lane, 0):
-            todo.setdefault(lane, []).append(event)
-    ahead = {lane: count - len(events) for lane, count in done.items() if count > len(events)}
-    return {lane: tuple(mine) for lane, mine in sorted(todo.items())}, ahead
-
-
-def lane_of(key: str | None, lanes: int) -> int:
-    """Return the lane of a key: the same in every process, as long as there are as many lanes."""
-    return 0 if key is None else crc32(key.encode("utf-8", "surrogatepass")) % lanes

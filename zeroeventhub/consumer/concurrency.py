@@ -1,0 +1,345 @@
+"""What threads and tasks do differently: start work, wait, share slots, and fetch pages ahead.
+
+A consumer is written once, as coroutines. Where those of an AsyncConsumer suspend, those of a
+Consumer block their thread, and never suspend.
+"""
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from contextvars import Context, copy_context
+from queue import Empty, SimpleQueue
+from typing import Any, TypeAlias, TypeVar
+
+from zeroeventhub.consumer.config import Config
+from zeroeventhub.consumer.landing import prepare_rows
+from zeroeventhub.consumer.page import Wish
+from zeroeventhub.consumer.steps import Fetch
+from zeroeventhub.driving import blocking
+from zeroeventhub.protocol import Page
+from zeroeventhub.wire.ndjson import PageEvents
+
+__all__ = ["Concurrency", "Limiter", "Tasks", "Threads"]
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+WORTH_A_THREAD = 0.002
+"""Seconds that a page is waited for, from which on a loop of pages reads ahead in a thread."""
+
+
+class Prefetcher:
+    """Fetch and decode pages, one of them ahead of when it is asked for.
+
+    Args:
+        client: reads the feed.
+        config: the consumer's.
+        wish: what the pages will be made into.
+
+    Attributes:
+        is_worth_it: whether the feed takes so long to answer that reading ahead saves time.
+    """
+
+    is_worth_it = True
+
+    def __init__(self, client: Any, config: Config, wish: Wish) -> None:
+        self._client = client
+        self._config = config
+        self._wish = wish
+        self._step: Fetch | None = None
+
+    def has(self, step: Fetch) -> bool:
+        """Tell whether the page of a step is on its way, or here."""
+        return step == self._step
+
+    async def _fetch(self, step: Fetch) -> Page:
+        config, wish, started = self._config, self._wish, time.monotonic()
+        page: Any = self._client.fetch(
+            step.partition,
+            step.cursor,
+            limit=config.limit,
+            types=config.types,
+            wait=step.wait,
+            data_type=wish.data_type,
+        )
+        if not isinstance(page, Page):
+            page = await page
+        seconds = time.monotonic() - started
+        config.observer.fetched(config.name, step.partition, len(page.events), seconds)
+        if wish.form is not None and isinstance(page.events, PageEvents):
+            prepare_rows(wish.form, page.events)
+        return page  # type: ignore[no-any-return] # it is one by now
+
+
+class ThreadPrefetcher(Prefetcher):
+    """Fetch ahead in a thread of its own, and what was not fetched ahead in the caller's."""
+
+    def __init__(self, client: Any, config: Config, wish: Wish) -> None:
+        super().__init__(client, config, wish)
+        self._orders: SimpleQueue[tuple[Fetch, Context] | None] = SimpleQueue()
+        self._answers: SimpleQueue[Page | BaseException] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    async def start(self, step: Fetch) -> None:
+        """Begin to fetch, unless that has begun: a page at hand may be applied a second time."""
+        if step == self._step:
+            return
+        if self._step is not None:
+            self._answers.get()  # what is on its way arrives first, so that memory is bounded
+        if self._thread is None:
+            name = f"{threading.current_thread().name}, ahead"
+            self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+            self._thread.start()
+        self._step = step
+        self._orders.put((step, copy_context()))
+
+    async def fetch(self, step: Fetch) -> Page:
+        """Return the page of a step, or raise its error: what came ahead, if it was for this."""
+        known, self._step = self._step, None
+        if known is not None:
+            answer = self._answers.get()
+            if known == step:
+                if isinstance(answer, Page):
+                    return answer
+                try:
+                    raise answer
+                finally:
+                    del answer  # the error's traceback holds this frame, and the frame the error
+            del answer
+        return await self._fetch(step)
+
+    def cancel(self) -> None:
+        """Wait for what is on its way: a request cannot be given up from another thread."""
+
+    async def drop(self) -> None:
+        """Forget what came ahead, and end the thread."""
+        if self._step is not None:
+            self._step = None
+            self._answers.get()
+        if self._thread is not None:
+            self._orders.put(None)
+            self._thread.join()
+            self._thread = None
+
+    async def close(self) -> None:
+        """Let the thread end by itself, with what it has on its way."""
+        self._step = None
+        self._orders.put(None)
+
+    async def _fetch(self, step: Fetch) -> Page:
+        started = time.monotonic() - time.thread_time()
+        page = await super()._fetch(step)
+        self.is_worth_it = time.monotonic() - time.thread_time() - started > WORTH_A_THREAD
+        return page
+
+    def _work(self) -> None:
+        while order := self._orders.get():
+            step, context = order
+            try:
+                self._answers.put(context.run(blocking, self._fetch(step)))
+            except BaseException as error:  # noqa: BLE001 - raised where the page is asked for
+                self._answers.put(error)
+
+
+class TaskPrefetcher(Prefetcher):
+    """Fetch every page in a task, so that a page on its way can be given up."""
+
+    _page: asyncio.Future[Page] | None = None
+
+    async def start(self, step: Fetch) -> None:
+        """Begin to fetch, unless that has begun: a page at hand may be applied a second time."""
+        if step == self._step:
+            return
+        await self.drop()
+        self._step, self._page = step, asyncio.ensure_future(self._fetch(step))
+
+    async def fetch(self, step: Fetch) -> Page:
+        """Return the page of a step, or raise its error: what came ahead, if it was for this."""
+        await self.start(step)
+        assert self._page is not None  # noqa: S101 - it has just been started
+        try:
+            return await self._page
+        finally:
+            self._step = self._page = None
+
+    def cancel(self) -> None:
+        """Give up what is on its way."""
+        if self._page is not None:
+            self._page.cancel()
+
+    async def drop(self) -> None:
+        """Forget what came ahead."""
+        page, self._step, self._page = self._page, None, None
+        if page is not None:
+            page.cancel()
+            # The page was not asked for, so its error is raised nowhere.
+            await asyncio.gather(page, return_exceptions=True)
+
+    close = drop
+
+
+class Threads:
+    """Run and wait in threads: no coroutine here suspends."""
+
+    event = threading.Event
+    queue = SimpleQueue
+    prefetcher = ThreadPrefetcher
+
+    async def wait(self, event: threading.Event, seconds: float) -> None:
+        """Wait for an event, for so many seconds at most."""
+        event.wait(seconds)
+
+    async def get(self, queue: SimpleQueue[Any], seconds: float) -> list[Any]:
+        """Return what comes first within so many seconds, in a list; an empty one if nothing."""
+        with suppress(Empty):
+            return [queue.get(timeout=seconds)]
+        return []
+
+    async def take(self, slot: Future[None], limiter: "Limiter") -> None:  # noqa: ARG002 - as Tasks
+        """Wait for a slot."""
+        slot.result()
+
+    def start(self, work: Coroutine[Any, Any, None], name: str) -> threading.Thread:
+        """Begin a piece of work beside what is done here."""
+        # A daemon, so that a second signal ends the process as always: nothing of it stays.
+        thread = threading.Thread(
+            target=copy_context().run, args=(blocking, work), name=name, daemon=True
+        )
+        thread.start()
+        return thread
+
+    def abandon(self, job: threading.Thread) -> None:
+        """Leave a thread alone: it ends after the page at hand."""
+
+    async def join(self, job: threading.Thread) -> None:
+        """Wait for the end of a piece of work."""
+        job.join()
+
+    async def all(
+        self, do: Callable[[_Item], Coroutine[Any, Any, _Result]], items: Sequence[_Item], most: int
+    ) -> list[_Result]:
+        """Do something with all items, with so many at a time at most."""
+        with ThreadPoolExecutor(most, "zeroeventhub-lane") as lanes:
+            # Each in a context of its own, as it was here: traces are kept in it.
+            futures = [lanes.submit(copy_context().run, blocking, do(item)) for item in items]
+        return [future.result() for future in futures]
+
+
+class Tasks:
+    """Run and wait in tasks; see `Threads`."""
+
+    event = asyncio.Event
+    queue = asyncio.Queue
+    prefetcher = TaskPrefetcher
+
+    async def wait(self, event: asyncio.Event, seconds: float) -> None:
+        """Wait for an event, for so many seconds at most."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(event.wait(), seconds)
+
+    async def get(self, queue: "asyncio.Queue[Any]", seconds: float) -> list[Any]:
+        """Return what comes first within so many seconds, in a list; an empty one if nothing."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                return [await queue.get()]
+        return []
+
+    async def take(self, slot: Future[None], limiter: "Limiter") -> None:
+        """Wait for a slot, and give it back if the task is cancelled meanwhile."""
+        try:
+            await asyncio.wrap_future(slot)
+        except asyncio.CancelledError:
+            # It may have come in the same moment.
+            if not slot.cancel():
+                limiter.release()
+            raise
+
+    def start(self, work: Coroutine[Any, Any, None], name: str) -> "asyncio.Task[None]":
+        """Begin a piece of work beside what is done here."""
+        return asyncio.create_task(work, name=name)
+
+    def abandon(self, job: "asyncio.Task[None]") -> None:
+        """End a task now, and leave nothing of the page at hand."""
+        job.cancel()
+
+    async def join(self, job: "asyncio.Task[None]") -> None:
+        """Wait for the end of a piece of work."""
+        await asyncio.wait([job])
+
+    async def all(
+        self, do: Callable[[_Item], Coroutine[Any, Any, _Result]], items: Sequence[_Item], most: int
+    ) -> list[_Result]:
+        """Do something with all items, with so many at a time at most."""
+        free = asyncio.Semaphore(most)
+
+        async def one(item: _Item) -> _Result:
+            async with free:
+                return await do(item)
+
+        async with asyncio.TaskGroup() as lanes:
+            tasks = [lanes.create_task(one(item)) for item in items]
+        return [task.result() for task in tasks]
+
+
+Concurrency: TypeAlias = Threads | Tasks
+
+
+class Limiter:
+    """Let so many work at a time, first come, first served.
+
+    Args:
+        number: how many.
+        concurrency: how to wait.
+
+    Attributes:
+        queue: the slots that are waited for.
+    """
+
+    def __init__(self, number: int, concurrency: Concurrency) -> None:
+        self._lock = threading.Lock()
+        self._free = number
+        self._concurrency = concurrency
+        self.queue: deque[Future[None]] = deque()
+
+    async def acquire(self, *, first: bool = False) -> None:
+        """Wait for a slot.
+
+        Args:
+            first: queue before all others.
+        """
+        with self._lock:
+            if self._free:
+                self._free -= 1
+                return
+            slot: Future[None] = Future()
+            if first:
+                self.queue.appendleft(slot)
+            else:
+                self.queue.append(slot)
+        await self._concurrency.take(slot, self)
+
+    def release(self) -> None:
+        """Give a slot back: the next one works."""
+        with self._lock:
+            while self.queue:
+                slot = self.queue.popleft()
+                # A reader that was cancelled while it waited does not work any more.
+                if slot.set_running_or_notify_cancel():
+                    break
+            else:
+                self._free += 1
+                return
+        slot.set_result(None)
+
+    @asynccontextmanager
+    async def slot(self, *, first: bool = False) -> AsyncIterator[None]:
+        """Work for the length of a block."""
+        await self.acquire(first=first)
+        try:
+            yield
+        finally:
+            self.release()

@@ -1,0 +1,121 @@
+"""Lanes: the parts of a page that are applied beside each other, events of one key in one lane.
+
+Each lane has a transaction of its own, which writes down how far it is, and a last one moves the
+cursor: a crash in between neither loses events nor repeats them.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from zlib import crc32
+
+from sqlalchemy import Connection
+
+from zeroeventhub.consumer.config import Config
+from zeroeventhub.consumer.steps import Advance, Deliver, Place
+from zeroeventhub.consumer.store.lanes import LaneProgress
+from zeroeventhub.protocol import Event
+
+__all__ = ["PageLanes", "move_cursor"]
+
+
+class PageLanes:
+    """Divide a page into lanes, and write down how far each is.
+
+    Args:
+        config: the consumer's.
+        step: the page's delivery.
+        progress: of a page that lanes have begun; None where none have.
+
+    Attributes:
+        parts: by lane, the events that it has to apply, where there are several lanes.
+        rest: the events that are left for the transaction that moves the cursor.
+        beyond: how far lanes have gone beyond the page's end; None where none have.
+    """
+
+    def __init__(self, config: Config, step: Deliver, progress: LaneProgress | None) -> None:
+        self._config = config
+        self._step = step
+        self._lanes = config.lanes if progress is None else progress.lanes
+        self._done = {} if progress is None else progress.done
+        parts, ahead = divide(step.page.events, config.key, lanes=self._lanes, done=self._done)
+        self.parts = parts if len(parts) > 1 else {}
+        self.rest: Sequence[Event] = next(iter(parts.values())) if len(parts) == 1 else ()
+        self._has_begun = progress is not None or len(parts) > 1
+        self.beyond = LaneProgress(self._lanes, ahead) if ahead else None
+
+    def advance(self, lane: int, connection: Connection) -> None:
+        """Write down that a lane is at the page's end, or raise Fenced."""
+        step, name = self._step, self._config.name
+        self._config.store.lanes.advance(
+            connection,
+            name,
+            step.partition,
+            step.place,
+            lane=lane,
+            lanes=self._lanes,
+            before=self._done.get(lane, 0),
+            after=len(step.page.events),
+        )
+
+    def finish(self, connection: Connection) -> None:
+        """Move the cursor to the page's end, or raise Fenced."""
+        config, step = self._config, self._step
+        if self._has_begun:
+            move_cursor(config, step, step.page.cursor, self.beyond, connection)
+        else:
+            config.store.advance(
+                connection, config.name, step.partition, step.place, step.page.cursor
+            )
+
+
+def move_cursor(
+    config: Config,
+    step: Deliver | Advance,
+    cursor: str,
+    beyond: LaneProgress | None,
+    connection: Connection,
+) -> None:
+    """Move the cursor of a partition that has lanes, and keep how far they have gone beyond it."""
+    store, name, partition = config.store, config.name, step.partition
+    store.advance(connection, name, partition, step.place, cursor)
+    store.lanes.clear(connection, name, partition)
+    if beyond is None:
+        return
+    place = Place(cursor, step.place.epoch)
+    for lane, done in beyond.done.items():
+        store.lanes.advance(
+            connection, name, partition, place, lane=lane, lanes=beyond.lanes, before=0, after=done
+        )
+
+
+def divide(
+    events: Sequence[Event],
+    key: Callable[[Event], str | None],
+    *,
+    lanes: int,
+    done: Mapping[int, int],
+) -> tuple[dict[int, tuple[Event, ...]], Mapping[int, int]]:
+    """Divide a page by the keys of its events, leaving out what is decided.
+
+    Args:
+        events: the events behind the cursor, in their order.
+        key: returns the key of an event.
+        lanes: how many lanes there are.
+        done: by lane, how many events behind the cursor are decided for it: those before them
+            that are its own.
+
+    Returns:
+        What there is to do, by lane; and for lanes that have gone beyond the page, how many events
+        behind its end are decided. A page that is read again may be shorter than it was.
+    """
+    todo: dict[int, list[Event]] = {}
+    for number, event in enumerate(events):
+        lane = lane_of(key(event), lanes) if lanes > 1 else 0
+        if number >= done.get(lane, 0):
+            todo.setdefault(lane, []).append(event)
+    ahead = {lane: count - len(events) for lane, count in done.items() if count > len(events)}
+    return {lane: tuple(mine) for lane, mine in sorted(todo.items())}, ahead
+
+
+def lane_of(key: str | None, lanes: int) -> int:
+    """Return the lane of a key: the same in every process, as long as there are as many lanes."""
+    return 0 if key is None else crc32(key.encode("utf-8", "surrogatepass")) % lanes

@@ -1,0 +1,381 @@
+"""Read the partitions of a feed side by side, and have their pages applied.
+
+The runner carries out what the coordinator decides; for each partition it starts a reader, which
+carries out what a PartitionFollower decides. Both are coroutines, for threads and for tasks.
+"""
+
+import asyncio
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+from sqlalchemy import SingletonThreadPool, StaticPool
+
+from zeroeventhub.consumer.apply import PageTransactions, Result, Transact
+from zeroeventhub.consumer.concurrency import Concurrency, Limiter
+from zeroeventhub.consumer.config import Config
+from zeroeventhub.consumer.coordinator import Coordinator
+from zeroeventhub.consumer.follower import PartitionFollower
+from zeroeventhub.consumer.observer import RunLog
+from zeroeventhub.consumer.steps import (
+    Await,
+    Claim,
+    Claimed,
+    Deliver,
+    Discover,
+    Fetch,
+    Load,
+    Outcome,
+    Pause,
+    Start,
+    Step,
+    Stop,
+)
+from zeroeventhub.consumer.store_session import StoreSteps, in_store
+from zeroeventhub.databases import database_of
+from zeroeventhub.driving import drive_async, drop_traceback, settled
+from zeroeventhub.errors import ConfigurationError, Fenced, StoreUnavailable
+from zeroeventhub.protocol import FeedInfo
+
+__all__ = ["Runner"]
+
+LEAVING_TRIES = 3
+
+LONG = 1.0
+"""Seconds after which a reader gives its slot to one that waits for it."""
+
+
+class PartitionReader:
+    """Read one partition until it is drained, or until stopped.
+
+    Args:
+        start: what to read.
+        runner: what it has in common with other partitions.
+    """
+
+    def __init__(self, start: Start, runner: "Runner") -> None:
+        self._partition = start.partition.id
+        self._runner = runner
+        self._concurrency: Any = runner.concurrency
+        self._stopping = self._concurrency.event()
+        self._follower = runner.follower(start, self._stopping.is_set)
+        self._prefetcher = self._concurrency.prefetcher(
+            runner.client, runner.config, runner.transactions.wish
+        )
+        self._slot_since: float | None = None
+        self._has_page = False
+        self._has_read = False
+        self._job: Any = None
+
+    def start(self) -> None:
+        """Begin to read."""
+        runner = self._runner
+        runner.running.add(self._partition)
+        name = f"{runner.config.name}, partition {self._partition}"
+        self._job = self._concurrency.start(self._read(), name)
+
+    def finish(self) -> None:
+        """End after the page at hand, or the one that is on its way."""
+        self._stopping.set()
+
+    def stop(self) -> None:
+        """End after the page at hand; a task gives up the page that is on its way."""
+        self._stopping.set()
+        self._prefetcher.cancel()
+
+    def abandon(self) -> None:
+        """End as soon as may be: the run has ended."""
+        self._stopping.set()
+        self._concurrency.abandon(self._job)
+
+    async def join(self) -> None:
+        """Wait for the end."""
+        await self._concurrency.join(self._job)
+
+    async def _read(self) -> None:
+        ending: Outcome | BaseException
+        try:
+            ending = await self._outcome()
+        except Exception as error:  # noqa: BLE001 - an observer's; the runner waits for an outcome
+            ending = Outcome(self._partition, error)
+        except asyncio.CancelledError as error:
+            # A page that was on its way is given up when stopped.
+            stopped = self._stopping.is_set()
+            ending = Outcome(self._partition, read=self._has_read) if stopped else error
+        except BaseException as error:  # noqa: BLE001 - raised where the run was called
+            ending = error
+        await self._rest()
+        self._runner.running.discard(self._partition)
+        self._runner.report(ending)
+
+    async def _outcome(self) -> Outcome:
+        try:
+            drained = await drive_async(self._follower.steps(), self._carry_out)
+        except Exception as error:  # noqa: BLE001 - the coordinator judges it
+            self._runner.log.ended(self._partition, error)
+            return Outcome(self._partition, error, read=self._has_read)
+        return Outcome(self._partition, drained=drained, read=self._has_read)
+
+    async def _carry_out(self, step: Step | Transact) -> Any:
+        runner = self._runner
+        if isinstance(step, Pause):
+            # A reader that has a page keeps its slot, so that pages are never more than slots.
+            if not self._has_page:
+                await self._rest()
+            runner.log.waits(step, self._partition)
+            drop_traceback(step.reason)
+            await self._concurrency.wait(self._stopping, step.seconds)
+            return None
+        since = self._slot_since
+        if isinstance(step, Fetch):
+            self._has_page = False
+            is_long = runner.workers.queue and since and time.monotonic() - since > LONG
+            if is_long and not self._prefetcher.has(step):
+                await self._rest()
+        if self._slot_since is None:
+            await runner.workers.acquire()
+            self._slot_since = time.monotonic()
+        if isinstance(step, Fetch):
+            page = await self._prefetcher.fetch(step)
+            self._has_page = bool(page.events)
+            self._has_read = True
+            return page
+        await runner.writers.acquire()
+        try:
+            return await (self._transact(step) if isinstance(step, Transact) else self._write(step))
+        finally:
+            runner.writers.release()
+
+    async def _transact(self, transact: Transact) -> list[Result]:
+        transactions, works = self._runner.transactions, transact.works
+        step = works[0].step
+        self._has_page = isinstance(step, Deliver)
+        if isinstance(step, Deliver) and step.ahead is not None:
+            await self._prefetcher.start(step.ahead)
+        if len(works) == 1 or transactions.at_once == 1:
+            return [await transactions.do(work) for work in works]
+        results: list[Result] = await self._concurrency.all(
+            transactions.do, works, transactions.at_once
+        )
+        return results
+
+    async def _write(self, step: Step) -> Any:
+        runner = self._runner
+        try:
+            return await in_store(runner.config.store, runner.store_steps.carry_out, step)
+        except Fenced as error:
+            if not isinstance(step, Load):
+                runner.log.fenced(self._partition, error)
+            raise
+
+    async def _rest(self) -> None:
+        """Let other partitions be read."""
+        await self._prefetcher.drop()
+        if self._slot_since is not None:
+            self._slot_since = None
+            self._runner.workers.release()
+
+
+class Runner:
+    """Decide which partitions to read, read each beside the others, and give all leases back.
+
+    Args:
+        config: the consumer's.
+        client: reads the feed.
+        concurrency: how partitions are read beside each other.
+        log: hears of what happens.
+        apply: the caller's function.
+        sessions: makes sessions of the ORM, if the caller has said how.
+        stopped: tells whether the consumer was stopped.
+
+    Attributes:
+        store_steps: carries out steps in the store, under the leases of this run.
+        transactions: apply pages.
+        workers: the readers that may fetch and apply.
+        writers: the readers that may use the store. In SQLite that is one at a time: they wait
+            here in order, and not at its lock, for which time runs out.
+        running: the partitions that are read just now.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        client: Any,
+        concurrency: Concurrency,
+        *,
+        apply: Callable[..., object],
+        sessions: Callable[[], Any] | None,
+        log: RunLog,
+        stopped: Callable[[], bool],
+    ) -> None:
+        engine = config.store.engine
+        if isinstance(engine.pool, SingletonThreadPool | StaticPool):
+            raise ConfigurationError(
+                "A consumer that runs reads partitions side by side, each with a connection of its "
+                "own, which an SQLite database in memory cannot give: use a file, or iterate over "
+                "the consumer's pages."
+            )
+        self.config = config
+        self.client = client
+        self.concurrency = concurrency
+        self.log = log
+        owner = f"{socket.gethostname()[:60]}:{os.getpid()}:{secrets.token_hex(6)}"
+        self.store_steps = StoreSteps(config, owner)
+        # Both are changed in place: the readers of partitions look at them all the time.
+        self._letters: set[int] = set()
+        self._epochs: dict[int, int] = {}
+        self.transactions = PageTransactions(config, apply, sessions, log, self._letters)
+        alone = database_of(engine).single_writer
+        self.workers = Limiter(config.concurrency, concurrency)
+        self.writers = Limiter(1 if alone else config.concurrency + 1, concurrency)
+        self.running: set[int] = set()
+        self._stopped = stopped
+        self._extensions: frozenset[str] = frozenset()
+        self._news: Any = concurrency.queue()
+        self._readers: dict[int, PartitionReader] = {}
+        self._outcomes: list[Outcome] = []
+
+    def wake(self) -> None:
+        """Look whether to end; no partition begins another page then."""
+        if self._stopped():
+            for reader in tuple(self._readers.values()):
+                reader.finish()
+        self._news.put_nowait(None)
+
+    def report(self, ending: Outcome | BaseException) -> None:
+        """Take in how the reading of a partition ended; called where it was read."""
+        self._news.put_nowait(ending)
+
+    async def run(self) -> None:
+        """Read until everything is read, or until stopped; give all leases back at the end."""
+        config = self.config
+        coordinator = Coordinator(
+            partitions=config.partitions,
+            forever=config.follow,
+            poll_interval=config.poll_interval,
+            attempts=config.attempts,
+            lease=config.lease,
+            stopped=self._stopped,
+        )
+        try:
+            await drive_async(coordinator.steps(), self._carry_out)
+        finally:
+            for reader in self._readers.values():
+                reader.abandon()
+            for reader in self._readers.values():
+                await reader.join()
+            await self._leave()
+
+    def follower(self, start: Start, stopped: Callable[[], bool]) -> PartitionFollower:
+        """Decide how to read one partition.
+
+        Args:
+            start: what to read.
+            stopped: tells whether this reading is to end.
+        """
+        config = self.config
+        return PartitionFollower(
+            partition=start.partition,
+            among=start.among,
+            extensions=self._extensions,
+            forever=config.follow,
+            poll_interval=config.poll_interval,
+            attempts=config.attempts,
+            failures=config.failures,
+            transactions=self.transactions,
+            stopped=stopped,
+            has_capacity=lambda: len(self.running) <= config.concurrency,
+            letters=self._letters,
+            epochs=self._epochs,
+        )
+
+    async def _carry_out(self, step: Step) -> Any:
+        match step:
+            case Discover():
+                return self._discovered(await settled(self.client.discover()))
+            case Start():
+                reader = self._readers[step.partition.id] = PartitionReader(step, self)
+                if self._stopped():
+                    reader.finish()
+                reader.start()
+            case Stop():
+                for partition in step.partitions & self._readers.keys():
+                    self._readers[partition].stop()
+            case Await():
+                return await self._await(step.seconds)
+            case Pause():
+                self.log.waits(step)
+                end = time.monotonic() + step.seconds
+                while not self._stopped() and (left := end - time.monotonic()) > 0:
+                    await self._listen(left)
+            case _:
+                return await self._write(step)
+        return None
+
+    def _discovered(self, info: FeedInfo) -> FeedInfo:
+        """Take note of what the feed can do, and whether its events go through the inbox."""
+        self._extensions = info.extensions
+        # A v1 feed makes no promise either way.
+        repeats = info.token is not None and not info.exactly_once
+        chosen = self.config.inbox
+        self.transactions.inbox = repeats if chosen is None else chosen
+        return info
+
+    async def _write(self, step: Step) -> Any:
+        store, steps = self.config.store, self.store_steps
+        # First in the queue: the renewal of a lease must not wait long for what it protects.
+        async with self.writers.slot(first=True):
+            result = await in_store(store, steps.carry_out, step)
+        if isinstance(step, Claim):
+            self._claimed(result)
+            if steps.is_pruning_due():
+                async with self.writers.slot():
+                    await in_store(store, steps.prune)
+        return result
+
+    def _claimed(self, claimed: Claimed) -> None:
+        self._letters.clear()
+        self._letters.update(claimed.letters)
+        self._epochs.clear()
+        self._epochs.update(claimed.epochs)
+        self.log.holds(claimed.held)
+
+    async def _await(self, seconds: float) -> tuple[Outcome, ...]:
+        if not self._outcomes:
+            await self._listen(seconds)
+        outcomes, self._outcomes = tuple(self._outcomes), []
+        for outcome in outcomes:
+            await self._readers.pop(outcome.partition).join()
+        return outcomes
+
+    async def _listen(self, seconds: float) -> None:
+        """Collect how readings ended; return when one has, or there is something to look up."""
+        concurrency: Any = self.concurrency
+        news = await concurrency.get(self._news, seconds)
+        while not self._news.empty():
+            news.append(self._news.get_nowait())
+        for one in news:
+            if isinstance(one, BaseException):
+                raise one
+            if one is not None:
+                self._outcomes.append(one)
+
+    async def _leave(self) -> None:
+        """Give all leases back, in a few tries; leases that stay run out by themselves.
+
+        It never hides what the run has ended in.
+        """
+        for tries_left in reversed(range(LEAVING_TRIES)):
+            try:
+                async with self.writers.slot(first=True):
+                    await in_store(self.config.store, self.store_steps.leave)
+            except Exception as error:  # noqa: BLE001 - logged
+                if not (tries_left and isinstance(error, StoreUnavailable)):
+                    self.log.keeps_leases(error)
+                    return
+            else:
+                self.log.holds(frozenset())
+                return
