@@ -161,17 +161,19 @@ class PageTransactions:
             progress = yield from self._look_up(step)
         events, cursor = step.page.events, step.page.cursor
         if progress is None and self._config.lanes == 1:
-            yield from self._all([self._work(step, events, self._mover(step, cursor))])
+            move = partial(self._move, step, cursor)
+            yield from self._all([Work(step, events, partial(self._apply, step, events, move))])
         else:
             lanes = PageLanes(self._config, step, progress)
-            if len(lanes.parts) > 1:
+            if lanes.parts:
                 yield from self._all(
                     [
-                        self._work(step, mine, partial(lanes.advance, lane))
-                        for lane, mine in lanes.parts.items()
+                        Work(step, mine, partial(self._apply, step, mine, fence))
+                        for mine, fence in lanes.parts
                     ]
                 )
-            yield from self._all([self._work(step, lanes.rest, lanes.finish)])
+            apply = partial(self._apply, step, lanes.rest, lanes.finish)
+            yield from self._all([Work(step, lanes.rest, apply)])
             progress = lanes.beyond
         self._progress[step.partition] = Place(cursor, step.place.epoch), progress
 
@@ -185,7 +187,7 @@ class PageTransactions:
         place, progress = self._progress.pop(step.partition, (None, None))
         if place != step.place:
             progress = yield from self._look_up(step)
-        move = self._mover(step, step.new)
+        move = partial(self._move, step, step.new)
         if progress is not None:
             move = partial(move_cursor, self._config, step, step.new, progress)
         yield from self._all([_work(step, move)])
@@ -213,8 +215,8 @@ class PageTransactions:
                 # The transaction could not be committed: what it wrote down is gone with it.
                 fail = partial(self._fail_again, step, letter, result)
                 yield from self._all([_work(step, fail)])
-            elif result is not None:
-                self._report(step, result)
+            elif result:
+                self._config.observer.committed(self._name, step.partition, 1)
         # The next claim tells whether there are more.
         self._marked.discard(step.partition)
 
@@ -230,31 +232,24 @@ class PageTransactions:
         (progress,) = yield from self._all([_work(step, look_up)])
         return progress
 
-    def _mover(self, step: Deliver | Advance, cursor: str) -> Callable[[Connection], None]:
-        """Return what moves the cursor from a step's place, or raises Fenced."""
-        return partial(
-            self._store.advance,
-            consumer=self._name,
-            partition=step.partition,
-            place=step.place,
-            new=cursor,
-        )
-
-    def _work(
-        self, step: Deliver, events: Sequence[Event], fence: Callable[[Connection], None]
-    ) -> Work:
-        """Make the work that applies events of a page."""
-        return Work(step, events, partial(self._apply, step, events, fence))
+    def _move(
+        self, step: Deliver | Advance | Redeliver, cursor: str, connection: Connection
+    ) -> None:
+        """Move the cursor from a step's place, or raise Fenced; also if it stays where it is."""
+        self._store.advance(connection, self._name, step.partition, step.place, cursor)
 
     def _all(self, works: Sequence[Work]) -> Generator[Transact, Sequence[Result], Sequence[Any]]:
         """Have works done; return what came of them, or raise the error that counts most."""
         results = yield Transact(works)
-        errors = []
+        observer, errors = self._config.observer, []
         for work, result in zip(works, results, strict=True):
             if isinstance(result, Exception):
                 errors.append(result)
             elif isinstance(result, Tally):
-                self._report(work.step, result)
+                if result.duplicates or result.letters:
+                    self._report(work.step, result)
+                if result.events:
+                    observer.committed(self._name, work.step.partition, result.events)
         if errors:
             error = self._worst(works[0].step, errors)
             try:
@@ -284,7 +279,7 @@ class PageTransactions:
         return errors[0]
 
     def _report(self, step: Any, tally: Tally) -> None:
-        """Report what was committed."""
+        """Report which committed events were not applied."""
         observer, where = self._config.observer, (self._name, step.partition)
         if tally.duplicates:
             observer.duplicate(*where, tally.duplicates)
@@ -301,8 +296,6 @@ class PageTransactions:
                     else "it was held back behind another one of its key",
                     extra={"consumer": self._name, "partition": step.partition},
                 )
-        if tally.events:
-            observer.committed(*where, tally.events)
 
     # How one is carried out.
 
@@ -374,36 +367,31 @@ class PageTransactions:
             transaction.call(partial(self._call, step, events, transaction))
         return tally
 
-    def _redo(self, step: Redeliver, letter: DeadLetter, transaction: Transaction) -> Tally | None:
-        """Apply the event of a dead letter once more, if it is still the next one."""
+    def _redo(self, step: Redeliver, letter: DeadLetter, transaction: Transaction) -> bool:
+        """Apply the event of a dead letter again, if it is still due; tell whether it worked."""
         connection = transaction.connection
-        self._stay(step, connection)
+        self._move(step, step.place.cursor, connection)
         if [one.id for one in self._due(step, connection)] != [letter.id]:
-            return None
+            return False
         error = self._tried(transaction, step, letter.event, letter.tries)
         if error is not None:
             tries = letter.tries + self._config.failures.tries
             self._letters.failed_again(connection, letter, error, tries)
-            return None
+            return False
         self._letters.settle(connection, letter)
-        return Tally(1)
+        return True
 
     def _fail_again(
         self, step: Redeliver, letter: DeadLetter, error: Exception, connection: Connection
     ) -> None:
         """Write down that the event of a dead letter failed once more, when it was committed."""
         self._config.observer.failed(self._name, step.partition, error, letter.tries + 1)
-        self._stay(step, connection)
+        self._move(step, step.place.cursor, connection)
         self._letters.failed_again(connection, letter, error, letter.tries + 1)
 
     def _due(self, step: Redeliver, connection: Connection) -> list[DeadLetter]:
         """Find the next dead letter that was marked to be applied again."""
         return self._letters.due(connection, self._name, step.partition, limit=1)
-
-    def _stay(self, step: Redeliver, connection: Connection) -> None:
-        """Be fenced like a move of the cursor, which stays where it is."""
-        place = step.place
-        self._store.advance(connection, self._name, step.partition, place, place.cursor)
 
     def _held_back(
         self,

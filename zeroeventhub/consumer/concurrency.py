@@ -5,6 +5,7 @@ Consumer block their thread, and never suspend.
 """
 
 import asyncio
+import math
 import threading
 import time
 from collections import deque
@@ -28,9 +29,6 @@ __all__ = ["Concurrency", "Limiter", "Tasks", "Threads"]
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
-WORTH_A_THREAD = 0.002
-"""Seconds that a page is waited for, from which on a loop of pages reads ahead in a thread."""
-
 
 class Prefetcher:
     """Fetch and decode pages, one of them ahead of when it is asked for.
@@ -41,10 +39,10 @@ class Prefetcher:
         wish: what the pages will be made into.
 
     Attributes:
-        is_worth_it: whether the feed takes so long to answer that reading ahead saves time.
+        waits: seconds that the feed takes to answer, as far as is known.
     """
 
-    is_worth_it = True
+    waits = math.inf
 
     def __init__(self, client: Any, config: Config, wish: Wish) -> None:
         self._client = client
@@ -104,13 +102,18 @@ class ThreadPrefetcher(Prefetcher):
             answer = self._answers.get()
             if known == step:
                 if isinstance(answer, Page):
+                    # Not measured ahead, where threads wait for each other: measured again soon.
+                    self.waits *= 0.9
                     return answer
                 try:
                     raise answer
                 finally:
                     del answer  # the error's traceback holds this frame, and the frame the error
             del answer
-        return await self._fetch(step)
+        started = time.monotonic() - time.thread_time()
+        page = await self._fetch(step)
+        self.waits = time.monotonic() - time.thread_time() - started
+        return page
 
     def cancel(self) -> None:
         """Wait for what is on its way: a request cannot be given up from another thread."""
@@ -129,12 +132,6 @@ class ThreadPrefetcher(Prefetcher):
         """Let the thread end by itself, with what it has on its way."""
         self._step = None
         self._orders.put(None)
-
-    async def _fetch(self, step: Fetch) -> Page:
-        started = time.monotonic() - time.thread_time()
-        page = await super()._fetch(step)
-        self.is_worth_it = time.monotonic() - time.thread_time() - started > WORTH_A_THREAD
-        return page
 
     def _work(self) -> None:
         while order := self._orders.get():

@@ -36,6 +36,12 @@ from zeroeventhub.wire.cloud_event import event_identity, event_key
 
 __all__ = ["AsyncConsumer", "Consumer"]
 
+WORTH_READING_AHEAD = 0.002
+"""Seconds that a loop has waited for its last page, from which on it reads the next one ahead.
+
+Where the feed answers at once, handing pages over between threads costs more than it saves.
+"""
+
 _AnyClient = TypeVar("_AnyClient", Client, AsyncClient)
 
 
@@ -185,7 +191,7 @@ class _Consumer(Generic[_AnyClient]):
                     if reporter.is_due:
                         await reporter.report()
                     if isinstance(step, Deliver):
-                        if step.ahead is not None and prefetcher.is_worth_it:
+                        if step.ahead is not None and prefetcher.waits > WORTH_READING_AHEAD:
                             await prefetcher.start(step.ahead)
                         page = step.page
                         yield kind(

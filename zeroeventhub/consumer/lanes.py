@@ -5,6 +5,7 @@ cursor: a crash in between neither loses events nor repeats them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from zlib import crc32
 
 from sqlalchemy import Connection
@@ -26,7 +27,8 @@ class PageLanes:
         progress: of a page that lanes have begun; None where none have.
 
     Attributes:
-        parts: by lane, the events that it has to apply, where there are several lanes.
+        parts: for each lane its events, and what writes down that it has applied them; none where
+            one lane has all events.
         rest: the events that are left for the transaction that moves the cursor.
         beyond: how far lanes have gone beyond the page's end; None where none have.
     """
@@ -37,12 +39,14 @@ class PageLanes:
         self._lanes = config.lanes if progress is None else progress.lanes
         self._done = {} if progress is None else progress.done
         parts, ahead = divide(step.page.events, config.key, lanes=self._lanes, done=self._done)
-        self.parts = parts if len(parts) > 1 else {}
+        self.parts = [
+            (mine, partial(self._advance, lane)) for lane, mine in parts.items() if len(parts) > 1
+        ]
         self.rest: Sequence[Event] = next(iter(parts.values())) if len(parts) == 1 else ()
         self._has_begun = progress is not None or len(parts) > 1
         self.beyond = LaneProgress(self._lanes, ahead) if ahead else None
 
-    def advance(self, lane: int, connection: Connection) -> None:
+    def _advance(self, lane: int, connection: Connection) -> None:
         """Write down that a lane is at the page's end, or raise Fenced."""
         step, name = self._step, self._config.name
         self._config.store.lanes.advance(

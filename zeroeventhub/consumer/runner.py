@@ -155,7 +155,9 @@ class PartitionReader:
         self._has_page = isinstance(step, Deliver)
         if isinstance(step, Deliver) and step.ahead is not None:
             await self._prefetcher.start(step.ahead)
-        if len(works) == 1 or transactions.at_once == 1:
+        if len(works) == 1:
+            return [await transactions.do(works[0])]
+        if transactions.at_once == 1:
             return [await transactions.do(work) for work in works]
         results: list[Result] = await self._concurrency.all(
             transactions.do, works, transactions.at_once

@@ -351,11 +351,10 @@ class EmptyPages:
             ProtocolError: it holds events and does not move the cursor, or it holds none and leads
                 to where another one without events has led.
         """
-        if page.events:
-            self.cursors.clear()
-            return moves_cursor(len(page.events), partition, cursor, page.cursor)
         moved = page.cursor != cursor
-        if page.caught_up:
+        if page.events and not moved:
+            raise _stands_still(partition)
+        if page.events or page.caught_up:
             self.cursors.clear()
         elif moved and page.cursor in self.cursors:
             raise ProtocolError(
@@ -374,11 +373,15 @@ def moves_cursor(events: int, partition: int, before: str, after: str) -> bool:
         ProtocolError: it holds events and does not move the cursor.
     """
     if events and after == before:
-        raise ProtocolError(
-            f"The feed sent events of partition {partition} without moving the cursor: they "
-            "would come again for ever."
-        )
+        raise _stands_still(partition)
     return after != before
+
+
+def _stands_still(partition: int) -> ProtocolError:
+    return ProtocolError(
+        f"The feed sent events of partition {partition} without moving the cursor: they "
+        "would come again for ever."
+    )
 
 
 def reaches_head(page: Page, cursor: str) -> bool:

@@ -326,7 +326,7 @@ class PageDecoder:
     def _at_once(self, text: bytes) -> _Lines | None:
         """Decode a text in one call; None if it takes more than that to vouch for each line."""
         bounds = self._bounds
-        if len(text) > bounds.line_bytes or not _is_utf_8(text):
+        if len(text) > bounds.line_bytes or not (text.isascii() or _is_utf_8(text)):
             return None
         # What there are more of than lines of a page takes many times its bytes when decoded.
         count = text.count(b"\n")
@@ -444,8 +444,6 @@ def _is_object(line: bytes) -> bool:
 
 
 def _is_utf_8(text: bytes) -> bool:
-    if text.isascii():
-        return True
     try:
         text.decode()
     except UnicodeDecodeError:
