@@ -2,7 +2,7 @@
 
 from harness.planted import Planted
 
-_DECODER = ("tests/unit/wire/test_page_decoder.py",)
+_DECODER = ("tests/unit/wire/test_ndjson.py",)
 _CODING = ("tests/integration/wire/test_compression.py",)
 _EXCHANGE = ("tests/integration/client/test_exchange.py",)
 _DEADLINE = ("tests/integration/client/test_deadline.py",)

@@ -2,13 +2,12 @@
 
 from harness.planted import Planted
 
-_READING = "tests/unit/consumer/test_reading.py"
+_FOLLOWER = "tests/unit/consumer/test_follower.py"
 _SIMULATION = "tests/unit/consumer/store/test_simulation.py"
 _CONSUMER = "tests/integration/consumer"
-_APPLYING = f"{_CONSUMER}/test_applying.py"
-_DECISIONS = f"{_CONSUMER}/test_decisions.py"
-_ROUNDS = f"{_CONSUMER}/test_rounds.py"
-_RUNNING = f"{_CONSUMER}/test_running.py"
+_APPLY = f"{_CONSUMER}/test_apply.py"
+_LANES = f"{_CONSUMER}/test_lanes.py"
+_RUNNER = f"{_CONSUMER}/test_runner.py"
 _SQLITE = ("-k", "not postgresql and not mariadb")
 
 _COMMIT = "connection.connection.commit()"
@@ -20,7 +19,7 @@ PLANTED = (
         "consumer/assignment.py",
         " and partition.starts_after not in waited_for",
         "",
-        (_READING,),
+        (_FOLLOWER,),
     ),
     Planted(
         "an unknown outcome: the cursor is read again before anything is tried again",
@@ -31,14 +30,14 @@ PLANTED = (
         "                continue\n"
         "            except Fenced as error:\n"
         "                yield from self._find_out(error)\n",
-        (_READING,),
+        (_FOLLOWER,),
     ),
     Planted(
         "a handler's failure is no failure of the store",
         "consumer/follower.py",
         "            except (Fenced, StoreUnavailable) as error:",
         "            except (Fenced, TransientError) as error:",
-        (_READING,),
+        (_FOLLOWER,),
     ),
     Planted(
         "a lease is renewed three times as often as it runs out",
@@ -65,83 +64,83 @@ PLANTED = (
         "consumer/apply.py",
         "        fence(connection)\n",
         f"        fence(connection)\n        {_COMMIT}\n",
-        (_APPLYING, *_SQLITE),
+        (_APPLY, *_SQLITE),
     ),
     Planted(
         "a dead letter is written in the transaction that moves the cursor",
         "consumer/apply.py",
         "            tally.letters.append((event, error))\n",
         f"            {_COMMIT}\n            tally.letters.append((event, error))\n",
-        (_DECISIONS, "-k", "key_is_held_back_on and sqlite"),
+        (_APPLY, "-k", "key_is_held_back_on and sqlite"),
     ),
     Planted(
         "what a failed event wrote is undone",
         "consumer/handler.py",
         "            self._check_stands()\n            self._end(undo)",
         "            self._check_stands()\n            self._end(keep)",
-        (_DECISIONS, "-k", "set_aside and sqlite"),
+        (_APPLY, "-k", "set_aside and sqlite"),
     ),
     Planted(
         "later events of a key wait behind its dead letter",
         "consumer/apply.py",
         "                    held_keys.add(key)",
         "                    held_keys.discard(key)",
-        (_DECISIONS, "-k", "later_events and sqlite"),
+        (_APPLY, "-k", "later_events and sqlite"),
     ),
     Planted(
         "later pages wait behind a dead letter too",
         "consumer/apply.py",
         "            held_keys |= self._letters",
         "            self._letters",
-        (_DECISIONS, "-k", "later_events and sqlite"),
+        (_APPLY, "-k", "later_events and sqlite"),
     ),
     Planted(
         "a lane goes on where it was",
         "consumer/lanes.py",
         "        self._done = {} if progress is None else progress.done\n",
         "        self._done = {}\n",
-        (_ROUNDS, "-k", "lane_that_fails and sqlite"),
+        (_LANES, "-k", "lane_that_fails and sqlite"),
     ),
     Planted(
         "no more lanes write at a time than the consumer has",
         "consumer/concurrency.py",
         "ThreadPoolExecutor(most,",
         "ThreadPoolExecutor(len(items),",
-        (_ROUNDS, "-k", "no_more_lanes"),
+        (_LANES, "-k", "no_more_lanes"),
     ),
     Planted(
         "the renewal of a lease goes before all others who write",
         "consumer/concurrency.py",
         "            if first:",
         "            if not first:",
-        (_RUNNING, "-k", "renewed"),
+        (_RUNNER, "-k", "renewed"),
     ),
     Planted(
         "what was fetched ahead is for one cursor",
         "consumer/concurrency.py",
         "            if known == step:",
         "            if known is not None:",
-        (_RUNNING, "-k", "ahead and not async"),
+        (_RUNNER, "-k", "ahead and not async"),
     ),
     Planted(
         "a run at the head sees that an operator has put the cursor elsewhere",
         "consumer/runner.py",
         "            epochs=self._epochs,",
         "            epochs={},",
-        (_RUNNING, "-k", "put_back"),
+        (_RUNNER, "-k", "put_back"),
     ),
     Planted(
         "a partition has no more dead letters than it may",
         "consumer/apply.py",
         "            if len(tally.letters) >= room:",
         "            if len(tally.letters) >= room + 999:",
-        ("tests/integration/consumer/test_failures.py", "-k", "too_many"),
+        (_APPLY, "-k", "too_many"),
     ),
     Planted(
         "a handler's words are not in the log",
         "consumer/follower.py",
         'f"{type(error).__name__}.{reason}"',
         'f"{error!r}.{reason}"',
-        ("tests/integration/consumer/test_failures.py", "-k", "words"),
+        (f"{_CONSUMER}/test_observer.py", "-k", "words"),
     ),
 )

@@ -78,7 +78,7 @@ class Client(RequestBuilder[httpx.Client]):
             limit: how many events to ask for (`pagesizehint` on the wire); a hint.
             headers: v1 headers to ask for by name; `_all` for all.
             types: the types of events to ask for; a feed that does not announce the extension
-                "event-types" may send others as well.
+                "event-types" may send events of other types as well.
             stop: a cursor to read up to and no further; for feeds with the extension "stop".
             wait: seconds that the feed may wait at the head for something to read; without the
                 extension "wait" it answers at once.
@@ -174,7 +174,7 @@ class Client(RequestBuilder[httpx.Client]):
         return cursors
 
     def lag(self, partition: int, cursor: str) -> Lag:
-        """Ask how many events lie behind a cursor now, and how old the first of them is.
+        """Ask how many events lie after a cursor now, and how old the first of them is.
 
         Args:
             partition: the partition's id.
@@ -190,7 +190,7 @@ class Client(RequestBuilder[httpx.Client]):
     def cursor_of_count(
         self, partition: int, cursor: str, events: int, *, stop: str | None = None
     ) -> CountedCursor:
-        """Ask for the cursor so many events behind another one.
+        """Ask for the cursor so many events after another one.
 
         Read these events by `fetch` from the one cursor, with the other one as `stop`.
 
@@ -198,7 +198,7 @@ class Client(RequestBuilder[httpx.Client]):
             partition: the partition's id.
             cursor: FIRST, or the cursor of an earlier page.
             events: how many events are wanted: 1 to 1,000,000.
-            stop: a cursor, behind which no event is counted; None for the head.
+            stop: a cursor, after which no event is counted; None for the head.
 
         Returns:
             The cursor, and how many events lie before it: fewer than wanted where it stands at
@@ -217,7 +217,7 @@ class Client(RequestBuilder[httpx.Client]):
         Args:
             partition: the partition's id.
             cursor: FIRST, or the cursor of an earlier page.
-            stop: a cursor, behind which no event is wanted; None for the head.
+            stop: a cursor, after which no event is wanted; None for the head.
 
         Returns:
             The files, and the cursor from which to go on by `fetch`, or to ask again.
@@ -232,11 +232,11 @@ class Client(RequestBuilder[httpx.Client]):
     def read_key(self, key: str, *, after_version: int = 0, limit: int | None = None) -> KeyPage:
         """Ask for the events of one key, in the order of their versions.
 
-        Read on behind the last version of the page while it says that there may be more.
+        Read on after the last version of the page while it says that there may be more.
 
         Args:
             key: the key, as its JSON has it.
-            after_version: the version behind which to begin.
+            after_version: the version after which to begin.
             limit: how many events to ask for; a hint.
 
         Raises:
@@ -359,14 +359,14 @@ class AsyncClient(RequestBuilder[httpx.AsyncClient]):
         return cursors
 
     async def lag(self, partition: int, cursor: str) -> Lag:
-        """Ask how many events lie behind a cursor; see `Client.lag`."""
+        """Ask how many events lie after a cursor; see `Client.lag`."""
         found: Lag = await self._answer(LAG, partition, cursor)
         return found
 
     async def cursor_of_count(
         self, partition: int, cursor: str, events: int, *, stop: str | None = None
     ) -> CountedCursor:
-        """Ask for the cursor so many events behind another one; see `Client.cursor_of_count`."""
+        """Ask for the cursor so many events after another one; see `Client.cursor_of_count`."""
         found: CountedCursor = await self._answer(CURSOR_OF_COUNT, partition, cursor, events, stop)
         return found
 

@@ -130,7 +130,7 @@ class Exchange:
             place of events.
         timeouts: for httpx, in seconds.
         socket_timeouts: the same for sockets that block: httpx hands them down as they are.
-        broken: what ended the answer too early, behind which a page may stand nevertheless.
+        broken: what ended the answer too early; what came before may hold a page nevertheless.
     """
 
     def __init__(

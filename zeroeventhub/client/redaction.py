@@ -37,7 +37,7 @@ class Redaction:
         self._http = http
 
     def text(self, text: str) -> str:
-        """Hide secrets in a text that somebody else wrote."""
+        """Hide secrets in a text of another origin."""
         for secret in sorted(self._secrets(), key=len, reverse=True):
             text = text.replace(secret, HIDDEN)
         return text

@@ -65,7 +65,7 @@ def decimal(seconds: float) -> str:
     """Write a time to wait in digits, without an exponent.
 
     Raises:
-        ConfigurationError: nobody can wait for so long.
+        ConfigurationError: that is longer than can be waited for.
     """
     if not 0 <= seconds < _FOR_EVER:
         raise ConfigurationError(f"A feed is asked to wait for 0 to {_FOR_EVER - 1:,} seconds.")

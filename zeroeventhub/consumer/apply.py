@@ -26,7 +26,7 @@ from zeroeventhub.consumer.handler import (
 )
 from zeroeventhub.consumer.lanes import PageLanes, move_cursor
 from zeroeventhub.consumer.observer import RunLog
-from zeroeventhub.consumer.page import AsyncPendingPage, PendingPage, Wish, without_duplicates
+from zeroeventhub.consumer.page import AsyncPendingPage, DecodeHint, PendingPage, without_duplicates
 from zeroeventhub.consumer.steps import Advance, Deliver, Place, Redeliver
 from zeroeventhub.consumer.store.dead_letters import DeadLetter
 from zeroeventhub.consumer.store.lanes import LaneProgress
@@ -107,7 +107,7 @@ class PageTransactions:
         marked: the partitions that have dead letters which were marked to be applied again.
 
     Attributes:
-        wish: what pages are made into, as far as that is known.
+        hint: what pages are made into, as far as that is known.
         inbox: whether events are remembered, to drop those that come twice. Where the caller has
             left that to what the feed promises, it is to be set when the feed has said so.
         at_once: how many works are done beside each other.
@@ -134,7 +134,7 @@ class PageTransactions:
         self._engine = engine
         watch_commits(engine if isinstance(engine, Engine) else engine.sync_engine)
         self._handler = Handler.of(apply, config.store.engine, sessions)
-        self.wish = Wish(self._handler.data_type)
+        self.hint = DecodeHint(self._handler.data_type)
         self.inbox = bool(config.inbox)
         alone = database_of(config.store.engine).single_writer
         self.at_once = 1 if alone else config.lanes
@@ -223,7 +223,7 @@ class PageTransactions:
     def _look_up(
         self, step: Deliver | Advance
     ) -> Generator[Transact, Sequence[Result], LaneProgress | None]:
-        """Find out how far lanes have gone; nobody but this process can know better later on."""
+        """Find out how far lanes have gone: later on only this process moves them."""
         progress: LaneProgress | None
 
         def look_up(connection: Connection) -> LaneProgress | None:
@@ -288,12 +288,12 @@ class PageTransactions:
             observer.set_aside(*where, failed, len(tally.letters) - failed)
             for event, error in tally.letters:
                 _log.error(
-                    "Event %r behind cursor %r is a dead letter: %s.",
+                    "Event %r after cursor %r is a dead letter: %s.",
                     event_id(event),
                     step.place.cursor,
                     f"applying it raised {type(error).__name__}"
                     if error
-                    else "it was held back behind another one of its key",
+                    else "it was held back after another one of its key",
                     extra={"consumer": self._name, "partition": step.partition},
                 )
 
@@ -308,7 +308,7 @@ class PageTransactions:
                     return await transact(self._engine, self._handler, work.act)
                 except Exception as error:  # noqa: BLE001 - judged, and raised
                     raise store_error(error)  # noqa: B904 - it has its cause
-        except Exception as error:  # noqa: BLE001 - judged where the others are known
+        except Exception as error:  # noqa: BLE001 - judged with those of the other works
             return error
 
     def _call(
@@ -319,7 +319,7 @@ class PageTransactions:
     ) -> None:
         """Call `apply`."""
         cursor = step.page.cursor if isinstance(step, Deliver) else step.place.cursor
-        described = (step.partition, events, cursor, step.place, self._config, self.wish)
+        described = (step.partition, events, cursor, step.place, self._config, self.hint)
         handler = self._handler
         if handler.is_async:
             given, page = transaction.given, AsyncPendingPage(*described)
@@ -337,7 +337,7 @@ class PageTransactions:
         fence: Callable[[Connection], None],
         transaction: Transaction,
     ) -> Tally:
-        """Apply events of a page, behind a fence.
+        """Apply events of a page, after a fence.
 
         Args:
             step: the page's delivery.
@@ -401,7 +401,7 @@ class PageTransactions:
         held_keys: set[str],
         tally: Tally,
     ) -> list[Event]:
-        """Hold back what is behind a dead letter; return what is then to be applied together.
+        """Hold back what follows a dead letter of its key; return what is to be applied together.
 
         Where events are set aside that fail, each is applied for itself, and none is left.
         """

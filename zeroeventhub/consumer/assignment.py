@@ -60,7 +60,7 @@ def _refuse_endless(partitions: Collection[Partition], known: dict[int, Partitio
 
 
 def inheritance(info: FeedInfo) -> Inherit | None:
-    """Make the step that hands cursors to partitions that go on from others, if there are any."""
+    """Make the step that hands cursors on to the partitions that inherit them; None without any."""
     heirs = {partition.id: partition.cursor_from for partition in info.partitions}
     heirs = {heir: parents for heir, parents in heirs.items() if parents}
     if not heirs:
@@ -72,7 +72,7 @@ def ready(chosen: Collection[Partition], drained: Collection[int]) -> list[Parti
     """Name the partitions that may be read now.
 
     A child starts when its parent has been read to the end (FeedAPI v2, Method 1 to change
-    partition count); a parent that nobody asked to read holds nobody up.
+    partition count); a parent that is not to be read delays no child.
     """
     waited_for = {partition.id for partition in chosen} - set(drained)
     return [
@@ -84,7 +84,7 @@ def ready(chosen: Collection[Partition], drained: Collection[int]) -> list[Parti
 
 @dataclass
 class Assignments:
-    """Keep what a process knows of the partitions it shares with others.
+    """Keep what a process knows of the partitions that it shares with other processes.
 
     Attributes:
         info: what the feed last said of itself.
@@ -115,7 +115,7 @@ class Assignments:
         """Take note of the feed's partitions, and of which of them are to be read."""
         self.chosen = choose(info, partitions)
         if info != self.info:
-            # One that was drained may have been closed since, behind more events.
+            # One that was drained may have been closed since, after more events.
             self.drained.clear()
         self.info = info
         self.conflicts.clear()

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from zeroeventhub.consumer.config import Config
 from zeroeventhub.consumer.landing import prepare_rows
-from zeroeventhub.consumer.page import Wish
+from zeroeventhub.consumer.page import DecodeHint
 from zeroeventhub.consumer.steps import Fetch
 from zeroeventhub.driving import blocking
 from zeroeventhub.protocol import Page
@@ -36,7 +36,7 @@ class Prefetcher:
     Args:
         client: reads the feed.
         config: the consumer's.
-        wish: what the pages will be made into.
+        hint: what the pages will be made into.
 
     Attributes:
         waits: seconds that the feed takes to answer, as far as is known.
@@ -44,10 +44,10 @@ class Prefetcher:
 
     waits = math.inf
 
-    def __init__(self, client: Any, config: Config, wish: Wish) -> None:
+    def __init__(self, client: Any, config: Config, hint: DecodeHint) -> None:
         self._client = client
         self._config = config
-        self._wish = wish
+        self._hint = hint
         self._step: Fetch | None = None
 
     def has(self, step: Fetch) -> bool:
@@ -55,29 +55,29 @@ class Prefetcher:
         return step == self._step
 
     async def _fetch(self, step: Fetch) -> Page:
-        config, wish, started = self._config, self._wish, time.monotonic()
+        config, hint, started = self._config, self._hint, time.monotonic()
         page: Any = self._client.fetch(
             step.partition,
             step.cursor,
             limit=config.limit,
             types=config.types,
             wait=step.wait,
-            data_type=wish.data_type,
+            data_type=hint.data_type,
         )
         if not isinstance(page, Page):
             page = await page
         seconds = time.monotonic() - started
         config.observer.fetched(config.name, step.partition, len(page.events), seconds)
-        if wish.form is not None and isinstance(page.events, PageEvents):
-            prepare_rows(wish.form, page.events)
+        if hint.form is not None and isinstance(page.events, PageEvents):
+            prepare_rows(hint.form, page.events)
         return page  # type: ignore[no-any-return] # it is one by now
 
 
 class ThreadPrefetcher(Prefetcher):
     """Fetch ahead in a thread of its own, and what was not fetched ahead in the caller's."""
 
-    def __init__(self, client: Any, config: Config, wish: Wish) -> None:
-        super().__init__(client, config, wish)
+    def __init__(self, client: Any, config: Config, hint: DecodeHint) -> None:
+        super().__init__(client, config, hint)
         self._orders: SimpleQueue[tuple[Fetch, Context] | None] = SimpleQueue()
         self._answers: SimpleQueue[Page | BaseException] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -306,7 +306,7 @@ class Limiter:
         """Wait for a slot.
 
         Args:
-            first: queue before all others.
+            first: queue before all that wait.
         """
         with self._lock:
             if self._free:

@@ -23,7 +23,7 @@ class Failures:
         then: "halt" lets the partition stand still; "set-aside" writes the events that fail to
             the dead letters, in the transaction that moves the cursor, and goes on. Each event is
             then applied for itself; a handler of pages is given pages of one event.
-        hold_back: whether later events of the same key are set aside behind one that failed, so
+        hold_back: whether later events of the same key are set aside after one that failed, so
             that the key's order is kept.
         at_most: how many dead letters a partition may have, failed and held back; at the next
             one it stands still.
@@ -110,7 +110,7 @@ class Config:
         if not callable(self.key):
             raise ConfigurationError(
                 "key is a function that returns the key of an event, or None: lanes, and what is "
-                "held back behind a dead letter, go by it."
+                "held back after a dead letter, go by it."
             )
         if not callable(self.identity):
             raise ConfigurationError(

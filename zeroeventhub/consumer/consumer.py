@@ -17,7 +17,7 @@ from zeroeventhub.consumer.concurrency import Tasks, Threads
 from zeroeventhub.consumer.config import Config, Failures
 from zeroeventhub.consumer.follower import Follower
 from zeroeventhub.consumer.observer import Observer, RunLog
-from zeroeventhub.consumer.page import AsyncPendingPage, PendingPage, Wish
+from zeroeventhub.consumer.page import AsyncPendingPage, DecodeHint, PendingPage
 from zeroeventhub.consumer.progress import ProgressReporter
 from zeroeventhub.consumer.runner import Runner
 from zeroeventhub.consumer.steps import (
@@ -165,8 +165,8 @@ class _Consumer(Generic[_AnyClient]):
             concurrency: how to wait.
             kind: the class of the pages.
         """
-        config, wish, reporter = self._config, Wish(), self._reporter()
-        prefetcher = concurrency.prefetcher(self.client, config, wish)
+        config, hint, reporter = self._config, DecodeHint(), self._reporter()
+        prefetcher = concurrency.prefetcher(self.client, config, hint)
         bell = concurrency.queue()
         steps = Follower(
             partitions=config.partitions,
@@ -195,7 +195,7 @@ class _Consumer(Generic[_AnyClient]):
                             await prefetcher.start(step.ahead)
                         page = step.page
                         yield kind(
-                            step.partition, page.events, page.cursor, step.place, config, wish
+                            step.partition, page.events, page.cursor, step.place, config, hint
                         )
                         go_on = partial(steps.send, None)
                         continue
@@ -224,7 +224,7 @@ class Consumer(_Consumer[Client]):
 
     What is fetched and not yet applied takes at most 2 * concurrency * the client's
     `limits.page_bytes`, in bytes as the feed sent them: of every partition that is worked on, the
-    page that is applied, and the one behind it.
+    page that is applied, and the next one.
 
     Args:
         client: reads the feed.
@@ -233,7 +233,7 @@ class Consumer(_Consumer[Client]):
         start: where a consumer that has no cursors yet starts: FIRST, LAST, or a cursor. In
             partitions that come later it starts at the first event.
         partitions: the partitions to read; None for all. A process that names them reads those
-            that nobody else reads, and is given no share of others.
+            that no other process reads, and takes no part in the sharing.
         follow: wait for more events at the head; otherwise end there.
         limit: how many events to ask for in a page.
         types: the types of events to ask for; None for all.
@@ -250,7 +250,7 @@ class Consumer(_Consumer[Client]):
         inbox: whether to drop events that were applied before; None for feeds that do not promise
             to publish an event only once.
         inbox_days: how many days the inbox remembers an event.
-        observer: is told of the work.
+        observer: its methods are called as the work goes on.
         register_progress: tell the publisher what has been committed, every ten seconds and at the
             end, so that trimming waits for it; see docs/retention.md.
         synchronous_commit: whether PostgreSQL has a page of `run` on disk before the next one is
@@ -288,7 +288,7 @@ class Consumer(_Consumer[Client]):
         """Apply everything in transactions that move the cursors, until stopped.
 
         Each partition is read in a thread of its own, so `apply` is called in several at a time.
-        Partitions are leased: a process that ends gives them to the others, and one that died, or
+        Partitions are leased: a process that ends gives them to other processes. One that died, or
         was stopped for longer than a lease, is fenced when it commits.
 
         Args:

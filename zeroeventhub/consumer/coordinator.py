@@ -28,7 +28,7 @@ __all__ = ["Coordinator"]
 
 @dataclass(frozen=True)
 class Coordinator:
-    """Decide which partitions a process reads, beside others with the same consumer name.
+    """Decide which partitions a process reads, beside processes with the same consumer name.
 
     Attributes:
         partitions: the ones to read; None for all.
@@ -52,7 +52,7 @@ class Coordinator:
         Nothing is read here any more when they end, whatever they end in.
 
         Raises:
-            Halted: a partition stands still, and the others have ended.
+            Halted: a partition stands still, and all other partitions have ended.
         """
         assignments = Assignments()
         try:

@@ -49,7 +49,7 @@ _Steps = Generator[Step, Any, Any]
 
 
 class _PutElsewhere(Exception):  # noqa: N818 - named for what happened
-    """Say that somebody has put a cursor elsewhere while this layout was read."""
+    """Say that an operator has put a cursor elsewhere while this layout was read."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Follower:
         confirmed = False
         while in_turn := ready(chosen, drained):
             moved = False
-            # The feed waits in place of the consumer, unless that would keep others from it.
+            # The feed waits in place of the consumer, unless other partitions would wait too.
             waits = self.forever and WAIT in info.extensions and len(in_turn) == 1
             for partition, following in zip(in_turn, in_turn[1:] + in_turn[:1], strict=True):
                 if self.stopped():
@@ -305,7 +305,7 @@ class PartitionFollower:
                 yield pause_at_head(self.poll_interval, waits=waits)
 
     def _end(self) -> Generator[Step, Any, bool]:
-        """End at the head, where nobody waits for what follows; tell whether."""
+        """End at the head, if the consumer does not wait there; tell whether."""
         while self._head == self._place.cursor:
             if not self.partition.closed:
                 return True
@@ -381,7 +381,7 @@ class PartitionFollower:
         return True
 
     def _find_out(self, error: Fenced | TransientError) -> Generator[Step, Any, None]:
-        """Load the place again where a write was refused, or nobody knows whether it was done.
+        """Load the place again where a write was refused, or may or may not have been done.
 
         That ends what may still be under way in the store, and then shows what came of it.
 
@@ -395,7 +395,7 @@ class PartitionFollower:
         yield from self._load()
 
     def _load(self) -> Generator[Step, Any, None]:
-        """Enter the partition: from here on, nobody commits by an older right."""
+        """Enter the partition: from here on, commits by an older right are fenced."""
         partition = self.partition
         after = partition.starts_after if partition.starts_after in self.among else None
         step = Load(partition.id, self.among, after)

@@ -158,7 +158,7 @@ def _committed_page() -> ConfigurationError:
 
 
 def _function(apply: Callable[..., Any]) -> Any:
-    """Return the function behind a callable, which has its annotations."""
+    """Return the function that a callable calls, which has its annotations."""
     while isinstance(apply, partial):
         apply = apply.func
     if inspect.isroutine(apply) or isinstance(apply, type):
@@ -171,7 +171,7 @@ def _is_async(apply: Callable[..., Any]) -> bool:
         raise ConfigurationError("apply is a function of a transaction and a page.")
     function = _function(apply)
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise ConfigurationError("apply is a generator, which nobody would iterate over: return.")
+        raise ConfigurationError("apply is a generator, which would never run: return.")
     return inspect.iscoroutinefunction(function)
 
 
@@ -217,7 +217,7 @@ def _transaction(
     session: type[Any] = AsyncSession if is_async else Session
     if wanted in _ANYTHING:
         return Kind.CONNECTION if sessions is None else Kind.SESSION, session
-    # Somebody who names a class of psycopg has imported it.
+    # A program that names a class of psycopg has imported it.
     psycopg = sys.modules.get("psycopg")
     if psycopg is None or engine.dialect.driver != "psycopg":
         driver = None
@@ -349,7 +349,7 @@ _APPLYING = "zeroeventhub is applying"
 
 
 class TransactionEnded(ConfigurationError):  # noqa: N818 - named for what happened
-    """Say that `apply` has ended the transaction behind the cursor's back."""
+    """Say that `apply` has ended the transaction that moves the cursor."""
 
 
 async def transact(
@@ -533,7 +533,7 @@ class Transaction:
         # What was refused counts as done, and would leave the transaction open in the pool.
         self.connection.connection.rollback()
         raise ConfigurationError(
-            "apply must not commit the transaction it was given: it is committed behind apply, "
+            "apply must not commit the transaction it was given: it is committed after apply, "
             "with the cursor."
         )
 

@@ -165,7 +165,7 @@ class LandingTable:
     """Keep the events of a feed in a table of this shape.
 
     The columns are partition, arrival (1, 2, 3 … within the partition), id, type, time, key and
-    data. The four before data are taken from events that are CloudEvents, and NULL in others.
+    data. The four before data are taken from CloudEvents, and are NULL for any other event.
 
     Args:
         name: the table's name, with its schema and a dot before it if it has one.
@@ -210,7 +210,7 @@ class LandingTable:
             )
 
     def land(self, connection: Connection, partition: int, events: Sequence[Event]) -> None:
-        """Insert events behind those that have arrived in their partition.
+        """Insert events after those that have arrived in their partition.
 
         Args:
             connection: in a transaction that has moved the partition's cursor already, which

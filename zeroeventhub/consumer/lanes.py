@@ -101,15 +101,15 @@ def divide(
     """Divide a page by the keys of its events, leaving out what is decided.
 
     Args:
-        events: the events behind the cursor, in their order.
+        events: the events after the cursor, in their order.
         key: returns the key of an event.
         lanes: how many lanes there are.
-        done: by lane, how many events behind the cursor are decided for it: those before them
+        done: by lane, how many events after the cursor are decided for it: those before them
             that are its own.
 
     Returns:
         What there is to do, by lane; and for lanes that have gone beyond the page, how many events
-        behind its end are decided. A page that is read again may be shorter than it was.
+        after its end are decided. A page that is read again may be shorter than it was.
     """
     todo: dict[int, list[Event]] = {}
     for number, event in enumerate(events):

@@ -72,7 +72,7 @@ class Observer:
             consumer: the consumer's name.
             partition: the partition the events are of.
             events: how many events were set aside because their handler raised.
-            held: how many events were held back behind an earlier dead letter of their key.
+            held: how many events were held back after an earlier dead letter of their key.
         """
 
     def waited(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from zeroeventhub.consumer.steps import Place
     from zeroeventhub.protocol import Event
 
-__all__ = ["AsyncPendingPage", "PendingPage", "Wish", "without_duplicates"]
+__all__ = ["AsyncPendingPage", "DecodeHint", "PendingPage", "without_duplicates"]
 
 
 def without_duplicates(
@@ -66,7 +66,7 @@ def _refuse_no_id() -> NoReturn:
 
 
 @dataclass
-class Wish:
+class DecodeHint:
     """Remember what pages are made into, so that it can be done before they are asked for.
 
     Attributes:
@@ -90,7 +90,7 @@ class _Pending:
     cursor: str
     _place: Place
     _config: Config
-    _wish: Wish
+    _hint: DecodeHint
 
     def _insert_into(
         self,
@@ -100,7 +100,7 @@ class _Pending:
         events: Sequence[Event] | None,
     ) -> None:
         if row is None and events is None:
-            self._wish.insert_into(table_form(table, connection.dialect))
+            self._hint.insert_into(table_form(table, connection.dialect))
         insert_events(connection, table, self.events if events is None else events, row)
 
     @property
@@ -140,7 +140,7 @@ class PendingPage(_Pending):
     """
 
     def commit(self, transaction: Connection | Session | psycopg.Connection[Any]) -> None:
-        """Move the cursor behind this page, in the transaction that holds its effects.
+        """Move the cursor to the end of this page, in the transaction that holds its effects.
 
         Args:
             transaction: a connection or session to the database of the cursor store; or a plain
@@ -151,7 +151,7 @@ class PendingPage(_Pending):
             Fenced: the cursor has moved since the page was read. Roll back.
             ConfigurationError: `run` has applied a part of the page, in lanes. Roll back.
         """
-        with lent(transaction, self._engine) as connection:
+        with connection_of(transaction, self._engine) as connection:
             self._move(connection)
 
     def unseen(
@@ -165,7 +165,7 @@ class PendingPage(_Pending):
         Raises:
             ConfigurationError: an event has no id.
         """
-        with lent(transaction, self._engine) as connection:
+        with connection_of(transaction, self._engine) as connection:
             return self._unseen(connection)
 
     def insert_into(
@@ -194,7 +194,7 @@ class PendingPage(_Pending):
                 that is not of its type.
             ConfigurationError: the same of what `row` has made.
         """
-        with lent(transaction, self._engine) as connection:
+        with connection_of(transaction, self._engine) as connection:
             self._insert_into(connection, table, row, events)
 
 
@@ -204,15 +204,15 @@ class AsyncPendingPage(_Pending):
     async def commit(
         self, transaction: AsyncConnection | AsyncSession | psycopg.AsyncConnection[Any]
     ) -> None:
-        """Move the cursor behind this page; see `PendingPage.commit`."""
-        async with lent_async(transaction, self._engine) as connection:
+        """Move the cursor to the end of this page; see `PendingPage.commit`."""
+        async with async_connection_of(transaction, self._engine) as connection:
             await connection.run_sync(self._move)
 
     async def unseen(
         self, transaction: AsyncConnection | AsyncSession | psycopg.AsyncConnection[Any]
     ) -> Sequence[Event]:
         """Return the events that come for the first time; see `PendingPage.unseen`."""
-        async with lent_async(transaction, self._engine) as connection:
+        async with async_connection_of(transaction, self._engine) as connection:
             return await connection.run_sync(self._unseen)
 
     async def insert_into(
@@ -224,15 +224,15 @@ class AsyncPendingPage(_Pending):
         events: Sequence[Event] | None = None,
     ) -> None:
         """Insert a row for each event into a table; see `PendingPage.insert_into`."""
-        async with lent_async(transaction, self._engine) as connection:
+        async with async_connection_of(transaction, self._engine) as connection:
             await connection.run_sync(self._insert_into, table, row, events)
 
 
 @contextmanager
-def lent(
+def connection_of(
     transaction: Connection | Session | psycopg.Connection[Any], engine: Engine
 ) -> Iterator[Connection]:
-    """Give the connection that a transaction runs on; the transaction goes on behind it.
+    """Give the connection that a transaction runs on; the transaction goes on after that.
 
     Args:
         transaction: a Connection, a Session or a psycopg.Connection.
@@ -248,15 +248,15 @@ def lent(
             yield transaction.connection()
         case _:
             _check(transaction, "Connection", engine)
-            with _engine_of(lambda: _Lent(transaction), engine).connect() as connection:
+            with _engine_of(lambda: _Borrowed(transaction), engine).connect() as connection:
                 yield connection
 
 
 @asynccontextmanager
-async def lent_async(
+async def async_connection_of(
     transaction: AsyncConnection | AsyncSession | psycopg.AsyncConnection[Any], engine: Engine
 ) -> AsyncIterator[AsyncConnection]:
-    """Give the connection that a transaction runs on; see `lent`."""
+    """Give the connection that a transaction runs on; see `connection_of`."""
     match transaction:
         case AsyncConnection():
             yield transaction
@@ -265,8 +265,8 @@ async def lent_async(
         case _:
             _check(transaction, "AsyncConnection", engine)
 
-            async def lend() -> _AsyncLent:
-                return _AsyncLent(transaction)
+            async def lend() -> _AsyncBorrowed:
+                return _AsyncBorrowed(transaction)
 
             def adapt() -> Any:
                 return engine.dialect.loaded_dbapi.connect(async_creator_fn=lend)
@@ -275,7 +275,7 @@ async def lent_async(
                 yield connection
 
 
-class _Lent:
+class _Borrowed:
     """A psycopg.Connection that its borrower neither commits, rolls back nor closes."""
 
     def __init__(self, connection: Any) -> None:
@@ -285,16 +285,16 @@ class _Lent:
         return getattr(self._connection, name)
 
     def commit(self) -> None:
-        """Leave it to who lends."""
+        """Leave it to the lender."""
 
     rollback = close = commit
 
 
-class _AsyncLent(_Lent):
+class _AsyncBorrowed(_Borrowed):
     """A psycopg.AsyncConnection that its borrower neither commits, rolls back nor closes."""
 
     async def commit(self) -> None:  # type: ignore[override] # as the asynchronous one has it
-        """Leave it to who lends."""
+        """Leave it to the lender."""
 
     rollback = close = commit  # type: ignore[assignment] # the same
 

@@ -63,7 +63,7 @@ class PartitionReader:
         self._stopping = self._concurrency.event()
         self._follower = runner.follower(start, self._stopping.is_set)
         self._prefetcher = self._concurrency.prefetcher(
-            runner.client, runner.config, runner.transactions.wish
+            runner.client, runner.config, runner.transactions.hint
         )
         self._slot_since: float | None = None
         self._has_page = False

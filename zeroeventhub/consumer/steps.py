@@ -139,7 +139,7 @@ class Deliver:
 
 @dataclass(frozen=True)
 class End:
-    """Write down that a closed partition was read to its end, so that those behind it may start."""
+    """Write down that a closed partition was read to its end, so that its children may start."""
 
     partition: int
     place: Place
@@ -183,7 +183,7 @@ class Claimed:
 
     Attributes:
         held: the partitions that this process holds leases of.
-        surplus: those of them that belong to others by fair share: stop reading, then release.
+        surplus: those of them that other processes should have by fair share: stop, then release.
         elsewhere: by partition that another process holds, when its lease runs out, in seconds by
             the database's clock.
         ended: closed partitions that have been read to their end.
@@ -201,7 +201,7 @@ class Claimed:
 
 @dataclass(frozen=True)
 class Start:
-    """Start to read a partition beside the others.
+    """Start to read a partition beside those that are read.
 
     Attributes:
         partition: the partition.
@@ -359,7 +359,7 @@ class EmptyPages:
         elif moved and page.cursor in self.cursors:
             raise ProtocolError(
                 f"The feed leads in a circle in partition {partition}: pages without events end "
-                "where others began."
+                "where earlier ones began."
             )
         elif moved:
             self.cursors.add(page.cursor)

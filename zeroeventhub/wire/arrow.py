@@ -43,7 +43,7 @@ _RECORD_BATCH, _COMPRESSION = 3, 3
 
 
 def metadata_length(prefix: bytes | bytearray) -> int:
-    """Read how long the metadata behind a prefix is; 0 where the stream ends.
+    """Read how long the metadata after a prefix is; 0 where the stream ends.
 
     Raises:
         ProtocolError: it is not the prefix of a message.
@@ -190,7 +190,7 @@ class ArrowDecoder:
         last = self._checkpoint
         if last is None:
             raise CutPage("The page ended before its checkpoint; it has to be read again.")
-        # Events behind it were cut off with the rest: they are there to be read.
+        # Events after it were cut off with the rest: they are there to be read.
         caught_up = last.caught_up and not self._tail
         return ArrowPage(self._settled, last.cursor, caught_up, last.stop_reached)
 

@@ -50,7 +50,7 @@ class _Gzip:
     def pieces(self, chunk: bytes) -> Iterator[bytes]:
         piece = b""
         self._packed += len(chunk)
-        # A piece that is full may have more behind it, even where no bytes are left to read.
+        # A piece that is full may have more after it, even where no bytes are left to read.
         while chunk or len(piece) == PIECE:
             if self._member.eof:
                 self._member = zlib.decompressobj(_GZIP_ONLY)

@@ -101,7 +101,7 @@ def decode_info(body: bytes) -> FeedInfo:
 
 
 def _names(listed: msgspec.Raw) -> frozenset[str]:
-    """Read names; what is there in another form is somebody else's, and nothing known here."""
+    """Read names; what has another form is no extension that is known here."""
     try:
         names = msgspec.json.decode(listed, type=list[msgspec.Raw])
     except msgspec.ValidationError:
@@ -209,7 +209,7 @@ def decode_key_page(body: bytes, after_version: int) -> KeyPage:
 
     Args:
         body: the answer.
-        after_version: the version behind which they were asked for.
+        after_version: the version after which they were asked for.
 
     Raises:
         ProtocolError: the body does not hold them, their versions do not rise, or there are more

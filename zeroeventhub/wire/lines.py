@@ -72,7 +72,7 @@ class Lines(Sequence[Event]):
         return map(Event, self.texts)
 
     def __eq__(self, other: object) -> bool:
-        """Tell whether others are the same events in the same order."""
+        """Tell whether another sequence has the same events in the same order."""
         return isinstance(other, Sequence) and [*self] == [*other]
 
     __hash__ = None  # type: ignore[assignment] # it equals lists, which have none
@@ -111,7 +111,7 @@ def size_of(events: Sequence[Event]) -> int:
 
 
 def joined(parts: Sequence[Sequence[Event]]) -> Sequence[Event]:
-    """Return the events of several parts, one behind the other."""
+    """Return the events of several parts, one after the other."""
     parts = [part for part in parts if part]
     if len(parts) == 1:
         return parts[0]

@@ -107,7 +107,7 @@ _data_of = attrgetter("data")
 _partition_of = attrgetter("partition")
 
 _SMALL = 1024
-"""Bytes of a chunk that is put together with others: each by itself takes more than its bytes."""
+"""Bytes of a chunk that is joined to the one before: an object for each would take more memory."""
 
 _MORE = 1_000
 """Lines that a page may have beside two for each event."""
@@ -223,7 +223,7 @@ class PageEvents(Sequence[Event]):
     def decoded(self, data_type: Any) -> list[Any] | None:
         """Return the data of all events, decoded as a type in one call; None if one does not fit.
 
-        Values are given out once, since they may be changed; who asks again gets new ones.
+        Values are given out once, since they may be changed; the next call returns new ones.
         """
         lines, self._lines = self._lines, None
         if lines is None or data_type != self._data_type:
@@ -318,7 +318,7 @@ class PageDecoder:
         return Page(
             PageEvents(found.lines, text, self._data_type if typed else None),
             checkpoint.cursor,
-            # Events behind it were cut off with the rest: they are there to be read.
+            # Events after it were cut off with the rest: they are there to be read.
             caught_up=not found.tail and bytes(checkpoint.caught_up) == b"true",
             stop_reached=bytes(checkpoint.stop_reached) == b"true",
         )
@@ -409,14 +409,14 @@ def _is_plain(lines: _Lines) -> bool:
 
 
 class _Settled(NamedTuple):
-    """Hold the lines of the events before a checkpoint, and of those behind it.
+    """Hold the lines of the events before a checkpoint, and of those after it.
 
     Attributes:
         lines: of the events before it.
-        tail: of those behind it.
+        tail: of those after it.
         checkpoint: its line; None where there is none.
         upto: how many lines there are up to it.
-        error: the bound that was broken behind it, if one was.
+        error: the bound that was broken after it, if one was.
     """
 
     lines: _Lines

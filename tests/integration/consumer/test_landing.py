@@ -1,21 +1,25 @@
-"""Rows of events: what each column takes, and what of an event does not fit a table."""
+"""Events become rows: what each column takes, and what does not fit a table."""
 
 import uuid
-from datetime import date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 
 import pytest
 from harness.landed import inserted, orders, small, stamped, stored
-from sqlalchemy import select, text
+from sqlalchemy import Text, cast, select, text
 
 from zeroeventhub import Event
-from zeroeventhub.consumer.landing import insert_events
+from zeroeventhub.consumer.landing import LandingTable, insert_events
 from zeroeventhub.errors import ConfigurationError, ProtocolError
 
 # SQLite has no decimal numbers, as SQLAlchemy says.
+
+
 pytestmark = pytest.mark.filterwarnings("ignore:Dialect sqlite")
 
+
 UUID = uuid.UUID("12345678-1234-5678-1234-567812345678")
+
 
 FULL = b"""{"id": 7, "customer": "a\\tb\\\\\\n\\u00e5", "amount": 1234567890.123456, "weight": 3,
  "placed": "2026-01-01T02:00:00.5+02:00", "due": "2026-01-02", "paid": true,
@@ -133,3 +137,73 @@ def test_row_that_does_not_fit_is_a_mistake_of_its_maker(sqlite, row, reason):
         insert_events(connection, orders, [Event(b"1")], lambda _: row)
     assert "event 1 of the page" in str(refused.value)
     assert "secret" not in str(refused.value)
+
+
+CLOUD_EVENT = {
+    "specversion": "1.0",
+    "id": "e1",
+    "source": "/shop",
+    "type": "placed",
+    "time": "2013-01-01T12:00:00.5+02:00",
+    "partitionkey": "c7",
+    "data": {"n": 1},
+}
+
+
+@pytest.fixture
+def landing(engine):
+    """A landing table that has been created."""
+    landing = LandingTable("landed")
+    with engine.begin() as connection:
+        landing.create(connection)
+    return landing
+
+
+def rows(engine, landing):
+    """Read all rows in the order of arrival."""
+    columns = landing.table.c
+    with engine.connect() as connection:
+        query = select(landing.table).order_by(columns.partition, columns.arrival)
+        return [row._asdict() for row in connection.execute(query)]
+
+
+def test_arrival_counts_within_a_partition(engine, landing):
+    """Events are numbered 1, 2, 3 … within their partition, over any number of pages."""
+    for partition, count in [(0, 2), (1, 1), (0, 2)]:
+        with engine.begin() as connection:
+            landing.land(connection, partition, [Event.of({"n": n}) for n in range(count)])
+    places = [(row["partition"], row["arrival"]) for row in rows(engine, landing)]
+    assert places == [(0, 1), (0, 2), (0, 3), (0, 4), (1, 1)]
+
+
+NAMES = ("id", "type", "time", "key")
+
+
+MOMENT = datetime(2013, 1, 1, 10, 0, 0, 500000, tzinfo=UTC)
+
+
+def test_attributes_are_those_of_a_cloudevent(engine, landing):
+    """Id, type, time and key of a CloudEvent have columns of their own, and others leave NULL."""
+    others = [{"id": "x", "type": "y"}, "text", {"specversion": 1, "id": 5}]
+    # A time without a zone is not read in the zone of whatever machine this is.
+    moments = ["2013-01-01T12:00:00", "2013-01-01", "noon", 5]
+    sent = [CLOUD_EVENT, *others, *({**CLOUD_EVENT, "time": one} for one in moments)]
+    with engine.begin() as connection:
+        landing.land(connection, 0, [Event.of(data) for data in sent])
+    found = rows(engine, landing)
+    assert [row["data"] for row in found] == sent
+    times = [one and one.replace(tzinfo=one.tzinfo or UTC) for one in (r["time"] for r in found)]
+    assert times == [MOMENT, *[None] * 7]
+    assert [row["id"] for row in found] == ["e1", *[None] * 3, *["e1"] * 4]
+    assert [found[0][name] for name in ("id", "type", "key")] == ["e1", "placed", "c7"]
+    assert {row[name] for row in found[1:4] for name in NAMES} == {None}
+
+
+def test_numbers_land_with_all_their_digits(engine, landing):
+    """Data is stored as it came, though Python could not hold its numbers."""
+    raw = b'{"n":123456789012345678901234567890.12345678901234567890}'
+    with engine.begin() as connection:
+        landing.land(connection, 0, [Event(raw)])
+    with engine.connect() as connection:
+        stored = connection.scalar(select(cast(landing.table.c.data, Text)))
+    assert stored.replace(" ", "") == raw.decode()

@@ -1,15 +1,14 @@
-"""What a consumer says of events that it cannot apply, and of what it was given."""
+"""What a consumer says of its work: to its log, and by metrics."""
 
 import logging
 
 import httpx
 import pytest
-from harness.deliveries import NAME, Poison, event, failing, write_page
-from harness.statements import execute
+from harness.deliveries import NAME, Poison, event, failing
 from prometheus_client import CollectorRegistry, generate_latest
 
-from zeroeventhub import AsyncClient, AsyncConsumer, Client, Consumer, Failures
-from zeroeventhub.errors import ConfigurationError, Halted
+from zeroeventhub import Client, Failures
+from zeroeventhub.errors import Halted
 from zeroeventhub.telemetry import lag_collector
 
 SECRET = "the customer's card is 4111"
@@ -46,7 +45,7 @@ def test_each_dead_letter_is_an_error_in_the_log(sync_shop, caplog):
     shop.run(failing(1), failures=Failures(tries=1, then="set-aside", hold_back=True))
     failed, held = errors(caplog)
     assert failed[1:] == held[1:] == ("billing", 0)
-    start = "Event 'e{}' behind cursor '_first' is a dead letter: "
+    start = "Event 'e{}' after cursor '_first' is a dead letter: "
     assert failed[0] == f"{start.format(1)}applying it raised Poison."
     assert held[0].startswith(f"{start.format(3)}it was held back")
     with shop.engine.connect() as connection:
@@ -54,21 +53,6 @@ def test_each_dead_letter_is_an_error_in_the_log(sync_shop, caplog):
     assert [(one.event, one.key) for one in letters] == [(events[0], "k"), (events[2], "k")]
     assert letters[0].error == "harness.deliveries.Poison: event 1 is poison"
     assert "in apply" in letters[0].traceback
-
-
-@pytest.mark.parametrize("lanes", [1, 2])
-def test_partition_halts_at_too_many_dead_letters(shop, lanes):
-    """A handler that fails at everything fills no table: the partition stands still in time."""
-    shop.feed.publish(*map(event, range(9)))
-    aside = Failures(tries=1, then="set-aside", at_most=4)
-    with pytest.raises(Halted, match="at_most"):
-        shop.run(failing(*range(9)), failures=aside, limit=2, lanes=lanes)
-    assert 3 <= len(shop.letters()) <= 4
-    assert shop.cursor() == "4"
-    with shop.engine.begin() as connection:
-        shop.store.dead_letters.discard(connection, "billing")
-    shop.run(failing(), failures=aside)
-    assert shop.landed() == [4, 5, 6, 7, 8]
 
 
 def test_open_dead_letters_are_a_gauge(sync_shop):
@@ -81,25 +65,3 @@ def test_open_dead_letters_are_a_gauge(sync_shop):
     with httpx.Client() as http:
         registry.register(lag_collector(Client(shop.url, http), shop.store, "billing"))
         assert f"{line} 2.0" in generate_latest(registry).decode()
-
-
-def test_store_without_tables_says_how_to_create_them(shop):
-    """A consumer whose tables are not there names the function that creates them."""
-    execute(shop.engine, "DROP TABLE zeroeventhub_leases")
-    with pytest.raises(ConfigurationError, match="create_tables"):
-        shop.run(write_page)
-
-
-@pytest.mark.parametrize(
-    ("make", "reason"),
-    [
-        (lambda _: Client("http://x", httpx.AsyncClient()), "httpx.Client"),
-        (lambda _: AsyncClient("http://x", httpx.Client()), "httpx.AsyncClient"),
-        (lambda it: Consumer(AsyncClient("http://x", httpx.AsyncClient()), it, "b"), "Client"),
-        (lambda it: AsyncConsumer(Client("http://x", httpx.Client()), it, "b"), "AsyncClient"),
-    ],
-)
-def test_what_does_not_fit_is_refused_where_it_is_given(sync_shop, make, reason):
-    """Constructors say what they take, before anything is asked of a feed."""
-    with pytest.raises(ConfigurationError, match=reason):
-        make(sync_shop.store)

@@ -1,7 +1,10 @@
-"""What becomes of events: applied once, dropped, set aside, held back, and applied again."""
+"""Pages and dead letters are applied, each in one transaction with its cursor."""
 
+import asyncio
 import logging
+import threading
 import time
+from contextlib import suppress
 from dataclasses import make_dataclass, replace
 
 import pytest
@@ -14,21 +17,274 @@ from harness.deliveries import (
     event,
     failing,
     halting,
+    kill,
     numbers,
     opened,
     write,
     write_page,
+    write_page_async,
 )
-from harness.statements import execute, scalars
+from harness.statements import add, execute, scalars
+from harness.stores import LOCK_WAITS, beside, outcome
+from harness.waiting import DEADLINE, until
 from sqlalchemy import Connection, text
-from sqlalchemy.exc import DataError
+from sqlalchemy import event as sql_event
+from sqlalchemy.exc import DataError, OperationalError
 
-from zeroeventhub import Event, Failures
-from zeroeventhub.errors import ConfigurationError
+from zeroeventhub import Event, Failures, PendingPage
+from zeroeventhub.errors import ConfigurationError, Halted, LeaseLost
 
+ONE_TRY = Failures(tries=1, then="set-aside")
 ASIDE = Failures(tries=2, then="set-aside")
 HELD = Failures(tries=2, then="set-aside", hold_back=True)
 DAY = 86400.0
+
+
+@pytest.mark.parametrize("lanes", [1, 4])
+def test_page_and_cursor_are_committed_together(either_shop, lanes):
+    """A page whose events have one key takes one transaction, with the cursor in it."""
+    shop = either_shop
+    shop.feed.publish(event(1, "a"), event(2, "a"))
+    shop.run(write_page, lanes=lanes)
+    assert (shop.landed(), shop.cursor()) == ([1, 2], "2")
+    assert shop.observer.told == [("applying", [1, 2]), ("committed", 2)]
+
+
+def test_error_of_apply_undoes_everything(either_shop):
+    """What apply raises is the cause of the halt, and neither effects nor cursor stay."""
+    shop = either_shop
+    mine = Poison("mine")
+
+    def apply(connection, page):
+        write_page(connection, page)
+        raise mine
+
+    shop.feed.publish(event(1))
+    with pytest.raises(Halted, match="Poison") as caught:
+        shop.run(apply, failures=Failures(tries=2))
+    assert caught.value.__cause__ is mine
+    assert (shop.landed(), shop.cursor()) == ([], "_first")
+    assert shop.observer["failed"] == [("Poison", 1), ("Poison", 2)]
+    assert shop.observer["raised"] == [("Poison",)] * 2
+    assert shop.observer["committed"] == []
+
+
+@pytest.mark.slow
+def test_tries_are_counted_anew_for_every_page(shop):
+    """A page that was applied at last leaves all tries to the next, and to those after it."""
+    failures = {1: 2, 2: 2, 3: 2}
+
+    def apply(connection, one: Event):
+        write(connection, [one])
+        if failures[one.data["n"]]:
+            failures[one.data["n"]] -= 1
+            raise Poison
+
+    shop.feed.publish(event(1), event(2), event(3))
+    shop.run(apply, limit=1, failures=Failures(tries=3))
+    assert shop.landed() == [1, 2, 3]
+    assert shop.observer["failed"] == [("Poison", 1), ("Poison", 2)] * 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("act", "cursor", "lanes"),
+    [
+        (lambda shop: shop.put("0"), "0", 1),
+        (lambda shop: shop.put("1"), "1", 2),
+        (lambda shop: shop.take_over(0, seconds=0.3), "1", 1),
+    ],
+    ids=["another cursor", "the same cursor in lanes", "a lost lease"],
+)
+def test_stale_page_is_fenced_before_apply_is_called(either_shop, act, cursor, lanes):
+    """A page from another cursor, by an older right, or of a lost lease is not applied."""
+    shop, calls = either_shop, []
+
+    def apply(connection, page):
+        calls.append(page.previous_cursor)
+        write_page(connection, page)
+
+    shop.feed.publish(event(1, "d"), event(2, "d"), event(3, "a"))
+    shop.put("1")
+    rival = Rival(lambda: act(shop))
+    shop.run(apply, lease=3, lanes=lanes, observer=rival)
+    assert calls == [cursor] * lanes
+    assert sorted(shop.landed()) == ([2, 3] if cursor == "1" else [1, 2, 3])
+    assert rival["raised"] == [("Fenced",)] * lanes
+    assert (rival["fenced"], rival["failed"]) == ([(0,)], [])
+
+
+def test_lease_that_is_lost_while_apply_works_costs_the_commit(every_shop):
+    """What apply has written when another process enters is rolled back, or the other waits."""
+    shop, taken = every_shop, []
+
+    def take_over():
+        with suppress(LeaseLost):  # its own lease may run out while it waits for the commit
+            shop.take_over(0, seconds=0.2)
+
+    def apply(connection, page):
+        write_page(connection, page)
+        if not taken and shop.several_write:
+            rival = threading.Thread(target=take_over)
+            taken.append(rival)
+            rival.start()
+            rival.join(0.1)
+
+    shop.feed.publish(event(1), event(2))
+    shop.run(apply, limit=1, lease=0.3)
+    for rival in taken:
+        rival.join(DEADLINE)
+    assert shop.landed() == [1, 2]
+
+
+def test_page_need_not_wait_for_the_disk(postgresql_shop):
+    """Pages are committed as the consumer says; what is registered has been written before."""
+    shop, seen, statements = postgresql_shop, [], []
+
+    def apply(connection: Connection, page: PendingPage) -> None:
+        seen.append(connection.scalar(text("SHOW synchronous_commit")))
+        write_page(connection, page)
+
+    engine = shop.async_engine.sync_engine if shop.is_async else shop.engine
+    sql_event.listen(engine, "before_cursor_execute", lambda *told: statements.append(told[2]))
+    shop.feed.publish(*map(event, range(4)))
+    shop.run(apply, limit=2)
+    shop.put("2")
+    shop.run(apply, synchronous_commit=False, register_progress=True)
+    assert seen == ["on", "on", "off"]
+    assert "synchronous_commit TO on" in statements[statements.index("SELECT txid_current()") - 1]
+    assert shop.cursor() == "4"
+
+
+def test_sqlite_commits_to_the_disk(sync_shop):
+    """What only PostgreSQL can do is refused elsewhere."""
+    with pytest.raises(ConfigurationError, match="PostgreSQL"):
+        sync_shop.run(write_page, synchronous_commit=False)
+
+
+# Errors of the database.
+
+
+def test_full_disk_halts_and_sets_nothing_aside(sync_shop):
+    """A page that no longer fits is rolled back whole, and applied when there is room."""
+    shop, room = sync_shop, [2**30]
+    shop.feed.publish(*[event(n, "x" * 3000) for n in range(30)])
+
+    @sql_event.listens_for(shop.engine, "connect")
+    def limit(connection, _):
+        connection.execute(f"PRAGMA max_page_count = {room[-1]}")
+
+    def run(pages):
+        with shop.engine.connect() as connection:
+            room.append(connection.exec_driver_sql("PRAGMA page_count").scalar() + pages)
+        shop.engine.dispose()
+        shop.run(write_page, limit=3, failures=ONE_TRY)
+
+    for before in (0, 1):
+        with pytest.raises((Halted, OperationalError), match=r"OperationalError|disk is full"):
+            run(7)
+        assert before < int(shop.cursor()) < 30
+        assert (shop.landed(), shop.letters()) == ([*range(int(shop.cursor()))], [])
+    run(2**20)
+    assert (shop.landed(), shop.letters()) == ([*range(30)], [])
+
+
+def lose_the_connection(engine, connection):
+    """Lose the connection."""
+    kill(engine, connection)
+    connection.execute(text("SELECT 1"))
+
+
+def lose_a_deadlock(engine, connection):
+    """Lock two rows in the order that a rival does not, and give way."""
+
+    def lock(connection, n):
+        connection.execute(effects.update().where(effects.c.arrival == -n).values(k="locked"))
+
+    with engine.connect() as rival:
+        if engine.dialect.name == "postgresql":
+            rival.execute(text("SET LOCAL deadlock_timeout = '60s'"))
+            connection.execute(text("SET LOCAL deadlock_timeout = '10ms'"))
+        # Of two, MariaDB sends away the one that has changed less.
+        rival.execute(effects.insert(), [{"n": number} for number in range(100, 200)])
+        lock(rival, 2)
+        lock(connection, 1)
+        waiting = beside(lock, rival, 1)
+        with engine.connect() as other:
+            query = text(LOCK_WAITS[engine.dialect.name])
+            until(lambda: other.scalar(query), "the rival waits for a lock")
+        try:
+            lock(connection, 2)
+        finally:
+            outcome(waiting)
+            rival.rollback()
+
+
+@pytest.mark.parametrize(
+    ("database", "trouble", "of_letter"),
+    [
+        ("postgresql", lose_the_connection, False),
+        ("postgresql", lose_a_deadlock, True),
+        ("mariadb", lose_the_connection, True),
+        ("mariadb", lose_a_deadlock, False),
+    ],
+)
+def test_trouble_of_the_store_is_no_failure_of_apply(request, database, trouble, of_letter):
+    """A transaction of a page or a letter that is lost is tried again, and counts as no try."""
+    lost = []
+
+    def apply(connection: Connection, one: Event) -> None:
+        write(connection, [one])
+        if not lost:
+            lost.append(one.data["n"])
+            trouble(shop.engine, connection)
+
+    with opened(request.getfixturevalue(f"{database}_url")) as shop:
+        add(shop.engine, effects, [{"arrival": -n, "n": -n} for n in (1, 2)])
+        shop.feed.publish(event(1), event(2))
+        if of_letter:
+            shop.run(failing(1, 2), failures=ONE_TRY)
+            shop.retry()
+            shop.observer.told.clear()
+        shop.run(apply, failures=ONE_TRY, attempts=2)
+        assert (lost, shop.landed(), shop.letters()) == ([1], [-2, -1, 1, 2], [])
+        assert (shop.observer["failed"], shop.observer["raised"]) == ([], [("StoreUnavailable",)])
+        assert shop.observer["waited"] == [(0, "StoreUnavailable")]
+
+
+class Interrupted(BaseException):
+    """What is no Exception, as an interrupt is none."""
+
+
+def test_interrupt_rolls_back_and_passes(either_shop):
+    """What is no Exception ends the run at once, and leaves nothing."""
+    shop, calls = either_shop, []
+
+    def apply(connection, page):
+        write_page(connection, page)
+        calls.append(page.cursor)
+        raise Interrupted
+
+    shop.feed.publish(event(1))
+    with pytest.raises(Interrupted):
+        shop.run(apply, failures=ONE_TRY)
+    assert (len(calls), shop.landed(), shop.letters()) == (1, [], [])
+    assert (shop.cursor(), shop.leases()) == ("_first", 0)
+
+
+@pytest.mark.parametrize("lanes", [1, 4])
+def test_cancelled_task_rolls_back(async_shop, lanes):
+    """An apply that is cancelled leaves nothing of the page."""
+
+    async def apply(connection, page) -> None:
+        await write_page_async(connection, page)
+        asyncio.current_task().cancel()
+        await asyncio.sleep(DEADLINE)
+
+    async_shop.feed.publish(event(1, "a"), event(2, "b"))
+    with pytest.raises(asyncio.CancelledError):
+        async_shop.run(apply, lanes=lanes)
+    assert (async_shop.landed(), async_shop.cursor()) == ([], "_first")
 
 
 def wrong(connection, page):
@@ -380,3 +636,18 @@ def test_letter_whose_transaction_cannot_be_committed_has_failed(postgresql_url)
         shop.run(apply, failures=HELD)
         assert (shop.landed(), shop.letters()) == ([2], [(1, "failed", 3)])
         assert shop.observer["failed"][-1] == ("IntegrityError", 3)
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_partition_halts_at_too_many_dead_letters(shop, lanes):
+    """A handler that fails at everything fills no table: the partition stands still in time."""
+    shop.feed.publish(*map(event, range(9)))
+    aside = Failures(tries=1, then="set-aside", at_most=4)
+    with pytest.raises(Halted, match="at_most"):
+        shop.run(failing(*range(9)), failures=aside, limit=2, lanes=lanes)
+    assert 3 <= len(shop.letters()) <= 4
+    assert shop.cursor() == "4"
+    with shop.engine.begin() as connection:
+        shop.store.dead_letters.discard(connection, "billing")
+    shop.run(failing(), failures=aside)
+    assert shop.landed() == [4, 5, 6, 7, 8]

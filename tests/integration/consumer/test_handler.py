@@ -1,0 +1,483 @@
+"""What `apply` is given, as its annotations say, and what it must not do with it."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import make_dataclass
+from functools import partial, wraps
+from typing import Any, TypedDict
+
+import msgspec
+import psycopg
+import pydantic
+import pytest
+from harness.deliveries import (
+    NAME,
+    Poison,
+    effects,
+    event,
+    halting,
+    opened,
+    write,
+)
+from sqlalchemy import Connection, create_engine, text
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import (
+    AsyncConnection,
+    AsyncSession,
+    async_sessionmaker,
+    create_async_engine,
+)
+from sqlalchemy.orm import DeclarativeBase, Session, sessionmaker
+
+from zeroeventhub import (
+    AsyncConsumer,
+    AsyncPendingPage,
+    Consumer,
+    CursorStore,
+    Event,
+    Failures,
+    PendingPage,
+)
+from zeroeventhub.errors import ConfigurationError, ProtocolError
+
+ASIDE = Failures(tries=1, then="set-aside")
+FIELDS = [("customer", str), ("amount", int)]
+
+
+PRICED = [("customer", str), ("amount", int, pydantic.Field(gt=0))]
+
+
+KIND = {"tag_field": "kind", "frozen": True}
+
+
+Order = make_dataclass("Order", FIELDS)
+
+
+OrderStruct = msgspec.defstruct("OrderStruct", FIELDS, tag="placed", **KIND)
+
+
+Cancellation = msgspec.defstruct("Cancellation", FIELDS[:1], tag="cancelled", **KIND)
+
+
+class OrderDict(TypedDict):
+    """An order, as a dict."""
+
+    customer: str
+    amount: int
+
+
+OrderModel = pydantic.create_model("OrderModel", **dict(FIELDS))
+
+
+OrderDataclass = pydantic.dataclasses.dataclass(make_dataclass("OrderDataclass", PRICED))
+
+
+PLACED = {"kind": "placed", "customer": "ada", "amount": 12}
+
+
+CANCELLED = {"kind": "cancelled", "customer": "ada"}
+
+
+def typed(transaction=None, argument=None, *, is_async=False, act=lambda *both: None):
+    """Make a function that is annotated in a way."""
+    if is_async:
+
+        async def apply(transaction, argument): ...
+
+    else:
+
+        def apply(transaction, argument):
+            act(transaction, argument)
+
+    hints = {"transaction": transaction, "argument": argument}
+    apply.__annotations__ = {name: hint for name, hint in hints.items() if hint is not None}
+    return apply
+
+
+def given(shop, argument, *data):
+    """Run a consumer over these events; return what it has called a function with."""
+    calls = []
+    shop.feed.publish(*map(Event.of, data))
+    shop.run(typed(Connection, argument, act=lambda _, argument: calls.append(argument)))
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("model", "value"),
+    [
+        (Event, Event.of(PLACED)),
+        (Order, Order("ada", 12)),
+        (OrderStruct, OrderStruct("ada", 12)),
+        (OrderDict, {"customer": "ada", "amount": 12}),
+        (OrderModel, OrderModel(customer="ada", amount=12)),
+        (OrderDataclass, OrderDataclass("ada", 12)),
+        (dict[str, Any], PLACED),
+    ],
+)
+def test_event_is_decoded_as_the_model_asked_for(sync_shop, model, value):
+    """Each event comes as the type that it was asked for in, alone or in a list of a page."""
+    assert given(sync_shop, model, PLACED, PLACED) == [value, value]
+    assert given(sync_shop, list[model], PLACED, PLACED) == [[value, value]]
+
+
+def test_union_is_told_apart_by_its_tag_and_a_bare_list_has_events(sync_shop):
+    """Of structs with tags each event becomes the one that it is; without a model, an Event."""
+    one, other = OrderStruct("ada", 12), Cancellation("ada")
+    assert given(sync_shop, OrderStruct | Cancellation, PLACED, CANCELLED) == [one, other]
+    for several in (list, Sequence[Event]):
+        assert given(sync_shop, several, PLACED) == [[Event.of(PLACED)]]
+
+
+@pytest.mark.parametrize(
+    ("model", "amount", "reason"),
+    [
+        *[(model, "secret", "") for model in (Order, OrderStruct, OrderModel)],
+        (OrderDataclass, -1, ".*greater than 0"),
+    ],
+)
+def test_event_that_does_not_fit_is_named_without_its_data(sync_shop, model, amount, reason):
+    """What does not fit is said, by pydantic where it is asked; what the event holds is not."""
+    said = rf"^(?!.*secret)An event does not fit {model.__name__}: .*amount{reason}"
+    with halting(ProtocolError, said):
+        given(sync_shop, model, PLACED, {**PLACED, "amount": amount})
+    assert sync_shop.cursor() == "_first"
+
+
+@pytest.mark.parametrize(
+    "hints", [(), (Connection, PendingPage), (Any, object), (Connection | Session, PendingPage)]
+)
+def test_page_and_connection_are_given_by_default(sync_shop, hints):
+    """A function that says nothing, or asks for them, gets the page and a connection."""
+    calls = []
+    sync_shop.feed.publish(Event.of(PLACED), Event.of(PLACED))
+    sync_shop.run(typed(*hints, act=lambda *both: calls.append(both)))
+    ((connection, page),) = calls
+    assert isinstance(connection, Connection)
+    assert (page.partition, page.events) == (0, (Event.of(PLACED),) * 2)
+
+
+class Applier:
+    """An object that applies."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __call__(self, session: Session, order: Order, *, end="") -> None:
+        """Want an order."""
+        self.calls.append((isinstance(session, Session), order))
+
+
+@pytest.mark.parametrize(
+    "choose",
+    [
+        lambda applier: applier,
+        lambda applier: applier.__call__,
+        lambda applier: partial(applier, end="e"),
+        lambda applier: wraps(applier.__call__)(lambda *both: applier(*both, end="e")),
+    ],
+    ids=["object", "method", "partial", "wrapper"],
+)
+def test_every_callable_is_understood(sync_shop, choose):
+    """Objects, methods, partial functions and wrappers say what they want like functions."""
+    applier = Applier()
+    sync_shop.feed.publish(Event.of(PLACED))
+    sync_shop.run(choose(applier))
+    assert applier.calls == [(True, Order("ada", 12))]
+
+
+# What is refused before anything is read.
+
+
+@pytest.fixture
+def refused(tmp_path):
+    """A function that runs a consumer with a function that it must refuse."""
+
+    def run(apply, sentence, database="sqlite", *, is_async=False, **options):
+        path = f"/{tmp_path / 'store.db'}" if database == "sqlite" else ""
+        driver = {"sqlite": "+aiosqlite" if is_async else "", "postgresql": "+psycopg"}[database]
+        url = f"{database}{driver}://{path}"
+        with pytest.raises(ConfigurationError, match=sentence):
+            if is_async:
+                store = CursorStore(create_async_engine(url))
+                asyncio.run(AsyncConsumer(None, store, NAME).run(apply, **options))
+            else:
+                Consumer(None, CursorStore(create_engine(url)), NAME).run(apply, **options)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("consumer", "database", "function", "transaction"),
+    [
+        ("sync", "sqlite", "sync", psycopg.Connection),
+        ("sync", "postgresql", "sync", psycopg.AsyncConnection),
+        ("sync", "sqlite", "async", AsyncConnection),
+        ("async", "sqlite", "async", Session),
+        ("async", "postgresql", "async", psycopg.Connection),
+        ("async", "sqlite", "sync", AsyncSession),
+    ],
+)
+def test_transaction_that_cannot_be_had_is_refused(
+    refused, consumer, database, function, transaction
+):
+    """A kind that the consumer, the function or the database cannot have is refused at once."""
+    apply = typed(transaction, is_async=function == "async")
+    sentence = r"can be given one that is|or use Async"
+    refused(apply, sentence, database, is_async=consumer == "async")
+
+
+def generator(transaction, page):
+    """Yield, where nothing iterates."""
+    yield page
+
+
+UNFIT = [int, AsyncPendingPage, list[PendingPage], Order | OrderStruct]
+
+
+@pytest.mark.parametrize(
+    ("apply", "sentence"),
+    [
+        *[(typed(Connection, it), r"apply asks to be given|cannot be decoded") for it in UNFIT],
+        (lambda one: None, "two arguments"),
+        (lambda one, two, three: None, "two arguments"),
+        (generator, "generator"),
+        ("apply", "function"),
+        (typed("Unheard"), "cannot be understood"),
+    ],
+)
+def test_function_that_cannot_be_called_is_refused(refused, apply, sentence):
+    """What is no function of two arguments, or wants what no event can be made into, is refused."""
+    refused(apply, sentence)
+
+
+def test_function_that_returns_a_coroutine_is_refused_when_it_does(async_shop):
+    """A coroutine that would never be awaited is an error, not silence."""
+
+    async def later(transaction, page): ...
+
+    def apply(transaction, page):
+        return later(transaction, page)
+
+    async_shop.feed.publish(Event.of(PLACED))
+    with halting(ConfigurationError, "async def"):
+        async_shop.run(apply)
+
+
+class Base(DeclarativeBase):
+    """What the tests' classes are mapped on."""
+
+
+class Effect(Base):
+    """An effect, mapped."""
+
+    __table__ = effects
+
+
+# What apply is given.
+
+
+class Audited(Session):
+    """A session class of the caller's own."""
+
+
+def test_sessions_are_made_as_the_caller_says(shop):
+    """A sessionmaker's sessions are used, bound or not; so is a class named by an annotation."""
+    made = []
+
+    def apply(session, page):
+        made.append(isinstance(session, Audited))
+        session.add_all(Effect(n=one.data["n"]) for one in page.events)
+
+    def annotated(session: Audited, page) -> None:
+        apply(session, page)
+
+    if shop.is_async:
+        bound = async_sessionmaker(shop.async_engine, sync_session_class=Audited)
+        unbound = async_sessionmaker(sync_session_class=Audited)
+    else:
+        bound, unbound = sessionmaker(shop.engine, class_=Audited), sessionmaker(class_=Audited)
+    for number, sessions in enumerate([bound, unbound, None]):
+        shop.feed.publish(event(number))
+        shop.run(apply if sessions else annotated, sessions=sessions)
+    assert (shop.landed(), made) == ([0, 1, 2], [True] * 3)
+
+
+INSERT = "INSERT INTO effects (arrival, n) VALUES (%s, %s)"
+
+
+def test_psycopg_connection_is_the_one_of_the_transaction(postgresql_shop):
+    """What goes through the plain connection is committed and undone with the cursor."""
+    shop = postgresql_shop
+
+    def plain(connection: psycopg.Connection, one: Event) -> None:
+        n = one.data["n"]
+        connection.execute(INSERT, (n, n))
+        with connection.transaction():
+            connection.execute("SELECT 1")
+        if n == 4:
+            connection.execute(INSERT, (100, None))
+
+    async def async_plain(connection: psycopg.AsyncConnection, one: Event) -> None:
+        n = one.data["n"]
+        await connection.execute(INSERT, (n, n))
+        if n == 4:
+            await connection.execute(INSERT, (100, None))
+
+    apply = async_plain if shop.is_async else plain
+    shop.feed.publish(*map(event, range(1, 6)))
+    with halting(psycopg.errors.NotNullViolation):
+        shop.run(apply, limit=2)
+    assert (shop.landed(), shop.cursor()) == ([1, 2], "2")
+    shop.run(apply, failures=ASIDE)
+    assert (shop.landed(), shop.cursor()) == ([1, 2, 3, 5], "5")
+    assert shop.letters() == [(4, "failed", 1)]
+
+
+# What apply must not do.
+
+
+def commit_in_silence(transaction, page):
+    """Commit, and go on whatever comes of it."""
+    with suppress(ConfigurationError):
+        transaction.commit()
+
+
+@pytest.mark.parametrize("kind", [Connection, Session])
+@pytest.mark.parametrize(
+    ("end", "cause", "complaint"),
+    [
+        (lambda given, _: given.commit(), ConfigurationError, "must not commit the transaction"),
+        (commit_in_silence, ConfigurationError, "kept from committing"),
+        (lambda given, _: given.rollback(), ConfigurationError, "rolled back"),
+        (lambda given, page: page.commit(given), ConfigurationError, "must not commit the page"),
+    ],
+    ids=["commit", "commit in silence", "roll back", "commit the page"],
+)
+def test_transaction_is_not_ended_by_apply(shop, kind, end, cause, complaint):
+    """What apply commits or rolls back itself is an error of its own, and nothing stays of it."""
+
+    def apply(transaction: kind, page: PendingPage) -> None:
+        write(transaction, page.events)
+        end(transaction, page)
+
+    shop.feed.publish(event(1))
+    with halting(cause, complaint):
+        shop.run(apply)
+    assert (shop.landed(), shop.cursor()) == ([], "_first")
+
+
+def undo_in_the_driver(connection):
+    """Roll back where SQLAlchemy does not see it, as MariaDB does at a deadlock."""
+    connection.connection.driver_connection.rollback()
+
+
+@pytest.mark.parametrize(
+    ("kind", "end", "cause", "complaint"),
+    [
+        (psycopg.Connection, lambda plain: plain.commit(), psycopg.ProgrammingError, "commit"),
+        (Connection, undo_in_the_driver, ConfigurationError, "ended before"),
+    ],
+    ids=["postgresql, commit", "mariadb, a swallowed deadlock"],
+)
+def test_end_of_the_transaction_in_the_driver_is_found_out(request, kind, end, cause, complaint):
+    """What ends the transaction beneath SQLAlchemy halts, and nothing more is applied."""
+
+    def apply(connection: kind, one: Event) -> None:
+        end(connection)
+        write(connection, [one])
+
+    database = "postgresql" if kind is psycopg.Connection else "mariadb"
+    with opened(request.getfixturevalue(f"{database}_url")) as shop:
+        shop.feed.publish(event(1))
+        with halting(cause, complaint):
+            shop.run(apply)
+        assert (shop.landed(), shop.cursor()) == ([], "_first")
+
+
+def test_savepoints_are_apply_s_own_business(every_shop):
+    """Savepoints of apply may be released and rolled back."""
+
+    def apply(connection: Connection, one: Event) -> None:
+        with connection.begin_nested():
+            write(connection, [one])
+        with pytest.raises(Poison), connection.begin_nested():
+            write(connection, [one])
+            raise Poison
+
+    every_shop.feed.publish(event(1), event(2))
+    every_shop.run(apply)
+    assert every_shop.landed() == [1, 2]
+
+
+def test_rollback_of_everything_is_no_failure_of_one_event(shop):
+    """An apply that rolls back takes the letters with it, so that nothing goes on."""
+    calls = []
+
+    def apply(connection: Connection, one: Event) -> None:
+        calls.append(one.data["n"])
+        if one.data["n"] == 2:
+            connection.rollback()
+        raise Poison
+
+    shop.feed.publish(event(1), event(2), event(3))
+    with halting(ConfigurationError, "rolled back"):
+        shop.run(apply, failures=ASIDE)
+    assert calls == [1, 1, 2]
+    assert (shop.letters(), shop.cursor()) == ([], "_first")
+
+
+def test_transaction_that_was_ended_in_plain_sql_halts_for_good(every_shop):
+    """A COMMIT as text cannot be kept back, but is found out, and nothing goes on after it."""
+    calls = []
+
+    def apply(connection: Connection, one: Event) -> None:
+        calls.append(one.data["n"])
+        write(connection, [one])
+        connection.execute(text("COMMIT"))
+
+    every_shop.feed.publish(event(1), event(2))
+    with halting(ConfigurationError, "has ended before apply did"):
+        every_shop.run(apply, limit=1, failures=Failures(tries=2, then="set-aside"))
+    assert (calls, every_shop.landed(), every_shop.letters()) == ([1], [1], [])
+
+
+def test_error_that_apply_swallows_does_not_lose_the_page_in_silence(postgresql_shop):
+    """PostgreSQL aborts the transaction at an error, and would then commit nothing."""
+    shop = postgresql_shop
+
+    def apply(connection: Connection, one: Event) -> None:
+        write(connection, [one])
+        if one.data["n"] == 2:
+            with pytest.raises(IntegrityError):
+                connection.execute(effects.insert().values(n=None))
+
+    shop.feed.publish(event(1), event(2))
+    with halting(ConfigurationError, "PostgreSQL had aborted"):
+        shop.run(apply)
+    assert shop.landed() == []
+    shop.run(apply, failures=ASIDE)
+    assert (shop.landed(), shop.letters()) == ([1], [(2, "failed", 1)])
+
+
+def test_violated_constraint_is_the_handler_s_error(every_shop):
+    """It halts, or is undone to the savepoint, through a connection and through a session."""
+    shop = every_shop
+
+    def with_connection(connection: Connection, one: Event) -> None:
+        write(connection, [one])
+        if one.data["n"] == 2:
+            connection.execute(effects.insert().values(n=None))
+
+    def with_session(session: Session, one: Event) -> None:
+        # It shows when the session is flushed.
+        session.add(Effect(n=None if one.data["n"] == 2 else one.data["n"]))
+
+    for number, apply in enumerate([with_connection, with_session]):
+        shop.feed.publish(event(1), event(2), event(3))
+        with halting(IntegrityError):
+            shop.run(apply)
+        assert shop.landed() == [1, 3] * number
+        shop.run(apply, failures=ASIDE)
+    assert shop.landed() == [1, 3] * 2
+    assert shop.letters() == [(2, "failed", 1)] * 2
