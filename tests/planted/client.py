@@ -5,7 +5,6 @@ from harness.planted import Planted
 _DECODER = ("tests/unit/wire/test_ndjson.py",)
 _CODING = ("tests/integration/wire/test_compression.py",)
 _EXCHANGE = ("tests/integration/client/test_exchange.py",)
-_DEADLINE = ("tests/integration/client/test_deadline.py",)
 _REDACTION = ("tests/integration/client/test_redaction.py",)
 _ARROW = ("tests/integration/wire/test_arrow.py",)
 
@@ -86,21 +85,21 @@ PLANTED = (
         "client/exchange.py",
         "        self._received += count",
         "        self._received = count",
-        _DEADLINE,
+        _EXCHANGE,
     ),
     Planted(
         "an operation that took longer than its caller's timeout came too late",
         "client/exchange.py",
         "        if asked is not None and monotonic() - asked > self._seconds:",
         "        if asked is not None and monotonic() - asked > self.__index__():",
-        _DEADLINE,
+        _EXCHANGE,
     ),
     Planted(
         "waiting for a connection takes a third of the deadline at most",
         "client/exchange.py",
         '"connect": third if timeout.connect is None else min(timeout.connect, third),',
         '"connect": timeout.connect,',
-        _DEADLINE,
+        _EXCHANGE,
     ),
     Planted(
         "the password of an address is a secret by itself",

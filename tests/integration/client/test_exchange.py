@@ -1,9 +1,18 @@
-"""The clients against feeds that send too much, and what becomes of answers that are no page."""
+"""The clients against feeds that send too much, too slowly, or nothing at all."""
 
+import ssl
+import threading
+import time
+
+import httpx
 import pytest
-from harness.calling import PAGE, answer, discovery, raw_feed
+import trustme
+from harness.calling import INFO, PAGE, answer, discovery, raw_feed
+from harness.dripping import drip, dripping
+from harness.faults.proxy import Plan, proxying
 
 from zeroeventhub import Limits, errors
+from zeroeventhub.errors import CutPage, Unreachable
 
 SETTLED = PAGE[:32]
 LONG = b'{"data":"' + b"x" * 5000 + b'"}\n'
@@ -82,3 +91,154 @@ def test_refusal_is_read_up_to_64_kibibytes(any_call):
     cut = answer(b'{"ty', "Content-Length: 50", status="410 Gone")
     with raw_feed(cut) as (url, _), pytest.raises(errors.Unreachable):
         any_call(url)
+
+
+SHORT = {"limits": Limits(seconds=0.3, bytes_per_second=0)}
+PATIENT = {"timeout": None}
+SOON = 8.0  # seconds; generous to slow machines, and far from what these feeds would take
+
+
+def pages(script):
+    """Discovery at once, and pages by a script."""
+    return lambda request: script() if "/events" in request else [(answer(discovery("wait")), 0.0)]
+
+
+def slow_body(start=b""):
+    """Send a body that never ends, byte by byte."""
+    return [(answer() + start, 0.0), *drip(b" " * 1000, 0.02)]
+
+
+CHUNKED = answer(b"", "Transfer-Encoding: chunked")
+SLOW_CHUNK_SIZE = [(CHUNKED, 0.0), *drip(b"5;" + b"x" * 1000, 0.03)]
+
+
+"""The length of a chunk comes byte by byte, so that no byte of the body ever does."""
+
+
+SLOW = {
+    "headers": ([*drip(answer(b"", "X-Padding: " + "x" * 1000), 0.03)], Unreachable),
+    "silence": ([(b"", 20.0)], Unreachable),
+    "length of a chunk": (SLOW_CHUNK_SIZE, CutPage),
+}
+
+
+@pytest.mark.parametrize(
+    ("patience", "expected"),
+    [(None, (1.0, 1.0)), (httpx.Timeout(60, pool=0.25, connect=0.5), (0.25, 0.5))],
+    ids=str,
+)
+def test_connection_may_take_a_third_of_the_deadline(any_call, patience, expected):
+    """A client waits a third of the deadline, or less, for a connection and to be accepted."""
+    seen = []
+
+    def reply(request):
+        timeouts = request.extensions["timeout"]
+        bounds = [timeouts["pool"], timeouts["connect"]]
+        seen.append(tuple(bound if bound is None else float(bound) for bound in bounds))
+        return httpx.Response(200, content=PAGE if "/events" in request.url.path else INFO)
+
+    session = {"transport": httpx.MockTransport(reply), "timeout": patience}
+    any_call("http://feed/", session=session, feed={"limits": Limits(seconds=3)})
+    assert seen == [expected] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("script", "error"), SLOW.values(), ids=SLOW)
+def test_whole_answer_has_a_deadline(call, script, error):
+    """However an answer is slow, it is given up at the deadline, and no thread is left."""
+    threads = threading.active_count()
+    with dripping(pages(lambda: script)) as url:
+        start = time.monotonic()
+        with pytest.raises(error, match=r"longer than 0\.3 seconds"):
+            call(url, session=PATIENT, feed=SHORT)
+        assert 0.25 < time.monotonic() - start < SOON
+    assert threading.active_count() == threads
+
+
+@pytest.mark.slow
+def test_slow_page_counts_up_to_its_checkpoint(any_call):
+    """What stands before a checkpoint counts when the deadline is over."""
+    # A second is enough for a busy machine to receive what was sent at once.
+    feed = {"limits": Limits(seconds=1, bytes_per_second=0)}
+    silent = [(CHUNKED + b"20\r\n" + SETTLED + b"\r\n", 20.0)]
+    with dripping(pages(lambda: silent)) as url:
+        page = any_call(url, session=PATIENT, feed=feed)
+    assert ([event.data for event in page.events], page.cursor) == ([{"n": 1}], "a")
+
+
+def test_other_answers_have_a_deadline_as_well(any_call):
+    """A feed that answers discovery byte by byte is given up."""
+    with dripping(lambda _: slow_body()) as url, pytest.raises(Unreachable, match=r"than 0\.3 sec"):
+        any_call(url, session=PATIENT, feed=SHORT)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", [slow_body(), [(answer() + b" ", 20.0)]], ids=["slow", "silent"])
+def test_body_has_a_least_rate(any_call, script):
+    """A body that comes too slowly is given up after a grace, long before the deadline."""
+    limits = Limits(bytes_per_second=10_000, grace=0.3)
+    with dripping(pages(lambda: script)) as url:
+        start = time.monotonic()
+        with pytest.raises(CutPage, match="fewer than 10000 bytes a second"):
+            any_call(url, session=PATIENT, feed={"limits": limits})
+        assert 0.25 < time.monotonic() - start < SOON
+
+
+@pytest.mark.slow
+def test_body_that_keeps_the_rate_is_read(any_call):
+    """What a body has brought so far earns it time, up to the deadline."""
+    script = [(answer(), 0.0), *drip(b" " * 50_000, 0.12, step=5_000), (PAGE, 0.0)]
+    limits = Limits(bytes_per_second=10_000, grace=0.3)
+    with dripping(pages(lambda: script)) as url:
+        assert any_call(url, session=PATIENT, feed={"limits": limits}).cursor == "b"
+
+
+@pytest.mark.slow
+def test_wait_comes_on_top_of_the_deadline(any_call):
+    """A feed that was asked to wait may take so much longer, for headers and for the body."""
+    script = [(b"", 0.4), (answer(), 0.4), (PAGE, 0.0)]
+    feed = {"limits": Limits(seconds=0.3, bytes_per_second=1e5, grace=0.1)}
+    with dripping(pages(lambda: script)) as url:
+        assert any_call(url, wait=10, session=PATIENT, feed=feed).cursor == "b"
+        with pytest.raises((CutPage, Unreachable), match=r"longer than 0\.3 seconds"):
+            any_call(url, session=PATIENT, feed=feed)
+
+
+@pytest.mark.slow
+def test_timeout_of_the_callers_own_client_holds(any_call):
+    """The timeout of the caller's httpx client holds, beside what the feed was asked to wait."""
+    session = {"timeout": httpx.Timeout(5, read=0.2)}
+    with dripping(pages(lambda: [(b"", 0.6), (answer(PAGE), 0.0)])) as url:
+        with pytest.raises(Unreachable, match=r"timed out|ReadTimeout"):
+            any_call(url, wait=0.1, session=session)
+        assert any_call(url, wait=5, session=session).cursor == "b"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("patience", "late"), [(httpx.Timeout(5, read=None), 0.1), (httpx.Timeout(1.9), 1.1)], ids=str
+)
+def test_client_is_as_patient_as_its_caller(any_call, patience, late):
+    """A feed that is late within the caller's patience is waited for, to fractions of a second."""
+    with dripping(pages(lambda: [(b"", late), (answer(PAGE), 0.0)])) as url:
+        assert any_call(url, session={"timeout": patience}).cursor == "b"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_slow", ["body", "handshake"])
+def test_deadline_holds_over_tls(any_call, is_slow):
+    """A body and a handshake whose bytes drip over TLS are given up as well."""
+    authority, trusted = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    authority.configure_trust(trusted)
+    own = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(own)
+    session = {"verify": trusted, **PATIENT}
+    with (
+        dripping(pages(lambda: SLOW_CHUNK_SIZE), tls=own) as url,
+        proxying(url) as (proxy, through),
+    ):
+        proxy.follow([Plan(piece=1, pause=0.02)] * 2 if is_slow == "handshake" else [])
+        start = time.monotonic()
+        with pytest.raises((Unreachable, CutPage)):
+            any_call(through.replace("http:", "https:"), session=session, feed=SHORT)
+        assert time.monotonic() - start < SOON

@@ -43,20 +43,10 @@ from zeroeventhub.errors import ConfigurationError, ProtocolError
 
 ASIDE = Failures(tries=1, then="set-aside")
 FIELDS = [("customer", str), ("amount", int)]
-
-
 PRICED = [("customer", str), ("amount", int, pydantic.Field(gt=0))]
-
-
 KIND = {"tag_field": "kind", "frozen": True}
-
-
 Order = make_dataclass("Order", FIELDS)
-
-
 OrderStruct = msgspec.defstruct("OrderStruct", FIELDS, tag="placed", **KIND)
-
-
 Cancellation = msgspec.defstruct("Cancellation", FIELDS[:1], tag="cancelled", **KIND)
 
 
@@ -68,14 +58,8 @@ class OrderDict(TypedDict):
 
 
 OrderModel = pydantic.create_model("OrderModel", **dict(FIELDS))
-
-
 OrderDataclass = pydantic.dataclasses.dataclass(make_dataclass("OrderDataclass", PRICED))
-
-
 PLACED = {"kind": "placed", "customer": "ada", "amount": 12}
-
-
 CANCELLED = {"kind": "cancelled", "customer": "ada"}
 
 

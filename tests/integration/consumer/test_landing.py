@@ -16,11 +16,7 @@ from zeroeventhub.errors import ConfigurationError, ProtocolError
 
 
 pytestmark = pytest.mark.filterwarnings("ignore:Dialect sqlite")
-
-
 UUID = uuid.UUID("12345678-1234-5678-1234-567812345678")
-
-
 FULL = b"""{"id": 7, "customer": "a\\tb\\\\\\n\\u00e5", "amount": 1234567890.123456, "weight": 3,
  "placed": "2026-01-01T02:00:00.5+02:00", "due": "2026-01-02", "paid": true,
  "lines": {"n": [1.10, "\\u00e5", null]}, "key": "12345678-1234-5678-1234-567812345678",
@@ -177,8 +173,6 @@ def test_arrival_counts_within_a_partition(engine, landing):
 
 
 NAMES = ("id", "type", "time", "key")
-
-
 MOMENT = datetime(2013, 1, 1, 10, 0, 0, 500000, tzinfo=UTC)
 
 
