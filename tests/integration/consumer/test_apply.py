@@ -378,7 +378,7 @@ def test_inbox_is_kept_for_feeds_that_do_not_promise(shop, exactly_once, options
 
 
 def test_inbox_forgets_what_is_too_old(shop):
-    """A run forgets ids that are older than it was told to keep them, and keeps the others."""
+    """A run forgets ids that are older than `inbox_days`, and keeps the others."""
     shop.feed.publish(*map(event, range(10)))
     shop.run(write_page, inbox=True)
     with shop.engine.begin() as connection:

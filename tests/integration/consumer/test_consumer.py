@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+import time
 
 import httpx
 import pytest
@@ -56,6 +57,28 @@ def test_loop_gets_pages_of_all_partitions_in_turn(sync_shop, extensions):
     assert loop(sync_shop) == [(0, [10])]
 
 
+def test_loop_reads_ahead_where_the_feed_takes_its_time(sync_shop):
+    """The next page is asked for while one is at hand, and comes in its turn."""
+    shop = filled(sync_shop, 9, 1)
+    read = shop.feed.read
+
+    def slow(partition, cursor, limit):
+        time.sleep(0.02)
+        return read(partition, cursor, limit)
+
+    shop.feed.read = slow
+    with shop.pages(limit=3) as pages:
+        for page, following in zip(pages, ["3", "6", None], strict=True):
+            assert numbers(page.events)[-1] == int(page.cursor) - 1
+            if following:
+                until(
+                    lambda cursor=following: (0, cursor) in shop.feed.asked, "a page is asked for"
+                )
+            with shop.engine.begin() as connection:
+                page.commit(connection)
+    assert [cursor for _, cursor in shop.feed.asked] == ["_first", "3", "6"]
+
+
 def test_loop_that_is_stopped_ends(sync_shop):
     """A loop ends at its next step when it is stopped, and a stopped consumer stays stopped."""
     filled(sync_shop, 4, 1)
@@ -82,7 +105,7 @@ def test_stop_wakes_a_loop_at_the_head(sync_shop):
 
 
 def test_start_is_first_last_or_a_cursor(shop):
-    """A consumer without a cursor starts where it was told to; one that has a cursor goes on."""
+    """A consumer without a cursor starts at its option `start`; one that has a cursor goes on."""
     filled(shop, 4, 1)
     shop.run(write_page, start=LAST)
     assert shop.landed() == []

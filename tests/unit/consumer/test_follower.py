@@ -319,7 +319,7 @@ def test_child_waits_until_its_parent_is_drained():
     ],
 )
 def test_layout_that_cannot_be_read_is_refused(layout):
-    """Partitions that would wait for ever are not of the protocol, whoever is chosen."""
+    """Partitions that would wait for ever are not of the protocol, whichever are chosen."""
     for partitions in (None, {layout[0].id}):
         with pytest.raises(ProtocolError, match="never ends"):
             follow(World(layout), partitions=partitions)
