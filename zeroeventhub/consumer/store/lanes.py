@@ -7,8 +7,9 @@ process that reads the page again goes on there.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, bindparam, or_, select
+from sqlalchemy import ColumnElement, Connection, Integer, Text, and_, bindparam, or_, select
 
 from zeroeventhub.consumer.steps import Place
 from zeroeventhub.consumer.store.tables import Tables, is_at
@@ -43,6 +44,12 @@ class Lanes:
     def __init__(self, tables: Tables) -> None:
         self._table = tables.lanes
         self._cursors = tables.cursors
+        # Built once, because every page that is committed by itself asks this. A locking read,
+        # since a snapshot may be older than what lanes have committed.
+        at = bindparam("at", type_=Text)
+        row = self._is_row(bindparam("name", type_=Text), bindparam("number", type_=Integer))
+        begun = select(self._table.c.lane).where(row, is_at(self._table.c.cursor, at)).limit(1)
+        self._begun = begun.with_for_update(read=True)
 
     def progress(
         self, connection: Connection, consumer: str, partition: int, place: Place
@@ -69,11 +76,8 @@ class Lanes:
             partition: the partition's id.
             place: where the cursor stood.
         """
-        query = select(self._table.c.lane).where(
-            self._is_row(consumer, partition), is_at(self._table.c.cursor, place.cursor)
-        )
-        # A locking read, since a snapshot may be older than what lanes have committed.
-        return connection.execute(query.limit(1).with_for_update(read=True)).first() is not None
+        found = {"name": consumer, "number": partition, "at": place.cursor}
+        return connection.execute(self._begun, found).first() is not None
 
     def advance(
         self,
@@ -149,7 +153,7 @@ class Lanes:
         if not found:
             raise _fenced(consumer, partition)
 
-    def _is_row(self, consumer: str, partition: int) -> ColumnElement[bool]:
+    def _is_row(self, consumer: Any, partition: Any) -> ColumnElement[bool]:
         columns = self._table.c
         return and_(columns.consumer == consumer, columns.partition == partition)
 

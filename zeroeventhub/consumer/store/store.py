@@ -101,7 +101,11 @@ class CursorStore:
         self.inbox = Inbox(tables)
         self.dead_letters = DeadLetters(tables)
         self.lanes = Lanes(tables)
-        # Built once, because every page makes a move.
+        # Built once, because every page makes a move, and a loop loads its cursor before each.
+        columns = tables.cursors.c
+        self._place = select(columns.cursor, columns.epoch).where(
+            self._is_row(_CONSUMER, _PARTITION)
+        )
         self._moves = {
             goes_on: self._moved(_CONSUMER, _PARTITION, _PLACE, _NEW, goes_on=goes_on)
             for goes_on in (False, True)
@@ -154,14 +158,13 @@ class CursorStore:
             TokenChanged: other partitions have taken the cursor over, and the feed still shows
                 this one.
         """
-        columns = self.tables.cursors.c
-        query = select(columns.cursor, columns.epoch).where(self._is_row(consumer, partition))
-        row = connection.execute(query).first()
+        found = {_CONSUMER.key: consumer, _PARTITION.key: partition}
+        row = connection.execute(self._place, found).first()
         if row is None:
             self._add(connection, consumer, partition, start)
             # A rival's row may be newer than the snapshot that MariaDB and MySQL read; only a
             # locking read is sure to find it.
-            row = connection.execute(query.with_for_update()).one()
+            row = connection.execute(self._place.with_for_update(), found).one()
         if row.cursor == HANDED_OVER:
             raise _handed_over(partition)
         return Place(row.cursor, row.epoch)
