@@ -123,6 +123,13 @@ PLANTED = (
         (_RUNNER, "-k", "ahead and not async"),
     ),
     Planted(
+        "a loop reads ahead of a feed that takes its time",
+        "consumer/concurrency.py",
+        "        self.waits = time.monotonic() - time.thread_time() - started",
+        "        self.waits = 0.0",
+        (f"{_CONSUMER}/test_consumer.py", "-k", "reads_ahead"),
+    ),
+    Planted(
         "a run at the head sees that an operator has put the cursor elsewhere",
         "consumer/runner.py",
         "            epochs=self._epochs,",
