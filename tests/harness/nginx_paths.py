@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from harness.databases import PROGRAMS, give_up
+from harness.databases import PROGRAMS, give_up, has_engine
 from harness.waiting import until
 
 __all__ = ["Deployment", "Nginx", "deployed", "example", "nginx", "reserved_port", "shipped"]
@@ -20,6 +20,7 @@ __all__ = ["Deployment", "Nginx", "deployed", "example", "nginx", "reserved_port
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 PATIENCE = 60  # seconds that nginx may take for anything
+IMAGE = "nginx:1.28"
 
 MAIN = """
 {user}
@@ -40,25 +41,40 @@ http {{
 
 
 class Nginx:
-    """Start, reload and kill an nginx."""
+    """Start, reload and kill an nginx that this machine has, or a container's."""
 
     def __init__(self, folder: Path, port: int) -> None:
+        self._log = folder / "error.log"
         self._folder = folder
         self._port = port
 
     def start(self) -> None:
         """Start it, and wait until it listens."""
         program = shutil.which("nginx", path=PROGRAMS)
-        if program is None:
-            give_up("there is no nginx: apt-get install nginx-light")
-        command = [program, "-p", f"{self._folder}", "-c", f"{self._folder}/nginx.conf"]
-        command += ["-e", f"{self._folder}/error.log", "-g", "daemon off;"]
-        silent = subprocess.DEVNULL
-        # Its workers are killed with it: alone, they would go on.
-        process = subprocess.Popen(command, start_new_session=True, stdout=silent, stderr=silent)
-        self.reload = lambda: process.send_signal(signal.SIGHUP)
-        self.kill = lambda: os.killpg(process.pid, signal.SIGKILL) or process.wait(PATIENCE)
+        command = ["-p", f"{self._folder}", "-c", f"{self._folder}/nginx.conf"]
+        command += ["-e", f"{self._log}", "-g", "daemon off;"]
+        if program is not None:
+            # Its workers are killed with it: alone, they would go on.
+            silent = subprocess.DEVNULL
+            process = subprocess.Popen(
+                [program, *command], start_new_session=True, stdout=silent, stderr=silent
+            )
+            self.reload = lambda: process.send_signal(signal.SIGHUP)
+            self.kill = lambda: os.killpg(process.pid, signal.SIGKILL) or process.wait(PATIENCE)
+        elif has_engine():
+            self._contain(command)
+        else:
+            give_up("no nginx is to be had: apt-get install nginx-light, or start Docker")
         until(self._listens, "nginx listens", PATIENCE)
+
+    def _contain(self, command: list[str]) -> None:
+        from testcontainers.core.container import DockerContainer
+
+        container = DockerContainer(IMAGE, network_mode="host", user=os.geteuid())
+        container = container.with_volume_mapping(str(self._folder), str(self._folder), mode="rw")
+        container = container.with_command(["nginx", *command]).start()
+        self.reload = lambda: container.get_wrapped_container().kill("SIGHUP")
+        self.kill = lambda: container.get_wrapped_container().kill("SIGKILL") or container.stop()
 
     def _listens(self) -> bool:
         with socket.socket() as client:
