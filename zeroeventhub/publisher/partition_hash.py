@@ -20,6 +20,7 @@ from sqlalchemy import (
 from sqlalchemy import types as sql
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import StrSQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
 from zeroeventhub.databases import database_of
@@ -128,12 +129,18 @@ class _Remainder(FunctionElement[int]):
 
 @compiles(_Hash)
 def _hash_sql(element: _Hash, compiler: Any, **options: Any) -> str:
-    return database_of(compiler).text_hash(compiler.process(element.clauses, **options))
+    text = compiler.process(element.clauses, **options)
+    # Without a database, for `str` and for a digest of how rows are divided into partitions.
+    if isinstance(compiler, StrSQLCompiler):
+        return f"hash({text})"
+    return database_of(compiler).text_hash(text)
 
 
 @compiles(_Remainder)
 def _remainder_sql(element: _Remainder, compiler: Any, **options: Any) -> str:
     dividend, divisor = (compiler.process(clause, **options) for clause in element.clauses)
+    if isinstance(compiler, StrSQLCompiler):
+        return f"remainder({dividend}, {divisor})"
     return database_of(compiler).remainder(dividend, divisor)
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from sqlalchemy.dialects import mysql, postgresql
 from sqlalchemy.orm import declarative_base
 
-from zeroeventhub import FIRST, TableFeed
-from zeroeventhub.errors import ConfigurationError
+from zeroeventhub import FIRST, Retention, TableFeed
+from zeroeventhub.errors import ConfigurationError, Trimmed
 from zeroeventhub.partitions import Layout, key_hash
 from zeroeventhub.publisher.partition_hash import (
     hash_on_connect,
@@ -140,6 +140,22 @@ def assert_read_by(index, connection, table, condition):
     plan = str(connection.exec_driver_sql(f"{word} {statement}").all())
     assert index in plan
     assert "Sort" not in plan
+
+
+def test_feed_that_divides_by_a_hash_is_trimmed(hashing):
+    """A feed without a column of partitions has retention, which tells a cursor's reader so."""
+    with hashing.begin() as connection:
+        connection.execute(sa.insert(keys), [{"name": str(number)} for number in range(40)])
+    partition = partition_expression(keys.c.name, 2)
+    assert str(partition) == "remainder(hash(keys.name), 2)"
+    feed = TableFeed(keys, partition=partition, partitions=2, data=["name"], retention=Retention())
+    with hashing.begin() as connection:
+        feed.install(connection)
+    bound = feed.bind(hashing)
+    trimmed = bound.read(0, FIRST, 5).cursor
+    assert bound.trim(bound.plan_trim(below=21)) == 20
+    with pytest.raises(Trimmed):
+        bound.read(0, trimmed, 10)
 
 
 @BESIDE_A_DATABASE
