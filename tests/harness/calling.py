@@ -13,7 +13,16 @@ from harness.readers import client_of
 from harness.web import answering
 from zeroeventhub import FIRST, AsyncClient
 
-__all__ = ["INFO", "PAGE", "answer", "async_call", "discovery", "raw_feed", "sync_call"]
+__all__ = [
+    "INFO",
+    "PAGE",
+    "answer",
+    "async_call",
+    "discovery",
+    "problem",
+    "raw_feed",
+    "sync_call",
+]
 
 PAGE = b'{"data":{"n":1}}\n{"cursor":"a"}\n{"data":{"n":2}}\n{"data":{"n":3}}\n{"cursor":"b"}\n'
 
@@ -33,6 +42,13 @@ def answer(
     """Write an answer whose end is the end of its connection, unless a field says otherwise."""
     lines = [f"HTTP/1.1 {status}", f"Content-Type: {kind}", "Connection: close", *fields, "", ""]
     return "\r\n".join(lines).encode() + body
+
+
+def problem(kind: str, *, status: str = "410 Gone", **members: Any) -> bytes:
+    """Write an answer that is a problem document."""
+    document = {"type": f"urn:zeroeventhub:problem/{kind}", **members}
+    body = msgspec.json.encode(document)
+    return answer(body, status=status, kind="application/problem+json")
 
 
 def sync_call(url, method="fetch", *arguments, session=None, feed=None, **options) -> Any:

@@ -60,6 +60,6 @@ PLANTED = (
         "cli/demo.py",
         '    if not result["equal"]:\n',
         "    if result is None:\n",
-        ("tests/acceptance/test_command_line.py", "-k", "says_what_is_wrong"),
+        ("tests/acceptance/test_demo.py", "-k", "says_what_is_wrong"),
     ),
 )

@@ -1,7 +1,5 @@
 """Consumers that say how far they have come, and what that keeps from being trimmed."""
 
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from datetime import timedelta
 
 import httpx
@@ -9,28 +7,25 @@ import pytest
 from harness import readers
 from harness.log import connected
 from harness.published import published
-from harness.shop import orders, place, write
-from harness.statements import add, execute
-from harness.stores import new_store
+from harness.registered import (
+    age,
+    fill,
+    heard,
+    served,
+    source,
+)
+from harness.shop import orders, write
+from harness.statements import execute
 from harness.trimmed import numbers, of_another_event, position_of, trim
-from harness.waiting import until
 from sqlalchemy import event, update
-from sqlalchemy.ext.asyncio import create_async_engine
 
 from zeroeventhub import (
     FIRST,
     LAST,
-    AsyncClient,
-    AsyncConsumer,
-    Client,
-    Consumer,
-    CursorStore,
     Principal,
-    TableFeed,
     bearer_tokens,
 )
 from zeroeventhub.archive import Archive
-from zeroeventhub.consumer import progress as progress_of_consumers
 from zeroeventhub.errors import (
     BadCursor,
     BadRequest,
@@ -53,43 +48,10 @@ PRINCIPALS = {
 }
 
 
-def source(**options):
-    """Return a feed over orders in two partitions whose consumers may say how far they are."""
-    given = {"data": "data", "partition": "part", "partitions": 2, "type": "kind"}
-    given |= {"retention": Retention(), "progress": Progress()}
-    return TableFeed(orders, **{**given, **options})
-
-
-def fill(engine):
-    """Place twenty orders, the even ones in partition 0."""
-    with engine.begin() as connection:
-        source().install(connection)
-        place(connection, 20, partitions=2)
-
-
-def served(engine, feed=None, **options):
-    """Serve the feed; yield its URL."""
-    return readers.mounted(feed or source(), engine, **options)
-
-
 def client_of(url, name=None):
     """Open a client, of a principal if there are any."""
     headers = {"Authorization": f"Bearer {TOKENS[name]}"} if name else {}
     return readers.client_of(url, {"headers": headers})
-
-
-def heard(feed):
-    """The position of each consumer in each partition."""
-    return {
-        (one.principal, one.consumer, one.partition): position_of(one.cursor)
-        for one in feed.registered()
-    }
-
-
-def age(engine, seconds):
-    """Let all that was heard have been heard so many seconds earlier."""
-    table = Progress().table
-    execute(engine, update(table).values(heard_at=table.c.heard_at - seconds))
 
 
 def test_trimming_waits_for_consumers_that_have_registered(feed):
@@ -315,92 +277,6 @@ def test_one_principal_does_not_move_the_consumer_of_another(any_shop, any_feed)
         ("half", "billing", 1): 20,
     }
     assert "Consumer 'billing' of 'ada' keeps" in str(any_feed.plan_trim(below=18))
-
-
-# Consumers.
-
-
-@contextmanager
-def consuming(url, folder, client=Client, **options):
-    """Yield a consumer that reads to the head, and its store."""
-    with connected(f"sqlite:///{folder}/consumer.db") as engine, httpx.Client() as http:
-        store = new_store(engine)
-        options = {"follow": False, "limit": 4, "register_progress": True, **options}
-        yield Consumer(client(url, http), store, "billing", **options), store
-
-
-def do_nothing(_connection, _event):
-    """Apply an event to nothing."""
-
-
-@pytest.mark.parametrize("way", ["run", "loop"])
-def test_consumer_registers_what_it_has_committed(any_shop, any_feed, tmp_path, way):
-    """At its end the publisher knows its cursors; of a consumer that was not asked to, nothing."""
-    with served(any_shop) as url:
-        for registers in (False, True):
-            assert any_feed.registered() == []
-            with consuming(url, tmp_path, register_progress=registers) as (consumer, store):
-                if way == "run":
-                    consumer.run(do_nothing)
-                for page in consumer if way == "loop" else ():
-                    with store.engine.begin() as connection:
-                        page.commit(connection)
-                with store.engine.connect() as connection:
-                    cursors = store.cursors(connection, "billing")
-    assert {one.partition: one.cursor for one in any_feed.registered()} == cursors
-    assert any_feed.plan_trim(below=21).until == 20
-
-
-@pytest.mark.anyio
-async def test_async_consumer_registers(any_shop, any_feed, tmp_path):
-    """An async consumer tells what a sync one does."""
-    engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/async.db")
-    store = CursorStore(engine)
-    async with engine.begin() as connection:
-        await connection.run_sync(store.create_tables)
-    with served(any_shop) as url:
-        async with httpx.AsyncClient() as http:
-            client, options = AsyncClient(url, http), {"follow": False, "register_progress": True}
-            await AsyncConsumer(client, store, "billing", **options).run(do_nothing)
-    await engine.dispose()
-    assert {*heard(any_feed)} == {("", "billing", 0), ("", "billing", 1)}
-
-
-@pytest.mark.slow
-def test_consumer_registers_while_it_runs(any_shop, any_feed, tmp_path, monkeypatch):
-    """A consumer at the head has told how far it is, and is heard of though nothing comes."""
-    monkeypatch.setattr(progress_of_consumers, "INTERVAL", 0.05)
-    monkeypatch.setattr(progress_of_consumers, "UNCHANGED", 0.2)
-    with (
-        served(any_shop) as url,
-        consuming(url, tmp_path, follow=True) as (consumer, _),
-        ThreadPoolExecutor(1) as pool,
-    ):
-        running = pool.submit(consumer.run, do_nothing)
-        try:
-            until(lambda: {*heard(any_feed).values()} == {19, 20}, "it is heard of at the head")
-            add(any_shop, orders, {"part": 0, "data": {"n": 20}})
-            until(lambda: heard(any_feed).get(("", "billing", 0)) == 21, "it tells of what comes")
-            age(any_shop, 3600)
-            until(lambda: all(one.heard < 60 for one in any_feed.registered()), "it tells again")
-        finally:
-            consumer.stop()
-        running.result(60)
-
-
-def test_publisher_that_does_not_hear_keeps_no_consumer_from_consuming(any_shop, tmp_path, caplog):
-    """Where registering is refused, the consumer goes on, and its log says so once."""
-
-    class Refused(Client):
-        def register_progress(self, *given):
-            raise Forbidden("It is not wanted.")
-
-    with served(any_shop) as url, consuming(url, tmp_path, Refused) as (consumer, store):
-        consumer.run(do_nothing)
-        with store.engine.connect() as connection:
-            assert len(store.cursors(connection, "billing")) == 2
-    assert "It is not wanted." in caplog.text
-    assert caplog.text.count("was not told how far this consumer has come") == 1
 
 
 def test_names_of_a_reader_are_bounded(shop, monkeypatch):

@@ -1,0 +1,68 @@
+"""What the client reads in an answer that is no page: a problem, and when to come back."""
+
+import math
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import pytest
+from harness.calling import answer, problem, raw_feed
+
+from zeroeventhub import errors
+
+OLD = {"detail": "Too old."}
+
+
+@pytest.mark.parametrize(
+    ("members", "earliest", "said"),
+    [
+        (OLD | {"earliestCursor": "2-17"}, "2-17", "Too old."),
+        *[(OLD | {"earliestCursor": odd}, None, "Too old.") for odd in ("", ["2-17"])],
+        ({"detail": 7}, None, "{} answered with status 410."),
+    ],
+)
+def test_trimmed_tells_where_history_begins(any_call, members, earliest, said):
+    """The exception has the earliest cursor; a detail of another form is passed over."""
+    gone = problem("trimmed", **members)
+    with raw_feed(gone) as (url, _), pytest.raises(errors.Trimmed) as caught:
+        any_call(url)
+    assert (caught.value.earliest, str(caught.value)) == (earliest, said.format(url))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b'{"type":"x/trimmed","detail":"\xff"}', b"[" * 10_000, b"null", b'{"type":["x/trimmed"]}'],
+    ids=lambda body: repr(body[:20]),
+)
+def test_problem_that_cannot_be_read_is_known_by_its_status(any_call, body):
+    """What is no problem document in an answer's body never hides the answer."""
+    missing = answer(body, status="404 Not Found")
+    with raw_feed(missing) as (url, _), pytest.raises(errors.NotFound, match="There is no feed"):
+        any_call(url)
+
+
+RETRY_AFTER = {
+    "7": 7,
+    "9" * 400: math.inf,
+    "Wed, 21 Oct 2015 07:28:00 GMT": 0,
+    **dict.fromkeys(["", "soon", "-5", "1.5", "5, 9", "\u0667", "Wed, 21 Oct 2099"]),
+    **dict.fromkeys(["Wed, 99 Feb 2026 25:61:61 GMT", "Mon, 1 Jan 10000 00:00:00 GMT"]),
+}
+
+
+@pytest.mark.parametrize("value", RETRY_AFTER, ids=lambda value: ascii(value[:30]))
+def test_retry_after_is_seconds_or_nothing(any_call, value):
+    """Seconds and dates of Retry-After reach the caller as seconds, and other forms as nothing."""
+    busy = answer(b"", f"Retry-After: {value}", status="503 Busy")
+    with raw_feed(busy) as (url, _), pytest.raises(errors.Unavailable) as caught:
+        any_call(url)
+    assert caught.value.retry_after == RETRY_AFTER[value]
+
+
+def test_retry_after_of_a_date_counts_from_now(any_call):
+    """A date to come is as many seconds as there are until then."""
+    date = format_datetime(datetime.now(UTC) + timedelta(seconds=1000), usegmt=True)
+    for status, error in (("429 No", errors.TooManyRequests), ("503 No", errors.Unavailable)):
+        busy = answer(b"", f"Retry-After: {date}", status=status)
+        with raw_feed(busy) as (url, _), pytest.raises(error) as caught:
+            any_call(url)
+        assert 900 < caught.value.retry_after <= 1000
