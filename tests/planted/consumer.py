@@ -3,11 +3,13 @@
 from harness.planted import Planted
 
 _FOLLOWER = "tests/unit/consumer/test_follower.py"
-_SIMULATION = "tests/unit/consumer/store/test_simulation.py"
+_ASSIGNMENT = "tests/unit/consumer/test_assignment.py"
+_SIMULATION = "tests/unit/consumer/test_coordinator.py"
 _CONSUMER = "tests/integration/consumer"
 _APPLY = f"{_CONSUMER}/test_apply.py"
 _LANES = f"{_CONSUMER}/test_lanes.py"
 _RUNNER = f"{_CONSUMER}/test_runner.py"
+_CONCURRENCY = f"{_CONSUMER}/test_concurrency.py"
 _SQLITE = ("-k", "not postgresql and not mariadb")
 
 _COMMIT = "connection.connection.commit()"
@@ -19,7 +21,7 @@ PLANTED = (
         "consumer/assignment.py",
         " and partition.starts_after not in waited_for",
         "",
-        (_FOLLOWER,),
+        (_ASSIGNMENT,),
     ),
     Planted(
         "an unknown outcome: the cursor is read again before anything is tried again",
@@ -113,14 +115,14 @@ PLANTED = (
         "consumer/concurrency.py",
         "            if first:",
         "            if not first:",
-        (_RUNNER, "-k", "renewed"),
+        (_CONCURRENCY, "-k", "renewed"),
     ),
     Planted(
         "what was fetched ahead is for one cursor",
         "consumer/concurrency.py",
         "            if known == step:",
         "            if known is not None:",
-        (_RUNNER, "-k", "ahead and not async"),
+        (_CONCURRENCY, "-k", "ahead and not async"),
     ),
     Planted(
         "a loop reads ahead of a feed that takes its time",

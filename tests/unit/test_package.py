@@ -1,7 +1,8 @@
-"""The package as it is imported: its public names, its command line, and what needs an extra."""
+"""The package: its public names, its command line, what needs an extra, and where it is tested."""
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,8 @@ import zeroeventhub
 
 OPTIONAL = ["click", "greenlet", "psycopg", "pyarrow", "pyspark", "rich", "sqlalchemy"]
 OPTIONAL += ["starlette", "uvicorn"]
+LIBRARY = Path(zeroeventhub.__file__).parent
+TESTS = Path(__file__).parent.parent
 MODULE = "import runpy; runpy.run_module('zeroeventhub', run_name='__main__', alter_sys=True)"
 
 
@@ -103,3 +106,31 @@ def test_spark_finds_the_source_in_a_module_of_the_package():
 
     assert DefaultSource is FeedSource
     assert FeedSource.name() == "zeroeventhub"
+
+
+def subject(file):
+    """The room and the name by which tests of a file of the library are found."""
+    room, name = file.parent.relative_to(LIBRARY), file.stem
+    if room == Path("conformance/checks"):
+        return room.parent, room.name
+    database, _, strategy = name.partition("_")
+    if room == Path("publisher/ordering") and database in {"mysql", "postgresql", "sqlite"}:
+        return room, strategy
+    return room, name
+
+
+def is_tested(file):
+    """Tell whether a file of tests has the name of a file of the library."""
+    room, name = subject(file)
+    test = f"test_{name}.py"
+    places = [TESTS / "unit" / room, TESTS / "integration" / room, TESTS / "acceptance"]
+    return any((place / test).is_file() for place in places)
+
+
+def test_file_has_its_tests_in_a_file_of_its_name():
+    """Who looks for the tests of a file finds them by its room and its name: the checks of the
+    conformance tests as one subject, and an ordering's strategy without the name of its database.
+    """
+    files = [file for file in LIBRARY.rglob("*.py") if not file.name.startswith("__")]
+    assert files
+    assert [str(file) for file in sorted(files) if not is_tested(file)] == []

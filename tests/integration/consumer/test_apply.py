@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import threading
-import time
 from contextlib import suppress
 from dataclasses import make_dataclass, replace
 
@@ -24,7 +23,7 @@ from harness.deliveries import (
     write_page,
     write_page_async,
 )
-from harness.statements import add, execute, scalars
+from harness.statements import add, execute
 from harness.stores import LOCK_WAITS, beside, outcome
 from harness.waiting import DEADLINE, until
 from sqlalchemy import Connection, text
@@ -37,7 +36,6 @@ from zeroeventhub.errors import ConfigurationError, Halted, LeaseLost
 ONE_TRY = Failures(tries=1, then="set-aside")
 ASIDE = Failures(tries=2, then="set-aside")
 HELD = Failures(tries=2, then="set-aside", hold_back=True)
-DAY = 86400.0
 
 
 @pytest.mark.parametrize("lanes", [1, 4])
@@ -375,18 +373,6 @@ def test_inbox_is_kept_for_feeds_that_do_not_promise(shop, exactly_once, options
     shop.feed.publish(*[event(n) for n in range(4) for _ in range(2)])
     shop.run(write_page, limit=3, **options)
     assert shop.landed() == landed
-
-
-def test_inbox_forgets_what_is_too_old(shop):
-    """A run forgets ids that are older than `inbox_days`, and keeps the others."""
-    shop.feed.publish(*map(event, range(10)))
-    shop.run(write_page, inbox=True)
-    with shop.engine.begin() as connection:
-        old = text("UPDATE zeroeventhub_inbox SET seen_at = :then WHERE digest < '8'")
-        aged = connection.execute(old, {"then": time.time() - 3 * DAY}).rowcount
-    assert 0 < aged < 10
-    shop.run(write_page, inbox=True, inbox_days=2)
-    assert scalars(shop.engine, "SELECT count(*) FROM zeroeventhub_inbox") == [10 - aged]
 
 
 # Dead letters.

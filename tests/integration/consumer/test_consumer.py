@@ -10,7 +10,7 @@ import pytest
 from harness.deliveries import NAME, Feed, event, filled, numbers, opened, write, write_page
 from harness.readers import client_of, mounted
 from harness.shop import metadata, orders
-from harness.statements import add, execute
+from harness.statements import add
 from harness.waiting import DEADLINE, until
 from harness.web import serving
 from sqlalchemy import Connection, create_engine, select
@@ -102,19 +102,6 @@ def test_stop_wakes_a_loop_at_the_head(sync_shop):
         consumer.stop()
         thread.join(DEADLINE)
     assert ended == [[]]
-
-
-def test_start_is_first_last_or_a_cursor(shop):
-    """A consumer without a cursor starts at its option `start`; one that has a cursor goes on."""
-    filled(shop, 4, 1)
-    shop.run(write_page, start=LAST)
-    assert shop.landed() == []
-    shop.feed.publish(event(4))
-    shop.run(write_page, start=LAST)
-    assert shop.landed() == [4]
-    execute(shop.engine, shop.store.tables.cursors.delete())
-    shop.run(write_page, start="3")
-    assert shop.landed() == [4, 3, 4]
 
 
 def test_layout_that_changes_while_it_is_followed_is_read_on(either_shop):
@@ -248,13 +235,6 @@ def test_database_in_memory_is_refused_by_a_run():
     memory = Consumer(None, CursorStore(create_engine("sqlite://")), NAME)
     with pytest.raises(ConfigurationError, match="in memory"):
         memory.run(write_page)
-
-
-def test_store_without_tables_says_how_to_create_them(shop):
-    """A consumer whose tables are not there names the function that creates them."""
-    execute(shop.engine, "DROP TABLE zeroeventhub_leases")
-    with pytest.raises(ConfigurationError, match="create_tables"):
-        shop.run(write_page)
 
 
 @pytest.mark.parametrize(

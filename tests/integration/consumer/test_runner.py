@@ -1,29 +1,21 @@
-"""Partition beside partition, shared between processes, and nothing left however a run ends."""
+"""Partitions shared between processes, and nothing left however a run ends."""
 
 import asyncio
 import threading
-import weakref
-from collections import Counter
-from itertools import accumulate
 
 import httpx
 import pytest
 from harness.deliveries import (
-    LONG,
-    Inside,
-    Running,
     Seen,
     event,
     filled,
-    opened,
     write_page,
     write_page_async,
 )
 from harness.waiting import DEADLINE, until
-from sqlalchemy import text
 
-from zeroeventhub import AsyncClient, Client, Failures
-from zeroeventhub.errors import Forbidden, Halted, Unavailable
+from zeroeventhub import AsyncClient
+from zeroeventhub.errors import Forbidden, Halted
 
 LEASE = 0.9
 
@@ -32,197 +24,6 @@ LEASE = 0.9
 def busy(shop):
     """A shop with 20 events in 4 partitions."""
     return filled(shop)
-
-
-# Side by side.
-
-
-@pytest.mark.parametrize(
-    ("database", "driver", "options"),
-    [
-        ("postgresql", "sync", {"concurrency": 4}),
-        ("mariadb", "sync", {"lanes": 4}),
-        ("mariadb", "async", {"concurrency": 4}),
-        ("postgresql", "async", {"lanes": 4}),
-    ],
-    ids=str,
-)
-def test_partitions_and_lanes_are_applied_side_by_side(request, database, driver, options):
-    """As many as the consumer has are in apply at the same moment, in threads and in tasks."""
-    barrier, meeting = threading.Barrier(4), asyncio.Barrier(4)
-
-    def meet(connection, page):
-        write_page(connection, page)
-        barrier.wait(DEADLINE)
-
-    async def meet_async(connection, page):
-        await write_page_async(connection, page)
-        async with asyncio.timeout(DEADLINE):
-            await meeting.wait()
-
-    with opened(request.getfixturevalue(f"{database}_url"), is_async=driver == "async") as shop:
-        shop.feed.__init__(4 if "concurrency" in options else 1)
-        for number, key in enumerate("dbea"):  # of lanes 0 to 3
-            shop.feed.publish(event(number, key), partition=number % len(shop.feed.layout))
-        shop.run(meet_async if shop.is_async else meet, **options)
-        assert sorted(shop.landed()) == [0, 1, 2, 3]
-
-
-def test_no_more_partitions_are_applied_than_concurrency_says(postgresql_shop):
-    """More partitions take turns, all are read, and only those that work hold connections."""
-    shop, inside = filled(postgresql_shop, 24, 6), Inside()
-
-    def slow(connection, page):
-        write_page(connection, page)
-        connection.execute(text("SELECT pg_sleep(0.01)"))
-
-    shop.run(slow, concurrency=2, limit=2, observer=inside)
-    assert inside.most == 2
-    assert sorted(shop.landed()) == list(range(24))
-
-
-def test_sqlite_is_written_by_one_at_a_time(either_shop):
-    """No partition or lane waits for SQLite's lock while another transaction is open."""
-    shop, inside = either_shop, Inside()
-    shop.feed.__init__(4)
-    for n in range(20):
-        shop.feed.publish(event(n, "dbea"[n // 4 % 4]), partition=n % 4)
-    shop.run(write_page, lanes=4, limit=4, observer=inside)
-    assert (inside.most, sorted(shop.landed())) == (1, list(range(20)))
-
-
-@pytest.mark.slow
-def test_lease_is_renewed_before_the_next_partition_writes(sqlite_url):
-    """The renewal does not queue behind partitions that wait for the only writer."""
-    renewals, begun = set(), []
-
-    class Renewed(Seen):
-        """Notes how many pages had been begun when leases were renewed."""
-
-        def held(self, consumer, partitions):
-            renewals.add(len(begun))
-
-    def slow(connection, page):
-        begun.append(page.partition)
-        write_page(connection, page)
-        if len(begun) == 1:
-            threading.Event().wait(LEASE)
-
-    with opened(sqlite_url) as shop:
-        filled(shop).run(slow, concurrency=4, limit=1, lease=LEASE, observer=Renewed())
-        assert sorted(shop.landed()) == list(range(20))
-    assert 1 in renewals
-
-
-def test_next_page_is_fetched_while_this_one_is_applied(either_shop):
-    """The feed is asked for the next page before the first one's transaction ends, and once."""
-    shop = filled(either_shop, 9, 1)
-
-    def is_asked(page):
-        return page.cursor == "9" or (0, page.cursor) in shop.feed.asked
-
-    def hold(connection, page):
-        until(lambda: is_asked(page), "the next page is asked for")
-
-    async def hold_async(connection, page):
-        async with asyncio.timeout(DEADLINE):
-            while not is_asked(page):  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
-
-    shop.run(hold_async if shop.is_async else hold, limit=3)
-    assert (shop.feed.asked, shop.cursor()) == ([(0, "_first"), (0, "3"), (0, "6")], "9")
-
-
-def test_page_that_was_fetched_ahead_is_dropped_where_the_cursor_moved(shop):
-    """A page that was fetched after one that was fenced is not taken for what follows."""
-    filled(shop, 10, 1)
-
-    class Operator(Seen):
-        """Sets the cursor back by a page, once, while a page is at hand."""
-
-        def applying(self, consumer, partition, events):
-            if events[0].data["n"] == 4 and not self["fenced"]:
-                shop.put("2")
-            return super().applying(consumer, partition, events)
-
-    shop.run(write_page, limit=2, observer=Operator())
-    assert shop.landed() == [0, 1, 2, 3, *range(2, 10)]
-    assert Counter(shop.feed.asked)[0, "6"] == 2
-
-
-@pytest.mark.slow
-def test_error_of_a_page_that_was_fetched_ahead_is_tried_again(shop):
-    """What went wrong ahead is waited out as if it had gone wrong in its turn."""
-    filled(shop, 6, 1).feed.trouble[0, "2"] = [Unavailable("busy")]
-    shop.run(write_page, limit=2)
-    assert shop.landed() == list(range(6))
-    assert Counter(shop.feed.asked)[0, "2"] == 2
-    assert shop.observer["waited"] == [(0, "Unavailable")]
-
-
-def counted(client, held):
-    """Make a class of clients that notes each page that is fetched, or held no longer."""
-
-    class Counted(client):
-        """Notes a page before it is there, since room is taken for it."""
-
-        def fetch(self, partition, cursor, **options):
-            held.append(1)
-            fetched = super().fetch(partition, cursor, **options)
-            return self._arrive(fetched) if client is AsyncClient else self._count(fetched)
-
-        async def _arrive(self, fetched):
-            return self._count(await fetched)
-
-        def _count(self, page):
-            weakref.finalize(page, held.append, -1)
-            return page
-
-    return Counted
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("concurrency", [1, 4])
-def test_memory_holds_two_pages_for_each_partition_that_is_worked_on(either_shop, concurrency):
-    """A partition holds the page that is applied and the next, and no third, whatever fails."""
-    shop, failures, held = either_shop, Counter(), []
-
-    def often_fail(connection, page):
-        write_page(connection, page)
-        if page.events[0].data["n"] % 3 == 0 and not failures[page.partition, page.cursor]:
-            failures[page.partition, page.cursor] += 1
-            raise ZeroDivisionError
-
-    client = counted(AsyncClient if shop.is_async else Client, held)
-    options = {"concurrency": concurrency, "limit": 2, "failures": Failures(tries=2)}
-    filled(shop).run(often_fail, client=client, **options)
-    assert sorted(shop.landed()) == list(range(20))
-    assert failures
-    # Without room for all, no page is fetched ahead.
-    most = max(accumulate(held))
-    assert most <= 2 * concurrency
-    assert most > concurrency or concurrency < 4
-    # A page that is applied a second time has the next one fetched once.
-    assert concurrency < 4 or max(Counter(shop.feed.asked).values()) == 1
-
-
-@pytest.mark.slow
-def test_turns_are_fair(sqlite_url):
-    """A partition with much to read lets others read after a second, and holds one page then."""
-    order, ahead = [], []
-
-    def slow(connection, page):
-        order.append(page.partition)
-        threading.Event().wait(0.01)
-        if len(set(order)) == 2:
-            ahead.append((page.partition, page.cursor) in shop.feed.asked)
-            running.ask_to_stop()
-
-    with opened(sqlite_url) as shop:
-        running = Running(filled(shop, 800, 2), slow, {"concurrency": 1, "limit": 1})
-        running.run()
-    assert len(order) < 400, "one partition was read to its end before the other"
-    assert ahead[0] is False
 
 
 # Shared between processes.
@@ -280,23 +81,6 @@ def test_run_to_the_head_takes_over_from_a_process_that_died(shop):
     assert sorted(shop.landed()) == list(range(20))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("ending", [SystemExit, ValueError])
-def test_leases_are_given_back_whatever_a_run_ends_in(either_shop, ending):
-    """What apply raises comes out where run was called, and nothing of its page is left."""
-    busy = filled(either_shop)
-
-    def refuse(connection, page):
-        write_page(connection, page)
-        raise ending
-
-    with pytest.raises(Halted if ending is ValueError else ending):
-        busy.run(refuse, lease=LONG)
-    assert (busy.landed(), busy.leases()) == ([], 0)
-    busy.run(write_page, lease=LONG)
-    assert sorted(busy.landed()) == list(range(20))
-
-
 def test_error_of_the_feed_ends_a_run(busy):
     """An error of the feed that only a person can mend is raised, after the pages at hand."""
     busy.feed.trouble[1, "_first"] = [Forbidden("not for you")]
@@ -333,49 +117,6 @@ def test_observer_that_raises_ends_the_run(busy):
 
 
 # Stopping.
-
-
-def test_page_that_is_on_its_way_is_waited_for(sync_shop):
-    """A run of threads leaves no request behind, and does nothing with its answer."""
-    shop, answered = filled(sync_shop, 6, 1), []
-    read = shop.feed.read
-
-    def slow(partition, cursor, limit):
-        page = read(partition, cursor, limit)
-        if cursor != "_first":
-            threading.Event().wait(0.2)
-            answered.append(cursor)
-        return page
-
-    def stop(connection, page):
-        write_page(connection, page)
-        until(lambda: (0, "2") in shop.feed.asked, "the next page is asked for")
-        running.ask_to_stop()
-
-    shop.feed.read = slow
-    running = Running(shop, stop, {"follow": True, "limit": 2})
-    running.run()
-    assert (answered, shop.landed()) == (["2"], [0, 1])
-
-
-def test_page_that_is_on_its_way_is_given_up_by_a_task(async_shop):
-    """A run of tasks that is stopped does not wait for the feed's answer."""
-    shop, answer = filled(async_shop, 6, 1), threading.Event()
-    read = shop.feed.read
-
-    def hang(*place):
-        page = read(*place)
-        answer.wait(DEADLINE)
-        return page
-
-    shop.feed.read = hang
-    running = shop.start()
-    until(lambda: shop.feed.asked, "the only task waits for its first page")
-    try:
-        running.stop(3)  # before the client gives the feed up by itself
-    finally:
-        answer.set()
-    assert (shop.landed(), shop.leases()) == ([], 0)
 
 
 def test_cursor_that_is_put_back_is_seen_at_the_head(shop):

@@ -1,10 +1,7 @@
 """Real errors of real databases: which of them pass by themselves, and which stay."""
 
 import asyncio
-import sqlite3
 
-import psycopg
-import pymysql
 import pytest
 from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.exc import DBAPIError, PendingRollbackError
@@ -77,17 +74,6 @@ def test_client_that_may_not_connect_hears_so(database_url):
         assert not is_transient(raised.value)
 
 
-def test_locked_sqlite_is_transient(sqlite_url):
-    """A database that another one writes to is free later."""
-    engine = create_engine(sqlite_url, connect_args={"timeout": 0.01})
-    with engine.connect() as writer, engine.connect() as other:
-        writer.exec_driver_sql("BEGIN IMMEDIATE")
-        with pytest.raises(DBAPIError) as raised:
-            other.execute(text("CREATE TABLE t (id INTEGER PRIMARY KEY)"))
-    engine.dispose()
-    assert is_transient(raised.value)
-
-
 def test_full_pool_is_transient(sqlite_url):
     """An engine whose connections are all in use has one later."""
     small = create_engine(sqlite_url, pool_size=1, max_overflow=0, pool_timeout=0.05)
@@ -107,57 +93,6 @@ def test_error_of_a_statement_stays(engine):
         with pytest.raises(DBAPIError) as raised, reaching_store(), engine.begin() as connection:
             connection.execute(text(statement))
         assert not is_transient(raised.value)
-
-
-def of_sqlite(code):
-    """Make an error of SQLite."""
-    error = sqlite3.OperationalError("It is locked.")
-    error.sqlite_errorcode = getattr(sqlite3, f"SQLITE_{code}")
-    return error
-
-
-def of_postgresql(state):
-    """Make an error of PostgreSQL."""
-    error = psycopg.OperationalError("No.")
-    error.sqlstate = state
-    return error
-
-
-PASSING_RESULTS = "BUSY_RECOVERY BUSY_SNAPSHOT LOCKED_SHAREDCACHE PROTOCOL"
-STAYING_RESULTS = (
-    "IOERR IOERR_READ IOERR_LOCK IOERR_BLOCKED READONLY FULL ERROR CANTOPEN CORRUPT_VTAB NOTADB "
-    "CONSTRAINT_UNIQUE INTERRUPT"
-)
-PASSING_STATES = "08000 08006 25006 25P03 40001 40P01 53300 55P03 57P01 57P02 57P03 57P05"
-STAYING_STATES = "22P02 23505 25P02 28P01 3D000 40002 42501 42P01 53100 53200 57014 XX000"
-PASSING_NUMBERS = (
-    "1020 1040 1047 1053 1158 1159 1160 1161 1203 1205 1213 1412 1613 1614 1792 1836 1927 2002 "
-    "2003 2006 2013 2055 3572 4031"
-)
-STAYING_NUMBERS = "1044 1045 1048 1049 1062 1064 1114 1142 1146 1264 1290 1317 1366 1406 1452 2059"
-
-
-@pytest.mark.parametrize(
-    ("error", "passing", "staying"),
-    [
-        (of_sqlite, PASSING_RESULTS, STAYING_RESULTS),
-        (of_postgresql, PASSING_STATES, STAYING_STATES),
-        (lambda n: pymysql.err.OperationalError(int(n)), PASSING_NUMBERS, STAYING_NUMBERS),
-    ],
-    ids=["SQLite", "PostgreSQL", "MariaDB"],
-)
-def test_code_of_an_error_tells_whether_it_passes(error, passing, staying):
-    """A code that passes is transient, and any other one stays; SQLite's count without details."""
-    found = [code for code in f"{passing} {staying}".split() if is_transient(error(code))]
-    assert " ".join(found) == passing
-
-
-def test_server_that_has_become_a_replica_is_transient():
-    """MariaDB has one number for all options that forbid a statement; being read-only passes."""
-    said = "The MariaDB server is running with the {} option so it cannot execute this statement"
-    error = pymysql.err.OperationalError
-    assert is_transient(error(1290, said.format("--read-only")))
-    assert not is_transient(error(1290, said.format("--secure-file-priv")))
 
 
 @pytest.mark.parametrize("error", [ConnectionError(), KeyError(1213)])

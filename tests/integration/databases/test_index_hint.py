@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import sqlalchemy as sa
 from harness.databases import new_database
-from harness.shop import orders, write
 from harness.statements import execute
 from psycopg import sql
 
@@ -354,23 +353,3 @@ def test_sqlite_looks_at_no_more_than_it_answers(full, state):
             about = f"{name}, {state}: {steps} steps: {statement} {parameters} {plan}"
             lookups = statement.count("LIMIT")
             assert steps <= 60 * rows + 6_000 * lookups + 3_000, about
-
-
-def test_feed_plans_so_on_postgresql_and_its_host_does_not(postgresql):
-    """What a feed reads is planned without sorting, and its host plans as it did before."""
-    orders.create(postgresql)
-    seen = []
-
-    @sa.event.listens_for(postgresql, "before_cursor_execute")
-    def ask(connection, cursor, statement, *_):
-        if "orders.data" in statement:
-            with connection.connection.cursor() as other:
-                names = ("enable_sort", "enable_seqscan")
-                seen.extend(other.execute(f"SHOW {name}").fetchone()[0] for name in names)
-
-    write(postgresql, 3)
-    TableFeed(orders, data="data").bind(postgresql).read(0, FIRST, 3)
-    assert {*seen} == {"off"}
-    with postgresql.connect() as connection:
-        for name in ("enable_sort", "enable_seqscan"):
-            assert connection.scalar(sa.text(f"SHOW {name}")) == "on"

@@ -1,9 +1,8 @@
 """A feed is a guest on its host's connections: read-only, in time, and they stay as they were."""
 
 import asyncio
-import sqlite3
 import time
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 
 import pytest
 from harness.log import connected
@@ -170,23 +169,6 @@ def test_connection_is_given_back_as_it_was(host, own):
     assert session(host)[:2] == before[:2]
 
 
-@pytest.mark.slow
-def test_deadline_is_for_each_statement(sqlite):
-    """Statements that are each in time may take longer together, by the clock that SQLite lacks."""
-    feed = published(sqlite, Capacity(statement_seconds=1.0))
-    write(sqlite, 3_000)
-    feed.info()
-    waits = []
-
-    @event.listens_for(sqlite, "before_cursor_execute")
-    def wait(connection, cursor, statement, *_):
-        if ".data" in statement:
-            waits.append(time.sleep(0.4))
-
-    assert len(feed.read(0, FIRST, 3_000).events) == 3_000
-    assert len(waits) >= 3
-
-
 LOCK = {"postgresql": "LOCK TABLE {} IN ACCESS EXCLUSIVE MODE", "mariadb": "LOCK TABLES {} WRITE"}
 
 
@@ -322,36 +304,3 @@ async def settings(engine):
     async with engine.connect() as connection:
         found = (await connection.exec_driver_sql(SESSION[engine.dialect.name])).all()
         return [row for row in found if row[0] not in CHANGING]
-
-
-def test_reader_of_sqlite_locks_nothing_between_statements(sqlite):
-    """In a journal mode in which readers lock writers out, a writer that does not wait at all can
-    write between any two statements of a reader, at the head and elsewhere.
-    """
-    feed = published(sqlite)
-    writes = []
-
-    @event.listens_for(sqlite, "before_cursor_execute")
-    def write_beside(connection, *_):
-        with closing(sqlite3.connect(sqlite.url.database, timeout=0)) as own:
-            own.execute("INSERT INTO orders (data) VALUES ('{}')")
-            own.commit()
-        writes.append(own)
-
-    cursor = FIRST
-    for _ in range(3):
-        feed.head()
-        cursor = feed.read(0, cursor, 2).cursor
-        feed.lag(0, cursor)
-    event.remove(sqlite, "before_cursor_execute", write_beside)
-    assert len(writes) > 20
-
-
-def test_check_recommends_the_journal_that_does_not_lock(sqlite):
-    """A check warns of a journal mode in which readers and writers wait for each other."""
-    feed = published(sqlite)
-    (found,) = [one for one in feed.check() if one.subject == "journal"]
-    assert (found.level, found.statement) == ("warning", "PRAGMA journal_mode = WAL")
-    with sqlite.connect() as connection:
-        connection.exec_driver_sql(found.statement)
-    assert [one for one in feed.check() if one.subject == "journal"] == []

@@ -1,6 +1,5 @@
 """A feed bound to an engine, sync or async: each question, and looks at the head that are small."""
 
-import threading
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
@@ -12,7 +11,6 @@ from sqlalchemy import create_engine, event, insert, text
 
 from zeroeventhub import FIRST, TableFeed, TypeFilter
 from zeroeventhub.errors import BadCursor, Diverged, Unavailable
-from zeroeventhub.publisher.steps import Pause, Query, Work
 from zeroeventhub.settings import Capacity
 
 
@@ -82,34 +80,6 @@ async def test_async_feed_answers_as_the_sync_feed_does(any_engine, any_async_en
         with pytest.raises((Diverged, BadCursor)):
             await other.vouch(refused)
     assert [one.level for one in await other.check()] == [one.level for one in feed.check()]
-
-
-def late(connection):
-    """Say that the database does not answer."""
-    raise Unavailable("Not now.")
-
-
-def steps(_feed, statement):
-    """Take a step of each kind, and one that fails."""
-    yield Pause(0.01)
-    found = [(yield Query(lambda connection: connection.scalar(text(statement))))]
-    try:
-        yield Query(late)
-    except Unavailable:
-        found.append("late")
-    found.append((yield Work(threading.get_ident)))
-    return found
-
-
-@pytest.mark.anyio
-async def test_steps_are_the_same_with_every_engine(any_engine, any_async_engine):
-    """Queries have a connection, an error comes back to its step, and work does not block."""
-    source = TableFeed(orders, data="data")
-    sync = source.bind(any_engine).run(steps, "SELECT 7")
-    found = await source.bind(any_async_engine).run(steps, "SELECT 7")
-    assert sync == [7, "late", threading.get_ident()]
-    assert found[:2] == sync[:2]
-    assert found[2] != sync[2]
 
 
 def test_database_that_is_away_is_unavailable(tmp_path):

@@ -1,15 +1,28 @@
 """One reader of all partitions in turn, and one of a single partition that it has a lease of."""
 
-import random
-from dataclasses import dataclass, field
-from functools import partial
-
 import pytest
-from harness.simulation.processes import Whole
+from harness.followed import (
+    AWAY,
+    BROKEN,
+    CHANGED,
+    ONE,
+    POLL,
+    SAYS,
+    TWO,
+    WAITS,
+    Lost,
+    World,
+    delivered,
+    follow,
+    kinds,
+    leased,
+    of_kind,
+    read,
+    world_of,
+)
 
-from zeroeventhub import FIRST, Event, FeedInfo, Page, Partition
+from zeroeventhub import FIRST, Partition
 from zeroeventhub.consumer.config import Failures
-from zeroeventhub.consumer.follower import Follower, PartitionFollower
 from zeroeventhub.consumer.steps import (
     Advance,
     Deliver,
@@ -21,10 +34,8 @@ from zeroeventhub.consumer.steps import (
     Pause,
     Place,
     Redeliver,
-    Step,
 )
 from zeroeventhub.errors import (
-    ConfigurationError,
     CutPage,
     Fenced,
     Halted,
@@ -34,196 +45,10 @@ from zeroeventhub.errors import (
     Trimmed,
     Unavailable,
     Unreachable,
-    ZeroEventHubError,
 )
-from zeroeventhub.protocol import CAUGHT_UP, WAIT
-
-POLL = 7.0
-CHANGED = TokenChanged("The partitions have changed.")
-ONE = [Partition(0)]
-TWO = [Partition(0), Partition(1)]
-FAMILY = [Partition(1, starts_after=0), Partition(0, closed=True)]
-SAYS = frozenset({CAUGHT_UP})
-WAITS = frozenset({CAUGHT_UP, WAIT})
-AWAY = StoreUnavailable("away")
-BROKEN = ValueError("no such customer\n[SQL: INSERT INTO secrets]")
-
-
-@dataclass
-class Lost:
-    """Have something done, and lose the reply to an error."""
-
-    error: Exception
-
-
-@dataclass
-class World:
-    """A feed, a store of cursors and leases, and the handler of a consumer.
-
-    A page is a text of its events, a letter each. Where loading a place is a new right to it, as
-    under a lease, `leased` is set. Some pages arrive at partition 0, one at each pause, and where
-    there are `writers` each partition has another page after each that is read. The next steps of
-    a kind end in its `answers`: errors that keep them from being done, replies that are Lost, what
-    others do to the world before, or None.
-    """
-
-    layout: list[Partition]
-    pages: dict[int, list[str]] = field(default_factory=dict)
-    extensions: frozenset[str] = frozenset()
-    arriving: list[str] = field(default_factory=list)
-    writers: bool = False
-    leased: bool = False
-    cursors: dict[int, str] = field(default_factory=dict)
-    epochs: dict[int, int] = field(default_factory=dict)
-    applied: list[tuple[int, str]] = field(default_factory=list)
-    answers: dict[type, list] = field(default_factory=dict)
-    taken: list[Step] = field(default_factory=list)
-
-    def carry_out(self, step):
-        self.taken.append(step)
-        answers = self.answers.get(type(step))
-        answer = answers.pop(0) if answers else None
-        if isinstance(answer, Exception):
-            raise answer
-        if callable(answer):
-            answer(self)
-        result = self.do(step)
-        if isinstance(answer, Lost):
-            raise answer.error
-        return result
-
-    def do(self, step):
-        """Be the feed, the store, the handler and the other processes."""
-        match step:
-            case Discover():
-                return FeedInfo(tuple(self.layout), "token", extensions=self.extensions)
-            case Load():
-                return self.load(step.partition)
-            case Fetch():
-                return self.page(step)
-            case Advance():
-                self.compare(step)
-                self.cursors[step.partition] = step.new
-            case Deliver() if self.is_stale(step) and not self.leased:
-                pass
-            case Deliver():
-                self.compare(step)
-                self.cursors[step.partition] = step.page.cursor
-                text = "".join(event.data for event in step.page.events)
-                self.applied.append((step.partition, text))
-            case End() | Redeliver():
-                self.compare(step)
-            case Pause() if self.arriving:
-                self.pages[0].append(self.arriving.pop(0))
-        return None
-
-    def load(self, partition):
-        """Where the consumer stands, by a new right if it has a lease."""
-        self.epochs[partition] = self.epochs.get(partition, 0) + self.leased
-        return self.place(partition)
-
-    def place(self, partition):
-        cursor = self.cursors.setdefault(partition, FIRST)
-        return Place(cursor, self.epochs.setdefault(partition, 0))
-
-    def is_stale(self, step):
-        return step.place != self.place(step.partition)
-
-    def compare(self, step):
-        if self.is_stale(step):
-            raise Fenced("Another process has moved it.")
-
-    def page(self, step):
-        """The page after a cursor, which is the number of pages before it."""
-        pages = self.pages.setdefault(step.partition, [])
-        number = 0 if step.cursor == FIRST else int(step.cursor)
-        found = pages[number : number + 1]
-        end = number + len(found)
-        events = [Event.of(letter) for letter in "".join(found)]
-        caught_up = CAUGHT_UP in self.extensions and end == len(pages)
-        if self.writers:
-            pages.append("w")
-        return Page(events, str(end), caught_up=caught_up)
-
-
-def drive(steps, world, most=200):
-    """Take decisions' steps in a world; return what they return, or None if there are more."""
-    go_on = partial(next, steps)
-    for _ in range(most):
-        try:
-            step = go_on()
-        except StopIteration as end:
-            return end.value
-        try:
-            go_on = partial(steps.send, world.carry_out(step))
-        except (ZeroEventHubError, ValueError) as error:
-            go_on = partial(steps.throw, error)
-    return None
-
-
-def follow(world, most=200, **options):
-    """Drive a follower of all partitions in turn until it ends; return the steps."""
-    wishes = {
-        "partitions": None,
-        "forever": False,
-        "poll_interval": POLL,
-        "attempts": 5,
-        "stopped": lambda: False,
-    }
-    drive(Follower(**(wishes | options)).steps(), world, most)
-    return world.taken
-
-
-def read(world, most=200, **options):
-    """Read the first partition of a world under a lease; return what the reading returned."""
-    wishes = {
-        "partition": world.layout[0],
-        "among": (0,),
-        "extensions": world.extensions,
-        "forever": False,
-        "poll_interval": POLL,
-        "attempts": 5,
-        "failures": Failures(),
-        "stopped": lambda: False,
-        "transactions": Whole(),
-        "has_capacity": lambda: True,
-        "letters": set(),
-        "epochs": world.epochs,
-    }
-    return drive(PartitionFollower(**(wishes | options)).steps(), world, most)
-
-
-def world_of(*pages, closed=False, **options):
-    """A world with one partition of these pages."""
-    return World([Partition(0, closed=closed)], {0: list(pages)}, **options)
-
-
-def delivered(steps):
-    """The pages delivered: partition and events."""
-    return [
-        (step.partition, "".join(event.data for event in step.page.events))
-        for step in steps
-        if isinstance(step, Deliver)
-    ]
-
-
-def kinds(steps):
-    """The kinds of steps, without what they are about."""
-    return [type(step) for step in steps]
-
-
-def of_kind(steps, kind):
-    """The steps of one kind."""
-    return [step for step in steps if isinstance(step, kind)]
-
 
 EITHER = pytest.mark.parametrize("reader", [follow, read], ids=["in turn", "by a lease"])
 """What both readers do alike; a page is a text of its events."""
-
-
-def leased(*pages, **options):
-    """A world with one partition of these pages, and a lease of it."""
-    return world_of(*pages, leased=True, **options)
 
 
 # The head.
@@ -293,51 +118,6 @@ def test_run_ends_beside_writers_that_never_pause():
     assert delivered(follow(world)) == [(0, "a"), (1, "b")]
 
 
-# Which partitions are read, and in which order.
-
-
-def test_child_waits_until_its_parent_is_drained():
-    """A partition that starts after another is not even loaded before that one's end."""
-    parents = [
-        Partition(2, starts_after=1),
-        Partition(1, closed=True, starts_after=0),
-        Partition(0, closed=True),
-    ]
-    pages = {0: ["a", "b"], 1: ["c"], 2: ["d"], 3: ["e"]}
-    steps = follow(World([*parents, Partition(3)], pages))
-    assert delivered(steps) == [(0, "a"), (3, "e"), (0, "b"), (1, "c"), (2, "d")]
-    assert steps.index(Fetch(0, "2")) < steps.index(Load(1, (2, 1, 0, 3)))
-
-
-@pytest.mark.parametrize(
-    "layout",
-    [
-        [Partition(0), Partition(1, starts_after=0)],
-        [Partition(0, closed=True, starts_after=0)],
-        [Partition(0, closed=True, starts_after=1), Partition(1, closed=True, starts_after=0)],
-        [Partition(2, starts_after=1), Partition(1, closed=True, starts_after=0), Partition(0)],
-    ],
-)
-def test_layout_that_cannot_be_read_is_refused(layout):
-    """Partitions that would wait for ever are not of the protocol, whichever are chosen."""
-    for partitions in (None, {layout[0].id}):
-        with pytest.raises(ProtocolError, match="never ends"):
-            follow(World(layout), partitions=partitions)
-
-
-def test_parent_that_is_not_read_holds_no_child_up():
-    """A chosen child starts at once where its parent was not chosen, or is gone."""
-    layout = [*FAMILY, Partition(2, starts_after=9)]
-    steps = follow(World(layout, {0: ["a"], 1: ["b"], 2: ["c"]}), partitions={1, 2})
-    assert delivered(steps) == [(1, "b"), (2, "c")]
-
-
-def test_partition_that_does_not_exist_is_refused():
-    """A chosen partition that the feed does not have is named in the error."""
-    with pytest.raises(ConfigurationError, match="no partition 3; it has 0, 1"):
-        follow(World(TWO[::-1]), partitions={0, 3})
-
-
 # What fails.
 
 
@@ -398,31 +178,6 @@ def test_page_between_two_conflicts_starts_their_count_again():
     assert delivered(follow(world, attempts=2)) == [(0, "a"), (0, "b")]
 
 
-def pauses(count, error):
-    """The seconds of the pauses between a row of equal failures."""
-    world = World(ONE, answers={Discover: [error] * count})
-    return [pause.seconds for pause in of_kind(follow(world, attempts=None), Pause)]
-
-
-def test_pauses_grow_up_to_a_ceiling_and_start_anew_after_a_success():
-    """Pauses are random below a ceiling that doubles with each attempt, up to half a minute."""
-    random.seed(1)
-    rows = zip(*(pauses(12, Unreachable("away")) for _ in range(100)), strict=True)
-    ceilings = [min(30, 0.1 * 2**attempt) for attempt in range(1, 13)]
-    for seconds, ceiling in zip(map(max, rows), ceilings, strict=True):
-        assert ceiling / 2 < seconds <= ceiling
-    failures = [Unreachable("away")] * 10
-    world = World(ONE, {0: ["a", "b"]}, answers={Fetch: [*failures, None, failures[0]]})
-    follow(world, attempts=None)
-    assert of_kind(world.taken, Pause)[-1].seconds <= 0.2
-
-
-def test_feed_is_left_alone_for_as_long_as_it_asks():
-    """A pause is at least as long as the feed asked for, up to half a minute."""
-    assert all(seconds >= 20 for seconds in pauses(20, Unavailable("busy", retry_after=20)))
-    assert pauses(20, Unavailable("busy", retry_after=1e9)) == [30] * 20
-
-
 @pytest.mark.parametrize(
     ("kind", "error"),
     [(Fetch, CHANGED), (Fetch, Trimmed("old")), (Fetch, ProtocolError("bad")), (Load, CHANGED)],
@@ -431,14 +186,6 @@ def test_other_errors_of_the_feed_are_final(kind, error):
     """What trying again does not change is raised as it is."""
     world = leased("a", answers={kind: [error]})
     with pytest.raises(type(error)):
-        read(world)
-
-
-def test_events_that_do_not_move_the_cursor_are_refused():
-    """They would come again for ever."""
-    world = leased("a")
-    world.page = lambda step: Page([Event.of("a")], step.cursor)
-    with pytest.raises(ProtocolError, match="without moving the cursor"):
         read(world)
 
 
@@ -525,10 +272,3 @@ def test_partition_halts_where_nothing_can_be_set_aside():
     with pytest.raises(Halted) as raised:
         read(world, failures=Failures(tries=2, then="set-aside"))
     assert raised.value.__cause__ is BROKEN
-
-
-@pytest.mark.parametrize("options", [{"tries": 0}, {"then": "ignore"}, {"hold_back": True}])
-def test_failures_that_cannot_be_are_refused(options):
-    """There is at least one try, two ways to go on, and nothing to hold back where all halts."""
-    with pytest.raises(ConfigurationError):
-        Failures(**options)

@@ -4,7 +4,6 @@ import threading
 from dataclasses import replace
 
 import pytest
-from harness.statements import execute
 from harness.stores import (
     NAME,
     advance,
@@ -25,10 +24,9 @@ from harness.stores import (
     outcome,
     progress,
 )
-from sqlalchemy import MetaData, column, create_engine, inspect, table, text
 from sqlalchemy.exc import DBAPIError
 
-from zeroeventhub import FIRST, LAST, CursorStore, Event, cursor_tables
+from zeroeventhub import FIRST, LAST, Event
 from zeroeventhub.databases.errors import is_transient
 from zeroeventhub.errors import (
     ConfigurationError,
@@ -156,55 +154,6 @@ def test_child_is_not_entered_before_its_parents_end(any_store):
     with pytest.raises(LeaseLost, match="waits for partition 0"):
         enter(store, 2, "one", after=0)
     assert load(store, 2) == replace(entered, epoch=2)
-
-
-def test_tables_are_created_by_many_at_once(database_url):
-    """Processes that start at the same moment do not trip over each other."""
-
-    def create():
-        engine = create_engine(database_url)
-        try:
-            new_store(engine)
-        finally:
-            engine.dispose()
-
-    assert [outcome(future) for future in [beside(create) for _ in range(8)]] == [None] * 8
-
-
-def test_tables_may_lie_in_a_schema(postgresql):
-    """A store with tables of its own looks for them where they were declared, and works there."""
-    execute(postgresql, "CREATE SCHEMA mine")
-    store = CursorStore(postgresql, tables=cursor_tables(MetaData(), schema="mine"))
-    with postgresql.begin() as connection, pytest.raises(ConfigurationError, match="no table mine"):
-        store.check_tables(connection)
-    with postgresql.begin() as connection:
-        store.create_tables(connection)
-    move(store, 0, load(store, 0), "a")
-    assert cursor(store, 0) == "a"
-    assert inspect(postgresql).get_table_names() == []
-
-
-def test_table_of_an_older_version_is_named(engine):
-    """A table of cursors without epochs is refused by what it lacks, and keeps its cursors."""
-    store, quote = CursorStore(engine), engine.dialect.identifier_preparer.quote
-    with engine.begin() as connection:
-        connection.execute(
-            text(
-                f"CREATE TABLE zeroeventhub_cursors (consumer VARCHAR(200), {quote('partition')} "
-                f"INTEGER, {quote('cursor')} TEXT, updated_at TIMESTAMP DEFAULT CURRENT_TIMESTAMP)"
-            )
-        )
-        old = table("zeroeventhub_cursors", *map(column, ["consumer", "partition", "cursor"]))
-        connection.execute(old.insert().values([NAME, 0, "a"]))
-    with engine.begin() as connection, pytest.raises(ConfigurationError) as refusal:
-        store.create_tables(connection)
-    added = str(refusal.value).partition("add the columns ")[2].partition(";")[0].split(", ")
-    with engine.begin() as connection:
-        for one in added:
-            connection.execute(text(f"ALTER TABLE zeroeventhub_cursors ADD COLUMN {one}"))
-        store.create_tables(connection)
-    place = load(store, 0)
-    assert (place.cursor, place.epoch) == ("a", 0)
 
 
 def test_heirs_start_where_their_parent_stood(store):

@@ -1,0 +1,69 @@
+"""What a consumer does in its store outside of pages: its start, its inbox and its leases."""
+
+import time
+
+import pytest
+from harness.deliveries import (
+    LONG,
+    event,
+    filled,
+    write_page,
+)
+from harness.statements import execute, scalars
+from sqlalchemy import text
+
+from zeroeventhub import (
+    LAST,
+)
+from zeroeventhub.errors import ConfigurationError, Halted
+
+DAY = 86400.0
+
+
+def test_inbox_forgets_what_is_too_old(shop):
+    """A run forgets ids that are older than `inbox_days`, and keeps the others."""
+    shop.feed.publish(*map(event, range(10)))
+    shop.run(write_page, inbox=True)
+    with shop.engine.begin() as connection:
+        old = text("UPDATE zeroeventhub_inbox SET seen_at = :then WHERE digest < '8'")
+        aged = connection.execute(old, {"then": time.time() - 3 * DAY}).rowcount
+    assert 0 < aged < 10
+    shop.run(write_page, inbox=True, inbox_days=2)
+    assert scalars(shop.engine, "SELECT count(*) FROM zeroeventhub_inbox") == [10 - aged]
+
+
+def test_start_is_first_last_or_a_cursor(shop):
+    """A consumer without a cursor starts at its option `start`; one that has a cursor goes on."""
+    filled(shop, 4, 1)
+    shop.run(write_page, start=LAST)
+    assert shop.landed() == []
+    shop.feed.publish(event(4))
+    shop.run(write_page, start=LAST)
+    assert shop.landed() == [4]
+    execute(shop.engine, shop.store.tables.cursors.delete())
+    shop.run(write_page, start="3")
+    assert shop.landed() == [4, 3, 4]
+
+
+def test_store_without_tables_says_how_to_create_them(shop):
+    """A consumer whose tables are not there names the function that creates them."""
+    execute(shop.engine, "DROP TABLE zeroeventhub_leases")
+    with pytest.raises(ConfigurationError, match="create_tables"):
+        shop.run(write_page)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", [SystemExit, ValueError])
+def test_leases_are_given_back_whatever_a_run_ends_in(either_shop, ending):
+    """What apply raises comes out where run was called, and nothing of its page is left."""
+    busy = filled(either_shop)
+
+    def refuse(connection, page):
+        write_page(connection, page)
+        raise ending
+
+    with pytest.raises(Halted if ending is ValueError else ending):
+        busy.run(refuse, lease=LONG)
+    assert (busy.landed(), busy.leases()) == ([], 0)
+    busy.run(write_page, lease=LONG)
+    assert sorted(busy.landed()) == list(range(20))

@@ -1,0 +1,96 @@
+"""What SQLite alone does: whom it locks out, and which of its errors pass."""
+
+import sqlite3
+import time
+from contextlib import closing
+
+import pytest
+from harness.published import published
+from harness.shop import write
+from sqlalchemy import create_engine, event, text
+from sqlalchemy.exc import DBAPIError
+
+from zeroeventhub import FIRST
+from zeroeventhub.databases.errors import is_transient
+from zeroeventhub.settings import Capacity
+
+
+def test_locked_sqlite_is_transient(sqlite_url):
+    """A database that another one writes to is free later."""
+    engine = create_engine(sqlite_url, connect_args={"timeout": 0.01})
+    with engine.connect() as writer, engine.connect() as other:
+        writer.exec_driver_sql("BEGIN IMMEDIATE")
+        with pytest.raises(DBAPIError) as raised:
+            other.execute(text("CREATE TABLE t (id INTEGER PRIMARY KEY)"))
+    engine.dispose()
+    assert is_transient(raised.value)
+
+
+@pytest.mark.slow
+def test_deadline_is_for_each_statement(sqlite):
+    """Statements that are each in time may take longer together, by the clock that SQLite lacks."""
+    feed = published(sqlite, Capacity(statement_seconds=1.0))
+    write(sqlite, 3_000)
+    feed.info()
+    waits = []
+
+    @event.listens_for(sqlite, "before_cursor_execute")
+    def wait(connection, cursor, statement, *_):
+        if ".data" in statement:
+            waits.append(time.sleep(0.4))
+
+    assert len(feed.read(0, FIRST, 3_000).events) == 3_000
+    assert len(waits) >= 3
+
+
+def test_reader_of_sqlite_locks_nothing_between_statements(sqlite):
+    """In a journal mode in which readers lock writers out, a writer that does not wait at all can
+    write between any two statements of a reader, at the head and elsewhere.
+    """
+    feed = published(sqlite)
+    writes = []
+
+    @event.listens_for(sqlite, "before_cursor_execute")
+    def write_beside(connection, *_):
+        with closing(sqlite3.connect(sqlite.url.database, timeout=0)) as own:
+            own.execute("INSERT INTO orders (data) VALUES ('{}')")
+            own.commit()
+        writes.append(own)
+
+    cursor = FIRST
+    for _ in range(3):
+        feed.head()
+        cursor = feed.read(0, cursor, 2).cursor
+        feed.lag(0, cursor)
+    event.remove(sqlite, "before_cursor_execute", write_beside)
+    assert len(writes) > 20
+
+
+def test_check_recommends_the_journal_that_does_not_lock(sqlite):
+    """A check warns of a journal mode in which readers and writers wait for each other."""
+    feed = published(sqlite)
+    (found,) = [one for one in feed.check() if one.subject == "journal"]
+    assert (found.level, found.statement) == ("warning", "PRAGMA journal_mode = WAL")
+    with sqlite.connect() as connection:
+        connection.exec_driver_sql(found.statement)
+    assert [one for one in feed.check() if one.subject == "journal"] == []
+
+
+PASSING = "BUSY_RECOVERY BUSY_SNAPSHOT LOCKED_SHAREDCACHE PROTOCOL"
+STAYING = (
+    "IOERR IOERR_READ IOERR_LOCK IOERR_BLOCKED READONLY FULL ERROR CANTOPEN CORRUPT_VTAB NOTADB "
+    "CONSTRAINT_UNIQUE INTERRUPT"
+)
+
+
+def of_code(code):
+    """Make an error of SQLite."""
+    error = sqlite3.OperationalError("It is locked.")
+    error.sqlite_errorcode = getattr(sqlite3, f"SQLITE_{code}")
+    return error
+
+
+def test_code_of_an_error_tells_whether_it_passes():
+    """A code that passes is transient, whatever its details, and any other one stays."""
+    found = [code for code in f"{PASSING} {STAYING}".split() if is_transient(of_code(code))]
+    assert " ".join(found) == PASSING

@@ -1,0 +1,32 @@
+"""The port of a feed: its sync and its async form are the same."""
+
+from inspect import getmembers, isfunction, signature
+
+import pytest
+
+from zeroeventhub.feed import AsyncExtendedFeed, AsyncFeed, ExtendedFeed, Feed
+
+
+def methods(port):
+    """The public methods of a port, with what they take and return."""
+    found = getmembers(port, isfunction)
+    return {name: signature(method) for name, method in found if not name.startswith("_")}
+
+
+@pytest.mark.parametrize(
+    ("port", "async_port"), [(Feed, AsyncFeed), (ExtendedFeed, AsyncExtendedFeed)]
+)
+def test_async_port_is_the_sync_one(port, async_port):
+    """Both forms of a port have the same methods, with the same parameters and results."""
+    assert methods(port) == methods(async_port)
+
+
+def test_extended_feed_is_a_feed():
+    """What a feed with extensions must take is what every feed takes, and more by name."""
+    plain = methods(Feed)["read"].parameters
+    extended = methods(ExtendedFeed)["read"].parameters
+    assert [*extended][: len(plain)] == [*plain]
+    more = [*extended.values()][len(plain) :]
+    assert {(one.kind, one.default is one.empty) for one in more} == {
+        (one.KEYWORD_ONLY, False) for one in more
+    }
