@@ -19,12 +19,7 @@ from zeroeventhub.consumer.steps import (
     Redeliver,
     Step,
 )
-from zeroeventhub.errors import (
-    Fenced,
-    StoreUnavailable,
-    TokenChanged,
-    ZeroEventHubError,
-)
+from zeroeventhub.errors import Fenced, StoreUnavailable, TokenChanged, ZeroEventHubError
 from zeroeventhub.protocol import CAUGHT_UP, WAIT
 
 __all__ = [

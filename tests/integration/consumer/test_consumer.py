@@ -213,23 +213,6 @@ def test_everything_takes_effect_once_at_last(either_shop):
 # What is refused.
 
 
-@pytest.mark.parametrize(
-    ("options", "complaint"),
-    [
-        ({"name": ""}, "name"),
-        ({"lanes": 0}, "lanes is 1 or more"),
-        ({"lease": float("inf")}, "above 0"),
-        ({"identity": "id"}, "identity is a function"),
-    ],
-)
-def test_option_that_cannot_work_is_refused(sqlite, options, complaint):
-    """What is out of its range is refused before anything is read, by both consumers."""
-    options = {"name": NAME, **options}
-    for consumer in (Consumer, AsyncConsumer):
-        with pytest.raises(ConfigurationError, match=complaint):
-            consumer(None, CursorStore(sqlite), **options)
-
-
 def test_database_in_memory_is_refused_by_a_run():
     """A connection that all threads would share is refused."""
     memory = Consumer(None, CursorStore(create_engine("sqlite://")), NAME)

@@ -13,17 +13,9 @@ from harness.stores import new_store
 from harness.waiting import until
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from zeroeventhub import (
-    AsyncClient,
-    AsyncConsumer,
-    Client,
-    Consumer,
-    CursorStore,
-)
+from zeroeventhub import AsyncClient, AsyncConsumer, Client, Consumer, CursorStore
 from zeroeventhub.consumer import progress
-from zeroeventhub.errors import (
-    Forbidden,
-)
+from zeroeventhub.errors import Forbidden
 
 
 @pytest.fixture

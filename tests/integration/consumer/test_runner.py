@@ -5,13 +5,7 @@ import threading
 
 import httpx
 import pytest
-from harness.deliveries import (
-    Seen,
-    event,
-    filled,
-    write_page,
-    write_page_async,
-)
+from harness.deliveries import Seen, event, filled, write_page, write_page_async
 from harness.waiting import DEADLINE, until
 
 from zeroeventhub import AsyncClient

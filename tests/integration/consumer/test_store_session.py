@@ -3,18 +3,11 @@
 import time
 
 import pytest
-from harness.deliveries import (
-    LONG,
-    event,
-    filled,
-    write_page,
-)
+from harness.deliveries import LONG, event, filled, write_page
 from harness.statements import execute, scalars
 from sqlalchemy import text
 
-from zeroeventhub import (
-    LAST,
-)
+from zeroeventhub import LAST
 from zeroeventhub.errors import ConfigurationError, Halted
 
 DAY = 86400.0

@@ -7,24 +7,13 @@ import pytest
 from harness import readers
 from harness.log import connected
 from harness.published import published
-from harness.registered import (
-    age,
-    fill,
-    heard,
-    served,
-    source,
-)
+from harness.registered import age, fill, heard, served, source
 from harness.shop import orders, write
 from harness.statements import execute
 from harness.trimmed import numbers, of_another_event, position_of, trim
 from sqlalchemy import event, update
 
-from zeroeventhub import (
-    FIRST,
-    LAST,
-    Principal,
-    bearer_tokens,
-)
+from zeroeventhub import FIRST, LAST, Principal, bearer_tokens
 from zeroeventhub.archive import Archive
 from zeroeventhub.errors import (
     BadCursor,

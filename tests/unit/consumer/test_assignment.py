@@ -1,23 +1,11 @@
 """Which partitions are read, in which order, and which layouts cannot be."""
 
 import pytest
-from harness.followed import (
-    FAMILY,
-    TWO,
-    World,
-    delivered,
-    follow,
-)
+from harness.followed import FAMILY, TWO, World, delivered, follow
 
 from zeroeventhub import Partition
-from zeroeventhub.consumer.steps import (
-    Fetch,
-    Load,
-)
-from zeroeventhub.errors import (
-    ConfigurationError,
-    ProtocolError,
-)
+from zeroeventhub.consumer.steps import Fetch, Load
+from zeroeventhub.errors import ConfigurationError, ProtocolError
 
 
 def test_child_waits_until_its_parent_is_drained():

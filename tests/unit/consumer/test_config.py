@@ -2,10 +2,8 @@
 
 import pytest
 
-from zeroeventhub.consumer.config import Failures
-from zeroeventhub.errors import (
-    ConfigurationError,
-)
+from zeroeventhub import AsyncConsumer, Consumer, CursorStore, Failures
+from zeroeventhub.errors import ConfigurationError
 
 
 @pytest.mark.parametrize("options", [{"tries": 0}, {"then": "ignore"}, {"hold_back": True}])
@@ -13,3 +11,20 @@ def test_failures_that_cannot_be_are_refused(options):
     """There is at least one try, two ways to go on, and nothing to hold back where all halts."""
     with pytest.raises(ConfigurationError):
         Failures(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"name": ""}, "name"),
+        ({"lanes": 0}, "lanes is 1 or more"),
+        ({"lease": float("inf")}, "above 0"),
+        ({"identity": "id"}, "identity is a function"),
+    ],
+)
+def test_option_that_cannot_work_is_refused(sqlite, options, complaint):
+    """What is out of its range is refused before anything is read, by both consumers."""
+    options = {"name": "billing", **options}
+    for consumer in (Consumer, AsyncConsumer):
+        with pytest.raises(ConfigurationError, match=complaint):
+            consumer(None, CursorStore(sqlite), **options)

@@ -3,26 +3,11 @@
 import random
 
 import pytest
-from harness.followed import (
-    ONE,
-    World,
-    follow,
-    leased,
-    of_kind,
-    read,
-)
+from harness.followed import ONE, World, follow, leased, of_kind, read
 
 from zeroeventhub import Event, Page
-from zeroeventhub.consumer.steps import (
-    Discover,
-    Fetch,
-    Pause,
-)
-from zeroeventhub.errors import (
-    ProtocolError,
-    Unavailable,
-    Unreachable,
-)
+from zeroeventhub.consumer.steps import Discover, Fetch, Pause
+from zeroeventhub.errors import ProtocolError, Unavailable, Unreachable
 
 
 def pauses(count, error):

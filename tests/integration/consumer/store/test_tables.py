@@ -2,21 +2,11 @@
 
 import pytest
 from harness.statements import execute
-from harness.stores import (
-    NAME,
-    beside,
-    cursor,
-    load,
-    move,
-    new_store,
-    outcome,
-)
+from harness.stores import NAME, beside, cursor, load, move, new_store, outcome
 from sqlalchemy import MetaData, column, create_engine, inspect, table, text
 
 from zeroeventhub import CursorStore, cursor_tables
-from zeroeventhub.errors import (
-    ConfigurationError,
-)
+from zeroeventhub.errors import ConfigurationError
 
 
 def test_tables_are_created_by_many_at_once(database_url):
