@@ -107,6 +107,6 @@ PLANTED = (
         "databases/sqlite.py",
         "            deadline = monotonic() + self._seconds\n",
         "            deadline = min(deadline, monotonic() + self._seconds)\n",
-        (f"{_DATABASES}/test_read_only.py", "-k", "each_statement"),
+        (f"{_DATABASES}/test_sqlite.py", "-k", "each_statement"),
     ),
 )

@@ -13,6 +13,7 @@ _CHANGED = ("tests/integration/archive/test_group.py", "-k", "byte_that_was_chan
 _MANIFEST = "tests/integration/archive/test_manifest.py"
 _ERASING = ("tests/integration/archive/test_writing.py",)
 _LOG = ("tests/integration/event_log/test_log.py", "-k", "sqlite")
+_LOG_TABLE = ("tests/integration/event_log/test_log_table.py", "-k", "sqlite")
 
 PLANTED = (
     Planted(
@@ -177,7 +178,7 @@ PLANTED = (
         "event_log/keyed_table.py",
         "            if not is_duplicate(error):\n                raise\n",
         "",
-        _LOG,
+        _LOG_TABLE,
     ),
     Planted(
         "an id that comes again says the same of its key",

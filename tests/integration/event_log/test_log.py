@@ -5,9 +5,10 @@ from itertools import product
 
 import pytest
 import sqlalchemy as sa
-from harness.appended import append, batch, made, published
+from harness.appended import append, batch, ids, made, published
 
 from zeroeventhub import FIRST, EventLog, Layout, NewEvent
+from zeroeventhub.errors import IdReused
 from zeroeventhub.partitions import key_hash
 
 DATABASES = ["sqlite", "postgresql", "mariadb"]
@@ -69,3 +70,15 @@ def test_log_of_partitions_that_have_changed(any_engine):
         assert {layout.partition_of(key) for key in keys} <= {partition.id}
         found += len(events)
     assert found == 15
+
+
+def test_id_of_another_event_is_refused(engine, log):
+    """An id with another type, key or data is refused, and the transaction appends nothing."""
+    append(engine, log, batch(2))
+    known = batch(1)[0]
+    said = {"type": known.type, "data": known.data, "key": known.key, "id": known.id}
+    changes = [{"type": "paid"}, {"data": {"n": 1}}, {"key": "other"}, {"key": None}]
+    for change, size in product(changes, (1, 4)):
+        with pytest.raises(IdReused, match="'e0'"), engine.begin() as connection:
+            log.append(connection, [*batch(size - 1, first=10), NewEvent(**(said | change))])
+        assert ids(engine, log) == ["e0", "e1"]

@@ -3,7 +3,6 @@
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from itertools import product
 
 import pytest
 import sqlalchemy as sa
@@ -14,7 +13,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 
 from zeroeventhub import EventLog, NewEvent
-from zeroeventhub.errors import ConfigurationError, IdReused, StoreUnavailable
+from zeroeventhub.errors import ConfigurationError, StoreUnavailable
 
 
 @pytest.mark.parametrize("size", [1, 5])
@@ -42,18 +41,6 @@ def test_long_batch_that_comes_again_in_part_is_there_once(any_engine):
     append(any_engine, log, batch(1_300)[::-1])
     append(any_engine, log, batch(1_301))
     assert sorted(ids(any_engine, log)) == sorted(f"e{n}" for n in range(1_301))
-
-
-def test_id_of_another_event_is_refused(engine, log):
-    """An id with another type, key or data is refused, and the transaction appends nothing."""
-    append(engine, log, batch(2))
-    known = batch(1)[0]
-    said = {"type": known.type, "data": known.data, "key": known.key, "id": known.id}
-    changes = [{"type": "paid"}, {"data": {"n": 1}}, {"key": "other"}, {"key": None}]
-    for change, size in product(changes, (1, 4)):
-        with pytest.raises(IdReused, match="'e0'"), engine.begin() as connection:
-            log.append(connection, [*batch(size - 1, first=10), NewEvent(**(said | change))])
-        assert ids(engine, log) == ["e0", "e1"]
 
 
 def test_refusal_of_the_database_stays_what_it_is(engine):
