@@ -74,7 +74,7 @@ PLANTED = (
         "publisher/ordering/postgresql_gated.py",
         """        number = last_number(sequence, connection)
         name = {"table": quoted_name(connection, self._table)}
-        # In this order: a writer that comes in between has drawn nothing at or below the number.
+        # In this order: a writer that arrives in between draws only numbers above this one.
         marks = connection.scalars(_MARKS, name).all()
 """,
         """        name = {"table": quoted_name(connection, self._table)}

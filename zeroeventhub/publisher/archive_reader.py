@@ -1,8 +1,8 @@
-"""What a feed's archive answers: the events at or below a boundary, before the table is asked.
+"""Read the events at or below a boundary from a feed's archive instead of its table.
 
-A question about a feed goes to its table, through a connection of the host's. Nothing is fetched
-from an archive meanwhile: where a part of it is needed that is not at hand, the question ends with
-`NotAtHand`, the connection is given back, the part is fetched, and the question is asked again.
+A query on a feed holds one of the host's database connections, and must not fetch from the archive
+while it does. If it needs a part of the archive that is not in memory, it raises `NotAtHand`; the
+caller returns the connection, fetches the part, and runs the query again.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["ArchiveReader", "ArchivedPages", "SegmentPlace"]
 
 SEGMENTS = 64
-"""How many segments are searched for one question, at most; of more only their sizes count."""
+"""How many segments one query reads at most; of further ones it uses only their sizes."""
 
 GROUPS = 16
 """How many row groups are searched for an id, at most."""
@@ -41,12 +41,12 @@ FILES = 100
 
 
 class GroupPlace(NamedTuple):
-    """Say where a row group is.
+    """Locate a row group.
 
     Attributes:
-        segment: it is in this one.
+        segment: the segment that holds it.
         footer: that segment's index.
-        number: the group's, there.
+        number: the group's number within the segment.
     """
 
     segment: "Segment"
@@ -55,18 +55,18 @@ class GroupPlace(NamedTuple):
 
     @property
     def entry(self) -> "GroupEntry":
-        """Return what describes the group."""
+        """Return the footer's entry for the group."""
         return self.footer.entries[self.number]
 
 
 class SegmentPlace(NamedTuple):
-    """Say which events of a segment were asked for.
+    """Name the events of a segment that a reader needs.
 
     Attributes:
-        segment: it.
-        after: the position after which they begin.
+        segment: the segment.
+        after: the position after which the events begin.
         upto: the position at which they end.
-        cursor: stands there.
+        cursor: the cursor at that position.
     """
 
     segment: "Segment"
@@ -77,13 +77,13 @@ class SegmentPlace(NamedTuple):
 
 @dataclass
 class ArchivedPages:
-    """Hold pages as far as they are in an archive.
+    """Hold the pages, whole or begun, that an archive has.
 
     Attributes:
-        pages: those that are whole.
+        pages: the whole ones.
         begun: the beginning of the next one, which the table continues; None if no more are wanted.
         after: the position after which the table is read.
-        looked_at: how many rows were looked at for what is begun, if only some were chosen.
+        looked_at: how many rows were examined for the begun page, if types are filtered.
     """
 
     pages: list[Stretch]
@@ -93,19 +93,19 @@ class ArchivedPages:
 
 
 class ArchiveReader:
-    """Find events in an archive, in what is at hand; `NotAtHand` asks for the rest.
+    """Find events in the parts of an archive in memory; `NotAtHand` names a part to fetch.
 
     Args:
-        archive: holds them.
-        feed: the digest by which the archive knows the feed.
-        partitions: those that events may be in.
+        archive: the archive.
+        feed: the digest by which the archive identifies the feed.
+        partitions: the feed's partitions.
     """
 
     def __init__(self, archive: "Archive", feed: str, partitions: Collection[int]) -> None:
         self.archive = archive
         self._partitions = partitions
         self._reached = 0
-        # A question has a connection of its own, and one boundary.
+        # Each query has its own connection, and keeps one boundary although `reach` may raise it.
         self._boundaries: WeakKeyDictionary[Connection, int] = WeakKeyDictionary()
         self.feed = feed
 
@@ -115,23 +115,23 @@ class ArchiveReader:
         return self.archive.erasable
 
     def boundary(self, connection: Connection) -> int:
-        """Return the position up to which a question is answered from the archive.
+        """Return the position up to which a query reads the archive.
 
         Args:
-            connection: that of the question.
+            connection: the query's.
         """
         return self._boundaries.setdefault(connection, self._reached)
 
     def has_lost(self, connection: Connection, trimmed: int, position: int) -> bool:
-        """Tell whether events are gone that a question has looked for.
+        """Return whether events that a query needs were trimmed and are not in the archive.
 
         Args:
-            connection: that of the question.
+            connection: the query's.
             trimmed: the position up to which the table has been trimmed by now.
-            position: the lowest one that was asked about.
+            position: the lowest position that the query needs.
 
         Raises:
-            NotAtHand: they are in the archive: ask again, and they are looked for there.
+            NotAtHand: the archive has them: the query has to run again, and reads them there.
         """
         if trimmed <= self.boundary(connection) or position > trimmed:
             return False
@@ -140,10 +140,10 @@ class ArchiveReader:
         raise NotAtHand(partial(self.reach, trimmed))
 
     def holds(self, position: int) -> bool:
-        """Tell whether the archive is known to have all up to a position.
+        """Return whether the archive is known to have all events up to a position.
 
         Raises:
-            NotAtHand: there may be a newer manifest, which has it.
+            NotAtHand: a newer manifest may exist that has them.
         """
         if self.archive.manifest.sealed >= position:
             return True
@@ -152,7 +152,7 @@ class ArchiveReader:
         return False
 
     def reach(self, position: int) -> None:
-        """Let later questions be answered from the archive up to a position."""
+        """Let later queries read the archive up to a position."""
         self._reached = max(self._reached, position)
 
     def cursor_at_end(self, position: int) -> str | None:
@@ -163,7 +163,7 @@ class ArchiveReader:
         return known.segments[index].last if ends else None
 
     def segments(self, after: int, until: int) -> list["Segment"]:
-        """Return the segments that have positions above one and not above another, in order."""
+        """Return the segments that overlap the positions in (after, until], in order."""
         if after >= until:
             return []
         return [*takewhile(lambda one: one.after < until, self._segments(after))]
@@ -175,13 +175,13 @@ class ArchiveReader:
         until: int,
         wanted: Callable[["Segment"], bool] = lambda _segment: True,
     ) -> Iterator[GroupPlace]:
-        """Yield the row groups of a partition that have places above one and not above another.
+        """Yield the row groups of a partition that overlap the positions in (after, until].
 
         Args:
             partition: the partition; None for all of them, one after the other in each segment.
-            after: a position.
-            until: another.
-            wanted: whether a segment is looked into.
+            after: the position before the range.
+            until: the last position of the range.
+            wanted: whether to read a segment.
         """
         for segment in self.segments(after, until):
             if not wanted(segment):
@@ -206,12 +206,12 @@ class ArchiveReader:
         return found
 
     def row_at(self, position: int) -> Row | None:
-        """Return the row at a position, of whatever partition."""
+        """Return the row at a position, in any partition."""
         segment = next(self._segments(position - 1), None)
         if segment is None or segment.after >= position:
             return None
         footer = self._footer(segment)
-        # A reader that has just read a page asks for its end, which is in what was read.
+        # After a page has been read, its last row is wanted, and that row's group is in memory.
         for number, entry in enumerate(footer.entries):
             if entry.first <= position <= entry.last:
                 held: Group | None = self.archive.held(segment, number)
@@ -221,7 +221,7 @@ class ArchiveReader:
         return row if row is not None and row[0] == position else None
 
     def row_below(self, position: int) -> Row | None:
-        """Return the last row at or below a position, of whatever partition."""
+        """Return the last row at or below a position, in any partition."""
         known = self._known()
         for segment in reversed(known.segments[: known.at(position) + 1]):
             row = self._row_below(segment, self._footer(segment), position)
@@ -250,16 +250,16 @@ class ArchiveReader:
         return group.positions[index], group.event(index)
 
     def _segments(self, after: int) -> Iterator["Segment"]:
-        """Yield the segments that have positions above one, in order."""
+        """Yield the segments that have positions above `after`, in order."""
         known = self._known()
         yield from known.segments[known.at(after + 1) :]
 
     def _known(self) -> "Manifest":
-        """Return a manifest that is new enough, of this feed.
+        """Return the manifest, after a check of its age and of the feed that it belongs to.
 
         Raises:
             NotAtHand: it has to be fetched first.
-            ConfigurationError: the archive is of another feed.
+            ConfigurationError: the archive belongs to another feed.
         """
         if self.archive.is_stale:
             raise NotAtHand(self.archive.refresh)
@@ -273,20 +273,20 @@ class ArchiveReader:
         if strays := [one for one in found.partitions if one not in self._partitions]:
             raise ConfigurationError(
                 f"The archive has events of partition {strays[0]}, which the feed does not have: "
-                "its partitions were others when it was sealed. Seal it into a new archive."
+                "it had different partitions when it was sealed. Seal it into a new archive."
             )
         return found
 
     def pages(
         self, connection: Connection, request: ReadRequest, *, room: int, window: int
     ) -> ArchivedPages:
-        """Read pages; each ends where it would end if all of its events were in the table.
+        """Read pages; each ends where it would end if the table had all of its events.
 
         Args:
-            connection: that of the question.
-            request: what they are to hold.
-            room: how many bytes a page holds, unless a single event is larger.
-            window: how many rows a page looks at in search of events of some types.
+            connection: the query's.
+            request: the range, types and size of the pages.
+            room: bytes that a page may hold; a single larger event still gets its page.
+            window: how many rows a page may examine to find events of the requested types.
         """
         boundary = self.boundary(connection)
         after, end, pages = request.after, min(boundary, request.until), list[Stretch]()
@@ -309,10 +309,11 @@ class ArchiveReader:
     def count(
         self, connection: Connection, partition: int, events: int, *, after: int, until: int
     ) -> tuple[int, int, int]:
-        """Count events, up to so many.
+        """Count events, up to a number of them.
 
         Returns:
-            The position of the last one, how many they are, and where the table goes on.
+            The position of the last one counted, the count, and the position after which the table
+            has the rest.
         """
         boundary = self.boundary(connection)
         position, found, end = after, 0, min(boundary, until)
@@ -333,10 +334,11 @@ class ArchiveReader:
     def measure(
         self, connection: Connection, partition: int, *, after: int, until: int, most: int
     ) -> tuple[int, int, datetime | None, int]:
-        """Count places and events, until there are more places than so many.
+        """Count places and events, until the places are more than `most`.
 
         Returns:
-            How many there are, the time of the first event, and where the table goes on.
+            Both counts, the time of the first event, and the position after which the table has
+            the rest.
         """
         boundary = self.boundary(connection)
         places, events, end = 0, 0, min(boundary, until)
@@ -356,7 +358,7 @@ class ArchiveReader:
         return places, events, first, max(after, boundary)
 
     def first_since(self, partition: int | None, moment: datetime, end: int) -> int | None:
-        """Return the first position of an event of a moment or later, up to an end."""
+        """Return the first position, up to `end`, of an event of a moment or later."""
         found: list[int] = []
         for place in self.groups(
             partition, 0, end, lambda one: one.latest is not None and one.latest >= moment
@@ -373,10 +375,10 @@ class ArchiveReader:
     def last_of(
         self, event_id: str, partition: int, end: int, types: TypeFilter | None
     ) -> int | None:
-        """Return the position of the last event of an id, searching back from an end.
+        """Return the position of the last event with an id, searching backwards.
 
         Raises:
-            Trimmed: there may be one, too far back to be searched for.
+            Trimmed: the search gave up before the beginning, where the event may be.
         """
         searched = 0
         segments = self.segments(0, end)
@@ -399,7 +401,7 @@ class ArchiveReader:
         return None
 
     def parts(self, partition: int, after: int, end: int) -> list[Part]:
-        """Return how many rows there are, and where: by groups, or by segments if they are many."""
+        """Return the number of rows by row group, or by segment if the segments are many."""
         segments = self.segments(after, end)
         if len(segments) > SEGMENTS:
             partitions = len(self._partitions)
@@ -427,16 +429,16 @@ class ArchiveReader:
 
     @property
     def is_shared(self) -> bool:
-        """Tell whether readers reach the archive's files themselves."""
+        """Return whether readers can read the archive's files themselves."""
         return self.archive.is_shared
 
     def files(self, after: int, until: int, stop: Place | None) -> list[SegmentPlace]:
-        """Return the first files of the events between two positions.
+        """Return the first files that hold the events in (after, until].
 
         Args:
-            after: a position.
-            until: another.
-            stop: where the reader wants to stop, if anywhere.
+            after: the position before the range.
+            until: the last position of the range.
+            stop: where the reader stops; None to read on to the end.
         """
         return list(islice(self._files(after, until, stop), FILES))
 
@@ -453,11 +455,11 @@ class ArchiveReader:
             yield SegmentPlace(segment, low, high, cursor)
 
     def named(self, start: str, files: list[SegmentPlace]) -> Segments:
-        """Name files to their reader, without a connection: the store may be asked to sign.
+        """Return the files' URLs. Needs no connection: the store may have to sign each URL.
 
         Args:
             start: the cursor after which their events begin.
-            files: what is in which.
+            files: the events that each file contributes.
         """
         url = self.archive.url
         parts = tuple(
@@ -471,9 +473,9 @@ class _PageReader:
     """Read a page from the row groups of an archive, one after the other.
 
     Args:
-        request: what the page is to hold.
-        room: how many bytes.
-        window: how many rows it looks at in search of events of some types.
+        request: the range, types and size of the page.
+        room: bytes that the page may hold.
+        window: how many rows the page may examine to find events of the requested types.
     """
 
     def __init__(self, request: ReadRequest, room: int, window: int) -> None:
@@ -482,17 +484,17 @@ class _PageReader:
         self._room = room
         self._window = window
         self.looked_at = 0
-        """How many rows were looked at, if only some were chosen."""
+        """How many rows were examined, if types are filtered."""
         self.is_done = False
         """Whether the page ends here."""
 
     def take(self, group: "Group", start: int, stop: int) -> None:
-        """Take rows of a group, those of some types if any are named."""
+        """Add the rows of a group that have the requested types."""
         types = self._request.types
         if types is None:
             self._take(group, range(start, stop))
             return
-        # No more rows are looked at than a page may look at in search of its events.
+        # A filtered page that finds few events must still end: it examines `window` rows at most.
         stop = min(stop, start + self._window - self.looked_at)
         self.looked_at += stop - start
         is_seen = self.looked_at == self._window
@@ -502,7 +504,7 @@ class _PageReader:
         self.is_done = self.is_done or is_seen
 
     def _take(self, group: "Group", rows: Sequence[int]) -> None:
-        """Take rows of a group, as many as the page has room for."""
+        """Add rows of a group, as many as the page has room for."""
         stretch, limit = self.stretch, self._request.limit
         taken = rows[: limit - stretch.rows]
         fitting = group.fitting(taken, self._room - stretch.size)

@@ -55,12 +55,12 @@ def build(
     """Build a feed.
 
     Args:
-        defined: what the feed is.
-        engine: to its database.
-        capacity: how much the feed takes of it.
+        defined: the feed's definition.
+        engine: connects to its database.
+        capacity: how many connections and seconds the feed may use.
 
     Raises:
-        ConfigurationError: events of this database cannot be put in a safe order.
+        ConfigurationError: the feed's ordering does not work with this database.
     """
     ordering = defined.ordering(engine.dialect.name)
     database = database_of(engine)
@@ -160,7 +160,7 @@ def build(
 def _searched_by(
     source: Source, column: ColumnElement[Any] | None, *, alike: bool = False
 ) -> NearRows | None:
-    """Find events by a column of theirs, in one partition or in all of them alike."""
+    """Build the search for events by one of their columns, in one partition or in all of them."""
     if column is None:
         return None
     if source.events is not None:
@@ -169,7 +169,7 @@ def _searched_by(
 
 
 def _type_condition(defined: Definition, database: Database) -> TypeCondition | None:
-    """Return what filters events by type, if their rows say it."""
+    """Return the SQL condition on an event's type, if the feed has a type column."""
     kind = defined.attributes.get("type")
     default = defined.envelope.type if defined.envelope else ""
     if kind is None and not default:
@@ -180,7 +180,7 @@ def _type_condition(defined: Definition, database: Database) -> TypeCondition | 
 
 
 def _archive_reader(defined: Definition, source: Source) -> ArchiveReader | None:
-    """Return the feed's archive as its readers see it, if it has one."""
+    """Return the reader of the feed's archive, if it has one."""
     if defined.archive is None:
         return None
     parts = [defined.events.table.fullname, defined.scheme, defined.mapper.recipe]
@@ -193,7 +193,7 @@ def _archive_reader(defined: Definition, source: Source) -> ArchiveReader | None
 
 
 def _key_query(defined: Definition, source: Source, page_bytes: int) -> KeyQuery | None:
-    """Return what reads the events of a key, if they have versions that are shown."""
+    """Return the query for the events of a key, if the feed shows their versions."""
     version = defined.version
     if version is None or not defined.shows_keys:
         return None
@@ -228,7 +228,7 @@ def _needed_indexes(
 
 
 def _extensions(defined: Definition, source: Source, types: TypeCondition | None) -> frozenset[str]:
-    """Return what discovery announces."""
+    """Return the extensions that the feed announces in its description."""
     time = defined.events.time
     has_time = isinstance(getattr(time, "type", None), DateTime)
     given = {
@@ -238,7 +238,7 @@ def _extensions(defined: Definition, source: Source, types: TypeCondition | None
         COMPACTED: defined.compaction is not None,
         CURSOR_OF_TIME: has_time or (time is None and source.given_at is not None),
         SEGMENTS: defined.archive is not None and defined.archive.is_shared,
-        ARROW: False,  # the server announces it, which makes Arrow of pages
+        ARROW: False,  # the server converts pages to Arrow, and announces it
     }
     return frozenset(name for name in EXTENSIONS if given.get(name, True))
 
@@ -246,7 +246,7 @@ def _extensions(defined: Definition, source: Source, types: TypeCondition | None
 def _compactor(
     defined: Definition, reader: Reader, source: Source, marks: MarkTable, trimmer: Trimmer
 ) -> Compactor | None:
-    """Return what keeps the last event of each key, if the feed says that it does."""
+    """Return the compactor, if the feed is declared as compacted."""
     if defined.compaction is None:
         return None
     tombstone = defined.compaction.tombstone
@@ -264,9 +264,9 @@ def _compactor(
 def _grow(
     reader: Reader, pages: PageQuery, checkup: Checkup, marks: MarkTable | None, count: int
 ) -> None:
-    """Give a feed more partitions; each part is assigned its own, as other threads may read it."""
+    """Give a feed more partitions, by whole assignments: other threads read these attributes."""
     checkup.partitions = pages.ids = range(count)
     if marks is not None:
         marks.partitions = range(count)
-    # Last: with the new token consumers ask for the new partitions.
+    # Last: as soon as consumers see the new token, they request the new partitions.
     reader.info = replace(FeedInfo.of(count), extensions=reader.info.extensions)

@@ -1,4 +1,4 @@
-"""A table's feed bound to an engine, sync or async: what a program asks of it, and does to it."""
+"""A table's feed bound to a sync or async engine: the methods that a program calls."""
 
 import asyncio
 import time
@@ -45,10 +45,10 @@ _Part = TypeVar("_Part")
 
 
 class Method(Generic[_Given, _Answer]):
-    """Be a method of bound feeds: plain with a sync engine, a coroutine with an async one.
+    """Descriptor of a bound feed's method: plain with a sync engine, a coroutine with an async one.
 
     Args:
-        steps: what it does.
+        steps: the method's generator of steps.
     """
 
     def __init__(self, steps: Callable[Concatenate[Any, _Given], Steps[_Answer]]) -> None:
@@ -74,7 +74,7 @@ class Method(Generic[_Given, _Answer]):
 def question(
     ask: Callable[Concatenate[Reader, Connection, _Given], _Answer],
 ) -> Method[_Given, _Answer]:
-    """Return the method that asks a feed's reader something."""
+    """Return the feed's method that calls one of its reader's."""
 
     def asked(
         feed: "_Feed", /, *arguments: _Given.args, **options: _Given.kwargs
@@ -86,16 +86,16 @@ def question(
 
 
 class _Feed:
-    """Hold the parts of a feed, and what is done with them whatever the engine.
+    """Hold the parts of a feed, and the methods that sync and async engines share.
 
     Args:
         engine: reads and changes the feed's table.
-        seconds: for a statement that reads.
-        reader: answers questions.
-        trimmer: trims the table; None where no mark says what was trimmed.
-        compactor: deletes what later events stand for; None where all events are kept.
-        registry: has the progress of consumers; None where that is not kept.
-        sealer: seals the table into an archive; None where there is none.
+        seconds: time limit of a statement that reads.
+        reader: reads the feed.
+        trimmer: trims the table; None for a feed without `retention`.
+        compactor: deletes events that a later one of their key replaces; None to keep them all.
+        registry: stores the progress of consumers; None for a feed without `progress`.
+        sealer: seals the table into an archive; None for a feed without one.
     """
 
     def __init__(
@@ -113,33 +113,33 @@ class _Feed:
         self._seconds = seconds
         self._session = database_of(engine).read_only(engine.dialect, seconds)
         self.reader = reader
-        """Answers questions, through connections."""
+        """Reads the feed through the connections that it is given."""
         self._trimmer = trimmer
         self._compactor = compactor
         self._registry = registry
         self._sealer = sealer
         self.fetches = True
-        """Whether missing parts of the archive are fetched; else NotAtHand is raised for them."""
+        """Whether to fetch missing parts of the archive; if not, NotAtHand is raised for them."""
 
     def without_fetching(self) -> Self:
-        """Return the same feed, which raises NotAtHand for what is missing of its archive."""
+        """Return a copy of the feed that raises NotAtHand for missing parts of its archive."""
         other = copy(self)
         other.fetches = False
         return other
 
     def on_commit(self, told: Callable[[], None]) -> None:
-        """Call back on every commit through the engine; see `ExtendedFeed.on_commit`."""
+        """Call a function at every commit through the engine; see `ExtendedFeed.on_commit`."""
         engine = getattr(self._engine, "sync_engine", self._engine)
         event.listen(engine, "commit", lambda _connection: told())
 
     @property
     def has_open_digests(self) -> bool:
-        """Tell whether everybody can make the digest that a cursor holds of an event."""
+        """Return whether cursors have no secret, so that anyone can compute an event's digest."""
         return self.reader.has_open_digests
 
     @property
     def known_info(self) -> FeedInfo | None:
-        """Describe the feed, if the database need not be asked for it; see `info`."""
+        """The feed's description, or None if `info` has to query the database first."""
         return None if self.reader.checks.are_due else self.reader.info
 
     @Method
@@ -162,10 +162,10 @@ class _Feed:
     cursor_after = question(Reader.cursor_after)
     cursor_at = question(Reader.cursor_at)
 
-    if not TYPE_CHECKING:  # for the server, which finds methods by their names
+    if not TYPE_CHECKING:  # for the server, which looks up extension methods by name
 
         def __getattr__(self, name: str) -> Any:
-            """Return the method of an extension, by the reader's method of its name."""
+            """Return the method of an extension, which calls the reader's of the same name."""
             if name and name in {extension.method for extension in EXTENSIONS.values()}:
                 return question(getattr(Reader, name)).__get__(self, type(self))
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
@@ -178,9 +178,9 @@ class _Feed:
 
     @Method
     def check(self) -> Steps[list[Finding]]:
-        """Look at everything that the feed relies on in its database, and change nothing.
+        """Check everything that the feed relies on in its database, without changing it.
 
-        What is missing is among the findings, and not raised.
+        What is missing becomes a finding, not an exception.
 
         Raises:
             Unavailable: the database cannot answer just now.
@@ -195,7 +195,7 @@ class _Feed:
 
     @Method
     def segments(self, partition: int, cursor: str, *, stop: str | None = None) -> Steps[Segments]:
-        """Return the files in which events lie; see `ExtendedFeed.segments`."""
+        """Return the archive files that hold events; see `ExtendedFeed.segments`."""
         archive = self.reader.shared_archive
         found = yield from self.answer(
             lambda connection: self.reader.segments(connection, partition, cursor, stop)
@@ -212,20 +212,20 @@ class _Feed:
         sealed: int | Callable[[], int] | None = None,
         silence: timedelta = SILENCE,
     ) -> Steps[TrimPlan]:
-        """Say which events would be trimmed, and what holds it back; nothing is changed.
+        """Return which events `trim` would delete, and what limits that; change nothing.
 
         Args:
-            older_than: events that happened so long ago, if all before them did.
-            below: events below this position, or before this cursor.
-            sealed: events up to this position, which are kept elsewhere; or what returns it. If the
-                feed has an archive, what is not in that stays in any case.
-            silence: how long a consumer that registers its progress may be silent and still hold
-                events back; a minute at least. With an archive no consumer holds any back.
+            older_than: trim events older than this, up to the first that is younger.
+            below: trim events below this position, or before this cursor.
+            sealed: trim events up to this position, which are kept elsewhere; or a function that
+                returns it. Events that the feed's own archive lacks are never trimmed.
+            silence: how long after its last report a consumer that registers its progress still
+                keeps its unread events; a minute at least. A feed with an archive ignores it.
 
         Raises:
-            ConfigurationError: nothing is given, the feed has no `retention`, or its archive is
-                that of another feed.
-            Gone: its archive has another history than the table.
+            ConfigurationError: no argument is given, the feed has no `retention`, or its archive
+                belongs to another feed.
+            Gone: the archive and the table have different histories.
             Unavailable: the horizon is not known yet, or the archive's store did not answer.
         """
         bound = TrimBound(older_than=older_than, below=below, sealed=sealed, silence=silence)
@@ -242,17 +242,18 @@ class _Feed:
         rows: int = trimming.ROWS,
         told: Callable[[int, int], None] = lambda _events, _position: None,
     ) -> Steps[int]:
-        """Delete what a plan says from the table, in batches; return how many events are gone.
+        """Delete the events of a plan from the table, in batches; return how many were deleted.
 
-        Each is a transaction with the mark that says so: stop anywhere, and plan anew.
+        Each batch is one transaction that also moves the mark of what was trimmed. The caller may
+        stop between batches, and make a new plan.
 
         Args:
             plan: made by `plan_trim`.
             rows: how many events a batch deletes, at most.
-            told: is called after each batch with how many events are gone, and up to where.
+            told: called after each batch with the events deleted so far and the last position.
 
         Raises:
-            Unavailable: writers have kept what is to be deleted locked, however often it was tried.
+            Unavailable: writers kept the rows locked through all tries.
         """
         batch = _expect(self._trimmer, _NO_TRIMMER).batch(plan, rows)
         return (yield from delete_in_batches(batch, 0, told))
@@ -265,19 +266,20 @@ class _Feed:
         rows: int = compacting.ROWS,
         told: Callable[[int, int], None] = lambda _events, _position: None,
     ) -> Steps[int]:
-        """Delete events that a later one of their key follows; return how many.
+        """Delete events that have a later event of the same key; return how many.
 
-        Each batch is a transaction with the mark that says so: stop anywhere, and begin anew.
+        Each batch is one transaction that also moves the mark of what was compacted. The caller
+        may stop between batches, and start again.
 
         Args:
-            older_than: leave what happened later than so long ago; None to go up to the horizon.
-            rows: how many events a batch looks at, at most.
-            told: is called after each batch with how many events are gone, and up to where it
-                looked.
+            older_than: keep events younger than this; None to compact up to the horizon.
+            rows: how many events a batch examines, at most.
+            told: called after each batch with the events deleted so far and the last position
+                examined.
 
         Raises:
-            ConfigurationError: the feed does not say that it is compacted.
-            Unavailable: writers have kept what is to be deleted locked, however often it was tried.
+            ConfigurationError: the feed has no `compaction`.
+            Unavailable: writers kept the rows locked through all tries.
         """
         compactor = _expect(self._compactor, _NO_COMPACTION)
         span = yield from self.answer(lambda connection: compactor.span(connection, older_than))
@@ -293,21 +295,22 @@ class _Feed:
         least: int = 1,
         told: Callable[[int], None] = lambda _events: None,
     ) -> Steps[Sealed]:
-        """Write what is settled, and not in the feed's archive yet, into segments of it.
+        """Write the events up to the horizon that the archive lacks into new segments of it.
 
-        Any number of processes may do so at once, and any of them may die: what is in a segment is
-        in one, and the archive is whole at every moment.
+        Any number of processes may seal at once, and each may die at any step: every event is in
+        one segment only, and readers always see a complete archive.
 
         Args:
-            older_than: leave what happened later than so long ago; None to go up to the horizon.
+            older_than: leave out events younger than this; None to seal up to the horizon.
             segment_events: how many events a segment has at most.
-            segment_bytes: how much JSON it has, about, at most.
-            least: how many events are worth a segment; fewer wait until there are more.
-            told: is called now and then with how many events have been read.
+            segment_bytes: how many bytes of JSON it has at most, roughly.
+            least: the fewest events that make a segment; fewer stay in the table until there are
+                more.
+            told: called from time to time with how many events have been read.
 
         Raises:
-            ConfigurationError: the feed has no archive, or that of another feed.
-            Gone: the archive has another history than the table.
+            ConfigurationError: the feed has no archive, or the archive belongs to another feed.
+            Gone: the archive and the table have different histories.
             Unavailable: the database or the store did not answer; seal again.
         """
         options = SealOptions(
@@ -321,18 +324,18 @@ class _Feed:
 
     @Method
     def erase(self, *, ids: Collection[str] = (), keys: Collection[str] = ()) -> Steps[int]:
-        """Take events out of the feed's archive for good; return how many.
+        """Erase events from the feed's archive for good; return how many.
 
-        Their positions stay, so that all cursors do. What is still in the table is not touched, nor
-        what readers have kept: see docs/archive.md. Stopped anywhere, do it again.
+        Their positions remain, so every cursor stays valid. Rows in the table and copies that
+        readers made are not erased: see docs/archive.md. After an interruption, call it again.
 
         Args:
-            ids: of the events, as text.
-            keys: of more of them.
+            ids: erase the events with these ids, as text.
+            keys: erase the events of these keys as well.
 
         Raises:
-            ConfigurationError: the feed has no archive, or that of another feed, or no column of
-                what is given.
+            ConfigurationError: the feed has no archive, or the archive belongs to another feed, or
+                the feed has no column of ids or keys that were given.
             Unavailable: the archive's store did not answer.
         """
         sealer = _expect(self._sealer, _NO_ARCHIVE)
@@ -351,7 +354,7 @@ class _Feed:
 
     @Method
     def registered(self) -> Steps[list[Registered]]:
-        """Return how far consumers have said that they have come, by name and partition."""
+        """Return the progress that consumers have registered, by name and partition."""
         return (yield from self.answer(_expect(self._registry, _NO_PROGRESS).registered))
 
     @Method
@@ -360,23 +363,23 @@ class _Feed:
 
         Args:
             consumer: its name.
-            principal: who said how far it has come; None for every principal.
+            principal: the principal that registered the progress; None for every principal.
 
         Returns:
-            How many places of it were known.
+            How many registered partitions were deleted.
         """
         registry = _expect(self._registry, _NO_PROGRESS)
         forgotten: int = yield Query(lambda found: registry.forget(found, consumer, principal))
         return forgotten
 
     def answer(self, ask: Callable[[Connection], _Answer]) -> Steps[_Answer]:
-        """Ask something read-only; what it misses of the archive is fetched without a connection.
+        """Run a read-only query; fetch missing parts of the archive without holding a connection.
 
         Args:
-            ask: asks it.
+            ask: the query.
 
         Raises:
-            NotAtHand: something has to be fetched, and this feed does not.
+            NotAtHand: a part has to be fetched, and this feed does not fetch.
         """
         query = Query(partial(self._visit, ask))
         held: list[object] = []
@@ -392,10 +395,10 @@ class _Feed:
             keep(held, (yield Work(load)))
 
     def _visit(self, ask: Callable[[Connection], _Answer], connection: Connection) -> _Answer:
-        """Ask the database something, and give the connection back as it was."""
+        """Run a query read-only, after the checks that are due."""
         reader, checks = self.reader, self.reader.checks
         if checks.are_due:
-            # Before anything is written: what writes may not be installed.
+            # First, as `reader.step` may write to side tables that are not installed.
             with read_only(connection, self._session):
                 checks.look_if_due(connection)
         with (
@@ -406,7 +409,7 @@ class _Feed:
             return ask(connection)
 
     def _head(self, connection: Connection) -> int:
-        """Return the horizon, without a transaction where that can be done."""
+        """Return the horizon, without a transaction if the ordering allows it."""
         if not self.reader.may_glance:
             return self._visit(self.reader.head, connection)
         with self.reader.checks.doubting(), read_only(connection, Autocommit()):
@@ -414,7 +417,7 @@ class _Feed:
 
 
 class BoundFeed(_Feed):
-    """Read a table's feed, and look after it, through a sync engine.
+    """Read, trim, compact and archive a table's feed through a sync engine.
 
     Example:
         feed = TableFeed(orders, data="data", retention=Retention()).bind(engine)
@@ -442,7 +445,7 @@ class BoundFeed(_Feed):
 
 
 class AsyncBoundFeed(_Feed):
-    """Read a table's feed, and look after it, through an async engine: its methods are awaited."""
+    """Read, trim, compact and archive a table's feed through an async engine: await its methods."""
 
     async def run(
         self,
@@ -450,7 +453,7 @@ class AsyncBoundFeed(_Feed):
         *arguments: _Given.args,
         **options: _Given.kwargs,
     ) -> _Answer:
-        """Carry out the steps of a method; work is done in a thread."""
+        """Carry out the steps of a method; `Work` runs in a thread."""
         return await drive_async(steps(self, *arguments, **options), self._carry_out)
 
     async def _carry_out(self, step: Step) -> Any:
@@ -482,7 +485,7 @@ def _expect(part: _Part | None, missing: str) -> _Part:
     """Return a part of a feed.
 
     Raises:
-        ConfigurationError: it has none; in these words.
+        ConfigurationError: the feed lacks it; the message is `missing`.
     """
     if part is None:
         raise ConfigurationError(missing)

@@ -1,4 +1,4 @@
-"""Look at what a feed relies on, before it is read and then once a minute."""
+"""Check what a feed needs of its database: before the first read, and then once a minute."""
 
 import logging
 import math
@@ -38,14 +38,14 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Finding:
-    """Say one thing about a feed's table.
+    """One result of a check of a feed's table.
 
     Attributes:
-        level: "ok"; "warning" for what makes the feed slow, or is likely a mistake; "error" for
-            what keeps it from answering.
-        subject: what it is about, in a word.
-        sentence: what was found, and what to do about it.
-        statement: the SQL that mends it, where there is one.
+        level: "ok"; "warning" if it makes the feed slow or is probably a mistake; "error" if the
+            feed cannot be read.
+        subject: the subject in one word, such as "index".
+        sentence: what the check found, and what the operator should do.
+        statement: the SQL statement that repairs it; None if there is none.
     """
 
     level: Literal["ok", "warning", "error"]
@@ -55,7 +55,7 @@ class Finding:
 
 
 class Columns:
-    """Remember the columns of a feed's table as they were when it was first looked at.
+    """Remember the types of a feed's columns at the first check.
 
     Args:
         table: the table.
@@ -72,7 +72,7 @@ class Columns:
         """Refuse a table that lacks a column.
 
         Raises:
-            ConfigurationError: it does, or it is not there.
+            ConfigurationError: a column is missing, or the table does not exist.
         """
         found = self._found(connection)
         if missing := [name for name in self._names if name not in found]:
@@ -83,13 +83,13 @@ class Columns:
         self._before = self._before or found
 
     def refuse_changes(self, connection: Connection) -> None:
-        """Refuse a table whose columns have changed since they were first looked at.
+        """Refuse a table whose columns have changed type since the first check.
 
-        Their values may have another form since, so that no event is what a cursor takes it for.
+        Another type may give the same events another JSON form, and then no cursor's digest fits.
 
         Raises:
-            ConfigurationError: the table or a column is gone.
-            FeedFailure: a column is of another type.
+            ConfigurationError: the table or a column no longer exists.
+            FeedFailure: a column has another type.
         """
         self.check(connection)
         found = self._found(connection)
@@ -101,7 +101,7 @@ class Columns:
             )
 
     def _found(self, connection: Connection) -> dict[str, str]:
-        """Return the types of the columns by name, as the database has them now."""
+        """Return the present types of the columns by name."""
         schema = connection.schema_for_object(self._table)
         try:
             columns = inspect(connection).get_columns(self._table.name, schema=schema)
@@ -119,36 +119,36 @@ def _names(table: Table, parts: Iterable[Any]) -> Iterator[str]:
 
 
 GROWTH = 1_000
-"""How many partitions a feed grows by at once, at most: a larger number is taken for a mistake of
-the writer's."""
+"""How many partitions a feed grows by at once, at most: a larger partition number is taken for a
+writer's mistake."""
 
 SMALL = 5_000
-"""How many events a table may have before a missing index is worth a warning in the log."""
+"""How many events a table has before the log warns of a missing index."""
 
 CHECK_INTERVAL = 60.0
-"""Seconds between two looks at what the feed relies on."""
+"""Seconds between two checks."""
 
 _log = logging.getLogger("zeroeventhub.publisher")
 
 
 class Checkup:
-    """Look at all that a feed relies on before it is read, and then from time to time.
+    """Check everything that a feed needs before it is read, and again from time to time.
 
     Args:
-        ordering: knows what the order of events needs.
-        columns: knows which columns the feed reads.
+        ordering: checks what the order of events needs.
+        columns: the columns that the feed reads.
         pages: reads events.
-        partitions: those that there are to read.
-        near: what finds rows by indexes for the feed's queries.
-        indexes: what those queries need, first the one of pages.
-        marks: knows what was trimmed; None where that is not kept.
-        lasting: the table whose rows must not change; None where the feed says that they do.
+        partitions: the partitions that can be read.
+        near: the searches whose index is chosen again at each check.
+        indexes: the indexes that the feed's queries need, first the one for pages.
+        marks: the feed's mark of what was trimmed; None for a feed without `retention`.
+        lasting: the table whose rows must not change; None for a feed declared `mutable`.
 
     Attributes:
-        partitions: those that there are to read.
-        grow: gives the feed so many partitions; None where their number is fixed.
-        unpublished: a sentence about an event that is in no partition of the feed; None if there
-            was none when the table was last looked at.
+        partitions: the partitions that can be read.
+        grow: adds partitions to the feed up to a number; None if their number is fixed.
+        unpublished: a sentence about an event that is in no partition of the feed; None if the
+            last check found none.
     """
 
     def __init__(
@@ -178,18 +178,18 @@ class Checkup:
 
     @property
     def are_due(self) -> bool:
-        """Tell whether the table should be looked at before it is read."""
+        """Return whether the table has to be checked before the next read."""
         return not self._passed or monotonic() - self._looked_at > CHECK_INTERVAL
 
     def look_if_due(self, connection: Connection) -> None:
-        """Check what the feed relies on, if it is time.
+        """Check what the feed needs, if the last check is old enough.
 
         Raises:
-            ConfigurationError: the table does not have it.
+            ConfigurationError: the table lacks something.
         """
         if not self.are_due:
             return
-        # Said first, so that readers beside this one do not check as well.
+        # Set first, so that concurrent readers do not check as well.
         last, self._looked_at = self._looked_at, monotonic()
         try:
             self._refuse(connection)
@@ -202,7 +202,7 @@ class Checkup:
 
     @contextmanager
     def doubting(self) -> Iterator[None]:
-        """Look at the table again before anything else is read, if a question about it failed."""
+        """Make the next read check the table again if a query on it failed."""
         try:
             yield
         except (FeedFailure, SQLAlchemyError):
@@ -211,7 +211,7 @@ class Checkup:
 
     @contextmanager
     def looking_twice(self, connection: Connection) -> Iterator[None]:
-        """Say that history is another one only if the table still is what it was."""
+        """Before reporting another history, make sure that the table's columns are unchanged."""
         try:
             yield
         except Gone:
@@ -221,10 +221,10 @@ class Checkup:
     def _refuse(self, connection: Connection) -> None:
         """Refuse a table that cannot be published.
 
-        Events in no partition of the feed do not stop the other partitions: the log gets an error.
+        An event outside the feed's partitions does not stop them: it is logged as an error.
 
         Raises:
-            ConfigurationError: it lacks what the feed relies on.
+            ConfigurationError: the table lacks what the feed needs.
         """
         self._look_at_ordering(connection)
         self._look_at_columns(connection)
@@ -238,15 +238,15 @@ class Checkup:
             _log.error("%s", error)
 
     def refuse_unpublished(self, connection: Connection) -> None:
-        """Refuse to go on while events are in no partition of the feed.
+        """Refuse to delete or seal while some event is in no partition of the feed.
 
         Raises:
-            ConfigurationError: there are some.
+            ConfigurationError: such an event exists.
         """
         self._look_at_partitions(connection)
 
     def findings(self, connection: Connection) -> list[Finding]:
-        """Return what there is to say, up to the first thing that keeps from looking further."""
+        """Return the results of all checks, up to the first that makes the rest impossible."""
         found = [_server(connection)]
         looks: dict[str, Callable[[Connection], str]] = {
             "columns": self._look_at_columns,
@@ -273,7 +273,7 @@ class Checkup:
         return found + [self._look_at_index(connection, index) for index in self._indexes]
 
     def _warn(self, connection: Connection) -> None:
-        """Tell the log of an index that pages lack, if the table is not a small one."""
+        """Log a warning if pages lack an index and the table is not small."""
         pages = next(iter(self._indexes))
         if pages.is_there(connection) or not self._is_large(connection):
             return
@@ -315,7 +315,7 @@ class Checkup:
         return "The first events have a JSON form."
 
     def _look_at_retention(self, connection: Connection) -> str:
-        assert self._marks is not None  # noqa: S101 - it is not looked at otherwise
+        assert self._marks is not None  # noqa: S101 - this check is listed only with marks
         self._marks.check(connection)
         return "What was trimmed is known."
 
@@ -338,7 +338,7 @@ _ROWS_LAST = (
 
 
 def _sign_of_updates(connection: Connection, table: Table) -> str | None:
-    """Say why the rows of a table seem to be updated; None if nothing says so."""
+    """Return the sign by which a table's rows seem to be updated; None without one."""
     columns = [one.name for one in table.c if one.onupdate or one.server_onupdate]
     if columns:
         return f"Column {columns[0]!r} is set when a row is updated."

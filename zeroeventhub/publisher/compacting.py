@@ -1,4 +1,4 @@
-"""Keep the last event of each key only, where a feed says that it does."""
+"""Delete all but the last event of each key from a feed declared with `compaction`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -39,13 +39,13 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class Compaction:
-    """Keep the last event of each key, and let those before it go.
+    """Declare that a feed keeps the last event of each key, and may delete earlier ones.
 
     Attributes:
-        tombstone: a column or an expression that is true for an event which says that its key is
-            no more; None where no event does.
-        keep_tombstones: how long such an event stays, by the feed's `time`: a consumer that
-            stops for longer does not hear that the key is no more.
+        tombstone: a column or an expression that is true for an event that deletes its key; None
+            if no event does.
+        keep_tombstones: how long such an event is kept, by the feed's `time`: a consumer that
+            stops for longer misses the deletion.
 
     Raises:
         ConfigurationError: the time is below zero.
@@ -55,13 +55,13 @@ class Compaction:
     keep_tombstones: timedelta = timedelta(days=7)
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be."""
+        """Check the time."""
         if self.keep_tombstones < timedelta(0):
             raise ConfigurationError("Tombstones are kept for some time, and not for less than 0.")
 
 
 ROWS = 1_000
-"""How many events a batch looks at, unless the caller says otherwise."""
+"""How many events a batch examines by default."""
 
 _ONE: ColumnElement[int] = literal_column("1")
 
@@ -71,13 +71,13 @@ Before = Callable[[Connection, datetime, int], int]
 
 @dataclass(frozen=True)
 class Span:
-    """Say which events are looked at.
+    """The range of positions that a compaction examines.
 
     Attributes:
-        after: the position after which they lie.
-        until: the highest of their positions.
-        settled: the horizon, up to which later events of a key count.
-        tombstones: the position up to which tombstones go.
+        after: the position before the range.
+        until: the last position of the range.
+        settled: the horizon; later events of a key count up to it.
+        tombstones: the position up to which tombstones are deleted.
     """
 
     after: int
@@ -90,13 +90,13 @@ class Compactor:
     """Compact a feed.
 
     Args:
-        reader: knows its horizon.
-        source: where its positions are read.
-        marks: the feed's.
-        before: finds where events of a moment begin.
+        reader: reads its horizon.
+        source: the table of its positions.
+        marks: the feed's mark of what was compacted.
+        before: finds the position before the events of a moment.
         key: the column of keys.
-        tombstone: tells whether an event says that its key is no more; None where none does.
-        keep: how long such events stay.
+        tombstone: true for an event that deletes its key; None if no event does.
+        keep: how long tombstones are kept.
     """
 
     def __init__(
@@ -121,8 +121,8 @@ class Compactor:
         self._some = lru_cache(maxsize=2)(self._build)
 
     def span(self, connection: Connection, older_than: timedelta | None) -> Span:
-        """Say which events are looked at: those that are settled, and old enough."""
-        # What no reader can have seen must not be lost.
+        """Return the range to examine: events up to the horizon that are old enough."""
+        # An event outside the feed's partitions must not be deleted before a reader can see it.
         self._reader.checks.refuse_unpublished(connection)
         settled, now = self._reader.head(connection), datetime.now(UTC)
         until, tombstones = settled, 0
@@ -135,11 +135,11 @@ class Compactor:
         return Span(self._marks.read(connection).trimmed, until, settled, tombstones)
 
     def batch(self, span: Span, rows: int) -> Batch:
-        """Return what looks at some events, and deletes those that are not needed.
+        """Return the function that examines the next events and deletes the superseded ones.
 
         Args:
-            span: what is looked at in all.
-            rows: how many events to look at, at most.
+            span: the range of the whole compaction.
+            rows: how many events a batch examines, at most.
         """
         bounds = {"until": span.until, "settled": span.settled, "tombstones": span.tombstones}
 
@@ -157,7 +157,7 @@ class Compactor:
         return deleted
 
     def _build(self, hint: IndexHint) -> Select[Any]:
-        """Select events, and whether they are not needed any more."""
+        """Select events, each with whether it is superseded or an old tombstone."""
         source = self._source
         gone = or_(self._is_superseded(), self._is_old_tombstone())
         columns = [source.position.label("position"), gone.label("is_gone")]
@@ -166,7 +166,7 @@ class Compactor:
         return self._near.above(query, hint, given("after"), given("until")).limit(LIMIT)
 
     def _is_superseded(self) -> ColumnElement[bool]:
-        """Tell whether there is a later event of the same key; of no key there is none."""
+        """Return the condition that a later event has the same key; false if the key is NULL."""
         source = self._source
         positions: Any = source.table
         later: Any = positions.alias("later")
@@ -193,7 +193,7 @@ class Compactor:
 
 
 def _of(alias: Any, expression: ColumnElement[int], table: Any) -> ColumnElement[int]:
-    """Return what an expression over a table is over an alias of it."""
+    """Rewrite an expression over a table for an alias of it."""
 
     def replaced(element: Any, **_: Any) -> Any:
         is_own = isinstance(element, Column) and element.table is table

@@ -1,8 +1,9 @@
-"""The cursor of a table's feed: a format, a position, and what shows that it is still the same.
+"""The cursor of a table's feed: a format number, a position, and digests to check it by.
 
-`2-1042-9f3c-0b6d1f20aa` stands after the event at position 1042; four digits belong to the way in
-which events are made from rows, and ten to this event. Where the event is still the same, so is
-all history before it. `1-1042` cannot be checked in this way. To consumers a cursor is opaque.
+`2-1042-9f3c-0b6d1f20aa` is the place after the event at position 1042: `9f3c` is a digest of how
+the feed makes events from rows, `0b6d1f20aa` one of this event. If the event still has the same
+digest, the history before it is the same too. `1-1042` has no digests and is not checked. To
+consumers a cursor is opaque.
 """
 
 import re
@@ -33,10 +34,10 @@ _FORMAT = re.compile(
 
 @dataclass(frozen=True)
 class Place:
-    """Hold what a cursor says.
+    """The parts of a cursor.
 
     Attributes:
-        position: where it stands: after the event at this position.
+        position: that of the event after which reading continues.
         recipe: a digest of how events are made from rows; empty in a cursor without a check.
         check: a digest of the event.
     """
@@ -74,14 +75,14 @@ def digest(content: bytes, *, digits: int) -> str:
 
 
 class Seal:
-    """Make what a cursor holds besides its position.
+    """Compute the digests of a cursor.
 
-    With a secret, nobody else can find out by it whether an event is what one takes it for, or
-    whether two events are the same.
+    With a secret, a reader that holds a cursor cannot test guesses of the event's content, nor
+    learn that two events have the same content.
 
     Args:
         recipe: a digest of how events are made from rows.
-        secret: known to the publisher alone; None for digests that everybody can make.
+        secret: known to the publisher alone; None for digests that anyone can compute.
 
     Raises:
         ConfigurationError: the secret can be guessed.
@@ -97,14 +98,14 @@ class Seal:
 
     @property
     def is_secret(self) -> bool:
-        """Tell whether only the publisher can make the digests."""
+        """Return whether only the publisher can compute the digests."""
         return self._key is not None
 
     def check(self, position: int, content: bytes) -> str:
         """Return the digest of the event at a position."""
         if self._key is None:
             return digest(content, digits=10)
-        # With the position, so that events of the same content do not have the same digest.
+        # Salted with the position, so that events of the same content have different digests.
         salt = position.to_bytes(8)
         return blake2b(content, digest_size=5, key=self._key, salt=salt).hexdigest()
 

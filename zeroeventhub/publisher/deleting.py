@@ -1,4 +1,4 @@
-"""Delete events batch by batch, while writers write and readers read: one loop for all of it."""
+"""The loop of trimming and compaction: delete in batches while writers write and readers read."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,10 +21,10 @@ __all__ = [
 ]
 
 TRIES = 10
-"""How often a batch is tried that has to wait too long for the locks of writers."""
+"""How often a batch is tried if writers hold its locks for too long."""
 
 LEAST = 0.02
-"""Seconds between two batches, at least: a feed sees by then that the first one has ended."""
+"""Seconds between two batches, at least: by then readers see that the first one has ended."""
 
 LONGEST = 5.0
 """Seconds between two tries, at most."""
@@ -32,10 +32,10 @@ LONGEST = 5.0
 
 @dataclass(frozen=True)
 class Deleted:
-    """Say what a batch has deleted.
+    """What a batch has deleted.
 
     Attributes:
-        events: how many.
+        events: how many events.
         reached: the position above which the next batch begins.
         is_last: whether nothing is left to do.
     """
@@ -46,22 +46,22 @@ class Deleted:
 
 
 Batch = Callable[[Connection, int], Deleted]
-"""Deletes some events that lie above a position, in a transaction that is committed after it."""
+"""Delete some events above a position; the caller commits the transaction."""
 
 
 def delete_in_batches(batch: Batch, after: int, told: Callable[[int, int], None]) -> Steps[int]:
-    """Delete until nothing is left to do, in half of the time, so that writers get the other half.
+    """Delete batches until the last, with pauses as long as each batch so that writers get turns.
 
     Args:
-        batch: deletes one.
-        after: the position above which the first one begins.
-        told: is called after each batch with how many events are gone, and up to where.
+        batch: deletes one batch.
+        after: the position above which the first batch begins.
+        told: called after each batch with the events deleted so far and the last position.
 
     Returns:
-        How many events are gone.
+        How many events were deleted.
 
     Raises:
-        Unavailable: a batch could not be deleted, however often it was tried.
+        Unavailable: a batch failed in all of its tries.
     """
     events = tries = 0
     pause = 0.0
@@ -102,15 +102,15 @@ def delete_events(
 
     Args:
         connection: in a transaction, each of whose statements sees the last commits.
-        source: where the positions are.
-        found: rows of them, in order, which end with the columns of the source's key.
-        is_range: whether these are all that lie between the first and the last of them.
+        source: the table of the positions.
+        found: its rows to delete, in order; each ends with the columns of the source's key.
+        is_range: whether these are all the rows between the first and the last of them.
     """
     if source.events is not None:
         return _delete_beside(connection, source, found)
     table: Any = source.table
     here = source.position
-    # In a range MariaDB and MySQL would wait for the row after it, which a writer may hold.
+    # For a range MariaDB and MySQL also lock the row after it, and wait for a writer to release it.
     if is_range and database_of(connection).deletes_ranges:
         chosen = here.between(found[0].position, found[-1].position)
     else:
@@ -120,10 +120,10 @@ def delete_events(
 
 
 def _delete_beside(connection: Connection, source: Source, found: Sequence[Row[Any]]) -> int:
-    """Delete positions that lie beside their events, and the events; return how many those were.
+    """Delete events whose positions are in a side table, and their positions; return how many.
 
-    A key may have come back since: an event that has it anew waits for a position of its own, and
-    stays. The events are locked before the waiting ones are read, so that none comes in between.
+    A writer may have inserted a deleted key again: that event still waits for a position, and is
+    kept. The events are locked before the waiting ones are read, so that no insert comes between.
     """
     positions: Any = source.table
     events: Any = source.events

@@ -1,4 +1,4 @@
-"""Cursors that can be checked: whether a table still has the history that a cursor belongs to."""
+"""Check by a cursor's digest that a table still has the history that the cursor belongs to."""
 
 from collections.abc import Callable, Collection, Iterable
 from functools import lru_cache
@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 TRIES = 5
-"""How often the first event is looked for while others are trimmed."""
+"""How often to look for the first event while a trim keeps deleting it."""
 
 _Found = TypeVar("_Found")
 
@@ -31,17 +31,16 @@ _ONE: ColumnElement[int] = literal_column("1")
 class History:
     """Give cursors that hold a digest of their event, and check it.
 
-    A database has one writer at a time, so histories part at one point: where the event at a
-    cursor's position is still the same event, everything before it is the same as well.
+    A database has one primary at a time, so two histories differ from one point on: if the event
+    at a cursor's position is still the same, everything before it is the same as well.
 
     Args:
-        rows: reads events of all partitions alike.
-        seal: makes digests of them.
-        mutable: whether events are changed or deleted in place, so that only positions can be
-            relied on.
-        compacted: whether events go for which later ones stand.
-        marks: knows what has been trimmed; None where nobody tells.
-        archive: has it; None where it is lost.
+        rows: reads events of all partitions.
+        seal: computes their digests.
+        mutable: whether writers change or delete events, so that only positions can be checked.
+        compacted: whether compaction deletes events.
+        marks: the mark of what was trimmed; None for a feed without `retention`.
+        archive: holds trimmed events; None if they are lost.
     """
 
     def __init__(
@@ -55,14 +54,14 @@ class History:
         archive: ArchiveReader | None = None,
     ) -> None:
         self.archive = archive
-        """Has what was trimmed; None where it is lost."""
+        """Holds trimmed events; None if they are lost."""
         self._rows = rows
         self._seal = seal
         self._mutable = mutable
         self._compacted = compacted
         self._marks = marks
-        # A position of its own outlives its event, and only goes when the event's key comes back;
-        # on a standby it may not have come yet.
+        # A position in a side table remains when its event is deleted, until a writer inserts the
+        # event's key again. On a standby it may not have arrived yet.
         self._outlives = rows.source.events is not None
         here = given("position")
         self._at = rows.select(lambda query: query.where(rows.source.position == here), _ONE)
@@ -74,41 +73,41 @@ class History:
 
     @property
     def is_mutable(self) -> bool:
-        """Tell whether what has been read may be another when it is read again."""
+        """Return whether an event may differ when it is read again."""
         erases = self.archive is not None and self.archive.erases
         return self._mutable or self._compacted or erases
 
     def cursor(self, position: int, event: Event | None) -> str:
-        """Return the cursor behind an event; None for one that has been deleted."""
+        """Return the cursor after a position; None as the event if it has been deleted."""
         if self._mutable or event is None:
             return str(Place(position))
         return str(Place(position, self._seal.recipe, self._seal.check(position, event.raw)))
 
     def cursors(self, positions: Iterable[int], events: Iterable[Event]) -> list[str]:
-        """Return the cursor behind each of some events."""
+        """Return the cursor after each of some events."""
         return [self.cursor(*row) for row in zip(positions, events, strict=True)]
 
     @property
     def has_open_digests(self) -> bool:
-        """Tell whether everybody can make the digest that a cursor holds of an event."""
+        """Return whether cursors have no secret, so that anyone can compute an event's digest."""
         return not self._mutable and not self._seal.is_secret
 
     def mark(self, connection: Connection) -> LowWaterMark:
-        """Return up to where the table has been trimmed."""
+        """Return the mark up to which the table has been trimmed."""
         return NOTHING_TRIMMED if self._marks is None else self._marks.read(connection)
 
     def from_first(
         self, connection: Connection, cursor: str, ask: Callable[[str], _Found]
     ) -> _Found:
-        """Ask a question about what lies behind a cursor, or behind the place of the first event.
+        """Run a query from a cursor; FIRST means the cursor before the first event.
 
         Args:
             connection: to the feed's database.
-            cursor: FIRST, or one that stands somewhere.
-            ask: asks it of a cursor; again, if that of the first event has been trimmed meanwhile.
+            cursor: FIRST, or the cursor of a place.
+            ask: the query; run again from FIRST if a trim has deleted the first event meanwhile.
 
         Raises:
-            Unavailable: the first event is another one each time.
+            Unavailable: a trim has deleted the first event in every try.
         """
         if cursor != FIRST:
             return ask(cursor)
@@ -123,16 +122,16 @@ class History:
         raise Unavailable("The first events are being trimmed.", retry_after=1)
 
     def _first(self, connection: Connection) -> str:
-        """Return the cursor before the first event that can be read."""
+        """Return the cursor before the first event that is left."""
         mark = self.mark(connection)
         is_kept = self.archive is not None and self.archive.holds(mark.trimmed)
         return START if is_kept else mark.earliest
 
     def _lost(self, connection: Connection, position: int) -> LowWaterMark:
-        """Return up to where events are lost, for who has read from a position on.
+        """Return the mark up to which events are lost to a query that reads from a position.
 
         Raises:
-            NotAtHand: they are in the archive, and were not looked for there.
+            NotAtHand: the archive has them, but this query did not read it so far.
         """
         mark = self.mark(connection)
         if self.archive is None or self.archive.has_lost(connection, mark.trimmed, position):
@@ -140,9 +139,9 @@ class History:
         return LowWaterMark(compacted=mark.compacted, moved=mark.trimmed)
 
     def cursor_below(self, connection: Connection, position: int) -> str:
-        """Return the cursor behind the last event, of any partition, at or below a position.
+        """Return the cursor after the last event, of any partition, at or below a position.
 
-        Where that was trimmed, it is the one before the first event that is left.
+        If that event was trimmed, return the cursor before the first event that is left.
         """
         if self.archive is not None and position <= self.archive.boundary(connection):
             known = self.archive.cursor_at_end(position)
@@ -155,7 +154,7 @@ class History:
         return str(Place(position)) if self._mutable and position > mark.trimmed else mark.earliest
 
     def refuse_trimmed(self, connection: Connection, position: int) -> None:
-        """Refuse to read on from a position if events behind it have been trimmed.
+        """Refuse to continue from a position if events after it have been trimmed.
 
         Raises:
             Trimmed: they have.
@@ -165,10 +164,10 @@ class History:
             self._refuse_trimmed(mark)
 
     def refuse_forgotten(self, connection: Connection) -> None:
-        """Refuse an id that no event has, as one that was deleted, if events may have been.
+        """Report an id that was not found as trimmed if the feed deletes events.
 
         Raises:
-            Trimmed: they may.
+            Trimmed: the event may have existed.
         """
         mark = self._lost(connection, 0)
         if self._mutable or mark.trimmed or mark.compacted:
@@ -179,7 +178,7 @@ class History:
             )
 
     def cursors_at(self, connection: Connection, positions: Collection[int]) -> dict[int, str]:
-        """Return the cursors behind the events at some positions, by position."""
+        """Return the cursors after the events at some positions, by position."""
         cursors = {position: str(Place(position)) for position in positions}
         values = {"positions": [*positions], "limit": len(positions)}
         rows = self._rows.read(connection, self._several, values)
@@ -191,22 +190,22 @@ class History:
     def verify(
         self, connection: Connection, *places: Place | None, partition: int | None = None
     ) -> LowWaterMark:
-        """Refuse cursors whose events are not the ones that they were given for.
+        """Refuse cursors whose events are not the ones that they were issued for.
 
         Args:
-            connection: to the feed's database, from which has been read what lies behind them.
-            places: where the cursors stand.
-            partition: the one that was read; None for all of them.
+            connection: to the feed's database; the query that these cursors start has already run.
+            places: the places of the cursors.
+            partition: the partition that was read; None for all of them.
 
         Returns:
-            What had been trimmed by then.
+            The mark of what had been trimmed by then.
 
         Raises:
-            Trimmed: a place lies below what is left, or nothing is left there and below.
-            Diverged: the event at a position is another one, or gone.
+            Trimmed: a place is below the first event that is left, or no event is left up to it.
+            Diverged: the event at a position is another one, or missing.
         """
         found = [(place, self._at_place(connection, place)) for place in places if place]
-        # Behind all that was read, so that it tells of whatever was missing there.
+        # Read last: a trim that deleted events while the query ran has moved the mark by now.
         lowest = min((place.position for place, _ in found), default=0)
         mark = self._lost(connection, lowest)
         for place, row in found:
@@ -217,10 +216,10 @@ class History:
         return mark
 
     def vouch_in_table(self, connection: Connection, cursor: str) -> None:
-        """Refuse a cursor whose event is another one in the table, whatever the archive has there.
+        """Refuse a cursor whose event differs in the table, without regard to the archive.
 
         Raises:
-            Gone: it is, or it is not there.
+            Gone: the event differs or is missing.
         """
         place, mark = Place.of(cursor), self.mark(connection)
         if place.position > mark.trimmed:
@@ -257,17 +256,17 @@ class History:
             )
 
     def _same(self, event: Event | None, place: Place) -> bool:
-        """Compare an event with what a cursor holds of it, as far as that can be done."""
+        """Return whether an event has a cursor's digest; True if the two cannot be compared."""
         if event is None or place.recipe != self._seal.recipe:
-            # It is deleted, or made in another way or with another secret by now: there is no more
-            # than its position.
+            # The event is deleted, or the feed now makes events in another way or has another
+            # secret: only the position can be checked.
             return True
         return compare_digest(self._seal.check(place.position, event.raw), place.check)
 
     def _refuse_missing(self, connection: Connection, place: Place, mark: LowWaterMark) -> None:
         if self._row_below(connection, place.position) is None:
             raise Trimmed(
-                "The events up to this cursor are no longer there, and perhaps some behind it.",
+                "The events up to this cursor were deleted, and perhaps some after it.",
                 earliest=mark.earliest,
             )
         raise Diverged(

@@ -1,4 +1,4 @@
-"""A feed's horizon: how old it is, and who holds it back."""
+"""A feed's horizon: for how long it has been held back, and by which writers."""
 
 import logging
 import time
@@ -23,16 +23,16 @@ __all__ = [
 ]
 
 FINENESS = 100
-"""How many readings are remembered at least of the time for which a horizon is held back."""
+"""Readings kept while the horizon is held back, at least: the age is exact to a hundredth."""
 
 
 class HorizonAge:
-    """Know since when the oldest number that has been drawn and is not settled has been seen.
+    """Measure for how long the oldest position that is drawn and not settled has been seen.
 
-    It takes in every reading of the horizon, and asks for none. A number that was drawn between two
-    readings has been seen since the later one. Of readings that come close upon each other while
-    the horizon is held back only some are remembered, so that their number stays small however
-    long that lasts: an age falls short by a hundredth of that time at most.
+    Callers pass every reading of the horizon; this class reads none itself. A position drawn
+    between two readings counts from the later one. While the horizon is held back, readings close
+    to each other are dropped, so that their number stays small; an age is then too small by a
+    hundredth of that time at most.
     """
 
     def __init__(self) -> None:
@@ -40,11 +40,11 @@ class HorizonAge:
         self._seen: deque[tuple[int, float]] = deque()
 
     def __len__(self) -> int:
-        """Return how many readings are remembered."""
+        """Return how many readings are kept."""
         return len(self._seen)
 
     def read(self, settled: int, drawn: int, now: float) -> float:
-        """Take in a reading; return the age in seconds.
+        """Add a reading; return the age in seconds.
 
         Args:
             settled: the horizon.
@@ -52,8 +52,8 @@ class HorizonAge:
             now: when it was read, by a clock that never goes back.
         """
         with self._lock:
-            # Numbers above the last one drawn are drawn no longer: their sequence was set back,
-            # or this is a reading that another has overtaken.
+            # Their numbers are above the last one drawn: the sequence was set back, or another
+            # thread's later reading was added before this one.
             while self._seen and self._seen[-1][0] > drawn:
                 self._seen.pop()
             while self._seen and self._seen[0][0] <= settled:
@@ -69,29 +69,29 @@ class HorizonAge:
 
 
 LATE = 1.0
-"""Seconds for which a horizon is held back before the writers are looked up; most are quick."""
+"""Seconds for which a horizon is held back before its writers are looked up; most end sooner."""
 
 TOO_LATE = 60.0
-"""Seconds for which it is held back before the log says so."""
+"""Seconds for which it is held back before a warning is logged."""
 
 _log = logging.getLogger("zeroeventhub.publisher")
 
 
 @dataclass(frozen=True, kw_only=True)
 class HorizonReport:
-    """Say how far a feed may be read now, and who holds it back.
+    """How far a feed may be read now, and which writers hold it back.
 
     Attributes:
         settled: the horizon; None while no settled position is known yet.
-        drawn: the highest position known to be drawn; None with it.
-        age: for how many seconds the oldest position that is drawn and not settled has been seen
-            so by this process; 0 where there is none.
-        blockers: the writers that are open, the oldest first; looked up once the age is above a
+        drawn: the highest position known to be drawn; None if `settled` is.
+        age: for how many seconds this process has seen the oldest position that is drawn and not
+            settled; 0 if all are settled.
+        blockers: the open write transactions, the oldest first; looked up once the age is above a
             second.
         unpublished: a sentence about an event that is in no partition of the feed, so that no
-            consumer sees it; None if there is none.
-        longest_event: how many bytes the longest event had that this process has read.
-        registered: how many consumers keep the feed from being trimmed; 0 where none can register.
+            consumer sees it; None without such an event.
+        longest_event: bytes of the longest event that this process has read.
+        registered: how many consumers limit trimming by their progress; 0 without `progress`.
     """
 
     settled: int | None
@@ -104,10 +104,10 @@ class HorizonReport:
 
 
 class HorizonMonitor:
-    """Read the horizon, and keep an eye on how old it is.
+    """Read the horizon, measure its age, and log when it is held back for long.
 
     Args:
-        ordering: knows the horizon.
+        ordering: reads the horizon.
     """
 
     def __init__(self, ordering: Ordering) -> None:
@@ -118,7 +118,7 @@ class HorizonMonitor:
         self._told = False
 
     def read(self, connection: Connection) -> Horizon:
-        """Return the horizon; the log hears when it is held back for too long.
+        """Return the horizon; log a warning if it is held back for too long.
 
         Raises:
             Unavailable: it is not known yet.
@@ -127,12 +127,12 @@ class HorizonMonitor:
 
     @property
     def may_be_fast(self) -> bool:
-        """Tell whether the horizon can be read without a transaction."""
+        """Return whether the horizon can be read without a transaction."""
         return self._fast_horizon is not None
 
     def fast_horizon(self, connection: Connection, seconds: float) -> Horizon:
         """Return the horizon as `read` does, without a transaction; see `FastHorizon`."""
-        assert self._fast_horizon is not None  # noqa: S101 - as `may_be_fast` says
+        assert self._fast_horizon is not None  # noqa: S101 - callers check `may_be_fast`
         return self._read(connection, partial(self._fast_horizon, seconds=seconds))
 
     def _read(self, connection: Connection, ask: Callable[[Connection], Horizon]) -> Horizon:
@@ -145,7 +145,7 @@ class HorizonMonitor:
         return found
 
     def report(self, connection: Connection) -> HorizonReport:
-        """Read the horizon, and who holds it back."""
+        """Read the horizon and the writers that hold it back."""
         try:
             found: Horizon | None = self._ordering.horizon(connection)
         except Unavailable:
@@ -159,8 +159,8 @@ class HorizonMonitor:
         )
 
     def _look(self, connection: Connection, found: Horizon | None) -> float:
-        """Take in a reading; return the age."""
-        # While nothing is known to be settled, that holds for the beginning of history as well.
+        """Add a reading; return the age."""
+        # While no settled position is known, the age counts from the beginning of history.
         settled, drawn = (found.settled, found.drawn) if found else (-1, 0)
         age = self._age.read(settled, drawn, time.monotonic())
         if (age > TOO_LATE) != self._told:
@@ -187,17 +187,17 @@ class HorizonMonitor:
         )
 
     def _blockers(self, connection: Connection) -> list[Blocker]:
-        """Name the open writers; who lacks the right to see them reads the feed all the same."""
+        """Return the open writers; none if the database user lacks the right to see them."""
         try:
             return self._ordering.blockers(connection)
         except (ConfigurationError, SQLAlchemyError):
             if database_of(connection).aborts_on_error:
-                raise  # the transaction cannot go on
+                raise  # PostgreSQL refuses every further statement of this transaction
             return []
 
 
 def _words(table: str, age: float | None = None, blocker: Blocker | None = None) -> dict[str, Any]:
-    """Return what a record has as attributes of its own."""
+    """Return the attributes of a log record."""
     query_age = None if blocker is None else blocker.query_age
     return {
         "table": table,

@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 MOST_BYTES = 4 * 1024 * 1024
-"""How much data a page of a key has at most, unless a single event is larger."""
+"""Bytes of data that a page of a key has at most, unless a single event is larger."""
 
 _AFTER = bindparam("after", type_=BigInteger)
 _LIMIT: ColumnElement[int] = bindparam("limit", type_=Integer)
@@ -44,9 +44,9 @@ class KeyQuery:
         published: the events.
         key: the column of keys.
         version: the column of an event's number within its key.
-        source: where the feed reads positions.
+        source: the table of the feed's positions.
         mapper: turns rows into events.
-        page_bytes: how much data a page holds at most, unless a single event is larger.
+        page_bytes: bytes of data that a page holds at most, unless a single event is larger.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class KeyQuery:
         self._mapper = mapper
         self._page_bytes = min(page_bytes, MOST_BYTES)
         self._batch = BatchSize()
-        # Without a column of ids, an event has its position for one.
+        # Without a column of ids, an event's position is its id.
         position = source.position if source.events is None else literal_column("NULL")
         query = select(position.label("c0"), *mapper.columns, version.label("version"))
         query = query.select_from(published.table).where(version > _AFTER)
@@ -81,7 +81,7 @@ class KeyQuery:
         """Read events of a key; see `ExtendedFeed.read_key`.
 
         Raises:
-            FeedFailure: a row holds what its declared type does not allow.
+            FeedFailure: a row holds a value that its declared type does not allow.
         """
         value = value_of(self._key, key)
         if value is None:
@@ -111,7 +111,7 @@ class KeyQuery:
         return KeyPage(events, versions, more=True)
 
     def _of(self, partitions: Collection[int]) -> ColumnElement[bool]:
-        # Where there is but one, it has no column.
+        # A feed with one partition has no column for it.
         partition = literal_column("0") if self._partition is None else self._partition
         return partition.in_(sorted(partitions))
 

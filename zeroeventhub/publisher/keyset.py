@@ -34,9 +34,9 @@ __all__ = [
     "given",
 ]
 
-# It is written out: PostgreSQL plans for a tenth of the table if it is a parameter.
+# A literal, as PostgreSQL plans for a tenth of the table if the limit is a parameter.
 LIMIT: ColumnElement[int] = bindparam("limit", type_=Integer, literal_execute=True)
-"""The parameter that says how many rows."""
+"""The highest number of rows to return."""
 
 HIGHEST: ColumnElement[int] = literal_column(str(HIGHEST_POSITION), BigInteger)
 """No position lies above it."""
@@ -54,10 +54,10 @@ def given(name: str) -> ColumnElement[int]:
 
 
 class NearRows:
-    """Choose rows of a partition that lie next to a place.
+    """Build queries for the rows of a partition next to a position.
 
     Args:
-        source: where the events are read.
+        source: the table of the events' positions.
     """
 
     def __init__(self, source: Source) -> None:
@@ -66,27 +66,27 @@ class NearRows:
 
     @classmethod
     def of_all(cls, source: Source) -> "NearRows":
-        """Choose rows of all partitions alike."""
+        """Build queries for the rows of all partitions."""
         return cls(replace(source, partition=None))
 
     def hint(self, connection: Connection) -> IndexHint:
-        """Return how the rows are read by an index, which is chosen once."""
+        """Return the index hint, chosen at the first call."""
         return self._hint or self.choose_index(connection)
 
     def choose_index(self, connection: Connection) -> IndexHint:
-        """Choose how the rows are read, by what indexes the table has now."""
+        """Choose the index hint from the indexes that the table has now."""
         self._hint = database_of(connection).choose_index(connection, self.source)
         return self._hint
 
     def first(self, connection: Connection, partition: int, after: int, until: int) -> int | None:
-        """Return the first position of a partition above one and not above another."""
+        """Return the first position of a partition in (after, until]."""
         query = self.above(self._positions, self.hint(connection), given("after"), given("until"))
         values = {"partition": partition, "after": after, "until": until}
         found: int | None = connection.scalar(query.limit(_ONE), values)
         return found
 
     def last(self, connection: Connection, partition: int, until: int) -> int | None:
-        """Return the last position of a partition at another one or below it."""
+        """Return the last position of a partition at or below `until`."""
         query = self.below(self._positions, self.hint(connection), given("until"))
         values = {"partition": partition, "until": until}
         found: int | None = connection.scalar(query.limit(_ONE), values)
@@ -99,34 +99,34 @@ class NearRows:
     def above(
         self, query: Select[Any], hint: IndexHint, low: ColumnElement[int], high: ColumnElement[int]
     ) -> Select[Any]:
-        """Choose those rows of a query that lie above a place and not above another, in order.
+        """Restrict a query to the rows in (low, high], in order.
 
         Args:
             query: selects from the source's table.
-            hint: how the rows are read by an index.
-            low: a position.
-            high: another.
+            hint: the index hint.
+            low: the position before the range.
+            high: the last position of the range.
         """
         return hint.between(query, self.source, low, high)
 
     def below(self, query: Select[Any], hint: IndexHint, high: ColumnElement[int]) -> Select[Any]:
-        """Choose those rows of a query that lie at a place or below it, the highest first."""
+        """Restrict a query to the rows at or below a position, the highest first."""
         return hint.between(query, self.source, _LOWEST, high, backwards=True)
 
 
 _LONGEST_NAME = 60
-"""Characters that the name of an index has at most, everywhere."""
+"""Characters that the name of an index has at most, on every database."""
 
 
 @dataclass(frozen=True)
 class NeededIndex:
-    """Name an index that a kind of question needs.
+    """An index that some query needs.
 
     Attributes:
-        source: the table; its `position` is the column that is searched for, and `partition` what
-            stands before that in the index.
-        purpose: what is asked, as the subject of a sentence.
-        more: columns to add, so that the table itself need not be read.
+        source: the table; its `position` is the column that the query searches, and `partition`
+            the column before it in the index.
+        purpose: what the query does, as the subject of a sentence.
+        more: further columns, so that the database reads only the index.
     """
 
     source: Source
@@ -134,11 +134,11 @@ class NeededIndex:
     more: tuple[ColumnElement[Any], ...] = ()
 
     def is_there(self, connection: Connection) -> bool:
-        """Tell whether the database answers the question by an index."""
+        """Return whether the table has an index that serves the query."""
         return database_of(connection).is_indexed(connection, self.source)
 
     def create(self, connection: Connection) -> str | None:
-        """Return the statement that creates it; None where the database has no such index."""
+        """Return the statement that creates it; None if the database cannot have such an index."""
         source = self.source
         keys = [key for key in (source.partition, source.position, *self.more) if key is not None]
         columns = all(isinstance(key, Column) for key in keys)
@@ -146,7 +146,7 @@ class NeededIndex:
             columns or database_of(connection).indexes_expressions
         ):
             return None
-        # On a copy, for an index of a table stays with it.
+        # On a copy, as SQLAlchemy would add the index to the caller's table.
         table = source.table.to_metadata(MetaData())
         copies = [_copied(table, key) for key in keys]
         names = [getattr(key, "name", "partition") for key in copies]
@@ -159,7 +159,7 @@ class NeededIndex:
 
 
 def _copied(table: Table, key: ColumnElement[Any]) -> Any:
-    """Return a key in terms of a copy of its table."""
+    """Rewrite a key for a copy of its table."""
 
     def replace(part: Any, **_: Any) -> Any:
         return table.c.get(part.key) if isinstance(part, Column) else None

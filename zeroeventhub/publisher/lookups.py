@@ -1,4 +1,4 @@
-"""Queries beside those of pages: the place of a moment, of an id and of a count, and the lag."""
+"""Find the cursor of a moment, of an id or of a number of events, and count a reader's lag."""
 
 import re
 from datetime import UTC, datetime
@@ -54,21 +54,21 @@ __all__ = [
     "value_of",
 ]
 
-# It leaves out nothing, and keeps the events from being looked for along their positions, which a
-# database prefers where it takes them for more frequent than they are.
+# Subtracts nothing, but keeps the database from scanning the events in the order of positions,
+# which it prefers if it overestimates how many match.
 _NONE: ColumnElement[int] = literal_column("0")
 
 
 def positions_of(
     source: Source, searched: IndexHint, table: FromClause, *conditions: ColumnElement[bool]
 ) -> Subquery:
-    """Select the positions of events, and their partitions if there are any.
+    """Select the positions of events, and their partitions if the feed has a column for them.
 
     Args:
-        source: where positions are read.
-        searched: how events are found by what is known of them.
-        table: that of the events.
-        conditions: what holds for the events, by columns of their table.
+        source: the table of positions.
+        searched: the search by which the events are found.
+        table: the events' table.
+        conditions: the conditions on the events, by columns of their table.
     """
     query: Select[Any]
     place = [source.position.label("position")]
@@ -95,14 +95,14 @@ def _joined(columns: Any, events: FromClause) -> Subquery:
 class TimeQuery:
     """Find the position before the first event of a moment or later.
 
-    Times need not rise with positions: no event of the moment or later lies before what is found.
+    Times need not rise with positions: every event of the moment or later is above the result.
 
     Args:
-        source: where the events are read.
-        rows: finds the rows next to a place, of all partitions alike.
-        time: finds events by the column of their times; None to take the time at which an event
-            was given its position, where the ordering keeps that.
-        archive: has the events below its boundary; None if the table has all of them.
+        source: the table of the events' positions.
+        rows: finds the rows next to a position, in all partitions.
+        time: finds events by their time column; None to use the time at which the ordering gave
+            an event its position, if it records that.
+        archive: holds the events below its boundary; None if the table has all of them.
     """
 
     def __init__(
@@ -120,17 +120,17 @@ class TimeQuery:
     def position(
         self, connection: Connection, partition: int, moment: datetime, *, settled: int
     ) -> int:
-        """Return the position after which all events of a moment or later lie.
+        """Return the position after which all events of a moment or later follow.
 
         Args:
             connection: to the feed's database.
             partition: one of the feed's.
             moment: with a time zone.
-            settled: the horizon; what lies above it is not looked at.
+            settled: the horizon; events above it are not searched.
 
         Returns:
-            A position that stays the same from then on, or the horizon if no settled event is of
-            the moment or later.
+            The horizon while no settled event is of the moment or later; after that always the
+            same position.
 
         Raises:
             ConfigurationError: the moment has no zone, or the feed does not know times.
@@ -139,7 +139,7 @@ class TimeQuery:
         end = 0 if self._archive is None else min(self._archive.boundary(connection), settled)
         if self._archive is None or not end:
             return self._in_table(connection, partition, moment, settled)
-        # The time at which positions were given rises with those of all partitions alike.
+        # The time at which positions were given rises with the positions of all partitions.
         searched = None if self._time is None else partition
         first = self._archive.first_since(searched, moment, end)
         if first is not None:
@@ -158,10 +158,10 @@ class TimeQuery:
         )
 
     def _floored(self, moment: datetime, dialect: Dialect) -> datetime:
-        """Cut a moment to the precision of the times that it is compared with.
+        """Truncate a moment to the precision of the time column.
 
-        A database may have cut the time of an event that was written after the moment; uncut, the
-        moment would lie behind it.
+        The database truncates event times too. An event written just after the moment may have got
+        a time before it, and only the truncated moment finds that event.
 
         Raises:
             ConfigurationError: the moment has no zone.
@@ -204,7 +204,7 @@ class TimeQuery:
     def _bisect(
         self, connection: Connection, moment: datetime, given_at: ColumnElement[Any], settled: int
     ) -> int:
-        """Search by halves: these times rise with the positions of all partitions."""
+        """Search by bisection: these times rise with the positions of all partitions."""
         query = select(self._source.position, given_at).select_from(self._source.table)
         hint = self._rows.hint(connection)
         query = self._rows.above(query, hint, given("after"), HIGHEST).limit(literal_column("1"))
@@ -220,7 +220,7 @@ class TimeQuery:
 
 
 def _as_stored(moment: datetime, *, zoned: bool) -> datetime:
-    """Give a moment the form of its column; without a zone it is in UTC."""
+    """Convert a moment for its column; a column without a zone is in UTC."""
     moment = moment.astimezone(UTC)
     return moment if zoned else moment.replace(tzinfo=None)
 
@@ -233,10 +233,10 @@ class IdQuery:
     """Find the position of an event.
 
     Args:
-        source: where events are read.
+        source: the table of the events' positions.
         identity: finds events by the column of ids; None if an event's id is its position.
         types: filters events by type; None if the feed does not know types.
-        archive: has the events below its boundary; None if the table has all of them.
+        archive: holds the events below its boundary; None if the table has all of them.
 
     Attributes:
         are_positions: whether an event's id is its position.
@@ -265,19 +265,19 @@ class IdQuery:
         until: int,
         types: TypeFilter | None = None,
     ) -> int:
-        """Return the position of an event; of one that is gone, too, if its id was its position.
+        """Return the position of an event; also of a deleted one if its id was its position.
 
         Args:
             connection: to the feed's database.
-            event_id: as the event has it in JSON.
-            partition: where it is.
-            until: the horizon; what lies above it is not looked at.
-            types: the types of events to look at; None for all.
+            event_id: the id in the event's JSON.
+            partition: the event's partition.
+            until: the horizon; events above it are not searched.
+            types: the types of events to search; None for all.
 
         Raises:
-            BadCursor: no event of the partition, and of these types, has this id.
-            Trimmed: there may be one in the archive, too far back to be looked for.
-            ConfigurationError: ids of this type cannot be looked for.
+            BadCursor: no event of the partition and of these types has this id.
+            Trimmed: the search in the archive gave up before the beginning.
+            ConfigurationError: ids of this SQL type cannot be searched.
         """
         end = 0 if self._archive is None else min(self._archive.boundary(connection), until)
         value = value_of(self._identity, event_id)
@@ -306,7 +306,7 @@ class IdQuery:
 def same_as(
     column: ColumnElement[Any], value: Any, database: Database
 ) -> list[ColumnElement[bool]]:
-    """Return what holds where a column is a value; the first condition is served by an index."""
+    """Return the conditions that a column equals a value; an index serves the first of them."""
     if isinstance(column.type, Integer):
         return [column == literal(value, BigInteger)]  # larger than the column's, even
     same = [column == value]
@@ -316,10 +316,10 @@ def same_as(
 
 
 def value_of(column: ColumnElement[Any], text: str) -> Any:
-    """Return what a column holds for the text of an id or a key; None if it cannot hold it.
+    """Convert the text of an id or a key to the column's type; None if it has no such value.
 
     Raises:
-        ConfigurationError: values of its type cannot be looked for.
+        ConfigurationError: columns of this SQL type cannot be searched.
     """
     kind = column.type
     if isinstance(kind, Integer):
@@ -344,20 +344,20 @@ def value_of(column: ColumnElement[Any], text: str) -> Any:
 _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,18}", re.ASCII)
 
 MOST = 1_000_000
-"""How many events are counted, at most: what a database does in half a second."""
+"""How many events are counted, at most: a database counts so many in half a second."""
 
 MOST_LOOKED_UP = 100_000
-"""The same where positions lie beside the events, and each event has to be looked up."""
+"""The same if positions are in a side table, and the database has to look up each event."""
 
 
 class LagQuery:
-    """Count the events of a partition that lie behind a place.
+    """Count the events of a partition that follow a position.
 
     Args:
-        rows: finds the rows next to a place.
-        time: the column of the time of an event; None to take the time at which it was given its
-            position, where the ordering keeps that.
-        archive: has the events below its boundary; None if the table has all of them.
+        rows: finds the rows next to a position.
+        time: the time column; None to use the time at which the ordering gave an event its
+            position, if it records that.
+        archive: holds the events below its boundary; None if the table has all of them.
     """
 
     def __init__(
@@ -375,16 +375,16 @@ class LagQuery:
         self._statement = lru_cache(maxsize=2)(self._build)
 
     def count(self, connection: Connection, partition: int, *, after: int, until: int) -> Lag:
-        """Count events above one position and not above another.
+        """Count the events in (after, until].
 
         Args:
             connection: to the feed's database.
             partition: one of the feed's.
-            after: the place of the reader.
+            after: the reader's position.
             until: the horizon.
 
         Raises:
-            FeedFailure: the time of the first one is none.
+            FeedFailure: the first event's time is not a time.
         """
         if self._archive is None:
             return self._in_table(connection, partition, after, until)
@@ -408,7 +408,7 @@ class LagQuery:
         places, events, first = connection.execute(query, values).one()
         exact = places <= self._most
         if not events:
-            # Places of events that are deleted may fill all that was looked at.
+            # All positions that were examined may belong to deleted events.
             return Lag(0, 0.0 if exact else None, exact)
         return Lag(min(events, self._most), _age(self.happened(connection, first)), exact)
 
@@ -427,7 +427,7 @@ class LagQuery:
         return select(*columns).select_from(found)
 
     def _join(self, near: Subquery) -> tuple[FromClause, ColumnElement[Any]]:
-        """Find which of the positions still have their events, and what is not NULL in those."""
+        """Join events to positions; return the join and a column that deleted events have NULL."""
         if self._source.events is None:
             return near, near.c.position
         presence: ColumnElement[Any] = next(iter(self._source.key.values()))
@@ -439,10 +439,10 @@ class LagQuery:
         return near.join(found, true(), isouter=True), found.c.presence
 
     def happened(self, connection: Connection, position: int) -> datetime | None:
-        """Return when the event at a position happened; None where nobody knows.
+        """Return when the event at a position happened; None if it has no time.
 
         Raises:
-            FeedFailure: its time is none.
+            FeedFailure: its time is not a time.
         """
         if self._time is None:
             return None
@@ -462,15 +462,15 @@ class LagQuery:
 
 def _age(happened: datetime | None) -> float | None:
     """Return how long ago something happened, by this machine's clock."""
-    # Clocks differ, and an event may have been given a time to come.
+    # Clocks differ, and a writer may give an event a future time.
     return None if happened is None else max(0.0, (datetime.now(UTC) - happened).total_seconds())
 
 
 AT_ONCE = 100_000
-"""How many positions a statement looks at, at most: what takes no database long, also where each
-event has to be looked up."""
+"""How many positions a statement examines, at most: few enough to be quick even if the database
+has to look up each event."""
 
-# Written out, as LIMIT is.
+# A literal, as LIMIT is.
 _LOOKED_AT: ColumnElement[int] = bindparam("looked_at", type_=Integer, literal_execute=True)
 _BEFORE: ColumnElement[int] = bindparam("before", type_=Integer, literal_execute=True)
 
@@ -478,11 +478,11 @@ _ONE: ColumnElement[int] = literal_column("1")
 
 
 class CountQuery:
-    """Find the event of a partition that is the last of so many.
+    """Find the position after a number of events of a partition.
 
     Args:
-        rows: finds the rows next to a place.
-        archive: has the events below its boundary; None if the table has all of them.
+        rows: finds the rows next to a position.
+        archive: holds the events below its boundary; None if the table has all of them.
     """
 
     def __init__(self, rows: NearRows, archive: "ArchiveReader | None" = None) -> None:
@@ -495,14 +495,14 @@ class CountQuery:
     def find(
         self, connection: Connection, partition: int, events: int, *, after: int, until: int
     ) -> tuple[int, int]:
-        """Return the position of the last of so many events, and how many they are.
+        """Return the position of the last event counted, and the count.
 
         Args:
             connection: to the feed's database.
             partition: one of the feed's.
-            events: how many are wanted; there are fewer if that is all.
-            after: the position behind which they are counted.
-            until: the one up to which they are.
+            events: how many to count; the result is smaller if the range has fewer.
+            after: the position before the range.
+            until: the last position of the range.
         """
         hint, position, found = self._rows.hint(connection), after, 0
         if self._archive is not None:
@@ -518,13 +518,13 @@ class CountQuery:
                 found += count
                 position = after = last
             if count < values["limit"]:
-                # Places of events that are deleted may have filled all that was looked at.
+                # All positions that were examined may belong to deleted events: continue.
                 after = self._end(connection, hint, values)
                 looked_at = min(2 * looked_at, AT_ONCE)
         return position, found
 
     def _end(self, connection: Connection, hint: IndexHint, values: dict[str, int]) -> int:
-        """Return the last position that was looked at, where there were too few events."""
+        """Return the last position that a statement examined without finding enough events."""
         if self._source.events is None:
             return values["until"]
         end = connection.scalar(self._window(hint), values | {"before": values["looked_at"] - 1})
@@ -537,7 +537,7 @@ class CountQuery:
         return select(*columns).select_from(found)
 
     def _present(self, hint: IndexHint) -> Select[Any]:
-        """Select the positions of events that are there, in order."""
+        """Select the positions of events that are not deleted, in order."""
         source = self._source
         if source.events is None:
             return self._above(hint, source.position.label("position"))
@@ -545,7 +545,7 @@ class CountQuery:
         if source.partition is not None:
             order.insert(0, source.partition.label("partition"))
         references = [source.table.c[name] for name in source.key]
-        # The positions first, so that no plan joins more than these.
+        # The positions in a subquery, so that no plan joins more than these.
         near = self._above(hint, *order, *references).limit(_LOOKED_AT)
         page = near.subquery("near")
         if source.lateral:
@@ -554,13 +554,13 @@ class CountQuery:
             joined = page.join(event.lateral("event"), true())
         else:
             joined = page.join(source.events, source.same(page))
-        # In the whole order of the positions, so that there is nothing to sort.
+        # By all columns of the positions' order, so that the database need not sort.
         ordered = [page.c[each.name] for each in order]
         query: Select[Any] = select(page.c.position).select_from(joined)
         return query.order_by(*ordered)
 
     def _build_window(self, hint: IndexHint) -> Select[Any]:
-        """Find where a statement ended that looked at as many positions as it may."""
+        """Find the last position that a statement may examine."""
         query = self._above(hint, self._source.position)
         return query.offset(_BEFORE).limit(_ONE)
 

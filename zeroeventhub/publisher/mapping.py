@@ -39,7 +39,7 @@ Data = Expression | Sequence[Expression] | Mapping[str, Expression]
 """One column, or a list of columns, or expressions by name."""
 
 _EMPTY = (None, "")
-"""What no attribute of a CloudEvent may be."""
+"""The values for which a CloudEvent omits an attribute."""
 
 _encode = msgspec.json.Encoder(decimal_format="string", uuid_format="canonical").encode
 
@@ -49,8 +49,8 @@ class CloudEvents:
     """Wrap each event's data in a CloudEvents 1.0 envelope (structured mode).
 
     Attributes:
-        source: what the events come from: a URI reference.
-        type: the type of events whose type column is NULL or not given.
+        source: a URI reference that names where the events come from.
+        type: the type of an event whose type column is NULL or not configured.
     """
 
     source: str
@@ -58,7 +58,7 @@ class CloudEvents:
 
 
 def resolve(table: Table, expression: Expression) -> ColumnElement[Any]:
-    """Return a column of the table by name, or a SQL expression as it is.
+    """Return a column of the table by name, or a SQL expression unchanged.
 
     Raises:
         ConfigurationError: the table has no such column.
@@ -84,10 +84,10 @@ class Mapper:
 
     Args:
         table: the table of events.
-        data: what an event's data is.
-        attributes: the optional `id`, `type`, `key` and `time` columns, by that name, and others
-            by the names that CloudEvents give them.
-        envelope: wraps the data; None to send it bare.
+        data: the column or columns of an event's data.
+        attributes: the optional `id`, `type`, `key` and `time` columns by these names, and further
+            CloudEvents attributes by theirs.
+        envelope: wraps the data; None to send it without an envelope.
         headers: v1 headers by name.
     """
 
@@ -126,12 +126,12 @@ class Mapper:
 
     @property
     def columns(self) -> list[ColumnElement[Any]]:
-        """List what a page's query selects behind the position."""
+        """List the expressions that a page's query selects after the position."""
         return [form.select.label(f"c{index}") for index, form in enumerate(self._forms, 1)]
 
     @property
     def json(self) -> ColumnElement[Any] | None:
-        """Return the one column that is an event's whole JSON, as text; None if there is none."""
+        """Return the one column that is an event's whole JSON, as text; None for other events."""
         if self._envelope or self._fields or self._headers:
             return None
         (form,) = self._forms
@@ -139,18 +139,18 @@ class Mapper:
 
     @property
     def has_stored_json(self) -> bool:
-        """Tell whether documents of PostgreSQL's type json are in the events as they are."""
+        """Return whether events contain PostgreSQL `json` documents as they were stored."""
         return any(form.is_unchecked for form in self._forms)
 
     def text(
         self, position: ColumnElement[int] | None, *, streams: bool = False
     ) -> ColumnElement[Any] | None:
-        """Return an event's whole JSON as PostgreSQL makes it; None if it does not.
+        """Return an expression for an event's whole JSON in PostgreSQL; None if it has none.
 
         Args:
-            position: of an event, beside its row; None where it is not there.
-            streams: whether its output is read, whatever its type is. A document that is not
-                made into text first is written in half of the time.
+            position: the expression of an event's position; None if the query does not select it.
+            streams: whether the driver reads a value's text regardless of its SQL type. PostgreSQL
+                sends a document without a cast to text in half of the time.
         """
         stored = self._forms[0].stored
         if streams and stored is not None and self.json is not None:
@@ -165,7 +165,7 @@ class Mapper:
 
     @property
     def recipe(self) -> str:
-        """Return four digits that change when events are made from rows in another way."""
+        """Return four digits that change when the feed makes events from rows in another way."""
         parts = [repr(self._envelope), repr(self._fields), repr([*self._attributes])]
         for form in self._forms:
             statement = form.select.compile(dialect=StrCompileDialect())
@@ -176,7 +176,7 @@ class Mapper:
     def event(self, row: Row[Any]) -> Event:
         """Turn a row, which is a position and the `columns`, into an event.
 
-        The position is the id of an event that has no other.
+        Without a column of ids, the position is the event's id.
 
         Raises:
             FeedFailure: the row holds a value that its declared type does not allow.
@@ -197,7 +197,7 @@ class Mapper:
             ) from error
 
     def _add(self, expression: ColumnElement[Any], name: str) -> Callable[[Row[Any]], Any]:
-        """Select an expression; return what reads its value from a row."""
+        """Select an expression; return the function that reads its value from a row."""
         form = json_form(expression, name)
         self._forms.append(form)
         index = len(self._forms)
@@ -255,11 +255,11 @@ def _name(column: ColumnElement[Any]) -> str:
     name = getattr(column, "key", None) or getattr(column, "name", None)
     if not isinstance(name, str):
         raise ConfigurationError(f"The expression {column} has no name: give data as a dict.")
-    return str(name)  # SQLAlchemy's own kind of string has no JSON form
+    return str(name)  # msgspec does not encode SQLAlchemy's quoted_name
 
 
 def attribute_text(value: Any) -> str:
-    """Give an attribute the text that its value has in JSON, without the quotes."""
+    """Return an attribute's text: its value's JSON form without the quotes."""
     if isinstance(value, str):
         return value
     text = _encode(value).decode()
@@ -267,6 +267,6 @@ def attribute_text(value: Any) -> str:
 
 
 def moment(value: Any) -> datetime:
-    """Read the time of an event; one that names no zone is taken to be UTC."""
+    """Convert the time of an event; without a zone it is UTC."""
     found: datetime = value if isinstance(value, datetime) else datetime.fromisoformat(value)
     return timestamp(found) if found.tzinfo else found.replace(tzinfo=UTC)

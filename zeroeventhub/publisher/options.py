@@ -1,4 +1,4 @@
-"""What a feed is made from: the options of TableFeed, checked."""
+"""Check the options of TableFeed, and resolve them against its table."""
 
 import re
 from collections.abc import Mapping
@@ -40,32 +40,32 @@ _TAKEN = (
     *("specversion", "id", "source", "type", "time", "datacontenttype"),
     *("data", "partitionkey", "key"),
 )
-"""What other parameters of a feed stand for."""
+"""The attributes that other parameters of a feed define."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Definition:
-    """Hold what a caller has said of a feed, found in its table.
+    """A feed's options with their columns resolved.
 
     Attributes:
-        events: the table, and the columns of an event's place in it.
-        ordering_name: of the ordering; None for the database's own.
-        partitions: their number or their layout; None for as many as the table has events in.
-        info: what the feed says of itself, but for its extensions.
+        events: the table, and the columns of an event's position and partition.
+        ordering_name: the ordering's name; None for the database's default.
+        partitions: their number or their layout; None to find them in the table.
+        info: the feed's description, without its extensions.
         mapper: turns rows into events.
-        envelope: that of CloudEvents, if events have one.
-        attributes: the expressions of id, type, key and time, those that there are.
-        version: the column of an event's number within its key, if there is one.
-        shows_keys: whether readers may ask for the events of a key.
-        seal: makes the digests of cursors.
-        is_mutable: whether rows are changed after they were written.
-        retention: where the feed's mark is kept.
-        progress: where the progress of consumers is kept.
-        archive: where history is sealed to.
-        compaction: which events are kept of a key.
+        envelope: the CloudEvents envelope, if events have one.
+        attributes: the expressions of id, type, key and time, as far as configured.
+        version: the column of an event's number within its key, if configured.
+        shows_keys: whether readers may request the events of a key.
+        seal: computes the digests of cursors.
+        is_mutable: whether writers change rows.
+        retention: the table of the feed's mark.
+        progress: the table of consumers' progress.
+        archive: the archive that history is sealed to.
+        compaction: which events of a key are kept.
 
     Raises:
-        ConfigurationError: two of these do not go together.
+        ConfigurationError: two of these exclude each other.
     """
 
     events: Events
@@ -85,7 +85,7 @@ class Definition:
     compaction: Compaction | None
 
     def __post_init__(self) -> None:
-        """Refuse what does not go together."""
+        """Refuse options that exclude each other."""
         self._check_versions()
         self._check_compaction()
         table = self.events.table
@@ -158,24 +158,24 @@ class Definition:
 
     @property
     def ids(self) -> AbstractSet[int]:
-        """Return the partitions that events may be in, read or not."""
+        """Return the partitions that events may be in, including those that are not read."""
         if isinstance(self.partitions, Layout):
             return self.partitions.ids
         return frozenset(partition.id for partition in self.info.partitions)
 
     @property
     def grows(self) -> bool:
-        """Tell whether there are as many partitions as the table has events in."""
+        """Return whether the feed finds its partitions in the table."""
         return self.events.partition is not None and self.partitions is None
 
     @property
     def scheme(self) -> str:
-        """Return a word for how events are divided that another division does not have."""
+        """Return a word that identifies how events are divided into partitions."""
         return "layout" if isinstance(self.partitions, Layout) else str(self.partitions)
 
     @property
     def used(self) -> list[ColumnElement[Any]]:
-        """Return all columns and expressions that are read."""
+        """Return all columns and expressions that the feed reads."""
         events, attributes = self.events, self.attributes
         known = [*events.key, events.partition, events.time, self.version]
         known += [attributes.get("type"), attributes.get("id")]
@@ -192,14 +192,14 @@ class Definition:
         return ordering_for(dialect, self.events, self.ordering_name)
 
     def marks(self, source: Source) -> MarkTable | None:
-        """Return what reads and raises the feed's mark, if it has a place."""
+        """Return the table of the feed's mark, if it has `retention`."""
         if self.retention is None:
             return None
         return MarkTable(self.retention, source, self.ids)
 
 
 def table_of(table: Table | type[Any]) -> Table:
-    """Return the table of what a caller gives for one."""
+    """Return the Table, or the table of an ORM class."""
     mapped = inspect(table, raiseerr=False)
     found = getattr(mapped, "local_table", mapped)
     if not isinstance(found, Table):
@@ -208,7 +208,7 @@ def table_of(table: Table | type[Any]) -> Table:
 
 
 def envelope_of(table: Table, cloudevents: bool | str) -> CloudEvents | None:
-    """Return the envelope of events, if they are to have one."""
+    """Return the envelope of events; None without CloudEvents."""
     if not cloudevents:
         return None
     source = cloudevents if isinstance(cloudevents, str) else f"/{quote(table.name)}"
@@ -221,7 +221,7 @@ def attributes_of(
     """Check the further attributes of an envelope (CloudEvents 1.0, Context Attributes).
 
     Raises:
-        ConfigurationError: there is no envelope, or a name cannot be that of an attribute.
+        ConfigurationError: the feed has no envelope, or a name is not allowed for an attribute.
     """
     attributes = dict(attributes or {})
     if attributes and envelope is None:
@@ -238,7 +238,7 @@ def attributes_of(
 def key_of(
     table: Table, position: Expression | None, ordering: str | None
 ) -> tuple[ColumnElement[Any], ...]:
-    """Find the column of positions, or the key of rows whose positions the ordering gives."""
+    """Return the column of positions, or the key of rows if the ordering gives positions."""
     key = tuple(table.primary_key.columns)
     if position is not None:
         column = table.c.get(getattr(resolve(table, position), "key", ""))
@@ -248,7 +248,7 @@ def key_of(
     if ordering == "sequenced":
         if not key:
             raise ConfigurationError(
-                f"Table {table.name!r} has no primary key by which its events could be told apart."
+                f"Table {table.name!r} has no primary key by which its events could be identified."
             )
         return key
     if len(key) != 1:
@@ -268,7 +268,7 @@ def key_of(
 def partition_of(
     table: Table, partition: Expression | None, partitions: int | Layout | None
 ) -> ColumnElement[Any] | None:
-    """Find the column of partitions, or the expression of them."""
+    """Return the column or expression of partitions."""
     if partition is None:
         if partitions is not None:
             raise ConfigurationError("Say which column holds an event's partition as well.")
@@ -282,7 +282,7 @@ def partition_of(
 
 
 def info_of(partitions: int | Layout | None) -> FeedInfo:
-    """Return what a feed says of itself, but for its extensions."""
+    """Return a feed's description, without its extensions."""
     if isinstance(partitions, Layout):
         return partitions.info()
     return FeedInfo.of(1 if partitions is None else partitions)

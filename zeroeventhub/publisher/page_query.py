@@ -1,4 +1,4 @@
-"""The query that reads pages, and the one that finds events which no page would show."""
+"""Read pages, and find events that are in no partition of the feed and hence on no page."""
 
 import logging
 from collections.abc import Collection, Generator, Mapping, Sequence
@@ -49,7 +49,7 @@ class TypeCondition:
     Args:
         column: the column of types; None if all events are of the default type.
         default: the type of events whose column is NULL or empty; empty if they have none.
-        database: that of the events.
+        database: the events' database.
     """
 
     def __init__(self, column: ColumnElement[Any] | None, default: str, database: Database) -> None:
@@ -61,11 +61,11 @@ class TypeCondition:
 
     @staticmethod
     def understands(column: ColumnElement[Any]) -> bool:
-        """Tell whether a column holds types as text, as they are sent."""
+        """Return whether a column holds types as the text that readers get."""
         return isinstance(column.type, String) and not isinstance(column.type, Enum)
 
     def condition(self, types: TypeFilter) -> ColumnElement[bool]:
-        """Return what holds for the events that a filter lets through."""
+        """Return the condition on the events that a filter accepts."""
         if not types.names:
             return false()
         chosen = self._kind.in_([self._text(name) for name in sorted(types.names)])
@@ -76,31 +76,31 @@ class TypeCondition:
 
 
 FILTERED_ROWS = 50_000
-"""How many rows a page looks at in search of events of certain types, at most."""
+"""How many rows a page examines, at most, to find events of the requested types."""
 
 LONG = 65_000
-"""Bytes of an event from which on its line, with its frame, may be longer than consumers take."""
+"""Bytes of an event from which its line may be too long for consumers in Go."""
 
 _log = logging.getLogger("zeroeventhub.publisher")
 
 _ONE: ColumnElement[int] = literal_column("1")
 
-# Written out, as LIMIT is.
+# A literal, as LIMIT is.
 _BEFORE: ColumnElement[int] = bindparam("before", type_=Integer, literal_execute=True)
 
 
 @dataclass(frozen=True)
 class ReadRequest:
-    """Say what pages are to hold.
+    """The range, types and size of the pages to read.
 
     Attributes:
         partition: one of the feed's.
         after: the position after which they begin.
-        until: the one up to which they go.
-        limit: how many rows of a page to look at, at most.
+        until: the last position that they may hold.
+        limit: how many rows a page examines, at most.
         count: how many pages to read, at most; 1 with `types`.
-        types: which events; None for all.
-        each: whether the position of each event is wanted.
+        types: the types of the events to return; None for all.
+        each: whether to return the position of each event.
     """
 
     partition: int
@@ -118,14 +118,14 @@ class Stretch:
 
     Attributes:
         until: the position up to which they were read.
-        parts: the events, as they were read.
-        texts: the JSON of those that were taken since, until the page ends.
-        positions: where they are, if anybody asked.
-        last: the last row, which may be a deleted event; None if there was none.
-        on_one_line: whether these have no line ends in their white space.
-        rows: how many there are, with the deleted ones.
-        size: of the events, in bytes.
-        full: whether it ended for its size, before `until`.
+        parts: the events, one part for each read.
+        texts: the JSON of events that `end` has not joined yet.
+        positions: their positions, if requested.
+        last: the last row, which may be a deleted event; None for a page without rows.
+        on_one_line: whether no event has a line end in its white space.
+        rows: the number of rows, including those of deleted events.
+        size: bytes of the events.
+        full: whether the page ended before `until`, because of its size or limit.
     """
 
     until: int
@@ -144,30 +144,30 @@ class Stretch:
         return joined(self.parts)
 
     def end(self) -> None:
-        """Make one text of the events that were taken; their own are let go."""
+        """Join the JSON of the events to one text, and free the single texts."""
         if self.texts:
             self.parts.append(Lines.of(self.texts, on_one_line=self.on_one_line))
             self.texts = []
 
     def take(self, rows: Rows, start: int, limit: int, room: int, *, each: bool) -> int:
-        """Take rows, as many as the page has room for.
+        """Add rows to the page, as many as it has room for.
 
         Args:
-            rows: lie behind those that are there.
-            start: the index of the first one to take.
+            rows: the rows that follow those of the page.
+            start: the index of the first row to add.
             limit: how many rows the page has, at most.
-            room: how many bytes, unless its first event alone has more.
-            each: whether their positions are wanted.
+            room: bytes that the page may have; a single larger event still fits.
+            each: whether to keep their positions.
 
         Returns:
-            The index of the first one that was not taken.
+            The index of the first row that was not added.
         """
         stop = min(len(rows.texts), start + limit - self.rows)
         size = rows.size(start, stop)
         if self.size + size > room:
             stop = rows.fitting(start, stop, room - self.size)
             if not self.size and not rows.size(start, stop):
-                stop += 1  # whatever was deleted before it
+                stop += 1  # the first event always fits, with the deleted ones before it
             size, self.full = rows.size(start, stop), True
         if stop > start:
             if rows.headers is not None:
@@ -190,16 +190,16 @@ class PageQuery:
     """Select the events of a table, in order.
 
     Args:
-        rows: reads them.
-        partitions: the partitions that there are to read.
-        ids: the partitions that events may be in, read or not.
+        rows: reads the rows of the table.
+        partitions: the partitions that can be read.
+        ids: the partitions that events may be in, including those that are not read.
         types: filters events by type; None if the feed does not know types.
-        page_bytes: how much data a page holds at most, unless a single event is larger.
-        archive: has the events below its boundary; None if the table has all of them.
+        page_bytes: bytes of data that a page holds at most, unless a single event is larger.
+        archive: holds the events below its boundary; None if the table has all of them.
 
     Attributes:
-        ids: the partitions that events may be in, read or not.
-        longest: how many bytes the longest event had that was read.
+        ids: the partitions that events may be in, including those that are not read.
+        longest: bytes of the longest event read so far.
     """
 
     def __init__(
@@ -227,17 +227,17 @@ class PageQuery:
 
     @property
     def others(self) -> bool:
-        """Tell whether there are events between those of a partition."""
+        """Return whether events of more than one partition share the positions."""
         return self._source.partition is not None
 
     def read(self, connection: Connection, request: ReadRequest) -> list[Stretch]:
-        """Read pages, whole.
+        """Read whole pages.
 
         Returns:
             One page or more; each but the last is full.
 
         Raises:
-            NotAtHand: some events have to be fetched from the archive first.
+            NotAtHand: a part of the archive has to be fetched first.
         """
         if self._archive is None:
             return self._read(connection, request, Stretch(request.until))
@@ -253,7 +253,7 @@ class PageQuery:
     def _read(
         self, connection: Connection, request: ReadRequest, page: Stretch, looked_at: int = 0
     ) -> list[Stretch]:
-        """Read pages from the table, of which the first may have begun in the archive."""
+        """Read pages from the table; the first may already hold events from the archive."""
         limit, count, types, until = request.limit, request.count, request.types, request.until
         if request.after >= until:
             return [page]
@@ -279,13 +279,13 @@ class PageQuery:
                     page = Stretch(until)
                     pages.append(page)
         page.end()
-        # Where a page ends is not known if it ends where the statement does.
+        # If the last page ends with the statement's last row, more events may belong to it.
         return pages[:-1] if taken == wanted and len(pages) > 1 else pages
 
     def _chunks(
         self, connection: Connection, values: Mapping[str, Any], types: TypeFilter | None, left: int
     ) -> Generator[Rows]:
-        """Yield rows in order, as many at a time as there is memory for."""
+        """Yield rows in order, in chunks that fit into memory."""
         hint, streams = self._rows.near.hint(connection), self._rows.may_stream(connection)
         query = self._statement(hint, types, streams)
         after, batch = values["after"], self._batch
@@ -308,7 +308,7 @@ class PageQuery:
             left -= portion
 
     def _note(self, rows: Rows) -> None:
-        """Remember how large events are; tell the log, once, of one too long for some consumers."""
+        """Learn the size of events; warn once of one that is too long for consumers in Go."""
         self._batch.learn(rows)
         largest = rows.largest
         if largest <= self.longest:
@@ -333,20 +333,20 @@ class PageQuery:
         near = self._rows.near
         return self._rows.select(
             lambda query: near.above(query, hint, given("after"), given("until")),
-            # psycopg's own statements are planned with their parameters.
+            # psycopg sends a stream's parameters with its statement, and the plan uses them.
             bindparam("limit", type_=Integer) if streams else LIMIT,
             chosen=chosen,
         )
 
     def _build_window(self, hint: IndexHint) -> Select[Any]:
-        """Find where a page ends that would look at too many rows."""
+        """Find the position at which a filtered page ends after the rows that it may examine."""
         source, near = self._source, self._rows.near
         query = select(source.position).select_from(source.table)
         query = near.above(query, hint, given("after"), given("until"))
         return query.offset(_BEFORE).limit(_ONE)
 
     def largest_partition(self, connection: Connection, until: int) -> int | None:
-        """Return the largest partition that an event is in, up to one; None if there is none."""
+        """Return the largest partition, up to `until`, that has an event; None without events."""
         source, hint = self._source, self._rows.near.hint(connection)
         assert source.partition is not None  # noqa: S101 - only a feed with a column grows
         query = select(func.max(source.partition)).select_from(source.table)
@@ -358,7 +358,7 @@ class PageQuery:
         """Refuse a table with events that are in no partition of the feed.
 
         Raises:
-            ConfigurationError: there are some.
+            ConfigurationError: the table has such an event.
         """
         source, hint = self._source, self._rows.near.hint(connection)
         if source.partition is None:
@@ -374,16 +374,17 @@ class PageQuery:
                 )
 
     def await_ends(self, connection: Connection, *, settled: int) -> None:
-        """Refuse to call a closed partition read while its last events are not settled.
+        """Wait until the last events of closed partitions are settled, before reporting their end.
 
         Raises:
-            Unavailable: some are not.
+            Unavailable: some are not settled.
         """
         source, near = self._source, self._rows.near
         if source.partition is None or not self._closed:
             return
         found = None
-        if source.waiting is not None:  # first, for they leave it for where the others look
+        # The waiting events first: one may get its position, and leave for the table below.
+        if source.waiting is not None:
             column = source.waiting.c.partition
             found = connection.execute(
                 select(column).where(column.in_(self._closed)).limit(_ONE)
@@ -400,7 +401,7 @@ class PageQuery:
 
 
 def _listed(partitions: list[int]) -> str:
-    """Name partitions in a few characters, however many there are."""
+    """List partitions in a few characters, however many the feed has."""
     if len(partitions) > 1 and partitions == list(range(partitions[0], partitions[-1] + 1)):
         return f"{partitions[0]} to {partitions[-1]}"
     return ", ".join(map(str, partitions))

@@ -1,7 +1,7 @@
-"""Partitions by the hash of a key: in Python, and in SQL that gives the same numbers everywhere.
+"""Partitions by the hash of a key, in Python and in SQL, with the same result on every database.
 
-docs/partitions.md defines the hash, with examples. SQLite computes it by a function that every
-connection has to be given.
+docs/partitions.md defines the hash, with examples. SQLite computes it by a Python function that
+`hash_on_connect` registers on every connection.
 """
 
 from collections.abc import Collection, Iterable
@@ -52,10 +52,10 @@ def partition_expression(column: ColumnElement[Any] | Any, partitions: int) -> C
 
     Args:
         column: the key: a column of text or of whole numbers, or an expression of such a type.
-        partitions: how many there are.
+        partitions: the number of partitions.
 
     Raises:
-        ConfigurationError: the column is of another type, or of one that does not keep its text.
+        ConfigurationError: the column has another type, or one whose text the database changes.
     """
     return _Remainder(_Hash(_key(column)), _number(_checked(partitions)))
 
@@ -70,12 +70,12 @@ def layout_expression(
 
     Args:
         layout: the partitions.
-        key: the event's key, which a layout needs that is redistributed.
-        written: the column of the partition that the event was written to, by this layout or an
-            earlier one; without it, only the hash of the key counts.
+        key: the event's key; required if the layout was redistributed.
+        written: the column of the partition to which the writer assigned the event under this
+            layout or an earlier one; without it, the hash of the key decides alone.
 
     Raises:
-        ConfigurationError: the layout needs one that is not given.
+        ConfigurationError: the layout needs an argument that the caller left out.
     """
     if written is not None:
         return _shared(layout, key, _clause(written))
@@ -90,29 +90,29 @@ def layout_expression(
     count, lowest = shares[0].modulus, shares[0].id - shares[0].remainder
     if any((share.modulus, share.id - share.remainder) != (count, lowest) for share in shares):
         return _one_of(shares, _Hash(_key(key)))
-    # Ids are given in the order of remainders; most layouts are as simple as that.
+    # In most layouts the ids are the remainders, and need no CASE.
     remainder = partition_expression(key, count)
     return remainder if lowest == 0 else _number(lowest) + remainder
 
 
 def outside(column: ColumnElement[Any], ids: Collection[int]) -> list[ColumnElement[bool]]:
-    """Return what may be true of events whose partition is none of those, as ranges of an index."""
+    """Return conditions for events in none of the partitions, each a range of an index."""
     ordered = sorted(ids)
     gaps = [and_(column > low, column < high) for low, high in pairwise(ordered) if high - low > 1]
     return [column.is_(None), column < ordered[0], column > ordered[-1], *gaps]
 
 
 def hash_on_connect(engine: Engine | AsyncEngine) -> None:
-    """Give every connection of an engine what the hash needs; of databases, only SQLite needs it.
+    """Register the hash function on every connection of a SQLite engine; may be called again.
 
-    Doing it again changes nothing.
+    The other databases need no such function, and their engines stay unchanged.
     """
     engine = engine.sync_engine if isinstance(engine, AsyncEngine) else engine
     database_of(engine).prepare(engine)
 
 
 class _Hash(FunctionElement[int]):
-    """Be the hash of a text."""
+    """SQL of the hash of a text."""
 
     inherit_cache = True
     type = BigInteger()
@@ -120,7 +120,7 @@ class _Hash(FunctionElement[int]):
 
 
 class _Remainder(FunctionElement[int]):
-    """Be what is left of a division; a percent sign would have to be escaped for some drivers."""
+    """SQL of the remainder of a division, without the percent sign that some drivers interpret."""
 
     inherit_cache = True
     type = Integer()
@@ -147,7 +147,7 @@ def _remainder_sql(element: _Remainder, compiler: Any, **options: Any) -> str:
 def _shared(
     layout: Layout, key: ColumnElement[Any] | Any | None, written: ColumnElement[Any]
 ) -> ColumnElement[int]:
-    """Find the partition of an event by where it was written, and among its heirs by the hash."""
+    """Return an event's partition: that of its writer, or by hash one of those that replaced it."""
     ancestors = sorted(
         {
             ancestor
@@ -185,7 +185,7 @@ def _one_of(heirs: Iterable[Share], hashed: ColumnElement[int]) -> ColumnElement
 
 
 def _number(number: int) -> ColumnElement[int]:
-    """Write a number into the statement, as it stands in the expression of an index."""
+    """Return a number as a literal, so that the expression matches that of an index."""
     return literal_column(str(number), Integer())
 
 
@@ -204,10 +204,10 @@ def _clause(column: ColumnElement[Any] | Any) -> ColumnElement[Any]:
 
 
 def _key(column: ColumnElement[Any] | Any) -> ColumnElement[Any]:
-    """Return a key whose text databases agree on.
+    """Return a key that has the same text on every database.
 
     Raises:
-        ConfigurationError: it is of a type that has none, or not the same on every database.
+        ConfigurationError: its type has no text, or not the same one on every database.
     """
     clause = _clause(column)
     match clause.type:
@@ -219,7 +219,7 @@ def _key(column: ColumnElement[Any] | Any) -> ColumnElement[Any]:
         case sql.String():
             return clause
         case sql.Integer():
-            # Adding nothing takes leave of MariaDB's and MySQL's ZEROFILL.
+            # Adding 0 drops the leading zeros of a ZEROFILL column in MariaDB and MySQL.
             return clause + _number(0)
     raise ConfigurationError(
         f"A key is text or a whole number; {clause} has the SQL type {clause.type!r}."

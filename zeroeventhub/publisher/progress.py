@@ -1,4 +1,4 @@
-"""How far consumers say that they have come, so that trimming waits for them."""
+"""The progress that consumers report to the publisher, so that trimming waits for them."""
 
 import time
 from dataclasses import dataclass, replace
@@ -45,14 +45,14 @@ _CURSOR_LENGTH = 250
 
 @dataclass(frozen=True)
 class Registered:
-    """Say how far a consumer said that it has come.
+    """The progress that a consumer last reported for a partition.
 
     Attributes:
         consumer: its name.
-        principal: who said so; empty where principals are not known.
-        partition: of which partition.
-        cursor: where it has committed.
-        heard: how many seconds ago it said so.
+        principal: the principal that reported it; empty for a feed without principals.
+        partition: the partition.
+        cursor: the cursor that the consumer has committed.
+        heard: seconds since the report.
     """
 
     consumer: str
@@ -63,19 +63,19 @@ class Registered:
 
     @property
     def name(self) -> str:
-        """Name it to people."""
+        """Return the consumer's name and principal for messages."""
         by = f" of {self.principal!r}" if self.principal else ""
         return f"Consumer {self.consumer!r}{by}"
 
 
 class Progress(FeedTable):
-    """Keep in a table how far consumers of the feeds over the tables beside it have come.
+    """Table of the progress that consumers report to the feeds over tables of the same schema.
 
     It has a row for each consumer and partition of a feed.
 
     Args:
-        metadata: what the table joins, so that migrations find it; None for one of its own.
-        schema: the database schema, which is that of the feeds' tables.
+        metadata: the MetaData to add the table to, so that migrations find it; None for a new one.
+        schema: the database schema; must be that of the feeds' tables.
     """
 
     name = "zeroeventhub_progress"
@@ -95,22 +95,22 @@ class Progress(FeedTable):
 
 
 MOST_NAMES = 100
-"""How many consumers a principal registers for a feed: each is a reason to keep its history."""
+"""How many consumers a principal may register for a feed: each keeps history from trimming."""
 
 SILENT = 7 * 24 * 3600.0
-"""Seconds after which a consumer that was not heard of makes room for another of its principal."""
+"""Seconds without a report after which another consumer of the principal may take its row."""
 
 CLOCKS = 60.0
-"""Seconds that the clocks of those who register and of those who trim may be apart."""
+"""Seconds by which the clocks of publisher processes may differ."""
 
 
 class Registry:
-    """Note how far consumers of a feed have come.
+    """Store the progress of a feed's consumers.
 
     Args:
-        progress: holds the table.
-        source: where the feed's positions are read.
-        marks: knows what was trimmed and is read nowhere else; None where nothing is lost.
+        progress: the table.
+        source: the table of the feed's positions.
+        marks: the mark of what was trimmed; None if trimming loses nothing, as with an archive.
     """
 
     def __init__(self, progress: Progress, source: Source, marks: MarkTable | None = None) -> None:
@@ -121,11 +121,11 @@ class Registry:
 
     @staticmethod
     def check(consumer: str, cursor: str) -> None:
-        """Refuse what cannot be a consumer's name and place, whatever the feed has.
+        """Refuse an invalid name or cursor, before the database is used.
 
         Raises:
-            BadRequest: the name is none.
-            BadCursor: the cursor is none at which a consumer can have committed.
+            BadRequest: the name is invalid.
+            BadCursor: no consumer can have committed at this cursor.
         """
         if not 0 < len(consumer) <= NAME_LENGTH or not consumer.isprintable():
             raise BadRequest(
@@ -137,11 +137,11 @@ class Registry:
     def note(
         self, connection: Connection, consumer: str, partition: int, cursor: str, principal: str
     ) -> None:
-        """Write a consumer's place; again, if another process wrote its first one meanwhile.
+        """Write a consumer's cursor; retry if another process inserted its row meanwhile.
 
         Raises:
-            Trimmed: what follows it has been trimmed meanwhile.
-            Forbidden: the principal has as many names as it may have.
+            Trimmed: events after the cursor have been trimmed meanwhile.
+            Forbidden: the principal may register no more names.
         """
         try:
             self._write(connection, consumer, partition, cursor, principal)
@@ -153,7 +153,7 @@ class Registry:
     def _write(
         self, connection: Connection, consumer: str, partition: int, cursor: str, principal: str
     ) -> None:
-        """Write a place in a transaction that keeps the feed from being trimmed meanwhile."""
+        """Write a cursor in a transaction that locks the mark, so that no trim runs meanwhile."""
         at = Place.of(cursor)
         if self._marks is not None:
             mark = self._marks.locked(connection)
@@ -177,10 +177,10 @@ class Registry:
             connection.execute(insert(self._table).values({**key, **place}))
 
     def _make_room(self, connection: Connection, consumer: str, principal: str) -> None:
-        """Bound the names of a principal: forget those that are silent, refuse another one.
+        """Limit the names of a principal: forget the silent ones, refuse one too many.
 
         Raises:
-            Forbidden: it has as many names as it may have.
+            Forbidden: the principal may register no more names.
         """
         columns = self._table.c
         own = [columns.feed == self._feed, columns.principal == principal]
@@ -196,7 +196,7 @@ class Registry:
             )
 
     def count(self, connection: Connection) -> int:
-        """Count the consumers of all principals that are registered."""
+        """Count the registered consumers of all principals."""
         columns = self._table.c
         names = select(columns.principal, columns.consumer).where(columns.feed == self._feed)
         return connection.scalar(select(func.count()).select_from(names.distinct().subquery())) or 0
@@ -204,7 +204,7 @@ class Registry:
     def registered(
         self, connection: Connection, *conditions: ColumnElement[bool]
     ) -> list[Registered]:
-        """Return the places of consumers, by their names and partitions."""
+        """Return the progress of all consumers, by name and partition."""
         columns = self._table.c
         query = (
             select(
@@ -226,13 +226,13 @@ class Registry:
     def allowed_since(
         self, connection: Connection, since: float, mark: LowWaterMark, until: int
     ) -> int:
-        """Return up to where those let a feed be trimmed that were heard since a moment.
+        """Return the position up to which consumers that reported since a moment allow a trim.
 
         Args:
             connection: to the feed's database.
             since: the moment, in seconds since 1970, by a clock that may be somewhat ahead.
             mark: what has been trimmed.
-            until: up to where it is to be trimmed.
+            until: the position up to which the trim should go.
         """
         columns = self._table.c
         for one in self.registered(
@@ -243,7 +243,7 @@ class Registry:
         return until
 
     def forget(self, connection: Connection, consumer: str, principal: str | None) -> int:
-        """Forget a consumer; return how many places it had."""
+        """Forget a consumer; return how many rows it had."""
         columns = self._table.c
         chosen = [columns.feed == self._feed, columns.consumer == consumer]
         if principal is not None:
@@ -255,16 +255,16 @@ class Registry:
     def allowed(
         self, connection: Connection, one: Registered, mark: LowWaterMark, until: int
     ) -> int | None:
-        """Return up to where a consumer lets a feed be trimmed; None where it is too late for it.
+        """Return the position up to which a consumer allows a trim; None if it lost events already.
 
-        It goes on from its place only if that can be checked even then: where it stands at the
-        last event of its partition, or above all that goes.
+        After the trim the consumer can continue only if the feed can still check its cursor: the
+        cursor has to be at the last trimmed event of its partition, or above the trimmed events.
 
         Args:
             connection: to the feed's database.
-            one: the consumer's place.
+            one: the consumer's progress.
             mark: what has been trimmed.
-            until: up to where it is to be trimmed.
+            until: the position up to which the trim should go.
         """
         place = Place.of(one.cursor)
         if place.position >= until:
@@ -278,7 +278,7 @@ class Registry:
             try:
                 if not mark.still_covers(place, one.partition):
                     return None
-                # What is good at the mark need not be good below it.
+                # A cursor at the present mark may become invalid once the mark is above it.
                 stands = raised.still_covers(place, one.partition)
             except Gone:
                 return None

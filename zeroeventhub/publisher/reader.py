@@ -1,6 +1,6 @@
-"""The questions that readers ask of a feed, each answered through a connection.
+"""The read operations of a feed, each on a connection that its caller passes.
 
-Their signatures are those of a bound feed, which gives each of them its connection.
+Their other parameters are those of a bound feed's methods, which call them with a connection.
 """
 
 from collections.abc import Collection
@@ -47,16 +47,16 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Queries:
-    """Hold what is asked of a feed's table.
+    """The queries on a feed's table.
 
     Attributes:
         pages: reads events.
-        times: finds the place of a moment.
+        times: finds the position of a moment.
         splits: cuts a partition into pieces.
-        ids: finds an event.
-        lags: counts the events after a place.
-        counts: finds the place after so many events.
-        keys: reads the events of a key; None where there are no versions.
+        ids: finds an event by its id.
+        lags: counts the events after a position.
+        counts: finds the position after a number of events.
+        keys: reads the events of a key; None for a feed without versions.
     """
 
     pages: PageQuery
@@ -69,20 +69,20 @@ class Queries:
 
 
 QUIET = 1_000
-"""How many positions of other partitions pass before a partition without news moves its
-checkpoint: often enough to keep up, and seldom enough that consumers hardly write for it."""
+"""How many positions of other partitions pass before a partition without events of its own gets a
+new checkpoint: seldom enough that idle consumers hardly write."""
 
 
 class Reader:
     """Read a table's feed through connections on which each statement sees the last commits.
 
     Args:
-        info: what the feed says of itself.
-        ordering: knows how far it may be read.
-        history: gives cursors and checks them.
-        queries: what is asked of the table, and of the archive if there is one.
-        checkup: looks at all that the feed relies on.
-        registry: counts the consumers that have registered their progress; None where none can.
+        info: the feed's description.
+        ordering: reads the horizon.
+        history: makes cursors and checks them.
+        queries: the queries on the table and the archive.
+        checkup: checks what the feed needs of its database.
+        registry: counts the consumers that register their progress; None without `progress`.
     """
 
     def __init__(
@@ -101,18 +101,18 @@ class Reader:
         self._history = history
         self._queries = queries
         self.checks = checkup
-        """Look at what the feed relies on, from time to time."""
+        """Checks from time to time what the feed needs of its database."""
         self._ends_settled = False
         self._registry = registry
 
     def described(self, connection: Connection) -> FeedInfo:
-        """Describe the feed once the table has been looked at."""
+        """Return the feed's description after a check of the table, if one is due."""
         self.checks.look_if_due(connection)
         return self.info
 
     @property
     def has_open_digests(self) -> bool:
-        """Tell whether everybody can make the digest that a cursor holds of an event."""
+        """Return whether cursors have no secret, so that anyone can compute an event's digest."""
         return self._history.has_open_digests
 
     @property
@@ -128,7 +128,7 @@ class Reader:
         return archive
 
     def step(self, connection: Connection) -> str | None:
-        """Return what has to be committed before the feed is read; see `Ordering.step`."""
+        """Return the statement to commit before the feed is read; see `Ordering.step`."""
         return self._ordering.step(connection)
 
     def read(
@@ -177,14 +177,14 @@ class Reader:
                 page = self._page(connection, request, here, stretch, horizon=horizon, stop=end)
                 pages.append(page)
                 here = page.cursor
-            # Afterwards, so that no other history can come between the look at it and the pages,
-            # or the pages and their checkpoints.
+            # After the pages and their checkpoints: a failover between the check and the pages
+            # would go unnoticed.
             mark = self._verify(connection, partition, place, end, until)
             if pages[0].cursor == start and place.position < mark.trimmed <= until:
-                # Nothing has come here since; a place that has been trimmed is none to stay at.
+                # No event follows, but the place was trimmed: move the reader to the mark.
                 pages[0] = replace(pages[0], cursor=mark.earliest)
             if place.position < mark.compacted:
-                # What has lost events may lose more.
+                # Compaction has deleted events here and may delete more: no page is final.
                 pages = [replace(page, full=False) for page in pages]
             return pages
 
@@ -219,20 +219,20 @@ class Reader:
         )
 
     def vouch(self, connection: Connection, cursors: Collection[str]) -> None:
-        """Refuse cursors if history is another one by now; see `ExtendedFeed.vouch`."""
+        """Refuse cursors of another history; see `ExtendedFeed.vouch`."""
         places = sorted(map(Place.of, cursors), key=lambda place: place.position)
         if not places:
             return
         self._horizon(connection, places[-1])
-        # The last of them vouches for all before it, unless those were trimmed.
+        # If the last one is valid, so are all before it, unless those were trimmed.
         last = next((one for one in reversed(places) if one.check), None)
         self._history.verify(connection, Place(places[0].position), last)
 
     def vouch_in_table(self, connection: Connection, cursor: str) -> None:
-        """Refuse a cursor that is not of the table's own history, whatever an archive has.
+        """Refuse a cursor that is not of the table's history, without regard to the archive.
 
         Raises:
-            Gone: it is of another one.
+            Gone: it belongs to another history.
         """
         self._horizon(connection, Place.of(cursor))
         self._history.vouch_in_table(connection, cursor)
@@ -243,7 +243,7 @@ class Reader:
 
     @property
     def may_glance(self) -> bool:
-        """Tell whether the horizon may be asked for in passing, and nothing else need be."""
+        """Return whether `glance` can be used: no check is due, and the ordering supports it."""
         return self._watch.may_be_fast and self._ends_settled and not self.checks.are_due
 
     def glance(self, connection: Connection, seconds: float) -> int:
@@ -251,7 +251,7 @@ class Reader:
         return self._watch.fast_horizon(connection, seconds).settled
 
     def horizon(self, connection: Connection) -> HorizonReport:
-        """Return how far the feed may be read, since when that is so, and who holds it back."""
+        """Return the horizon, its age, and the writers that hold it back."""
         self.checks.look_if_due(connection)
         report = self._watch.report(connection)
         registered = 0 if self._registry is None else self._registry.count(connection)
@@ -263,14 +263,14 @@ class Reader:
         )
 
     def cursor_after(self, connection: Connection, position: int) -> str:
-        """Return the cursor that stands after a position.
+        """Return the cursor after a position.
 
         Args:
             connection: to the feed's database.
-            position: 0, or one at or below the horizon; there need not be an event at it.
+            position: from 0 up to the horizon, with or without an event.
 
         Raises:
-            BadCursor: it lies above the horizon: events may still appear below it.
+            BadCursor: the position is above the horizon: events may still appear below it.
         """
         settled = self._horizon(connection).settled
         if not 0 <= position <= settled:
@@ -281,17 +281,17 @@ class Reader:
         return self._history.cursor_below(connection, position)
 
     def cursor_at(self, connection: Connection, moment: datetime, partition: int = 0) -> str:
-        """Return the cursor that stands before all events of a moment or later.
+        """Return the cursor before all events of a moment or later.
 
         Args:
             connection: to the feed's database.
-            moment: with a time zone, compared with the feed's `time`, or, with the ordering
-                sequenced and no `time`, with when an event was given its position.
+            moment: with a time zone; compared with the feed's `time`. With the ordering sequenced
+                and no `time`, compared with the time at which an event got its position.
             partition: one of the feed's.
 
         Returns:
-            The same cursor for the same moment as soon as one event of it or later is settled;
-            until then, that of the horizon.
+            The horizon's cursor while no settled event is of the moment or later; after that
+            always the same cursor.
 
         Raises:
             ConfigurationError: the moment has no zone, or the feed does not know times.
@@ -348,7 +348,7 @@ class Reader:
                 last = self._history.cursor_below(connection, positions[-1])
                 if Place.of(last).position <= first.position:
                     last = start
-            # Afterwards, as with a page.
+            # After the query, as with a page.
             self._history.verify(connection, first, end, partition=partition)
             return [*dict.fromkeys([start, *inner]), last]
 
@@ -357,9 +357,9 @@ class Reader:
     def lag(self, connection: Connection, partition: int, cursor: str) -> Lag:
         """Count the settled events that follow a cursor; see `ExtendedFeed.lag`.
 
-        It stops at a million, with the ordering sequenced at a hundred thousand. How long ago the
-        first of them happened is known by the feed's `time`, or, with that ordering and no `time`,
-        by when it was given its position.
+        Counting stops at a million, with the ordering sequenced at a hundred thousand. The age of
+        the first event is by the feed's `time`, or, with that ordering and no `time`, by the time
+        at which the event got its position.
         """
         if cursor == LAST:
             self._horizon(connection)
@@ -369,7 +369,7 @@ class Reader:
             place = Place.of(cursor)
             until = self._horizon(connection, place).settled
             lag = self._queries.lags.count(connection, partition, after=place.position, until=until)
-            # Afterwards, as with a page.
+            # After the query, as with a page.
             self._history.verify(connection, place, partition=partition)
             return lag
 
@@ -384,7 +384,7 @@ class Reader:
         *,
         stop: str | None = None,
     ) -> CountedCursor:
-        """Return the cursor after so many events; see `ExtendedFeed.cursor_of_count`."""
+        """Return the cursor after a number of events; see `ExtendedFeed.cursor_of_count`."""
 
         def counted(cursor: str) -> CountedCursor:
             place, end = Place.of(cursor), _place(stop)
@@ -399,7 +399,7 @@ class Reader:
                 last = str(end)
             else:
                 last = self._history.cursor_below(connection, position)
-            # Afterwards, as with a page.
+            # After the query, as with a page.
             self._verify(connection, partition, place, end, until)
             return CountedCursor(last, found)
 
@@ -408,14 +408,14 @@ class Reader:
     def segments(
         self, connection: Connection, partition: int, cursor: str, stop: str | None
     ) -> tuple[str, list[SegmentPlace]]:
-        """Return where the events between two places begin, and the archive's files with them."""
+        """Return the cursor at the start of a range, and the archive's files that cover it."""
         archive = self.shared_archive
 
         def found(start: str) -> tuple[str, list[SegmentPlace]]:
             place, end = Place.of(start), _place(stop)
             until = _until(self._horizon(connection, place, end), end)
             files = archive.files(place.position, until, end)
-            # Where the last segment ends as the table's history says, all before it is the table's.
+            # If the end of the last segment is in the table's history, so is all before it.
             last = Place.of(files[-1].segment.last) if files else None
             self._history.verify(connection, place, end, last, partition=partition)
             return start, files
@@ -431,7 +431,7 @@ class Reader:
         *,
         partitions: Collection[int] | None = None,
     ) -> KeyPage:
-        """Read events of a key, settled or not; see `ExtendedFeed.read_key`."""
+        """Read events of a key, also those above the horizon; see `ExtendedFeed.read_key`."""
         if self._queries.keys is None:
             raise ConfigurationError("This feed has no versions: give its TableFeed a `version`.")
         self.checks.look_if_due(connection)
@@ -441,12 +441,12 @@ class Reader:
         """Return the horizon.
 
         Raises:
-            Diverged: a place lies beyond all that there is.
+            Diverged: a place is above the highest position drawn.
         """
         self.checks.look_if_due(connection)
         horizon = self._watch.read(connection)
         if not self._ends_settled:
-            # Once is enough: nothing is added to what is closed.
+            # Until this succeeds once: closed partitions get no further events.
             self._queries.pages.await_ends(connection, settled=horizon.settled)
             self._ends_settled = True
         if any(place is not None and place.position > horizon.highest for place in places):
@@ -459,12 +459,13 @@ class Reader:
     def _verify(
         self, connection: Connection, partition: int, place: Place, stop: Place | None, until: int
     ) -> LowWaterMark:
-        """Refuse what was read from a place, if it is not what follows it; return the mark."""
+        """Refuse what a query read if the cursor's history is another one; return the mark."""
         mark = self._history.verify(connection, place, stop, partition=partition)
         gone = max(mark.trimmed, mark.moved)
         if place.position > gone:
             return mark
-        # No row vouches for what was read: there may be another one of its number by now.
+        # The table has no row at this place to compare: if it was emptied and its numbers started
+        # again, other events may have the numbers that were read.
         highest = self._ordering.horizon(connection).highest
         if highest < gone:
             raise begun_again(gone)
@@ -475,7 +476,7 @@ class Reader:
     def _end(
         self, connection: Connection, here: str, after: int, stretch: Stretch, *, filtered: bool
     ) -> str:
-        """Choose the checkpoint of a page: it stands after an event, of any partition."""
+        """Choose the checkpoint of a page: the place after an event of any partition."""
         last, until = stretch.last, stretch.until
         if last is not None:
             here, after = self._history.cursor(*last), last[0]

@@ -1,4 +1,4 @@
-"""How much of its history a feed keeps, and the mark that says what was trimmed."""
+"""The low-water mark of a feed: up to where events have been trimmed or compacted."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -46,11 +46,11 @@ _CURSOR_LENGTH = 250
 
 
 class FeedTable:
-    """Keep something about feeds in a table of its own, in the schema of the feeds' tables.
+    """Base of the tables in which a publisher stores something about its feeds.
 
     Args:
-        metadata: what the table joins, so that migrations find it; None for one of its own.
-        schema: the database schema, which is that of the feeds' tables.
+        metadata: the MetaData to add the table to, so that migrations find it; None for a new one.
+        schema: the database schema; must be that of the feeds' tables.
 
     Attributes:
         table: the table.
@@ -76,11 +76,11 @@ class FeedTable:
 
     @classmethod
     def beside(cls, source: Source) -> Self:
-        """Return the one of the feed over a table."""
+        """Return the table for the feeds in the schema of a feed's table."""
         return cls(schema=_schema_of(source))
 
     def is_there(self, connection: Connection) -> bool:
-        """Tell whether the table is there."""
+        """Return whether the table exists."""
         schema = connection.schema_for_object(self.table)
         return inspect(connection).has_table(self.table.name, schema=schema)
 
@@ -92,7 +92,7 @@ class FeedTable:
         """Create the table unless it exists; `TableFeed.install` does.
 
         Args:
-            connection: in a transaction of yours, to the feeds' database.
+            connection: to the feeds' database, in a transaction that you commit.
         """
         database_of(connection).lock_creation(connection)
         if not self.is_there(connection):
@@ -100,11 +100,11 @@ class FeedTable:
 
 
 class Retention(FeedTable):
-    """Keep in a table what has been trimmed of the feeds over the tables beside it: a row a feed.
+    """Table of the low-water marks of the feeds over tables of the same schema, one row each.
 
     Args:
-        metadata: what the table joins, so that migrations find it; None for one of its own.
-        schema: the database schema, which is that of the feeds' tables.
+        metadata: the MetaData to add the table to, so that migrations find it; None for a new one.
+        schema: the database schema; must be that of the feeds' tables.
     """
 
     name = "zeroeventhub_retention"
@@ -130,15 +130,15 @@ def _schema_of(source: Source) -> str | None:
 
 @dataclass(frozen=True)
 class LowWaterMark:
-    """Hold what is gone from a feed's table.
+    """What has been deleted from a feed's table.
 
     Attributes:
-        trimmed: the position of the last event that was trimmed: there and below, none is left.
-        earliest: the cursor after that event, which stands before the first one that is left.
-        compacted: the position up to which events may be missing one by one.
-        moved: the position up to which events are in the feed's archive alone.
-        partitions: by partition, the cursor after the last of its events that was trimmed; one
-            that is not named may have lost any up to the mark.
+        trimmed: the position of the last trimmed event: no event at or below it is left.
+        earliest: the cursor after that event, before the first one that is left.
+        compacted: the position up to which single events may be missing.
+        moved: the position up to which only the feed's archive has the events.
+        partitions: by partition, the cursor after its last trimmed event; a partition that is
+            missing here may have lost any event up to the mark.
     """
 
     trimmed: int = 0
@@ -148,17 +148,17 @@ class LowWaterMark:
     partitions: Mapping[int, str] = field(default_factory=dict)
 
     def still_covers(self, place: Place, partition: int | None) -> bool:
-        """Tell whether all that follows a place at the mark or below it is still there.
+        """Return whether no event that follows a place at or below the mark has been trimmed.
 
-        A place with a digest counts only where that can be compared: what another history had
-        after such a place is not known any more.
+        For a place with a digest, return True only if the mark has a digest to compare it with:
+        otherwise the place may belong to another history, with other events after it.
 
         Args:
             place: at the mark or below it.
-            partition: the one that is read; None for all of them.
+            partition: the partition that is read; None for all of them.
 
         Raises:
-            Diverged: another event stood at this place.
+            Diverged: another event was at this place.
         """
         known = self.partitions.get(-1 if partition is None else partition)
         if place.position == self.trimmed:
@@ -183,16 +183,16 @@ NOTHING_TRIMMED = LowWaterMark()
 
 
 def begun_again(mark: int) -> FeedFailure:
-    """Say that a table has events at numbers at which it was trimmed.
+    """Return the error for a table that has events below its mark.
 
     Args:
-        mark: the position up to which it was.
+        mark: the position up to which the table was trimmed.
     """
     return FeedFailure(f"The table's numbers start again below {mark}, up to which it was trimmed.")
 
 
 class _Partitions(msgspec.Struct):
-    """What is known of partitions, as long as it is of these partitions and this mark."""
+    """The stored `LowWaterMark.partitions`, valid only with the same division and mark."""
 
     scheme: str
     trimmed: int
@@ -207,14 +207,14 @@ class MarkTable:
     """Read and raise the low-water mark of a feed.
 
     Args:
-        retention: holds the table.
-        source: where the feed's positions are read.
-        partitions: those that events may be in.
+        retention: the table.
+        source: the table of the feed's positions.
+        partitions: the partitions that events may be in.
 
     Attributes:
-        table: of all feeds over tables beside it.
+        table: the table, with the rows of all feeds in the schema.
         feed: the key of this feed's row.
-        partitions: those that events may be in.
+        partitions: the partitions that events may be in.
     """
 
     def __init__(self, retention: Retention, source: Source, partitions: Collection[int]) -> None:
@@ -231,7 +231,7 @@ class MarkTable:
 
     @classmethod
     def of(cls, source: Source) -> "MarkTable":
-        """Take what the feed over a table needs, for its statements alone."""
+        """Return the mark of the feed over a table, to get its statements only."""
         return cls(Retention.beside(source), source, ())
 
     def statements(self, dialect: Dialect) -> tuple[str, ...]:
@@ -251,9 +251,9 @@ class MarkTable:
         return LowWaterMark(row.trimmed, row.earliest, row.compacted, partitions=self._of(row))
 
     def locked(self, connection: Connection) -> LowWaterMark:
-        """Return the mark, which no other transaction raises before this one ends.
+        """Return the mark, locked so that no other transaction raises it before this one ends.
 
-        It begins by a write, as SQLite needs it.
+        It starts with a write, as SQLite locks at a transaction's first write.
 
         Raises:
             ConfigurationError: the feed has no row.
@@ -267,13 +267,13 @@ class MarkTable:
         """Refuse a database without the feed's row.
 
         Raises:
-            ConfigurationError: there is none.
+            ConfigurationError: the row is missing.
         """
         if not self.are_there(connection):
             raise ConfigurationError(self.missing)
 
     def are_there(self, connection: Connection) -> bool:
-        """Tell whether the feed has a row."""
+        """Return whether the feed has a row."""
         if not self._retention.is_there(connection):
             return False
         return connection.execute(self._query).first() is not None
@@ -285,7 +285,7 @@ class MarkTable:
 
     @property
     def row(self) -> Insert:
-        """Return the statement that adds the feed's row unless it is there."""
+        """Return the statement that adds the feed's row unless it exists."""
         row = select(
             literal(self.feed, String),
             literal(0, BigInteger),
@@ -306,10 +306,10 @@ class MarkTable:
 
         Args:
             connection: in that transaction.
-            mark: as it is, locked.
-            trimmed: as in `LowWaterMark`; so is the next one.
-            earliest: a cursor.
-            last: as `LowWaterMark.partitions`, of those that lose events.
+            mark: the present mark, locked.
+            trimmed: the new `LowWaterMark.trimmed`.
+            earliest: the new `LowWaterMark.earliest`.
+            last: the new `LowWaterMark.partitions` for the partitions that lose events.
         """
         cursors = dict.fromkeys(self.partitions, mark.earliest) | dict(mark.partitions)
         known = _Partitions(self._scheme, trimmed, cursors | dict(last))
@@ -317,13 +317,13 @@ class MarkTable:
         connection.execute(update(self.table).where(self._own).values(values))
 
     def thin(self, connection: Connection, until: int) -> None:
-        """Note up to where events may be missing one by one, where they are deleted."""
+        """Store the position up to which single events may be missing, when they are deleted."""
         column = self.table.c.compacted
         change = update(self.table).where(self._own, column < until)
         connection.execute(change.values(compacted=until))
 
     def _of(self, row: Any) -> dict[int, str]:
-        """Return what a row knows of the partitions; nothing if they were divided otherwise."""
+        """Return the partitions' cursors of a row; none if it has another division or mark."""
         if row.partitions is None:
             return {}
         known = _decode(row.partitions)
@@ -332,7 +332,7 @@ class MarkTable:
 
     @property
     def missing(self) -> str:
-        """Say that the feed has no row."""
+        """Return the error text for a feed without a row."""
         return (
             f"Table {self.table.fullname!r} has no row of feed {self.feed!r}, which "
             "says what has been trimmed of it: TableFeed.install adds it, and so do the "
@@ -341,14 +341,14 @@ class MarkTable:
 
 
 def key_of(source: Source) -> str:
-    """Name a feed among those over tables beside each other."""
+    """Return the key of a feed among those over tables of the same schema."""
     positions: Any = source.table
-    # Without a schema, which is that of what is kept of the feed, however both are found.
+    # Without the schema: the mark's table is in it, and it may be given by name or by search path.
     return f"{positions.name}.{source.position.name}"
 
 
 def _scheme(source: Source) -> str:
-    """Return a digest that is another where events are divided into partitions otherwise."""
+    """Return a digest of how events are divided into partitions."""
     if source.partition is None:
         return ""
     statement = source.partition.compile(dialect=StrCompileDialect())

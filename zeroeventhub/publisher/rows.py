@@ -1,4 +1,4 @@
-"""Rows of a feed: the statements that read them, how many at once, and the JSON of their events."""
+"""Read the rows of a feed in batches of a suitable size, and make the JSON of their events."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -58,11 +58,11 @@ class Rows:
 
     @classmethod
     def of_events(cls, rows: list[Any], event: Callable[[Any], Event | None]) -> "Rows":
-        """Make the events of rows, and free each row for its event.
+        """Turn rows into events, and free each row as soon as its event exists.
 
         Args:
             rows: each begins with a position; the list is emptied.
-            event: makes the event of a row; None of a deleted one.
+            event: makes the event of a row; returns None for a deleted one.
         """
         positions, texts, headers = [], [], []
         rows.reverse()
@@ -76,11 +76,11 @@ class Rows:
 
     @cached_property
     def largest(self) -> int:
-        """Return how many bytes the largest event has."""
+        """Return the bytes of the largest event."""
         return max(map(len, self._there(0, len(self.texts))), default=0)
 
     def size(self, start: int, stop: int) -> int:
-        """Return how many bytes the events of some of the rows have."""
+        """Return the bytes of the events in some of the rows."""
         return sum(map(len, self._there(start, stop)))
 
     def _there(self, start: int, stop: int) -> Iterable[bytes]:
@@ -112,7 +112,7 @@ NO_ROWS = Rows([].__getitem__, [])
 
 
 def check_json(texts: Sequence[bytes | None], place: Callable[[int], object]) -> bool:
-    """Refuse a text that is not exactly one JSON value; tell whether none has a line end.
+    """Refuse a text that is not exactly one JSON value; return whether none has a line end.
 
     Args:
         texts: None for an event that has been deleted.
@@ -143,7 +143,7 @@ def check_json(texts: Sequence[bytes | None], place: Callable[[int], object]) ->
 def check_surrogates(texts: Sequence[bytes | None], place: Callable[[int], object]) -> bool:
     """Refuse a document of PostgreSQL's type json that has half of a pair of surrogates.
 
-    All else that is wrong with JSON, PostgreSQL refuses itself; of jsonb, this as well.
+    PostgreSQL refuses any other invalid JSON itself, and in jsonb half a pair as well.
 
     Args:
         texts: None for an event that has been deleted.
@@ -166,27 +166,27 @@ def _are_on_one_line(texts: list[bytes]) -> bool:
 
 
 FIRST = 8
-"""How many rows are read at once while nothing is known of their size."""
+"""How many rows the first batch has, before any row's size is known."""
 
 GROWTH = 8
-"""How many times as many rows as were ever read at once may be read at the next time."""
+"""By what factor a batch may be larger than the largest one so far."""
 
 CHUNK = 250
-"""How many rows of a stream are in memory at once, at most: more are not read any faster."""
+"""How many rows of a stream are in memory at once, at most: larger chunks are not faster."""
 
 LARGE = 1024 * 1024
-"""How many bytes are read at once, or nearly: memory for longer texts is mapped anew each time, by
-the database and here, which costs more than the statements that it saves."""
+"""Bytes of a batch, roughly: for longer texts the database and Python map new memory each time,
+which costs more than the statements that larger batches save."""
 
 STATEMENT = 32 * LARGE
-"""How many bytes one statement reads as a stream, about."""
+"""Bytes that one statement reads as a stream, roughly."""
 
 
 class BatchSize:
-    """Choose batch sizes by how large the rows of a feed were.
+    """Choose batch sizes by the size of the rows read so far.
 
-    It never changes what is in a page, only by how many statements it is read. Threads may share
-    it: what one overwrites of another's is an estimate.
+    A batch size never changes a page, only the number of statements that read it. Threads may
+    share the object: they overwrite estimates only.
     """
 
     def __init__(self) -> None:
@@ -195,13 +195,13 @@ class BatchSize:
         self._most = 1
 
     def rows(self, left: int, room: int) -> int:
-        """Return how many rows to fetch: all that are wanted, or a quarter of those that fit.
+        """Return how many rows to fetch: `left`, or a quarter of the rows that fit into `room`.
 
-        For a moment rows are in memory several times, as the driver has them and as Python does.
+        A quarter, as rows are briefly in memory several times: the driver's copy and Python's.
 
         Args:
-            left: how many are wanted at most.
-            room: how many bytes they may have; below 0 after an event that is larger than a page.
+            left: the highest number of rows to return.
+            room: bytes that they may have; below 0 after an event that is larger than a page.
         """
         if not self._largest:
             return min(left, FIRST)
@@ -216,11 +216,11 @@ class BatchSize:
         return min(CHUNK, LARGE // self._largest + 1) if self._largest else FIRST
 
     def stream(self, left: int) -> int:
-        """Return how many rows one statement reads as a stream, of those that are wanted."""
+        """Return how many of the rows that are left one statement reads as a stream."""
         return min(left, STATEMENT // self._usual + 1) if self._largest else min(left, 1_000)
 
     def learn(self, rows: Rows) -> None:
-        """Take in rows that were read at once; a large one is forgotten by and by."""
+        """Update the estimates from a batch of rows; the effect of a large row fades."""
         if count := len(rows.texts):
             self._largest = max(rows.largest, self._largest // 2, 1)
             self._usual = max(rows.size(0, count) // count, 1)
@@ -235,16 +235,16 @@ class RowQuery:
     """Select positions and their events.
 
     Args:
-        near: finds them.
+        near: finds the positions.
         mapper: turns rows into events.
-        database: that of the events, which may make the JSON of most events itself.
+        database: the events' database, which can make the JSON of most events itself.
         streams: whether the driver returns rows while the database still reads.
-        joins: whether the database may join them to one text, if that is quicker.
-        also: what else is selected of an event, after all else.
-        placed: what else is selected of its position, after that.
+        joins: whether the database may join events to one text, if that is quicker.
+        also: further columns of the event, selected after the others.
+        placed: further columns of the position, selected last.
 
     Attributes:
-        may_stream: tells whether `stream` can read from a connection.
+        may_stream: returns whether `stream` can read from a connection.
     """
 
     def __init__(
@@ -288,10 +288,10 @@ class RowQuery:
         """Build a statement for `read`.
 
         Args:
-            choose: chooses the positions, all of one partition or one by one.
-            limit: how many rows.
-            chosen: which events, by columns of theirs.
-            backwards: whether the highest positions come first.
+            choose: restricts and orders a query for positions.
+            limit: the highest number of rows.
+            chosen: a condition on the events' columns; None for all events.
+            backwards: whether to return the highest positions first.
         """
         source = self.source
         if source.events is None:
@@ -299,7 +299,7 @@ class RowQuery:
             query = query.select_from(source.table)
             query = choose(query if chosen is None else query.where(chosen)).limit(limit)
             return self._database.join_rows(query, gaps=False) if self._joins else query
-        # The positions first, so that no plan joins more than these.
+        # The positions in a subquery, so that no plan joins more than these.
         references = [source.table.c[name] for name in source.key]
         order = [source.position.label("position")]
         if source.partition is not None:
@@ -309,7 +309,7 @@ class RowQuery:
         if chosen is None:
             positions = positions.limit(limit)
         page = positions.subquery("page")
-        # In the whole order of the positions, so that there is nothing to sort.
+        # By all columns of the positions' order, so that the database need not sort.
         ordered = [page.c[each.name] for each in order]
         query = self._joined(page, chosen)
         query = query.order_by(*(each.desc() if backwards else each for each in ordered))
@@ -322,7 +322,7 @@ class RowQuery:
         """Read rows by one statement, and yield them while the database still reads the next.
 
         Args:
-            connection: of which `may_stream` holds.
+            connection: one for which `may_stream` returns true.
             query: made by `select`.
             values: its parameters.
             size: how many rows are in memory at once.
@@ -359,12 +359,12 @@ class RowQuery:
 
     @property
     def is_json(self) -> bool:
-        """Tell whether the database makes the JSON of events by itself."""
+        """Return whether the database makes the JSON of events."""
         return self._json is not None
 
     @staticmethod
     def fetch(connection: Connection, query: Select[Any], values: Mapping[str, Any]) -> list[Any]:
-        """Read rows as the database has them.
+        """Read rows without turning them into events.
 
         Raises:
             FeedFailure: a row holds what its declared type does not allow.
@@ -374,23 +374,23 @@ class RowQuery:
         except (TypeError, ValueError, LookupError) as error:
             place = values.get("after", values.get("position"))
             raise FeedFailure(
-                f"A row at position {place} or behind it does not hold what its column declares: "
+                f"A row at position {place} or after it does not hold what its column declares: "
                 f"{error}"
             ) from error
 
     def event(self, row: Any) -> Event | None:
-        """Make the event of a row; None of one that has been deleted."""
+        """Make the event of a row; return None for a deleted one."""
         if self.source.events is not None and row[-1] is None:
             return None
         return self._mapper.event(row)
 
     @property
     def _columns(self) -> list[ColumnElement[Any]]:
-        """List what is selected of an event."""
+        """List the expressions that the query selects of an event."""
         return self._mapper.columns if self._json is None else [self._json.label("c1")]
 
     def _joined(self, page: Subquery, chosen: ColumnElement[bool] | None) -> Select[Any]:
-        """Join events to positions; what has been deleted leaves NULLs."""
+        """Join events to positions; a deleted event has NULLs."""
         position = page.c.position.label("c0")
         presence = next(iter(self.source.key.values())).label("presence")
         columns = [*self._columns, *self._also, presence]
@@ -398,8 +398,8 @@ class RowQuery:
         if not self.source.lateral:
             query = select(position, *self._read(columns, placed))
             query = query.select_from(self.source.join(page))
-            # The types of deleted events are NULL, as some of other events are. In a CASE, so that
-            # the join stays one that begins with the positions.
+            # A deleted event has a NULL type, which a filter for the default type would accept.
+            # Excluded in a CASE, so that the database still starts its join from the positions.
             is_there = presence.element.is_not(None)
             return query if chosen is None else query.where(case((is_there, chosen)))
         found = select(*columns).where(self.source.same(page)).limit(1)
@@ -410,7 +410,7 @@ class RowQuery:
     def _read(
         self, columns: Sequence[ColumnElement[Any]], placed: Sequence[ColumnElement[Any]]
     ) -> list[ColumnElement[Any]]:
-        """Choose what is read of an event, whose last column tells whether it is there."""
+        """Return the columns of an event; the last one is NULL if the event is deleted."""
         *columns, presence = columns
         if self._json is None:
             return [*columns, *placed, presence]
@@ -419,7 +419,7 @@ class RowQuery:
 
 
 def _parts(places: str | None, joined: str, gaps: str = "") -> tuple[list[int], list[bytes | None]]:
-    """Return the positions and the events that one row holds."""
+    """Split a row of joined texts into its positions and events."""
     if places is None:
         return [], []
     positions = [*map(int, places.split(","))]
@@ -437,12 +437,12 @@ def _parts(places: str | None, joined: str, gaps: str = "") -> tuple[list[int], 
 
 
 def _never(connection: Connection) -> bool:  # noqa: ARG001 - as `Database.may_stream`
-    """Read no stream."""
+    """Refuse streams on every connection."""
     return False
 
 
 def _trust(texts: object, place: object) -> bool:  # noqa: ARG001 - as the other checks
-    """Take what PostgreSQL makes itself, of jsonb and other types, for JSON on one line."""
+    """Accept what PostgreSQL itself makes of jsonb and other types: it is JSON on one line."""
     return True
 
 

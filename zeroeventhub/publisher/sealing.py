@@ -1,4 +1,4 @@
-"""Seal what is settled into an archive: its rows, its segments, and the steps."""
+"""Seal the events up to the horizon into an archive: read rows, write segments."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -45,11 +45,11 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True)
 class SealedRows:
-    """Hold rows as they go into a segment.
+    """Rows in the form that a segment has.
 
     Attributes:
-        columns: by name, as segments have them.
-        last: the last row; None if there is none.
+        columns: the segment's columns by name.
+        last: the last row; None without rows.
     """
 
     columns: Mapping[str, Sequence[Any]]
@@ -57,20 +57,20 @@ class SealedRows:
 
     @property
     def count(self) -> int:
-        """Return how many rows there are."""
+        """Return the number of rows."""
         return len(self.columns["position"])
 
 
 class SealQuery:
-    """Select what segments hold, in the order of positions.
+    """Read the rows of segments, in the order of positions.
 
     Args:
-        near: finds the rows of all partitions alike.
+        near: finds the rows of all partitions.
         mapper: turns rows into events.
-        database: that of the events.
-        partition: the column of partitions, where positions are; None for the one partition 0.
-        attributes: the columns of `id`, `type`, `key` and `time`, those that there are.
-        kind: the type of events that have none of their own; empty if they have none.
+        database: the events' database.
+        partition: the column of partitions beside the positions; None for the one partition 0.
+        attributes: the columns of `id`, `type`, `key` and `time`, as far as configured.
+        kind: the type of events whose type column is empty; empty if they have no type.
     """
 
     def __init__(
@@ -98,12 +98,12 @@ class SealQuery:
 
         Args:
             connection: to the feed's database.
-            after: the position after which they lie.
-            until: the one up to which they do.
-            limit: how many, at most.
+            after: the position before the range.
+            until: the last position of the range.
+            limit: the highest number of rows.
 
         Raises:
-            FeedFailure: a row cannot be published, or not be kept.
+            FeedFailure: a row cannot be published, or an attribute cannot be stored in a segment.
         """
         hint = self._near.hint(connection)
         query = self._rows.select(
@@ -116,7 +116,7 @@ class SealQuery:
         columns = list(zip(*rows, strict=True))
         found: dict[str, Sequence[Any]] = {"position": columns[0]}
         names = [*self._forms, *self._placed]
-        # After them there may be a column that is only about whether the event is there.
+        # After them there may be one more column, NULL if the event is deleted.
         attributes = dict(zip(names, columns[1 + self._columns :], strict=False))
         if self._kind is not None:
             attributes.setdefault("type", (None,) * len(rows))
@@ -132,7 +132,7 @@ class SealQuery:
         return SealedRows(found, (columns[0][-1], last))
 
     def _values(self, name: str, values: Sequence[Any]) -> Sequence[Any]:
-        """Give attributes the form that they have in segments."""
+        """Convert attributes to their form in segments."""
         form = self._forms.get(name)
         if form is not None and form.convert is not None:
             values = [None if value is None else form.convert(value) for value in values]
@@ -170,19 +170,19 @@ SEGMENT_EVENTS = 1_000_000
 """How many events a segment has, at most."""
 
 SEGMENT_BYTES = 256 * 1024 * 1024
-"""How much JSON a segment has, at most, but for the last events: it is made in memory."""
+"""Bytes of JSON at which a segment is closed: it is built in memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SealOptions:
-    """Say how a table is sealed.
+    """Options of sealing a table.
 
     Attributes:
-        older_than: leave what happened later than so long ago; None to go up to the horizon.
+        older_than: leave out events younger than this; None to seal up to the horizon.
         segment_events: how many events a segment has at most.
-        segment_bytes: how much JSON it has, about, at most.
-        least: how many events are worth a segment; fewer wait until there are more.
-        told: is called after each statement with how many events have been read.
+        segment_bytes: how many bytes of JSON it has at most, roughly.
+        least: the fewest events that make a segment; fewer stay in the table until there are more.
+        told: called after each statement with how many events have been read.
     """
 
     older_than: timedelta | None
@@ -192,10 +192,10 @@ class SealOptions:
     told: Callable[[int], None]
 
     def __post_init__(self) -> None:
-        """Refuse segments of nothing.
+        """Refuse empty segments.
 
         Raises:
-            ConfigurationError: a number is not above zero.
+            ConfigurationError: a number is zero or below.
         """
         for name in ("segment_events", "segment_bytes", "least"):
             if getattr(self, name) < 1:
@@ -204,13 +204,13 @@ class SealOptions:
 
 @dataclass(frozen=True)
 class Sealed:
-    """Say what was sealed.
+    """What was sealed.
 
     Attributes:
         segments: how many segments were added.
-        events: how many events are in them.
+        events: how many events they hold.
         size: how many bytes they have.
-        position: up to where all is sealed now.
+        position: the position up to which the archive now has all events.
     """
 
     segments: int
@@ -220,20 +220,20 @@ class Sealed:
 
 
 Answer = Callable[[Callable[[Connection], Any]], Steps[Any]]
-"""Asks the feed's table something through a connection; see `BoundFeed.answer`."""
+"""Runs a query on the feed's table; see `BoundFeed.answer`."""
 
 
 class Sealer:
     """Seal a feed's table into its archive.
 
     Args:
-        archive: the feed's.
-        query: reads what segments hold.
-        reader: knows how far the table may be read.
-        history: makes cursors, and knows what was trimmed.
-        times: finds the place of a moment.
-        partitions: those that events may be in.
-        attributes: the names of those of which the feed has a column.
+        archive: the feed's archive.
+        query: reads the rows of segments.
+        reader: reads the horizon.
+        history: makes cursors, and reads the mark of what was trimmed.
+        times: finds the position of a moment.
+        partitions: the partitions that events may be in.
+        attributes: the names of the attributes for which the feed has a column.
     """
 
     def __init__(
@@ -260,8 +260,8 @@ class Sealer:
         """Seal the table; see `BoundFeed.seal`.
 
         Args:
-            options: how.
-            answer: asks the table something.
+            options: how to seal it.
+            answer: runs a query on the table.
         """
         segments = events = size = 0
         until = None
@@ -308,7 +308,7 @@ class Sealer:
                     break
                 if begun is not None:
                     yield Work(begun.result)
-                # While the next rows are read, so that its size may be that of one step before.
+                # In a thread while the next rows are read: its size lags by one step.
                 begun = worker.submit(draft.add, rows.columns)
                 after, places = rows.last[0], places + rows.count
                 last = after, cursor
@@ -322,7 +322,7 @@ class Sealer:
         return last
 
     def erase(self, ids: Collection[str], keys: Collection[str]) -> int:
-        """Erase events of the archive; see `BoundFeed.erase`."""
+        """Erase events from the archive; see `BoundFeed.erase`."""
         if isinstance(ids, str) or isinstance(keys, str):
             raise ConfigurationError("Give ids and keys of events as lists of text.")
         if not self._archive.erasable:
@@ -331,7 +331,7 @@ class Sealer:
                 "a year: stop that by Archive(…, erasable=True) in all its processes, then erase."
             )
         for name, values in (("id", ids), ("key", keys)):
-            # The archive has what columns hold: not the position that stands in for an id.
+            # The archive stores columns only: not the position that is the id of other events.
             if values and name not in self._attributes:
                 raise ConfigurationError(
                     f"This feed has no column of {name}s by which its archive could find events: "
@@ -341,11 +341,11 @@ class Sealer:
         return self._archive.erase(ids, keys, lambda position: str(Place(position)))
 
     def kept(self) -> "Manifest":
-        """Return what the archive has, as it is now.
+        """Fetch the archive's manifest from its store.
 
         Raises:
-            ConfigurationError: it is the archive of another feed.
-            Unavailable: its store did not answer.
+            ConfigurationError: the archive belongs to another feed.
+            Unavailable: the store did not answer.
         """
         manifest = self._archive.look()
         self._archive.expect(self._feed)
@@ -358,16 +358,16 @@ class Sealer:
 
         Args:
             connection: to the feed's database.
-            kept: what the archive has.
-            older_than: leave what happened later than so long ago; None for nothing.
+            kept: the archive's manifest.
+            older_than: leave out events younger than this; None to seal up to the horizon.
 
         Raises:
-            Gone: the archive has another history than the table.
-            FeedFailure: the table has events at numbers at which it was trimmed.
+            Gone: the archive and the table have different histories.
+            FeedFailure: the table has events below its mark.
             ConfigurationError: events were trimmed before they were sealed, or the feed does not
                 know times.
         """
-        # What no reader can have seen must not be lost.
+        # An event outside the feed's partitions must not be sealed before a reader can see it.
         self._reader.checks.refuse_unpublished(connection)
         settled = self._reader.head(connection)
         trimmed = self._history.mark(connection).trimmed
@@ -387,9 +387,9 @@ class Sealer:
     def _rows(
         self, connection: Connection, after: int, until: int, limit: int
     ) -> tuple[SealedRows, str]:
-        """Read rows as segments hold them; return them and the cursor after the last one."""
+        """Read rows in the form of segments; return them and the cursor after the last one."""
         rows = self._query.read(connection, after, until, limit)
-        # Afterwards, so that it knows of what was missing.
+        # After the rows: a trim that deleted some of them has moved the mark by now.
         self._refuse_gap(connection, after)
         return rows, "" if rows.last is None else self._history.cursor(*rows.last)
 

@@ -1,4 +1,4 @@
-"""Cut a partition into pieces of about the same size, for readers that read side by side."""
+"""Cut a partition into pieces of about the same size, for parallel readers."""
 
 from bisect import bisect_left
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -37,23 +37,23 @@ __all__ = [
 ]
 
 ROWS = 100
-"""How many rows a look shows on each side: about as many as a leaf of an index holds."""
+"""How many rows a look reads on each side: about as many as a leaf of an index holds."""
 
 OPENED, OPENED_A_PIECE = 512, 6
-"""How many intervals are opened, each by two looks: so many, and so many more for each piece."""
+"""How many intervals are opened, each by two looks: a fixed number, and more for each piece."""
 
 OPENED_AT_ONCE = 32
 """How many of them are chosen at once, at most."""
 
 FEW = 1_000
-"""How many positions are simply read, if there are no more."""
+"""Up to this number of positions, they are read and cut exactly, without an estimate."""
 
 GOLDEN = 0.6180339887498949
-"""Its multiples fall in step with no pattern in the numbers."""
+"""The golden ratio: its multiples avoid any regular pattern in the positions."""
 
 
 class Look(NamedTuple):
-    """Ask what is next to a place: from `low` up to it, and above it up to `high`."""
+    """A request for the rows next to a place: from `low` up to it, and above it up to `high`."""
 
     low: int
     place: int
@@ -61,7 +61,7 @@ class Look(NamedTuple):
 
 
 class Window(NamedTuple):
-    """Hold how many rows were seen on one side of a place, the nearest one and the farthest."""
+    """The rows found on one side of a place: their number, the nearest and the farthest."""
 
     rows: int
     near: int
@@ -69,17 +69,17 @@ class Window(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Tell whether there are no others on this side."""
+        """Return whether these are all the rows on this side."""
         return self.rows < ROWS
 
     @property
     def density(self) -> float:
-        """Return how many rows there are for each position."""
+        """Return the number of rows per position."""
         return 0.0 if self.is_whole else (self.rows - 1) / abs(self.far - self.near)
 
 
 class Part(NamedTuple):
-    """Say how many rows there are, probably, between two positions."""
+    """An estimate of the number of rows between two positions."""
 
     low: int
     high: int
@@ -87,7 +87,7 @@ class Part(NamedTuple):
 
 
 class _Interval:
-    """Hold what a look has shown of the rows from one to another."""
+    """A range of rows, with what a look has found in it."""
 
     def __init__(
         self, look: Look, below: Window, above: Window, *, left: float, right: float
@@ -107,10 +107,10 @@ class _Interval:
             yield self.above.near, self.look.high, self.above.density, self.right
 
     def parts(self, *, opened: bool = False) -> Iterator[Part]:
-        """Yield what is in it, except for what has been opened."""
+        """Yield estimates for its parts; with `opened`, without the intervals beside the place."""
         below, above = self.below, self.above
-        # With the hole that the place is in: a place anywhere is as likely in a hole as there are
-        # holes, and so this is right in the mean.
+        # Include the gap that the place is in: a random place falls into a gap as often as gaps
+        # occur, so the density is right on average.
         density = (below.rows + above.rows - 1) / max(1, above.far - below.far)
         if not (opened and self.unseen_below):
             yield Part(self.look.low, below.far, self.unseen_below * density)
@@ -129,13 +129,13 @@ def places(
         low: the position of the first row.
         high: the position of the last one.
         count: how many pieces.
-        before: what is known of rows below the first one, which are cut as well.
+        before: the parts below the first row, which are cut as well.
 
     Yields:
-        Looks, for what is below and above their places.
+        Looks; the caller sends the windows below and above their places.
 
     Returns:
-        The places between the pieces, in order; there need not be rows at them.
+        The places between the pieces, in order, with or without rows at them.
     """
     parts = yield from _parts(low, high, count)
     return cut([*before, *parts], count)
@@ -149,7 +149,7 @@ def cut(parts: Iterable[Part], count: int) -> list[int]:
 def _parts(
     low: int, high: int, count: int
 ) -> Generator[list[Look], list[tuple[Window, Window]], list[Part]]:
-    """Estimate how many rows there are, and where."""
+    """Estimate how many rows are where."""
     numbers = count_from(1)
     wanted = [(low, high, 0.0, 0.0)]
     parts: list[Part] = []
@@ -176,7 +176,7 @@ def _parts(
 
 
 def _choose(intervals: list[_Interval], most: int) -> list[_Interval]:
-    """Choose where most rows may be, and where there is most room for what no look has met."""
+    """Choose the widest intervals, and those that may hold the most rows not looked at yet."""
     wide = nlargest(most // 2, intervals, key=lambda each: each.look.high - each.look.low)
     others = [interval for interval in intervals if interval not in wide]
     return wide + nlargest(most - most // 2, others, key=lambda each: each.potential)
@@ -205,7 +205,7 @@ BATCH = 32
 
 
 class _Probe(NamedTuple):
-    """Ask for the rows next to a place, on one side of it and no farther than an end."""
+    """A request for the rows on one side of a place, up to an end."""
 
     place: int
     end: int
@@ -213,14 +213,14 @@ class _Probe(NamedTuple):
 
 
 class SplitQuery:
-    """Cut a partition's events into pieces that can be read side by side.
+    """Cut a partition's events into pieces that can be read in parallel.
 
-    It looks into an index 2,053 times at most, and 25 times more for each piece, and sees no more
-    than 100 of its entries each time, but once 1,000.
+    It reads an index 2,053 times at most, plus 25 times for each piece: once 1,000 entries, and
+    100 at most each other time.
 
     Args:
-        rows: finds the rows next to a place.
-        archive: has the events below its boundary; None if the table has all of them.
+        rows: finds the rows next to a position.
+        archive: holds the events below its boundary; None if the table has all of them.
     """
 
     def __init__(self, rows: NearRows, archive: "ArchiveReader | None" = None) -> None:
@@ -231,18 +231,18 @@ class SplitQuery:
     def positions(
         self, connection: Connection, partition: int, *, count: int, after: int, until: int
     ) -> list[int]:
-        """Return the boundaries of pieces, each of the events above one and up to the next.
+        """Return the boundaries of pieces; a piece is the events above one and up to the next.
 
         Args:
             connection: to the feed's database.
             partition: one of the feed's.
-            count: how many pieces; there are fewer if there are fewer events.
+            count: how many pieces; fewer if the range has fewer events.
             after: the first boundary.
-            until: the last one, a position at or below the horizon.
+            until: the last boundary, a position at or below the horizon.
 
         Returns:
-            Rising positions, those of rows but for the first and the last; the first twice if
-            nothing can lie between.
+            Rising positions; all but the first and the last are those of rows. For an empty range,
+            the first boundary twice.
         """
         if after >= until:
             return [after, after]
@@ -270,14 +270,15 @@ class SplitQuery:
             count = min(count, len(positions))
             return [positions[number * len(positions) // count - 1] for number in range(1, count)]
         if len(few) < FEW:
-            # Half a position, so that a place within it is one of a row.
+            # A part of one position for each row, so that every cut is at a row.
             found = cut([*parts, *(Part(position - 1, position, 1.0) for position in few)], count)
         else:
             found = self._search(
                 connection, partition, count, low=few[0], until=until, before=parts
             )
         ends = [part.high for part in parts]
-        # In the archive at the end of what holds the place: nothing has to be fetched for that.
+        # In the archive, cut at the end of the part that holds the place: the manifest or footer
+        # has that position, so nothing has to be fetched.
         archived = [
             ends[min(bisect_left(ends, place), len(ends) - 1)]
             for place in found
@@ -296,7 +297,7 @@ class SplitQuery:
         until: int,
         before: Sequence[Part] = (),
     ) -> list[int]:
-        """Return places between pieces, at which there need not be rows.
+        """Return the places between pieces, with or without rows at them.
 
         Args:
             connection: to the feed's database.
@@ -304,10 +305,10 @@ class SplitQuery:
             count: how many pieces.
             low: the position of the first row.
             until: the last boundary.
-            before: what is known of rows below the first one.
+            before: the parts below the first row.
         """
         high = max(self._last(connection, partition, [until]), default=0)
-        if low >= high:  # somebody is deleting them
+        if low >= high:  # a trim is deleting the rows
             return cut(before, count) if before else []
         search = places(low, high, count, before)
         try:
@@ -373,7 +374,7 @@ class SplitQuery:
                 func.min(position),
                 func.max(position),
             )
-            # The end comes after the limit, so that it cannot change how rows are found.
+            # Outside the subquery with the limit, so that the end cannot change its plan.
             within = position <= end if above else position >= end
             lookups.append(select(*columns).select_from(near).where(within))
         return union_all(*lookups)
@@ -390,7 +391,7 @@ class SplitQuery:
 
 
 def _batches(probes: Sequence[_Probe]) -> Iterator[Sequence[_Probe]]:
-    """Cut probes into batches whose sizes are powers of two, so that statements are few."""
+    """Cut probes into batches whose sizes are powers of two, so that few statements differ."""
     while probes:
         size = min(BATCH, 1 << len(probes).bit_length() - 1)
         yield probes[:size]

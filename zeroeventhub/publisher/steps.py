@@ -1,4 +1,4 @@
-"""What a bound feed does, step by step: written once, carried out by a sync or an async engine."""
+"""Steps of a bound feed's methods: written once, carried out by a sync or an async engine."""
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass

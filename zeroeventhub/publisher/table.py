@@ -50,52 +50,52 @@ class TableFeed:
         page = feed.bind(engine).read(0, FIRST, 100)
 
     Args:
-        table: a Table of SQLAlchemy, or an ORM class: yours, unchanged.
+        table: your SQLAlchemy Table or ORM class; the feed does not change it.
         position: the column whose order is the order of events, drawn by the database;
             by default the primary key. With the ordering sequenced, any column that identifies
             an event.
         partition: the column that holds an event's partition, 0 to partitions - 1, or an
             expression such as `partition_expression` makes of a key; None for one partition.
         partitions: how many partitions there are, or a Layout of partitions that have changed;
-            see docs/partitions.md. With None, and a partition column, the feed has as many as its
-            table: it looks when it is first asked and then once a minute, and when an event of a
-            new partition is found it has that partition too, and another token.
-        data: what an event's data is: one JSON or text column, a list of columns, or SQL
-            expressions by name; by default all columns. See docs/json.md for their form.
+            see docs/partitions.md. With None, and a partition column, the feed finds them in the
+            table: before the first read and then once a minute. When it finds an event of a new
+            partition, it adds that partition and changes its token.
+        data: an event's data: one JSON or text column, a list of columns, or SQL expressions by
+            name; by default all columns. See docs/json.md for their JSON form.
         type: the column of the event's type.
         key: the column whose equal values keep their order.
         version: the column of an event's number within its key, unique together with the key.
             Events with one are not trimmed.
-        key_history: let readers ask for the events of one key; see docs/keys.md.
+        key_history: let readers request the events of one key; see docs/keys.md.
         id: the column that identifies the event; by default its position.
         time: the column of the time of the event.
         cloudevents: wrap data in a CloudEvents 1.0 envelope made of these columns. A string
             is the envelope's `source`; True takes the table's name.
-        attributes: more attributes of that envelope by name, each with the column it is taken from:
-            `subject`, `dataschema`, `traceparent`, or one of an extension. An event where it is
-            NULL or empty has none.
-        headers: v1 headers by name, each with the column it is taken from.
+        attributes: further attributes of that envelope by name, each with its column: `subject`,
+            `dataschema`, `traceparent`, or one of an extension. An event whose column is NULL or
+            empty omits the attribute.
+        headers: v1 headers by name, each with its column.
         ordering: "observed", "gated" or "sequenced" on PostgreSQL, "observed" or "sequenced" on
             MariaDB and MySQL, "single-writer" or "sequenced" on SQLite; by default the first of
             each, which needs nothing in your database. See docs/ordering.md.
-        append_only: promise that no row is ever deleted, which SQLite needs to hear for a
-            table without AUTOINCREMENT, because it gives the number of a deleted row again.
-        mutable: say that rows are changed or deleted after they were written. By default a cursor
-            is refused if the event that it stands at is no longer the same, which shows that
-            history was lost; of a mutable feed only the numbers can be compared.
+        append_only: promise that no row is ever deleted. SQLite needs it for a table without
+            AUTOINCREMENT, because it gives the number of a deleted row again.
+        mutable: declare that rows are changed or deleted after they were written. By default the
+            feed refuses a cursor whose event has changed, as a sign of lost history; for a mutable
+            feed it compares only positions.
         cursor_secret: 16 bytes or more, known to the publisher alone, and the same in all of its
-            processes. A cursor holds a digest of the event at which it stands, also of one that its
-            reader may not see; with a secret no reader can check by it whether a guess of that
-            event is right. Needed where readers may see only a part of the feed, and events can be
-            guessed. With another secret, of cursors from before only the numbers are compared.
-        retention: the table that holds what has been trimmed of the feed, so that readers that come
-            too late get 410, and no other reader does; see docs/retention.md.
-        progress: the table that holds how far consumers have come that register it, so that
-            trimming waits for them.
-        compaction: keep the last event of each key, and let those before it go, whenever the bound
-            feed's `compact` is called; see docs/retention.md.
-        archive: where its history is sealed to and read from once it is trimmed, so that no reader
-            comes too late; see docs/archive.md.
+            processes. A cursor holds a digest of its event, even of one that the reader may not
+            see; without a secret, a reader can test a guess of that event against it. Needed if
+            readers may see only a part of the feed and events can be guessed. After a change of
+            the secret, the feed compares only the positions of earlier cursors.
+        retention: the table of what has been trimmed of the feed, so that readers whose events
+            were trimmed get 410, and no other reader does; see docs/retention.md.
+        progress: the table of the progress that consumers register, so that trimming waits for
+            them.
+        compaction: keep only the last event of each key whenever the bound feed's `compact` is
+            called; see docs/retention.md.
+        archive: where history is sealed to, and read from after a trim, so that every reader can
+            start at the beginning; see docs/archive.md.
 
     Raises:
         ConfigurationError: a column does not exist, its type has no JSON form, or the secret is
@@ -170,19 +170,19 @@ class TableFeed:
     def bind(
         self, engine: Engine | AsyncEngine, capacity: Capacity | None = None
     ) -> BoundFeed | AsyncBoundFeed:
-        """Return the feed that reads the table through an engine of yours.
+        """Return the feed that reads the table through your engine.
 
-        The feed checks the table when it is first asked for anything, and raises
-        ConfigurationError if the table is not there or lacks what a safe order needs. An event in
-        a partition that the feed does not have is an ERROR in the log, once a minute; the other
-        partitions are read on, and nothing is trimmed, compacted or sealed until it is moved.
+        At the first call the feed checks the table, and raises ConfigurationError if the table
+        does not exist or lacks something that a safe order needs. If an event is in a partition
+        that the feed does not have, the feed logs an ERROR once a minute; it still serves its
+        partitions, but refuses to trim, compact or seal until the event is moved.
 
         Args:
-            engine: yours.
-            capacity: how much the feed takes of it; a Capacity() by default.
+            engine: connects to the table's database.
+            capacity: how many connections and seconds the feed may use; a Capacity() by default.
 
         Raises:
-            ConfigurationError: events of this database cannot be put in a safe order.
+            ConfigurationError: the feed's ordering does not work with this database.
         """
         hash_on_connect(engine)
         return build(self._defined, engine, capacity or Capacity())
@@ -196,15 +196,15 @@ class TableFeed:
         return self._defined.ordering(dialect)
 
     def has_mark(self, connection: Connection) -> bool:
-        """Tell whether the database says what has been trimmed of the feed."""
+        """Return whether the database has the feed's mark of what was trimmed."""
         marks = self._defined.marks(self.ordering(connection.dialect.name).source)
         return marks is not None and marks.are_there(connection)
 
     def install(self, connection: Connection) -> None:
-        """Add to the database what the ordering and retention need; again, and nothing changes.
+        """Create what the ordering and retention need in the database; may be called again.
 
         Args:
-            connection: in a transaction of yours, with the right to create triggers.
+            connection: in a transaction that you commit, with the right to create triggers.
         """
         ordering = self.ordering(connection.dialect.name)
         ddl = ordering.ddl(connection)
@@ -215,14 +215,14 @@ class TableFeed:
             self._defined.progress.create_tables(connection)
 
     def thin(self, connection: Connection, until: int) -> None:
-        """Say that events may be missing one by one, in the transaction that deletes them.
+        """Declare that you delete single events, in the transaction that deletes them.
 
-        Cursors that stand at them stay good. Pages of events up to there are no longer said to stay
-        as they are; what was said before, caches may go by.
+        Cursors of these events stay valid. The feed no longer marks pages up to `until` as
+        immutable; caches may keep pages that it marked before.
 
         Args:
-            connection: in a transaction of yours.
-            until: the highest position of an event that is deleted.
+            connection: in the transaction of your deletes.
+            until: the highest position of an event that you delete.
 
         Raises:
             ConfigurationError: the feed has no `retention`, or no row there.
@@ -234,14 +234,14 @@ class TableFeed:
         marks.thin(connection, until)
 
     def uninstall(self, connection: Connection) -> None:
-        """Remove from the database what the ordering has added; the table's data stays.
+        """Remove what the ordering has created in the database; the table's data stays.
 
-        What was trimmed stays known: the positions of a feed go on above it.
+        The mark of what was trimmed stays too: a feed's positions must continue above it.
         """
         _run(connection, self.ordering(connection.dialect.name).ddl(connection).uninstall)
 
 
 def _run(connection: Connection, statements: Iterable[str]) -> None:
     for statement in statements:
-        # Nothing in a statement is a parameter, neither after a colon nor after a percent sign.
+        # A colon in a statement, as in a cast, does not begin a parameter.
         connection.execute(text(statement.replace(":", r"\:")))

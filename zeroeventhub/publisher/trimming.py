@@ -1,4 +1,4 @@
-"""Take the oldest events out of a feed's table, with the mark by which the feed knows of it."""
+"""Delete the oldest events of a feed's table, and move the feed's mark of what was trimmed."""
 
 import time
 from collections.abc import Callable
@@ -42,18 +42,18 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class TrimPlan:
-    """Say which events would be trimmed.
+    """The events that a trim would delete.
 
     Attributes:
-        events: how many; at least so many if not `exact`.
-        exact: whether they were all counted.
-        first: the position of the first one; None if nothing would go.
-        until: the position of the last one; that of the mark if nothing would go.
-        oldest: when the first one happened; None where the feed does not know.
-        newest: when the last one did.
-        wanted: up to where more would go, were it not held back.
-        held_back: by what, a sentence each.
-        made_at: when it was made, in seconds since 1970.
+        events: their number; a lower bound if not `exact`.
+        exact: whether all of them were counted.
+        first: the position of the first one; None if there is nothing to trim.
+        until: the position of the last one; that of the mark if there is nothing to trim.
+        oldest: the time of the first one; None for a feed without times.
+        newest: the time of the last one.
+        wanted: the position up to which the bound alone would trim.
+        held_back: the reasons that limit the trim, a sentence each.
+        made_at: when the plan was made, in seconds since 1970.
     """
 
     events: int = 0
@@ -67,7 +67,7 @@ class TrimPlan:
     made_at: float = field(default_factory=time.time)
 
     def __str__(self) -> str:
-        """Describe it to people."""
+        """Describe the plan to the operator."""
         if self.first is None:
             lines = [f"Nothing to trim: the mark is at position {self.until}."]
         else:
@@ -84,22 +84,22 @@ def _moment(moment: datetime) -> str:
 
 
 SILENCE = timedelta(days=7)
-"""How long a silent consumer is waited for."""
+"""How long trimming waits for a silent consumer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrimBound:
-    """Say which events are to go: those for which all that is given holds.
+    """The caller's bounds of a trim; an event is trimmed only if all that are given allow it.
 
     Attributes:
-        older_than: as for `BoundFeed.plan_trim`, which is given these but for the last.
+        older_than: an age, as for `BoundFeed.plan_trim`.
         below: a position or a cursor.
-        sealed: a position, or what returns it.
-        silence: how long a silent consumer is waited for.
-        kept: what the feed's archive has; None where it has none.
+        sealed: a position, or a function that returns it.
+        silence: how long trimming waits for a silent consumer.
+        kept: the manifest of the feed's archive; None for a feed without one.
 
     Raises:
-        ConfigurationError: nothing is given, or it cannot be.
+        ConfigurationError: no bound is given, or one is invalid.
     """
 
     older_than: timedelta | None = None
@@ -109,7 +109,7 @@ class TrimBound:
     kept: "Manifest | None" = None
 
     def __post_init__(self) -> None:
-        """Refuse what says nothing."""
+        """Check the bounds."""
         if self.older_than is None and self.below is None and self.sealed is None:
             raise ConfigurationError("Say what to trim: older_than, below or sealed.")
         if self.older_than is not None and self.older_than < timedelta(0):
@@ -122,7 +122,7 @@ class TrimBound:
 
     @property
     def until(self) -> int:
-        """Return the highest position at which an event may go, whatever its time."""
+        """Return the highest position to trim, without regard to time."""
         until = HIGHEST_POSITION
         if isinstance(self.below, str):
             until = Place.of(self.below).position
@@ -136,29 +136,30 @@ class TrimBound:
 
 
 _ONLY: ColumnElement[int] = literal_column("0", Integer)
-"""The partition of events that are not divided."""
+"""The partition of every event in a feed without a partition column."""
 
 
 MOST = 1_000_000
 """How many events are counted, at most."""
 
 ROWS = 1_000
-"""How many events a batch deletes, unless the caller says otherwise."""
+"""How many events a batch deletes by default."""
 
 _ONE: ColumnElement[int] = literal_column("1")
 
 
 class Trimmer:
-    """Trim a feed: plan what goes, and delete it in batches.
+    """Trim a feed: plan it, and delete the events in batches.
 
     Args:
         reader: reads the feed.
-        ordering: knows its order.
-        history: gives the cursor of the mark.
-        marks: where the feed's mark is.
-        queries: ask of the feed's table.
-        registry: has what consumers registered; None where none registers, or loses anything.
-        version: the column of an event's number within its key; None where there are none.
+        ordering: the feed's ordering.
+        history: makes the cursor of the mark.
+        marks: the table of the feed's mark.
+        queries: the queries on the feed's table.
+        registry: the progress of consumers; None without `progress`, and for a feed with an
+            archive, where no consumer loses anything.
+        version: the column of an event's number within its key; None for a feed without versions.
     """
 
     def __init__(
@@ -185,8 +186,8 @@ class Trimmer:
         self._oldest = lru_cache(maxsize=2)(self._build_oldest)
 
     def plan(self, connection: Connection, bound: TrimBound) -> TrimPlan:
-        """Say what would go; nothing is changed."""
-        # What no reader can have seen must not be lost.
+        """Return what a trim would delete; change nothing."""
+        # An event outside the feed's partitions must not be deleted before a reader can see it.
         self._reader.checks.refuse_unpublished(connection)
         settled = self._reader.head(connection)
         mark = self._marks.read(connection)
@@ -208,8 +209,8 @@ class Trimmer:
         if versioned is not None:
             until = versioned - 1
             held_back.append(
-                f"What lies above position {until} stays, for a key's versions are counted on from "
-                "there, and whoever restores what it is about wants all of them."
+                f"What lies above position {until} stays: writers count a key's versions on from "
+                "these events, and a reader that restores a key's state needs all of them."
             )
         first = self._near.first(connection, 0, mark.trimmed, until)
         last = None if first is None else self._near.last(connection, 0, until)
@@ -218,7 +219,7 @@ class Trimmer:
         newest = self._lags.happened(connection, last)
         if bound.older_than is not None and newest is None:
             raise ConfigurationError(
-                f"The event at position {last} has no time, so it cannot be told how old it is: "
+                f"The event at position {last} has no time, so its age is not known: "
                 "trim by position."
             )
         events = self._count(connection, mark.trimmed, until)
@@ -243,7 +244,7 @@ class Trimmer:
     def _held_back(
         self, connection: Connection, bound: TrimBound, mark: LowWaterMark, until: int
     ) -> tuple[int, list[str]]:
-        """Return up to where consumers let events go, and a sentence about each of them."""
+        """Return the position up to which consumers allow a trim, and a sentence about each."""
         if self._registry is None:
             return until, []
         said, lowest = [], until
@@ -285,17 +286,17 @@ class Trimmer:
         return self._near.above(query, self._near.hint(connection), given("after"), given("until"))
 
     def batch(self, plan: TrimPlan, rows: int) -> Batch:
-        """Return what deletes some of the oldest events, with the mark that says so.
+        """Return the function that deletes the next oldest events and moves the mark.
 
         Args:
-            plan: says which.
-            rows: how many at most.
+            plan: made by `plan`.
+            rows: how many events to delete at most.
         """
 
         def deleted(connection: Connection, _: int) -> Deleted:
             mark, until = self._marks.locked(connection), plan.until
             if self._registry is not None:
-                # Consumers that have registered since the plan was made hold events back as well.
+                # Consumers that have registered since the plan was made limit the trim as well.
                 until = self._registry.allowed_since(connection, plan.made_at, mark, until)
             query = self._oldest(self._near.hint(connection))
             values = {"after": mark.trimmed, "until": until, "limit": rows}

@@ -3,8 +3,8 @@
 There is a file for each strategy and database.
 
 `WHERE id > :cursor` alone loses events: a transaction that drew a low number may commit
-after a reader has passed a higher one. An ordering knows the *horizon*, the highest
-position at and below which nothing can still become visible. A feed reads up to there.
+after a reader has passed a higher one. An ordering finds the *horizon*, the highest
+position at and below which nothing can still become visible. A feed reads up to it.
 """
 
 from collections.abc import Callable
@@ -59,7 +59,7 @@ BY_DATABASE: dict[str, dict[str, Callable[[Events], Ordering]]] = {
         "sequenced": sqlite_sequenced.Sequenced,
     },
 }
-"""The orderings of each database by name; the first needs nothing from its user."""
+"""The orderings of each database by name; the first needs no change to the database."""
 
 ORDERINGS = tuple(dict.fromkeys(name for names in BY_DATABASE.values() for name in names))
 
@@ -68,12 +68,12 @@ def ordering_for(dialect: str, events: Events, name: str | None = None) -> Order
     """Make the ordering of a table.
 
     Args:
-        dialect: the database, as SQLAlchemy calls it.
+        dialect: SQLAlchemy's name of the database.
         events: the table.
-        name: the ordering's name; by default the one that needs nothing from the user.
+        name: the ordering's name; by default the one that needs no change to the database.
 
     Raises:
-        ConfigurationError: there is none for this database, or none of this name.
+        ConfigurationError: the database is not supported, or has no ordering of this name.
     """
     orderings = BY_DATABASE.get(dialect)
     if orderings is None:

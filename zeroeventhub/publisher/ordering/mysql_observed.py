@@ -3,8 +3,8 @@
 Every statement that inserts takes a metadata lock on the table before it draws a number, and
 keeps it until its transaction has ended and its rows are visible. A transaction prepared by XA
 may outlive its connection and, on MariaDB, its lock: each of those counts as a writer of every
-table. So: read the last number drawn, then who holds such a lock, then what is prepared. Once
-all of those have ended, everything up to the number is decided.
+table. So: read the last number drawn, then the holders of such locks, then the prepared
+transactions. Once all of these have ended, everything up to the number is decided.
 """
 
 import re
@@ -32,11 +32,11 @@ __all__ = [
 ]
 
 OLDEST = {True: (10, 5), False: (8, 0, 13)}
-"""The versions of MariaDB (True) and of MySQL (False) whose prepared transactions are known to
-show, and whose numbers outlive a restart."""
+"""The first versions of MariaDB (True) and of MySQL (False) that list prepared transactions
+reliably and keep the last AUTO_INCREMENT number over a restart."""
 
-# A connection that only reads holds one of the modes that are left out. Where a lock can be told
-# from the next one of its connection, it is: a busy connection then keeps no reader waiting.
+# The excluded modes are those of connections that only read. MySQL also identifies each lock of a
+# connection, so that a connection which writes again and again does not hold the horizon back.
 _WRITERS = {
     True: """
         SELECT DISTINCT THREAD_ID AS id, THREAD_ID AS name
@@ -54,14 +54,14 @@ _WRITERS = {
 }
 _PREPARED = text("XA RECOVER")
 
-# Servers that replicate from each other differ in this.
+# Identifies a server among those that replicate from each other.
 _SERVER = text("SELECT CONCAT(@@hostname, '/', @@port, '/', @@server_id)")
 
 _SHOWS_WRITERS = {
     True: """
         SELECT COUNT(*) FROM information_schema.PLUGINS
         WHERE PLUGIN_NAME = 'METADATA_LOCK_INFO' AND PLUGIN_STATUS = 'ACTIVE'""",
-    # Locks that had no room among the instrumented ones are counted as lost.
+    # The server counts locks that it had no room to instrument as lost.
     False: """
         SELECT COUNT(*) FROM performance_schema.setup_instruments
         WHERE NAME = 'wait/lock/metadata/sql/mdl' AND ENABLED = 'YES' AND (
@@ -120,7 +120,7 @@ class Observed(Ordering):
         self._tracker = WriterTracker()
 
     def check(self, connection: Connection) -> None:
-        """Refuse a server that does not show who writes, and numbers from somewhere else."""
+        """Refuse a server that does not show its writers, and a column it does not number."""
         events, mariadb = self._events, is_mariadb(connection)
         check_server(connection, OLDEST)
         check_engine(connection, events)
@@ -145,7 +145,7 @@ class Observed(Ordering):
         if connection.execute(_CLUSTERED).first():
             raise ConfigurationError(
                 "This server is a node of a Galera cluster and does not know who is writing on "
-                "the others: choose the ordering sequenced."
+                "the other nodes: choose the ordering sequenced."
             )
         self._read_prepared(connection)
         lowest = connection.scalar(select(func.min(events.position)))
@@ -161,7 +161,7 @@ class Observed(Ordering):
         holders = connection.execute(
             text(_WRITERS[is_mariadb(connection)]), self._named(connection)
         ).all()
-        # In this order: a writer that has been prepared in between is among the prepared.
+        # In this order: a writer that becomes prepared after the first query is in the second.
         prepared = self._read_prepared(connection)
         writers = frozenset(
             [*(str(holder.name) for holder in holders), *(f"{PREPARED}{name}" for name in prepared)]
@@ -189,14 +189,14 @@ class Observed(Ordering):
         ]
 
     def _last_number(self, connection: Connection) -> int:
-        """Read the last number drawn, as the engine has it now and not as statistics had it."""
+        """Read the last number drawn from the engine; information_schema may be out of date."""
         name = quoted(connection.schema_for_object(self._events.table), self._events.table.name)
         declared = connection.execute(text(f"SHOW CREATE TABLE {name}")).one()[1]
         found = _NEXT.search(declared)
         return int(found[1]) - 1 if found else 0
 
     def _read_prepared(self, connection: Connection) -> list[str]:
-        """Read the names of all transactions that have been prepared and not ended."""
+        """Read the names of all transactions that are prepared and have not ended."""
         with granted("XA_RECOVER_ADMIN ON *.*"):
             return [_text(row[3]) for row in connection.execute(_PREPARED)]
 
@@ -210,7 +210,7 @@ def _text(name: str | bytes) -> str:
 
 
 _DENIED = {1142, 1227, 1401}
-"""The numbers by which a server denies a table, an action, or a look at prepared transactions."""
+"""The error numbers for missing rights to a table, an action, or prepared transactions."""
 
 _TABLE = text("""
     SELECT ENGINE AS engine FROM information_schema.TABLES
@@ -223,7 +223,7 @@ def check_server(connection: Connection, oldest: dict[bool, tuple[int, ...]]) ->
 
     Args:
         connection: to the server.
-        oldest: the oldest version of MariaDB (True) and of MySQL (False) that will do.
+        oldest: the oldest supported version of MariaDB (True) and of MySQL (False).
     """
     dialect: Any = connection.dialect
     needed = oldest[is_mariadb(connection)]
@@ -236,10 +236,10 @@ def check_server(connection: Connection, oldest: dict[bool, tuple[int, ...]]) ->
 
 
 def check_engine(connection: Connection, events: Events) -> None:
-    """Refuse a table that is not there, or has no transactions.
+    """Refuse a table that does not exist, or has no transactions.
 
     Raises:
-        ConfigurationError: it is a view, or kept by an engine such as MyISAM.
+        ConfigurationError: it is missing or a view, or its engine is one such as MyISAM.
     """
     schema = connection.schema_for_object(events.table)
     found = connection.execute(_TABLE, {"schema": schema, "name": events.table.name}).first()
@@ -255,22 +255,22 @@ def check_engine(connection: Connection, events: Events) -> None:
 
 
 def is_mariadb(connection: Connection) -> bool:
-    """Tell MariaDB from MySQL; a URL of one leads to the other as well."""
+    """Return whether the server is MariaDB: a URL of MySQL connects to MariaDB as well."""
     dialect: Any = connection.dialect
     return bool(dialect.is_mariadb)
 
 
 def is_read_only(connection: Connection) -> bool:
-    """Tell whether the server is a replica, or closed to writers in another way."""
+    """Return whether the server is a replica, or refuses writes for another reason."""
     return bool(connection.scalar(text("SELECT @@global.read_only")))
 
 
 @contextmanager
 def granted(rights: str) -> Iterator[None]:
-    """Ask for rights where the server denies what is done without them.
+    """Turn the server's refusal into an error that names the missing rights.
 
     Raises:
-        ConfigurationError: the feed's user has not been granted them.
+        ConfigurationError: the feed's user lacks them.
     """
     try:
         yield
@@ -284,7 +284,7 @@ def granted(rights: str) -> Iterator[None]:
 
 
 def error_number(error: DBAPIError) -> int | None:
-    """Return the server's number of an error, whatever the driver."""
+    """Return the server's number of an error, from any driver."""
     arguments = getattr(error.orig, "args", ())
     return arguments[0] if arguments and isinstance(arguments[0], int) else None
 

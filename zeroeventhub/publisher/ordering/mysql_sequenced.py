@@ -1,11 +1,11 @@
 """MariaDB and MySQL: a trigger notes new rows in an outbox, a procedure gives them positions.
 
-The procedure takes the right to give positions in a statement of its own. At READ COMMITTED the
-next statement sees everything that was given one before, and everything that has been committed
-by then. Who does not get the right reads what is there.
+The procedure first locks the row that holds the last position, in a separate statement. At READ
+COMMITTED the next statement then sees all positions given before, and all rows committed by then.
+A reader that does not get the lock gives no positions and reads those that exist.
 
-Numbers of the outbox are removed one by one, through a table made of them: a DELETE that looks
-for them in a range would wait for rows that open transactions have put between them.
+The procedure deletes rows from the outbox by their numbers, through a JSON table: a DELETE over a
+range would wait for rows that open transactions have inserted between them.
 """
 
 from hashlib import md5
@@ -77,8 +77,8 @@ RETURN (
     WHERE TRIGGER_SCHEMA = DATABASE() AND TRIGGER_NAME = '{trigger_label}'
 )"""
 
-# Old events come before those that the trigger has noted since, in an order of their own. At READ
-# COMMITTED no writer waits for it.
+# Events from before the trigger get numbers below those that it has noted since. At READ COMMITTED
+# no writer waits for this statement.
 _BACKFILL = (
     "SET TRANSACTION ISOLATION LEVEL READ COMMITTED",
     """INSERT INTO {outbox} (number, {copies})
@@ -101,7 +101,7 @@ OLDEST = {True: (10, 6), False: (8, 0, 13)}
 
 
 class Sequenced(Ordering):
-    """Order a table of MariaDB or MySQL by positions in a table beside it.
+    """Order a table of MariaDB or MySQL by positions in a side table.
 
     Args:
         events: the table.
@@ -117,7 +117,7 @@ class Sequenced(Ordering):
         self._read_only = False
 
     def check(self, connection: Connection) -> None:
-        """Refuse a table without its trigger, and one whose key may stand twice."""
+        """Refuse a table without its trigger, and one whose key is not unique."""
         check_server(connection, OLDEST)
         check_key(connection, self._events)
         check_engine(connection, self._events)
@@ -133,14 +133,14 @@ class Sequenced(Ordering):
             raise self._tables.outdated
 
     def step(self, connection: Connection) -> str | None:
-        """Return the call that gives positions to what has been committed."""
+        """Return the call that gives positions to committed events."""
         if self._read_only:
             return None
         schema = connection.schema_for_object(self._tables.state)
         return f"CALL {quoted(schema, f'zeroeventhub_sequence_{self._tables.digest}')}({BACKLOG})"
 
     def horizon(self, connection: Connection) -> Horizon:
-        """Return the last position that has been given."""
+        """Return the last position given."""
         last = connection.scalar(select(self._tables.state.c.last))
         return self._tables.horizon(last, may_lag=self._read_only)
 
@@ -156,7 +156,7 @@ class Sequenced(Ordering):
         return Ddl(
             install=(
                 *tables.create(connection, [tables.positions, tables.outbox, tables.state]),
-                # What an interruption or a moment without a trigger leaves out is taken in below.
+                # Events missed during an interruption or without a trigger: the backfill adds them.
                 *uninstall[:-1],
                 _SEQUENCE.format(**words),
                 _TRIGGER.format(**words),
@@ -167,7 +167,7 @@ class Sequenced(Ordering):
         )
 
     def _words(self, connection: Connection) -> dict[str, str]:
-        """Return what stands in the braces of the statements."""
+        """Return the values for the placeholders of the statements."""
         tables, digest = self._tables, self._tables.digest
         schema = connection.schema_for_object(tables.state)
         copied = {quoted(name): quoted(original) for name, original in tables.copied.items()}
@@ -192,6 +192,6 @@ class Sequenced(Ordering):
 
 
 def _version(words: dict[str, str]) -> str:
-    """Name what is installed by a digest of it."""
+    """Return a digest that identifies the installed statements."""
     installed = f"{_SEQUENCE}{_TRIGGER}".format(**words)
     return f"zeroeventhub {md5(installed.encode(), usedforsecurity=False).hexdigest()}"

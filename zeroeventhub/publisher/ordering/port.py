@@ -1,4 +1,4 @@
-"""The port of the strategies: what a feed asks of an ordering."""
+"""The interface of the orderings, and the values that they exchange with a feed."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -23,14 +23,14 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Events:
-    """Say what an ordering needs to know of a feed's events.
+    """The table of a feed's events, and the columns that an ordering uses.
 
     Attributes:
-        table: where they are.
-        key: the columns that identify an event; one, the position, unless positions are given
-            by the ordering itself.
+        table: the table.
+        key: the columns that identify an event: only the position, unless the ordering itself
+            gives positions.
         partition: the column of partitions; None for one partition.
-        time: the column of the time of an event, if there is one.
+        time: the column of the time of an event, if the feed has one.
         append_only: the caller's promise that no row is ever deleted.
     """
 
@@ -42,26 +42,26 @@ class Events:
 
     @property
     def position(self) -> ColumnElement[Any]:
-        """Return the column of positions, where the table has one."""
+        """Return the column of positions, for an ordering that does not give them itself."""
         (position,) = self.key
         return position
 
 
 @dataclass(frozen=True)
 class Source:
-    """Say where positions are read, and the events at them.
+    """The tables from which a feed reads positions and events.
 
     Attributes:
-        table: holds the positions; that of the events, or one beside it.
+        table: the table of positions: that of the events, or a side table.
         position: the column in whose order events are read.
         partition: the column of partitions; None for one partition.
-        given_at: the time at which a position was given, which rises with it; None where
-            positions come with their events.
-        events: where the table is one beside that of the events: that of the events.
+        given_at: the column of the time at which a position was given, which rises with it; None
+            if the events hold their positions.
+        events: the events' table, if `table` is a side table; else None.
         key: by column of the table, the column of the events that it refers to.
-        waiting: where events wait that have no position yet; None if they all have one.
-        lateral: whether events are looked up one by one by a lateral join, because the database
-            might otherwise read through all of them to find those of a page.
+        waiting: the outbox of events without a position; None if every event has one.
+        lateral: whether to look up events one by one with a lateral join, because the database
+            might otherwise scan all of them to find those of a page.
     """
 
     table: FromClause
@@ -79,23 +79,23 @@ class Source:
         return cls(events.table, events.position, events.partition)
 
     def join(self, positions: FromClause) -> FromClause:
-        """Join events to some of the positions; what has been deleted leaves NULLs."""
+        """Join events to some of the positions; a deleted event has NULLs."""
         if self.events is None:
             return positions
         return positions.outerjoin(self.events, self.same(positions))
 
     def same(self, positions: FromClause) -> ColumnElement[bool]:
-        """Tell whether an event is the one that a position belongs to."""
+        """Return the condition that an event belongs to a position."""
         return and_(*(positions.c[name] == column for name, column in self.key.items()))
 
 
 @dataclass(frozen=True)
 class Horizon:
-    """Say how far a feed may be read now.
+    """How far a feed may be read now.
 
     Attributes:
-        settled: the horizon: what is at or below it stays as it is.
-        highest: the highest position drawn so far; no cursor of this history lies above it.
+        settled: the horizon: no event can still appear at or below it.
+        highest: the highest position drawn so far; no cursor of this history is above it.
     """
 
     settled: int
@@ -103,19 +103,19 @@ class Horizon:
 
     @property
     def drawn(self) -> int:
-        """Return the highest position known to be drawn; a replica knows those that it has."""
+        """Return the highest position known to be drawn; a replica knows only those it has got."""
         return self.settled if self.highest == HIGHEST_POSITION else self.highest
 
 
 @dataclass(frozen=True)
 class Blocker:
-    """Name a writer that is open, and so may hold the horizon back.
+    """An open write transaction, which may hold the horizon back.
 
     Attributes:
         pid: its process on the server; None for a prepared transaction.
-        user: who it is.
-        application: what it calls itself; for a prepared transaction its global identifier.
-        age: how long its transaction has been open.
+        user: its database user.
+        application: its application name; for a prepared transaction its global identifier.
+        age: how long the transaction has been open.
         query_age: how long ago its last statement began; None for a prepared transaction.
     """
 
@@ -126,7 +126,7 @@ class Blocker:
     query_age: timedelta | None
 
     def __str__(self) -> str:
-        """Describe it to people."""
+        """Describe the transaction to the operator."""
         who = "prepared transaction" if self.pid is None else f"pid {self.pid}"
         line = f"{who} of {self.user}, open for {self.age.total_seconds():.1f} s"
         if self.query_age is not None:
@@ -136,13 +136,13 @@ class Blocker:
 
 @dataclass(frozen=True, kw_only=True)
 class Ddl:
-    """Hold the statements that an ordering adds to a database, and those that take them back.
+    """The statements that install an ordering in a database, and that remove it.
 
     Attributes:
         install: statements to run in one transaction; running them again changes nothing.
-        backfill: statements to run after it, in a transaction of their own if need be: they take
-            in what was there before, and keep no writer waiting.
-        uninstall: statements that remove all of it and nothing else.
+        backfill: statements to run after `install`, in the same transaction or another: they add
+            the events from before, and no writer waits for them.
+        uninstall: statements that remove everything that `install` creates, and nothing else.
     """
 
     install: tuple[str, ...] = ()
@@ -151,19 +151,19 @@ class Ddl:
 
 
 class Ordering(ABC):
-    """Know the horizon of a table; one instance a feed and process, shared by its readers.
+    """Finds the horizon of a table; a process has one instance per feed, shared by its readers.
 
     Attributes:
-        source: where the table's events are read in their order.
+        source: the tables from which the feed reads positions and events.
     """
 
     source: Source
 
     @property
     def needs_last_row(self) -> bool:
-        """Tell whether the number of the last row would be given again without it.
+        """Return whether the database gives the number of the last row again if it is deleted.
 
-        It is known once the table has been checked.
+        Known only after `check`.
         """
         return False
 
@@ -172,34 +172,34 @@ class Ordering(ABC):
         """Refuse a table whose events cannot be put in a safe order.
 
         Raises:
-            ConfigurationError: what the table lacks, and what to change.
+            ConfigurationError: it names what the table lacks, and what to change.
         """
 
     def step(self, connection: Connection) -> str | None:  # noqa: ARG002 - for orderings that give positions
-        """Return the statement that gives positions, where an ordering gives them; else None.
+        """Return the statement that gives positions; None for an ordering that gives none.
 
-        It is committed, by itself, before the horizon is asked for: what may still be rolled back
-        is shown to no reader.
+        The caller commits it alone, before it reads the horizon, so that no reader sees a position
+        that may still be rolled back.
         """
         return None
 
     @abstractmethod
     def horizon(self, connection: Connection) -> Horizon:
-        """Return the horizon; nothing is written.
+        """Return the horizon, without writing.
 
-        What is at or below it is visible to every statement that starts afterwards, as each of a
-        connection that autocommits, or of a transaction at READ COMMITTED.
+        Every statement that starts afterwards sees all events at or below it; hence the connection
+        autocommits or is at READ COMMITTED.
 
         Raises:
-            Unavailable: it is not known yet.
+            Unavailable: the horizon is not known yet.
         """
 
     def blockers(self, connection: Connection) -> list[Blocker]:  # noqa: ARG002 - for orderings that wait for writers
-        """Name the open writers that may hold the horizon back, the oldest first."""
+        """Return the open write transactions that may hold the horizon back, the oldest first."""
         return []
 
     def ddl(self, connection: Connection) -> Ddl:
-        """Return what the ordering needs in the database beside the table itself.
+        """Return the statements that create what the ordering needs besides the table.
 
         Raises:
             ConfigurationError: the table cannot be ordered in this way.
@@ -210,15 +210,15 @@ class Ordering(ABC):
 
 @runtime_checkable
 class FastHorizon(Protocol):
-    """Know the horizon at little cost where nothing has been drawn since it was last asked for."""
+    """An ordering that reads the horizon cheaply if nothing was drawn since the last reading."""
 
     def fast_horizon(self, connection: Connection, seconds: float) -> Horizon:
         """Return the horizon as `Ordering.horizon` does, without a transaction and its deadlines.
 
         Args:
-            connection: each of its statements is a transaction of its own.
-            seconds: for which a statement may wait for a lock.
+            connection: in autocommit mode.
+            seconds: how long a statement may wait for a lock.
 
         Raises:
-            Unavailable: it is not known yet.
+            Unavailable: the horizon is not known yet.
         """

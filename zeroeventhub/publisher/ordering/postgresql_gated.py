@@ -2,11 +2,11 @@
 
 A trigger runs before an INSERT evaluates anything. Once in a transaction it reads the last
 number drawn, L, and takes a *shared* advisory lock whose key holds L; shared locks never wait
-for each other, and the lock goes with the transaction, however it ends. All numbers of that
-transaction lie above L. So: read the last number drawn, S, and then the smallest mark among the
-locks that are held; what is at or below both has been decided.
+for each other, and PostgreSQL releases the lock when the transaction ends. All numbers of that
+transaction are above L. So: read the last number drawn, S, and then the smallest mark among the
+locks that are held; everything at or below both is decided.
 
-A guard refuses, row by row, numbers that were drawn before the gate was passed.
+A second trigger, the guard, refuses rows whose number was drawn before the gate's trigger ran.
 """
 
 from collections.abc import Callable, Iterable
@@ -37,16 +37,16 @@ _HOLDS = """
 _MARKS = text(f"SELECT DISTINCT objid::bigint FROM pg_locks WHERE {_HOLDS}")  # noqa: S608
 
 _MARK_BITS = 32
-"""A lock's key has room for so many bits of a mark; the rest follows from the last number."""
+"""How many bits of a mark fit into a lock's key; `restore` finds the rest by the last number."""
 
-# The gate passed is remembered in a setting of the transaction, which a savepoint that is
-# rolled back takes with it, as it does the lock.
+# A setting of the transaction records that it has passed the gate; rolling back to a savepoint
+# undoes the setting and releases the lock together.
 #
-# Each line counts, as each runs once in a transaction. An expression of functions alone is
-# evaluated without a query, and RETURN NEW, which is NULL here, without an expression. Lower marks
-# than the last number are safe: a writer that draws in between draws above them. The gate runs with
-# its owner's rights, for writers may lack those on the sequence, and looks up no name by
-# search_path: every function, operator and type stands with its schema, or is a keyword.
+# Every writing transaction pays for each line. PL/pgSQL evaluates an expression of functions alone
+# without a query, and RETURN NEW, which is NULL here, without an expression. A mark below the last
+# number is safe: a writer that draws in between draws above it. The gate runs with its owner's
+# rights, as writers may lack those on the sequence, and looks up no name by search_path: every
+# function, operator and type has its schema, or is a keyword.
 _INSTALL = (
     """CREATE OR REPLACE FUNCTION {function}() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER AS $gate$
@@ -123,7 +123,7 @@ class Gated(Ordering):
         self._sequence: Sequence | None = None
 
     def check(self, connection: Connection) -> None:
-        """Refuse a table without its gate, and one whose numbers do not rise."""
+        """Refuse a table without its gate, and one whose numbers do not always rise."""
         self._sequence = find_sequence(connection, self._events)
         name = {"table": quoted_name(connection, self._table)}
         armed, version = connection.execute(_INSTALLED, name).one()
@@ -149,12 +149,12 @@ class Gated(Ordering):
         sequence = self._sequence or find_sequence(connection, self._events)
         number = last_number(sequence, connection)
         name = {"table": quoted_name(connection, self._table)}
-        # In this order: a writer that comes in between has drawn nothing at or below the number.
+        # In this order: a writer that arrives in between draws only numbers above this one.
         marks = connection.scalars(_MARKS, name).all()
         return Horizon(settled=lowest(number, marks), highest=number)
 
     def blockers(self, connection: Connection) -> list[Blocker]:
-        """Name the writers that have passed the gate and not ended."""
+        """Return the transactions that have passed the gate and have not ended."""
         name = {"table": quoted_name(connection, self._table)}
         return find_blockers(connection, _HOLDS, name)
 
@@ -164,7 +164,7 @@ class Gated(Ordering):
         preparer = connection.dialect.identifier_preparer
         table = quoted_name(connection, self._table)
         schema = connection.schema_for_object(self._table)
-        # The digest keeps names that are cut at 63 bytes apart, and is the same after a restore.
+        # By a digest, as PostgreSQL cuts names at 63 bytes; an oid would differ after a restore.
         digest = md5(table.encode(), usedforsecurity=False).hexdigest()[:12]
         prefix = f"{preparer.quote_schema(schema)}." if schema else ""
         words = {
@@ -185,17 +185,17 @@ class Gated(Ordering):
 
 
 def lowest(number: int, marks: Iterable[int]) -> int:
-    """Return the highest number that lies below no writer's mark.
+    """Return the last number drawn, or the lowest of the writers' marks if that is smaller.
 
     Args:
         number: the last number drawn, read before the marks.
-        marks: the low bits of the marks that were held.
+        marks: the low bits of the marks that writers held.
     """
     return min((number, *(restore(mark, number) for mark in marks)))
 
 
 def restore(mark: int, number: int) -> int:
-    """Complete a mark's low bits: of all marks that have these bits it is the nearest number."""
+    """Complete a mark's low bits: return the number with these bits that is nearest to `number`."""
     span = 1 << _MARK_BITS
     below = (number - mark) % span
     return number - (below if below < span // 2 else below - span)

@@ -2,8 +2,8 @@
 
 Every statement that inserts takes RowExclusiveLock on the table before it draws a number
 from the sequence, and keeps it until its transaction has ended and its rows are visible.
-So: read the last number drawn, then read who holds that lock. Once all of those have
-ended, everything up to the number is decided.
+So: read the last number drawn, then the transactions that hold that lock. Once all of
+these have ended, everything up to the number is decided.
 """
 
 from collections.abc import Callable, Mapping
@@ -42,7 +42,7 @@ __all__ = [
     "refuse_heirs",
 ]
 
-# Locks on the table and everything that inherits from it: a partition may be written to directly.
+# Locks on the table and all that inherit from it, as writers may insert into a partition directly.
 _HOLDS = """
     locktype = 'relation' AND mode = 'RowExclusiveLock' AND granted
     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -54,8 +54,8 @@ _HOLDS = """
         SELECT id FROM tables
     )
 """
-# A prepared transaction shows as -1/… after a restart, and in some versions at once. Elsewhere it
-# keeps the name that its writer had, and is waited for like any writer.
+# A prepared transaction is listed as -1/… after a restart, and in some versions at once. Otherwise
+# it keeps its writer's virtual id, and the feed waits for it like for any writer.
 _WRITERS = text(f"SELECT DISTINCT virtualtransaction FROM pg_locks WHERE {_HOLDS}")  # noqa: S608
 
 
@@ -76,7 +76,7 @@ class Observed(Ordering):
         self._tracker = WriterTracker()
 
     def check(self, connection: Connection) -> None:
-        """Refuse a table whose numbers do not rise, or come from somewhere else."""
+        """Refuse a table whose numbers do not always rise, or that its writers number."""
         self._sequence = find_sequence(connection, self._events)
 
     def horizon(self, connection: Connection) -> Horizon:
@@ -100,7 +100,7 @@ class Observed(Ordering):
         return self._tracker.horizon(began, number, writers)
 
     def blockers(self, connection: Connection) -> list[Blocker]:
-        """Name the writers of the table."""
+        """Return the open write transactions of the table."""
         name = {"table": quoted_name(connection, self._events.table)}
         return find_blockers(connection, _HOLDS, name)
 
@@ -138,7 +138,7 @@ _KIND = text("""
     FROM pg_class WHERE oid = CAST(:table AS regclass)
 """)
 
-# The partitions of a table inherit its triggers on rows; other heirs do not.
+# The partitions of a table inherit its row triggers; tables that inherit by INHERITS do not.
 _HAS_HEIRS = text("""
     SELECT EXISTS (
         SELECT FROM pg_inherits JOIN pg_class ON pg_class.oid = inhparent AND relkind = 'r'
@@ -149,10 +149,10 @@ _HAS_HEIRS = text("""
 
 @dataclass(frozen=True)
 class Sequence:
-    """Hold a sequence whose numbers rise one by one.
+    """A sequence whose numbers rise one by one.
 
     Attributes:
-        quoted: its name with its schema, as SQL has it.
+        quoted: its quoted name with its schema.
         query: selects its state.
     """
 
@@ -160,25 +160,26 @@ class Sequence:
     query: Select[Any]
 
     def last_number(self, connection: Connection) -> int:
-        """Read the last number that the sequence has handed out, committed or not."""
+        """Read the last number drawn from the sequence, committed or not."""
         last, is_called = connection.execute(self.query).one()
         return int(last if is_called else last - 1)
 
     def last_number_alone(self, connection: Connection, seconds: float) -> int:
-        """Read the same in a statement that is a transaction of its own, deadline included.
+        """Read the same in one autocommitted statement that also sets its lock timeout.
 
         Args:
-            connection: is in no transaction.
-            seconds: for which it may wait, as for a transaction that alters the sequence.
+            connection: in no transaction.
+            seconds: how long to wait for a lock, such as that of a transaction that alters the
+                sequence.
         """
-        # PostgreSQL sets the time before it evaluates what may have to wait.
+        # PostgreSQL evaluates the condition, and so sets the timeout, before it may have to wait.
         name = self.quoted.replace("'", "''")
         last = connection.exec_driver_sql(
             f"SELECT CASE WHEN {time_bound('lock_timeout', seconds)} IS NOT NULL "
             f"THEN pg_sequence_last_value('{name}'::regclass) END",
             execution_options={"no_parameters": True},
         ).scalar()
-        # Before its first number it tells none.
+        # NULL before the first number is drawn.
         return self.last_number(connection) if last is None else int(last)
 
 
@@ -186,8 +187,8 @@ def find_sequence(connection: Connection, subject: Events) -> Sequence:
     """Find the sequence that the column of positions draws from.
 
     Raises:
-        ConfigurationError: there is none, it cannot be read, or its numbers do not tell the
-            order of writing; the sentence says what to change.
+        ConfigurationError: the column has no sequence, the feed may not read it, or its numbers
+            do not rise in the order of writing; the message says what to change.
     """
     events, position = subject.table, subject.position
     schema = connection.schema_for_object(events)
@@ -224,7 +225,7 @@ def find_sequence(connection: Connection, subject: Events) -> Sequence:
         )
     if not found.identifies:
         raise ConfigurationError(
-            f"{position} may be NULL or stand in two rows: make it the primary key, or "
+            f"{position} may be NULL or the same in two rows: make it the primary key, or "
             "NOT NULL and UNIQUE."
         )
     if found.increment < 1 or found.cycles or found.cache != 1:
@@ -249,7 +250,7 @@ def find_sequence(connection: Connection, subject: Events) -> Sequence:
 
 
 def quoted_name(connection: Connection, events: Table) -> str:
-    """Name a table as `regclass` reads it, in the schema that queries will find it in."""
+    """Return a table's name for `regclass`, with the schema in which queries find the table."""
     return quoted(connection.schema_for_object(events), events.name)
 
 
@@ -262,7 +263,7 @@ def refuse_heirs(connection: Connection, subject: Events) -> None:
     """Refuse a table from which other tables inherit, unless they are its partitions.
 
     Raises:
-        ConfigurationError: there are some; their rows do not pass its triggers.
+        ConfigurationError: other tables inherit; their rows do not fire its triggers.
     """
     name = {"table": quoted_name(connection, subject.table)}
     if connection.scalar(_HAS_HEIRS, name):
@@ -278,17 +279,17 @@ def _check_numbers(
     lowest, highest = connection.execute(select(func.min(position), func.max(position))).one()
     if lowest is not None and lowest < 1:
         raise ConfigurationError(f"{position} holds {lowest}; the positions of a feed start at 1.")
-    # Read after the rows: what is there has been drawn by now, or was never drawn.
+    # Read after the rows: by now the sequence has drawn every number in the table, or never did.
     drawn = sequence.last_number(connection)
     if highest is not None and highest > drawn:
         raise ConfigurationError(
-            f"{position} holds {highest}, but its sequence stands at {drawn}: rows were "
-            f"written with numbers of their own. Let it go on behind them: "
+            f"{position} holds {highest}, but its sequence stands at {drawn}: writers gave some "
+            f"rows their numbers. Let the sequence continue after them: "
             f"SELECT setval('{sequence.quoted}', {highest})."
         )
 
 
-# A prepared transaction has no process. It is found by the lock that it holds on its own number.
+# A prepared transaction has no process. It is found by its lock on its own transaction id.
 _BLOCKERS = """
     SELECT activity.pid, coalesce(activity.usename, prepared.owner, '') AS "user",
            coalesce(prepared.gid, activity.application_name, '') AS application,
@@ -307,7 +308,7 @@ _BLOCKERS = """
 
 
 def find_blockers(connection: Connection, holds: str, values: Mapping[str, Any]) -> list[Blocker]:
-    """Name the transactions that hold certain locks, the oldest first.
+    """Return the transactions that hold certain locks, the oldest first.
 
     Args:
         connection: to the feed's database.

@@ -1,8 +1,8 @@
 """PostgreSQL: a trigger notes new rows in an outbox, and a function gives them positions.
 
-The function takes the right to give positions in a statement of its own. The next statement
-sees everything that was given one before, and everything that has been committed by then. Who
-does not get the right reads what is there.
+The function first locks the row that holds the last position, in a separate statement. The next
+statement then sees all positions given before, and all rows committed by then. A reader that does
+not get the lock gives no positions and reads those that exist.
 """
 
 from hashlib import md5
@@ -22,7 +22,7 @@ from zeroeventhub.publisher.ordering.side_tables import BACKLOG, SideTables, che
 
 __all__ = ["Sequenced"]
 
-# Nothing here is looked up by a name that a writer could have given a meaning of its own.
+# Names have their schema: a writer could otherwise redefine them by its search_path.
 _NOTE = """CREATE OR REPLACE FUNCTION {note}() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER AS $note$
 BEGIN
@@ -35,16 +35,16 @@ OLDEST = (14,)
 """The first version that has CREATE OR REPLACE TRIGGER."""
 
 ROUND = 1000
-"""How far the low mark lags, in numbers of the outbox, before it follows."""
+"""By how many numbers of the outbox the low mark lags before it is raised."""
 
 _NOTING = """FROM pg_locks WHERE locktype = 'relation' AND mode = 'RowExclusiveLock' AND granted
             AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
             AND relation = '{outbox}'::regclass"""
 
-# Dead rows of the outbox stay for as long as anybody has an old snapshot. The low mark leaves them
-# out: at or below it nothing can be left to move. It follows in rounds, as the ordering observed
-# does: the last number drawn is read, then who holds a write lock on the outbox, which a note takes
-# before it draws its number. Once those have ended, everything up to the number is decided.
+# Dead rows of the outbox stay while any transaction has an old snapshot. The low mark lets scans
+# skip them: no row at or below it is left to move. It is raised in rounds, as in the ordering
+# observed: read the last number drawn, then the transactions with a write lock on the outbox, which
+# the trigger takes before it draws a number. Once these have ended, the mark rises to the number.
 _SEQUENCE = """CREATE OR REPLACE FUNCTION {sequence}(amount integer) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $sequence$
 DECLARE
@@ -123,7 +123,7 @@ FOR EACH ROW EXECUTE FUNCTION {note}()""",
     "ALTER TABLE {events} ENABLE ALWAYS TRIGGER {trigger}",
 )
 
-# Old events come before those that the trigger has noted since, in an order of their own.
+# Events from before the trigger get numbers below those that it has noted since.
 _BACKFILL = (
     """INSERT INTO {outbox} (number, {copies})
 SELECT (SELECT coalesce(least(min(number), 0), 0) FROM {outbox})
@@ -163,7 +163,7 @@ _HOLDS = """
 
 
 class Sequenced(Ordering):
-    """Order a PostgreSQL table by positions in a table beside it.
+    """Order a PostgreSQL table by positions in a side table.
 
     Args:
         events: the table.
@@ -179,7 +179,7 @@ class Sequenced(Ordering):
         self._standby = False
 
     def check(self, connection: Connection) -> None:
-        """Refuse a table without its trigger, and one whose key may stand twice."""
+        """Refuse a table without its trigger, and one whose key is not unique."""
         check_key(connection, self._events)
         refuse_heirs(connection, self._events)
         self._standby = bool(connection.scalar(select(func.pg_is_in_recovery())))
@@ -199,19 +199,19 @@ class Sequenced(Ordering):
             )
 
     def step(self, connection: Connection) -> str | None:
-        """Return the call that gives positions to what has been committed."""
+        """Return the call that gives positions to committed events."""
         if self._standby:
             return None
         schema = connection.schema_for_object(self._tables.state)
         return f"SELECT {quoted(schema, f'zeroeventhub_sequence_{self._tables.digest}')}({BACKLOG})"
 
     def horizon(self, connection: Connection) -> Horizon:
-        """Return the last position that has been given."""
+        """Return the last position given."""
         last = connection.scalar(select(self._tables.state.c.last))
         return self._tables.horizon(last, may_lag=self._standby)
 
     def blockers(self, connection: Connection) -> list[Blocker]:
-        """Name the sessions that keep the rest from giving positions."""
+        """Return the sessions that keep all others from giving positions, by their locks."""
         return find_blockers(connection, _HOLDS, {"state": self._words(connection)["state"]})
 
     def ddl(self, connection: Connection) -> Ddl:
@@ -247,7 +247,7 @@ class Sequenced(Ordering):
         )
 
     def _words(self, connection: Connection) -> dict[str, str]:
-        """Return what stands in the braces of the statements."""
+        """Return the values for the placeholders of the statements."""
         tables, digest = self._tables, self._tables.digest
         # By its full name, since a function has to find it whatever its caller's search path is.
         events = {"table": quoted_name(connection, self._events.table)}
@@ -276,6 +276,6 @@ class Sequenced(Ordering):
 
 
 def _version(words: dict[str, str]) -> str:
-    """Name what is installed by a digest of it."""
+    """Return a digest that identifies the installed statements."""
     installed = "".join((_NOTE, _SEQUENCE, *_TRIGGER)).format(**words)
     return f"zeroeventhub {md5(installed.encode(), usedforsecurity=False).hexdigest()}"

@@ -1,8 +1,8 @@
-"""Sequenced: positions that are given after the commit, in a table beside that of the events.
+"""The ordering sequenced: positions that are given after the commit, in a side table.
 
-A trigger notes the key of every new row in an outbox. A reader of the feed gives positions to what
-has been committed by then, one at a time: the number of an event is drawn when every reader can see
-it, and so what has a position is settled. Any key will do, and no open writer holds a reader back.
+A trigger inserts the key of every new row into an outbox. Readers of the feed give positions to
+committed events, one reader at a time. An event thus gets its number when every reader can see it,
+and every event with a position is settled. Any key works, and no open writer delays a reader.
 This module names the tables; each database has its own way to fill them.
 """
 
@@ -33,7 +33,7 @@ from zeroeventhub.publisher.ordering.port import Events, Horizon, Source
 __all__ = ["BACKLOG", "SideTables", "check_key", "column_types"]
 
 BACKLOG = 5000
-"""How many events are given a position at once, at most."""
+"""How many events get a position in one transaction, at most."""
 
 
 class SideTables:
@@ -41,8 +41,8 @@ class SideTables:
 
     Args:
         events: the table of events.
-        schema: where they are; by default in the schema of the events.
-        types: the types of the event's columns by name, as the database has them.
+        schema: the schema of the positions; by default that of the events.
+        types: the types of the event's columns in the database, by name.
 
     Raises:
         ConfigurationError: the partition is not a column.
@@ -65,13 +65,13 @@ class SideTables:
                     "has to be a column; a generated one will do."
                 )
             self.copied["partition"] = events.partition.name
-        # Old events are put in the order of their numbers, or else of their times.
+        # Events from before the feed get positions in the order of their numbers or times.
         self.order = [column.name for column in events.key]
         numbered = len(events.key) == 1 and isinstance(events.key[0].type, Integer)
         if not numbered and isinstance(events.time, Column):
             self.order.insert(0, events.time.name)
         described = "/".join([events.table.name, *self.copied.values()])
-        # The digest keeps the feeds over a table apart, and names that are cut by the database.
+        # The digest distinguishes feeds over one table, also if the database cuts long names.
         self.digest = md5(described.encode(), usedforsecurity=False).hexdigest()[:12]
         kinds = types or {column.name: column.type for column in events.table.c}
         metadata = MetaData()
@@ -95,7 +95,7 @@ class SideTables:
             mariadb_engine="InnoDB",
         )
         if "partition" in self.copied:
-            # The index that pages are read by; a constraint is created with the table, everywhere.
+            # Pages need this index; as a constraint, every database creates it with the table.
             self.positions.append_constraint(UniqueConstraint("partition", "position"))
         self.outbox = Table(
             f"zeroeventhub_outbox_{self.digest}",
@@ -122,7 +122,7 @@ class SideTables:
 
         Args:
             events: the table of events.
-            outbox: whether events wait in the outbox for a position.
+            outbox: whether the database has an outbox, in which events wait for a position.
             lateral: as in `Source`.
         """
         positions = self.positions.c
@@ -139,7 +139,7 @@ class SideTables:
 
     @property
     def outdated(self) -> ConfigurationError:
-        """Say that the table has no trigger that notes its rows, or another one than this."""
+        """Return the error for a table without a trigger, or with that of another version."""
         return ConfigurationError(
             f"Table {self._events.fullname!r} has no trigger of this version that notes its new "
             "rows: install it, by the statements that `zeroeventhub ddl --ordering sequenced` "
@@ -150,11 +150,11 @@ class SideTables:
         """Return the horizon at the last position given.
 
         Args:
-            last: that position; None before the events from before the feed have theirs.
-            may_lag: whether a primary elsewhere may be ahead, and a cursor that was read there.
+            last: that position; None until the events from before the feed have positions.
+            may_lag: whether this is a replica: a cursor from its primary may be ahead of it.
 
         Raises:
-            Unavailable: there is no position yet.
+            Unavailable: no event has a position yet.
         """
         if last is None:
             raise Unavailable(
@@ -165,7 +165,7 @@ class SideTables:
         return Horizon(settled=last, highest=HIGHEST_POSITION if may_lag else last)
 
     def create(self, connection: Connection, tables: Sequence[Table]) -> list[str]:
-        """Return the statements that create tables which are not there yet."""
+        """Return the statements that create the missing ones of some tables."""
         return [creation(connection.dialect, table) for table in tables]
 
 
@@ -173,10 +173,10 @@ _KEY_OF_SQLITE = text("SELECT name, upper(type) AS type FROM pragma_table_info(:
 
 
 def check_key(connection: Connection, events: Events) -> None:
-    """Refuse a table that may hold two events of one key, or one of none.
+    """Refuse a table that may hold two events of one key, or an event without a key.
 
     Raises:
-        ConfigurationError: there is no such table, it is a view, or its key is not unique.
+        ConfigurationError: the table does not exist, is a view, or its key is not unique.
     """
     table, schema = events.table, connection.schema_for_object(events.table)
     look = inspect(connection)
@@ -193,7 +193,7 @@ def check_key(connection: Connection, events: Events) -> None:
         found["column_names"]
         for found in look.get_indexes(table.name, schema)
         if found["unique"]
-        # An index over some of the rows says nothing about the others.
+        # A partial index does not make the key unique over all rows.
         and not any(name.endswith("_where") for name in found.get("dialect_options", {}))
     ]
     nullable = {column["name"] for column in _columns(connection, events) if column["nullable"]}
@@ -203,13 +203,13 @@ def check_key(connection: Connection, events: Events) -> None:
             nullable -= {row_id[0].name}  # an alias of the row id, whatever the declaration says
     if not any(set(columns) == key for columns in unique) or key & nullable:
         raise ConfigurationError(
-            f"{', '.join(map(str, events.key))} may be NULL or stand in two rows: make it the "
+            f"{', '.join(map(str, events.key))} may be NULL or the same in two rows: make it the "
             "primary key, or NOT NULL and UNIQUE."
         )
 
 
 def column_types(connection: Connection, events: Events) -> dict[str, TypeEngine[Any]]:
-    """Return the types of a table's columns by name, as the database has them."""
+    """Return the types of a table's columns in the database, by name."""
     return {column["name"]: column["type"] for column in _columns(connection, events)}
 
 

@@ -10,8 +10,8 @@ __all__ = ["Sequenced"]
 _MASTER = table("sqlite_master", column("type"), column("name"), column("sql"))
 _SEQUENCE = table("sqlite_sequence", column("name"), column("seq"))
 
-# A key that comes back, by REPLACE or after a DELETE, is a new event in a place of its own. Where
-# a statement says what becomes of conflicts, it says so for its triggers too: hence no upsert.
+# A key that is inserted again, by REPLACE or after a DELETE, is a new event with a new position.
+# Delete and insert, as the ON CONFLICT clause of a writer's statement would override an upsert's.
 _TRIGGER = """CREATE TRIGGER {trigger} AFTER INSERT ON {events} FOR EACH ROW BEGIN
     DELETE FROM {positions} WHERE {known};
     INSERT INTO {positions} ({copies}, at) SELECT {new}, max(
@@ -30,7 +30,7 @@ _UNINSTALL = ("DROP TRIGGER IF EXISTS {trigger}", "DROP TABLE IF EXISTS {positio
 
 
 class Sequenced(Ordering):
-    """Order a SQLite table by positions in a table beside it.
+    """Order a SQLite table by positions in a side table.
 
     Args:
         events: the table.
@@ -45,7 +45,7 @@ class Sequenced(Ordering):
         self.source = self._tables.source(events, outbox=False)
 
     def check(self, connection: Connection) -> None:
-        """Refuse a table without its trigger, and one whose key may stand twice."""
+        """Refuse a table without its trigger, and one whose key is not unique."""
         check_key(connection, self._events)
         words = self._words()
         name = f"zeroeventhub_note_{self._tables.digest}"
@@ -54,7 +54,7 @@ class Sequenced(Ordering):
             raise self._tables.outdated
 
     def horizon(self, connection: Connection) -> Horizon:
-        """Return the last position that a committed transaction has been given."""
+        """Return the last committed position."""
         name = self._tables.positions.name
         drawn = select(_SEQUENCE.c.seq).where(_SEQUENCE.c.name == name)
         last = connection.scalar(drawn) or 0
@@ -77,7 +77,7 @@ class Sequenced(Ordering):
         )
 
     def _words(self) -> dict[str, str]:
-        """Return what stands in the braces of the statements."""
+        """Return the values for the placeholders of the statements."""
         tables = self._tables
         copied = {name: _quoted(original) for name, original in tables.copied.items()}
         return {

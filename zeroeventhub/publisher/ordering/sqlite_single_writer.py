@@ -1,8 +1,8 @@
 """SQLite: one writer at a time, so the order of row ids is the order of commits.
 
-The write lock is held from a transaction's first write to its end. A row id drawn later
-therefore commits later, and everything that is visible is settled. AUTOINCREMENT keeps it
-so when rows are deleted: without it the number of a deleted last row is given again.
+A transaction holds the write lock from its first write to its end. A row id drawn later
+therefore commits later, and every visible event is settled. If rows are deleted, that needs
+AUTOINCREMENT: without it SQLite gives the number of a deleted last row again.
 """
 
 import re
@@ -46,7 +46,7 @@ class SingleWriter(Ordering):
 
     @property
     def needs_last_row(self) -> bool:
-        """Tell whether the number of the last row would be given again without it."""
+        """Return whether SQLite gives the number of the last row again if it is deleted."""
         return not self._autoincrement
 
     def check(self, connection: Connection) -> None:
@@ -79,7 +79,7 @@ class SingleWriter(Ordering):
             )
 
     def horizon(self, connection: Connection) -> Horizon:
-        """Return the last row id that a committed transaction has drawn."""
+        """Return the last committed row id."""
         highest = connection.scalar(select(func.max(self._position))) or 0
         if self._autoincrement:
             drawn = select(_SEQUENCE.c.seq).where(_SEQUENCE.c.name == self._table.name)
@@ -87,7 +87,7 @@ class SingleWriter(Ordering):
         return Horizon(settled=highest, highest=highest)
 
     def _is_row_id(self, connection: Connection, declaration: str) -> bool:
-        """Tell whether the position is an alias of the row id: INTEGER, and nothing near it."""
+        """Return whether the position is an alias of the row id: its type is exactly INTEGER."""
         key = inspect(connection).get_pk_constraint(self._table.name)["constrained_columns"]
         kind = connection.scalar(
             select(_COLUMNS.c.type).where(_COLUMNS.c.name == self._position.name),

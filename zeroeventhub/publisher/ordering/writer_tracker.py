@@ -1,7 +1,7 @@
-"""What the ordering observed decides by knowing who writes.
+"""How the ordering observed finds the horizon from the writers that are open.
 
-A round is a number that had been drawn, with the writers that were open when it was read. Once all
-of those have ended, everything up to the number is decided, whichever writers have come since.
+A round is the last number drawn, with the writers that were open when it was read. Once all of
+these have ended, everything up to the number is decided, whatever writers have started since.
 """
 
 from dataclasses import dataclass
@@ -16,22 +16,22 @@ from zeroeventhub.publisher.ordering.port import Horizon
 __all__ = ["PREPARED", "WriterTracker", "server_name"]
 
 PREPARED = "-1/"
-"""How the name of a prepared transaction begins, where its writer was known by another."""
+"""The prefix of a prepared transaction's name, which may differ from its writer's."""
 
 
 @dataclass
 class _Round:
-    """A number that had been drawn, and the moment by which its writers had been read."""
+    """A number that was drawn, and the moment after its writers were read."""
 
     number: int
     read_by: int
 
 
 class WriterTracker:
-    """Decide rounds by the writers that are still open; without I/O of its own.
+    """Decide rounds by the writers that are still open; performs no I/O.
 
-    Readers observe side by side: each begins a reading, reads the last number drawn and then the
-    open writers, in this order, and hands over what it read.
+    Readers may observe concurrently: each calls `begin`, reads the last number drawn and then the
+    open writers, in this order, and passes both to `observe`.
     """
 
     def __init__(self) -> None:
@@ -46,8 +46,8 @@ class WriterTracker:
         """Begin a reading; return the moment.
 
         Args:
-            server: the running server that is read, by a name that no other has. What is known of
-                numbers is forgotten with it: another may draw them again, after a failover.
+            server: the unique name of the running server. If it changes, all rounds are forgotten:
+                after a failover, another server may draw the same numbers again.
         """
         with self._lock:
             if server != self._server:
@@ -56,14 +56,14 @@ class WriterTracker:
             return next(self._ticks)
 
     def decided(self, began: int, number: int) -> Horizon | None:
-        """Return the horizon where it needs no look at who writes: nothing has been drawn since.
+        """Return the horizon if no number was drawn since, so that writers need not be read.
 
         Args:
             began: the moment at which the reading began.
             number: the last number drawn.
 
         Returns:
-            It, if an earlier round has decided the number; else None.
+            The horizon if an earlier round has decided the number; else None.
         """
         with self._lock:
             settled = self._settled
@@ -91,19 +91,19 @@ class WriterTracker:
     def observe(self, began: int, number: int, writers: frozenset[str]) -> int | None:
         """Decide open rounds by a new reading, and open another.
 
-        A writer that was not open yet when a reading was taken has not ended: only a reading that
-        began after a round was read says anything about that round.
+        A reading that began before a round was complete does not count for that round: a writer of
+        the round may be missing from it because it had not started yet.
 
         Args:
             began: the moment at which the reading began.
             number: the last number drawn.
-            writers: those that were open after it was read, by names that are not given again.
+            writers: the writers open after it was read, by names that the server never reuses.
 
         Returns:
             The highest number that is decided; None if none is known yet.
 
         Raises:
-            Unavailable: another server has been read since the reading began.
+            Unavailable: another reader has found another server since the reading began.
         """
         with self._lock:
             if began < self._server_since:
@@ -125,8 +125,8 @@ class WriterTracker:
         for holders, round_ in [*self._open.items(), (writers, _Round(number, read_by))]:
             left = holders & writers if began > round_.read_by else holders
             if any(not holder.startswith(PREPARED) for holder in holders - left):
-                # One of those who left may have become any of the prepared transactions. They
-                # were read just now, so a reading from before says nothing about them.
+                # A writer that is gone may have become any of the prepared transactions, under
+                # another name. They were read just now, so the round must wait for a later reading.
                 left |= prepared
                 round_ = _Round(round_.number, read_by)  # noqa: PLW2901 - the same round, later
             if left not in judged or judged[left].number < round_.number:
@@ -139,15 +139,15 @@ class WriterTracker:
 
 
 _KEPT_AS = "zeroeventhub_server"
-"""Where a connection keeps the name of its server."""
+"""The key under which a connection's `info` stores the name of its server."""
 
 
 def server_name(connection: Connection, query: TextClause) -> str:
-    """Return the name of the server that a connection leads to, asked for once a connection.
+    """Return the name of a connection's server, queried once per connection.
 
     Args:
-        connection: it stays with one server for as long as it is open.
-        query: asks for the name.
+        connection: connected to the same server as long as it is open.
+        query: selects the name.
     """
     if _KEPT_AS not in connection.info:
         connection.info[_KEPT_AS] = str(connection.scalar(query))
