@@ -1,10 +1,10 @@
 """Apply pages and dead letters, each in a transaction that also holds the cursor.
 
-In one transaction stand the cursor, the inbox, the dead letters and the effects. The cursor comes
-first: a second process of the same name waits there, and then gives way.
+One transaction writes the cursor, the inbox, the dead letters and the effects. It moves the cursor
+first: a second process of the same consumer waits for that row's lock, and is then fenced.
 
-Generators decide which transactions there are; `PageTransactions.do` carries one out. What is done
-in one is the same with and without asyncio: SQLAlchemy runs sync functions over async connections.
+Generators decide which transactions to run; `PageTransactions.do` runs one. Inside, sync and async
+consumers share the code: SQLAlchemy runs sync functions over async connections.
 """
 
 import logging
@@ -46,17 +46,17 @@ __all__ = ["PageTransactions", "Result", "Transact", "Work"]
 _log = logging.getLogger("zeroeventhub.consumer")
 
 LETTERS_AT_ONCE = 1000
-"""Dead letters that are applied again before pages get their turn."""
+"""How many dead letters are applied again before the next page."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """Hold what is to be done in a transaction of its own.
+    """A function to run in a transaction of its own.
 
     Attributes:
-        step: what it belongs to.
-        events: the events that it applies; none where it only reads or writes what is kept.
-        act: does it; the result is what it returns.
+        step: the step that it belongs to.
+        events: the events that it applies; none if it uses only the store's own tables.
+        act: the function; the result is its return value.
     """
 
     step: Deliver | Advance | Redeliver
@@ -65,12 +65,12 @@ class Work:
 
 
 Result: TypeAlias = Any
-"""What a work has returned, or the Exception that its transaction ended in."""
+"""The return value of a work, or the Exception that its transaction ended in."""
 
 
 @dataclass(frozen=True)
 class Transact:
-    """Do works of a step, which may be done beside each other; the result is a list of Results."""
+    """Run works of a step, possibly in parallel; the result is a list of Results."""
 
     works: Sequence[Work]
 
@@ -80,12 +80,12 @@ _Transactions: TypeAlias = Generator[Transact, Sequence[Result], None]
 
 @dataclass
 class Tally:
-    """Count what was decided about events in a transaction.
+    """Count what a transaction did with its events.
 
     Attributes:
-        events: all of them.
-        duplicates: those that were dropped, because the inbox had them.
-        letters: those that were set aside, each with its error; None if it was held back.
+        events: how many events it had.
+        duplicates: how many it dropped because the inbox had them.
+        letters: the events that it set aside, each with its error; None if it was held back.
     """
 
     events: int
@@ -96,24 +96,24 @@ class Tally:
 class PageTransactions:
     """Apply pages and dead letters, each in a transaction that also holds the cursor.
 
-    Called from several threads at once, for different partitions. A page takes as many connections
-    of the store's engine as there are lanes.
+    Several threads may call it at once, for different partitions. A page uses one connection of
+    the store's engine for each lane.
 
     Args:
-        config: the consumer's.
+        config: the consumer's options.
         apply: the caller's function.
-        sessions: makes sessions of the ORM, if the caller has said how.
-        log: hears of what happens.
-        marked: the partitions that have dead letters which were marked to be applied again.
+        sessions: the caller's factory of ORM sessions, if given.
+        log: logs what happens.
+        marked: the partitions with dead letters that the operator marked for retry.
 
     Attributes:
-        hint: what pages are made into, as far as that is known.
-        inbox: whether events are remembered, to drop those that come twice. Where the caller has
-            left that to what the feed promises, it is to be set when the feed has said so.
-        at_once: how many works are done beside each other.
+        hint: the type or table that pages are converted to, once known.
+        inbox: whether to remember events, and drop those that come twice. If the caller leaves
+            that to the feed's promise, the runner sets it after discovery.
+        at_once: how many works run in parallel.
 
     Raises:
-        ConfigurationError: `apply` wants what cannot be given.
+        ConfigurationError: `apply` requests an argument that this consumer cannot pass.
     """
 
     def __init__(
@@ -143,16 +143,16 @@ class PageTransactions:
         self._ended: str | None = None
         self._warned = False
 
-    # Which transactions there are.
+    # Which transactions to run.
 
     def deliver(self, step: Deliver) -> _Transactions:
-        """Have a page applied, and move the cursor to its end.
+        """Apply a page, and move the cursor to its end.
 
         Raises:
             Fenced: the cursor has moved; nothing was applied.
-            StoreUnavailable: the database did not answer, or asked to try again. Whether anything
-                was applied is not known.
-            Exception: what `apply` raised. Nothing was applied, but for whole lanes.
+            StoreUnavailable: the database did not answer, or reported a transient error. The page
+                may or may not have been applied.
+            Exception: what `apply` raised. Nothing was applied, except for whole lanes.
         """
         if self._ended is not None:
             raise TransactionEnded(self._ended)
@@ -178,7 +178,7 @@ class PageTransactions:
         self._progress[step.partition] = Place(cursor, step.place.epoch), progress
 
     def advance(self, step: Advance) -> _Transactions:
-        """Move the cursor over no events; lanes that have gone beyond it keep their progress.
+        """Move the cursor past no events; lanes that are already beyond it keep their progress.
 
         Raises:
             Fenced: the cursor has moved.
@@ -194,9 +194,9 @@ class PageTransactions:
         self._progress[step.partition] = Place(step.new, step.place.epoch), progress
 
     def redeliver(self, step: Redeliver) -> _Transactions:
-        """Have dead letters of a partition applied again that were marked for it.
+        """Apply again the dead letters of a partition that the operator marked for retry.
 
-        Those that fail are written down.
+        Another failure is stored in the letter.
 
         Raises:
             Fenced: the cursor has moved.
@@ -212,18 +212,18 @@ class PageTransactions:
             if isinstance(result, Fenced | StoreUnavailable | TransactionEnded):
                 raise self._worst(step, [result])
             if isinstance(result, Exception):
-                # The transaction could not be committed: what it wrote down is gone with it.
+                # The transaction was rolled back, and the failure that it stored with it.
                 fail = partial(self._fail_again, step, letter, result)
                 yield from self._all([_work(step, fail)])
             elif result:
                 self._config.observer.committed(self._name, step.partition, 1)
-        # The next claim tells whether there are more.
+        # The next claim marks the partition again if it has more letters.
         self._marked.discard(step.partition)
 
     def _look_up(
         self, step: Deliver | Advance
     ) -> Generator[Transact, Sequence[Result], LaneProgress | None]:
-        """Find out how far lanes have gone: later on only this process moves them."""
+        """Read the lanes' progress, once: while it holds the lease, only this process moves it."""
         progress: LaneProgress | None
 
         def look_up(connection: Connection) -> LaneProgress | None:
@@ -235,11 +235,11 @@ class PageTransactions:
     def _move(
         self, step: Deliver | Advance | Redeliver, cursor: str, connection: Connection
     ) -> None:
-        """Move the cursor from a step's place, or raise Fenced; also if it stays where it is."""
+        """Move the cursor from a step's place, or raise Fenced; also if it stays the same."""
         self._store.advance(connection, self._name, step.partition, step.place, cursor)
 
     def _all(self, works: Sequence[Work]) -> Generator[Transact, Sequence[Result], Sequence[Any]]:
-        """Have works done; return what came of them, or raise the error that counts most."""
+        """Run works; return their results, or raise the most important error."""
         results = yield Transact(works)
         observer, errors = self._config.observer, []
         for work, result in zip(works, results, strict=True):
@@ -255,13 +255,13 @@ class PageTransactions:
             try:
                 raise error
             finally:
-                # The error's traceback holds this frame: if it held the error, the page would
-                # stay in memory.
+                # The error's traceback refers to this frame. If the frame referred to the error,
+                # that cycle would keep the page in memory.
                 del error, errors, result, results
         return results
 
     def _worst(self, step: Any, errors: Sequence[Exception]) -> Exception:
-        """Choose the error that counts most, and tell of those that a handler raised."""
+        """Choose the most important error, and report those that a handler raised."""
         for error in errors:
             if isinstance(error, Fenced):
                 self._log.fenced(step.partition, error)
@@ -297,10 +297,10 @@ class PageTransactions:
                     extra={"consumer": self._name, "partition": step.partition},
                 )
 
-    # How one is carried out.
+    # How to run one.
 
     async def do(self, work: Work) -> Result:
-        """Do a work in a transaction."""
+        """Run a work in a transaction."""
         try:
             where = (self._name, work.step.partition, work.events)
             with self._config.observer.applying(*where) if work.events else nullcontext():
@@ -328,7 +328,7 @@ class PageTransactions:
         else:
             handler.call(transaction.given, PendingPage(*described))
 
-    # What happens in one.
+    # What one does.
 
     def _apply(
         self,
@@ -341,9 +341,9 @@ class PageTransactions:
 
         Args:
             step: the page's delivery.
-            events: those of its events that this transaction is for.
-            fence: moves what says that they are applied, or raises Fenced.
-            transaction: in which that happens.
+            events: the events of the page that this transaction applies.
+            fence: moves the cursor or the lane past them, or raises Fenced.
+            transaction: the open transaction.
         """
         tally = Tally(len(events))
         connection = transaction.connection
@@ -368,7 +368,7 @@ class PageTransactions:
         return tally
 
     def _redo(self, step: Redeliver, letter: DeadLetter, transaction: Transaction) -> bool:
-        """Apply the event of a dead letter again, if it is still due; tell whether it worked."""
+        """Apply the event of a dead letter again, if it is still due; return whether it worked."""
         connection = transaction.connection
         self._move(step, step.place.cursor, connection)
         if [one.id for one in self._due(step, connection)] != [letter.id]:
@@ -384,13 +384,13 @@ class PageTransactions:
     def _fail_again(
         self, step: Redeliver, letter: DeadLetter, error: Exception, connection: Connection
     ) -> None:
-        """Write down that the event of a dead letter failed once more, when it was committed."""
+        """Store that the event of a dead letter failed once more, this time at its commit."""
         self._config.observer.failed(self._name, step.partition, error, letter.tries + 1)
         self._move(step, step.place.cursor, connection)
         self._letters.failed_again(connection, letter, error, letter.tries + 1)
 
     def _due(self, step: Redeliver, connection: Connection) -> list[DeadLetter]:
-        """Find the next dead letter that was marked to be applied again."""
+        """Find the next dead letter that was marked for retry."""
         return self._letters.due(connection, self._name, step.partition, limit=1)
 
     def _held_back(
@@ -401,9 +401,9 @@ class PageTransactions:
         held_keys: set[str],
         tally: Tally,
     ) -> list[Event]:
-        """Hold back what follows a dead letter of its key; return what is to be applied together.
+        """Hold back events that follow a dead letter of their key; return those to apply together.
 
-        Where events are set aside that fail, each is applied for itself, and none is left.
+        If failing events are set aside, apply each event separately and return none.
         """
         together = []
         failures, connection = self._config.failures, transaction.connection
@@ -437,7 +437,7 @@ class PageTransactions:
     def _tried(
         self, transaction: Transaction, step: Deliver | Redeliver, event: Event, before: int
     ) -> Exception | None:
-        """Try to apply an event as often as may be; return the last error."""
+        """Try to apply an event up to `Failures.tries` times; return the last error."""
         error: Exception | None = None
         for attempt in range(before + 1, before + 1 + self._config.failures.tries):
             error = transaction.attempt(partial(self._call, step, (event,), transaction))
@@ -447,10 +447,10 @@ class PageTransactions:
         return error
 
     def _complain(self) -> None:
-        """Say that an event has no id, and so may be applied twice.
+        """Warn that an event has no id, and so may be applied twice.
 
         Raises:
-            ConfigurationError: the caller has asked for an inbox.
+            ConfigurationError: the caller has set `inbox=True`.
         """
         if self._config.inbox:
             raise ConfigurationError(
@@ -468,5 +468,5 @@ class PageTransactions:
 
 
 def _work(step: Deliver | Advance | Redeliver, function: Callable[[Connection], Any]) -> Work:
-    """Make a work that applies nothing."""
+    """Return a work that applies no events."""
     return Work(step, (), lambda transaction: function(transaction.connection))

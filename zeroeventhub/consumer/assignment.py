@@ -1,4 +1,4 @@
-"""Which partitions of a feed are read, in which order, and what has become of each."""
+"""Choose the partitions that this process reads, and track the state of each."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -11,14 +11,14 @@ __all__ = ["Assignments", "choose", "inheritance", "ready"]
 
 
 def choose(info: FeedInfo, partitions: Collection[int] | None) -> tuple[Partition, ...]:
-    """Name the partitions of a feed that are to be read.
+    """Return the partitions of a feed to read.
 
     Args:
-        info: what the feed says of itself.
-        partitions: the ids that were asked for; None for all.
+        info: the feed's description.
+        partitions: the ids that the caller configured; None for all.
 
     Raises:
-        ConfigurationError: a partition was asked for that the feed does not have.
+        ConfigurationError: the feed does not have a configured partition.
         ProtocolError: a partition would never be read.
     """
     known = {partition.id: partition for partition in info.partitions}
@@ -36,10 +36,10 @@ def choose(info: FeedInfo, partitions: Collection[int] | None) -> tuple[Partitio
 
 
 def _refuse_endless(partitions: Collection[Partition], known: dict[int, Partition]) -> None:
-    """Refuse a partition that waits for one that never ends: it is open, or waits for the first.
+    """Refuse a partition whose parent never ends, because it is open or waits for its own child.
 
-    FeedAPI v2, Method 1 to change partition count: a parent is closed. Each partition is looked at
-    once, however many wait for it: a publisher can name 32,768 in a chain.
+    FeedAPI v2, Method 1 to change partition count: a parent is closed. Each partition is checked
+    only once, however many children it has: a publisher can list 32,768 in a chain.
     """
     checked: set[int] = set()
     for partition in partitions:
@@ -60,7 +60,7 @@ def _refuse_endless(partitions: Collection[Partition], known: dict[int, Partitio
 
 
 def inheritance(info: FeedInfo) -> Inherit | None:
-    """Make the step that hands cursors on to the partitions that inherit them; None without any."""
+    """Return the step that copies cursors to the partitions that inherit them; None without any."""
     heirs = {partition.id: partition.cursor_from for partition in info.partitions}
     heirs = {heir: parents for heir, parents in heirs.items() if parents}
     if not heirs:
@@ -69,10 +69,10 @@ def inheritance(info: FeedInfo) -> Inherit | None:
 
 
 def ready(chosen: Collection[Partition], drained: Collection[int]) -> list[Partition]:
-    """Name the partitions that may be read now.
+    """Return the partitions that may be read now.
 
     A child starts when its parent has been read to the end (FeedAPI v2, Method 1 to change
-    partition count); a parent that is not to be read delays no child.
+    partition count); a parent that was not chosen delays no child.
     """
     waited_for = {partition.id for partition in chosen} - set(drained)
     return [
@@ -84,20 +84,20 @@ def ready(chosen: Collection[Partition], drained: Collection[int]) -> list[Parti
 
 @dataclass
 class Assignments:
-    """Keep what a process knows of the partitions that it shares with other processes.
+    """One process's view of the partitions that it shares with other processes.
 
     Attributes:
-        info: what the feed last said of itself.
-        chosen: the partitions that are to be read, by this process or another.
-        claimed: what the last claim brought.
-        running: the partitions that are read here.
-        stopping: those of them that were asked to stop.
-        drained: the partitions of this layout that were read to their heads here.
-        conflicts: outcomes that say that the partitions have changed.
-        halted: by partition, why it stands still.
-        errors: what else the reading of partitions ended in.
-        first_seen: by partition that another process holds, when its lease was to run out when
-            that was first seen.
+        info: the feed's last description.
+        chosen: the partitions to read, by this process or another.
+        claimed: the result of the last claim.
+        running: the partitions that this process reads.
+        stopping: those of them that have to stop.
+        drained: the partitions of this layout that this process has read to their heads.
+        conflicts: outcomes that report a change of the feed's partitions.
+        halted: the error of each halted partition.
+        errors: the other errors that readers ended with.
+        first_seen: by partition that another process holds, the end of its lease when this
+            process first saw it.
     """
 
     info: FeedInfo | None = None
@@ -112,32 +112,32 @@ class Assignments:
     first_seen: dict[int, float] = field(default_factory=dict)
 
     def start_layout(self, info: FeedInfo, partitions: Collection[int] | None) -> None:
-        """Take note of the feed's partitions, and of which of them are to be read."""
+        """Take over the feed's partitions, and choose those to read."""
         self.chosen = choose(info, partitions)
         if info != self.info:
-            # One that was drained may have been closed since, after more events.
+            # The publisher may have added events to a drained partition before closing it.
             self.drained.clear()
         self.info = info
         self.conflicts.clear()
 
     def record_claim(self, claimed: Claimed) -> None:
-        """Take note of what a claim brought."""
+        """Take over the result of a claim."""
         self.claimed = claimed
-        # An operator may have put the cursor of one back that was read to its end.
+        # An operator may have moved back the cursor of a partition that was read to its end.
         closed = {partition.id for partition in self.chosen if partition.closed}
         self.drained -= closed - claimed.ended
         for partition, runs_out in claimed.elsewhere.items():
             self.first_seen.setdefault(partition, runs_out)
 
     def record_outcome(self, outcome: Outcome) -> None:
-        """Take note of how the reading of a partition ended."""
+        """Take over how the reading of a partition ended."""
         self.running.discard(outcome.partition)
         self.stopping.discard(outcome.partition)
         if outcome.drained:
             self.drained.add(outcome.partition)
         match outcome.error:
             case None | LeaseLost():
-                pass  # If the lease can be had again, the next claim brings it.
+                pass  # If the lease is free again, the next claim takes it.
             case Halted() as error:
                 self.halted[outcome.partition] = error
             case TokenChanged():
@@ -159,23 +159,23 @@ class Assignments:
 
     @property
     def due(self) -> frozenset[int]:
-        """The partitions that are to be read here."""
+        """The partitions that this process has to read."""
         return (self.claimed.held - self.claimed.surplus - self.halted.keys()) & set(self.wanted)
 
     @property
     def needless(self) -> frozenset[int]:
-        """The partitions whose leases are of no use here.
+        """The partitions whose leases this process does not need.
 
-        Those that halted are kept: another process would come no further with them.
+        Those that halted are kept: another process would fail at the same event.
         """
         return self.claimed.held - self.due - self.running - (self.halted.keys() & set(self.wanted))
 
     @property
     def finished(self) -> bool:
-        """Whether all that a run which does not follow would wait for has been read.
+        """Whether a run without `follow` has nothing left to wait for.
 
-        What another process reads, it will read on; unless that process died, and its lease just
-        has not run out yet.
+        A partition that another process reads needs no waiting, unless that process may have died:
+        its lease has not been renewed, and not run out yet.
         """
         elsewhere = self.claimed.elsewhere.items()
         alive = {number for number, runs_out in elsewhere if runs_out > self.first_seen[number]}

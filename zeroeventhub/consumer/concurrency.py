@@ -1,7 +1,7 @@
-"""What threads and tasks do differently: start work, wait, share slots, and fetch pages ahead.
+"""What differs between threads and tasks: start work, wait, share slots, and fetch pages ahead.
 
-A consumer is written once, as coroutines. Where those of an AsyncConsumer suspend, those of a
-Consumer block their thread, and never suspend.
+A consumer is written once, as coroutines. Those of an AsyncConsumer suspend; those of a Consumer
+block their thread instead, and never suspend.
 """
 
 import asyncio
@@ -31,15 +31,15 @@ _Result = TypeVar("_Result")
 
 
 class Prefetcher:
-    """Fetch and decode pages, one of them ahead of when it is asked for.
+    """Fetch and decode pages, one of them ahead of time.
 
     Args:
         client: reads the feed.
-        config: the consumer's.
-        hint: what the pages will be made into.
+        config: the consumer's options.
+        hint: the type or table that pages will be converted to.
 
     Attributes:
-        waits: seconds that the feed takes to answer, as far as is known.
+        waits: seconds that the feed took to answer; decays until it is measured again.
     """
 
     waits = math.inf
@@ -51,7 +51,7 @@ class Prefetcher:
         self._step: Fetch | None = None
 
     def has(self, step: Fetch) -> bool:
-        """Tell whether the page of a step is on its way, or here."""
+        """Return whether the page of a step is being fetched, or has been."""
         return step == self._step
 
     async def _fetch(self, step: Fetch) -> Page:
@@ -74,7 +74,7 @@ class Prefetcher:
 
 
 class ThreadPrefetcher(Prefetcher):
-    """Fetch ahead in a thread of its own, and what was not fetched ahead in the caller's."""
+    """Fetch ahead in a separate thread; fetch any other page in the caller's thread."""
 
     def __init__(self, client: Any, config: Config, hint: DecodeHint) -> None:
         super().__init__(client, config, hint)
@@ -87,7 +87,7 @@ class ThreadPrefetcher(Prefetcher):
         if step == self._step:
             return
         if self._step is not None:
-            self._answers.get()  # what is on its way arrives first, so that memory is bounded
+            self._answers.get()  # wait for the page being fetched, so that memory is bounded
         if self._thread is None:
             name = f"{threading.current_thread().name}, ahead"
             self._thread = threading.Thread(target=self._work, name=name, daemon=True)
@@ -102,7 +102,8 @@ class ThreadPrefetcher(Prefetcher):
             answer = self._answers.get()
             if known == step:
                 if isinstance(answer, Page):
-                    # Not measured ahead, where threads wait for each other: measured again soon.
+                    # A fetch ahead is not measured, as threads wait for each other. Decay, so that
+                    # a fetch in this thread measures again soon.
                     self.waits *= 0.9
                     return answer
                 try:
@@ -116,10 +117,10 @@ class ThreadPrefetcher(Prefetcher):
         return page
 
     def cancel(self) -> None:
-        """Wait for what is on its way: a request cannot be given up from another thread."""
+        """Wait for the page being fetched: another thread cannot cancel a request."""
 
     async def drop(self) -> None:
-        """Forget what came ahead, and end the thread."""
+        """Drop the page fetched ahead, and end the thread."""
         if self._step is not None:
             self._step = None
             self._answers.get()
@@ -129,7 +130,7 @@ class ThreadPrefetcher(Prefetcher):
             self._thread = None
 
     async def close(self) -> None:
-        """Let the thread end by itself, with what it has on its way."""
+        """Let the thread end after its present request."""
         self._step = None
         self._orders.put(None)
 
@@ -143,7 +144,7 @@ class ThreadPrefetcher(Prefetcher):
 
 
 class TaskPrefetcher(Prefetcher):
-    """Fetch every page in a task, so that a page on its way can be given up."""
+    """Fetch every page in a task, so that a fetch can be cancelled."""
 
     _page: asyncio.Future[Page] | None = None
 
@@ -164,16 +165,16 @@ class TaskPrefetcher(Prefetcher):
             self._step = self._page = None
 
     def cancel(self) -> None:
-        """Give up what is on its way."""
+        """Cancel the fetch."""
         if self._page is not None:
             self._page.cancel()
 
     async def drop(self) -> None:
-        """Forget what came ahead."""
+        """Drop the page fetched ahead."""
         page, self._step, self._page = self._page, None, None
         if page is not None:
             page.cancel()
-            # The page was not asked for, so its error is raised nowhere.
+            # No caller needs this page, so its error must not be raised.
             await asyncio.gather(page, return_exceptions=True)
 
     close = drop
@@ -201,8 +202,8 @@ class Threads:
         slot.result()
 
     def start(self, work: Coroutine[Any, Any, None], name: str) -> threading.Thread:
-        """Begin a piece of work beside what is done here."""
-        # A daemon, so that a second signal ends the process as always: nothing of it stays.
+        """Start a thread for a coroutine that never suspends."""
+        # A daemon, so that a second signal ends the process without waiting for the thread.
         thread = threading.Thread(
             target=copy_context().run, args=(blocking, work), name=name, daemon=True
         )
@@ -210,7 +211,7 @@ class Threads:
         return thread
 
     def abandon(self, job: threading.Thread) -> None:
-        """Leave a thread alone: it ends after the page at hand."""
+        """Leave a thread alone: it ends after its present page."""
 
     async def join(self, job: threading.Thread) -> None:
         """Wait for the end of a piece of work."""
@@ -221,7 +222,7 @@ class Threads:
     ) -> list[_Result]:
         """Do something with all items, with so many at a time at most."""
         with ThreadPoolExecutor(most, "zeroeventhub-lane") as lanes:
-            # Each in a context of its own, as it was here: traces are kept in it.
+            # Each in a copy of this context, which holds the current trace.
             futures = [lanes.submit(copy_context().run, blocking, do(item)) for item in items]
         return [future.result() for future in futures]
 
@@ -250,7 +251,7 @@ class Tasks:
         try:
             await asyncio.wrap_future(slot)
         except asyncio.CancelledError:
-            # It may have come in the same moment.
+            # The slot may have been given in the same moment.
             if not slot.cancel():
                 limiter.release()
             raise
@@ -260,7 +261,7 @@ class Tasks:
         return asyncio.create_task(work, name=name)
 
     def abandon(self, job: "asyncio.Task[None]") -> None:
-        """End a task now, and leave nothing of the page at hand."""
+        """Cancel a task; its present page is rolled back."""
         job.cancel()
 
     async def join(self, job: "asyncio.Task[None]") -> None:
@@ -286,14 +287,14 @@ Concurrency: TypeAlias = Threads | Tasks
 
 
 class Limiter:
-    """Let so many work at a time, first come, first served.
+    """A fair semaphore: slots are given in the order of requests.
 
     Args:
-        number: how many.
+        number: how many slots.
         concurrency: how to wait.
 
     Attributes:
-        queue: the slots that are waited for.
+        queue: the pending requests for a slot.
     """
 
     def __init__(self, number: int, concurrency: Concurrency) -> None:
@@ -306,7 +307,7 @@ class Limiter:
         """Wait for a slot.
 
         Args:
-            first: queue before all that wait.
+            first: queue before all other requests.
         """
         with self._lock:
             if self._free:
@@ -320,11 +321,11 @@ class Limiter:
         await self._concurrency.take(slot, self)
 
     def release(self) -> None:
-        """Give a slot back: the next one works."""
+        """Return a slot, and give it to the next request."""
         with self._lock:
             while self.queue:
                 slot = self.queue.popleft()
-                # A reader that was cancelled while it waited does not work any more.
+                # False if the reader was cancelled while it waited.
                 if slot.set_running_or_notify_cancel():
                     break
             else:
@@ -334,7 +335,7 @@ class Limiter:
 
     @asynccontextmanager
     async def slot(self, *, first: bool = False) -> AsyncIterator[None]:
-        """Work for the length of a block."""
+        """Hold a slot for the length of a block."""
         await self.acquire(first=first)
         try:
             yield

@@ -1,4 +1,4 @@
-"""What a consumer was asked to be, and what it does with events that cannot be applied."""
+"""The options of a consumer, and what it does with events that cannot be applied."""
 
 import math
 from collections.abc import Callable, Collection
@@ -16,17 +16,17 @@ __all__ = ["Config", "Failures"]
 
 @dataclass(frozen=True)
 class Failures:
-    """Say what becomes of a page whose handler raises.
+    """What to do with a page whose handler raises.
 
     Attributes:
-        tries: how often a page is applied before it counts as failed.
-        then: "halt" lets the partition stand still; "set-aside" writes the events that fail to
-            the dead letters, in the transaction that moves the cursor, and goes on. Each event is
-            then applied for itself; a handler of pages is given pages of one event.
-        hold_back: whether later events of the same key are set aside after one that failed, so
+        tries: how often to try a page before it counts as failed.
+        then: "halt" stops the partition; "set-aside" writes the failing events to the dead
+            letters, in the transaction that moves the cursor, and continues. Each event is then
+            applied separately; a handler of pages gets pages of one event.
+        hold_back: whether to set aside later events of the same key after one that failed, so
             that the key's order is kept.
-        at_most: how many dead letters a partition may have, failed and held back; at the next
-            one it stands still.
+        at_most: how many dead letters a partition may have, failed and held back; the next one
+            halts it.
     """
 
     tries: int = 3
@@ -35,7 +35,7 @@ class Failures:
     at_most: int = 1000
 
     def __post_init__(self) -> None:
-        """Refuse what could not be done.
+        """Check the values.
 
         Raises:
             ConfigurationError: a value is out of its range, or two contradict each other.
@@ -59,7 +59,7 @@ class Failures:
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Hold what a consumer reads, and how it applies that; see `Consumer` for each of these."""
+    """The options of a consumer; `Consumer` documents each of them."""
 
     name: str
     store: CursorStore
@@ -83,7 +83,7 @@ class Config:
     synchronous_commit: bool
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work.
+        """Check the options.
 
         Raises:
             ConfigurationError: an option is out of its range, or needs another.

@@ -37,9 +37,9 @@ from zeroeventhub.wire.cloud_event import event_identity, event_key
 __all__ = ["AsyncConsumer", "Consumer"]
 
 WORTH_READING_AHEAD = 0.002
-"""Seconds that a loop has waited for its last page, from which on it reads the next one ahead.
+"""Seconds of waiting for a page from which a loop fetches the next one ahead.
 
-Where the feed answers at once, handing pages over between threads costs more than it saves.
+If the feed answers faster, passing pages between threads costs more than it saves.
 """
 
 _AnyClient = TypeVar("_AnyClient", Client, AsyncClient)
@@ -113,10 +113,10 @@ class _Consumer(Generic[_AnyClient]):
         self._wakes: list[Callable[[], object]] = []
 
     def stop(self) -> None:
-        """End before the next page; a consumer that was stopped stays stopped.
+        """End before the next page; a stopped consumer cannot be started again.
 
-        A Consumer may be stopped from any thread, and by the handler of a signal; an
-        AsyncConsumer in its event loop.
+        Call it for a Consumer from any thread or signal handler, for an AsyncConsumer in its event
+        loop.
         """
         self._was_stopped = True
         for wake in tuple(self._wakes):
@@ -217,45 +217,45 @@ class _Consumer(Generic[_AnyClient]):
 class Consumer(_Consumer[Client]):
     """Follow a feed and keep the cursors in a database.
 
-    Run it with a function that applies events: partitions are read side by side, and shared with
-    all processes that run a consumer of this name. Or iterate to get pages, one partition after
-    the other, and commit each in the transaction of its effects; a page that is not committed is
-    read again.
+    Run it with a function that applies events: it reads partitions in parallel, and shares them
+    with all processes that run a consumer of this name. Or iterate to get pages, one partition
+    after the other, and commit each in the transaction of its effects; the consumer reads a page
+    again that was not committed.
 
-    What is fetched and not yet applied takes at most 2 * concurrency * the client's
-    `limits.page_bytes`, in bytes as the feed sent them: of every partition that is worked on, the
-    page that is applied, and the next one.
+    Pages in memory take at most 2 * concurrency * the client's `limits.page_bytes`, in bytes as the
+    feed sent them: for each partition in work, the page that is applied and the next one.
 
     Args:
         client: reads the feed.
         store: keeps the cursors; made with a sync engine.
         name: the consumer's name: its key in the store.
         start: where a consumer that has no cursors yet starts: FIRST, LAST, or a cursor. In
-            partitions that come later it starts at the first event.
+            partitions that the feed adds later it starts at the first event.
         partitions: the partitions to read; None for all. A process that names them reads those
-            that no other process reads, and takes no part in the sharing.
+            that no other process reads, and does not share them out.
         follow: wait for more events at the head; otherwise end there.
-        limit: how many events to ask for in a page.
-        types: the types of events to ask for; None for all.
-        poll_interval: seconds between two looks at the head.
+        limit: how many events to request in a page.
+        types: the types of events to request; None for all.
+        poll_interval: seconds between two requests at the head.
         attempts: how often a request to the feed or the store is tried, with growing pauses,
             before its error is raised; None for no limit.
-        concurrency: how many partitions are worked on at a time; more of them take turns.
+        concurrency: how many partitions are in work at a time; further ones take turns.
         lanes: how many events of a page are applied at a time, those of one key in order.
-        lease: seconds after which the partitions of a process that died are read by another.
-        failures: what becomes of a page whose handler raises.
-        key: says which events have to stay in order; by default a CloudEvent's partitionkey or
-            subject.
-        identity: says which events are the same; by default a CloudEvent's source and id.
+        lease: seconds after which another process takes over the partitions of one that died.
+        failures: what to do with a page whose handler raises.
+        key: returns the key of an event; events of one key stay in order. By default a
+            CloudEvent's partitionkey or subject.
+        identity: returns the id by which the inbox recognizes an event; by default a CloudEvent's
+            source and id.
         inbox: whether to drop events that were applied before; None for feeds that do not promise
             to publish an event only once.
         inbox_days: how many days the inbox remembers an event.
         observer: its methods are called as the work goes on.
-        register_progress: tell the publisher what has been committed, every ten seconds and at the
-            end, so that trimming waits for it; see docs/retention.md.
-        synchronous_commit: whether PostgreSQL has a page of `run` on disk before the next one is
-            applied. Without, effects and cursor of the last pages may be lost, together, where the
-            database's server crashes, and these pages are read again.
+        register_progress: report the committed cursors to the publisher, every ten seconds and at
+            the end, so that trimming waits for them; see docs/retention.md.
+        synchronous_commit: whether PostgreSQL writes each page of `run` to disk before the next one
+            is applied. If False, a crash of the database's server may lose effects and cursor of
+            the last pages, always together, and the consumer reads these pages again.
 
     Raises:
         ConfigurationError: an option is out of its range.
@@ -287,20 +287,20 @@ class Consumer(_Consumer[Client]):
     ) -> None:
         """Apply everything in transactions that move the cursors, until stopped.
 
-        Each partition is read in a thread of its own, so `apply` is called in several at a time.
-        Partitions are leased: a process that ends gives them to other processes. One that died, or
-        was stopped for longer than a lease, is fenced when it commits.
+        Each partition has its own thread, so several threads call `apply` at a time. The process
+        leases its partitions, and returns them to other processes when it ends. A process that was
+        suspended for longer than a lease is fenced when it commits.
 
         Args:
-            apply: writes the effects, through the transaction that it is given first.
-            sessions: makes an ORM session of the store's engine, where `apply` asks for one.
-            handle_signals: stop at SIGTERM and SIGINT, after the pages at hand: for programs that
-                do nothing but consume. Elsewhere call `stop` when the program ends.
+            apply: writes the effects through the transaction that is its first argument.
+            sessions: makes an ORM session of the store's engine, if `apply` takes a session.
+            handle_signals: stop at SIGTERM and SIGINT, after the pages in work: for programs that
+                only consume. In other programs call `stop` when the program ends.
 
         Raises:
-            Halted: a partition stands still, because `apply` went on raising.
-            ConfigurationError: the store's engine cannot be used by several threads, or signals
-                are to be handled and this is not the main thread.
+            Halted: a partition has halted, because `apply` raised in every try.
+            ConfigurationError: several threads cannot use the store's engine, or `handle_signals`
+                is set outside of the main thread.
         """
         runner = self._runner(Threads(), apply, sessions)
         signals = stop_on_signals(self.stop) if handle_signals else nullcontext()
@@ -331,9 +331,8 @@ class AsyncConsumer(_Consumer[AsyncClient]):
     ) -> None:
         """Apply everything in transactions that move the cursors; see `Consumer.run`.
 
-        Each partition is read in a task of its own. A page that is on its way when the consumer is
-        stopped is not waited for. `apply` is a coroutine function, or an ordinary one that is given
-        a sync connection or session.
+        Each partition has its own task. `stop` cancels requests for pages. `apply` is a coroutine
+        function, or an ordinary one that gets a sync connection or session.
         """
         runner = self._runner(Tasks(), apply, sessions)
         stop = partial(asyncio.get_running_loop().call_soon_threadsafe, self.stop)
@@ -346,18 +345,18 @@ class AsyncConsumer(_Consumer[AsyncClient]):
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 _stops: list[Callable[[], object]] = []
-"""What stops the runs of this process that handle signals."""
+"""The `stop` functions of this process's runs that handle signals."""
 
 _previous: dict[int, Any] = {}
-"""The handlers that stood before the first of these runs began."""
+"""The handlers that were installed before the first of these runs began."""
 
 
 @contextmanager
 def stop_on_signals(stop: Callable[[], object]) -> Iterator[None]:
-    """Stop at the first SIGTERM or SIGINT; a second one ends the process as always.
+    """Stop at the first SIGTERM or SIGINT; a second one ends the process as usual.
 
-    Several runs may overlap, and end in any order: all are stopped by one signal. A handler that
-    the program has installed before is called as well.
+    Several runs may overlap, and end in any order: one signal stops all of them. The handler that
+    the program had installed before is called as well.
 
     Raises:
         ConfigurationError: this is not the main thread, which alone can handle signals.
@@ -385,7 +384,7 @@ def _handle(number: int, frame: FrameType | None) -> None:
     _restore()
     for stop in _stops:
         stop()
-    # The default handlers of Python and asyncio end the program at once, which stopping replaces.
+    # Not the default handlers of Python and asyncio, which would end the program at once.
     if callable(previous) and previous is not signal.default_int_handler:
         bound_to = getattr(getattr(previous, "func", previous), "__self__", None)
         if not isinstance(bound_to, asyncio.Runner):
@@ -395,6 +394,6 @@ def _handle(number: int, frame: FrameType | None) -> None:
 def _restore() -> None:
     for number, handler in _previous.items():
         if signal.getsignal(number) is _handle:  # else the program has installed another since
-            # None is a handler that was not set from Python, and cannot be put back by it.
+            # None: the handler was not set from Python, and Python cannot restore it.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
     _previous.clear()

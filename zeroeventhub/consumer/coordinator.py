@@ -28,15 +28,15 @@ __all__ = ["Coordinator"]
 
 @dataclass(frozen=True)
 class Coordinator:
-    """Decide which partitions a process reads, beside processes with the same consumer name.
+    """Decide which partitions a process reads, and share them with processes of the same consumer.
 
     Attributes:
-        partitions: the ones to read; None for all.
+        partitions: the partitions to read; None for all.
         forever: whether to wait at the head for more events; else end there.
-        poll_interval: seconds between two looks at a feed that has been read to its end.
+        poll_interval: seconds between two requests to a feed that has been read to its end.
         attempts: how often a step is tried before its error is final; None for no limit.
-        lease: seconds that a lease lasts; it is renewed three times as often.
-        stopped: tells whether to end before the next step.
+        lease: seconds that a lease lasts; it is renewed three times in that time.
+        stopped: returns whether to end before the next step.
     """
 
     partitions: Collection[int] | None
@@ -49,10 +49,10 @@ class Coordinator:
     def steps(self) -> Generator[Step, Any, None]:
         """Yield the steps, until all has been read (unless forever) or until stopped.
 
-        Nothing is read here any more when they end, whatever they end in.
+        When they end, by return or error, this process reads no partition any more.
 
         Raises:
-            Halted: a partition stands still, and all other partitions have ended.
+            Halted: a partition has halted, and all other partitions have ended.
         """
         assignments = Assignments()
         try:
@@ -84,7 +84,7 @@ class Coordinator:
     def _share(
         self, assignments: Assignments, conflicts: RetryBudget
     ) -> Generator[Step, Any, bool]:
-        """Share one layout; tell whether all is over, or the feed is to be discovered again."""
+        """Share one layout; return whether to end, rather than discover the feed again."""
         among = tuple(partition.id for partition in assignments.chosen)
         while not self.stopped():
             yield from self._claim(assignments)
@@ -108,9 +108,9 @@ class Coordinator:
         return True
 
     def _claim(self, assignments: Assignments) -> Generator[Step, Any, None]:
-        """Give back what is of no use here, and claim what may be read now.
+        """Release the leases that are not needed, and claim the partitions that may be read now.
 
-        What a claim brings may show that other partitions may be read.
+        A claim may report that parents were read to their end; claim their children then.
         """
         wanted: tuple[int, ...] | None = None
         while wanted != assignments.wanted:
@@ -122,9 +122,9 @@ class Coordinator:
             )
 
     def _stand_by(self, assignments: Assignments) -> Generator[Step, Any, bool]:
-        """Wait where there is nothing to read here; tell whether there is nothing to wait for.
+        """Wait while this process has nothing to read; return whether it need not wait at all.
 
-        Others may read partitions of a layout that is unknown here, so look at the feed again.
+        Other processes may already read a newer layout, so discover the feed again afterwards.
         """
         if assignments.halted or (assignments.finished and not self.forever):
             return True
@@ -137,7 +137,7 @@ class Coordinator:
     ) -> Generator[Step, Any, None]:
         """Wait before the next discovery, if the feed's partitions changed before a page was read.
 
-        A row of these is a feed that contradicts itself, and asking faster would not help.
+        A feed that reports one change after the other contradicts itself: do not retry at once.
         """
         if any(outcome.read for outcome in outcomes):
             conflicts.failed = 0
@@ -145,7 +145,7 @@ class Coordinator:
             yield from conflicts.wait_out(error)
 
     def _stop_all(self, assignments: Assignments) -> Generator[Step, Any, None]:
-        """Let all reading here end; keep the leases until it has."""
+        """Stop all readers of this process; keep the leases until they have ended."""
         if stop := frozenset(assignments.running - assignments.stopping):
             assignments.stopping |= stop
             yield Stop(stop)
@@ -154,7 +154,7 @@ class Coordinator:
             for outcome in outcomes:
                 assignments.record_outcome(outcome)
             if not outcomes:
-                # A lease that runs out nevertheless costs a page its commit, and no more.
+                # If renewing fails and a lease runs out, a page's commit is fenced, and no more.
                 with suppress(TransientError):
                     yield Claim(tuple(sorted(assignments.running)))
 

@@ -1,4 +1,4 @@
-"""What a consumer decides about reading: what next, when to wait, what to try again and give up.
+"""Decide how a consumer reads: what to fetch next, when to wait, what to retry or give up.
 
 `Follower` reads all partitions in turn, for the plain loop; `PartitionFollower` reads one, under a
 lease. Both are generators without I/O that yield steps.
@@ -49,7 +49,7 @@ _Steps = Generator[Step, Any, Any]
 
 
 class _PutElsewhere(Exception):  # noqa: N818 - named for what happened
-    """Say that an operator has put a cursor elsewhere while this layout was read."""
+    """Raised when an operator has moved a cursor while this layout was read."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,11 @@ class Follower:
     """Decide how a feed is read, page by page, over all partitions in turn.
 
     Attributes:
-        partitions: the ones to read; None for all.
+        partitions: the partitions to read; None for all.
         forever: whether to wait at the head for more events; else end there.
-        poll_interval: seconds between two looks at the head.
+        poll_interval: seconds between two requests at the head.
         attempts: how often a step is tried before its error is final; None for no limit.
-        stopped: tells whether to end before the next step.
+        stopped: returns whether to end before the next step.
     """
 
     partitions: Collection[int] | None
@@ -82,8 +82,8 @@ class Follower:
             try:
                 caught_up = yield from self._read(info)
             except TokenChanged as conflict:
-                # The layout changed before every partition had answered once. A row of these is
-                # a feed that contradicts itself, and asking faster would not help.
+                # The layout changed before every partition had answered once. A feed that reports
+                # one change after the other contradicts itself: do not retry at once.
                 yield from conflicts.wait_out(conflict)
                 continue
             conflicts.failed = 0
@@ -104,7 +104,7 @@ class Follower:
         confirmed = False
         while in_turn := ready(chosen, drained):
             moved = False
-            # The feed waits in place of the consumer, unless other partitions would wait too.
+            # The feed waits instead of the consumer, unless that would delay other partitions.
             waits = self.forever and WAIT in info.extensions and len(in_turn) == 1
             for partition, following in zip(in_turn, in_turn[1:] + in_turn[:1], strict=True):
                 if self.stopped():
@@ -115,7 +115,7 @@ class Follower:
                         partition, place, known, waits=waits, following=following
                     )
                 except _PutElsewhere:
-                    # What was read to its end may have to be read again, and first.
+                    # A parent that was read to its end may have to be read again, and first.
                     return False
                 except TokenChanged:
                     if confirmed:
@@ -132,15 +132,15 @@ class Follower:
         return True
 
     def _load(self, partition: Partition, among: tuple[int, ...], epochs: dict[int, int]) -> _Steps:
-        """Load a partition's place, and look whether cursors are still where they were put.
+        """Load a partition's place, and check that no operator has moved the cursors.
 
         Args:
-            partition: the one to read.
-            among: all that are read.
-            epochs: of the cursors, as they were when each was loaded first.
+            partition: the partition to read.
+            among: all partitions that are read.
+            epochs: the epoch of each cursor when it was first loaded.
 
         Raises:
-            _PutElsewhere: its own is not, or the one of the partition that it follows.
+            _PutElsewhere: an operator has moved its cursor, or that of its parent.
         """
         known = partition.id in epochs
         place: Place = yield from self._persist(Load(partition.id, among))
@@ -165,11 +165,11 @@ class Follower:
         """Read one page of a partition; return whether it brought anything, and reached the head.
 
         Args:
-            partition: the one to read.
-            place: where it is read from.
-            known: what is known of each partition.
+            partition: the partition to read.
+            place: the place to read from.
+            known: the state of each partition.
             waits: whether the feed may wait at its head.
-            following: the one that is read next.
+            following: the partition that is read next.
         """
         cursor, mine, other = place.cursor, known[partition.id], known[following.id]
         at_head = mine.head == cursor
@@ -188,7 +188,7 @@ class Follower:
                 ahead = Fetch(following.id, other.cursor)
             yield Deliver(partition.id, place, page, ahead)
         elif found:
-            # Fenced: another process of this consumer moved it, and Load will say where to.
+            # Fenced: another process of this consumer has moved the cursor; Load reads it next.
             with suppress(Fenced):
                 yield from self._persist(Advance(partition.id, place, page.cursor))
         return found, at_head
@@ -199,12 +199,12 @@ class Follower:
 
 @dataclass
 class _Known:
-    """Know what was seen of a partition.
+    """The state of a partition in one layout.
 
     Attributes:
-        cursor: where it is read from next, unless its last page is not committed.
-        head: where its head was seen.
-        empty_pages: where pages without events led.
+        cursor: where to read next, provided that the last page is committed.
+        head: the cursor at which its head was last reached.
+        empty_pages: the cursors that pages without events have led to.
     """
 
     cursor: str | None = None
@@ -213,16 +213,16 @@ class _Known:
 
 
 class Transactions(Protocol):
-    """Carry out what is written by the right of a place."""
+    """The writes of a partition's reader, each fenced by its place."""
 
     def deliver(self, step: Deliver, /) -> Generator[Any, Any, object]:
-        """Yield what has a page applied."""
+        """Yield the transactions that apply a page."""
 
     def advance(self, step: Advance, /) -> Generator[Any, Any, object]:
-        """Yield what moves a cursor over no events."""
+        """Yield the transactions that move a cursor past no events."""
 
     def redeliver(self, step: Redeliver, /) -> Generator[Any, Any, object]:
-        """Yield what has dead letters applied again."""
+        """Yield the transactions that apply dead letters again."""
 
 
 @dataclass
@@ -231,19 +231,19 @@ class PartitionFollower:
 
     Attributes:
         partition: the partition.
-        among: all partitions that are read; a consumer that is new starts in all at once.
-        extensions: what the feed can do beyond the protocol's core.
+        among: all partitions that are read; a new consumer sets its first cursor in all at once.
+        extensions: the extensions that the feed announces.
         forever: whether to wait at the head for more events; else end there.
-        poll_interval: seconds between two looks at the head.
+        poll_interval: seconds between two requests at the head.
         attempts: how often a step is tried before its error is final; None for no limit.
-        failures: what becomes of a page whose handler raises.
-        transactions: decide which transactions a step takes.
-        stopped: tells whether to end before the next step.
-        has_capacity: tells whether few enough partitions are read for the feed to wait at its
-            head, and for the next page to be fetched ahead.
-        letters: the partitions whose dead letters were marked to be applied again, as of now.
-        epochs: the epochs of cursors, as of now; a later one than that of the place tells that the
-            right to move the cursor has passed on, as when an operator has put it elsewhere.
+        failures: what to do with a page whose handler raises.
+        transactions: decides which transactions a step takes.
+        stopped: returns whether to end before the next step.
+        has_capacity: returns whether slots are free, so that the feed may wait at its head and the
+            next page may be fetched ahead.
+        letters: the partitions with dead letters marked for retry; updated in place.
+        epochs: the epochs of cursors; updated in place. An epoch above that of the place means
+            that this reader may no longer move the cursor, as after an operator has moved it.
     """
 
     partition: Partition
@@ -305,7 +305,7 @@ class PartitionFollower:
                 yield pause_at_head(self.poll_interval, waits=waits)
 
     def _end(self) -> Generator[Step, Any, bool]:
-        """End at the head, if the consumer does not wait there; tell whether."""
+        """End at the head, if the consumer does not wait there; return whether it ended."""
         while self._head == self._place.cursor:
             if not self.partition.closed:
                 return True
@@ -314,14 +314,14 @@ class PartitionFollower:
         return False
 
     def _redeliver(self) -> Generator[Step, Any, None]:
-        """Have dead letters applied again that were marked for it."""
+        """Apply again the dead letters that were marked for retry."""
         done = False
         while not done and self.partition.id in self.letters:
             step = Redeliver(self.partition.id, self._place)
             done = yield from self._commit(self.transactions.redeliver(step))
 
     def _advance(self, cursor: str) -> Generator[Step, Any, None]:
-        """Move the cursor over no events, unless it turns out to be elsewhere."""
+        """Move the cursor past no events, unless another process has moved it."""
         start = self._place.cursor
         while self._place.cursor == start:
             step = Advance(self.partition.id, self._place, cursor)
@@ -329,10 +329,10 @@ class PartitionFollower:
                 self._place = Place(cursor, self._place.epoch)
 
     def _deliver(self, page: Page) -> Generator[Step, Any, None]:
-        """Have a page applied, unless the cursor turns out to be elsewhere.
+        """Apply a page, unless another process has moved the cursor.
 
         Raises:
-            Halted: it cannot be applied.
+            Halted: the page cannot be applied.
         """
         number, start = self.partition.id, self._place.cursor
         tries, set_aside = 0, False
@@ -356,7 +356,7 @@ class PartitionFollower:
                 self._place = Place(page.cursor, self._place.epoch)
 
     def _retry_or_halt(self, tries: int, error: Exception) -> Generator[Step, Any, bool]:
-        """Wait before a page is applied again; tell whether to set aside then what fails.
+        """Wait before a page is tried again; return whether to set aside what fails then.
 
         Raises:
             Halted: that was its last try.
@@ -371,7 +371,7 @@ class PartitionFollower:
         return tries >= failures.tries
 
     def _commit(self, steps: Generator[Any, Any, object]) -> Generator[Step, Any, bool]:
-        """Take steps that write by the right of a place; tell whether they succeeded."""
+        """Run steps that a place fences; return whether they succeeded."""
         try:
             yield from steps
         except (Fenced, TransientError) as error:
@@ -381,9 +381,9 @@ class PartitionFollower:
         return True
 
     def _find_out(self, error: Fenced | TransientError) -> Generator[Step, Any, None]:
-        """Load the place again where a write was refused, or may or may not have been done.
+        """Load the place again after a write that was refused, or whose outcome is unknown.
 
-        That ends what may still be under way in the store, and then shows what came of it.
+        Loading locks the cursor, and so waits for a transaction that may still be running.
 
         Raises:
             LeaseLost: another process reads the partition now.
@@ -395,14 +395,14 @@ class PartitionFollower:
         yield from self._load()
 
     def _load(self) -> Generator[Step, Any, None]:
-        """Enter the partition: from here on, commits by an older right are fenced."""
+        """Load the place; from here on, commits of an older epoch are fenced."""
         partition = self.partition
         after = partition.starts_after if partition.starts_after in self.among else None
         step = Load(partition.id, self.among, after)
         self._place = yield from persist(step, RetryBudget(self.attempts, self.stopped))
 
     def _halted(self, tries: int, error: Exception) -> Halted:
-        """Say why the partition stands still, without the error's text: it may hold data."""
+        """Return the error of a halted partition, without the cause's text: it may hold data."""
         reason = f" {error}" if isinstance(error, TooManyDeadLetters) else ""
         return Halted(
             f"Partition {self.partition.id} stands still at cursor {self._place.cursor!r}: what "

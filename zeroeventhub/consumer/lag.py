@@ -1,4 +1,4 @@
-"""How far a consumer is behind, partition by partition."""
+"""The lag of a consumer in each partition."""
 
 from collections.abc import Mapping
 from copy import copy
@@ -20,25 +20,25 @@ from zeroeventhub.wire.cloud_event import event_time
 __all__ = ["MOST", "async_lag", "lag"]
 
 MOST = 10_000
-"""How many events are read to be counted, for each partition of a feed that does not count them."""
+"""How many events `lag` reads and counts in each partition of a feed that does not count them."""
 
 LARGEST_PAGE = 1_000
-"""How many of them are asked for at once."""
+"""How many of them it requests at once."""
 
 
 def lag(client: Client, store: CursorStore, name: str, *, most: int = MOST) -> dict[int, Lag]:
-    """Tell how far a consumer is behind in each partition of a feed.
+    """Return a consumer's lag in each partition of a feed.
 
-    A feed with the extension "lag" counts the events itself; of any other they are read from the
-    consumer's cursor on. The age of the first one is known if the feed has times, or if it is a
-    CloudEvent with a time. Events of all types count, and a partition that the consumer has no
-    cursor for counts from where it would start by itself.
+    A feed with the extension "lag" counts the events itself; for any other feed, this function
+    reads and counts them from the consumer's cursor on. The age of the first one is known if the
+    feed has times, or if it is a CloudEvent with a time. Events of all types count. A partition
+    without a cursor counts from where the consumer would start by default.
 
     Args:
         client: reads the feed.
         store: has the consumer's cursors; made with a sync engine.
         name: the consumer's name.
-        most: how many events are read for each partition, at most, where they have to be read.
+        most: how many events to read in each partition, at most, if the feed does not count.
 
     Raises:
         ConfigurationError: the store's engine is async, or `most` is less than 1.
@@ -53,7 +53,7 @@ def lag(client: Client, store: CursorStore, name: str, *, most: int = MOST) -> d
 async def async_lag(
     client: AsyncClient, store: CursorStore, name: str, *, most: int = MOST
 ) -> dict[int, Lag]:
-    """Tell how far a consumer is behind in each partition of a feed; see `lag`.
+    """Return a consumer's lag in each partition of a feed; see `lag`.
 
     Args:
         client: reads the feed.
@@ -67,15 +67,14 @@ async def async_lag(
 
 
 class _Measure:
-    """Find out how far a consumer is behind; a sync client makes no coroutine suspend."""
+    """Compute the lag of a consumer; with a sync client the coroutines never suspend."""
 
     def __init__(
         self, client: Client | AsyncClient, store: CursorStore, name: str, most: int
     ) -> None:
         if most < 1:
             raise ConfigurationError("At least one event is read to be counted: most is 1 or more.")
-        # A running consumer may have the same client, which must not learn of another layout by
-        # this.
+        # A copy: a running consumer may share the client, and must notice a new layout itself.
         self._client: Any = copy(client)
         self._store = store
         self._name = name
@@ -92,7 +91,7 @@ class _Measure:
         }
 
     async def _ask(self, partition: int, cursor: str) -> Lag:
-        """Let the feed count; what it does not know of the time, its first event may say."""
+        """Let the feed count; if it does not know the first event's time, read that event."""
         counted: Lag = await settled(self._client.lag(partition, cursor))
         if counted.events and counted.seconds is None:
             page = await settled(self._client.fetch(partition, cursor, limit=1))
@@ -101,7 +100,7 @@ class _Measure:
         return counted
 
     async def _count(self, partition: int, cursor: str) -> Lag:
-        """Read on from a cursor, to the head or until there are more than enough."""
+        """Read from a cursor to the head, or until `most` events are counted."""
         events, most = 0, self._most
         first: Event | None = None
         while events <= most:
@@ -117,7 +116,7 @@ class _Measure:
 
 
 def _start(partition: Partition, cursors: Mapping[int, str]) -> str:
-    """Choose where a consumer goes on (FeedAPI v2, Method 2 to change partition count)."""
+    """Choose where a consumer continues (FeedAPI v2, Method 2 to change partition count)."""
     known = (
         cursors[number] for number in (partition.id, *partition.cursor_from) if number in cursors
     )

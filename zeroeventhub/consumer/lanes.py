@@ -1,7 +1,7 @@
-"""Lanes: the parts of a page that are applied beside each other, events of one key in one lane.
+"""Lanes: the parts of a page that are applied in parallel, events of one key in one lane.
 
-Each lane has a transaction of its own, which writes down how far it is, and a last one moves the
-cursor: a crash in between neither loses events nor repeats them.
+Each lane has its own transaction, which also stores the lane's progress; a last one moves the
+cursor. A crash in between neither loses events nor repeats them.
 """
 
 from collections.abc import Callable, Mapping, Sequence

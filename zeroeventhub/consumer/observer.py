@@ -1,4 +1,4 @@
-"""What a consumer says of its work: the hooks that telemetry implements, and its log."""
+"""How a consumer reports its work: the hooks that telemetry implements, and its log."""
 
 import logging
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ _log = logging.getLogger("zeroeventhub.consumer")
 
 
 class Observer:
-    """Watch a consumer work; every method does nothing until a subclass says otherwise.
+    """Hooks of a consumer's work; every method does nothing unless a subclass overrides it.
 
     The methods are called in the thread or task that does the work. They must not raise, and must
     not take long.
@@ -88,7 +88,7 @@ class Observer:
         """
 
     def fenced(self, consumer: str, partition: int) -> None:
-        """See a commit refused because another process has gone on with the partition.
+        """See a commit refused because another process has taken over the partition.
 
         Args:
             consumer: the consumer's name.
@@ -169,7 +169,7 @@ class RunLog:
     def could_not_report(self, error: Exception) -> None:
         """Log that progress could not be reported to the publisher."""
         _log.warning(
-            "The publisher was not told how far this consumer has come: %s",
+            "The consumer's progress was not reported to the publisher: %s",
             _sentence(error),
             extra=self._where(None),
         )
@@ -187,7 +187,7 @@ class RunLog:
 
 
 def _sentence(error: Exception) -> str:
-    """Say what happened; of what a handler or a driver raised, only its kind is sure to be safe."""
+    """Describe an error; for one of a handler or a driver, only by its class: it may hold data."""
     if isinstance(error, ZeroEventHubError):
         text = str(error)
         return text if text.endswith((".", "!", "?")) else f"{text}."

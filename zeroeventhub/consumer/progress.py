@@ -64,7 +64,7 @@ class ProgressReporter:
                 self._reported[partition] = cursor, monotonic()
         except ZeroEventHubError as error:
             self._last = monotonic()
-            # A feed that does not take reports is asked once.
+            # A feed that does not accept reports gets no second one.
             self._is_on = not isinstance(error, ConfigurationError)
             self._log.could_not_report(error)
 
@@ -113,7 +113,7 @@ class ProgressReporter:
                     await self.report()
 
     def _news(self, cursors: Mapping[int, str]) -> list[tuple[int, str]]:
-        """Choose among committed cursors those that the publisher does not know of."""
+        """Choose the committed cursors that the publisher does not know yet."""
         now = self._last = monotonic()
         return [
             (partition, cursor)

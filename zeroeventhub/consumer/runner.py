@@ -1,4 +1,4 @@
-"""Read the partitions of a feed side by side, and have their pages applied.
+"""Read the partitions of a feed in parallel, and apply their pages.
 
 The runner carries out what the coordinator decides; for each partition it starts a reader, which
 carries out what a PartitionFollower decides. Both are coroutines, for threads and for tasks.
@@ -182,24 +182,24 @@ class PartitionReader:
 
 
 class Runner:
-    """Decide which partitions to read, read each beside the others, and give all leases back.
+    """Decide which partitions to read, read them in parallel, and release all leases at the end.
 
     Args:
-        config: the consumer's.
+        config: the consumer's options.
         client: reads the feed.
-        concurrency: how partitions are read beside each other.
-        log: hears of what happens.
+        concurrency: reads partitions in threads or tasks.
+        log: logs what happens.
         apply: the caller's function.
-        sessions: makes sessions of the ORM, if the caller has said how.
-        stopped: tells whether the consumer was stopped.
+        sessions: the caller's factory of ORM sessions, if given.
+        stopped: returns whether the consumer was stopped.
 
     Attributes:
         store_steps: carries out steps in the store, under the leases of this run.
         transactions: apply pages.
         workers: the readers that may fetch and apply.
-        writers: the readers that may use the store. In SQLite that is one at a time: they wait
-            here in order, and not at its lock, for which time runs out.
-        running: the partitions that are read just now.
+        writers: the readers that may use the store. For SQLite that is one at a time: they wait
+            here in order, as waiting for SQLite's lock times out.
+        running: the partitions that are being read.
     """
 
     def __init__(
@@ -226,7 +226,7 @@ class Runner:
         self.log = log
         owner = f"{socket.gethostname()[:60]}:{os.getpid()}:{secrets.token_hex(6)}"
         self.store_steps = StoreSteps(config, owner)
-        # Both are changed in place: the readers of partitions look at them all the time.
+        # Both are changed in place, as the readers of partitions hold references to them.
         self._letters: set[int] = set()
         self._epochs: dict[int, int] = {}
         self.transactions = PageTransactions(config, apply, sessions, log, self._letters)

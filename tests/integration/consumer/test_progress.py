@@ -112,4 +112,4 @@ def test_publisher_that_does_not_hear_keeps_no_consumer_from_consuming(any_shop,
         with store.engine.connect() as connection:
             assert len(store.cursors(connection, "billing")) == 2
     assert "It is not wanted." in caplog.text
-    assert caplog.text.count("was not told how far this consumer has come") == 1
+    assert caplog.text.count("progress was not reported to the publisher") == 1

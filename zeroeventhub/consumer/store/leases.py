@@ -128,7 +128,7 @@ class Leases:
         has = held | division.taken
         if self._hold(connection, consumer, lease, division.taken, now) != len(has):
             raise StoreUnavailable(
-                f"The leases of consumer {consumer!r} are others than this transaction has seen: "
+                f"The leases of consumer {consumer!r} have changed since this transaction began: "
                 "claim in a transaction of its own, and try again."
             )
         epochs, ended = self._standing(connection, consumer, has)

@@ -455,7 +455,7 @@ class CursorStore:
             if row.cursor == gone[row.partition]:
                 raise StoreUnavailable(
                     f"Partition {row.partition} is gone while lanes have applied a part of the "
-                    "page behind its cursor: the process that applies it has to finish. If there "
+                    "page after its cursor: the process that applies it has to finish. If there "
                     "is none any more, set the cursor with `zeroeventhub cursors set`, and that "
                     "part is applied again."
                 )
