@@ -1,11 +1,11 @@
-"""A log of events for those who have no table yet, and keys whose versions are guarded."""
+"""A ready-made table of events for a service without one, and appends that expect a version."""
 
 from zeroeventhub.errors import require
 
 for package in ("sqlalchemy", "greenlet"):
     require(package, extra="sql", user="A log of events")
 
-from zeroeventhub.event_log.keyed_table import (  # noqa: E402 - behind the extra's check
+from zeroeventhub.event_log.keyed_table import (  # noqa: E402 - after the extra's check
     ExpectedVersion,
     KeyedTable,
 )

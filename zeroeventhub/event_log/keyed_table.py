@@ -31,12 +31,12 @@ __all__ = [
 
 
 class ExpectedVersion(Enum):
-    """Say what has to be true of a key for events to be appended to it, where no number says it.
+    """What an append requires of its key, other than a certain version.
 
     Attributes:
-        ANY: nothing; they come after what is there.
-        NO_EVENTS: nothing was appended to it yet, as the number 0 says it too.
-        SOME_EVENTS: something was appended to it, whatever its version.
+        ANY: nothing; the events get the next versions.
+        NO_EVENTS: the key has no events yet; the same as the number 0.
+        SOME_EVENTS: the key has events, at any version.
     """
 
     ANY = auto()
@@ -45,7 +45,7 @@ class ExpectedVersion(Enum):
 
 
 def check_expected(expected: Any) -> None:
-    """Refuse what no version can be.
+    """Refuse a value that cannot be an expected version.
 
     Raises:
         ConfigurationError: it is neither a number from 0 on nor an ExpectedVersion.
@@ -54,13 +54,13 @@ def check_expected(expected: Any) -> None:
         return
     if isinstance(expected, bool) or not isinstance(expected, int) or expected < 0:
         raise ConfigurationError(
-            f"An expected version is that of the key's last event, 0 where there is none, or an "
-            f"ExpectedVersion; {expected!r} is neither."
+            f"An expected version is that of the key's last event, 0 for a key without events, or "
+            f"an ExpectedVersion; {expected!r} is neither."
         )
 
 
 def is_expected(expected: int | ExpectedVersion, version: int) -> bool:
-    """Tell whether a key has a version that is expected."""
+    """Return whether a key's version is an expected one."""
     match expected:
         case ExpectedVersion.ANY:
             return True
@@ -72,7 +72,7 @@ def is_expected(expected: int | ExpectedVersion, version: int) -> bool:
 
 
 _TRIES = 20
-"""How often an append to any version is tried while other transactions append to the same key."""
+"""How often to try an append to any version while other transactions append to the same key."""
 
 _STORE = "The database of the events"
 
@@ -81,15 +81,15 @@ _AFTER: BindParameter[Any] = bindparam("after")
 
 
 class KeyedTable:
-    """Append to the keys of a table of yours, and read the events of one.
+    """Append events to the keys of your table with an expected version, and read those of a key.
 
     Args:
         table: the table, which has a unique constraint or index on key and version.
         key: the column of keys.
         version: the column of versions.
-        id: the column of ids that are unique, by which an append is recognized that comes again;
-            None where it is to be a conflict.
-        same: the columns beside the key in which an event is the same if it comes again.
+        id: the column of unique ids, by which a repeated append is recognized and changes nothing;
+            None to raise Conflict for it.
+        same: the columns besides the key that have to be equal in a repeated append.
 
     Raises:
         ConfigurationError: the table has no such column, or is not declared to have such an index.
@@ -118,7 +118,7 @@ class KeyedTable:
         self._rows = self.query(select(table))
 
     def version(self, handle: Connection | Session, key: str | int) -> int:
-        """Return the version of a key's last event; 0 where there is none."""
+        """Return the version of a key's last event; 0 for a key without events."""
         with reaching_store(_STORE):
             return self._version_of(connected(handle, self._table), self._last, key)
 
@@ -133,7 +133,7 @@ class KeyedTable:
         """Read the events of a key in the order of their versions, by one query.
 
         Args:
-            handle: a connection or a session of yours.
+            handle: your connection or session.
             key: the key.
             after_version: the version after which to begin.
             limit: how many to read at most; None for all.
@@ -148,7 +148,7 @@ class KeyedTable:
             )
 
     def query(self, selected: Select[Any]) -> Select[Any]:
-        """Let a query find the events of a key `of` after a version `after`."""
+        """Restrict a query to the events of the key `:of` after the version `:after`, in order."""
         mine = selected.where(self._key == _OF, self._version > _AFTER)
         return mine.order_by(self._version)
 
@@ -160,25 +160,24 @@ class KeyedTable:
         *,
         expected_version: int | ExpectedVersion,
     ) -> int:
-        """Append rows to a key, in a transaction of yours.
+        """Append rows to a key, in your transaction.
 
-        Behind a Conflict the transaction is what it was before, and may be committed. To read what
-        other transactions have appended, begin a new one.
+        After a Conflict the transaction is unchanged, and you may commit it. To read what other
+        transactions have appended, begin a new one.
 
         Args:
-            handle: what the transaction is open on.
+            handle: the connection or session of the transaction.
             key: the key.
-            rows: by the names of columns, without key and version; the same columns in each.
-            expected_version: that of the key's last event, or an ExpectedVersion.
+            rows: values by column name, without key and version; the same columns in each.
+            expected_version: the version of the key's last event, or an ExpectedVersion.
 
         Returns:
-            The version of the last of the rows, also if they have been appended before.
+            The version of the last row, also if the rows were appended before.
 
         Raises:
             Conflict: the key has another version.
-            IdReused: events of these ids are there, and are not these: the transaction has to be
-                rolled back.
-            StoreUnavailable: the database asks to roll back and try again.
+            IdReused: the table has these ids with other events: roll the transaction back.
+            StoreUnavailable: a transient error of the database: roll back, and try again.
             ConfigurationError: a row does not fit the table.
         """
         check_expected(expected_version)
@@ -213,7 +212,7 @@ class KeyedTable:
                     continue
                 raise Conflict(
                     f"Key {key!r} has version {version}, and not the one that was expected: "
-                    "nothing was appended. Read what was appended behind it, in a new transaction, "
+                    "nothing was appended. Read what was appended after it, in a new transaction, "
                     "and decide again.",
                     key=key,
                     version=version,
@@ -233,16 +232,15 @@ class KeyedTable:
                 raise unseen() from taken
             version = found
         raise StoreUnavailable(
-            f"Others append to key {key!r} all the time: roll back, and try again."
+            f"Other transactions keep appending to key {key!r}: roll back, and try again."
         ) from taken
 
     def _insert(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
         """Insert rows with versions.
 
         Raises:
-            DuplicateKey: the first is there already, by its version or its id, and nothing was
-                inserted.
-            IdReused: another is.
+            DuplicateKey: the version or id of the first row exists already; no row was inserted.
+            IdReused: that of a later row exists.
         """
         if not rows:
             return
@@ -253,7 +251,7 @@ class KeyedTable:
             if not is_duplicate(error):
                 raise
             raise IdReused(
-                "Some of these events are there already, and others are not: roll back, and append "
+                "Some of these events exist already, and the rest do not: roll back, and append "
                 "again only what was appended before, or give the new ones ids of their own."
             ) from error
 
@@ -266,7 +264,7 @@ class KeyedTable:
         """Return the version of the last of rows that were appended before; None if they were not.
 
         Raises:
-            IdReused: some of their ids are there, but not these events, one after the other.
+            IdReused: some of the ids exist, but not exactly these events in this order.
         """
         if self._id is None or not rows:
             return None
@@ -274,13 +272,13 @@ class KeyedTable:
         if not there:
             return None
         known = [there.get(row[self._id.name]) for row in rows]
-        # What was appended in a batch has no version.
+        # Events appended without a key's version have NULL as theirs.
         versions = [(one and one[self._version.name]) or 0 for one in known]
         first, last = versions[0], versions[0] + len(rows) - 1
         if first and versions == [*range(first, last + 1)] and is_expected(expected, first - 1):
             return last
         raise IdReused(
-            "Some of these events were appended before, but not all of them, or not one behind the "
+            "Some of these events were appended before, but not all of them, or not one after the "
             "other, or to another version: roll back, and give new events ids of their own."
         )
 
@@ -290,7 +288,7 @@ class KeyedTable:
     def _ready(
         self, connection: Connection, key: str | int, row: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Return a row with its key, and values as they are inserted."""
+        """Return a row with its key, and values in the form that the statement takes."""
         forms = table_form(self._table, connection.dialect).columns
         ready: dict[str, Any] = {self._key.name: key}
         for name, value in row.items():

@@ -1,4 +1,4 @@
-"""A log of events: a ready-made table in metadata of yours, appends to it, and its feed."""
+"""A log of events: a ready-made table in your metadata, appends to it, and its feed."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -23,7 +23,7 @@ _STORE = "The database of the log"
 
 
 class EventLog:
-    """Keep events in a table of this shape, and publish it as a feed.
+    """A ready-made table of events that is published as a feed.
 
     The table joins your metadata: create it with your tables, or let Alembic find it. Its columns
     are position, partition, id, key, version, type, time and data. Every method is sync; from
@@ -31,21 +31,21 @@ class EventLog:
     AsyncSession.
 
     Args:
-        metadata: what the table joins.
+        metadata: the MetaData that the table is added to.
         name: the table's name.
-        partitions: among how many partitions events are spread by the hash of their keys, or a
+        partitions: the number of partitions, to which the hash of a key assigns events, or a
             Layout of partitions that have changed; see docs/partitions.md.
         schema: the database schema; None for the connection's default.
-        ordering: as for a TableFeed, by default the first of the database: it costs those who
-            append nothing, and needs nothing beside the table. Where another needs something, such
-            as the triggers of "gated", that is installed when the table is created through
-            `metadata`; from an Alembic migration call `log.feed().install(op.get_bind())`.
+        ordering: as for a TableFeed; by default the first one of the database, which adds nothing
+            to an append and needs only the table. What another one needs, such as the triggers of
+            "gated", is installed when `metadata` creates the table; from an Alembic migration call
+            `log.feed().install(op.get_bind())`.
 
     Attributes:
-        table: the table, for queries and migrations of yours.
+        table: the table, for your queries and migrations.
 
     Raises:
-        ConfigurationError: there cannot be so many partitions.
+        ConfigurationError: the number of partitions is not allowed.
     """
 
     def __init__(
@@ -69,17 +69,16 @@ class EventLog:
             event.listen(self.table, "after_create", self._install)
 
     def append(self, handle: Connection | Session, events: Iterable[NewEvent]) -> None:
-        """Append events in a transaction of yours; those that are there already change nothing.
+        """Append events in your transaction; events that the log already has change nothing.
 
         Args:
-            handle: what the transaction is open on.
+            handle: the connection or session of the transaction.
             events: in their order.
 
         Raises:
             ConfigurationError: an event cannot be stored.
-            IdReused: an event of the same id is there, and says something else: the transaction
-                has to be rolled back.
-            StoreUnavailable: the database asks to roll back and try again.
+            IdReused: the log has an id with another event: roll the transaction back.
+            StoreUnavailable: a transient error of the database: roll back, and try again.
         """
         rows = [self._row(one, one.key) | {"key": one.key} for one in _checked(events)]
         with reaching_store(_STORE):
@@ -93,27 +92,26 @@ class EventLog:
         *,
         expected_version: int | ExpectedVersion,
     ) -> int:
-        """Append events to a key, numbered after those that were appended to it in this way.
+        """Append events to a key with the versions that follow its last one.
 
-        Behind a Conflict the transaction is what it was before, and may be committed. To read what
-        other transactions have appended, begin a new one.
+        After a Conflict the transaction is unchanged, and you may commit it. To read what other
+        transactions have appended, begin a new one.
 
         Args:
-            handle: what the transaction is open on.
-            key: the key, which the events need not name.
+            handle: the connection or session of the transaction.
+            key: the key; the events may leave theirs out.
             events: in their order.
-            expected_version: that of the key's last event, 0 if there may be none, or an
-                ExpectedVersion.
+            expected_version: the version of the key's last event, 0 for a key without events, or
+                an ExpectedVersion.
 
         Returns:
-            The version of the last of the events, also if they have been appended before.
+            The version of the last event, also if the events were appended before.
 
         Raises:
             Conflict: the key has another version.
-            ConfigurationError: an event cannot be stored, or is one of another key.
-            IdReused: events of these ids are there, and are not these: the transaction has to be
-                rolled back.
-            StoreUnavailable: the database asks to roll back and try again.
+            ConfigurationError: an event cannot be stored, or has another key.
+            IdReused: the log has these ids with other events: roll the transaction back.
+            StoreUnavailable: a transient error of the database: roll back, and try again.
         """
         check_name("key", key)
         rows = []
@@ -134,10 +132,10 @@ class EventLog:
         after_version: int = 0,
         limit: int | None = None,
     ) -> list[KeptEvent]:
-        """Read what was appended to a key by `append_to`, in order, by one query.
+        """Read the events that `append_to` appended to a key, in order, by one query.
 
         Args:
-            handle: a connection or a session of yours.
+            handle: your connection or session.
             key: the key.
             after_version: the version after which to begin.
             limit: how many events to read at most; None for all.
@@ -151,9 +149,8 @@ class EventLog:
         """Return the feed of the log.
 
         Args:
-            key_history: whether readers may ask for the events of one key; see docs/keys.md.
-            options: those of a TableFeed, such as `cloudevents`; what is not given is the log's
-                own.
+            key_history: whether readers may request the events of one key; see docs/keys.md.
+            options: options of a TableFeed, such as `cloudevents`; they override the log's own.
         """
         columns = self.table.c
         mapped: dict[str, Any] = {
@@ -174,7 +171,7 @@ class EventLog:
         return TableFeed(self.table, **(mapped | options))
 
     def _row(self, new: NewEvent, key: str | None) -> dict[str, Any]:
-        """Return the row of an event, but for its key."""
+        """Return the row of an event."""
         return {
             "partition": self._layout.partition_of(new.id if key is None else key),
             "id": new.id,

@@ -1,4 +1,4 @@
-"""The table of a log, and the statement that inserts into it what is not there yet."""
+"""The table of a log, and the statements that insert events which it lacks."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -45,11 +45,11 @@ __all__ = [
 
 
 class DuplicateKey(Exception):  # noqa: N818 - named for what happened
-    """Say that something that may be there once is there."""
+    """Raised when a unique value exists already."""
 
 
 class RowInsert:
-    """Insert single rows of a table in one statement each, which leaves the transaction usable.
+    """Insert single rows, so that a duplicate key leaves the transaction usable.
 
     Args:
         table: the table.
@@ -64,8 +64,8 @@ class RowInsert:
         """Insert a row.
 
         Args:
-            connection: in the transaction that it is to be part of.
-            row: by the names of columns, with JSON as text.
+            connection: in the caller's transaction.
+            row: values by column name, with JSON as text.
 
         Raises:
             DuplicateKey: nothing was inserted.
@@ -99,17 +99,17 @@ def _parameter(database: Database, column: Column[Any], parameter: str) -> Any:
 
 
 def insert_rows(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Insert rows of the same columns in their order, with JSON as text."""
+    """Insert rows of the same columns, in order, with JSON as text."""
     if rows:
         columns = {name: [row[name] for row in rows] for name in rows[0]}
         insert_columns(connection, table, columns)
 
 
 def connected(handle: Any, table: Table) -> Connection:
-    """Return the connection that a caller's transaction is open on for a table.
+    """Return the connection of a caller's transaction for a table.
 
     Raises:
-        ConfigurationError: the handle is none of a transaction.
+        ConfigurationError: the handle is no Connection or Session.
     """
     if isinstance(handle, scoped_session):
         handle = handle()
@@ -125,10 +125,10 @@ def connected(handle: Any, table: Table) -> Connection:
 
 
 def writing(handle: Any, table: Table) -> Connection:
-    """Return the same, to append through.
+    """Return the same for an append.
 
     Raises:
-        ConfigurationError: the handle is none of a transaction, or commits each statement.
+        ConfigurationError: the handle is no Connection or Session, or commits each statement.
     """
     connection = connected(handle, table)
     level = connection.get_execution_options().get("isolation_level", "")
@@ -145,7 +145,7 @@ class Batch:
 
     Args:
         table: the table.
-        stored: knows what is there.
+        stored: looks up existing events.
     """
 
     def __init__(self, table: Table, stored: Stored) -> None:
@@ -154,14 +154,14 @@ class Batch:
         self._single = RowInsert(table)
 
     def append(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Insert the rows that are not there.
+        """Insert the rows that the table lacks.
 
         Args:
-            connection: in the transaction that they are to be part of.
+            connection: in the caller's transaction.
             rows: with the same columns each, and JSON as text.
 
         Raises:
-            IdReused: a row of the same id is there, with something else in it.
+            IdReused: the table has a row with the same id and other values.
         """
         left = self._stored.distinct(rows)
         while left:
@@ -178,7 +178,7 @@ class Batch:
         """Insert rows.
 
         Raises:
-            DuplicateKey: some are there already; the rest may have been inserted.
+            DuplicateKey: some exist already; the rest may have been inserted.
         """
         if len(rows) == 1:
             self._single.insert(connection, rows[0])
@@ -196,15 +196,15 @@ class Batch:
 def log_table(
     metadata: MetaData, name: str, schema: str | None = None, ordering: str | None = None
 ) -> Table:
-    """Add the table of a log to metadata of the caller's.
+    """Add the table of a log to the caller's metadata.
 
     Args:
-        metadata: what the table joins, so that migrations find it.
+        metadata: the MetaData that the table is added to, so that migrations find it.
         name: the table's name.
         schema: the database schema; None for the connection's default.
-        ordering: that of its feed; None for the first of the database.
+        ordering: the ordering of its feed; None for the first one of the database.
     """
-    # With positions beside the table, events of a moment are found in all partitions at once.
+    # With positions in a side table, a moment is searched in all partitions at once.
     by_time = ("time",) if ordering == "sequenced" else ("partition", "time", "position")
     return Table(
         name,
@@ -218,7 +218,7 @@ def log_table(
         Column("time", fine_moment(), nullable=False, server_default=StatementMoment()),
         Column("data", document(), nullable=False),
         UniqueConstraint("id", name=f"{name}_id"),
-        # Any number of events without a version are unlike each other.
+        # NULL versions are distinct, so a key may have any number of events without a version.
         UniqueConstraint("key", "version", name=f"{name}_key_version"),
         Index(f"{name}_partition_position", "partition", "position"),
         Index(f"{name}_time", *by_time),

@@ -1,4 +1,4 @@
-"""Events as they are given to a log, and as its table keeps them."""
+"""Events before and after they are appended to a log, and the comparison of the two."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -32,16 +32,15 @@ LONGEST_NAME = 200
 
 @dataclass(frozen=True)
 class NewEvent:
-    """Hold an event that is about to be appended.
+    """An event to append.
 
     Attributes:
         type: what has happened.
-        data: a dict, a list or a string; what `json.dumps` takes, without NaN and infinities.
-        key: what it has happened to; events of one key keep their order. None where nothing is to
-            be in order with it.
-        id: tells it from every other event. An event that is appended again under its id is
-            there once, so give it one that is the same when the program tries again; by default it
-            is random, and the same for this object.
+        data: a dict, a list or a string that `json.dumps` accepts, without NaN and infinities.
+        key: what it has happened to; events of one key keep their order. None if the event needs
+            no order.
+        id: its unique id. A log stores an id once, so pass an id that stays the same when the
+            program retries; by default it is random, and constant for this object.
 
     Raises:
         ConfigurationError: an attribute cannot be stored on every database.
@@ -53,7 +52,7 @@ class NewEvent:
     id: str = field(default_factory=lambda: str(uuid4()))
 
     def __post_init__(self) -> None:
-        """Refuse what some database would refuse, cut, or take for something else."""
+        """Refuse values that some database would refuse, cut, or change."""
         check_name("type", self.type)
         check_name("id", self.id)
         if self.key is not None:
@@ -64,8 +63,8 @@ class NewEvent:
         """Return the JSON of the data.
 
         Raises:
-            ConfigurationError: it has none, has U+0000 in it, which PostgreSQL does not store, or
-                is a bare number, of which SQLite would make another one.
+            ConfigurationError: it has no JSON form, contains U+0000, which PostgreSQL refuses, or
+                is a bare number, which SQLite may change.
         """
         text = Event.of(self.data).raw.decode()
         if text.lstrip()[:1] in "-0123456789":
@@ -79,7 +78,7 @@ class NewEvent:
 
 
 def check_name(attribute: str, value: Any) -> None:
-    """Refuse a name that not every database tells from every other name.
+    """Refuse a name that some database would confuse with another one.
 
     Raises:
         ConfigurationError: it is no text, is empty or too long, or ends with a space.
@@ -103,7 +102,7 @@ def check_name(attribute: str, value: Any) -> None:
 _Row = Mapping[str, Any]
 
 _EXACT = 19
-"""How many digits a number has that may not fit into 64 bits."""
+"""The digits from which a number may not fit into 64 bits."""
 
 _AT_ONCE = 500
 """How many ids are looked up by one statement."""
@@ -113,10 +112,10 @@ class Stored:
     """Look events up by their ids, and compare them.
 
     Args:
-        table: where they are.
+        table: the table of events.
         identity: the column of ids.
-        compared: the columns in which an event is the same if it comes again.
-        shown: more columns to return.
+        compared: the columns that have to be equal in a repeated append.
+        shown: further columns to return.
     """
 
     def __init__(
@@ -132,10 +131,10 @@ class Stored:
         self._query = select(*(_shown(column) for column in columns)).select_from(table)
 
     def find(self, connection: Connection, rows: Sequence[_Row]) -> dict[Any, _Row]:
-        """Return the events that are there of those with the ids of some rows, by id.
+        """Return the existing events with the ids of some rows, by id.
 
         Raises:
-            IdReused: one says something else than the row that has its id.
+            IdReused: one differs from the row with its id.
         """
         query, name = database_of(connection).latest(self._query), self._id.name
         found: dict[Any, _Row] = {}
@@ -149,10 +148,10 @@ class Stored:
         return found
 
     def distinct(self, rows: Sequence[_Row]) -> list[_Row]:
-        """Leave out rows that come again.
+        """Drop repeated rows.
 
         Raises:
-            IdReused: two of one id say different things.
+            IdReused: two rows with one id differ.
         """
         found: dict[Any, _Row] = {}
         for row in rows:
@@ -171,9 +170,9 @@ class Stored:
 
 
 def unseen() -> StoreUnavailable:
-    """Say why a row cannot be inserted though nothing of it is there to see."""
+    """Return the error for a duplicate that this transaction cannot see."""
     return StoreUnavailable(
-        "Somebody has appended the same since this transaction began, and it cannot see it: roll "
+        "Another transaction has appended the same since this one began, which cannot see it: roll "
         "back, and try again in a new one."
     )
 
@@ -185,14 +184,14 @@ def _shown(column: Column[Any]) -> ColumnElement[Any]:
 
 
 def same_value(column: Column[Any], one: Any, other: Any) -> bool:
-    """Compare two values; JSON in what it says, since databases keep it in forms of their own."""
+    """Compare two values; JSON by its meaning, as databases change its form."""
     if one == other or not isinstance(column.type, JSON):
         return bool(one == other)
     return bool(_read(one) == _read(other))
 
 
 def _read(text: str) -> Any:
-    # True equals 1 in Python, and a pair of a word and 1 does not.
+    # Numbers become pairs, as True equals 1 in Python but not a pair.
     return json.loads(text, parse_int=_whole, parse_float=_real)
 
 
@@ -201,21 +200,21 @@ def _real(digits: str) -> tuple[str, float]:
 
 
 def _whole(digits: str) -> tuple[str, float]:
-    # What has 64 bits is kept to the last digit; of all else databases may keep a double.
+    # Databases keep integers of 64 bits exactly, and may store larger ones as doubles.
     return "number", int(digits) if len(digits.lstrip("-")) < _EXACT else float(digits)
 
 
 @dataclass(frozen=True)
 class KeptEvent:
-    """Hold an event that a log has kept.
+    """An event that was read from a log.
 
     Attributes:
         key: what it has happened to.
         version: its number within the key.
-        id: tells it from every other event.
+        id: its unique id.
         type: what has happened.
         time: when it was appended.
-        raw: the JSON of its data, as the database has it.
+        raw: the JSON of its data in the database's form.
     """
 
     key: str
@@ -232,13 +231,13 @@ class KeptEvent:
 
     @classmethod
     def of(cls, row: RowMapping) -> "KeptEvent":
-        """Make one of a row of `kept_events`."""
+        """Return the event of a row of `kept_events`."""
         values = dict(row)
         return cls(raw=values.pop("text").encode(), time=as_utc(values.pop("time")), **values)
 
 
 def kept_events(table: Table) -> Select[Any]:
-    """Select what a KeptEvent is made of from the table of a log."""
+    """Select the columns of a KeptEvent from the table of a log."""
     columns = table.c
     text = json_form(columns.data, "data").select.label("text")
     return select(columns.key, columns.version, columns.id, columns.type, columns.time, text)
