@@ -1,6 +1,6 @@
 """The history of a feed as files in a folder or an object store: sealed once, never changed.
 
-It knows nothing of SQL, and nothing of cursors but their text.
+This package does not use SQL, and treats cursors as opaque text.
 """
 
 from zeroeventhub.errors import require

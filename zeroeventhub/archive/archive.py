@@ -1,4 +1,4 @@
-"""An archive: its newest manifest, what has been read of its segments, and how more are added."""
+"""An archive: read its newest manifest and parts of its segments, add and replace segments."""
 
 import logging
 from collections.abc import Callable, Collection
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 FOOTER, PLACES = "footer", "places"
-"""The parts of a segment beside its row groups, which have numbers."""
+"""The parts of a segment other than its numbered row groups."""
 
 _Held = TypeVar("_Held", Footer, Group, Places)
 
@@ -49,7 +49,7 @@ _MEBIBYTE = 1024 * 1024
 
 
 class Archive:
-    """Keep the history of one feed in a folder or an object store.
+    """Store the history of one feed in a folder or an object store.
 
     Example:
         archive = Archive("s3://bucket/orders", cache="/var/cache/orders")
@@ -57,25 +57,25 @@ class Archive:
         feed.bind(engine).seal()
 
     Args:
-        store: a local folder, a URL such as `s3://bucket/orders`, or a store of obstore's, which
-            has credentials of its own.
-        cache: a local folder for what was fetched, which the processes of this machine may share;
-            None to fetch again what is no longer in memory.
-        cache_bytes: bytes kept in that folder, about; 1 GiB by default.
-        memory_bytes: bytes kept in memory, unpacked; 64 MiB by default.
-        grace: how long files that were replaced stay for their readers, and how long files that no
-            manifest names stay for their writers; a day by default.
-        look_seconds: seconds between two looks for a newer manifest while the archive is read; from
-            1 on, 60 by default.
-        erasable: whether events may be erased after they were published, so that no page is marked
-            as one that never changes.
-        shared: how readers that may read everything reach the files themselves, to read in bulk:
-            "signed" for URLs that the store signs, or what stands before a file's name in its URL,
-            such as `https://cdn.example/orders` or `file:///shared/orders`; None if they do not.
-        shared_for: how long a signed URL is good, an hour by default; no longer than the `grace`.
+        store: a local folder, a URL such as `s3://bucket/orders`, or an obstore store, which has
+            its own credentials.
+        cache: a local folder for fetched parts, which the processes of this machine may share;
+            None for a cache in memory only.
+        cache_bytes: bytes of that folder, roughly; 1 GiB by default.
+        memory_bytes: bytes in memory, unpacked; 64 MiB by default.
+        grace: how long replaced files remain for readers of an older manifest, and files of no
+            manifest for their writers; a day by default.
+        look_seconds: seconds between two requests for a newer manifest while the archive is read;
+            1 or more, 60 by default.
+        erasable: whether events may be erased after they were published; if so, the feed marks no
+            page as immutable.
+        shared: how readers with access to everything may read the files themselves, in bulk:
+            "signed" for URLs that the store signs, or the URL prefix of the files, such as
+            `https://cdn.example/orders` or `file:///shared/orders`; None not to share files.
+        shared_for: how long a signed URL is valid, an hour by default; at most the `grace`.
 
     Raises:
-        ConfigurationError: there is no such store, its files cannot be shared in this way, or
+        ConfigurationError: the store does not exist, cannot share its files in this way, or
             `look_seconds` is too small.
     """
 
@@ -97,7 +97,7 @@ class Archive:
         self.objects = (
             store if isinstance(store, Objects) else Objects(store, private=shared is None)
         )
-        """What is in the store."""
+        """The objects in the store."""
         self._manifests = Manifests(self.objects)
         _check_shared(shared, self.objects)
         self._shared = shared
@@ -117,11 +117,11 @@ class Archive:
 
     @property
     def is_stale(self) -> bool:
-        """Tell whether there may be a newer manifest than the one that is known."""
+        """Return whether the known manifest is old enough to look for a newer one."""
         return self._looked_at is None or monotonic() - self._looked_at > self._look_seconds
 
     def look(self) -> Manifest:
-        """Look for the newest manifest.
+        """Fetch the newest manifest.
 
         Raises:
             Unavailable: the store did not answer.
@@ -136,10 +136,10 @@ class Archive:
         return self.manifest
 
     def refresh(self) -> Manifest:
-        """Look for the newest manifest, and go on with the one that is known if that fails.
+        """Fetch the newest manifest; if that fails, keep the known one.
 
         Raises:
-            Unavailable: the store did not answer, and none is known.
+            Unavailable: the store did not answer, and no manifest is known.
         """
         try:
             return self.look()
@@ -152,15 +152,15 @@ class Archive:
 
     @property
     def is_shared(self) -> bool:
-        """Tell whether readers reach the files themselves."""
+        """Return whether readers can read the files themselves."""
         return self._shared is not None
 
     def url(self, segment: Segment) -> str:
-        """Return the URL by which readers reach the file of a segment.
+        """Return the URL of a segment's file for readers.
 
         Raises:
             ConfigurationError: files are not shared.
-            Unavailable: the store did not answer, which was asked to sign it.
+            Unavailable: the store had to sign the URL, and did not answer.
         """
         path, _ = _paths(segment.name)
         if self._shared is None:
@@ -172,7 +172,7 @@ class Archive:
     def sealed(self) -> int:
         """Return the position up to which all events are in the archive, by its newest manifest.
 
-        What is at or below it may be taken out of the table.
+        The table may be trimmed up to it.
         """
         return self.look().sealed
 
@@ -180,16 +180,16 @@ class Archive:
         """Refuse to serve a feed from the archive of another one.
 
         Args:
-            feed: a digest of what makes its events, as the manifest has it.
+            feed: the digest of how the feed makes its events, to compare with the manifest's.
 
         Raises:
-            ConfigurationError: the archive is of another feed.
+            ConfigurationError: the archive belongs to another feed.
         """
         if self.manifest.feed not in {"", feed}:
             raise ConfigurationError(
-                "The archive belongs to another feed, or to this one when its table, partitions or "
-                "the form of its events were others: give each feed an archive of its own, and a "
-                "new one to a feed whose events are made in another way."
+                "The archive belongs to another feed, or to this one before a change of its table, "
+                "its partitions or the form of its events: give each feed an archive of its own, "
+                "and a new one to a feed whose events are made in another way."
             )
 
     def held(self, segment: Segment, part: str | int) -> Any:
@@ -233,7 +233,7 @@ class Archive:
         return self._hold(segment, number, footer.group(number, content))
 
     def load_places(self, segment: Segment) -> Places:
-        """Fetch where the positions of a segment of several partitions are.
+        """Fetch the index from position to partition of a segment with several partitions.
 
         Raises:
             Unavailable: the store did not answer, or the segment has just been replaced.
@@ -242,10 +242,10 @@ class Archive:
         return self._hold(segment, PLACES, Places(content))
 
     def content(self, segment: Segment) -> bytes:
-        """Fetch the whole file of a segment, past all that is kept.
+        """Fetch the whole file of a segment from the store, without the caches.
 
         Raises:
-            Unavailable: the store did not answer, or the file is not what was written.
+            Unavailable: the store did not answer, or the file is damaged.
         """
         path, _ = _paths(segment.name)
         content = self._fetched(path)
@@ -262,11 +262,11 @@ class Archive:
 
         Args:
             made: the segment.
-            feed: the feed whose events are in it, in the digest of `expect`.
+            feed: the digest of the segment's feed, as for `expect`.
 
         Returns:
-            Whether it was added. If not, another process has added what is in it, or a part of it:
-            look where the archive ends now.
+            Whether it was added. If not, another process has added some of its events: read again
+            where the archive ends.
 
         Raises:
             Unavailable: the store did not answer; the segment was added, or it was not.
@@ -280,11 +280,11 @@ class Archive:
         return self._has(made)
 
     def replace(self, made: Made, name: str, events: int) -> bool:
-        """Put a segment in the place of one that covers the same positions.
+        """Replace a segment by one that covers the same positions.
 
         Args:
             made: the new segment.
-            name: of the old one.
+            name: the name of the old one.
             events: how many events the old one has more.
 
         Returns:
@@ -304,9 +304,9 @@ class Archive:
         return self._has(made)
 
     def _has(self, made: Made) -> bool:
-        """Tell whether the newest manifest names a segment; one that it does not is never named.
+        """Return whether the newest manifest lists a segment; if not, no later one will.
 
-        To try again with the same file would be wrong: it may be taken for abandoned by now.
+        A retry needs a new file, as another process may already treat this one as abandoned.
         """
         if any(made.segment.name == one.name for one in self.look().segments):
             return True
@@ -314,14 +314,14 @@ class Archive:
         return False
 
     def erase(self, ids: Collection[str], keys: Collection[str], bare: Callable[[int], str]) -> int:
-        """Put segments without some events in the place of those that have them.
+        """Replace segments by ones without some events.
 
-        Stopped anywhere, it can be done again: what is erased is erased.
+        After an interruption, call it again: it continues with the segments that are left.
 
         Args:
-            ids: of the events.
-            keys: of more of them.
-            bare: makes the cursor after an event that is no longer there, of its position.
+            ids: erase the events with these ids.
+            keys: erase the events of these keys as well.
+            bare: makes the cursor after an erased event from its position.
 
         Returns:
             How many events were erased.
@@ -345,7 +345,7 @@ class Archive:
         return erased
 
     def _may_have(self, segment: Segment, ids: Collection[str]) -> bool:
-        """Tell whether an id lies between the lowest and the highest of a row group."""
+        """Return whether some id is between the lowest and the highest of a row group."""
         return any(
             one.lowest <= identity <= one.highest
             for one in self.load_footer(segment).entries
@@ -354,10 +354,10 @@ class Archive:
         )
 
     def tidy(self) -> list[str]:
-        """Delete files that are needed no more, and return their names.
+        """Delete files that no process needs any more, and return their names.
 
-        These are segments that were replaced and those of sealers that died, once they are older
-        than the grace time, and manifests of long ago.
+        These are replaced segments and those of sealers that died, once they are older than the
+        grace time, and old manifests.
         """
         newest, now = self.look(), datetime.now(UTC)
         needed = {segment.name for segment in newest.segments}
@@ -368,7 +368,7 @@ class Archive:
             if file.partition(".")[0] not in needed | waiting and created < now - self._grace
         ]
         kept = tuple(one for one in newest.removed if one.name in waiting)
-        # In this order: who was asleep with one of these files finds that its manifest is late.
+        # Advance before deleting: a suspended writer of one of these files then fails to add it.
         if left and not self._advance(newest, removed=kept):
             return []
         self.objects.delete([f"{_FOLDER}/{file}" for file in left])
@@ -377,11 +377,11 @@ class Archive:
         return sorted(left)
 
     def _advance(self, known: Manifest, **changes: Any) -> bool:
-        """Make the next generation of a manifest; return whether it is the newest now.
+        """Create the next generation of a manifest; return whether it is the newest now.
 
         Args:
-            known: the one that the changes were made to; readers may have found a newer one since.
-            changes: by name.
+            known: the manifest to change; readers may have found a newer one since.
+            changes: the changed fields.
         """
         following = msgspec.structs.replace(known, generation=known.generation + 1, **changes)
         if not self._manifests.create(following):
@@ -399,7 +399,7 @@ class Archive:
         self.objects.create(name, made.content)
 
     def _forget(self, before: Manifest, now: Manifest) -> None:
-        """Keep nothing of segments that were replaced, also by a process of before."""
+        """Drop replaced segments from the caches, also those left by an earlier process."""
         names = {segment.name for segment in now.segments}
         gone = {segment.name for segment in before.segments} - names
         if gone:
@@ -425,9 +425,9 @@ class Archive:
         Args:
             segment: the segment.
             part: as for `held`.
-            fits: whether bytes are what was written there.
-            start: where it begins in its file.
-            length: how many bytes it has; None for the whole file.
+            fits: checks bytes by their digest.
+            start: the part's offset in its file.
+            length: its bytes; None for the whole file.
         """
         name, path = f"{segment.name}.{part}", _paths(segment.name)[part == PLACES]
         found = None if self._disk is None else self._disk.get(name)
@@ -455,16 +455,16 @@ class Archive:
 
 
 def _paths(name: str) -> list[str]:
-    """Name the files of a segment: that of its events, and the one beside it."""
+    """Return the paths of a segment's files: its events, and the index of its positions."""
     return [f"{_FOLDER}/{name}{_FILE}", f"{_FOLDER}/{name}{_PLACES}"]
 
 
 SIGNED = "signed"
-"""Says that files are shared by URLs that the store signs."""
+"""The value of `shared` for URLs that the store signs."""
 
 
 def _check_shared(shared: str | None, objects: Objects) -> None:
-    """Refuse a way by which no reader would reach files; see `Archive`."""
+    """Refuse a way to share files that cannot work; see `Archive`."""
     if shared == SIGNED:
         if not objects.signs:
             raise ConfigurationError(

@@ -74,7 +74,7 @@ def run_web(
 @click.option("--http-feed", is_flag=True, help="Answer clients of HTTP Feeds as well.")
 @click.option("--server-sent-events", is_flag=True, help="Stream server-sent events as well.")
 @click.option("--arrow", is_flag=True, help="Send pages as Arrow to who prefers them.")
-@click.option("--compressed", is_flag=True, help="Pack pages for who asks for zstd or gzip.")
+@click.option("--compressed", is_flag=True, help="Pack pages for readers that accept zstd or gzip.")
 @click.option("--metrics", metavar="PATH", help="Where metrics for Prometheus are shown.")
 @click.option("--path", default="/events", show_default=True, help="Where the feed is mounted.")
 @click.option("--host", default="127.0.0.1", show_default=True)

@@ -1,4 +1,4 @@
-"""What time it is by the database's clock, which is one for all processes of a consumer."""
+"""The time by the database's clock, which all processes of a consumer share."""
 
 from datetime import UTC, datetime
 from typing import Any

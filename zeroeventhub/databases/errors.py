@@ -1,7 +1,6 @@
-"""Tell errors of a database that pass by themselves from those that stay.
+"""Distinguish transient errors of a database from lasting ones.
 
-Each database numbers its errors, and the numbers are what counts here; a sentence only where there
-is nothing else.
+By the database's error numbers; by an error's text only if the database gives no number.
 """
 
 from collections.abc import Iterator
@@ -19,13 +18,13 @@ _PENDING_ROLLBACK_OF_LOST_CONNECTION = "8s2b"
 
 
 def is_transient(error: BaseException) -> bool:
-    """Tell whether the same transaction may succeed if it is tried again.
+    """Return whether the same transaction may succeed if it is tried again.
 
-    So it is after a serialization error, a deadlock, a lock that was not to be had, a connection
-    that was lost or refused, and while a server shuts down, starts up, or is full.
+    It may after a serialization error, a deadlock, a lock timeout, a lost or refused connection,
+    and while a server shuts down, starts up, or is full.
 
     Args:
-        error: what SQLAlchemy or the database's driver has raised.
+        error: the exception of SQLAlchemy or the database's driver.
     """
     match error:
         case StoreUnavailable() | exc.TimeoutError():
@@ -39,10 +38,10 @@ def is_transient(error: BaseException) -> bool:
 
 @contextmanager
 def reaching_store(store: str = "The consumer's database") -> Iterator[None]:
-    """Raise StoreUnavailable for what is transient, and all other errors as they are.
+    """Turn transient errors into StoreUnavailable, and pass on all other errors.
 
     Args:
-        store: what is reached, as the subject of a sentence.
+        store: the database, as the subject of a sentence.
 
     Raises:
         StoreUnavailable: the store did not answer, or asked to try again.
@@ -57,7 +56,7 @@ def reaching_store(store: str = "The consumer's database") -> Iterator[None]:
 
 
 def store_error(error: Exception, store: str = "The consumer's database") -> Exception:
-    """Return StoreUnavailable in place of what is transient, and all other errors as they are."""
+    """Return StoreUnavailable for a transient error, and any other error unchanged."""
     if isinstance(error, StoreUnavailable) or not is_transient(error):
         return error
     # The error's own text may hold statements, values, or an address.
@@ -68,7 +67,7 @@ def store_error(error: Exception, store: str = "The consumer's database") -> Exc
 
 
 def _passes(error: BaseException | None) -> bool:
-    """Tell it of the error of a driver, by the database whose driver it is."""
+    """Return whether a driver's error is transient, by the codes of its database."""
     return error is not None and any(
         database.is_transient(error) for database in DATABASES.values()
     )
@@ -100,12 +99,12 @@ def explained() -> Iterator[None]:
 
 
 def is_duplicate(error: exc.IntegrityError) -> bool:
-    """Tell whether the database has refused a row because a unique value of it is there."""
+    """Return whether the database refused a row because a unique value of it exists."""
     return _is(error, "duplicate")
 
 
 def _is(error: Exception, kind: str) -> bool:
-    """Tell whether a database lists an error under a kind of `ErrorCodes`."""
+    """Return whether a database lists an error under a kind of `ErrorCodes`."""
     driver: Any = getattr(error, "orig", None)
     attributes = ("sqlstate", "pgcode", "sqlite_errorname", "sqlite_errorcode")
     codes = {getattr(driver, name, None) for name in attributes}

@@ -1,12 +1,12 @@
-"""How rows are read in the order of their positions: by the index of partition and position.
+"""Make a database read rows in the order of their positions, by the index of both columns.
 
-A planner goes by statistics, which are missing, or old, or say nothing of two columns together. It
-may walk along the primary key over millions of rows of other partitions, or over all rows of a
-partition that lie before the cursor. So each query says what there is to use:
+A planner uses statistics, which may be missing or old, and do not describe two columns together.
+It may scan the primary key over millions of rows of other partitions, or all rows of a partition
+before the cursor. So each query forces the index of partition and position:
 
-- PostgreSQL compares pairs of columns, whose order only the index of both has, and is kept from
-  sorting: for whatever values it plans, there is one plan.
-- On MariaDB, MySQL and SQLite it names the index.
+- PostgreSQL compares pairs of columns, whose order only that index has, and must not sort: only
+  one plan is left, whatever the values.
+- MariaDB, MySQL and SQLite get the index by its name.
 """
 
 from dataclasses import dataclass
@@ -36,12 +36,12 @@ _PARTITION: Any = bindparam("partition", type_=Integer)
 
 
 class Keyset(Protocol):
-    """Name the columns by which rows are read in pages.
+    """The columns by which a feed reads pages.
 
     Attributes:
-        table: what is read.
+        table: the table.
         position: the column of the order.
-        partition: the column that stands before it in an index; None if there is none.
+        partition: the column before it in the index; None for one partition.
     """
 
     @property
@@ -54,12 +54,12 @@ class Keyset(Protocol):
 
 @dataclass(frozen=True)
 class IndexHint:
-    """Say how a query gets a database to read by an index.
+    """How a query makes a database use an index.
 
     Attributes:
-        index: the index to name; None if there is none, or the database finds it.
-        clause: what names it after the table, with braces in its place.
-        by_pairs: whether partition and position are compared together.
+        index: the index to name; None if the table has none, or the database finds it.
+        clause: the SQL after the table, with braces for the index's name.
+        by_pairs: whether to compare partition and position as a pair.
     """
 
     index: str | None = None
@@ -69,15 +69,14 @@ class IndexHint:
     def between(
         self, query: Select[Any], keys: Keyset, low: Any, high: Any, *, backwards: bool = False
     ) -> Select[Any]:
-        """Choose the rows of a query that lie above one position and not above another, in order.
+        """Restrict a query to the rows in (low, high], in order.
 
         Args:
             query: selects from the table.
-            keys: the columns; if there are partitions, the rows are those of the parameter
-                `partition`.
-            low: an expression of a position.
-            high: another.
-            backwards: whether the highest positions come first.
+            keys: the columns; with a partition column, only rows of the parameter `partition`.
+            low: the position before the range.
+            high: the last position of the range.
+            backwards: whether to return the highest positions first.
         """
         here: Any = keys.position
         order: list[ColumnElement[Any]] = [keys.position]
@@ -92,7 +91,7 @@ class IndexHint:
         return self.through(query, keys.table)
 
     def through(self, query: Select[Any], table: FromClause) -> Select[Any]:
-        """Let a query read a table by the index."""
+        """Make a query read a table by the index."""
         if self.index is None:
             return query
         named = _NamedIndex._construct(table, name=self.index)  # noqa: SLF001 - as alias() does
@@ -102,7 +101,7 @@ class IndexHint:
 
 
 class _NamedIndex(Alias):
-    """Be a table that is read by one of its indexes, after which it is named."""
+    """A table followed by the clause that names the index to read it by."""
 
     inherit_cache = True
     clause: str
@@ -117,13 +116,13 @@ def _by_index(element: _NamedIndex, compiler: Any, **options: Any) -> str:
 
 
 def explain(connection: Connection, keys: Keyset, hint: IndexHint, command: str) -> Any:
-    """Return how a database would read the first row after a position.
+    """Return a database's plan for reading the first row after a position.
 
     Args:
         connection: to the database.
         keys: the columns.
-        hint: how it is to read.
-        command: what explains a statement.
+        hint: the index hint.
+        command: the database's EXPLAIN command.
     """
     query: Select[Any] = select(literal_column("1")).select_from(keys.table)
     example = _example(keys.position.type)
@@ -135,7 +134,7 @@ def explain(connection: Connection, keys: Keyset, hint: IndexHint, command: str)
 
 
 def _example(kind: Any) -> ColumnElement[Any]:
-    """Return a value of a type that events are found by."""
+    """Return some value of a type, to explain a query with."""
     if isinstance(kind, Integer):
         return literal_column("0")
     return cast(

@@ -1,4 +1,4 @@
-"""The JSON form of every SQL type, made here, or to the same byte by PostgreSQL."""
+"""The JSON form of every SQL type, made in Python, or byte for byte the same in PostgreSQL."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -303,8 +303,8 @@ def envelope_text(
     Args:
         source: the event's `source`.
         kind: the `type` of events that have none of their own.
-        attributes: the forms of `id`, `type`, `key`, `time` and others, those that there are.
-        position: the `id` of events that have none of their own.
+        attributes: the forms of `id`, `type`, `key`, `time` and further attributes, if configured.
+        position: the `id` of events whose own is empty.
         data: the JSON of the event's data.
     """
     strings: dict[str, ColumnElement[Any]] = {}

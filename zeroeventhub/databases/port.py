@@ -1,4 +1,4 @@
-"""The port of the databases: all that may differ between them, and what a new one has to say."""
+"""The interface of the databases: all that differs between them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -225,7 +225,7 @@ class Database(ABC):
 
     @abstractmethod
     def lower(self, text: ColumnElement[Any]) -> ColumnElement[Any]:
-        """Return what `exact` returned with its ASCII letters, and no others, in lower case."""
+        """Return what `exact` returned with only its ASCII letters in lower case."""
 
     @abstractmethod
     def text_hash(self, text: str) -> str:

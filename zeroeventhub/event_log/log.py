@@ -171,7 +171,7 @@ class EventLog:
         return TableFeed(self.table, **(mapped | options))
 
     def _row(self, new: NewEvent, key: str | None) -> dict[str, Any]:
-        """Return the row of an event."""
+        """Return the row of an event, without its key."""
         return {
             "partition": self._layout.partition_of(new.id if key is None else key),
             "id": new.id,
